@@ -1,0 +1,54 @@
+# Every target sets up .venv from the pinned requirements when it is missing or older than they are.
+# What they promise: docs/ and `recorder --help`.
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo up test check format bench requirements
+
+help: ## show what can be made
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
+
+install: $(INSTALLED) ## set up .venv, nothing else
+
+demo: $(INSTALLED) ## the whole road: record, seal, learn, export, load; DATA=folder takes real recordings
+	$(BIN)/python -m recorder.cli demo $(if $(DATA),--data "$(DATA)")
+
+up: $(INSTALLED) ## serve the API and Dagster until Ctrl-C; DATA=folder, default ./recorder-data
+	exec $(BIN)/python -m recorder.cli up $(if $(DATA),--data "$(DATA)")
+
+test: $(INSTALLED) ## run every test; ARGS="-k sealing" goes to pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+
+check: $(INSTALLED) ## format, lint, import rules, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+format: $(INSTALLED) ## put the code into its form
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(INSTALLED) ## measure this machine
+	$(BIN)/python -m benchmarks $(ARGS)
+
+# Pins stay as they are unless an .in file or pyproject.toml asks for something else; UPGRADE=--upgrade lifts them.
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-strip-extras \
+	--custom-compile-command "make requirements" $(UPGRADE) --extra service pyproject.toml
+
+requirements: $(INSTALLED) ## pin requirements/*.txt anew
+	$(COMPILE) -o requirements/service.txt
+	$(COMPILE) requirements/dev.in -c requirements/service.txt -o requirements/dev.txt
+
+# A name may be there without working (version managers), so each is tried.
+$(INSTALLED): requirements/dev.txt pyproject.toml
+	@for python in python3.11 python3.12 python3.13 python3; do \
+		$$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+			&& exec $$python -m venv $(VENV); \
+	done; echo "Python 3.11 or newer with venv is needed (Debian: apt-get install python3-venv)." >&2; exit 1
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@

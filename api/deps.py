@@ -1,0 +1,86 @@
+"""What routes ask for: the runtime, the caller, one transaction, resolved query values."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import Depends, Query, Request
+from sqlmodel import Session as DbSession
+
+from recorder import clock, limits
+from recorder.access.keys import Caller
+from recorder.errors import InvalidRange, MissingAuthorization
+from recorder.recording.ingest import IngestWriter
+from recorder.runtime import Runtime
+
+
+async def get_runtime(request: Request) -> Runtime:
+    """The parts that this process was put together from."""
+    runtime: Runtime = request.app.state.runtime
+    return runtime
+
+
+async def get_ingest(request: Request) -> IngestWriter:
+    """The writer thread of this process."""
+    writer: IngestWriter = request.app.state.ingest
+    return writer
+
+
+async def get_caller(request: Request) -> Caller:
+    """Who calls, as the gate found out.
+
+    Raises:
+        MissingAuthorization: if the address was reached by a signature alone.
+    """
+    caller: Caller | None = request.state.caller
+    if caller is None:
+        raise MissingAuthorization
+    return caller
+
+
+def get_db(request: Request, runtime: Annotated[Runtime, Depends(get_runtime)]) -> Iterator[DbSession]:
+    """One transaction for the request, committed before the answer leaves."""
+    with runtime.database.transaction(write=request.method not in ("GET", "HEAD")) as db:
+        yield db
+
+
+RuntimeDep = Annotated[Runtime, Depends(get_runtime)]
+Ingest = Annotated[IngestWriter, Depends(get_ingest)]
+CallerDep = Annotated[Caller, Depends(get_caller)]
+# Function scope: with the default one the commit would come after the client has its answer.
+# Bounded: on SQLite writers wait for each other in worker threads (of 40), and the one whose turn it is
+# needs another thread to go on.
+Db = Annotated[DbSession, Depends(get_db, scope="function", max_concurrency=20)]
+
+Limit = Annotated[int, Query(ge=1, le=limits.LIST_MAX, description="Items a page.")]
+CursorText = Annotated[str | None, Query(description="`next_cursor` of the page before.")]
+
+
+@dataclass(frozen=True)
+class TimeRange:
+    """`since` (inclusive) and `until` (exclusive), resolved once."""
+
+    since: datetime | None
+    until: datetime | None
+
+
+async def get_time_range(
+    since: Annotated[str | None, Query(description="ISO 8601, or a duration such as `30d`, `1h`.")] = None,
+    until: Annotated[str | None, Query(description="ISO 8601, or a duration such as `30d`, `1h`.")] = None,
+) -> TimeRange:
+    """The range that a query names.
+
+    Raises:
+        InvalidTime: if a bound is no time.
+        InvalidRange: if `since` lies above `until`.
+    """
+    now = clock.now()
+    first = None if since is None else clock.resolve_time(since, now=now, name="since")
+    last = None if until is None else clock.resolve_time(until, now=now, name="until")
+    if first is not None and last is not None and first > last:
+        raise InvalidRange("since", "until")
+    return TimeRange(first, last)
+
+
+TimeRangeDep = Annotated[TimeRange, Depends(get_time_range)]

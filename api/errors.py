@@ -1,0 +1,155 @@
+"""The one place that turns errors into answers: RFC 9457 problem documents. Spec §7, contract §1 (errors)."""
+
+import json
+import logging
+import re
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from recorder import errors
+from recorder.errors import Problem, RecorderError, json_pointer
+
+log = logging.getLogger("recorder.api")
+
+_STATUS: dict[type[RecorderError], int] = {
+    errors.BadRequest: 400,
+    errors.Unauthenticated: 401,
+    errors.Forbidden: 403,
+    errors.NotFound: 404,
+    errors.Conflict: 409,
+    errors.TooLarge: 413,
+    errors.UnsupportedMediaType: 415,
+    errors.Invalid: 422,
+    errors.Unavailable: 503,
+    RecorderError: 500,
+}
+# What the web layer refuses by itself, before any of our code runs.
+_WEB = {
+    404: ("not_found", "Not found", "No such address; see /docs."),
+    405: ("method_not_allowed", "Method not allowed", "This address does not take this method; see /docs."),
+}
+_ITEM_CODES = {"extra_forbidden": "unknown_field", "missing": "missing"}
+
+
+class ProblemItem(BaseModel):
+    """One wrong place of a request."""
+
+    in_: str = Field(alias="in", description="body, query, path or header")
+    pointer: str = Field(description="JSON pointer in a body, else the name")
+    code: str
+    message: str
+
+
+class ProblemDocument(BaseModel):
+    """An error, as `application/problem+json`."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    request_id: str
+    errors: list[ProblemItem] | None = None
+
+
+def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI entries for the errors that a route may answer."""
+    content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
+    return {status: {"description": "Problem", "content": content} for status in statuses}
+
+
+def status_of(error: RecorderError) -> int:
+    """The HTTP status of an error's kind."""
+    return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
+
+
+def problem(error: RecorderError, request_id: str) -> Response:
+    """The answer that an error becomes."""
+    status = status_of(error)
+    headers = {}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if status == 413:
+        # Else the server would go on to read, and throw away, what still comes.
+        headers["Connection"] = "close"
+    if isinstance(error, errors.Unavailable):
+        headers["Retry-After"] = str(error.retry_after_s)
+    return _document(status, error.code, error.title, str(error), request_id, error.extra, headers)
+
+
+def internal_problem(error: Exception, request_id: str) -> Response:
+    """The answer to what nobody foresaw: logged with its trace, told without detail."""
+    log.error("request failed", exc_info=error, extra={"request_id": request_id})
+    detail = "Something went wrong on our side; the request id helps us to find it."
+    return _document(500, "internal_error", "Internal error", detail, request_id, {}, {})
+
+
+def install(app: FastAPI) -> None:
+    """Register the handlers."""
+
+    @app.exception_handler(RecorderError)
+    async def _recorder(request: Request, error: RecorderError) -> Response:
+        return problem(error, request.state.request_id)
+
+    @app.exception_handler(RequestValidationError)
+    async def _validation(request: Request, error: RequestValidationError) -> Response:
+        return problem(errors.ValidationFailed(_items(error)), request.state.request_id)
+
+    @app.exception_handler(HTTPException)
+    async def _web(request: Request, error: HTTPException) -> Response:
+        code, title, detail = _WEB.get(
+            error.status_code, ("invalid_request", "Refused", "The request is malformed.")
+        )
+        extra = {"resource": "route"} if error.status_code == 404 else {}
+        headers = dict(error.headers or {})
+        if error.status_code == 405:
+            headers["Allow"] = ", ".join(_methods(request))
+        return _document(error.status_code, code, title, detail, request.state.request_id, extra, headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """All methods of an address: its routes stand apart, and each knows of its own alone."""
+    path = request.url.path
+    described = request.app.openapi()["paths"]
+    found = (
+        methods
+        for template, methods in described.items()
+        if re.fullmatch(re.sub(r"\\{[^}]+\\}", "[^/]+", re.escape(template)), path)
+    )
+    return sorted({method.upper() for methods in found for method in methods})
+
+
+def _items(error: RequestValidationError) -> list[Problem]:
+    """FastAPI's findings as items; their `input` is left out, so nothing is echoed."""
+    items = []
+    for found in error.errors():
+        where, *path = (str(part) for part in found["loc"])
+        pointer = json_pointer(*path) if where == "body" else ".".join(path)
+        items.append(Problem(where, pointer, _ITEM_CODES.get(found["type"], "invalid_value"), found["msg"]))
+    return items
+
+
+def _document(
+    status: int,
+    code: str,
+    title: str,
+    detail: str,
+    request_id: str,
+    extra: dict[str, Any],
+    headers: dict[str, str],
+) -> Response:
+    body = {
+        "type": f"urn:recorder:problem:{code}",
+        "title": title,
+        "status": status,
+        "code": code,
+        "detail": detail,
+        "request_id": request_id,
+        **extra,
+    }
+    return Response(json.dumps(body), status, headers, "application/problem+json")

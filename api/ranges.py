@@ -1,0 +1,54 @@
+"""Byte ranges of a body, in memory or streamed (RFC 9110 §14): one range, else the whole."""
+
+import re
+from collections.abc import Callable, Iterator
+
+from fastapi import Response
+from fastapi.responses import StreamingResponse
+
+#: OpenAPI entry of the answer to a range that lies outside.
+OUTSIDE = {"description": "The range lies outside; no body"}
+_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})", re.ASCII)
+
+
+def ranged(data: bytes, content_type: str, range_header: str | None) -> Response:
+    """200 with all bytes, 206 with the range asked for, or 416 if it lies outside."""
+    headers = {"Accept-Ranges": "bytes", "X-Content-Type-Options": "nosniff"}
+    match = _RANGE.fullmatch(range_header) if range_header else None
+    if match is None or match[0] == "bytes=-":
+        return Response(data, 200, headers, content_type)
+    first, last = _bounds(match[1], match[2], len(data))
+    if first >= len(data) or first > last:
+        return Response(b"", 416, {**headers, "Content-Range": f"bytes */{len(data)}"})
+    headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
+    return Response(data[first : last + 1], 206, headers, content_type)
+
+
+def ranged_stream(
+    read: Callable[[int, int], Iterator[bytes]],
+    size: int,
+    content_type: str,
+    range_header: str | None,
+    headers: dict[str, str],
+) -> Response:
+    """The same for a body that is read piece by piece.
+
+    Args:
+        read: gives the bytes from its first argument up to, not including, its second.
+    """
+    headers = {**headers, "Accept-Ranges": "bytes", "X-Content-Type-Options": "nosniff"}
+    match = _RANGE.fullmatch(range_header) if range_header else None
+    if match is None or match[0] == "bytes=-":
+        headers["Content-Length"] = str(size)
+        return StreamingResponse(read(0, size), 200, headers, content_type)
+    first, last = _bounds(match[1], match[2], size)
+    if first >= size or first > last:
+        return Response(b"", 416, {**headers, "Content-Range": f"bytes */{size}"})
+    headers |= {"Content-Range": f"bytes {first}-{last}/{size}", "Content-Length": str(last + 1 - first)}
+    return StreamingResponse(read(first, last + 1), 206, headers, content_type)
+
+
+def _bounds(first: str, last: str, size: int) -> tuple[int, int]:
+    if not first:
+        return max(0, size - int(last)), size - 1
+    return int(first), min(int(last), size - 1) if last else size - 1

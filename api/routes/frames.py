@@ -1,0 +1,99 @@
+"""`/v1/sessions/{id}/frames`: upload as JSON or multipart, list, metadata, image. Spec §4.1, contract §3."""
+
+from typing import Annotated
+
+import anyio.to_thread
+from fastapi import APIRouter, Header, Request, Response
+
+from api.batches import accepted
+from api.deps import CallerDep, CursorText, Db, Ingest, Limit, RuntimeDep
+from api.errors import problem_responses
+from api.openapi import FRAME_BATCH, FRAMES_ACCEPTED, IMAGE
+from api.paging import Pager
+from api.ranges import OUTSIDE, ranged
+from api.strict_route import BatchRoute
+from api.uploads import read_upload
+from recorder import limits
+from recorder.errors import RecorderError, Unavailable
+from recorder.models.frame import Frame
+from recorder.models.wire import Page
+from recorder.recording import reads, sessions
+from recorder.recording.frames import discard_object
+from recorder.recording.uploads import FrameUpload
+
+router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["frames"], route_class=BatchRoute)
+
+
+@router.post(
+    "/frames",
+    status_code=202,
+    response_class=Response,
+    openapi_extra=FRAME_BATCH,
+    responses={202: FRAMES_ACCEPTED, **problem_responses(400, 401, 404, 409, 413, 415, 422, 503)},
+)
+async def append_frames(
+    session_id: str, request: Request, caller: CallerDep, runtime: RuntimeDep, ingest: Ingest
+) -> Response:
+    """Add up to 50 frames; answered once pictures and index are durable. All or nothing."""
+    items, parts = await read_upload(request)
+    upload = FrameUpload(caller, session_id, items, parts, request.headers.get("idempotency-key"))
+    batch = await anyio.to_thread.run_sync(upload.prepare, runtime.database, runtime.blobs)
+    if isinstance(batch, bytes):
+        return accepted(batch)
+    try:
+        answer = await ingest.submit(batch)
+    except Unavailable:
+        raise  # It may have been stored all the same: the bytes must stay.
+    except RecorderError:
+        await anyio.to_thread.run_sync(discard_object, runtime.blobs, batch)
+        raise
+    if not batch.is_used:
+        await anyio.to_thread.run_sync(discard_object, runtime.blobs, batch)
+    return accepted(answer)
+
+
+@router.get("/frames", responses=problem_responses(400, 401, 404, 422))
+def list_frames(
+    session_id: str,
+    request: Request,
+    db: Db,
+    caller: CallerDep,
+    runtime: RuntimeDep,
+    cursor: CursorText = None,
+    limit: Limit = limits.LIST_DEFAULT,
+) -> Page[Frame]:
+    """The frames of a session by `(t_ms, id)`, the same before and after sealing."""
+    pager = Pager(request, caller)
+    after = pager.read(cursor)
+    row = sessions.find_session(db, caller.workspace_id, caller.mode, session_id)
+    found = reads.list_frames(
+        db, runtime.lake, row, after=(after[0], after[1]) if after else None, limit=limit + 1
+    )
+    last = found[limit - 1] if len(found) > limit else None
+    return pager.page(found[:limit], [last.t_ms, last.id] if last else None)
+
+
+@router.get("/frames/{frame_id}", responses=problem_responses(401, 404))
+def get_frame(session_id: str, frame_id: str, db: Db, caller: CallerDep, runtime: RuntimeDep) -> Frame:
+    """One frame's metadata."""
+    row = sessions.find_session(db, caller.workspace_id, caller.mode, session_id)
+    return reads.get_frame(db, runtime.lake, row, frame_id)
+
+
+@router.get(
+    "/frames/{frame_id}/image",
+    response_class=Response,
+    responses={200: IMAGE, 206: IMAGE, **problem_responses(401, 404), 416: OUTSIDE},
+)
+def get_image(
+    session_id: str,
+    frame_id: str,
+    db: Db,
+    caller: CallerDep,
+    runtime: RuntimeDep,
+    range_header: Annotated[str | None, Header(alias="Range")] = None,
+) -> Response:
+    """The picture itself; `Range` gives a part of it."""
+    row = sessions.find_session(db, caller.workspace_id, caller.mode, session_id)
+    data, content_type = reads.read_image(db, runtime.lake, runtime.blobs, row, frame_id)
+    return ranged(data, content_type, range_header)

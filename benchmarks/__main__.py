@@ -1,0 +1,65 @@
+"""`python -m benchmarks [FIGURE…]`: measures, and prints a table."""
+
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from benchmarks import fsync, ingest, lists, miniwob, sealing
+from benchmarks.figures import Figure, Skipped, describe_machine, show, write_json
+
+
+class Name(StrEnum):
+    """What can be measured alone."""
+
+    INGEST = "ingest"
+    FSYNC = "fsync"
+    SEAL = "seal"
+    MINIWOB = "miniwob"
+    LIST = "list"
+
+
+_MEASURES: dict[Name, Callable[..., list[Figure]]] = {
+    Name.INGEST: ingest.measure,
+    Name.FSYNC: fsync.measure,
+    Name.SEAL: sealing.measure,
+    Name.MINIWOB: miniwob.measure,
+    Name.LIST: lists.measure,
+}
+
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+
+@app.command()
+def main(
+    names: Annotated[
+        list[Name] | None, typer.Argument(help="Which figures; all where none is named.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Shorter runs: rougher figures in a few minutes.")
+    ] = False,
+    json: Annotated[Path | None, typer.Option(help="Write everything to this file too.")] = None,
+) -> None:
+    """Measure this machine. Whether goals are reached stands in the table; the exit code is 0 either way."""
+    machine = describe_machine()
+    words = Console(stderr=True)
+    words.print(" · ".join(f"{name} {value}" for name, value in machine.items()), highlight=False)
+    figures: list[Figure] = []
+    for name in names or list(Name):
+        try:
+            with words.status(f"Measuring {name.value} …"):
+                figures += _MEASURES[name](quick=quick)
+        except Skipped as reason:
+            words.print(f"Skipped {name.value}: {reason}.")
+    show(figures, Console(width=None if sys.stdout.isatty() else 140))
+    if json is not None:
+        write_json(figures, machine, json)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,92 @@
+"""How much memory each process of a service needs at most, read from /proc while they run."""
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.dagster_runs import list_runs, process_ids
+from recorder.supervisor import Service
+
+_EVERY_S = 0.1
+_PEAK = re.compile(r"VmHWM:\s+(\d+) kB")
+
+
+class MemoryWatch:
+    """Looks at the service's processes, at all they start, and at those it is told of."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._names = {child.pid: child.command.name for child in service.children}
+        self._peaks: dict[int, float] = {}
+
+    def add(self, name: str, pid: int) -> None:
+        """Watch one more process."""
+        self._names[pid] = name
+
+    def look(self) -> None:
+        """Note the peaks so far: the kernel keeps them, so one look shortly before a process ends will do."""
+        parents = _parents()
+        for pid in parents:
+            if _is_below(pid, parents, self._names.copy()):
+                self._peaks[pid] = max(self._peaks.get(pid, 0.0), _peak_mb(pid))
+
+    def peaks_mb(self) -> dict[str, float]:
+        """The highest peak of each kind of process, in MB; Dagster's runs by their job."""
+        names = dict(self._names)
+        if self._service.dagster_url is not None:
+            for run in list_runs(self._service.dagster_url):
+                names.update(dict.fromkeys(process_ids(self._service.dagster_url, run), f"run of {run.job}"))
+        found: dict[str, float] = {}
+        for pid, peak in self._peaks.items():
+            if pid in names:
+                found[names[pid]] = max(found.get(names[pid], 0.0), peak)
+        return found
+
+
+@contextmanager
+def watched_memory(service: Service) -> Iterator[MemoryWatch]:
+    """Look ten times a second while the block runs."""
+    watch = MemoryWatch(service)
+    is_over = threading.Event()
+
+    def look_again() -> None:
+        while not is_over.wait(_EVERY_S):
+            watch.look()
+
+    thread = threading.Thread(target=look_again, daemon=True)
+    thread.start()
+    try:
+        yield watch
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _parents() -> dict[int, int]:
+    """The parent of every process of this machine."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text()
+            except OSError:  # it has ended meanwhile
+                continue
+            parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
+    return parents
+
+
+def _is_below(pid: int, parents: dict[int, int], roots: dict[int, str]) -> bool:
+    """Whether a process is one of these or was started by one of them."""
+    while pid in parents and pid not in roots:
+        pid = parents[pid]
+    return pid in roots
+
+
+def _peak_mb(pid: int) -> float:
+    try:
+        found = _PEAK.search(Path(f"/proc/{pid}/status").read_text())
+    except OSError:
+        return 0.0
+    return int(found[1]) / 1024 if found else 0.0

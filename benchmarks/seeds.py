@@ -1,0 +1,63 @@
+"""What a load needs to be there first: a workspace, its keys, and sessions that record."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from recorder.access.keys import create_key, create_workspace
+from recorder.models.session import SessionCreate
+from recorder.recording.sessions import create_session
+from recorder.runtime import Runtime
+from recorder.settings import Settings
+
+
+@dataclass(frozen=True)
+class Target:
+    """A session that takes events, and a key that may send them."""
+
+    session_id: str
+    key: str
+
+    @property
+    def path(self) -> str:
+        """Address of its events."""
+        return f"/v1/sessions/{self.session_id}/events"
+
+
+def new_settings(data_dir: Path) -> Settings:
+    """A fresh deployment in a folder, deaf to this machine's environment."""
+    return Settings.from_env({}, data_dir=data_dir)
+
+
+def new_key(settings: Settings, name: str = "benchmark") -> str:
+    """A fresh workspace's first key."""
+    runtime = Runtime.open(settings)
+    try:
+        with runtime.database.transaction(write=True) as db:
+            return create_workspace(db, name, region=settings.region, secret=settings.secret).key
+    finally:
+        runtime.close()
+
+
+def recording_sessions(settings: Settings, *, sessions: int, keys: int) -> list[Target]:
+    """Sessions of one workspace that record, spread over so many of its keys."""
+    runtime = Runtime.open(settings)
+    try:
+        with runtime.database.transaction(write=True) as db:
+            first = create_workspace(db, "benchmark", region=settings.region, secret=settings.secret)
+            given = [first.key]
+            for n in range(1, keys):
+                key = create_key(
+                    db,
+                    first.workspace_id,
+                    label=f"load {n}",
+                    scope="write",
+                    mode="live",
+                    kind="local",
+                    secret=settings.secret,
+                )
+                given.append(key.key)
+            body = SessionCreate(workflow="benchmark", start=True)
+            ids = [create_session(db, first.workspace_id, "live", body).id for _ in range(sessions)]
+        return [Target(session_id, given[n % keys]) for n, session_id in enumerate(ids)]
+    finally:
+        runtime.close()

@@ -1,0 +1,31 @@
+"""Asking Dagster how a run went, over the GraphQL address of its pages."""
+
+import time
+
+import httpx
+
+_QUERY = """
+query ($tags: [ExecutionTag!]!) {
+  runsOrError(filter: {tags: $tags}) { ... on Runs { results { runId status } } }
+}
+"""
+_ENDED = ("SUCCESS", "FAILURE", "CANCELED")
+_POLL_S = 0.3
+
+
+def wait_for_export_run(dagster_url: str, export_id: str, *, timeout_s: float) -> str | None:
+    """How the run that made an export ended: SUCCESS, FAILURE or CANCELED; None if it does not in time.
+
+    The export itself is complete before: the run goes on to draw its plot and to check the files.
+    """
+    variables = {"tags": [{"key": "recorder/export_id", "value": export_id}]}
+    until = time.monotonic() + timeout_s
+    while time.monotonic() < until:
+        answer = httpx.post(
+            f"{dagster_url}/graphql", json={"query": _QUERY, "variables": variables}, trust_env=False
+        )
+        for run in answer.json()["data"]["runsOrError"]["results"]:
+            if run["status"] in _ENDED:
+                return str(run["status"])
+        time.sleep(_POLL_S)
+    return None

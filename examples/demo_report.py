@@ -1,0 +1,113 @@
+"""What `make demo` shows: a failed run, the common paths as a table, the dataset in polars."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import polars as pl
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from sqlmodel import func, select
+
+from recorder.access.keys import NewKey
+from recorder.client import Client
+from recorder.memory.queries import path_labels
+from recorder.models.session import SessionRow
+from recorder.models.workflow import WorkflowRow
+from recorder.runtime import Runtime
+
+_MODE = "live"
+_PATHS_OF_FEW = 8
+_LABELS_SHOWN = 6
+
+
+def show_failed_run(console: Console, client: Client) -> None:
+    """Read one failed run back: its events are there before anything is sealed."""
+    failed = next(iter(client.list_sessions(outcome="error")), None)
+    if failed is None:
+        return
+    events = list(client.list_events(failed["id"]))
+    last = next((event for event in reversed(events) if event.get("title")), {"title": "the end"})
+    count = f"{len(events)} events, {failed['duration_ms'] / 1000:.0f} s"
+    said = f"a failed run of {failed['workflow']}: {count}, ends at “{last['title']}”"
+    console.print(f"  [green]✓[/green] read back  {said}", highlight=False)
+
+
+def workflows_of(runtime: Runtime, key: NewKey) -> list[str]:
+    """The workflows that the workspace has now."""
+    with runtime.database.transaction(write=False) as db:
+        statement = select(WorkflowRow.workflow).where(WorkflowRow.workspace_id == key.workspace_id)
+        return sorted(db.exec(statement))
+
+
+def count_sealed(runtime: Runtime, key: NewKey) -> int:
+    """How many of the workspace's sessions are sealed."""
+    with runtime.database.transaction(write=False) as db:
+        statement = select(func.count()).where(
+            SessionRow.workspace_id == key.workspace_id, SessionRow.status == "sealed"
+        )
+        return db.exec(statement).one()
+
+
+@contextmanager
+def sealing_bar(console: Console, expected: int) -> Iterator[Callable[[int], None]]:
+    """A bar that follows the sealing."""
+    columns = (TextColumn("  sealing   "), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task("", total=expected)
+
+        def advance(sealed: int) -> None:
+            progress.update(bar, completed=sealed)
+
+        yield advance
+
+
+def show_paths(console: Console, client: Client, runtime: Runtime, key: NewKey, workflows: list[str]) -> None:
+    """The common paths: several of each workflow where there are few, else the most common one of each."""
+    limit = _PATHS_OF_FEW if len(workflows) <= 2 else 1
+    table = Table(title="Common paths", title_justify="left", header_style="bold")
+    for name in ("workflow", "share", "sessions", "success", "median", "path"):
+        table.add_column(name, justify="left" if name in ("workflow", "path") else "right", overflow="fold")
+    for workflow in workflows:
+        paths = client.memory_paths(workflow, limit=limit)
+        labels = _labels(runtime, key, workflow, [path["path_id"] for path in paths])
+        for path in paths:
+            table.add_row(
+                workflow,
+                f"{path['frequency']:.0%}",
+                str(path["session_count"]),
+                f"{path['outcomes']['success']:.0%}",
+                f"{path['median_duration_ms'] / 1000:.1f} s",
+                _short(labels.get(path["path_id"], [])),
+            )
+        table.add_section()
+    console.print(table)
+
+
+def show_dataset(console: Console, folder: Path) -> int:
+    """Load the events of a dataset in one line, show some, say where it lies; returns their number."""
+    pattern = folder / "data" / "*" / "events-*.parquet"
+    events = pl.scan_parquet(pattern)
+    by_workflow = events.group_by("workflow").agg(
+        sessions=pl.col("session_id").n_unique(), events=pl.len(), last=pl.col("t_ms").max()
+    )
+    console.print(by_workflow.sort("workflow").head(8).collect())
+    console.print(f"  Dataset    {folder}", highlight=False, soft_wrap=True)
+    console.print(f'  Load it    pl.scan_parquet("{pattern}")', highlight=False, soft_wrap=True)
+    return int(events.select(pl.len()).collect().item())
+
+
+def _labels(runtime: Runtime, key: NewKey, workflow: str, path_ids: list[str]) -> dict[str, list[str]]:
+    with runtime.database.transaction(write=False) as db:
+        return path_labels(
+            db, workspace_id=key.workspace_id, mode=_MODE, workflow=workflow, path_ids=path_ids
+        )
+
+
+def _short(labels: list[str]) -> str:
+    if not labels:
+        return "(no steps)"
+    if len(labels) > _LABELS_SHOWN:
+        labels = [*labels[: _LABELS_SHOWN - 2], "…", labels[-1]]
+    return " › ".join(labels)

@@ -1,0 +1,134 @@
+"""Exports in Dagster: the `datasets` asset, its job, and the sensor that takes up queued ones. Spec §4.3.
+
+A partition is a dataset, named by the export's tag or its workflows (`dataset_name` in
+recorder/exports/requests.py); an export is a version of it. The exports table is the queue: posting an export
+fills it, the sensor starts a run for each row that has none, the run writes the row's status under a lease.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import dagster as dg
+
+from pipelines.dataset_config import DatasetConfig, from_row, to_body
+from pipelines.dataset_report import CHECK, check_files, describe
+from pipelines.resources import RecorderResource
+from pipelines.runs import LANE_TAG, fail_lost
+from recorder import clock
+from recorder.access.workspaces import find_workspace
+from recorder.exports.claims import due_exports
+from recorder.exports.run import cancel_export, queue_export, run_export
+from recorder.models.export import ExportRow
+from recorder.runtime import Runtime
+
+EXPORT_TAG = "recorder/export_id"
+DATASET_TAG = "recorder/dataset"
+PARTITIONS = dg.DynamicPartitionsDefinition(name="datasets")
+
+_GROUP = "datasets"
+_EXPORTS_PER_TICK = 20
+# A run that ended without finishing its export is followed after a pause that doubles: an error that stays
+# must not fill the run list. The first also covers the seconds until a fresh run holds its lease.
+_FIRST_PAUSE_S = 15
+_LONGEST_PAUSE_S = 300
+
+
+@dg.asset(
+    partitions_def=PARTITIONS,
+    group_name=_GROUP,
+    kinds={"parquet"},
+    deps=["sealed_sessions", "session_events", "session_frames"],
+    check_specs=[
+        dg.AssetCheckSpec(
+            CHECK,
+            asset="datasets",
+            description="Size, rows and SHA-256 of every file, and the row set, recomputed from the files.",
+        )
+    ],
+    description=(
+        "One dataset per partition: the events and sampled frames of sealed sessions, as files with a "
+        "manifest. Materialize it here with the fields of `POST /v1/exports`, or post there."
+    ),
+)
+def datasets(
+    context: dg.AssetExecutionContext, config: DatasetConfig, recorder: RecorderResource
+) -> dg.MaterializeResult:  # type: ignore[type-arg]  # with a check, Dagster refuses the parametrized form
+    """Run a queued export, or make one from the launchpad's fields and run it."""
+    runtime = recorder.runtime
+    export_id = config.export_id or _queue(runtime, config, context.partition_key, context.run.run_id)
+    context.log.info(f"Export {export_id}")
+    row = run_export(runtime, export_id, owner=context.run.run_id)
+    if row.status == "failed":
+        raise dg.Failure(f"The export failed: {row.error}", allow_retries=False)
+    check = check_files(row, runtime.settings)
+    return dg.MaterializeResult(
+        metadata=describe(row, runtime.settings, with_rows=check.passed),
+        check_results=[check],
+        data_version=dg.DataVersion(row.row_set_sha256 or ""),
+    )
+
+
+def _queue(runtime: Runtime, config: DatasetConfig, partition: str, run_id: str) -> str:
+    body = to_body(config, partition=partition)
+    with runtime.database.transaction(write=False) as db:
+        workspace_id = find_workspace(db, config.workspace).id
+    return queue_export(runtime, workspace_id, config.mode.value, body, owner=run_id)
+
+
+export_datasets = dg.define_asset_job(
+    "export_datasets",
+    selection=dg.AssetSelection.assets(datasets),
+    description="Writes the dataset of one export.",
+    executor_def=dg.in_process_executor,
+    tags={LANE_TAG: _GROUP},
+)
+
+
+@dg.sensor(job=export_datasets, minimum_interval_seconds=2, default_status=dg.DefaultSensorStatus.RUNNING)
+def queued_exports(
+    context: dg.SensorEvaluationContext, recorder: RecorderResource
+) -> dg.SensorResult | dg.SkipReason:
+    """Start a run for each export that is queued or whose run was lost."""
+    with recorder.runtime.database.transaction(write=False) as db:
+        due = due_exports(db, limit=_EXPORTS_PER_TICK)
+    requests = []
+    for row in due:
+        runs = context.instance.get_run_records(dg.RunsFilter(tags={EXPORT_TAG: row.id}))
+        if runs and runs[0].dagster_run.status == dg.DagsterRunStatus.CANCELED:
+            cancel_export(recorder.runtime, row.id, owner=runs[0].dagster_run.run_id)
+        elif _is_time(runs):
+            # Else a run lost with its machine would hold a place in the queue's limits for good.
+            fail_lost(context.instance, runs)
+            requests.append(_request(row, attempt=len(runs)))
+    if not requests:
+        return dg.SkipReason(f"{len(due)} exports wait for their next run." if due else "No export waits.")
+    names = {request.partition_key for request in requests if request.partition_key}
+    return dg.SensorResult(
+        requests, dynamic_partitions_requests=[PARTITIONS.build_add_request(sorted(names))]
+    )
+
+
+def _is_time(runs: Sequence[dg.RunRecord]) -> bool:
+    """Whether an export may get another run: none waits, and the last one's pause is over."""
+    if not runs:
+        return True
+    if runs[0].dagster_run.status in (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED):
+        return False
+    pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (len(runs) - 1))
+    return clock.now() - runs[0].update_timestamp > timedelta(seconds=pause)
+
+
+def _request(row: ExportRow, *, attempt: int) -> dg.RunRequest:
+    return dg.RunRequest(
+        run_key=f"{row.id}:{attempt}",
+        partition_key=row.dataset,
+        run_config=dg.RunConfig(ops={"datasets": from_row(row)}),
+        tags={EXPORT_TAG: row.id, DATASET_TAG: row.dataset},
+    )
+
+
+assets = [datasets]
+asset_checks: list[dg.AssetChecksDefinition] = []
+jobs = [export_datasets]
+sensors = [queued_exports]
+schedules: list[dg.ScheduleDefinition] = []

@@ -1,0 +1,69 @@
+"""What the records of earlier runs say: is one coming up, was one lost, do they keep failing? Design §3."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import dagster as dg
+
+from recorder import clock
+
+#: Tag whose values the run queue limits (`dagster_home/dagster.yaml`).
+LANE_TAG = "recorder/lane"
+
+_UNFINISHED = [
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+# From launch a process needs 2 s to begin, on a busy machine 20; then a moment until it holds its lease.
+_TO_START = timedelta(seconds=60)
+_TO_TAKE_THE_LEASE = timedelta(seconds=20)
+_FIRST_PAUSE_S = 5.0
+_LONGEST_PAUSE_S = 300.0
+
+
+def is_coming_up(instance: dg.DagsterInstance, job_name: str) -> bool:
+    """Whether a run of this job waits in the queue or is so young that it cannot hold its lease yet.
+
+    Only meaningful while the lease is free. An older run that still counts as at work has lost its process
+    (Dagster does not watch local ones after a restart of the code server): it is marked as failed, so that
+    it does not hold its place in the queue's limits.
+    """
+    waiting = dg.RunsFilter(job_name=job_name, statuses=[dg.DagsterRunStatus.QUEUED])
+    at_work = instance.get_run_records(dg.RunsFilter(job_name=job_name, statuses=_UNFINISHED))
+    lost = [record for record in at_work if _is_overdue(record)]
+    fail_lost(instance, lost)
+    return len(lost) < len(at_work) or instance.get_runs_count(waiting) > 0
+
+
+def fail_lost(instance: dg.DagsterInstance, records: Sequence[dg.RunRecord]) -> None:
+    """Mark runs as failed that still count as at work although the lease of their work is free."""
+    for record in records:
+        if record.dagster_run.status in _UNFINISHED:
+            instance.report_run_failed(record.dagster_run, "The run's process is gone; its lease ran out.")
+
+
+def pause_after_failures(instance: dg.DagsterInstance, job_name: str) -> float:
+    """Seconds to wait before the next run, since the last ones failed one after the other; 0 if none did.
+
+    Doubles with every failure, so that an error that stays does not fill the run list.
+    """
+    finished = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
+    records = instance.get_run_records(dg.RunsFilter(job_name=job_name, statuses=finished), limit=8)
+    failures = 0
+    for record in records:
+        if record.dagster_run.status != dg.DagsterRunStatus.FAILURE:
+            break
+        failures += 1
+    if not failures:
+        return 0.0
+    ended = records[0].end_time or records[0].update_timestamp.timestamp()
+    pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** (failures - 1))
+    return max(0.0, ended + pause - clock.now_ms() / 1000)
+
+
+def _is_overdue(record: dg.RunRecord) -> bool:
+    is_launched = record.dagster_run.status in (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING)
+    patience = _TO_START if is_launched else _TO_TAKE_THE_LEASE
+    return clock.now() - record.update_timestamp > patience

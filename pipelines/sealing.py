@@ -1,0 +1,233 @@
+"""Sealing in Dagster: the assets, the drain job and the sensor that starts it. Spec §4.1, design §3.
+
+Dagster looks at sensors every five seconds and needs two more to start a run, so a run per session cannot
+seal within a second. One run stays and drains what stops (a drain run); it ends after minutes of idleness.
+"""
+
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import dagster as dg
+from pydantic import Field
+
+from pipelines.drain import Drain, deferred_interrupts
+from pipelines.drain_report import progress, summary
+from pipelines.resources import RecorderResource
+from pipelines.runs import LANE_TAG, is_coming_up, pause_after_failures
+from recorder.sealing import SealedBatch, Sealer, has_work, is_sealing
+from recorder.sealing.counts import count_lanes
+from recorder.storage.database import Database
+from recorder.storage.lake_schemas import LAYOUTS, Kind
+
+_GROUP = "sealing"
+# A tick watches this long before it says "nothing": with the daemon's loop of five seconds somebody watches
+# nearly all the time, and a session that stops while nothing runs waits for no tick.
+_WATCH_S = 4.0
+_WATCH_POLL_S = 0.1
+
+
+class DrainConfig(dg.Config):
+    """How long one drain run lasts."""
+
+    idle_seconds: float = Field(
+        default=300, ge=0, description="End after so many seconds in which no session stopped."
+    )
+    max_seconds: float = Field(
+        default=3600,
+        gt=0,
+        le=86_400,
+        description="End after so many seconds in any case; a fresh run takes over.",
+    )
+
+
+def _columns(kind: Kind) -> dict[str, dg.TableSchema]:
+    columns = [
+        dg.TableColumn(
+            field.name, str(field.type), constraints=dg.TableColumnConstraints(nullable=field.nullable)
+        )
+        for field in LAYOUTS[kind].schema
+    ]
+    return {"dagster/column_schema": dg.TableSchema(columns)}
+
+
+_SPECS = [
+    dg.AssetSpec(
+        "sealed_sessions",
+        group_name=_GROUP,
+        kinds={"deltalake"},
+        skippable=True,
+        metadata=_columns("sessions"),
+        description=(
+            "One row per sealed session. One table per workspace and mode, by workflow and date of sealing."
+        ),
+    ),
+    dg.AssetSpec(
+        "session_events",
+        group_name=_GROUP,
+        kinds={"deltalake"},
+        skippable=True,
+        metadata=_columns("events"),
+        description=(
+            "One row per event of a sealed session, in (t_ms, event_id) order. "
+            "One table per workspace and mode, by workflow and date of sealing."
+        ),
+    ),
+    dg.AssetSpec(
+        "session_frames",
+        group_name=_GROUP,
+        kinds={"deltalake"},
+        skippable=True,
+        metadata=_columns("frames"),
+        description=(
+            "One row per screen frame of a sealed session (the picture itself is a blob), in "
+            "(t_ms, frame_id) order. One table per workspace and mode, by workflow and date of sealing."
+        ),
+    ),
+    dg.AssetSpec(
+        "memory_graphs",
+        group_name=_GROUP,
+        kinds={"sql"},
+        skippable=True,
+        deps=["session_events", "session_frames"],
+        description=(
+            "One graph per workspace, mode and workflow: states, the steps between them and the paths that "
+            "sessions took. Versioned; readers pin a version."
+        ),
+    ),
+]
+
+
+@dg.multi_asset(specs=_SPECS, name="seal")
+def sealing(
+    context: dg.AssetExecutionContext, config: DrainConfig, recorder: RecorderResource
+) -> Iterator[dg.MaterializeResult[None]]:
+    """Seal what has stopped, and what stops meanwhile."""
+    sealer = Sealer(recorder.runtime, owner=context.run.run_id)
+    if not sealer.take():
+        context.log.info("Another run is sealing; nothing to do.")
+        return
+    drain = Drain(sealer, idle_seconds=config.idle_seconds, max_seconds=config.max_seconds)
+    sealed: list[SealedBatch] = []
+    written: list[Future[None]] = []
+    # Reports are written beside the sealing: a dozen milliseconds each, which the next session would wait.
+    with deferred_interrupts(drain.stop), ThreadPoolExecutor(1) as reporter:
+        try:
+            for batches in drain.reports():
+                sealed.extend(batches)
+                written.append(reporter.submit(_report, context, batches))
+        finally:
+            sealer.release()
+    for report in written:
+        report.result()
+    context.log.info(
+        f"Ended ({drain.ending}) with {sum(batch.sessions for batch in sealed)} sessions sealed."
+    )
+    if drain.ending == "interrupted" and _is_cancelled(context):
+        # Dagster's own handler now ends the run as cancelled.
+        signal.raise_signal(signal.SIGINT)
+    for asset, metadata in summary(sealed, drain.ending):
+        yield dg.MaterializeResult(asset_key=asset, metadata=metadata)
+
+
+def _report(context: dg.AssetExecutionContext, batches: list[SealedBatch]) -> None:
+    for asset, metadata in progress(batches):
+        context.log_event(dg.AssetMaterialization(asset, metadata=metadata))
+
+
+def _is_cancelled(context: dg.AssetExecutionContext) -> bool:
+    """Whether somebody ended the run; else the service stops, and the run did all it could."""
+    run = context.instance.get_run_by_id(context.run.run_id)
+    return run is not None and run.status == dg.DagsterRunStatus.CANCELING
+
+
+seal_stopped_sessions = dg.define_asset_job(
+    "seal_stopped_sessions",
+    selection=dg.AssetSelection.assets(sealing).without_checks(),
+    description="Seals sessions as they stop, until none has stopped for some minutes.",
+    executor_def=dg.in_process_executor,
+    tags={LANE_TAG: _GROUP},
+)
+
+
+@dg.sensor(
+    job=seal_stopped_sessions, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING
+)
+def stopped_sessions(
+    context: dg.SensorEvaluationContext, recorder: RecorderResource
+) -> dg.RunRequest | dg.SkipReason:
+    """Start a drain run when sessions wait and no run is sealing or about to."""
+    state = watch(recorder.runtime.database, seconds=_WATCH_S)
+    if state != "work waits":
+        return dg.SkipReason(f"Nothing to start: {state}.")
+    if is_coming_up(context.instance, seal_stopped_sessions.name):
+        return dg.SkipReason("A drain run is coming up.")
+    pause = pause_after_failures(context.instance, seal_stopped_sessions.name)
+    if pause:
+        return dg.SkipReason(f"The last drain runs failed; the next one starts in {pause:.0f} s.")
+    return dg.RunRequest()
+
+
+def watch(database: Database, *, seconds: float) -> str:
+    """Look until there is work for a new run, a run is at work, or the time is up; says which."""
+    until = time.monotonic() + seconds
+    while True:
+        with database.transaction(write=False) as db:
+            if is_sealing(db):
+                return "a drain run is at work"
+            if has_work(db):
+                return "work waits"
+        if time.monotonic() >= until:
+            return "no session has stopped"
+        time.sleep(_WATCH_POLL_S)
+
+
+@dg.multi_asset_check(
+    specs=[
+        dg.AssetCheckSpec(
+            "all_events_arrived",
+            asset="session_events",
+            description="As many event rows in the lake as its sessions count, in every workspace and mode.",
+        ),
+        dg.AssetCheckSpec(
+            "all_frames_arrived",
+            asset="session_frames",
+            description="As many frame rows in the lake as its sessions count, in every workspace and mode.",
+        ),
+    ]
+)
+def arrivals(recorder: RecorderResource) -> Iterator[dg.AssetCheckResult]:
+    """Count the rows of every lane."""
+    lanes = count_lanes(recorder.runtime)
+    for rows, check in (("events", "all_events_arrived"), ("frames", "all_frames_arrived")):
+        differing = [lane for lane in lanes if getattr(lane, rows) != getattr(lane, f"expected_{rows}")]
+        yield dg.AssetCheckResult(
+            asset_key=f"session_{rows}",
+            check_name=check,
+            passed=not differing,
+            metadata={
+                "lanes": len(lanes),
+                rows: sum(getattr(lane, rows) for lane in lanes),
+                "differing": [f"{lane.workspace_id} {lane.mode}" for lane in differing],
+            },
+        )
+
+
+check_arrivals = dg.define_asset_job(
+    "check_arrivals",
+    selection=dg.AssetSelection.checks(arrivals),
+    description="Counts the lake's rows against what the sealed sessions say.",
+)
+daily_arrivals = dg.ScheduleDefinition(
+    name="daily_arrivals",
+    job=check_arrivals,
+    cron_schedule="30 4 * * *",
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+)
+
+assets = [sealing]
+asset_checks = [arrivals]
+jobs = [seal_stopped_sessions, check_arrivals]
+sensors = [stopped_sessions]
+schedules = [daily_arrivals]

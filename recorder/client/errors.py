@@ -1,0 +1,94 @@
+"""What can go wrong on the client's side of the wire. Spec §7, contract §1 (errors).
+
+ClientError
+├── ApiError       the service answered with a problem (`status`, `code`, `detail`, `request_id`, `errors`)
+├── Unreachable    no answer, or one that is not the service's
+├── ExportFailed   an export that was waited for ended `failed`
+└── TookTooLong    what was waited for did not happen in time
+
+These are not kinds of `recorder.errors`: they tell what a service said, they are never answered by one.
+"""
+
+from typing import Any
+
+_NEXT_BY_STATUS = {
+    401: "Check the key; the first one of a workspace comes from: recorder workspace create.",
+    403: "Use a key that may do this.",
+    404: "Check the id, and that the key belongs to its workspace and mode.",
+    413: "Send it in smaller parts.",
+    429: "Wait before you try again, or lower the number of parallel uploads.",
+    503: "The service is starting or its storage is away; try again.",
+}
+_NEXT_BY_CODE = {
+    "quota_exceeded": "The quota of this period is used up.",
+    "workspace_disabled": "Its operator can make the workspace active again.",
+}
+
+
+class ClientError(Exception):
+    """Base of all errors that the client raises."""
+
+
+class ApiError(ClientError):
+    """The service refused a request; the message says why and what to try next."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        request_id: str | None = None,
+        errors: list[dict[str, Any]] | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.request_id = request_id
+        self.errors = errors or []
+        self.retry_after_s = retry_after_s
+        super().__init__(self._message())
+
+    def _message(self) -> str:
+        parts = [f"{self.status} {self.code}: {self.detail}"]
+        parts += [f"{item.get('pointer', '')}: {item.get('message', '')}" for item in self.errors[:3]]
+        parts.append(_NEXT_BY_CODE.get(self.code) or _NEXT_BY_STATUS.get(self.status, ""))
+        if self.request_id:
+            parts.append(f"({self.request_id})")
+        return " ".join(part for part in parts if part)
+
+
+class Unreachable(ClientError):
+    """The service gave no answer.
+
+    Attributes:
+        may_be_done: whether the request may have been carried out all the same.
+    """
+
+    def __init__(self, base_url: str, what: str, *, may_be_done: bool) -> None:
+        self.may_be_done = may_be_done
+        then = (
+            "The request may have been carried out; look before you repeat it."
+            if may_be_done
+            else "Is it running, and is this its address? Start it with: recorder up."
+        )
+        super().__init__(f"{base_url}: {what}. {then}")
+
+
+class ExportFailed(ClientError):
+    """An export ended as `failed`."""
+
+    def __init__(self, export: dict[str, Any]) -> None:
+        self.export = export
+        error = export.get("error") or {}
+        super().__init__(f"{export.get('id')} failed: {error.get('code', 'no code')}. Create it again.")
+
+
+class TookTooLong(ClientError):
+    """Something waited for has not happened yet."""
+
+    def __init__(self, what: str, seconds: float) -> None:
+        super().__init__(
+            f"{what} within {seconds:g} s. Is Dagster running (not --no-dagster)? Else wait longer."
+        )

@@ -1,0 +1,191 @@
+"""One request with its retries: what is repeated, how often, after which wait. Contract §1 (idempotency)."""
+
+import logging
+import secrets
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any
+
+import httpx
+import orjson
+import stamina
+from stamina.instrumentation import RetryDetails, RetryHook, get_on_retry_hooks, set_on_retry_hooks
+
+from recorder.client.errors import ApiError, ClientError, Unreachable
+
+_ATTEMPTS = 8
+_WAIT_FIRST_S = 0.2
+_WAIT_MAX_S = 10.0
+_JITTER_S = 0.5
+# Below the 5 s after which the server closes an idle connection: a request never meets that closing.
+_KEEP_ALIVE_S = 2.0
+_CONNECT_TIMEOUT_S = 5.0
+#: Nothing was acknowledged, so anyone may try again.
+_NOTHING_STORED = (429, 503)
+#: A gateway's answers: the request may have been carried out behind it.
+_GATEWAY = (502, 504)
+
+_log = logging.getLogger(__name__)
+
+Params = Mapping[str, str | int | float | list[str] | None]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request as it is sent, byte for byte the same on every try."""
+
+    method: str
+    path: str
+    content: bytes | None = None
+    content_type: str = "application/json"
+    batch_id: str | None = None
+    params: Params | None = None
+    #: Whether carrying it out twice does no harm (reads, state changes, batches under their batch id).
+    repeatable: bool = False
+
+
+class Transport:
+    """Sends calls with the key, and repeats those that may be repeated.
+
+    A call that is not repeatable is tried again only where nothing can have been stored: the connection
+    was refused, or the answer was 429 or 503.
+    """
+
+    def __init__(self, base_url: str, key: str, *, timeout_s: float, patience_s: float) -> None:
+        if not key or not key.isascii() or not key.isprintable() or " " in key:
+            raise ValueError("key takes an API key such as nsk_local_…, without spaces.")
+        url = httpx.URL(base_url)
+        if url.scheme not in ("http", "https") or not url.host or url.userinfo:
+            raise ValueError("base_url takes an address such as http://127.0.0.1:8700, without a user.")
+        self.base_url = str(url).rstrip("/")
+        self._patience_s = patience_s
+        self._http = httpx.Client(
+            base_url=self.base_url,
+            headers={"Authorization": f"Bearer {key}", "Accept": "application/json"},
+            timeout=httpx.Timeout(timeout_s, connect=_CONNECT_TIMEOUT_S),
+            limits=httpx.Limits(max_connections=64, keepalive_expiry=_KEEP_ALIVE_S),
+            # A proxy of the environment cannot reach this machine's own loopback.
+            trust_env=not _is_loopback(url.host),
+        )
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._http.close()
+
+    def send(self, call: Call) -> httpx.Response:
+        """The answer, after as many tries as the call admits.
+
+        Raises:
+            ApiError: if the service refuses, or still asks to wait when patience ends.
+            Unreachable: if there is no answer.
+        """
+        for attempt in stamina.retry_context(
+            on=lambda error: self._wait(error, call),
+            attempts=_ATTEMPTS,
+            timeout=self._patience_s,
+            wait_initial=_WAIT_FIRST_S,
+            wait_max=_WAIT_MAX_S,
+            wait_jitter=_JITTER_S,
+        ):
+            with attempt:
+                return self._try(call)
+        raise AssertionError("stamina returns or raises")
+
+    def json(self, call: Call) -> Any:
+        """The JSON of the answer; None where it has no body.
+
+        Raises:
+            Unreachable: if something else than the service answers at this address.
+        """
+        response = self.send(call)
+        if not response.content:
+            return None
+        try:
+            return orjson.loads(response.content)
+        except orjson.JSONDecodeError as error:
+            what = f"answers {call.path} without JSON"
+            raise Unreachable(self.base_url, what, may_be_done=False) from error
+
+    def _try(self, call: Call) -> httpx.Response:
+        headers = {"Content-Type": call.content_type} if call.content is not None else {}
+        if call.batch_id is not None:
+            headers["Idempotency-Key"] = call.batch_id
+        params = {name: value for name, value in (call.params or {}).items() if value is not None}
+        try:
+            response = self._http.request(
+                call.method, call.path, content=call.content, headers=headers, params=params
+            )
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            raise Unreachable(self.base_url, "no connection", may_be_done=False) from error
+        except httpx.TransportError as error:
+            what = f"the connection broke ({type(error).__name__})"
+            raise Unreachable(self.base_url, what, may_be_done=True) from error
+        if response.is_success:
+            return response
+        raise api_error(response)
+
+    def _wait(self, error: Exception, call: Call) -> bool | float:
+        """Whether to try again, or the seconds to wait before; jitter keeps many clients apart."""
+        if not isinstance(error, ClientError) or not _may_repeat(error, call):
+            return False
+        asked_s = error.retry_after_s if isinstance(error, ApiError) else None
+        if asked_s is None:
+            return True
+        return asked_s + secrets.randbelow(1000) / 1000 * _JITTER_S if asked_s <= self._patience_s else False
+
+
+def api_error(response: httpx.Response) -> ApiError:
+    """The error that a problem document (or anything else with an error status) stands for."""
+    try:
+        body = orjson.loads(response.content)
+    except orjson.JSONDecodeError:
+        body = None
+    problem = body if isinstance(body, dict) else {}
+    errors = problem.get("errors")
+    return ApiError(
+        response.status_code,
+        str(problem.get("code", "unknown")),
+        str(problem.get("detail") or response.reason_phrase or "No detail was given."),
+        request_id=problem.get("request_id") or response.headers.get("X-Request-Id"),
+        errors=[item for item in errors if isinstance(item, dict)] if isinstance(errors, list) else None,
+        retry_after_s=_seconds(response.headers.get("Retry-After")),
+    )
+
+
+def _may_repeat(error: ClientError, call: Call) -> bool:
+    if isinstance(error, Unreachable):
+        return call.repeatable or not error.may_be_done
+    if not isinstance(error, ApiError) or error.code == "quota_exceeded":
+        return False
+    if error.status in _NOTHING_STORED:
+        return True
+    return call.repeatable and (error.status in _GATEWAY or error.code == "idempotency_in_progress")
+
+
+def _seconds(header: str | None) -> float | None:
+    """`Retry-After` in seconds; its date form is not used by the service."""
+    return float(header) if header is not None and header.isdecimal() else None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _without_ours(hook: RetryHook) -> RetryHook:
+    def tell(details: RetryDetails) -> AbstractContextManager[None] | None:
+        if not isinstance(details.caused_by, ClientError):
+            return hook(details)
+        _log.debug("try %d in %.1f s: %s", details.retry_num + 1, details.wait_for, details.caused_by)
+        return None
+
+    return tell
+
+
+# stamina reports every retry through structlog where that is installed, and structlog prints to stdout unless
+# told otherwise: there stand the data of our commands. Retries of other callers are reported as before.
+set_on_retry_hooks([_without_ours(hook) for hook in get_on_retry_hooks()])

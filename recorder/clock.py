@@ -1,0 +1,75 @@
+"""Time has one home: aware UTC, milliseconds. Spec §1 (timestamps), contract §1 (time, relative times)."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from recorder.errors import InvalidTime
+
+_RELATIVE = re.compile(r"([0-9]{1,9})([smhdw])", re.ASCII)
+_ISO = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})",
+    re.ASCII,
+)
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def now() -> datetime:
+    """The present instant, UTC, cut to whole milliseconds."""
+    return truncate(datetime.now(UTC))
+
+
+def now_ms() -> int:
+    """The present instant as milliseconds since 1970."""
+    return to_ms(datetime.now(UTC))
+
+
+def truncate(moment: datetime) -> datetime:
+    """The same instant without its microseconds below a millisecond."""
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+
+
+def to_ms(moment: datetime) -> int:
+    """Milliseconds since 1970, exact (no float on the way)."""
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def from_ms(milliseconds: int) -> datetime:
+    """The instant that lies so many milliseconds after 1970."""
+    return _EPOCH + timedelta(milliseconds=milliseconds)
+
+
+def to_iso(moment: datetime) -> str:
+    """ISO 8601 with milliseconds and `Z`, the one form that leaves the service."""
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+def parse_time(text: str, *, name: str) -> datetime:
+    """The instant of an ISO 8601 string with a time zone.
+
+    Raises:
+        InvalidTime: if it is not one, or lies outside the years 1 to 9999.
+    """
+    if not _ISO.fullmatch(text):
+        raise InvalidTime(name)
+    try:
+        return truncate(datetime.fromisoformat(text.upper()).astimezone(UTC))
+    except (ValueError, OverflowError) as error:
+        raise InvalidTime(name) from error
+
+
+def resolve_time(text: str, *, now: datetime, name: str) -> datetime:
+    """An ISO instant, or a duration (`90s 15m 1h 30d 2w`) counted back from `now`.
+
+    Raises:
+        InvalidTime: if it is neither, or reaches back before the year 1.
+    """
+    relative = _RELATIVE.fullmatch(text)
+    if relative is None:
+        return parse_time(text, name=name)
+    try:
+        return now - timedelta(seconds=int(relative[1]) * _SECONDS[relative[2]])
+    except OverflowError as error:
+        raise InvalidTime(name) from error
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

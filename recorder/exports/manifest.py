@@ -1,0 +1,102 @@
+"""The manifest: what a dataset holds, file by file. Written last, its presence is the commit. Spec §2.5."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from recorder import clock
+from recorder.digest import sha256_of
+from recorder.exports.plan import Plan, PlannedShard, writer_versions
+from recorder.exports.schemas import describe, fingerprint
+from recorder.models.export import ShardKind
+
+_KINDS: tuple[ShardKind, ...] = ("events", "frames")
+
+
+@dataclass(frozen=True)
+class WrittenShard:
+    """A file as it was published."""
+
+    path: str
+    rows: int
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportFacts:
+    """What the manifest says about the export itself."""
+
+    export_id: str
+    workspace_id: str
+    created_at: datetime
+    tag: str | None
+
+
+def build_manifest(
+    export: ExportFacts, plan: Plan, shards: list[tuple[PlannedShard, WrittenShard]]
+) -> dict[str, Any]:
+    """The manifest of a finished export, a function of plan and files alone.
+
+    Args:
+        shards: in the order of the plan.
+    """
+    return {
+        "manifest_version": 1,
+        "revision": 1,
+        "export_id": export.export_id,
+        "workspace_id": export.workspace_id,
+        "created_at": clock.to_iso(export.created_at),
+        "format": plan.format,
+        "tag": export.tag,
+        "spec": plan.spec,
+        "spec_sha256": sha256_of(plan.spec),
+        "plan_sha256": sha256_of(plan.to_json()),
+        "row_set_sha256": plan.row_set_sha256(),
+        "source": {
+            "tables": {kind: {"delta_version": plan.versions[kind]} for kind in sorted(plan.versions)},
+            "graph": {},
+        },
+        "totals": totals(plan, [written for _, written in shards]),
+        "schema": {kind: {"fingerprint": fingerprint(kind), "fields": describe(kind)} for kind in _KINDS},
+        "writer": writer_versions(),
+        "layout": {workflow: {"bucket_bits": bits} for workflow, bits in plan.bucket_bits.items()},
+        "shards": [_entry(index, *shard) for index, shard in enumerate(shards)],
+        "parent": None,
+        "tombstones": {"erased": 0, "deleted": plan.deleted, "expired": 0},
+    }
+
+
+def totals(plan: Plan, shards: list[WrittenShard]) -> dict[str, int]:
+    """The figures of the whole dataset; `rows` are events."""
+    return {
+        "sessions": plan.sessions.height,
+        "rows": int(plan.sessions["rows"].sum()),
+        "frames": int(plan.sessions["frames"].sum()),
+        "actions": int(plan.sessions["actions"].sum()),
+        "bytes": sum(shard.size_bytes for shard in shards),
+        "shards": len(shards),
+    }
+
+
+def manifest_bytes(manifest: dict[str, Any]) -> bytes:
+    """The stored form: indented, for people read it too."""
+    return orjson.dumps(manifest, option=orjson.OPT_INDENT_2)
+
+
+def _entry(index: int, planned: PlannedShard, written: WrittenShard) -> dict[str, Any]:
+    return {
+        "index": index,
+        "kind": planned.kind,
+        "workflow": planned.workflow,
+        "bucket": planned.bucket,
+        "path": written.path,
+        "size_bytes": written.size_bytes,
+        "rows": written.rows,
+        "sessions": planned.sessions.height,
+        "sha256": written.sha256,
+        "content_key": planned.content_key,
+        "reused_from": None,
+    }

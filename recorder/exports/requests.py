@@ -1,0 +1,218 @@
+"""Asking for exports and reading them back: the row is the queue. Spec §4.3, contract §5."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import func
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select
+
+from recorder import clock, limits
+from recorder.errors import (
+    InvalidDestination,
+    InvalidRange,
+    InvalidTime,
+    NotFound,
+    NotSupportedYet,
+    Problem,
+    TooManyIds,
+    Unavailable,
+    ValidationFailed,
+)
+from recorder.exports.destinations import open_destination
+from recorder.exports.wire import emit
+from recorder.ids import is_id, new_timed_id
+from recorder.models.export import (
+    ExportCreate,
+    ExportFilter,
+    ExportRow,
+    ExportWorkflowRow,
+    FrameSampling,
+)
+from recorder.models.workflow import WorkflowRow
+from recorder.settings import Settings
+
+_LATER_DESTINATIONS = ("s3", "gcs", "azure_blob")
+_DATASET_NAME_CHARACTERS = 200
+
+
+def create_export(
+    db: DbSession, settings: Settings, workspace_id: str, mode: str, body: ExportCreate
+) -> ExportRow:
+    """Queue an export; relative times are resolved here, once.
+
+    Raises:
+        NotSupportedYet: if it asks for a format, destination or filter of a later release.
+        ValidationFailed, InvalidTime, InvalidRange, TooManyIds: if a filter or the sampling is wrong.
+        NotFound: if a workflow is unknown.
+        DestinationNotAllowed, InvalidDestination: if files may not or cannot be written there.
+    """
+    _refuse_later_parts(body)
+    export_id, created_at = new_timed_id("exp")
+    workflows = list(dict.fromkeys(body.workflow))
+    spec = {
+        "workflow": workflows,
+        "filter": resolve_filter(body.filter or ExportFilter(), now=created_at),
+        "frame_sampling": _sampling(body.frame_sampling or FrameSampling()),
+    }
+    _require_workflows(db, workspace_id, mode, workflows)
+    row = ExportRow(
+        id=export_id,
+        workspace_id=workspace_id,
+        mode=mode,
+        status="queued",
+        format=body.format,
+        spec=spec,
+        destination=body.destination.model_dump(exclude_none=True),
+        tag=body.tag,
+        dataset=dataset_name(body.tag, workflows),
+        created_at=created_at,
+    )
+    _probe(row, settings)
+    db.add(row)
+    for workflow in workflows:
+        db.add(
+            ExportWorkflowRow(export_id=export_id, workflow=workflow, workspace_id=workspace_id, mode=mode)
+        )
+    emit(db, row, settings, "export.queued")
+    return row
+
+
+def find_export(db: DbSession, workspace_id: str, mode: str, export_id: str) -> ExportRow:
+    """An export that the caller may see.
+
+    Raises:
+        NotFound: if it is missing or of another workspace or mode.
+    """
+    row = db.get(ExportRow, export_id)
+    if row is None or (row.workspace_id, row.mode) != (workspace_id, mode):
+        raise NotFound("export")
+    return row
+
+
+def list_exports(
+    db: DbSession,
+    workspace_id: str,
+    mode: str,
+    *,
+    workflows: tuple[str, ...],
+    status: str | None,
+    before_id: str | None,
+    limit: int,
+) -> tuple[list[ExportRow], bool]:
+    """A page of exports, newest first, and whether more follow.
+
+    Args:
+        workflows: exports that hold at least one of them; empty takes all.
+        before_id: the last id of the page before.
+    """
+    statement = select(ExportRow).where(ExportRow.workspace_id == workspace_id, ExportRow.mode == mode)
+    if workflows:
+        of_workflows = select(ExportWorkflowRow.export_id).where(
+            ExportWorkflowRow.workspace_id == workspace_id,
+            ExportWorkflowRow.mode == mode,
+            col(ExportWorkflowRow.workflow).in_(workflows),
+        )
+        statement = statement.where(col(ExportRow.id).in_(of_workflows))
+    if status is not None:
+        statement = statement.where(ExportRow.status == status)
+    if before_id is not None:
+        statement = statement.where(col(ExportRow.id) < before_id)
+    rows = db.exec(statement.order_by(col(ExportRow.id).desc()).limit(limit + 1)).all()
+    return list(rows[:limit]), len(rows) > limit
+
+
+def dataset_name(tag: str | None, workflows: list[str]) -> str:
+    """The dataset that an export is a version of: its tag, else its workflows joined by `+`.
+
+    A slug cannot hold `+`. Dagster takes it as a partition key, which must not hold `...`.
+    """
+    name = tag or "+".join(sorted(workflows))
+    return name.replace("...", "…")[:_DATASET_NAME_CHARACTERS]
+
+
+def resolve_filter(asked: ExportFilter, *, now: datetime) -> dict[str, Any]:
+    """The filter as it is stored and shown: times absolute, `until` always there.
+
+    Raises:
+        InvalidTime, InvalidRange, TooManyIds, ValidationFailed: if a member is wrong.
+    """
+    since = None if asked.since is None else _time(asked.since, now=now, name="since")
+    until = now if asked.until is None else _time(asked.until, now=now, name="until")
+    if until > now:
+        detail = "until must not lie ahead: what is still to come cannot be exported."
+        raise InvalidRange("/filter/until", "now", where="body", detail=detail)
+    if since is not None and since > until:
+        raise InvalidRange("/filter/since", "/filter/until", where="body")
+    low, high = asked.min_duration_ms, asked.max_duration_ms
+    if low is not None and high is not None and low > high:
+        raise InvalidRange("/filter/min_duration_ms", "/filter/max_duration_ms", where="body")
+    resolved = {
+        **asked.model_dump(by_alias=True, exclude_none=True),
+        "since": since and clock.to_iso(since),
+        "until": clock.to_iso(until),
+        "exclude_session_ids": _excluded(asked.exclude_session_ids),
+    }
+    return {name: value for name, value in resolved.items() if value is not None}
+
+
+def _time(text: str, *, now: datetime, name: str) -> datetime:
+    try:
+        return clock.resolve_time(text, now=now, name=name)
+    except InvalidTime as error:
+        raise InvalidTime(f"/filter/{name}", str(error), where="body") from error
+
+
+def _excluded(session_ids: list[str] | None) -> list[str] | None:
+    pointer = "/filter/exclude_session_ids"
+    if not session_ids:
+        return None
+    if len(session_ids) > limits.EXCLUDED_SESSIONS:
+        raise TooManyIds(pointer, limits.EXCLUDED_SESSIONS)
+    problems = [
+        Problem("body", f"{pointer}/{index}", "invalid_value", "This is no session id.")
+        for index, session_id in enumerate(session_ids)
+        if not is_id(session_id, "ses")
+    ]
+    if problems:
+        raise ValidationFailed(problems)
+    return list(dict.fromkeys(session_ids))
+
+
+def _sampling(asked: FrameSampling) -> dict[str, Any]:
+    """The sampling as it is stored; other modes than `every_n_ms` take no notice of the interval."""
+    if asked.mode != "every_n_ms":
+        return asked.model_copy(update={"interval_ms": None}).model_dump()
+    if asked.interval_ms is None:
+        text = "every_n_ms takes an interval_ms of at least 1."
+        raise ValidationFailed.of("/frame_sampling/interval_ms", "missing", text)
+    return asked.model_dump()
+
+
+def _refuse_later_parts(body: ExportCreate) -> None:
+    if body.format != "parquet":
+        raise NotSupportedYet("/format", "Every format but parquet")
+    if body.destination.kind in _LATER_DESTINATIONS:
+        raise NotSupportedYet("/destination/kind", "Every destination but signed_url and local")
+    if body.filter is not None and body.filter.path is not None:
+        raise NotSupportedYet("/filter/path", "The path filter")
+
+
+def _require_workflows(db: DbSession, workspace_id: str, mode: str, workflows: list[str]) -> None:
+    statement = select(func.count()).where(
+        WorkflowRow.workspace_id == workspace_id,
+        WorkflowRow.mode == mode,
+        col(WorkflowRow.workflow).in_(workflows),
+    )
+    if db.exec(statement).one() != len(workflows):
+        raise NotFound("workflow")
+
+
+def _probe(row: ExportRow, settings: Settings) -> None:
+    try:
+        open_destination(row, settings).probe()
+    except InvalidDestination as error:
+        if row.destination["kind"] != "signed_url":
+            raise
+        # The client did not choose this place: it is ours that fails.
+        raise Unavailable("The export store") from error

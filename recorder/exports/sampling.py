@@ -1,0 +1,35 @@
+"""Which frames of a session go into a dataset: every mode is a filter over facts of sealing. Spec §4.3."""
+
+import polars as pl
+
+from recorder.models.export import FrameSampling
+
+#: Columns of the lake's frames that the filters look at.
+FACTS = ("session_id", "seq", "t_ms", "is_keyframe", "n_events", "has_action")
+
+
+def select_frames(frames: pl.LazyFrame, sampling: FrameSampling) -> pl.LazyFrame:
+    """The frames that the sampling takes, in no particular order.
+
+    Args:
+        frames: one row per frame with at least `FACTS`, whole sessions, any order.
+    """
+    chosen = _chosen(sampling)
+    if sampling.keep_action_frames:
+        chosen = chosen | pl.col("has_action")
+    return frames.filter(chosen)
+
+
+def _chosen(sampling: FrameSampling) -> pl.Expr:
+    match sampling.mode:
+        case "event_only":
+            return pl.col("n_events") > 0
+        case "every_n_ms":
+            assert sampling.interval_ms is not None
+            slot = pl.col("t_ms") // sampling.interval_ms
+            # `seq` follows (t_ms, frame_id), so that frames of one instant do not tie.
+            return pl.col("seq") == pl.col("seq").min().over("session_id", slot)
+        case "keyframes_only":
+            return pl.col("is_keyframe")
+        case "all":
+            return pl.lit(True)

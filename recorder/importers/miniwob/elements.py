@@ -1,0 +1,203 @@
+"""Elements of a MiniWoB page as DOM snapshot, as boxes to draw and as targets. Contract §3 (event item)."""
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from recorder.importers.drawing import BLACK, CLEAR, Box, Colour, colour_of
+from recorder.importers.miniwob.format import Node
+
+#: The task's own area; pages without the task frame are drawn whole, up to a limit.
+AREA = (160, 210)
+_LARGEST = (1024, 4096)
+_GREY: Colour = (118, 118, 118, 255)
+_PALE: Colour = (208, 208, 208, 255)
+_FOCUS: Colour = (16, 110, 220, 255)
+_FIELDS = ("INPUT_text", "INPUT_password", "INPUT_number", "TEXTAREA", "SELECT")
+_BUTTONS = ("BUTTON", "INPUT_submit", "INPUT_button", "INPUT_reset")
+_OUTLINED = ("rect", "path", "IMG", "TD", "TH")
+_ROLES = {
+    "A": "link", "BUTTON": "button", "INPUT_submit": "button", "INPUT_button": "button",
+    "INPUT_reset": "button", "INPUT_text": "textbox", "INPUT_password": "textbox", "TEXTAREA": "textbox",
+    "INPUT_number": "spinbutton",
+    "INPUT_checkbox": "checkbox", "INPUT_radio": "radio", "SELECT": "combobox", "OPTION": "option",
+    "LI": "listitem", "UL": "list", "OL": "list", "IMG": "img", "TABLE": "table", "TR": "row", "TD": "cell",
+    "TH": "columnheader", "FORM": "form", "P": "paragraph",
+    "H1": "heading", "H2": "heading", "H3": "heading", "H4": "heading", "H5": "heading", "H6": "heading",
+}  # fmt: skip
+_LONG_NUMBER = re.compile(r"[0-9]{4}")
+_PLAIN_ID = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
+_QUOTES = str.maketrans('"', "'")
+
+
+def target_path(dom: Node) -> list[Node]:
+    """The elements from the root to the one acted on; empty without one.
+
+    The mark is taken off, so that pages which differ in it alone are equal.
+    """
+    if dom.is_target:
+        dom.is_target = False
+        return [dom]
+    for child in dom.children or ():
+        path = target_path(child)
+        if path:
+            return [dom, *path]
+    return []
+
+
+def snapshot(dom: Node) -> dict[str, Any]:
+    """The page as the interface's DOM snapshot: nested `[tag, {attributes}, …children]`, without boxes."""
+    return {"v": 1, "format": "nodes", "html": _snapshot(dom)}
+
+
+def canvas_size(dom: Node) -> tuple[int, int]:
+    """Width and height of the picture: the task's area, or the whole page where there is no task frame."""
+    if any(node.id == "wrap" for node, _ in _walk(dom)):
+        return AREA
+    width, height = (
+        min(round(side), most) for side, most in zip((dom.width, dom.height), _LARGEST, strict=True)
+    )
+    return max(width, AREA[0]), max(height, AREA[1])
+
+
+def boxes(dom: Node) -> tuple[Box, ...]:
+    """What is to be drawn, in the order of the document."""
+    return tuple(box for node, ink in _walk(dom) for box in _boxes(node, ink))
+
+
+def event_target(path: list[Node]) -> dict[str, Any]:
+    """The last element of `path` as the target of an event, with selectors, the best first."""
+    node = path[-1]
+    kind, _, sort = node.tag.partition("_")
+    name = _name(path)
+    text = _own_text(node)
+    attrs = {
+        key: value[:200] for key, value in (("id", _word(node.id)), ("class", _word(node.classes))) if value
+    }
+    if sort:
+        attrs["type"] = sort
+    members = {"role": _ROLES.get(node.tag), "name": name[:120], "tag": kind.lower(), "text": text[:80]}
+    return {
+        **{key: value for key, value in members.items() if value},
+        **({"attrs": attrs} if attrs else {}),
+        "rect": [round(side, 2) for side in (node.left, node.top, node.width, node.height)],
+        "selectors": _selectors(path, name, text),
+    }
+
+
+def _snapshot(node: Node) -> list[Any]:
+    kind, _, sort = node.tag.partition("_")
+    attributes: dict[str, Any] = {
+        key: value for key, value in (("id", _word(node.id)), ("class", _word(node.classes))) if value
+    }
+    if sort:
+        attributes["type"] = sort
+    if isinstance(node.value, bool):
+        attributes["__c"] = node.value
+    elif node.value is not None:
+        value = str(node.value)
+        attributes["__v"] = "•" * len(value) if sort == "password" else value
+    inner: list[Any] = [node.text] if node.text else []
+    inner += [child.text or "" if child.tag == "t" else _snapshot(child) for child in node.children or ()]
+    return [kind.lower(), attributes, *inner]
+
+
+def _walk(root: Node) -> Iterator[tuple[Node, Colour]]:
+    """Every element with the colour its text has; text nodes take that of the element around them."""
+    stack = [(root, BLACK)]
+    while stack:
+        node, ink = stack.pop()
+        own = colour_of(node.fg) if node.fg else ink
+        yield node, own
+        stack += [(child, own) for child in reversed(node.children or ())]
+
+
+def _boxes(node: Node, ink: Colour) -> Iterator[Box]:
+    if node.width <= 0 or node.height <= 0:
+        return
+    place = (node.left, node.top, node.width, node.height)
+    yield Box(
+        *place, colour_of(node.bg), _border(node), _shown_text(node), ink, _type_px(node),
+        is_centred=node.tag in _BUTTONS, shape=_shape(node.tag),
+    )  # fmt: skip
+    if node.value is True:
+        yield Box(*place, border=BLACK, shape="dot" if node.tag == "INPUT_radio" else "tick")
+    if node.focused and node.tag != "BODY":
+        yield Box(node.left - 1, node.top - 1, node.width + 2, node.height + 2, border=_FOCUS)
+
+
+def _border(node: Node) -> Colour:
+    if node.tag in _FIELDS or node.tag in _BUTTONS or node.tag in ("INPUT_checkbox", "INPUT_radio"):
+        return _GREY
+    if node.tag in ("circle", "polygon", "ellipse"):
+        return BLACK
+    return _PALE if node.tag in _OUTLINED else CLEAR
+
+
+def _shape(tag: str) -> Any:
+    return {"circle": "ellipse", "ellipse": "ellipse", "INPUT_radio": "ellipse", "polygon": "triangle"}.get(
+        tag, "box"
+    )
+
+
+def _shown_text(node: Node) -> str:
+    if node.tag == "INPUT_password":
+        return "*" * len(str(node.value or ""))  # the built-in type has no bullet
+    if node.tag.startswith(("INPUT_", "TEXTAREA")) and isinstance(node.value, str):
+        return node.value
+    return node.text or ""
+
+
+def _type_px(node: Node) -> int:
+    """The type's height, guessed from the box: headings are larger, a line of text fills its box."""
+    if node.tag in ("H1", "H2"):
+        return 14
+    return min(12, max(8, round(node.height * 0.9))) if node.height < 20 else 11 if node.height > 26 else 10
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _own_text(node: Node) -> str:
+    """The element's text, its text nodes and inline labels included; spaces made single."""
+    found = node.text or (node.value if node.tag in _BUTTONS and isinstance(node.value, str) else "")
+    parts = [found, *(child.text or "" for child in node.children or ())]
+    return " ".join(" ".join(parts).split())
+
+
+def _name(path: list[Node]) -> str:
+    """The accessible name as far as the file tells it: an enclosing label, else the element's own text."""
+    node = path[-1]
+    if node.tag.startswith(("INPUT_", "SELECT", "TEXTAREA")) and node.tag not in _BUTTONS:
+        label = next((parent for parent in reversed(path[:-1]) if parent.tag == "LABEL"), None)
+        return _own_text(label) if label else ""
+    return _own_text(node)
+
+
+def _selectors(path: list[Node], name: str, text: str) -> list[str]:
+    """Selectors in the syntax of the Chrome Recorder: by role and name, by id, by text, by place."""
+    node, found = path[-1], []
+    role = _ROLES.get(node.tag)
+    if role and name:
+        found.append(f'aria/{name[:120].translate(_QUOTES)}[role="{role}"]')
+    plain = _word(node.id)
+    if _PLAIN_ID.fullmatch(plain) and not _LONG_NUMBER.search(plain):
+        found.append(f"#{plain}")
+    if text:
+        found.append(f"text/{text[:80]}")
+    return [*found, f"xpath//{_steps(path)}"]
+
+
+def _steps(path: list[Node]) -> str:
+    steps = [f"/{_step(path[0])}"]
+    for parent, node in pairwise(path):
+        alike = [child for child in parent.children or () if _step(child) == _step(node)]
+        place = next(n for n, child in enumerate(alike, start=1) if child is node)
+        steps.append(f"{_step(node)}[{place}]")
+    return "/".join(steps)
+
+
+def _step(node: Node) -> str:
+    return node.tag.partition("_")[0].lower()

@@ -1,0 +1,130 @@
+"""Recordings to sessions: created, filled, tagged and stopped, several at a time. Contract §2 (imports)."""
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+
+from recorder.client.client import Client
+from recorder.client.errors import ApiError, ClientError
+from recorder.importers.recording import Source, UnreadableRecording
+
+#: Refusals that every further recording would meet too.
+_HOPELESS_STATUS = (401, 403)
+_HOPELESS_CODE = ("quota_exceeded",)
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """What an import brought in, and what it could not."""
+
+    sessions: int = 0
+    events: int = 0
+    frames: int = 0
+    #: Name and reason of each recording that was skipped.
+    failed: list[tuple[str, str]] = field(default_factory=list)
+    seconds: float = 0.0
+    #: Ids of the sessions, in no particular order.
+    session_ids: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Upload:
+    """The end of one recording's way: its session, or why there is none."""
+
+    name: str
+    session_id: str | None = None
+    events: int = 0
+    frames: int = 0
+    reason: str = ""
+
+
+def upload_recordings(
+    client: Client, sources: Iterable[Source], *, parallel: int, on_done: Callable[[Upload], None]
+) -> ImportReport:
+    """Bring every recording in as one stopped session; those that cannot be read or are refused are skipped.
+
+    At most `2 * parallel` sources are taken ahead and at most `parallel` recordings are in memory, so the
+    number of sources does not matter.
+
+    Args:
+        parallel: how many sessions are uploaded at a time.
+        on_done: called in this thread after each recording.
+
+    Raises:
+        ApiError, Unreachable: if no further recording could succeed either; the sessions before stay.
+    """
+    report = ImportReport()
+    with ThreadPoolExecutor(parallel, thread_name_prefix="upload") as pool:
+        pending: set[Future[Upload]] = set()
+        try:
+            for source in sources:
+                pending.add(pool.submit(_upload_source, client, source))
+                if len(pending) >= 2 * parallel:
+                    done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                    report = _collect(report, done, on_done)
+            report = _collect(report, wait(pending).done, on_done)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return report
+
+
+def _collect(
+    report: ImportReport, done: set[Future[Upload]], on_done: Callable[[Upload], None]
+) -> ImportReport:
+    for future in done:
+        upload = future.result()
+        on_done(upload)
+        if upload.session_id is None:
+            report = replace(report, failed=[*report.failed, (upload.name, upload.reason)])
+        else:
+            report.session_ids.append(upload.session_id)
+            report = replace(
+                report,
+                sessions=report.sessions + 1,
+                events=report.events + upload.events,
+                frames=report.frames + upload.frames,
+            )
+    return report
+
+
+def _upload_source(client: Client, source: Source) -> Upload:
+    try:
+        recording = source.read()
+    except UnreadableRecording as error:
+        return Upload(source.name, reason=str(error))
+    session_id = None
+    try:
+        session = client.create_session(
+            recording.workflow,
+            metadata=recording.metadata,
+            actor=recording.actor,
+            start=True,
+            started_at=recording.started_at,
+        )
+        session_id = session["id"]
+        client.add_frames(session_id, recording.frames)
+        client.add_events(session_id, recording.events)
+        for tag in recording.tags:
+            client.tag(session_id, tag["name"], data=tag.get("data"), t_ms=tag.get("t_ms"))
+        client.stop(session_id)
+    except ApiError as error:
+        _take_back(client, session_id, error)
+        if _is_hopeless(error):
+            raise
+        return Upload(source.name, reason=str(error))
+    return Upload(source.name, session_id, len(recording.events), len(recording.frames))
+
+
+def _take_back(client: Client, session_id: str | None, error: ClientError) -> None:
+    """Delete what was begun: half a session would count as an abandoned run."""
+    if session_id is None:
+        return
+    try:
+        client.delete_session(session_id)
+    except ClientError:
+        error.add_note(f"{session_id} is incomplete; delete it.")
+
+
+def _is_hopeless(error: ApiError) -> bool:
+    return error.status in _HOPELESS_STATUS or error.code in _HOPELESS_CODE

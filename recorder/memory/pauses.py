@@ -1,0 +1,40 @@
+"""Pausing a memory graph: sessions sealed in between enter it neither now nor at a rebuild. Spec §4.2."""
+
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select, update
+
+from recorder.memory.nodes import GraphScope
+from recorder.memory.versions import in_scope, place_of, read_head
+from recorder.models.memory import GraphPauseRow
+from recorder.models.outbox import SealCounterRow
+from recorder.models.workflow import WorkflowRow
+
+
+def set_memory_graph(db: DbSession, scope: GraphScope, is_on: bool) -> None:
+    """Pause or resume the graph of a workflow; a workflow that is so already stays as it is.
+
+    The range of seal numbers is kept, since a rebuild must leave the same sessions out.
+    """
+    head = read_head(db, scope, lock=True)
+    if head is None or head.memory_graph == is_on:
+        return
+    # Read under the lock: a sealing that got it first has its numbers counted.
+    counter = db.get(SealCounterRow, (scope.workspace_id, scope.mode), populate_existing=True)
+    last_seq = 0 if counter is None else counter.seal_seq
+    if is_on:
+        _end_pause(db, scope, last_seq)
+    else:
+        db.add(GraphPauseRow(**place_of(scope), from_seq=last_seq + 1, to_seq=None))
+    db.execute(update(WorkflowRow).where(*in_scope(WorkflowRow, scope)).values(memory_graph=is_on))
+
+
+def _end_pause(db: DbSession, scope: GraphScope, last_seq: int) -> None:
+    is_open = (*in_scope(GraphPauseRow, scope), col(GraphPauseRow.to_seq).is_(None))
+    pause = db.exec(select(GraphPauseRow).where(*is_open)).one_or_none()
+    if pause is None:
+        return
+    if pause.from_seq > last_seq:
+        db.delete(pause)  # nothing was sealed meanwhile
+        return
+    pause.to_seq = last_seq
+    db.add(pause)

@@ -1,0 +1,119 @@
+"""What an event acted on: the token that tells steps apart, and the label people read. Spec §2.6.
+
+A token is a template of what the program's author wrote: test ids, ids, field names, addresses, classes.
+Names stand in only where those do not tell, and only for controls: what a cell or an item of a list is called
+may quote a person.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from recorder.memory.roles import CONTROL_ROLES, ITEM_ROLES, role_of
+from recorder.memory.tokens import normal_name, readable, template_of, url_template
+
+_TEST_IDS = ("data-testid", "data-test-id", "data-test", "data-qa", "data-cy", "automation_id")
+#: Types whose object is the address they lead to.
+_PLACES = frozenset(("navigate", "tab_open"))
+_VERBS = {
+    "dblclick": "Double-click",
+    "llm_call": "Ask",
+    "navigate": "Open",
+    "select": "Choose",
+    "tool_call": "Call",
+    "type": "Type into",
+    "fill": "Fill",
+    "click:2": "Right-click",
+}
+_LABEL_CHARACTERS = 80
+_NO_MEMBERS: dict[str, Any] = {}
+
+
+def action_token(step_type: str, given: Mapping[str, Any]) -> str:
+    """The type, with the key of a press and the button of a click where it is not the first.
+
+    Args:
+        given: the event's `input`, or nothing.
+    """
+    if step_type == "press":
+        key = readable(str(given.get("key") or ""))[:32].lower()
+        return f"press:{given.get('modifiers') or 0}:{key}"
+    if step_type == "click" and given.get("button"):
+        return f"click:{given['button']}"
+    return step_type
+
+
+def target_token(action: str, event: Mapping[str, Any]) -> tuple[str, str]:
+    """Token and label of what an event acted on.
+
+    Args:
+        action: as `action_token` gives it.
+        event: the item.
+    """
+    if action in _PLACES and event.get("url"):
+        token = url_template(event["url"])
+        return token, _label(action, token)
+    target = event.get("target") or _NO_MEMBERS
+    attrs = target.get("attrs") or _NO_MEMBERS
+    tag = (target.get("tag") or attrs.get("control_type") or "").lower()
+    role = (target.get("role") or role_of(tag, attrs)).lower()
+    identity = _identity(attrs)
+    name = target.get("name") if role in CONTROL_ROLES else None
+    if not (role or tag):
+        name = target.get("name") or _given_name(action, event)
+    elif "#" in identity and role in ITEM_ROLES:
+        name = None
+    if name and (not identity or "#" in identity):
+        identity = f"{identity}~{normal_name(name)}"
+    noun = template_of(readable(name)) if name else identity.partition("=")[2]
+    identity = identity or _last_resort(target, attrs)
+    return _token(role or tag, identity), _label(action, noun or role or tag)
+
+
+def _given_name(action: str, event: Mapping[str, Any]) -> str | None:
+    """What a tool, a model, a program or an event of one's own is called."""
+    if action in ("window_focus", "tab_switch"):
+        return (event.get("app") or _NO_MEMBERS).get("name")
+    data = event.get("data")
+    name = data.get("name") if type(data) is dict else None
+    return name if type(name) is str else None
+
+
+def _identity(attrs: Mapping[str, Any]) -> str:
+    for attribute in _TEST_IDS:
+        if attrs.get(attribute):
+            return f"test={template_of(readable(attrs[attribute]))}"
+    goal = f"href={url_template(attrs['href'])}" if attrs.get("href") else ""
+    for attribute in ("id", "name"):
+        if attrs.get(attribute):
+            own = f"{attribute}={template_of(readable(attrs[attribute]))}"
+            return f"{own} {goal}".strip() if "#" in own else own
+    return goal
+
+
+def _last_resort(target: Mapping[str, Any], attrs: Mapping[str, Any]) -> str:
+    """Classes, else the best selector that does not go by text."""
+    if attrs.get("class"):
+        return "class=" + ".".join(sorted({template_of(readable(word)) for word in attrs["class"].split()}))
+    for selector in target.get("selectors") or ():
+        path = selector if type(selector) is str else " >> ".join(selector)
+        if not path.startswith("text/"):
+            return f"selector={template_of(readable(path[:256]))}"
+    return ""
+
+
+def _token(kind: str, identity: str) -> str:
+    return readable(f"{kind[:64]} {identity}").strip()
+
+
+@lru_cache(maxsize=16_384)
+def _label(action: str, noun: str) -> str:
+    verb = _VERBS.get(action)
+    if verb is None:
+        kind, _, detail = action.partition(":")
+        verb = kind.replace("_", " ").replace(".", " ").capitalize()
+        if kind == "press":
+            verb = f"Press {detail.partition(':')[2]} in"
+    if verb.endswith(" in") and not noun.strip():
+        verb = verb.removesuffix(" in")
+    return " ".join(f"{verb} {noun}".split())[:_LABEL_CHARACTERS]

@@ -1,0 +1,260 @@
+"""Exports: request, resource, and the rows that make a run resumable. Spec §2.5, §4.3; contract §5."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator
+from pydantic import Field as WireField
+from sqlalchemy import JSON, BigInteger, Index
+from sqlmodel import Field, SQLModel
+
+from recorder import limits
+from recorder.models.wire import ActorKind, Outcome, WireInput, WireOutput, WireTime
+
+ExportStatus = Literal["queued", "running", "completed", "failed"]
+ExportFormat = Literal["parquet", "webdataset", "jsonl", "arrow"]
+SamplingMode = Literal["event_only", "every_n_ms", "keyframes_only", "all"]
+ShardKind = Literal["events", "frames"]
+
+
+def _in_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _printable(value: str) -> str:
+    if not value.isprintable():
+        raise ValueError("takes printable characters")
+    return value
+
+
+Slug = Annotated[str, WireField(pattern=limits.WORKFLOW_PATTERN)]
+Label = Annotated[
+    str, WireField(min_length=1, max_length=limits.TAG_NAME_CHARACTERS), AfterValidator(_printable)
+]
+
+
+class ExportFilter(WireInput):
+    """Which sessions are taken; members that were not sent leave nothing out."""
+
+    outcome: Outcome | None = None
+    since: str | None = None
+    until: str | None = None
+    actor_kind: ActorKind | None = WireField(default=None, alias="actor.kind")
+    min_duration_ms: int | None = WireField(default=None, ge=0)
+    max_duration_ms: int | None = WireField(default=None, ge=0)
+    tag: str | None = WireField(default=None, min_length=1, max_length=limits.TAG_NAME_CHARACTERS)
+    path: str | None = None
+    exclude_session_ids: list[str] | None = None
+
+
+class FrameSampling(WireInput):
+    """Which frames of a session are taken."""
+
+    mode: SamplingMode = "event_only"
+    interval_ms: int | None = WireField(default=None, ge=1)
+    keep_action_frames: bool = False
+
+
+class SignedUrlDestination(WireInput):
+    """Files are kept by the service for 30 days and served under signed addresses."""
+
+    kind: Literal["signed_url"]
+    #: Seconds for which an address is good.
+    expires_in: int = WireField(
+        default=limits.SIGNED_URL_DEFAULT_SECONDS,
+        ge=limits.SIGNED_URL_SECONDS[0],
+        le=limits.SIGNED_URL_SECONDS[1],
+    )
+
+
+class LocalDestination(WireInput):
+    """Files are written to a folder of the machine, below the operator's export root."""
+
+    kind: Literal["local"]
+    path: str = WireField(min_length=1, max_length=4096)
+
+
+class S3Destination(WireInput):
+    """Files are written to a bucket under a role that the service assumes."""
+
+    kind: Literal["s3"]
+    bucket: str
+    prefix: str | None = None
+    region: str | None = None
+    role_arn: str | None = None
+
+
+class GcsDestination(WireInput):
+    """Files are written to a Google Cloud Storage bucket."""
+
+    kind: Literal["gcs"]
+    bucket: str
+    prefix: str | None = None
+    service_account: str | None = None
+
+
+class AzureBlobDestination(WireInput):
+    """Files are written to a container of an Azure storage account."""
+
+    kind: Literal["azure_blob"]
+    account: str
+    container: str
+    prefix: str | None = None
+
+
+DestinationKind = Literal["signed_url", "local", "s3", "gcs", "azure_blob"]
+AnyDestination = (
+    SignedUrlDestination | LocalDestination | S3Destination | GcsDestination | AzureBlobDestination
+)
+_DESTINATIONS: dict[DestinationKind, type[AnyDestination]] = {
+    "signed_url": SignedUrlDestination,
+    "local": LocalDestination,
+    "s3": S3Destination,
+    "gcs": GcsDestination,
+    "azure_blob": AzureBlobDestination,
+}
+
+
+class DestinationObject(BaseModel):
+    """A destination of which only the kind is known yet."""
+
+    kind: DestinationKind
+
+
+def _read_destination(value: Any) -> Any:
+    """Choose the model by `kind` first, so that what is wrong is found under the member's own name."""
+    if isinstance(value, BaseModel):
+        return value
+    return _DESTINATIONS[DestinationObject.model_validate(value).kind].model_validate(value)
+
+
+Destination = Annotated[AnyDestination, WireField(discriminator="kind"), BeforeValidator(_read_destination)]
+
+
+class ExportCreate(WireInput):
+    """Body of `POST /v1/exports`."""
+
+    workflow: Annotated[list[Slug], WireField(min_length=1), BeforeValidator(_in_list)]
+    filter: ExportFilter | None = None
+    format: ExportFormat
+    frame_sampling: FrameSampling | None = None
+    destination: Destination
+    tag: Label | None = None
+
+
+class ExportCreated(WireOutput):
+    """Answer of `POST /v1/exports`."""
+
+    id: str
+    status: ExportStatus
+    manifest_url: str | None
+    created_at: WireTime
+
+
+class ExportProgress(WireOutput):
+    """How far a running export is; the total is null before the plan."""
+
+    shards_done: int
+    shards_total: int | None
+
+
+class ExportError(WireOutput):
+    """Why an export failed."""
+
+    code: str
+    message: str
+
+
+class Export(WireOutput):
+    """A dataset that was asked for; the figures are null until it is completed."""
+
+    id: str
+    status: ExportStatus
+    workflow: list[str]
+    format: ExportFormat
+    filter: dict[str, Any]
+    frame_sampling: FrameSampling
+    destination: dict[str, Any]
+    tag: str | None
+    rows: int | None
+    shards: int | None
+    shard_size_bytes: int | None
+    frames: int | None
+    actions: int | None
+    manifest_url: str | None
+    progress: ExportProgress
+    error: ExportError | None
+    created_at: WireTime
+    completed_at: WireTime | None
+
+
+class ExportRow(SQLModel, table=True):
+    """An export: the row is the queue that the dataset runs work on."""
+
+    __tablename__ = "exports"
+    __table_args__ = (
+        Index("ix_exports_list", "workspace_id", "mode", "id"),
+        Index("ix_exports_status", "status", "id"),
+    )
+
+    id: str = Field(primary_key=True)
+    workspace_id: str
+    mode: str
+    status: str
+    format: str
+    #: Resolved request: workflow, filter, frame_sampling. Times are absolute.
+    spec: dict[str, Any] = Field(sa_type=JSON)
+    destination: dict[str, Any] = Field(sa_type=JSON)
+    tag: str | None = None
+    #: Dataset name = dynamic partition of the `datasets` asset.
+    dataset: str
+    #: How many runs took it up; a killed run leaves the export to the next one.
+    attempt: int = 0
+    shards_total: int | None = None
+    shards_done: int = 0
+    rows: int | None = Field(default=None, sa_type=BigInteger)
+    shards: int | None = None
+    shard_size_bytes: int | None = Field(default=None, sa_type=BigInteger)
+    frames: int | None = Field(default=None, sa_type=BigInteger)
+    actions: int | None = Field(default=None, sa_type=BigInteger)
+    #: Blob that holds the plan; a second attempt works on the same one.
+    plan_key: str | None = None
+    plan_sha256: str | None = None
+    row_set_sha256: str | None = None
+    manifest_sha256: str | None = None
+    error: dict[str, Any] | None = Field(default=None, sa_type=JSON)
+    created_at: datetime
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+
+
+class ExportWorkflowRow(SQLModel, table=True):
+    """One workflow of an export; the list filter starts from it."""
+
+    __tablename__ = "export_workflows"
+    __table_args__ = (Index("ix_export_workflows", "workspace_id", "mode", "workflow", "export_id"),)
+
+    export_id: str = Field(primary_key=True)
+    workflow: str = Field(primary_key=True)
+    workspace_id: str
+    mode: str
+
+
+class ExportShardRow(SQLModel, table=True):
+    """One planned shard and what became of it; done shards are never written again."""
+
+    __tablename__ = "export_shards"
+
+    export_id: str = Field(primary_key=True)
+    #: Path relative to the manifest; unique, since it names kind, workflow and bucket.
+    path: str = Field(primary_key=True)
+    kind: str
+    workflow: str
+    bucket: int
+    content_key: str
+    #: As planned; a file with another number of rows is refused.
+    rows: int = Field(sa_type=BigInteger)
+    sessions: int
+    is_done: bool = False
+    size_bytes: int | None = Field(default=None, sa_type=BigInteger)
+    sha256: str | None = None

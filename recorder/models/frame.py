@@ -1,0 +1,77 @@
+"""Frames: captured screens and where their bytes lie. Spec §2.11, contract §3 (frame item)."""
+
+import builtins
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+from sqlalchemy import JSON, BigInteger, Index, LargeBinary
+from sqlmodel import Field, SQLModel
+
+from recorder.models.event import Box, Elapsed
+from recorder.models.wire import WireOutput
+
+
+class FrameItem(Struct, forbid_unknown_fields=True):
+    """One frame as a client sends it: the bytes are in `data` (base64) or in the part named `part`."""
+
+    t_ms: Elapsed
+    content_type: str
+    id: str | UnsetType = UNSET
+    width: Annotated[int, Meta(ge=1, le=100000)] | UnsetType | None = UNSET
+    height: Annotated[int, Meta(ge=1, le=100000)] | UnsetType | None = UNSET
+    keyframe: bool | UnsetType | None = UNSET
+    data: str | UnsetType = UNSET
+    part: str | UnsetType = UNSET
+    dom: dict[str, Any] | UnsetType | None = UNSET
+    url: str | UnsetType | None = UNSET
+    active_rect: Box | UnsetType | None = UNSET
+    masked_rects: list[Box] | UnsetType | None = UNSET
+
+
+class Frame(WireOutput):
+    """A frame as it is read back; its bytes are under `/image`."""
+
+    id: str
+    session_id: str
+    t_ms: int
+    content_type: str
+    width: int
+    height: int
+    bytes: int
+    sha256: str
+    keyframe: bool | None
+    url: str | None
+    active_rect: list[float] | None
+    masked_rects: list[list[float]] | None
+    has_dom: bool
+
+
+class FrameRow(SQLModel, table=True):
+    """Index row of one frame: its place in the object of its upload batch."""
+
+    __tablename__ = "frames"
+    __table_args__ = (Index("ix_frames_order", "session_id", "t_ms", "frame_id"),)
+
+    session_id: str = Field(primary_key=True)
+    frame_id: str = Field(primary_key=True)
+    position: int = Field(sa_type=BigInteger)
+    t_ms: int = Field(sa_type=BigInteger)
+    content_type: str
+    width: int
+    height: int
+    keyframe: bool | None = None
+    bytes: int
+    sha256: str
+    #: Key of the object and the place of the image in it.
+    object: str
+    offset: int = Field(sa_type=BigInteger)
+    length: int
+    #: Place of the zstd-compressed DOM snapshot in the same upload's object; null without one.
+    dom_object: str | None = None
+    dom_offset: int | None = Field(default=None, sa_type=BigInteger)
+    dom_length: int | None = None
+    url: str | None = None
+    active_rect: list[float] | None = Field(default=None, sa_type=JSON)
+    masked_rects: list[list[float]] | None = Field(default=None, sa_type=JSON)
+    #: Digest of a client-named item, to tell a resent frame from a conflicting one; null otherwise.
+    digest: builtins.bytes | None = Field(default=None, sa_type=LargeBinary)

@@ -1,0 +1,94 @@
+"""What is written beside a change and carried on later: outbox, idempotency, leases. Spec §6, contract §1."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Index, LargeBinary, text
+from sqlmodel import Field, SQLModel
+
+
+class OutboxRow(SQLModel, table=True):
+    """An event of spec §6.1, written in the transaction of the change that it reports."""
+
+    __tablename__ = "outbox"
+    __table_args__ = (
+        Index(
+            "ix_outbox_pending",
+            "id",
+            sqlite_where=text("dispatched_at IS NULL"),
+            postgresql_where=text("dispatched_at IS NULL"),
+        ),
+        Index("ix_outbox_subject", "subject_id"),
+    )
+
+    id: str = Field(primary_key=True)
+    workspace_id: str
+    mode: str
+    type: str
+    #: The session, export, … the event is about: erasure finds it by this.
+    subject_id: str
+    data: dict[str, Any] = Field(sa_type=JSON)
+    created_at: datetime
+    dispatched_at: datetime | None = None
+
+
+class IdempotencyRow(SQLModel, table=True):
+    """A key of a POST and the answer it was given, kept 24 hours."""
+
+    __tablename__ = "idempotency_keys"
+
+    workspace_id: str = Field(primary_key=True)
+    mode: str = Field(primary_key=True)
+    method: str = Field(primary_key=True)
+    path: str = Field(primary_key=True)
+    key: str = Field(primary_key=True)
+    body_digest: bytes = Field(sa_type=LargeBinary)
+    status: int | None = None
+    answer: bytes | None = Field(default=None, sa_type=LargeBinary)
+    resource_id: str | None = Field(default=None, index=True)
+    created_at: datetime = Field(index=True)
+
+
+class LeaseRow(SQLModel, table=True):
+    """The right to do one kind of work, until it runs out; `fence` rises with every new holder."""
+
+    __tablename__ = "leases"
+
+    name: str = Field(primary_key=True)
+    owner: str
+    fence: int = Field(sa_type=BigInteger)
+    expires_ms: int = Field(sa_type=BigInteger)
+
+
+class SealBatchRow(SQLModel, table=True):
+    """A numbered batch of one sealing lane: the lake takes each number once, in order."""
+
+    __tablename__ = "seal_batches"
+    __table_args__ = (
+        Index(
+            "ix_seal_batches_open",
+            "workspace_id",
+            sqlite_where=text("NOT is_done"),
+            postgresql_where=text("NOT is_done"),
+        ),
+    )
+
+    workspace_id: str = Field(primary_key=True)
+    mode: str = Field(primary_key=True)
+    number: int = Field(primary_key=True, sa_type=BigInteger)
+    session_ids: list[str] = Field(sa_type=JSON)
+    #: `seal_seq` of the first session; the others follow in order.
+    first_seal_seq: int = Field(sa_type=BigInteger)
+    is_done: bool = False
+    created_at: datetime
+
+
+class SealCounterRow(SQLModel, table=True):
+    """Last numbers given in one sealing lane: batches, and sessions in the order they were sealed."""
+
+    __tablename__ = "seal_counters"
+
+    workspace_id: str = Field(primary_key=True)
+    mode: str = Field(primary_key=True)
+    batch_number: int = Field(default=0, sa_type=BigInteger)
+    seal_seq: int = Field(default=0, sa_type=BigInteger)

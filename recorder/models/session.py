@@ -1,0 +1,183 @@
+"""Sessions: wire objects and rows. Spec §2.1, §3.1, §4.1; contract §2."""
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import Field as WireField
+from sqlalchemy import JSON, BigInteger, Column, Index, text
+from sqlmodel import Field, SQLModel
+
+from recorder import limits
+from recorder.models.tag import Tag
+from recorder.models.wire import ActorKind, Outcome, WireInput, WireOutput, WireTime
+
+SessionStatus = Literal["created", "recording", "stopped", "sealed"]
+
+
+class Actor(WireInput):
+    """Who did the work."""
+
+    id: str = WireField(min_length=1, max_length=limits.ACTOR_ID_CHARACTERS)
+    kind: ActorKind
+
+
+class SessionCreate(WireInput):
+    """Body of `POST /v1/sessions`."""
+
+    workflow: str = WireField(pattern=limits.WORKFLOW_PATTERN)
+    metadata: dict[str, Any] = WireField(default_factory=dict)
+    actor: Actor | None = None
+    start: bool = False
+    started_at: WireTime | None = None
+    idempotency_key: str | None = None
+
+
+class Session(WireOutput):
+    """One recorded run of a workflow."""
+
+    id: str
+    workflow: str
+    status: SessionStatus
+    metadata: dict[str, Any]
+    actor: Actor | None
+    started_at: WireTime | None
+    stopped_at: WireTime | None
+    duration_ms: int
+    frame_count: int
+    event_count: int
+    outcome: Outcome | None
+    created_at: WireTime
+
+
+class FramesSummary(WireOutput):
+    """What `include=frames_summary` embeds."""
+
+    count: int
+    keyframes: int | None
+    bytes: int
+    first_t_ms: int | None
+    last_t_ms: int | None
+    width: int | None
+    height: int | None
+    content_types: list[str]
+    storage: dict[str, int]
+
+
+class SessionDetail(Session):
+    """A session with the related data that `include=` asked for; members not asked for are absent."""
+
+    events: list[dict[str, Any]] | None = None
+    events_truncated: bool | None = None
+    events_url: str | None = None
+    tags: list[Tag] | None = None
+    frames_summary: FramesSummary | None = None
+
+
+class BatchStop(WireInput):
+    """Body of `POST /v1/sessions:batch_stop`."""
+
+    ids: list[str]
+
+
+class BatchStopItem(WireOutput):
+    """What became of one session of a batch stop; `error` only where `result` is `error`."""
+
+    id: str
+    result: Literal["stopped", "unchanged", "error"]
+    status: SessionStatus | None
+    error: dict[str, str] | None = None
+
+
+class BatchStopResult(WireOutput):
+    """Answer of `POST /v1/sessions:batch_stop`."""
+
+    data: list[BatchStopItem]
+    stopped: int
+    unchanged: int
+    failed: int
+
+
+class SessionRow(SQLModel, table=True):
+    """A session without its metadata: narrow, since every batch of events rewrites it."""
+
+    __tablename__ = "sessions"
+    # Index set B of the list measurements: one per filter that a list starts from.
+    __table_args__ = (
+        Index("ix_sessions_list", "workspace_id", "mode", "id"),
+        Index("ix_sessions_workflow", "workspace_id", "mode", "workflow", "id"),
+        Index("ix_sessions_status", "workspace_id", "mode", "status", "id"),
+        Index("ix_sessions_outcome", "workspace_id", "mode", "outcome", "id"),
+        Index("ix_sessions_actor_kind", "workspace_id", "mode", "actor_kind", "id"),
+        Index("ix_sessions_workflow_outcome", "workspace_id", "mode", "workflow", "outcome", "id"),
+        Index("ix_sessions_workflow_status", "workspace_id", "mode", "workflow", "status", "id"),
+        Index(
+            "ix_sessions_to_seal",
+            "workspace_id",
+            "mode",
+            "stopped_at",
+            sqlite_where=text("status = 'stopped'"),
+            postgresql_where=text("status = 'stopped'"),
+        ),
+        Index(
+            "ix_sessions_to_sweep",
+            "sealed_at",
+            sqlite_where=text("is_hot AND status = 'sealed'"),
+            postgresql_where=text("is_hot AND status = 'sealed'"),
+        ),
+        {"sqlite_with_rowid": False, "postgresql_with": {"fillfactor": "50"}},
+    )
+
+    id: str = Field(primary_key=True)
+    workspace_id: str
+    mode: str
+    workflow: str
+    status: str
+    actor_id: str | None = None
+    actor_kind: str | None = None
+    created_at: datetime
+    started_at: datetime | None = None
+    stopped_at: datetime | None = None
+    sealed_at: datetime | None = None
+    deleted_at: datetime | None = None
+    #: Whether `started_at` came from the client: a recording made elsewhere, brought in later.
+    is_import: bool = False
+    origin: str | None = None
+    duration_ms: int = Field(default=0, sa_type=BigInteger)
+    frame_count: int = 0
+    event_count: int = 0
+    #: Largest `t_ms` of any event or frame; the end of an imported session.
+    max_t_ms: int = Field(default=0, sa_type=BigInteger)
+    #: The one counter that events, frames, tags and status changes draw their positions from.
+    last_position: int = Field(default=0, sa_type=BigInteger)
+    outcome: str | None = None
+    #: The last event that marks an outcome, found at stop: `{outcome, t_ms, id, name}`; tags may overrule it.
+    event_mark: dict[str, Any] | None = Field(default=None, sa_type=JSON)
+    #: Whether `session.error` was emitted; it fires at most once.
+    has_error_event: bool = False
+    #: Rising number within (workspace, mode), given by the transaction that seals.
+    seal_seq: int | None = Field(default=None, sa_type=BigInteger)
+    #: Lake partition (`YYYY-MM-DD`) that holds the sealed rows.
+    lake_date: str | None = None
+    #: Whether the batches still lie in SQL beside the lake; false once the sweep dropped them.
+    is_hot: bool = True
+
+
+class SessionMetadataRow(SQLModel, table=True):
+    """The metadata of a session, apart from the row that every batch rewrites."""
+
+    __tablename__ = "session_metadata"
+
+    session_id: str = Field(primary_key=True)
+    metadata_: dict[str, Any] = Field(sa_column=Column("metadata", JSON, nullable=False))
+
+
+class SessionStatusRow(SQLModel, table=True):
+    """A status change at its position in the session's stream."""
+
+    __tablename__ = "session_statuses"
+    __table_args__ = {"sqlite_with_rowid": False}
+
+    session_id: str = Field(primary_key=True)
+    position: int = Field(primary_key=True, sa_type=BigInteger)
+    status: str
+    at: datetime

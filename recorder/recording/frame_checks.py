@@ -1,0 +1,143 @@
+"""Frames as they come in: items read, every picture checked, before anything is written. Contract §3."""
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import zstandard
+
+from recorder import limits, strict_json
+from recorder.digest import canonical_json
+from recorder.errors import BatchTooLarge, EmptyBatch, UnsupportedMediaType, ValidationFailed
+from recorder.ids import encode, id_range, is_client_id, reserve
+from recorder.models.frame import FrameItem
+from recorder.recording.images import check_image
+from recorder.recording.problems import problem_of
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFrame:
+    """A frame whose picture and members were found good."""
+
+    item: FrameItem
+    id: str
+    data: bytes
+    sha256: str
+    width: int
+    height: int
+    dom: bytes | None
+    #: Digest of a frame that named itself, else None.
+    digest: bytes | None
+
+
+def read_frames_json(body: bytes) -> tuple[list[FrameItem], dict[str, bytes]]:
+    """The items of a JSON body, and their bytes under made-up part names.
+
+    Raises:
+        InvalidJson, ValidationFailed, EmptyBatch, BatchTooLarge: as the body is wrong.
+    """
+    value = strict_json.parse(body)
+    if not isinstance(value, dict) or set(value) != {"frames"}:
+        raise ValidationFailed.of("", "invalid_value", "The body is an object with the one member `frames`.")
+    items = _convert(value["frames"])
+    parts = {}
+    for index, item in enumerate(items):
+        if not isinstance(item.data, str) or item.part is not msgspec.UNSET:
+            raise ValidationFailed.of(
+                f"/frames/{index}/data", "missing", "JSON frames carry base64 in `data`."
+            )
+        try:
+            parts[str(index)] = base64.b64decode(item.data, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise ValidationFailed.of(
+                f"/frames/{index}/data", "invalid_base64", "data takes base64."
+            ) from error
+        item.part = str(index)
+    return items, parts
+
+
+def read_frames_part(part: bytes) -> list[FrameItem]:
+    """The items of the `frames` part of a multipart body.
+
+    Raises:
+        InvalidJson, ValidationFailed, EmptyBatch, BatchTooLarge: as the part is wrong.
+    """
+    items = _convert(strict_json.parse(part))
+    for index, item in enumerate(items):
+        if not isinstance(item.part, str) or item.data is not msgspec.UNSET:
+            message = "Multipart frames name the part with their bytes in `part`."
+            raise ValidationFailed.of(f"/frames/{index}/part", "missing", message)
+    return items
+
+
+def check_frames(items: list[FrameItem], parts: Mapping[str, bytes]) -> list[CheckedFrame]:
+    """Check every picture, before anything is written.
+
+    Raises:
+        UnsupportedMediaType: if a content type is not png, jpeg or webp.
+        InvalidImage, ImageTooLarge, ValidationFailed: as a frame is wrong.
+    """
+    given = id_range(f"frm_{encode(reserve(len(items)))}", len(items))
+    return [_check(index, item, parts, given[index]) for index, item in enumerate(items)]
+
+
+def item_digest(item: FrameItem, sha256: str) -> bytes:
+    """Digest of what a frame says, with its picture by hash: finds a resent or a conflicting one."""
+    told = {name: getattr(item, name) for name in item.__struct_fields__ if name not in ("data", "part")}
+    members = {name: value for name, value in told.items() if value is not msgspec.UNSET}
+    return hashlib.blake2b(canonical_json({**members, "sha256": sha256}), digest_size=16).digest()
+
+
+def _convert(value: Any) -> list[FrameItem]:
+    if not isinstance(value, list):
+        raise ValidationFailed.of("/frames", "invalid_value", "frames takes an array.")
+    if not value:
+        raise EmptyBatch("frames")
+    if len(value) > limits.FRAMES_PER_BATCH:
+        raise BatchTooLarge("frames", limits.FRAMES_PER_BATCH)
+    items, problems = [], []
+    for index, entry in enumerate(value):
+        try:
+            items.append(msgspec.convert(entry, FrameItem))
+        except msgspec.ValidationError as error:
+            problems.append(problem_of(error, at=f"/frames/{index}"))
+    if problems:
+        raise ValidationFailed(problems)
+    return items
+
+
+def _check(index: int, item: FrameItem, parts: Mapping[str, bytes], given_id: str) -> CheckedFrame:
+    if item.content_type not in limits.IMAGE_TYPES:
+        raise UnsupportedMediaType("frames as " + ", ".join(limits.IMAGE_TYPES))
+    data = parts.get(str(item.part))
+    if data is None:
+        raise ValidationFailed.of(f"/frames/{index}/part", "missing", "There is no part of this name.")
+    if isinstance(item.id, str) and not is_client_id(item.id, "frm"):
+        message = "A frame id is frm_ and 1 to 40 letters and digits."
+        raise ValidationFailed.of(f"/frames/{index}/id", "invalid_id", message)
+    width, height = check_image(data, item.content_type, index=index)
+    for name, actual in (("width", width), ("height", height)):
+        if isinstance(getattr(item, name), int) and getattr(item, name) != actual:
+            raise ValidationFailed.of(
+                f"/frames/{index}/{name}", "mismatch", f"{name} differs from the picture's."
+            )
+    sha256 = hashlib.sha256(data).hexdigest()
+    dom = _pack_dom(item.dom, index)
+    if not isinstance(item.id, str):
+        return CheckedFrame(item, given_id, data, sha256, width, height, dom, None)
+    return CheckedFrame(item, item.id, data, sha256, width, height, dom, item_digest(item, sha256))
+
+
+def _pack_dom(dom: object, index: int) -> bytes | None:
+    if not isinstance(dom, dict):
+        return None
+    text = canonical_json(dom)
+    if len(text) > limits.DOM_BYTES:
+        raise ValidationFailed.of(
+            f"/frames/{index}/dom", "too_large", f"dom holds at most {limits.DOM_BYTES} bytes."
+        )
+    return zstandard.ZstdCompressor(level=3).compress(text)

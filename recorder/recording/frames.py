@@ -1,0 +1,158 @@
+"""Frames stored: packed into one durable object per upload, indexed by the writer. Spec §4.1, contract §3."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import orjson
+
+from recorder.access.keys import Caller
+from recorder.errors import EventConflict, Problem, RecorderError
+from recorder.ids import new_id
+from recorder.recording.batch_keys import BatchKey
+from recorder.recording.frame_checks import CheckedFrame
+from recorder.recording.ingest import Cursor, lock_session, reserve_positions
+from recorder.storage.blobs import Blobs
+
+
+@dataclass(slots=True)
+class FrameBatch:
+    """A batch of frames whose bytes lie in the blob store, ready to be indexed."""
+
+    caller: Caller
+    session_id: str
+    frames: list[CheckedFrame]
+    #: Key of the object that holds the batch, and the place of every picture and snapshot in it.
+    object_key: str
+    places: list[tuple[int, int, int | None, int | None]]
+    key: BatchKey | None
+    #: Whether an index row points into the object: not so where all was sent before.
+    is_used: bool = False
+
+    def store(self, cursor: Cursor) -> bytes:
+        """Write the index rows; see `ingest.Batch`."""
+        session = (self.caller.workspace_id, self.caller.mode, self.session_id)
+        lock_session(cursor, session)
+        if self.key is not None:
+            earlier = self.key.earlier_answer(cursor, self.session_id)
+            if earlier is not None:
+                return earlier
+        fresh = self._without_known(cursor, session)
+        times = [self.frames[index].item.t_ms for index in fresh]
+        first, _, frame_count = reserve_positions(
+            cursor, session, events=0, frames=len(fresh), max_t_ms=max(times, default=0)
+        )
+        stored = _known_pictures(cursor, self.session_id, [self.frames[index].sha256 for index in fresh])
+        rows = [self._row(index, first + offset, stored) for offset, index in enumerate(fresh)]
+        if rows:
+            cursor.many(_INSERT, rows)
+        self.is_used = any(self.object_key in row for row in rows)
+        answer = self._answer(len(fresh), frame_count)
+        if self.key is not None:
+            self.key.keep(cursor, self.session_id, answer)
+        return answer
+
+    def _without_known(self, cursor: Cursor, session: tuple[str, str, str]) -> list[int]:
+        """Indices of the frames that were not sent before."""
+        named = [frame.id for frame in self.frames if frame.digest is not None]
+        known = _known_frames(cursor, self.session_id, named) if named else {}
+        fresh, conflicts = [], []
+        for index, frame in enumerate(self.frames):
+            if frame.id not in known:
+                fresh.append(index)
+                if frame.digest is not None:
+                    known[frame.id] = frame.digest
+            elif known[frame.id] != frame.digest:
+                text = "This id came before with other content."
+                conflicts.append(Problem("body", f"/frames/{index}/id", "event_conflict", text))
+        if conflicts:
+            reserve_positions(cursor, session, events=0, frames=0, max_t_ms=0)
+            raise EventConflict(conflicts)
+        return fresh
+
+    def _row(self, index: int, position: int, stored: dict[str, tuple[str, int, int]]) -> tuple[Any, ...]:
+        frame, (offset, length, dom_offset, dom_length) = self.frames[index], self.places[index]
+        item = frame.item
+        place = stored.setdefault(frame.sha256, (self.object_key, offset, length))
+        has_dom = dom_offset is not None
+        told = (frame.id, position, item.t_ms, item.content_type, frame.width, frame.height)
+        picture = (_or_none(item.keyframe), len(frame.data), frame.sha256, *place)
+        dom = (self.object_key if has_dom else None, dom_offset, dom_length)
+        rects = (_json_or_none(item.active_rect), _json_or_none(item.masked_rects))
+        return (self.session_id, *told, *picture, *dom, _or_none(item.url), *rects, frame.digest)
+
+    def _answer(self, accepted: int, frame_count: int) -> bytes:
+        data = [
+            {"id": frame.id, "t_ms": frame.item.t_ms, "sha256": frame.sha256, "bytes": len(frame.data)}
+            for frame in self.frames
+        ]
+        duplicates = len(self.frames) - accepted
+        return orjson.dumps(
+            {"accepted": accepted, "duplicates": duplicates, "data": data, "frame_count": frame_count}
+        )
+
+
+def store_objects(
+    blobs: Blobs, caller: Caller, session_id: str, frames: list[CheckedFrame], key: BatchKey | None
+) -> FrameBatch:
+    """Write pictures and snapshots as one durable object; equal pictures stand in it once."""
+    chunks: list[bytes] = []
+    places: list[tuple[int, int, int | None, int | None]] = []
+    by_digest: dict[str, tuple[int, int]] = {}
+    end = 0
+    for frame in frames:
+        if frame.sha256 not in by_digest:
+            by_digest[frame.sha256] = (end, len(frame.data))
+            chunks.append(frame.data)
+            end += len(frame.data)
+        dom_offset = dom_length = None
+        if frame.dom is not None:
+            dom_offset, dom_length = end, len(frame.dom)
+            chunks.append(frame.dom)
+            end += len(frame.dom)
+        places.append((*by_digest[frame.sha256], dom_offset, dom_length))
+    object_key = f"frames/{caller.workspace_id}/{session_id}/{new_id('frm')}.pack"
+    blobs.put(object_key, b"".join(chunks))
+    return FrameBatch(caller, session_id, frames, object_key, places, key)
+
+
+def discard_object(blobs: Blobs, batch: FrameBatch) -> None:
+    """Remove the object of a batch that was refused; a sweep finds what this misses."""
+    try:
+        blobs.delete(batch.object_key)
+    except RecorderError:
+        return
+
+
+def _known_frames(cursor: Cursor, session_id: str, frame_ids: list[str]) -> dict[str, bytes | None]:
+    marks = ", ".join("?" * len(frame_ids))
+    statement = f"SELECT frame_id, digest FROM frames WHERE session_id = ? AND frame_id IN ({marks})"  # noqa: S608
+    rows = cursor.all(statement, (session_id, *frame_ids))
+    return {frame_id: None if digest is None else bytes(digest) for frame_id, digest in rows}
+
+
+def _known_pictures(cursor: Cursor, session_id: str, digests: list[str]) -> dict[str, tuple[str, int, int]]:
+    """Where pictures that this session holds already lie: equal bytes are kept once per session."""
+    if not digests:
+        return {}
+    marks = ", ".join("?" * len(digests))
+    statement = (
+        f'SELECT sha256, object, "offset", length FROM frames WHERE session_id = ? AND sha256 IN ({marks})'  # noqa: S608
+    )
+    return {row[0]: (row[1], row[2], row[3]) for row in cursor.all(statement, (session_id, *digests))}
+
+
+def _or_none(value: Any) -> Any:
+    return None if value is msgspec.UNSET else value
+
+
+def _json_or_none(value: Any) -> str | None:
+    # The column reads SQL NULL and JSON null alike; one of them is enough.
+    return "null" if value is msgspec.UNSET or value is None else orjson.dumps(value).decode()
+
+
+_INSERT = (
+    "INSERT INTO frames (session_id, frame_id, position, t_ms, content_type, width, height, keyframe, bytes, "
+    'sha256, object, "offset", length, dom_object, dom_offset, dom_length, url, active_rect, masked_rects, '
+    "digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)

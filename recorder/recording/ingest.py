@@ -1,0 +1,305 @@
+"""Group commit: one thread stores what all requests of a moment brought, then answers them. Design §3.
+
+The one place beside `Database.transaction` that commits (docs/decisions/0002-group-commit.md). A request
+hands over a batch that is checked and packed; the writer thread takes all that wait, stores them in ONE
+transaction and resolves their futures after its commit. State check, counters and positions are one UPDATE
+per batch.
+"""
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from typing import Any, Protocol
+
+from recorder.errors import InvalidState, NotFound, RecorderError, Unavailable
+from recorder.storage.database import Database
+
+log = logging.getLogger("recorder.ingest")
+
+_MAX_WAITING = 4_096
+_MAX_GROUP = 256
+
+Row = tuple[Any, ...]
+
+
+class Cursor(Protocol):
+    """The part of a driver's cursor that batches use; statements take `?` for every value."""
+
+    def all(self, statement: str, values: Sequence[Any]) -> list[Row]:
+        """Run a statement and fetch its rows."""
+
+    def many(self, statement: str, rows: Sequence[Row]) -> None:
+        """Run a statement once per row."""
+
+
+class Batch(Protocol):
+    """What a request hands to the writer."""
+
+    #: Orders a group, so that two processes lock sessions in the same order.
+    session_id: str
+
+    def store(self, cursor: Cursor) -> bytes:
+        """Write the batch within the group's transaction and return the answer's body.
+
+        Raises:
+            RecorderError: if the batch is refused; it must then have written nothing.
+        """
+
+
+class IngestWriter:
+    """The writer thread of one process. `submit` from the event loop, `close` at shutdown."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._connect()
+        self._thread = threading.Thread(target=self._run, name="ingest-writer", daemon=True)
+        self._thread.start()
+
+    async def submit(self, batch: Batch) -> bytes:
+        """The answer to a batch, once it is durable.
+
+        Raises:
+            RecorderError: as the batch was refused.
+            Unavailable: if too much waits already, or the database does not answer.
+        """
+        if self._waiting.qsize() >= _MAX_WAITING:
+            raise Unavailable("Ingest is at its limit and")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bytes] = loop.create_future()
+        self._waiting.put((batch, future, loop))
+        return await future
+
+    def close(self) -> None:
+        """Store what waits, then end the thread. Not from the event loop's thread: the loop must go on."""
+        self._waiting.put(None)
+        self._thread.join(timeout=30)
+
+    def _run(self) -> None:
+        while True:
+            group, ended = self._next_group()
+            if group:
+                _resolve(group, self._store(group))
+            if ended:
+                self._connection.close()
+                return
+
+    def _next_group(self) -> tuple[list["_Waiting"], bool]:
+        """All that waits now, at least one entry; True once `close` was called."""
+        entry = self._waiting.get()
+        group: list[_Waiting] = []
+        while entry is not None:
+            group.append(entry)
+            if len(group) == _MAX_GROUP:
+                break
+            try:
+                entry = self._waiting.get_nowait()
+            except queue.Empty:
+                break
+        # Stable: batches of one session keep the order they came in.
+        group.sort(key=lambda waiting: waiting[0].session_id)
+        return group, entry is None
+
+    def _store(self, group: list["_Waiting"]) -> "list[bytes | RecorderError]":
+        with self._database.write_lock:
+            for _ in range(3):
+                try:
+                    return self._commit(group)
+                except Exception as error:
+                    self._cursor.roll_back()
+                    if not _is_transient(error):
+                        log.error("a group of batches was not stored", exc_info=error)
+                        self._reconnect()
+                        break
+        return [Unavailable("The database")] * len(group)
+
+    def _connect(self) -> None:
+        self._connection = self._database.raw_connection()
+        self._cursor = _DriverCursor(self._connection, is_sqlite=self._database.is_sqlite)
+
+    def _reconnect(self) -> None:
+        """Where the server hung up, go on with a new connection; while it is away, the next group tries."""
+        if getattr(self._connection, "closed", False):
+            with suppress(Exception):
+                self._connect()
+
+    def _commit(self, group: list["_Waiting"]) -> "list[bytes | RecorderError]":
+        self._cursor.begin()
+        results = self._execute(group)
+        self._cursor.commit()
+        return results
+
+    def _execute(self, group: list["_Waiting"]) -> "list[bytes | RecorderError]":
+        """Run the statements of a group, on SQLite in the thread of its event loop.
+
+        There a statement takes microseconds and hardly ever reads a disk. Here each would have to win the
+        interpreter's lock back from a busy loop: three times a batch, a fifth of the CPU time of a request.
+        What waits (for the file's lock before, for the disk after) waits in this thread.
+        """
+        if not self._database.is_sqlite:
+            return _store_all(group, self._cursor)
+        loop, call = group[0][2], _Call(group, self._cursor)
+        with suppress(RuntimeError):  # the loop has closed: `call` is made here then
+            loop.call_soon_threadsafe(call.make)
+            while not call.is_made(timeout=1.0) and not loop.is_closed():
+                continue
+        call.make()
+        return call.result()
+
+
+def reserve_positions(
+    cursor: Cursor, session: tuple[str, str, str], *, events: int, frames: int, max_t_ms: int
+) -> tuple[int, int, int]:
+    """Check the session's state and draw positions for new items, in one statement.
+
+    Args:
+        session: workspace, mode and session id.
+
+    Returns:
+        The first position, and the session's event and frame counts with these items.
+
+    Raises:
+        NotFound: if the caller has no such session.
+        InvalidState: if it does not record.
+    """
+    taken = events + frames
+    rows = cursor.all(_RESERVE, (taken, events, frames, max_t_ms, max_t_ms, *session))
+    if rows:
+        last, event_count, frame_count = rows[0]
+        return last - taken + 1, event_count, frame_count
+    rows = cursor.all(_STATUS, session)
+    if not rows:
+        raise NotFound("session")
+    raise InvalidState(rows[0][0], needed="session must be recording to take events and frames")
+
+
+def lock_session(cursor: Cursor, session: tuple[str, str, str]) -> None:
+    """Hold the session's row, so that ids can be looked up before positions are drawn.
+
+    Raises:
+        NotFound: if the caller has no such session.
+    """
+    if not cursor.all(_LOCK, session):
+        raise NotFound("session")
+
+
+_VISIBLE = "workspace_id = ? AND mode = ? AND id = ? AND deleted_at IS NULL"
+_RESERVE = (
+    "UPDATE sessions SET last_position = last_position + ?, event_count = event_count + ?, "  # noqa: S608
+    "frame_count = frame_count + ?, max_t_ms = CASE WHEN max_t_ms < ? THEN ? ELSE max_t_ms END "
+    f"WHERE {_VISIBLE} AND status = 'recording' RETURNING last_position, event_count, frame_count"
+)
+_STATUS = f"SELECT status FROM sessions WHERE {_VISIBLE}"  # noqa: S608
+# A no-op UPDATE takes the row lock on PostgreSQL and costs SQLite, which holds its one lock, next to nothing.
+_LOCK = f"UPDATE sessions SET id = id WHERE {_VISIBLE} RETURNING id"  # noqa: S608
+
+_Waiting = tuple[Batch, "asyncio.Future[bytes]", asyncio.AbstractEventLoop]
+
+
+class _Call:
+    """Storing a group, done once by whichever thread comes first."""
+
+    def __init__(self, group: "list[_Waiting]", cursor: Cursor) -> None:
+        self._group = group
+        self._cursor = cursor
+        self._future: Future[list[bytes | RecorderError]] = Future()
+        self._lock = threading.Lock()
+
+    def make(self) -> None:
+        """Store the group, unless that was done."""
+        with self._lock:
+            if self._future.done():
+                return
+            try:
+                self._future.set_result(_store_all(self._group, self._cursor))
+            except Exception as error:
+                self._future.set_exception(error)
+
+    def is_made(self, *, timeout: float) -> bool:
+        """Wait until the group is stored or the time is up; says which."""
+        return bool(wait([self._future], timeout).done)
+
+    def result(self) -> "list[bytes | RecorderError]":
+        """The answers; raises as storing did."""
+        return self._future.result()
+
+
+def _store_all(group: list[_Waiting], cursor: Cursor) -> list[bytes | RecorderError]:
+    return [_store_one(batch, cursor) for batch, _, _ in group]
+
+
+def _store_one(batch: Batch, cursor: Cursor) -> bytes | RecorderError:
+    try:
+        return batch.store(cursor)
+    except RecorderError as error:
+        return error
+
+
+def _resolve(group: list[_Waiting], results: list[bytes | RecorderError]) -> None:
+    """Answer every request of the group with one call into its event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = {}
+    for (_, future, loop), result in zip(group, results, strict=True):
+        by_loop.setdefault(loop, []).append(_settle(future, result))
+    for loop, calls in by_loop.items():
+        # A loop that has closed meanwhile has nobody left to answer.
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(_call_all, calls)
+
+
+def _settle(future: "asyncio.Future[bytes]", result: bytes | RecorderError) -> Callable[[], None]:
+    def settle() -> None:
+        if future.done():  # the client went away
+            return
+        if isinstance(result, RecorderError):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+    return settle
+
+
+def _call_all(calls: list[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
+
+
+def _is_transient(error: Exception) -> bool:
+    """Deadlock or serialization failure of PostgreSQL: the group may be tried again."""
+    return getattr(error, "sqlstate", None) in ("40P01", "40001")
+
+
+class _DriverCursor:
+    """One statement style for both drivers: `?` becomes psycopg's `%s`."""
+
+    def __init__(self, connection: Any, *, is_sqlite: bool) -> None:
+        self._cursor = connection.cursor()
+        self._begin = "BEGIN IMMEDIATE" if is_sqlite else "BEGIN"
+        self._is_sqlite = is_sqlite
+        if not is_sqlite:
+            connection.autocommit = True
+
+    def begin(self) -> None:
+        self._cursor.execute(self._begin)
+
+    def commit(self) -> None:
+        self._cursor.execute("COMMIT")
+
+    def roll_back(self) -> None:
+        # Where no transaction was open there is nothing to undo.
+        with suppress(Exception):
+            self._cursor.execute("ROLLBACK")
+
+    def all(self, statement: str, values: Sequence[Any]) -> list[Row]:
+        self._cursor.execute(self._adapt(statement), values)
+        rows: list[Row] = self._cursor.fetchall()
+        return rows
+
+    def many(self, statement: str, rows: Sequence[Row]) -> None:
+        self._cursor.executemany(self._adapt(statement), rows)
+
+    def _adapt(self, statement: str) -> str:
+        return statement if self._is_sqlite else statement.replace("?", "%s")

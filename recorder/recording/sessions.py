@@ -1,0 +1,280 @@
+"""Sessions: created → recording → stopped → sealed, or deleted. Spec §3.1, §4.1; contract §2."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import orjson
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select, update
+
+from recorder import clock, limits
+from recorder.errors import (
+    InvalidState,
+    InvalidTime,
+    MetadataTooLarge,
+    NotFound,
+    NotSupportedYet,
+    RecorderError,
+    TooManyIds,
+    ValidationFailed,
+)
+from recorder.ids import is_id, new_timed_id
+from recorder.memory import store as graph
+from recorder.models.session import (
+    Actor,
+    BatchStopItem,
+    BatchStopResult,
+    Session,
+    SessionCreate,
+    SessionMetadataRow,
+    SessionRow,
+    SessionStatus,
+    SessionStatusRow,
+)
+from recorder.models.workflow import WorkflowRow
+from recorder.recording.marks import rederive_outcome
+from recorder.webhooks.outbox import add_event
+
+
+def create_session(db: DbSession, workspace_id: str, mode: str, body: SessionCreate) -> Session:
+    """Make a session, and start it where asked to; its workflow appears with the first one.
+
+    Raises:
+        MetadataTooLarge: if the metadata is over 16,384 bytes of compact JSON.
+        InvalidTime: if `started_at` lies ahead.
+        ValidationFailed: if `started_at` comes without `start`.
+    """
+    _check(body)
+    session_id, created_at = new_timed_id("ses")
+    row = SessionRow(
+        id=session_id,
+        workspace_id=workspace_id,
+        mode=mode,
+        workflow=body.workflow,
+        status="created",
+        actor_id=body.actor.id if body.actor else None,
+        actor_kind=body.actor.kind if body.actor else None,
+        created_at=created_at,
+        is_import=body.started_at is not None,
+    )
+    db.add(row)
+    db.add(SessionMetadataRow(session_id=session_id, metadata_=body.metadata))
+    _count_in_workflow(db, row)
+    change_status(db, row, "created", created_at)
+    emit(db, row, "session.created", metadata=body.metadata)
+    if body.start:
+        _start(db, row, body.started_at or created_at, metadata=body.metadata)
+    return to_wire(row, body.metadata)
+
+
+def start_session(db: DbSession, workspace_id: str, mode: str, session_id: str) -> Session:
+    """Let a created session record; one that records already stays as it is.
+
+    Raises:
+        NotFound: if there is no such session.
+        InvalidState: if it is stopped or sealed.
+    """
+    row = find_session(db, workspace_id, mode, session_id, lock=True)
+    if row.status == "created":
+        _start(db, row, clock.now(), metadata=read_metadata(db, row))
+    elif row.status != "recording":
+        raise InvalidState(row.status, needed="session must be created to be started")
+    return to_wire(row, read_metadata(db, row))
+
+
+def stop_session(db: DbSession, workspace_id: str, mode: str, session_id: str) -> Session:
+    """Stop a recording session; a stopped or sealed one stays as it is.
+
+    Raises:
+        NotFound: if there is no such session.
+        InvalidState: if it never started.
+    """
+    row = find_session(db, workspace_id, mode, session_id, lock=True)
+    _stop(db, row)
+    return to_wire(row, read_metadata(db, row))
+
+
+def batch_stop(db: DbSession, workspace_id: str, mode: str, ids: list[str]) -> BatchStopResult:
+    """Stop many sessions; each answers for itself.
+
+    Raises:
+        TooManyIds: if there are more than 500.
+    """
+    if len(ids) > limits.BATCH_STOP_IDS:
+        raise TooManyIds("/ids", limits.BATCH_STOP_IDS)
+    # Locked in one order everywhere, so that two calls cannot wait for each other.
+    stopped = {one: _stop_item(db, workspace_id, mode, one) for one in sorted(set(ids))}
+    items = [stopped[session_id] for session_id in dict.fromkeys(ids)]
+    counts = {
+        result: sum(item.result == result for item in items) for result in ("stopped", "unchanged", "error")
+    }
+    return BatchStopResult(
+        data=items, stopped=counts["stopped"], unchanged=counts["unchanged"], failed=counts["error"]
+    )
+
+
+def delete_session(db: DbSession, workspace_id: str, mode: str, session_id: str, *, hard: bool) -> None:
+    """Take a session out of every read, list and statistic at once; a later sweep purges its data.
+
+    Raises:
+        NotFound: if there is no such session, or it is deleted already.
+        NotSupportedYet: if `hard` is asked for.
+    """
+    if hard:
+        raise NotSupportedYet("hard", "Immediate deletion", where="query")
+    row = find_session(db, workspace_id, mode, session_id, lock=True)
+    row.deleted_at = clock.now()
+    db.add(row)
+    if row.status == "sealed":
+        graph.remove_session(db, row)
+    own = {"workspace_id": workspace_id, "mode": mode, "workflow": row.workflow}
+    left = {"session_count": col(WorkflowRow.session_count) - 1}
+    db.exec(update(WorkflowRow).filter_by(**own).values(left))
+
+
+def find_session(
+    db: DbSession, workspace_id: str, mode: str, session_id: str, *, lock: bool = False
+) -> SessionRow:
+    """The row of a session that the caller may see.
+
+    Args:
+        lock: hold the row until the transaction ends, since it will be changed.
+
+    Raises:
+        NotFound: if it is missing, deleted, or of another workspace or mode.
+    """
+    if not is_id(session_id, "ses"):
+        raise NotFound("session")
+    statement = select(SessionRow).where(
+        SessionRow.id == session_id,
+        SessionRow.workspace_id == workspace_id,
+        SessionRow.mode == mode,
+        col(SessionRow.deleted_at).is_(None),
+    )
+    row = db.exec(statement.with_for_update() if lock else statement).one_or_none()
+    if row is None:
+        raise NotFound("session")
+    return row
+
+
+def read_metadata(db: DbSession, row: SessionRow) -> dict[str, Any]:
+    """The metadata that a session was created with."""
+    stored = db.get(SessionMetadataRow, row.id)
+    return {} if stored is None else stored.metadata_
+
+
+def to_wire(row: SessionRow, metadata: dict[str, Any]) -> Session:
+    """The session object of spec §2.1."""
+    actor = None
+    if row.actor_id is not None and row.actor_kind is not None:
+        actor = Actor.model_validate({"id": row.actor_id, "kind": row.actor_kind})
+    return Session.model_validate(
+        {
+            **row.model_dump(include=set(Session.model_fields) - {"actor", "metadata"}),
+            "actor": actor,
+            "metadata": metadata,
+        }
+    )
+
+
+def emit(
+    db: DbSession,
+    row: SessionRow,
+    type: str,
+    *,
+    metadata: dict[str, Any] | None = None,
+    **more: Any,
+) -> None:
+    """Queue a session event: `data` is the session as it is now, and what else the type carries."""
+    session = to_wire(row, read_metadata(db, row) if metadata is None else metadata)
+    add_event(
+        db,
+        workspace_id=row.workspace_id,
+        mode=row.mode,
+        type=type,
+        subject_id=row.id,
+        data={"session": session.model_dump(mode="json"), **more},
+    )
+
+
+def change_status(db: DbSession, row: SessionRow, status: SessionStatus, at: datetime) -> None:
+    """Set the status; the change draws a position, so that streams tell it in its place."""
+    row.status = status
+    row.last_position += 1
+    db.add(row)
+    db.add(SessionStatusRow(session_id=row.id, position=row.last_position, status=status, at=at))
+
+
+def _check(body: SessionCreate) -> None:
+    if body.idempotency_key is not None:
+        raise NotSupportedYet("/idempotency_key", "Idempotency of creates")
+    if len(orjson.dumps(body.metadata)) > limits.METADATA_BYTES:
+        raise MetadataTooLarge(limits.METADATA_BYTES)
+    if body.started_at is None:
+        return
+    if not body.start:
+        raise ValidationFailed.of(
+            "/started_at", "needs_start", "started_at is for imports: send start true too."
+        )
+    if body.started_at > clock.now():
+        raise InvalidTime("/started_at", "started_at must not lie ahead.", where="body")
+
+
+def _count_in_workflow(db: DbSession, row: SessionRow) -> None:
+    """Count the session in its workflow, making the workflow where it is the first."""
+    insert = postgresql.insert if db.get_bind().dialect.name == "postgresql" else sqlite.insert
+    fresh = insert(WorkflowRow).values(
+        workspace_id=row.workspace_id,
+        mode=row.mode,
+        workflow=row.workflow,
+        memory_graph=True,
+        tags=[],
+        session_count=1,
+        last_session_at=row.created_at,
+        created_at=row.created_at,
+        updated_at=row.created_at,
+    )
+    counted = {"session_count": col(WorkflowRow.session_count) + 1, "last_session_at": row.created_at}
+    keys = ["workspace_id", "mode", "workflow"]
+    db.connection().execute(fresh.on_conflict_do_update(index_elements=keys, set_=counted))
+
+
+def _start(db: DbSession, row: SessionRow, at: datetime, *, metadata: dict[str, Any]) -> None:
+    row.started_at = at
+    change_status(db, row, "recording", clock.now())
+    emit(db, row, "session.started", metadata=metadata)
+
+
+def _stop(db: DbSession, row: SessionRow) -> bool:
+    """Stop the session where that changes something, and say so."""
+    if row.status in ("stopped", "sealed"):
+        return False
+    if row.status != "recording" or row.started_at is None:
+        raise InvalidState(row.status, needed="session must be recording to be stopped")
+    now = clock.now()
+    row.stopped_at = row.started_at + timedelta(milliseconds=row.max_t_ms) if row.is_import else now
+    row.duration_ms = max(0, clock.to_ms(row.stopped_at) - clock.to_ms(row.started_at))
+    change_status(db, row, "stopped", now)
+    error = rederive_outcome(db, row, search_events=True)
+    emit(db, row, "session.stopped")
+    if error is not None:
+        emit(db, row, "session.error", error=error.as_json())
+    return True
+
+
+def _stop_item(db: DbSession, workspace_id: str, mode: str, session_id: str) -> BatchStopItem:
+    try:
+        row = find_session(db, workspace_id, mode, session_id, lock=True)
+        changed = _stop(db, row)
+    except (NotFound, InvalidState) as error:
+        status = error.status if isinstance(error, InvalidState) else None
+        return BatchStopItem.model_validate(
+            {"id": session_id, "result": "error", "status": status, "error": _item_error(error)}
+        )
+    result = "stopped" if changed else "unchanged"
+    return BatchStopItem.model_validate({"id": session_id, "result": result, "status": row.status})
+
+
+def _item_error(error: RecorderError) -> dict[str, str]:
+    return {"code": error.code, "message": str(error)}

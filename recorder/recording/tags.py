@@ -1,0 +1,93 @@
+"""Tags: added while recording, after it, and after sealing. Spec §2.2, §4.1; contract §2 (tag)."""
+
+import orjson
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select
+
+from recorder import clock, limits
+from recorder.errors import InvalidState, ValidationFailed
+from recorder.ids import is_client_id, new_timed_id
+from recorder.memory import store as graph
+from recorder.models.session import SessionRow
+from recorder.models.tag import Tag, TagCreate, TagRow
+from recorder.recording.marks import rederive_outcome
+from recorder.recording.sessions import emit, find_session
+
+
+def add_tag(db: DbSession, workspace_id: str, mode: str, session_id: str, body: TagCreate) -> Tag:
+    """Tag a session; a tag that comes after the stop derives the outcome anew.
+
+    Raises:
+        NotFound: if there is no such session.
+        InvalidState: if it never started.
+        ValidationFailed: if name, data or a reference is not acceptable.
+    """
+    _check(body)
+    row = find_session(db, workspace_id, mode, session_id, lock=True)
+    if row.status == "created":
+        raise InvalidState(row.status, needed="session must have started to be tagged")
+    tag_id, created_at = new_timed_id("tag")
+    row.last_position += 1
+    tag = TagRow(
+        **body.model_dump(exclude={"t_ms"}),
+        id=tag_id,
+        session_id=row.id,
+        workspace_id=workspace_id,
+        mode=mode,
+        t_ms=_default_t_ms(row) if body.t_ms is None else body.t_ms,
+        position=row.last_position,
+        created_at=created_at,
+    )
+    db.add(tag)
+    db.add(row)
+    db.flush()
+    wire = Tag.model_validate(tag.model_dump(include=set(Tag.model_fields)))
+    _apply_to_outcome(db, row, wire)
+    return wire
+
+
+def list_tags(db: DbSession, session_id: str, *, after: tuple[int, str] | None, limit: int) -> list[Tag]:
+    """The tags of a session by `(t_ms, id)`, from behind `after` on, at most `limit`."""
+    statement = (
+        select(TagRow).where(TagRow.session_id == session_id).order_by(col(TagRow.t_ms), col(TagRow.id))
+    )
+    if after is not None:
+        t_ms, tag_id = after
+        later = (col(TagRow.t_ms) > t_ms) | ((col(TagRow.t_ms) == t_ms) & (col(TagRow.id) > tag_id))
+        statement = statement.where(later)
+    fields = set(Tag.model_fields)
+    return [Tag.model_validate(row.model_dump(include=fields)) for row in db.exec(statement.limit(limit))]
+
+
+def _apply_to_outcome(db: DbSession, row: SessionRow, tag: Tag) -> None:
+    error = None
+    before = row.outcome
+    if row.status in ("stopped", "sealed"):
+        error = rederive_outcome(db, row)
+    emit(db, row, "session.tagged", tag=tag.model_dump(mode="json"))
+    if error is not None:
+        emit(db, row, "session.error", error=error.as_json())
+    if row.status == "sealed" and row.outcome is not None and row.outcome != before:
+        graph.replace_outcome(db, row, row.outcome)
+
+
+def _default_t_ms(row: SessionRow) -> int:
+    """Now while recording, the end after; an import's clock is its recording's, not ours."""
+    if row.status != "recording":
+        return row.duration_ms
+    if row.is_import or row.started_at is None:
+        return row.max_t_ms
+    return max(0, clock.now_ms() - clock.to_ms(row.started_at))
+
+
+def _check(body: TagCreate) -> None:
+    if not body.name.isprintable():
+        raise ValidationFailed.of("/name", "invalid_string", "name takes printable characters.")
+    if body.data is not None and len(orjson.dumps(body.data)) > limits.TAG_DATA_BYTES:
+        raise ValidationFailed.of("/data", "too_large", f"data holds at most {limits.TAG_DATA_BYTES} bytes.")
+    for name, prefix in (("event_id", "evt"), ("frame_id", "frm")):
+        value = getattr(body, name)
+        if value is not None and not is_client_id(value, prefix):
+            raise ValidationFailed.of(
+                f"/{name}", "invalid_id", f"{name} takes an id that begins with {prefix}_."
+            )

@@ -1,0 +1,69 @@
+"""The digest of a row set: what a dataset holds, apart from file format and library. Spec §4.3 (determinism).
+
+Sealing computes the events' digest once per session; exports put the sessions together; `verify` computes
+both again from the files alone.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+import orjson
+
+RowKind = Literal["events", "frames", "samples"]
+
+
+class EventKey(NamedTuple):
+    """The members of an event row that its session's digest covers, in this order."""
+
+    event_id: str
+    t_ms: int
+    ts_us: int  # microseconds since 1970
+    type: str
+    frame_id: str | None
+    payload: str  # canonical JSON text, as stored
+
+
+class SessionRows(NamedTuple):
+    """How many rows of one kind a session adds to a row set, and their digest."""
+
+    kind: RowKind
+    session_id: str
+    n_rows: int
+    digest: str
+
+
+def events_digest(rows: Iterable[EventKey | tuple[str, int, int, str, str | None, str]]) -> str:
+    """Hex SHA-256 of one session's events (`rows_sha256`).
+
+    Args:
+        rows: in `(t_ms, event_id)` order, members as in `EventKey`; each becomes one JSON array, and the
+            arrays are joined by newlines.
+    """
+    return hashlib.sha256(b"\n".join([orjson.dumps([*row]) for row in rows])).hexdigest()
+
+
+def frames_digest(rows: Iterable[tuple[str, str]]) -> str:
+    """Hex SHA-256 of one session's selected frames.
+
+    Args:
+        rows: `(frame_id, sha256)` in `(t_ms, frame_id)` order; each becomes `frame_id<TAB>sha256`, joined by
+            newlines.
+    """
+    return hashlib.sha256(
+        "\n".join([f"{frame_id}\t{sha256}" for frame_id, sha256 in rows]).encode()
+    ).hexdigest()
+
+
+def row_set_sha256(sessions: Iterable[SessionRows]) -> str:
+    """Hex SHA-256 of a whole row set.
+
+    Its lines are `kind<TAB>session_id<TAB>n_rows<TAB>digest`, each ended by a newline, ordered by kind and
+    session. A session without rows of a kind has no line for it, so that the figure can be computed from
+    the files, where such a session does not appear.
+    """
+    digest = hashlib.sha256()
+    for kind, session_id, n_rows, digest_of_rows in sorted(sessions):
+        if n_rows:
+            digest.update(f"{kind}\t{session_id}\t{n_rows}\t{digest_of_rows}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,97 @@
+"""The environment has one home: every setting of a deployment, read once at an edge. Contract §9."""
+
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+DEFAULT_DATA_DIR = Path("recorder-data")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a deployment may choose; everything has a default under one data folder."""
+
+    #: Everything the embedded deployment writes lies below this folder.
+    data_dir: Path
+    #: SQLAlchemy address of the control plane and the hot rows.
+    database_url: str
+    #: fsspec addresses (or folders) of frames, of the lake and of hosted exports.
+    blob_url: str
+    lake_url: str
+    export_url: str
+    #: `local` export destinations must lie under this folder; None forbids them.
+    local_export_root: Path | None
+    #: The deployment's secret: pepper of keys, signer of cursors and addresses. Never shown.
+    secret: bytes = field(repr=False)
+    region: str = "us"
+    #: Address under which clients reach the API; signed addresses begin with it.
+    public_url: str = "http://127.0.0.1:8700"
+
+    @classmethod
+    def from_env(
+        cls, environment: Mapping[str, str] | None = None, *, data_dir: Path | None = None
+    ) -> "Settings":
+        """The settings that the environment names, with the embedded defaults for the rest.
+
+        The data folder is created; a missing secret is made once and kept in it with mode 600.
+
+        Args:
+            environment: read instead of the process's own.
+            data_dir: overrules `RECORDER_DATA_DIR`.
+        """
+        env = os.environ if environment is None else environment
+        data = (data_dir or Path(env.get("RECORDER_DATA_DIR", DEFAULT_DATA_DIR))).expanduser().resolve()
+        data.mkdir(parents=True, exist_ok=True)
+        root = env.get("RECORDER_LOCAL_EXPORT_ROOT")
+        return cls(
+            data_dir=data,
+            database_url=env.get("RECORDER_DATABASE_URL", f"sqlite:///{data / 'recorder.db'}"),
+            blob_url=env.get("RECORDER_BLOB_URL", str(data / "blobs")),
+            lake_url=env.get("RECORDER_LAKE_URL", str(data / "lake")),
+            export_url=env.get("RECORDER_EXPORT_URL", str(data / "exports")),
+            local_export_root=Path(root).expanduser().resolve() if root else None,
+            secret=env["RECORDER_SECRET"].encode() if env.get("RECORDER_SECRET") else _kept_secret(data),
+            region=env.get("RECORDER_REGION", "us"),
+            public_url=env.get("RECORDER_PUBLIC_URL", "http://127.0.0.1:8700").rstrip("/"),
+        )
+
+    def as_env(self) -> dict[str, str]:
+        """The variables that give a child process these same settings (the secret stays in its file)."""
+        chosen = {
+            "RECORDER_DATA_DIR": str(self.data_dir),
+            "RECORDER_DATABASE_URL": self.database_url,
+            "RECORDER_BLOB_URL": self.blob_url,
+            "RECORDER_LAKE_URL": self.lake_url,
+            "RECORDER_EXPORT_URL": self.export_url,
+            "RECORDER_REGION": self.region,
+            "RECORDER_PUBLIC_URL": self.public_url,
+        }
+        if self.local_export_root is not None:
+            chosen["RECORDER_LOCAL_EXPORT_ROOT"] = str(self.local_export_root)
+        return chosen
+
+
+def child_environment(settings: Settings, extra: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment for a child that serves the same deployment."""
+    return {**os.environ, **settings.as_env(), **extra}
+
+
+def _kept_secret(data: Path) -> bytes:
+    path = data / "secret"
+    if path.exists():
+        return path.read_bytes()
+    fresh = data / f".secret.{secrets.token_hex(8)}"
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(secrets.token_hex(32).encode())
+        file.flush()
+        os.fsync(file.fileno())
+    # A link appears with its content and never replaces one: of two processes that start at once, the
+    # first one's secret stays and both read it.
+    with suppress(FileExistsError):
+        os.link(fresh, path)
+    fresh.unlink()
+    return path.read_bytes()

@@ -1,0 +1,105 @@
+"""Bytes by key: frame objects and export plans. Local files are durable before `put` returns."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from recorder.errors import Unavailable
+from recorder.ids import new_id
+
+
+class Blobs:
+    """A flat space of immutable objects under one root: a folder, or any address that fsspec knows."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._fs, self._root = fsspec.core.url_to_fs(url)
+        self._is_local = "file" in _protocols(self._fs)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store an object; once this returns it survives a crash.
+
+        Raises:
+            Unavailable: if the store refuses or does not answer.
+        """
+        try:
+            if self._is_local:
+                _write_durably(Path(self._path(key)), data)
+            else:
+                self._fs.pipe_file(self._path(key), data)
+        except OSError as error:
+            raise Unavailable("The blob store") from error
+
+    def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
+        """The bytes of an object, or `length` of them from `offset`.
+
+        Raises:
+            KeyError: if there is no such object.
+            Unavailable: if the store does not answer.
+        """
+        end = None if length is None else offset + length
+        try:
+            data: bytes = self._fs.cat_file(self._path(key), start=offset, end=end)
+        except FileNotFoundError as error:
+            raise KeyError(key) from error
+        except OSError as error:
+            raise Unavailable("The blob store") from error
+        return data
+
+    def delete(self, key: str) -> None:
+        """Remove one object; a missing one is no error."""
+        try:
+            self._fs.rm_file(self._path(key))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise Unavailable("The blob store") from error
+
+    def keys(self, prefix: str) -> Iterator[str]:
+        """The keys below a prefix, in no order."""
+        root = self._path("").rstrip("/") + "/"
+        for path in self._fs.find(self._path(prefix)):
+            yield path.removeprefix(root)
+
+    def ping(self) -> None:
+        """Write and remove one object."""
+        key = f"health/{new_id('req')}"
+        self.put(key, b"ok")
+        self.delete(key)
+
+    def _path(self, key: str) -> str:
+        return f"{self._root.rstrip('/')}/{key}"
+
+
+def _protocols(fs: Any) -> tuple[str, ...]:
+    return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    """Write beside the name, sync, rename, sync the folders: the object is there whole or not at all."""
+    # A new folder is only there after a crash if the one above it was synced too.
+    changed = {path.parent, *(folder.parent for folder in path.parents if not folder.exists())}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{new_id('req')}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
+            file.write(data)
+            os.fdatasync(file.fileno())
+        temporary.rename(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    for folder in changed:
+        _sync_folder(folder)
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,156 @@
+"""The control plane's database: one engine, explicit transactions, the same on SQLite and PostgreSQL."""
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import orjson
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import OperationalError
+from sqlmodel import Session as DbSession
+
+from recorder.errors import Unavailable
+
+# WAL with FULL: every acknowledged commit was synced. secure_delete: erased rows leave no bytes behind.
+_PRAGMAS = (
+    "synchronous=FULL",
+    "busy_timeout=30000",
+    "cache_size=-65536",
+    "wal_autocheckpoint=4000",
+    "temp_store=MEMORY",
+    "secure_delete=ON",
+)
+
+_WAL_TRIES = 200
+_WAL_PAUSE_S = 0.05
+_MIGRATION_LOCK = 0x5245434F52444552
+
+
+class Database:
+    """Hands out transactions; nothing else commits.
+
+    On SQLite one process writes one transaction at a time: `write_lock` queues its threads in front of the
+    file's own lock, whose busy handler sleeps instead of queueing.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.is_sqlite = url.startswith("sqlite")
+        self.write_lock: AbstractContextManager[Any] = threading.Lock() if self.is_sqlite else nullcontext()
+        self._engine = _sqlite_engine(url) if self.is_sqlite else _postgres_engine(url)
+        self._writer = self._engine.execution_options(recorder_write=True)
+        # A read sees one state of all tables: hot rows may move to the lake between two statements.
+        snapshot = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
+        self._reader = self._engine.execution_options(**snapshot)
+
+    @contextmanager
+    def transaction(self, *, write: bool) -> Iterator[DbSession]:
+        """One transaction: committed when the block ends, rolled back when it raises.
+
+        Args:
+            write: on SQLite, take the write lock at once; a read that turns into a write cannot wait.
+
+        Raises:
+            Unavailable: if the database does not answer.
+        """
+        with self.write_lock if write else nullcontext():
+            try:
+                with DbSession(self._writer if write else self._reader, expire_on_commit=False) as db:
+                    yield db
+                    db.commit()
+            except OperationalError as error:
+                raise Unavailable("The database") from error
+
+    def raw_connection(self) -> Any:
+        """A driver connection in autocommit mode, for the ingest writer alone."""
+        pooled = self._engine.raw_connection()
+        connection = pooled.driver_connection
+        assert connection is not None
+        # Without this the pool takes it back, and hands it out again, once `pooled` is collected.
+        pooled.detach()
+        return connection
+
+    def migrate(self) -> None:
+        """Bring the schema to this release's version; of processes that start at once, one does it."""
+        with self.write_lock, self._writer.connect() as connection:
+            if not self.is_sqlite:
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+            config = Config()
+            config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+            connection.commit()
+
+    def ping(self) -> None:
+        """Ask the database for a sign of life."""
+        with self.transaction(write=False) as db:
+            db.connection().execute(text("SELECT 1"))
+
+    def close(self) -> None:
+        """Give all connections back."""
+        self._engine.dispose()
+
+
+def _dumps(value: Any) -> str:
+    return orjson.dumps(value).decode()
+
+
+def _sqlite_engine(url: str) -> Engine:
+    engine = create_engine(
+        url,
+        json_serializer=_dumps,
+        json_deserializer=orjson.loads,
+        connect_args={"check_same_thread": False, "timeout": 30},
+        pool_size=8,
+        max_overflow=40,
+    )
+
+    @event.listens_for(engine, "connect")
+    def _prepare(connection: DBAPIConnection, _: object) -> None:
+        # The driver's own transaction handling is off: the begin hook below says how each one starts.
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        _use_wal(cursor)
+        for pragma in _PRAGMAS:
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Any) -> None:
+        write = connection.get_execution_options().get("recorder_write", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+    return engine
+
+
+def _use_wal(cursor: Any) -> None:
+    """Turn write-ahead logging on; the file keeps it.
+
+    Processes that meet at a new file may find it locked here, and SQLite does not wait for this lock.
+    """
+    for _ in range(_WAL_TRIES):
+        with suppress(sqlite3.OperationalError):
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        time.sleep(_WAL_PAUSE_S)
+    cursor.execute("PRAGMA journal_mode=WAL")
+
+
+def _postgres_engine(url: str) -> Engine:
+    if url.startswith("postgresql://"):
+        url = "postgresql+psycopg://" + url.removeprefix("postgresql://")
+    return create_engine(
+        url,
+        json_serializer=_dumps,
+        json_deserializer=orjson.loads,
+        pool_size=8,
+        max_overflow=40,
+        pool_pre_ping=True,
+    )

@@ -1,0 +1,120 @@
+"""What sealed rows look like: the Arrow schemas of the Delta tables, and how each is laid out."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+Kind = Literal["events", "frames", "sessions", "steps"]
+
+_STRING = pa.string()
+_INT = pa.int32()
+_LONG = pa.int64()
+_TIME = pa.timestamp("us", tz="UTC")
+
+
+def _required(name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, nullable=False)
+
+
+# Every table begins with its partition columns. Nothing about a person may stand in a partition value,
+# a file name or a statistic: those stay in the Delta log after the rows are gone.
+_PLACE = [
+    _required("workflow", _STRING),
+    _required("date", _STRING),
+    _required("bucket", _INT),
+    _required("session_id", _STRING),
+]
+
+EVENTS = pa.schema(
+    [
+        *_PLACE,
+        _required("event_id", _STRING),
+        _required("seq", _INT),  # 0-based position in (t_ms, event_id) order
+        _required("t_ms", _LONG),
+        _required("ts", _TIME),
+        _required("type", _STRING),
+        pa.field("frame_id", _STRING),  # as the client sent it
+        pa.field("frame_seq", _INT),  # the frame it is bound to: frame_id's, else the last one before it
+        _required("is_action", pa.bool_()),
+        _required("payload", _STRING),  # canonical JSON of the item's other members
+    ]
+)
+FRAMES = pa.schema(
+    [
+        *_PLACE,
+        _required("frame_id", _STRING),
+        _required("seq", _INT),  # 0-based position in (t_ms, frame_id) order
+        _required("t_ms", _LONG),
+        _required("ts", _TIME),
+        _required("width", _INT),
+        _required("height", _INT),
+        _required("content_type", _STRING),
+        _required("bytes", _INT),
+        _required("sha256", _STRING),
+        pa.field("dhash", _LONG),  # two's complement of the 64 bits; null if the picture did not decode
+        pa.field("state_key", _STRING),  # structure without text (recorder/memory/states.py)
+        _required("state_tokens", pa.list_(_STRING)),  # roles and names, sorted
+        _required("is_keyframe", pa.bool_()),
+        _required("n_events", _INT),
+        _required("has_action", pa.bool_()),
+        _required("object", _STRING),
+        _required("offset", _LONG),
+        _required("length", _INT),
+        pa.field("dom_object", _STRING),
+        pa.field("dom_offset", _LONG),
+        pa.field("dom_length", _INT),
+        pa.field("keyframe", pa.bool_()),  # what the client said
+        pa.field("url", _STRING),
+        pa.field("rects", _STRING),  # canonical JSON of active_rect and masked_rects
+    ]
+)
+SESSIONS = pa.schema(
+    [
+        *_PLACE,
+        _required("seal_seq", _LONG),
+        _required("started_at", _TIME),
+        _required("duration_ms", _LONG),
+        _required("event_count", _INT),
+        _required("action_count", _INT),
+        _required("frame_count", _INT),
+        _required("image_bytes", _LONG),
+        _required("rows_sha256", _STRING),
+        pa.field("replayability", pa.float64()),
+    ]
+)
+STEPS = pa.schema(
+    [
+        *_PLACE,
+        _required("pos", _INT),
+        _required("algo_version", _INT),
+        _required("micro_key", _LONG),
+        _required("screen_key", _STRING),
+        _required("action", _STRING),
+        _required("target", _STRING),
+        _required("label", _STRING),
+        _required("features", pa.list_(_LONG)),  # hashed screen tokens
+        _required("t_in_ms", _LONG),
+        _required("t_out_ms", _LONG),
+        pa.field("frame_id", _STRING),
+        _required("event_id", _STRING),
+        _required("runs", _INT),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a kind of table is sorted inside every file, and which columns carry statistics."""
+
+    schema: pa.Schema
+    sort: tuple[str, ...]
+    statistics: str
+
+
+LAYOUTS: dict[Kind, Layout] = {
+    "events": Layout(EVENTS, ("bucket", "session_id", "t_ms", "event_id"), "session_id,bucket,t_ms,ts"),
+    "frames": Layout(FRAMES, ("bucket", "session_id", "t_ms", "frame_id"), "session_id,bucket,t_ms,ts"),
+    "sessions": Layout(SESSIONS, ("bucket", "session_id"), "session_id,bucket"),
+    "steps": Layout(STEPS, ("bucket", "session_id", "pos"), "session_id,bucket"),
+}

@@ -1,0 +1,104 @@
+"""The one reader of JSON bodies: strict UTF-8, int64, no NUL, no key twice, at most 64 deep. Contract §1."""
+
+import json
+import re
+from typing import Any, NoReturn
+
+from recorder.errors import InvalidJson, Problem, ValidationFailed, json_pointer
+from recorder.limits import JSON_DEPTH
+
+_INT64 = range(-(2**63), 2**63)
+# A string without an end runs to the end of the text: so no start is looked at twice, whatever comes.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+_AS_PARENTHESES = bytes.maketrans(b"[{]}", b"(())")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
+_ESCAPED_NUL = re.compile(rb"\\u0000")
+_ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def parse(body: bytes) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        InvalidJson: if the text is empty, malformed, not UTF-8, too deep, names a key twice or holds NaN.
+        ValidationFailed: if a string holds NUL or an integer does not fit into 64 bits.
+    """
+    check_depth(body)
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidJson("The body must be UTF-8.") from error
+    if text.startswith("\ufeff"):
+        raise InvalidJson("The body must not begin with a byte order mark.")
+    try:
+        value = json.loads(
+            text,
+            object_pairs_hook=_object,
+            parse_constant=_refuse_constant,
+            parse_int=_int,
+            parse_float=_float,
+        )
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InvalidJson("The body is empty or malformed JSON.") from error
+    if _ESCAPED_NUL.search(body) or b"\0" in body or _ESCAPED_SURROGATE.search(body):
+        _check_strings(value, "")
+    return value
+
+
+def check_depth(body: bytes) -> None:
+    """Refuse a text nested deeper than the limit, before any parser descends into it."""
+    if body.count(b"[") + body.count(b"{") <= JSON_DEPTH:
+        return
+    # Strings are cut out first, so that brackets inside them do not count. Each pass then takes away the
+    # innermost level; a loop over the bytes would need seconds for the largest bodies.
+    brackets = _STRING.sub(b"", body).translate(_AS_PARENTHESES, _NO_BRACKETS)
+    for _ in range(JSON_DEPTH):
+        outer = brackets.replace(b"()", b"")
+        if len(outer) == len(brackets):
+            break
+        brackets = outer
+    if b"()" in brackets or brackets.count(b"(") > JSON_DEPTH:
+        raise InvalidJson(f"JSON may be at most {JSON_DEPTH} levels deep.", item="json_too_deep")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise InvalidJson("An object names a key twice.", item="duplicate_key")
+    return result
+
+
+def _refuse_constant(_: str) -> NoReturn:
+    raise InvalidJson("NaN and Infinity are not JSON.")
+
+
+def _int(digits: str) -> int:
+    if len(digits) > 400:
+        raise InvalidJson("A number has too many digits.")
+    value = int(digits)
+    if value not in _INT64:
+        raise ValidationFailed.of("", "invalid_integer", "Integers must fit into 64 bits.")
+    return value
+
+
+def _float(digits: str) -> float:
+    value = float(digits)
+    if value in (float("inf"), float("-inf")):
+        raise InvalidJson("A number is too large.")
+    return value
+
+
+def _check_strings(value: Any, pointer: str) -> None:
+    """Find NUL and lone surrogates in strings and keys; both can only come from escapes."""
+    if isinstance(value, str):
+        if "\0" in value:
+            raise ValidationFailed([Problem("body", pointer, "invalid_string", "Strings must not hold NUL.")])
+        if any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise InvalidJson("A string holds half of a surrogate pair.")
+    elif isinstance(value, dict):
+        for key, member in value.items():
+            _check_strings(key, pointer)
+            _check_strings(member, pointer + json_pointer(key))
+    elif isinstance(value, list):
+        for index, member in enumerate(value):
+            _check_strings(member, pointer + json_pointer(index))

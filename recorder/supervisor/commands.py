@@ -1,0 +1,171 @@
+"""What a service consists of: the command line and environment of each child, and when it is ready."""
+
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+import recorder
+from recorder.errors import Conflict, Invalid
+from recorder.settings import Settings, child_environment
+from recorder.supervisor.processes import Command
+
+_SOCKET_PATH_BYTES = 100  # the kernel takes 107
+_API_GRACE_S = 3  # open streams are cut after this; requests end sooner
+
+
+class NoCheckout(Invalid):
+    """Only the library is installed."""
+
+    def __init__(self, part: str) -> None:
+        super().__init__(
+            f"The package `{part}` is missing: this is the library alone, and the service runs from a "
+            "checkout. Clone the project and run `make up` there."
+        )
+
+
+class CannotListen(Conflict):
+    """A port that is taken, or an address that is not this machine's."""
+
+    def __init__(self, host: str, port: int, option: str) -> None:
+        super().__init__(
+            f"Cannot listen on {host}, port {port}: something else does, or the address is not of this "
+            f"machine. Choose another port with {option}."
+        )
+
+
+def find_checkout(part: str) -> Path:
+    """The folder that holds `api`, `pipelines` and `dagster_home`: beside this package, or the current one.
+
+    Raises:
+        NoCheckout: if neither has the package `part`.
+    """
+    for folder in (Path(recorder.__file__).parents[1], Path.cwd()):
+        if (folder / part / "__init__.py").is_file():
+            return folder
+    raise NoCheckout(part)
+
+
+def claim_port(host: str, port: int, *, option: str) -> int:
+    """The port itself, or a free one for 0.
+
+    Raises:
+        CannotListen: if nothing can listen there now; `option` is what changes the port.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            return int(probe.getsockname()[1])
+    except OSError as error:
+        raise CannotListen(host, port, option) from error
+
+
+def environment(settings: Settings, checkout: Path) -> dict[str, str]:
+    """The variables of every child: the same deployment, the checkout importable from any current folder."""
+    fixed = {
+        "DAGSTER_HOME": str(checkout / "dagster_home"),
+        "DAGSTER_DISABLE_TELEMETRY": "1",
+        "DO_NOT_TRACK": "1",
+        "MPLCONFIGDIR": str(settings.data_dir / "dagster" / "matplotlib"),
+        "PYTHONUNBUFFERED": "1",
+        # Else a folder `api` in the current directory would be taken for ours.
+        "PYTHONSAFEPATH": "1",
+    }
+    variables = child_environment(settings, fixed)
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(checkout), variables.get("PYTHONPATH")]))
+    variables.setdefault("RECORDER_DAGSTER_DIR", str(settings.data_dir / "dagster"))
+    return variables
+
+
+def api_command(
+    settings: Settings, variables: dict[str, str], checkout: Path, host: str, port: int
+) -> Command:
+    """The API: one process, which also carries the streams."""
+    arguments = ["uvicorn", "--factory", "api.app:create_app", "--app-dir", str(checkout)]
+    arguments += ["--host", host, "--port", str(port), "--no-access-log", "--log-level", "warning"]
+    arguments += ["--timeout-graceful-shutdown", str(_API_GRACE_S)]
+    url = f"{http_address(host, port)}/readyz"
+    return _command("API", "api", arguments, settings, variables, lambda: _answers(url))
+
+
+def dagster_commands(
+    settings: Settings, variables: dict[str, str], checkout: Path, host: str, port: int
+) -> list[Command]:
+    """Dagster: the code server first, then the pages and the daemon, which both talk to it.
+
+    `dagster dev` runs two processes more, and does not survive the end of one of them.
+    """
+    folder = Path(variables["RECORDER_DAGSTER_DIR"])
+    folder.mkdir(parents=True, exist_ok=True)
+    code_socket = _socket_path(folder)
+    workspace = folder / "workspace.yaml"
+    workspace.write_text(
+        f"load_from:\n  - grpc_server: {{socket: '{code_socket}', location_name: recorder}}\n"
+    )
+    code = ["dagster", "api", "grpc", "--socket", str(code_socket), "--module-name", "pipelines.definitions"]
+    code += ["--working-directory", str(checkout), "--location-name", "recorder", "--log-level", "warning"]
+    pages = ["dagster_webserver", "--host", host, "--port", str(port), "--workspace", str(workspace)]
+    pages += ["--dagster-log-level", "warning"]
+    daemon = ["dagster._daemon", "run", "--workspace", str(workspace), "--log-level", "warning"]
+    url = f"{http_address(host, port)}/server_info"
+    return [
+        _command(
+            "Dagster code server", "dagster-code", code, settings, variables, lambda: _accepts(code_socket)
+        ),
+        _command("Dagster webserver", "dagster-webserver", pages, settings, variables, lambda: _answers(url)),
+        _command("Dagster daemon", "dagster-daemon", daemon, settings, variables, lambda: True),
+    ]
+
+
+def http_address(host: str, port: int) -> str:
+    """Where this machine reaches a server that listens on `host`."""
+    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    return f"http://{name}:{port}"
+
+
+def _command(
+    name: str,
+    log: str,
+    arguments: list[str],
+    settings: Settings,
+    variables: dict[str, str],
+    is_ready: Callable[[], bool],
+) -> Command:
+    return Command(
+        name=name,
+        arguments=[sys.executable, "-m", *arguments],
+        environment=variables,
+        log=settings.data_dir / "logs" / f"{log}.log",
+        is_ready=is_ready,
+    )
+
+
+def _socket_path(folder: Path) -> Path:
+    """A socket that only this user reaches: whoever talks to the code server can run code."""
+    path = folder / "code.sock"
+    if len(os.fsencode(path)) <= _SOCKET_PATH_BYTES:
+        path.unlink(missing_ok=True)
+        return path
+    return Path(tempfile.mkdtemp(prefix="recorder-")) / "code.sock"
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=5, trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _accepts(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True

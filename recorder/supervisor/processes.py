@@ -1,0 +1,181 @@
+"""Child processes in groups of their own: started with a log, watched, and stopped with all they started."""
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from os import killpg
+from pathlib import Path
+from types import FrameType
+
+from recorder.errors import Unavailable
+
+#: A child that crashes at once is started again after 1, 2, 4 … seconds, at most this many.
+LONGEST_PAUSE_S = 30.0
+_STEADY_AFTER_S = 60.0
+_LOG_TAIL_LINES = 15
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """What to start, and how to tell that it is ready."""
+
+    name: str
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    log: Path
+    is_ready: Callable[[], bool]
+
+
+class ChildFailed(Unavailable):
+    """A child ended or did not become ready; the message carries the end of its log."""
+
+    def __init__(self, command: Command) -> None:
+        tail = "\n".join(_tail(command.log))
+        super(Unavailable, self).__init__(
+            f"The {command.name} did not start. The end of {command.log}:\n{tail}"
+        )
+
+
+class Child:
+    """One process of a service, and what it takes to start it again."""
+
+    def __init__(self, command: Command) -> None:
+        self.command = command
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started = 0.0
+        self._crashes = 0
+        self._restart_at: float | None = None
+
+    @property
+    def pid(self) -> int:
+        """Id of the process, and of the group that holds it and everything it starts."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start the process as the leader of a new session, with signals as they are by default."""
+        self.command.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.command.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command.arguments,
+                env=dict(self.command.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._started, self._restart_at = time.monotonic(), None
+
+    @property
+    def was_started(self) -> bool:
+        """Whether there is, or was, a process."""
+        return self._process is not None
+
+    def has_ended(self) -> bool:
+        """Whether the process is gone."""
+        return self._process is None or self._process.poll() is not None
+
+    def end_group(self) -> None:
+        """Kill what the process may have left behind in its group."""
+        signal_group(self.pid, signal.SIGKILL)
+
+    def plan_restart(self) -> float | None:
+        """Seconds until a process that just ended is started again; None while that stands already."""
+        if self._restart_at is not None:
+            return None
+        now = time.monotonic()
+        self._crashes = 1 if now - self._started > _STEADY_AFTER_S else self._crashes + 1
+        pause = min(LONGEST_PAUSE_S, 2.0 ** (self._crashes - 1))
+        self._restart_at = now + pause
+        return pause
+
+    def is_due(self) -> bool:
+        """Whether the planned restart has come."""
+        return self._restart_at is not None and time.monotonic() >= self._restart_at
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the process is gone or the time is up."""
+        if self._process is not None:
+            try:
+                self._process.wait(max(0.0, seconds))
+            except subprocess.TimeoutExpired:
+                return
+
+
+def stop_children(children: Sequence[Child], *, grace_s: float) -> None:
+    """End these processes and all that they started: asked first, killed when the grace is over."""
+    started = [child for child in children if child.was_started]
+    for child in started:
+        signal_group(child.pid, signal.SIGTERM)
+    until = time.monotonic() + grace_s
+    for child in started:
+        child.wait(until - time.monotonic())
+    for child in started:
+        child.end_group()
+        child.wait(1.0)
+
+
+def signal_group(group: int, number: signal.Signals) -> None:
+    """Send a signal to every process of a group, if any is left."""
+    try:
+        killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+class Guard:
+    """A process that outlives this one for a moment and ends its children, should it be killed outright."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py"))],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def watch(self, child: Child) -> None:
+        """Take a child's group under guard."""
+        self._tell(f"+{child.pid}")
+
+    def forget(self, child: Child) -> None:
+        """This child's group has ended; its number may come to belong to somebody else."""
+        if child.was_started:
+            self._tell(f"-{child.pid}")
+
+    def close(self) -> None:
+        """Let the guard go; it ends what was not forgotten."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n".encode())
+        self._process.stdin.flush()
+
+
+def hear_signals() -> None:
+    """See to it that children hear SIGINT and SIGTERM although this process ignores them.
+
+    A shell without job control starts `recorder up &` with SIGINT ignored; children inherit that, and
+    Dagster then ignores SIGTERM too. A handler, unlike an ignored signal, is not inherited.
+    """
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is signal.SIG_IGN:
+                signal.signal(number, _hear)
+
+
+def _hear(number: int, frame: FrameType | None) -> None:
+    """Do nothing, but be a handler."""
+
+
+def _tail(log: Path) -> list[str]:
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return _COLOUR.sub("", text).splitlines()[-_LOG_TAIL_LINES:]

@@ -1,0 +1,88 @@
+"""Databases for tests: a SQLite file, and a throw-away PostgreSQL cluster on loopback."""
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from tests.databases import create_database, part_is_missing
+
+# A machine that is busy with something else is no failure.
+hypothesis.settings.register_profile(
+    "tests", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("tests")
+
+_BINARIES = Path("/usr/lib/postgresql")
+# The cluster is thrown away, so it need not survive a crash.
+_SETTINGS = ("fsync=off", "full_page_writes=off", "listen_addresses=127.0.0.1", "unix_socket_directories=")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """Address of a fresh PostgreSQL cluster, without the name of a database."""
+    folders = sorted(_BINARIES.glob("*/bin/pg_ctl"), key=lambda path: int(path.parts[-3]))
+    if not folders:
+        part_is_missing("PostgreSQL is not installed (apt-get install postgresql).")
+    binaries = folders[-1].parent
+    user = _server_user()
+    folder = Path(tempfile.mkdtemp(prefix="recorder-postgres-"))
+    shutil.chown(folder, user)
+    port = _free_port()
+    try:
+        # Sorted as people sort, not by bytes: code that leans on byte order shows.
+        initdb = ["initdb", "--no-sync", "-A", "trust", "-U", "recorder", "-E", "UTF8", "--locale=C.UTF-8"]
+        _run(
+            binaries,
+            [*initdb, "--locale-provider=icu", "--icu-locale=en-US", "-D", str(folder / "data")],
+            user,
+        )
+        options = " ".join(f"-c {setting}" for setting in (*_SETTINGS, f"port={port}"))
+        log = str(folder / "log")
+        _run(binaries, ["pg_ctl", "start", "-w", "-D", str(folder / "data"), "-l", log, "-o", options], user)
+        yield f"postgresql://recorder@127.0.0.1:{port}"
+        _run(binaries, ["pg_ctl", "stop", "-m", "immediate", "-D", str(folder / "data")], user)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Address of an empty database, once on each engine; the tests of a module share it."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path_factory.mktemp('database') / 'recorder.db'}"
+    return create_database(request.getfixturevalue("postgres"))
+
+
+def _server_user() -> str:
+    """PostgreSQL refuses to run as root, so root hands it to somebody without rights."""
+    if os.geteuid() != 0:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    return "postgres" if "postgres" in names else "nobody"
+
+
+def _run(binaries: Path, command: list[str], user: str) -> None:
+    program, *arguments = command
+    subprocess.run(
+        [binaries / program, *arguments],
+        user=user if os.geteuid() == 0 else None,
+        cwd="/",
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

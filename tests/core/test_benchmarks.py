@@ -1,0 +1,111 @@
+"""The benchmarks' machinery, in its smallest form: what they measure with must itself be right."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import polars as pl
+import pytest
+from starlette.testclient import TestClient
+
+from benchmarks import lists, miniwob
+from benchmarks.events import event_bodies
+from benchmarks.figures import Figure, Skipped, at_least, at_most
+from benchmarks.fsync import build_slow_fsync
+from benchmarks.ingest import nothing_is_lost
+from benchmarks.screens import SIZE, session_screens
+from benchmarks.seeds import new_settings
+from benchmarks.servers import serving
+from benchmarks.sqlmodel_peer import count_events, create_peer, peer_sessions
+from recorder.access.keys import Caller
+from recorder.recording.events import read_event_batch
+from recorder.recording.images import check_image
+from recorder.settings import child_environment
+from tests.demonstrations import click_states, write_demonstration
+
+
+def test_a_ratio_is_judged_by_its_median() -> None:
+    figure = Figure(name="x", unit="s", ours=[1.0, 6.0, 3.0], peer=[10.0, 10.0, 10.0], goal=at_least(0.3))
+    assert (figure.ratios, figure.is_reached) == ([0.1, 0.6, 0.3], True)
+
+
+def test_without_a_peer_the_value_itself_is_judged() -> None:
+    assert Figure(name="x", unit="ms", ours=[70.0, 90.0, 95.0], goal=at_most(80)).is_reached is False
+
+
+def test_bodies_are_batches_of_a_hundred_that_the_service_takes() -> None:
+    caller = Caller("wsp", "live", "key", "write")
+    bodies = event_bodies(5)
+    batches = [
+        read_event_batch(caller, "ses", body, content_type="application/json", batch_key=None)
+        for body in bodies
+    ]
+    assert [batch.n for batch in batches] == [100] * 5
+    assert all(15_000 < len(body) < 35_000 for body in bodies) and len(set(bodies)) == 5
+
+
+def test_screens_are_pictures_that_differ_from_each_other() -> None:
+    screens = session_screens(4, seed=1)
+    assert [check_image(screen, "image/webp", index=0) for screen in screens] == [SIZE] * 4
+    assert len(set(screens)) == 4
+
+
+def test_no_acknowledged_event_is_missed_after_the_kill() -> None:
+    figure = nothing_is_lost(event_bodies(3), sessions=8, seconds=0.5)
+    assert figure.is_reached and figure.detail["acknowledged"] >= 100
+
+
+def test_the_peer_stores_a_row_for_each_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = new_settings(tmp_path)
+    [target] = peer_sessions(settings, sessions=1, keys=1)
+    monkeypatch.setenv("RECORDER_DATA_DIR", str(tmp_path))
+    with TestClient(create_peer(), headers={"Authorization": f"Bearer {target.key}"}) as client:
+        answer = client.post(target.path, json=orjson.loads(event_bodies(1)[0]))
+    assert (answer.status_code, answer.json()["event_count"], count_events(settings)) == (202, 100, 100)
+
+
+def test_a_lost_row_and_a_double_one_are_found(tmp_path: Path) -> None:
+    write_demonstration(tmp_path / "sent", click_states(), task="click-test", name="001")
+    events, frames = (list(rows.elements()) for rows in miniwob.sent_rows(tmp_path / "sent"))
+    got = tmp_path / "got"
+    got.mkdir()
+    (got / "sources.json").write_text(json.dumps({"ses": "click-test/001.json.gz"}))
+    event_columns = ["session_id", "t_ms", "type", "frame_id", "payload"]
+    frame_columns = ["session_id", "t_ms", "frame_id", "sha256"]
+    for kind, columns, rows in (
+        ("events", event_columns, [*events, events[-1]]),
+        ("frames", frame_columns, frames[1:]),
+    ):
+        table = pl.DataFrame([("ses", *row[1:]) for row in rows], schema=columns, orient="row")
+        table.write_parquet(got / f"{kind}-0.parquet")
+    assert miniwob.compare(tmp_path / "sent", got).ours == [2]
+
+
+def test_fsync_is_slowed(tmp_path: Path) -> None:
+    try:
+        library = build_slow_fsync(tmp_path)
+    except Skipped as reason:
+        pytest.skip(str(reason))
+    script = (
+        "import os, time; file = os.open('f', os.O_CREAT | os.O_WRONLY); began = time.perf_counter(); "
+        "os.fsync(file); os.fdatasync(file); print(time.perf_counter() - began)"
+    )
+    environment = child_environment(new_settings(tmp_path), {"LD_PRELOAD": str(library)})
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert float(run.stdout) >= 0.008
+
+
+def test_filtered_lists_are_asked_for_among_made_up_sessions(tmp_path: Path) -> None:
+    settings = new_settings(tmp_path)
+    key = lists.fill(settings, 3_000)
+    with serving(settings) as server:
+        assert len(lists.ask(server, key, {"workflow": "flow_3", "outcome": "error"}, 2)) == 2

@@ -1,0 +1,111 @@
+"""Objects by key: whole or not at all, durable before `put` returns. Design §3."""
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recorder.errors import Unavailable
+from recorder.storage.blobs import Blobs
+
+
+@pytest.fixture(params=["folder", "fsspec"])
+def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Blobs]:
+    """A store in a folder, and one that fsspec reaches by an address."""
+    if request.param == "folder":
+        yield Blobs(str(tmp_path / "blobs"))
+        return
+    memory = Blobs(f"memory://{tmp_path.name}")
+    yield memory
+    for key in list(memory.keys("")):
+        memory.delete(key)
+
+
+def test_an_object_reads_back_whole_and_in_parts(blobs: Blobs) -> None:
+    blobs.put("frames/a/b.pack", b"0123456789")
+    assert blobs.get("frames/a/b.pack") == b"0123456789"
+    assert blobs.get("frames/a/b.pack", 3, 4) == b"3456"
+    assert blobs.get("frames/a/b.pack", 8) == b"89"
+
+
+def test_a_missing_object_is_a_key_error(blobs: Blobs) -> None:
+    with pytest.raises(KeyError):
+        blobs.get("frames/none")
+    blobs.delete("frames/none")
+
+
+def test_keys_are_listed_below_a_prefix(blobs: Blobs) -> None:
+    for key in ("frames/a/1", "frames/a/2", "frames/b/1", "plans/1"):
+        blobs.put(key, b"x")
+    assert sorted(blobs.keys("frames/a")) == ["frames/a/1", "frames/a/2"]
+    assert sorted(blobs.keys("frames")) == ["frames/a/1", "frames/a/2", "frames/b/1"]
+    assert list(blobs.keys("nothing")) == []
+
+
+def test_a_deleted_object_is_gone(blobs: Blobs) -> None:
+    blobs.put("a", b"x")
+    blobs.delete("a")
+    assert list(blobs.keys("")) == []
+
+
+def test_ping_leaves_nothing_behind(blobs: Blobs) -> None:
+    blobs.ping()
+    assert list(blobs.keys("")) == []
+
+
+def test_a_reader_never_sees_half_an_object(tmp_path: Path) -> None:
+    blobs = Blobs(str(tmp_path))
+    sizes = {1_000_000, 2_000_000}
+    blobs.put("a", b"x" * 1_000_000)
+    seen: set[int] = set()
+    writing = threading.Thread(target=lambda: [blobs.put("a", b"y" * size) for size in sorted(sizes) * 10])
+    writing.start()
+    while writing.is_alive():
+        seen.add(len(blobs.get("a")))
+    writing.join()
+    assert seen <= sizes
+
+
+def test_a_put_syncs_the_file_and_every_folder_it_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+
+    def note(call: Any) -> Any:
+        def sync(descriptor: int) -> None:
+            synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+            call(descriptor)
+
+        return sync
+
+    monkeypatch.setattr(os, "fsync", note(os.fsync))
+    monkeypatch.setattr(os, "fdatasync", note(os.fdatasync))
+    Blobs(str(tmp_path / "blobs")).put("frames/a/b.pack", b"x")
+    file, *folders = synced
+    assert Path(file).name.startswith(".b.pack.")
+    below = tmp_path / "blobs"
+    assert {str(path) for path in (tmp_path, below, below / "frames", below / "frames/a")} == set(folders)
+    synced.clear()
+    Blobs(str(tmp_path / "blobs")).put("frames/a/c.pack", b"x")
+    assert synced[1:] == [str(below / "frames/a")]
+
+
+def test_a_failed_put_leaves_nothing_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    blobs = Blobs(str(tmp_path))
+    monkeypatch.setattr(os, "fdatasync", full)
+    with pytest.raises(Unavailable):
+        blobs.put("a", b"x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_is_no_folder_is_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    blobs = Blobs(str(tmp_path / "file"))
+    with pytest.raises(Unavailable):
+        blobs.ping()

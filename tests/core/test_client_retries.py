@@ -1,0 +1,188 @@
+"""What the client repeats, and what it never does. Contract §1 (errors, idempotency)."""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from recorder.client import ApiError, CapturedFrame, Client, TookTooLong, Unreachable
+from tests.receiver import Answer, Received, running_receiver
+
+KEY = "nsk_local_secretsecret"
+TAKEN = {"accepted": 1, "duplicates": 0, "event_count": 1, "data": [], "frame_count": 1}
+SESSION = {"id": "ses_1", "status": "recording"}
+BUSY = Answer(429, {"code": "rate_limited", "detail": "Slower.", "request_id": "req_1"}, {"Retry-After": "1"})
+AWAY = Answer(503, {"code": "unavailable", "detail": "The database does not answer."})
+BROKEN = Answer(None)
+PNG = b"\x89PNG\r\n\x1a\n" + b"rest"
+
+
+@contextmanager
+def served(*answers: Answer, patience_s: float = 60.0) -> Iterator[tuple[Client, list[Received]]]:
+    """A client of a receiver with these answers, and what the receiver got."""
+    with running_receiver(*answers) as receiver, Client(receiver.url, KEY, patience_s=patience_s) as client:
+        yield client, receiver.received
+
+
+def test_a_batch_is_sent_again_with_the_same_id_and_the_same_bytes() -> None:
+    with served(BROKEN, AWAY, Answer(202, TAKEN)) as (client, received):
+        assert client.add_events("ses_1", [{"t_ms": 1, "type": "click"}]) == 1
+    assert len({(one.headers["idempotency-key"], one.body) for one in received}) == 1
+    assert len(received) == 3
+
+
+def test_a_repeated_upload_of_frames_has_the_same_bytes_too() -> None:
+    with served(BROKEN, Answer(202, TAKEN)) as (client, received):
+        client.add_frames("ses_1", [CapturedFrame.of(PNG, t_ms=1)])
+    first, second = received
+    assert first.body == second.body
+    assert first.headers["content-type"] == second.headers["content-type"]
+
+
+def test_every_batch_has_its_own_id_and_they_rise() -> None:
+    events = [{"t_ms": n, "type": "click"} for n in range(250)]
+    with served(Answer(202, TAKEN)) as (client, received):
+        client.add_events("ses_1", events)
+    ids = [one.headers["idempotency-key"] for one in received]
+    assert len(ids) == 3
+    assert ids == sorted(set(ids))
+
+
+def test_a_create_is_repeated_after_429_and_503_for_nothing_was_stored() -> None:
+    with served(BUSY, AWAY, Answer(201, SESSION)) as (client, received):
+        assert client.create_session("approve_invoice") == SESSION
+    assert len(received) == 3
+
+
+def test_a_create_that_may_have_been_stored_is_not_repeated() -> None:
+    with (
+        served(BROKEN, Answer(201, SESSION)) as (client, received),
+        pytest.raises(Unreachable, match="may have been carried out") as raised,
+    ):
+        client.create_session("approve_invoice")
+    assert raised.value.may_be_done
+    assert len(received) == 1
+
+
+def test_creates_carry_no_idempotency_key() -> None:
+    with served(Answer(201, SESSION)) as (client, received):
+        client.create_session("approve_invoice", start=True)
+    assert "idempotency-key" not in received[0].headers
+
+
+def test_retry_after_is_waited_for() -> None:
+    with served(BUSY, Answer(200, SESSION)) as (client, received):
+        began = time.monotonic()
+        client.stop("ses_1")
+    assert time.monotonic() - began >= 1.0
+    assert len(received) == 2
+
+
+def test_a_wait_beyond_patience_is_not_begun() -> None:
+    asks_much = Answer(429, {"code": "rate_limited", "detail": "Slower."}, {"Retry-After": "3600"})
+    with served(asks_much) as (client, received), pytest.raises(ApiError) as raised:
+        client.stop("ses_1")
+    assert raised.value.retry_after_s == 3600
+    assert len(received) == 1
+
+
+def test_patience_ends() -> None:
+    with served(AWAY, patience_s=0.5) as (client, received), pytest.raises(ApiError, match="503 unavailable"):
+        client.get_session("ses_1")
+    assert 1 <= len(received) <= 8
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (401, "invalid_api_key"),
+        (403, "insufficient_scope"),
+        (422, "validation_failed"),
+        (429, "quota_exceeded"),
+    ],
+)
+def test_a_refusal_is_not_repeated(status: int, code: str) -> None:
+    refusal = Answer(status, {"code": code, "detail": "No."})
+    with served(refusal) as (client, received), pytest.raises(ApiError) as raised:
+        client.add_events("ses_1", [{"t_ms": 1, "type": "click"}])
+    assert (raised.value.status, raised.value.code) == (status, code)
+    assert len(received) == 1
+
+
+def test_an_error_tells_place_request_and_what_to_try() -> None:
+    problem = {
+        "code": "insufficient_scope",
+        "detail": "This needs the scope write.",
+        "request_id": "req_01",
+        "errors": [{"in": "body", "pointer": "/x", "code": "y", "message": "wrong"}],
+    }
+    with served(Answer(403, problem)) as (client, _), pytest.raises(ApiError) as raised:
+        client.stop("ses_1")
+    assert "req_01" in str(raised.value)
+    assert "/x: wrong" in str(raised.value)
+    assert "Use a key that may do this" in str(raised.value)
+
+
+def test_an_error_page_of_something_else_is_still_an_error() -> None:
+    with served(Answer(404)) as (client, _), pytest.raises(ApiError, match="404 unknown"):
+        client.get_session("ses_1")
+
+
+def test_a_server_that_is_not_there_is_unreachable_and_says_what_to_do() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    with (
+        Client(url, KEY, patience_s=0.3) as client,
+        pytest.raises(Unreachable, match="recorder up") as raised,
+    ):
+        client.create_session("approve_invoice")
+    assert not raised.value.may_be_done
+
+
+def test_the_key_shows_nowhere() -> None:
+    with Client("http://127.0.0.1:1", KEY, patience_s=0.1) as client:
+        with pytest.raises(Unreachable) as raised:
+            client.get_session("ses_1")
+        shown = f"{client!r} {client} {raised.value!r} {raised.value} {vars(raised.value)}"
+    assert KEY not in shown
+
+
+@pytest.mark.parametrize("key", ["", "two words", "nsk_\n", "schlüssel"])
+def test_a_key_that_no_header_can_carry_is_refused_without_an_echo(key: str) -> None:
+    with pytest.raises(ValueError, match="key takes an API key") as raised:
+        Client("http://127.0.0.1:1", key)
+    assert not key or key not in str(raised.value)
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:8700", "ftp://host", "http://user:pass@host"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="base_url takes an address"):
+        Client(url, KEY)
+
+
+def test_lists_follow_their_cursors() -> None:
+    pages = [
+        Answer(200, {"data": [{"id": 1}], "next_cursor": "c1", "has_more": True}),
+        Answer(200, {"data": [{"id": 2}], "next_cursor": None, "has_more": False}),
+    ]
+    with served(*pages) as (client, received):
+        found = list(client.list_sessions(workflow=["a1", "b2"], actor_kind="human"))
+    assert [one["id"] for one in found] == [1, 2]
+    assert "workflow=a1&workflow=b2&actor.kind=human" in received[0].path
+    assert "cursor=c1" in received[1].path
+
+
+def test_waiting_ends_with_what_to_check() -> None:
+    stopped = Answer(200, {"id": "ses_1", "status": "stopped"})
+    with served(stopped) as (client, _), pytest.raises(TookTooLong, match="Is Dagster running"):
+        client.wait_sealed("ses_1", timeout_s=0.3)
+
+
+def test_retries_print_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    with served(AWAY, Answer(200, SESSION)) as (client, received):
+        client.get_session("ses_1")
+    assert len(received) == 2
+    assert capfd.readouterr() == ("", "")

@@ -1,0 +1,92 @@
+"""Errors: each has a status, a code of the contract and words that tell what to do. Contract §1 (errors)."""
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+
+import pytest
+
+import recorder
+from api.errors import status_of
+from recorder import errors
+from recorder.errors import Problem, RecorderError
+
+#: Codes of errors that end a run or a command and are never answered over HTTP.
+INTERNAL = {
+    "lake_ahead",
+    "lease_lost",
+    "export_busy",
+    "destination_conflict",
+    "rows_missing",
+    "attempts_exhausted",
+    "manifest_unreadable",
+}
+#: Contract §1.
+CODES = {
+    400: "invalid_json invalid_cursor invalid_event_id unsupported_version",
+    401: "missing_authorization invalid_api_key",
+    403: "insufficient_scope workspace_disabled invalid_signature url_expired",
+    404: "not_found",
+    409: "invalid_state idempotency_in_progress event_conflict session_not_sealed",
+    410: "resume_window_expired",
+    413: "payload_too_large",
+    415: "unsupported_media_type",
+    422: "validation_failed metadata_too_large batch_too_large empty_batch invalid_time invalid_range "
+    "idempotency_key_reused invalid_url url_not_allowed invalid_image image_too_large invalid_destination "
+    "destination_not_allowed too_many_ids limit_reached",
+    429: "rate_limited too_many_streams quota_exceeded",
+    500: "internal_error",
+    503: "unavailable",
+}
+
+
+def every_error() -> Iterator[type[RecorderError]]:
+    """All error classes of the library, wherever they stand."""
+    for module in pkgutil.walk_packages(recorder.__path__, "recorder."):
+        if ".migrations" not in module.name and ".importers" not in module.name:
+            importlib.import_module(module.name)
+    waiting: list[type[RecorderError]] = [RecorderError]
+    while waiting:
+        kind = waiting.pop()
+        yield kind
+        waiting.extend(kind.__subclasses__())
+
+
+@pytest.mark.parametrize("kind", sorted(set(every_error()), key=lambda kind: kind.__name__))
+def test_every_error_has_a_status_and_a_code_of_the_contract(kind: type[RecorderError]) -> None:
+    status = status_of(kind.__new__(kind))
+    assert kind.code in {*CODES[status].split(), *INTERNAL}, f"{kind.__name__} answers {status} {kind.code}"
+    assert kind.title and kind.__doc__
+
+
+def test_only_what_nobody_foresaw_is_an_internal_error() -> None:
+    answered = {kind for kind in every_error() if kind.code not in INTERNAL}
+    assert {kind for kind in answered if status_of(kind.__new__(kind)) == 500} == {RecorderError}
+
+
+def test_problems_stand_beside_the_message() -> None:
+    error = errors.ValidationFailed([Problem("body", "/a", "missing", "Send it.")])
+    assert error.extra == {
+        "errors": [{"in": "body", "pointer": "/a", "code": "missing", "message": "Send it."}]
+    }
+    assert str(error) == "1 problem(s): /a."
+
+
+@pytest.mark.parametrize(
+    ("error", "extra"),
+    [
+        (errors.NotFound("session"), {"resource": "session"}),
+        (errors.InvalidState("sealed", needed="session must record"), {"current_status": "sealed"}),
+        (errors.InvalidApiKey(), {}),
+    ],
+)
+def test_an_error_carries_what_the_contract_adds(error: RecorderError, extra: dict[str, str]) -> None:
+    assert error.extra == extra
+
+
+@pytest.mark.parametrize(
+    ("parts", "pointer"),
+    [((), ""), (("events", 3, "t_ms"), "/events/3/t_ms"), (("a/b", "~"), "/a~1b/~0"), (("",), "/")],
+)
+def test_a_pointer_escapes_what_it_must(parts: tuple[str | int, ...], pointer: str) -> None:
+    assert errors.json_pointer(*parts) == pointer

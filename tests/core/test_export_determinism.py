@@ -1,0 +1,128 @@
+"""Equal rows give equal bytes, whatever the lake's files and the threads. Spec §4.3 (determinism)."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from recorder.runtime import Runtime
+from tests.exporting import export, hashes_of, manifest_of, rows_of
+from tests.sealed import Recording, delete, make_runtime, seal
+
+_EXPORTS = """
+import json, sys
+from pathlib import Path
+import recorder.exports.plan as plan
+from tests.exporting import export, hashes_of
+from tests.sealed import make_runtime
+plan.SHARD_BYTES = 4_000_000
+runtimes = [make_runtime(Path(folder)) for folder in sys.argv[1:]]
+folders = [export(runtime, frame_sampling={"mode": "all"}) for runtime in runtimes]
+print(json.dumps([hashes_of(folder) for folder in folders]))
+"""
+
+
+def _recordings(count: int) -> Iterator[Recording]:
+    """Sessions with nulls in every nullable column, in changing neighbourhoods."""
+    for number in range(count):
+        yield Recording(
+            events=[(t_ms * 7 % 4_000, "click" if t_ms % 5 else "scroll") for t_ms in range(300)],
+            frames=list(range(0, 4_000, 500 + number)),
+            outcome=[None, "success", "error"][number % 3],
+            actor_kind=[None, "human"][number % 2],
+        )
+
+
+def _rearrange(folder: Path, how: str) -> None:
+    for path in (folder / "lake").glob("*/*/*"):
+        table = DeltaTable(str(path))
+        if how == "compacted":
+            table.optimize.compact()
+        else:
+            table.optimize.z_order(["bucket"])
+
+
+@pytest.fixture(scope="module")
+def layouts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The same sessions as many small files, as few large ones, and ordered through the whole table."""
+    root = tmp_path_factory.mktemp("layouts")
+    runtime = make_runtime(root / "small")
+    recordings = list(_recordings(60))
+    for first in range(0, 60, 10):
+        seal(runtime, recordings[first : first + 10])
+    runtime.close()
+    for how in ("compacted", "ordered"):
+        shutil.copytree(root / "small", root / how)
+        _rearrange(root / how, how)
+    return [root / how for how in ("small", "compacted", "ordered")]
+
+
+def test_bytes_depend_neither_on_lake_files_nor_on_threads(layouts: list[Path]) -> None:
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-c", _EXPORTS, *map(str, layouts)],
+            stdout=subprocess.PIPE,
+            cwd=Path(__file__).parents[2],
+            env={"POLARS_MAX_THREADS": str(threads), "PYTHONHASHSEED": str(threads)},
+        )
+        for threads in (1, 2, 8)
+    ]
+    found = [hashes for run in runs for hashes in json.loads(run.communicate()[0])]
+    assert len(found) == 9
+    assert len(found[0]) == 8, "four buckets of events and of frames"
+    assert all(hashes == found[0] for hashes in found)
+
+
+def test_a_repeat_is_the_same_dataset(tmp_path: Path) -> None:
+    runtime = make_runtime(tmp_path)
+    seal(runtime, list(_recordings(5)))
+    first, second = manifest_of(export(runtime)), manifest_of(export(runtime))
+    ignored = {"export_id", "created_at", "spec", "spec_sha256", "plan_sha256"}
+    assert {key: first[key] for key in first.keys() - ignored} == {
+        key: second[key] for key in second.keys() - ignored
+    }
+
+
+def test_one_deleted_session_changes_one_shard_of_a_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recorder.exports.plan.SHARD_BYTES", 300_000)
+    runtime = make_runtime(tmp_path)
+    ids = seal(runtime, list(_recordings(60)))
+    before = hashes_of(export(runtime))
+    delete(runtime, ids[30])
+    after = hashes_of(export(runtime))
+    changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+    assert len(before) > 16
+    assert sorted(path.split("/")[-1].split("-")[0] for path in changed) == ["events", "frames"]
+
+
+def test_equal_content_keys_mean_equal_bytes(runtime_with_outcomes: Runtime) -> None:
+    one = manifest_of(export(runtime_with_outcomes, filter={"outcome": "success"}))
+    other = manifest_of(export(runtime_with_outcomes, filter={"actor.kind": "human"}))
+    assert {shard["content_key"]: shard["sha256"] for shard in one["shards"]} == {
+        shard["content_key"]: shard["sha256"] for shard in other["shards"]
+    }
+    assert one["spec_sha256"] != other["spec_sha256"]
+
+
+@pytest.fixture
+def runtime_with_outcomes(tmp_path: Path) -> Runtime:
+    runtime = make_runtime(tmp_path)
+    seal(runtime, [Recording(frames=[0]), Recording(outcome=None, actor_kind=None)])
+    return runtime
+
+
+def test_the_sampling_changes_frames_and_leaves_events(runtime_with_outcomes: Runtime) -> None:
+    sampled = hashes_of(export(runtime_with_outcomes))
+    every = hashes_of(
+        export(runtime_with_outcomes, frame_sampling={"mode": "all", "keep_action_frames": True})
+    )
+    events = "data/workflow=checkout/events-00000-of-00001.parquet"
+    assert sampled[events] == every[events]
+    assert rows_of(export(runtime_with_outcomes)).height == 6

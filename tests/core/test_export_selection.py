@@ -1,0 +1,146 @@
+"""Which sessions and frames an export takes: filters, freezing, sampling. Spec §4.3, contract §5."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recorder import clock
+from recorder.runtime import Runtime
+from tests.exporting import export, manifest_of, rows_of
+from tests.sealed import START, Recording, delete, make_runtime, seal
+
+_LATER = START + timedelta(days=2)
+# One session for each filter to find; the name of each is its key.
+_SESSIONS = {
+    "plain": Recording(),
+    "error": Recording(outcome="error"),
+    "model": Recording(actor_kind="model"),
+    "nobody": Recording(actor_kind=None, outcome=None),
+    "long": Recording(duration_ms=60_000),
+    "tagged": Recording(tags=["gold", "gold"]),
+    "later": Recording(started_at=_LATER, sealed_at=_LATER + timedelta(minutes=1)),
+    "login": Recording(workflow="login"),
+}
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Runtime:
+    runtime = make_runtime(tmp_path_factory.mktemp("selection"))
+    seal(runtime, list(_SESSIONS.values()))
+    return runtime
+
+
+def _taken(folder: Path) -> set[str]:
+    rows = rows_of(folder)
+    ids = set() if rows.is_empty() else set(rows["session_id"])
+    return {name for name, recording in _SESSIONS.items() if recording.session_id in ids}
+
+
+@pytest.mark.parametrize(
+    ("filters", "names"),
+    [
+        ({}, {"plain", "error", "model", "nobody", "long", "tagged", "later"}),
+        ({"outcome": "error"}, {"error"}),
+        ({"actor.kind": "model"}, {"model"}),
+        ({"min_duration_ms": 60_000}, {"long"}),
+        ({"min_duration_ms": 1_000, "max_duration_ms": 1_000, "outcome": "error"}, {"error"}),
+        ({"tag": "gold"}, {"tagged"}),
+        ({"tag": "silver"}, set()),
+        ({"since": clock.to_iso(_LATER)}, {"later"}),
+        ({"since": clock.to_iso(_LATER), "until": clock.to_iso(_LATER)}, set()),
+        ({"outcome": "error", "actor.kind": "model"}, set()),
+        (
+            {"exclude_session_ids": [_SESSIONS[name].session_id for name in ("plain", "long", "login")]},
+            {"error", "model", "nobody", "tagged", "later"},
+        ),
+    ],
+)
+def test_every_filter_takes_its_sessions_and_no_other(
+    runtime: Runtime, filters: dict[str, Any], names: set[str]
+) -> None:
+    assert _taken(export(runtime, filter=filters)) == names
+
+
+def test_several_workflows_lie_in_their_own_folders(runtime: Runtime) -> None:
+    folder = export(runtime, workflow=["login", "checkout"])
+    paths = [shard["path"] for shard in manifest_of(folder)["shards"]]
+    assert [path.split("/")[1] for path in paths] == ["workflow=checkout", "workflow=login"]
+
+
+def test_an_export_of_nothing_is_completed_without_shards(runtime: Runtime) -> None:
+    manifest = manifest_of(export(runtime, filter={"tag": "silver"}))
+    assert manifest["shards"] == []
+    assert manifest["totals"] == {
+        "sessions": 0,
+        "rows": 0,
+        "frames": 0,
+        "actions": 0,
+        "bytes": 0,
+        "shards": 0,
+    }
+
+
+def test_the_other_mode_holds_other_sessions(runtime: Runtime) -> None:
+    seal(runtime, [Recording(workflow="login")], mode="test")
+    assert manifest_of(export(runtime, workflow="login", mode="test"))["totals"]["sessions"] == 1
+
+
+def test_a_past_until_freezes_the_row_set(tmp_path: Path) -> None:
+    runtime = make_runtime(tmp_path)
+    seal(runtime, [Recording(), Recording(frames=[0])])
+    until = {"until": clock.to_iso(START + timedelta(hours=1))}
+    before = manifest_of(export(runtime, filter=until))
+    seal(runtime, [Recording(sealed_at=START + timedelta(hours=2))])
+    after = manifest_of(export(runtime, filter=until))
+    assert before["row_set_sha256"] == after["row_set_sha256"]
+    assert [shard["sha256"] for shard in before["shards"]] == [shard["sha256"] for shard in after["shards"]]
+
+
+def test_an_import_is_bound_by_its_start_alone(tmp_path: Path) -> None:
+    runtime = make_runtime(tmp_path)
+    late = START + timedelta(days=9)
+    seal(runtime, [Recording(is_import=True, sealed_at=late), Recording(sealed_at=late)])
+    until = {"until": clock.to_iso(START + timedelta(hours=1))}
+    assert manifest_of(export(runtime, filter=until))["totals"]["sessions"] == 1
+
+
+def test_a_deleted_session_is_in_no_export(tmp_path: Path) -> None:
+    runtime = make_runtime(tmp_path)
+    gone, kept = seal(runtime, [Recording(), Recording()])
+    delete(runtime, gone)
+    assert set(rows_of(export(runtime))["session_id"]) == {kept}
+
+
+_T_MS = [0, 400, 990, 1_000, 1_010, 2_500]
+_EVENTS = [(0, "click"), (450, "scroll"), (1_005, "input"), (1_020, "scroll")]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "taken"),
+    [
+        ({}, [0, 400, 1_000, 1_010]),
+        ({"mode": "event_only"}, [0, 400, 1_000, 1_010]),
+        ({"mode": "every_n_ms", "interval_ms": 1_000}, [0, 1_000, 2_500]),
+        ({"mode": "every_n_ms", "interval_ms": 10_000, "keep_action_frames": True}, [0, 1_000]),
+        ({"mode": "keyframes_only"}, [0, 1_010]),
+        ({"mode": "keyframes_only", "keep_action_frames": True}, [0, 1_000, 1_010]),
+        ({"mode": "all"}, _T_MS),
+    ],
+)
+def test_each_sampling_mode_takes_its_frames(
+    tmp_path: Path, sampling: dict[str, Any], taken: list[int]
+) -> None:
+    runtime = make_runtime(tmp_path)
+    seal(runtime, [Recording(frames=_T_MS, events=_EVENTS)])
+    folder = export(runtime, frame_sampling=sampling)
+    assert rows_of(folder, "frames")["t_ms"].to_list() == taken
+    assert manifest_of(folder)["totals"]["frames"] == len(taken)
+
+
+def test_frames_of_one_instant_do_not_tie(tmp_path: Path) -> None:
+    runtime = make_runtime(tmp_path)
+    seal(runtime, [Recording(frames=[0, 0, 0, 7, 7])])
+    folder = export(runtime, frame_sampling={"mode": "every_n_ms", "interval_ms": 5})
+    assert rows_of(folder, "frames")["seq"].to_list() == [0, 3]

@@ -1,0 +1,91 @@
+"""Ids: form, order, ranges. Contract §1 (ids)."""
+
+import itertools
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from recorder import clock, ids
+
+
+def test_an_id_is_a_prefix_and_26_letters() -> None:
+    made = ids.new_id("ses")
+    assert ids.is_id(made, "ses") and len(made) == 30
+    assert not ids.is_id(made, "evt")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "ses_",
+        "ses_1",
+        "SES_01k00000000000000000000000",
+        "ses_01K00000000000000000000000",
+        "ses_01k00000000000000000000000\n",
+        "ses_01k0000000000000000000000u",
+        "ses_81k00000000000000000000000",
+        "ses_01k0000000000000000000000٣",
+        "evt_01k00000000000000000000000",
+        "ses_01k000000000000000000000000",
+    ],
+)
+def test_other_text_is_no_id(text: str) -> None:
+    assert not ids.is_id(text, "ses")
+
+
+@pytest.mark.parametrize("text", ["evt_1", "evt_" + "aZ9" * 13, "evt_01k00000000000000000000000"])
+def test_clients_may_name_an_event(text: str) -> None:
+    assert ids.is_client_id(text, "evt") and not ids.is_client_id(text, "frm")
+
+
+@pytest.mark.parametrize(
+    "text", ["evt_", "evt", "evt_a b", "evt_a\n", "evt_a_b", "evt_é", "evt_" + "a" * 41, "xevt_1"]
+)
+def test_clients_may_not_name_an_event(text: str) -> None:
+    assert not ids.is_client_id(text, "evt")
+
+
+def test_ids_rise_in_every_thread_and_are_unique() -> None:
+    made: list[list[str]] = [[] for _ in range(4)]
+
+    def make(own: list[str]) -> None:
+        own.extend(ids.new_id("evt") for _ in range(2_000))
+
+    threads = [threading.Thread(target=make, args=(own,)) for own in made]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(own == sorted(own) for own in made)
+    assert len({one for own in made for one in own}) == 8_000
+
+
+def test_a_range_belongs_to_whom_it_was_given() -> None:
+    ranges = [(first := ids.reserve(50), first + 49) for _ in range(500)]
+    assert all(last < next_first for (_, last), (next_first, _) in itertools.pairwise(ranges))
+
+
+def test_ids_of_a_range_follow_each_other() -> None:
+    first = f"frm_{ids.encode(ids.reserve(1_100))}"
+    made = ids.id_range(first, 1_100)
+    assert made[0] == first and made == sorted(set(made)) and len(made) == 1_100
+    assert all(ids.is_id(one, "frm") for one in made)
+
+
+def test_encoding_and_decoding_are_each_others_inverse() -> None:
+    for value in (0, 1, 31, 32, 2**80, 2**127, 2**128 - 1):
+        assert ids.decode(ids.encode(value)) == value
+
+
+def test_a_timed_id_sorts_with_its_time() -> None:
+    made, moment = ids.new_timed_id("ses")
+    assert abs(clock.now() - moment) < timedelta(seconds=5)
+    later = moment + timedelta(milliseconds=1)
+    assert ids.first_id_at("ses", moment) <= made < ids.first_id_at("ses", later)
+
+
+@pytest.mark.parametrize("year", [1, 1969, 1970, 9999])
+def test_every_moment_has_a_first_id(year: int) -> None:
+    assert ids.is_id(ids.first_id_at("ses", datetime(year, 12, 31, 23, 59, tzinfo=UTC)), "ses")

@@ -1,0 +1,222 @@
+"""Group commit: one transaction for all that waits, one answer each. Design §3, docs/decisions/0002."""
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from recorder.errors import NotFound, Unavailable
+from recorder.ids import new_id
+from recorder.models.session import SessionRow
+from recorder.recording import ingest
+from recorder.recording.ingest import Cursor, IngestWriter, lock_session, reserve_positions
+from recorder.storage.database import Database
+from tests.databases import create_database
+from tests.sealed import START
+
+WORKSPACE = "wsp_a"
+
+
+@pytest.fixture(scope="module")
+def database(database_url: str) -> Iterator[Database]:
+    """An empty database of either engine."""
+    opened = Database(database_url)
+    opened.migrate()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def writer(database: Database) -> Iterator[IngestWriter]:
+    """A writer of its own."""
+    running = IngestWriter(database)
+    yield running
+    running.close()
+
+
+class Note:
+    """A batch that takes positions in a session; `fault` is raised after it wrote."""
+
+    def __init__(self, session_id: str, *, n: int = 1, fault: Exception | None = None) -> None:
+        self.session_id = session_id
+        self.n = n
+        self.fault = fault
+
+    def store(self, cursor: Cursor) -> bytes:
+        """Draw positions and answer the first."""
+        session = (WORKSPACE, "live", self.session_id)
+        lock_session(cursor, session)
+        first, _, _ = reserve_positions(cursor, session, events=self.n, frames=0, max_t_ms=self.n)
+        if self.fault is not None:
+            raise self.fault
+        return str(first).encode()
+
+
+class Blocker:
+    """A batch that writes nothing and keeps the writer busy until a gate opens."""
+
+    session_id = ""
+
+    def __init__(self, gate: threading.Event) -> None:
+        self.gate = gate
+
+    def store(self, cursor: Cursor) -> bytes:
+        """Wait."""
+        assert self.gate.wait(10)
+        return b""
+
+
+def make_session(database: Database, *, status: str = "recording") -> str:
+    """A bare session row."""
+    session_id = new_id("ses")
+    with database.transaction(write=True) as db:
+        db.add(
+            SessionRow(
+                id=session_id,
+                workspace_id=WORKSPACE,
+                mode="live",
+                workflow="pay",
+                status=status,
+                created_at=START,
+            )
+        )
+    return session_id
+
+
+def submit(writer: IngestWriter, batches: Sequence[Any], *, together: bool = False) -> list[Any]:
+    """Hand over batches; their answers or errors, in their order.
+
+    Args:
+        together: let the writer look only when all of them wait.
+    """
+
+    async def run() -> list[Any]:
+        gate = threading.Event()
+        # On SQLite a batch is stored in this thread, so it is the lock before it that holds the writer up.
+        with writer._database.write_lock if together else nullcontext():
+            held = asyncio.ensure_future(writer.submit(Blocker(gate))) if together else None
+            await asyncio.sleep(0.05 if together else 0)
+            waiting = [asyncio.ensure_future(writer.submit(batch)) for batch in batches]
+            await asyncio.sleep(0)
+            gate.set()
+        if held is not None:
+            await held
+        return await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 30)
+
+    return asyncio.run(run())
+
+
+def event_count(database: Database, session_id: str) -> int:
+    """What the session's row says."""
+    with database.transaction(write=False) as db:
+        statement = text("SELECT event_count FROM sessions WHERE id = :id")
+        count: int = db.connection().execute(statement, {"id": session_id}).scalar_one()
+        return count
+
+
+def test_positions_follow_each_other_in_the_order_of_sending(
+    database: Database, writer: IngestWriter
+) -> None:
+    session_id = make_session(database)
+    answers = submit(writer, [Note(session_id, n=n) for n in (3, 1, 2, 4)])
+    assert answers == [b"1", b"4", b"5", b"7"]
+    assert event_count(database, session_id) == 10
+
+
+def test_a_refused_batch_does_not_hold_up_the_others(database: Database, writer: IngestWriter) -> None:
+    good, stopped, missing = make_session(database), make_session(database, status="stopped"), new_id("ses")
+    answers = submit(writer, [Note(good), Note(stopped), Note(missing), Note(good)])
+    assert (answers[0], answers[3]) == (b"1", b"2")
+    assert [error.code for error in answers[1:3]] == ["invalid_state", "not_found"]
+    assert isinstance(answers[2], NotFound)
+
+
+def test_an_unforeseen_fault_stores_nothing_of_its_group(
+    database: Database, writer: IngestWriter, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = make_session(database), make_session(database)
+    answers = submit(writer, [Note(one), Note(two, fault=ZeroDivisionError())], together=True)
+    assert all(isinstance(answer, Unavailable) for answer in answers)
+    assert (event_count(database, one), event_count(database, two)) == (0, 0)
+    assert "ZeroDivisionError" in caplog.text
+    assert submit(writer, [Note(one)]) == [b"1"]
+
+
+def test_a_client_that_went_away_is_stored_all_the_same(database: Database, writer: IngestWriter) -> None:
+    session_id = make_session(database)
+
+    async def run() -> bytes:
+        gone = asyncio.ensure_future(writer.submit(Note(session_id)))
+        await asyncio.sleep(0)
+        gone.cancel()
+        return await asyncio.wait_for(writer.submit(Note(session_id)), 30)
+
+    assert asyncio.run(run()) == b"2"
+
+
+def test_closing_stores_what_waits(database: Database) -> None:
+    session_id = make_session(database)
+    writer = IngestWriter(database)
+
+    async def run() -> list[bytes]:
+        waiting = [asyncio.ensure_future(writer.submit(Note(session_id))) for _ in range(50)]
+        await asyncio.sleep(0)
+        await asyncio.to_thread(writer.close)
+        return await asyncio.wait_for(asyncio.gather(*waiting), 30)
+
+    assert asyncio.run(run()) == [str(n).encode() for n in range(1, 51)]
+    assert event_count(database, session_id) == 50
+
+
+def test_too_much_waiting_is_turned_away(
+    database: Database, writer: IngestWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest, "_MAX_WAITING", 20)
+    session_id = make_session(database)
+    answers = submit(writer, [Note(session_id) for _ in range(30)], together=True)
+    assert answers[:20] == [str(n).encode() for n in range(1, 21)]
+    assert [error.code for error in answers[20:]] == ["unavailable"] * 10
+    assert event_count(database, session_id) == 20
+
+
+def test_the_writer_owns_its_connection(database: Database, writer: IngestWriter) -> None:
+    session_id = make_session(database)
+    stop = threading.Event()
+    faults: list[Exception] = []
+
+    def read() -> None:
+        while not stop.is_set():
+            try:
+                event_count(database, session_id)
+            except Exception as error:
+                faults.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        answers = submit(writer, [Note(session_id) for _ in range(5)])
+        assert not [answer for answer in answers if isinstance(answer, Exception)]
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert faults == [] and event_count(database, session_id) == 100
+
+
+def test_the_writer_goes_on_after_the_server_hung_up(postgres: str) -> None:
+    database = Database(create_database(postgres))
+    database.migrate()
+    writer, session_id = IngestWriter(database), make_session(database)
+    assert submit(writer, [Note(session_id)]) == [b"1"]
+    with database.transaction(write=True) as db:
+        others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+        db.connection().execute(text(f"{others} AND pid <> pg_backend_pid()"))
+    (lost,) = submit(writer, [Note(session_id)])
+    assert isinstance(lost, Unavailable)
+    assert submit(writer, [Note(session_id)]) == [b"2"]
+    writer.close()
+    database.close()

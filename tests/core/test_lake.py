@@ -1,0 +1,200 @@
+"""The lake: a numbered batch is added once, whoever else writes at the same moment. Design §3."""
+
+import multiprocessing
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from recorder.digest import bucket_of
+from recorder.errors import Unavailable
+from recorder.storage.lake import Lake, LakeAhead
+from recorder.storage.lake_schemas import LAYOUTS
+
+WORKSPACE = "wsp_a"
+PLACE = ("events", WORKSPACE, "live")
+
+
+def rows(
+    session_id: str = "ses_1", count: int = 3, *, workflow: str = "pay", date: str = "2026-05-01"
+) -> pa.Table:
+    """Event rows of one session, in no order."""
+    made = [
+        {
+            "workflow": workflow,
+            "date": date,
+            "bucket": bucket_of(session_id),
+            "session_id": session_id,
+            "event_id": f"evt_{seq}",
+            "seq": seq,
+            "t_ms": seq * 10,
+            "ts": seq * 10_000,
+            "type": "click",
+            "frame_id": None,
+            "frame_seq": None,
+            "is_action": True,
+            "payload": "{}",
+        }
+        for seq in reversed(range(count))
+    ]
+    return pa.Table.from_pylist(made, LAYOUTS["events"].schema)
+
+
+def append(lake: Lake, number: int, *, session_id: str | None = None, lane: str = "lane") -> bool:
+    """One batch, of a session named after its number."""
+    return lake.append(*PLACE, rows(session_id or f"ses_{number}"), lane=lane, number=number)  # type: ignore[arg-type]
+
+
+def counts(lake: Lake) -> dict[str, int]:
+    """Rows of each session."""
+    found = lake.scan(*PLACE).collect().group_by("session_id").len()  # type: ignore[arg-type]
+    return dict(found.iter_rows())
+
+
+def test_an_empty_lake_reads_as_no_rows(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    assert lake.scan("events", WORKSPACE, "live").collect().is_empty()
+    assert lake.version("events", WORKSPACE, "live") is None
+    assert lake.compact("events", WORKSPACE, "live") == 0
+
+
+def test_a_number_is_taken_once(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    assert [append(lake, number) for number in (1, 1, 2, 2, 3)] == [True, False, True, False, True]
+    assert counts(Lake(str(tmp_path))) == {"ses_1": 3, "ses_2": 3, "ses_3": 3}
+
+
+def test_a_number_below_the_last_is_refused(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    append(lake, 1)
+    append(lake, 2)
+    with pytest.raises(LakeAhead):
+        append(lake, 1)
+    assert counts(lake) == {"ses_1": 3, "ses_2": 3}
+
+
+def test_a_batch_without_rows_takes_its_number_too(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    empty = rows(count=0)
+    assert lake.append("events", WORKSPACE, "live", empty, lane="lane", number=1)
+    assert not append(lake, 1)
+    assert append(lake, 2)
+
+
+def test_lanes_number_apart(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    assert append(lake, 5, lane="one") and append(lake, 1, lane="two", session_id="ses_two")
+    assert counts(lake) == {"ses_5": 3, "ses_two": 3}
+
+
+def test_modes_and_workspaces_lie_apart(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    lake.append("events", WORKSPACE, "test", rows(), lane="lane", number=1)
+    lake.append("events", "wsp_b", "live", rows(), lane="lane", number=1)
+    assert counts(lake) == {}
+
+
+def test_a_session_is_read_in_order_and_alone(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    table = pa.concat_tables([rows("ses_1", 50), rows("ses_2"), rows("ses_1", 2, workflow="ship")])
+    lake.append("events", WORKSPACE, "live", table, lane="lane", number=1)
+    found = lake.read_session(
+        "events", WORKSPACE, "live", workflow="pay", date="2026-05-01", session_id="ses_1"
+    )
+    assert found["seq"].to_list() == list(range(50))
+
+
+def test_files_are_sorted_so_that_readers_skip(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    table = pa.concat_tables([rows(f"ses_{number}") for number in range(20)])
+    lake.append("events", WORKSPACE, "live", table, lane="lane", number=1)
+    (file,) = (tmp_path / WORKSPACE / "live" / "events").glob("workflow=pay/date=2026-05-01/*.parquet")
+    stored = pl.read_parquet(
+        file, columns=["bucket", "session_id", "t_ms", "event_id"], hive_partitioning=False
+    )
+    assert stored.rows() == sorted(stored.rows())
+
+
+def test_a_pinned_version_does_not_grow(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    append(lake, 1)
+    version = lake.version("events", WORKSPACE, "live")
+    append(lake, 2)
+    pinned = lake.scan("events", WORKSPACE, "live", version=version).collect()
+    assert pinned["session_id"].unique().to_list() == ["ses_1"]
+
+
+def test_payloads_stand_in_no_statistic_of_the_log(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    table = rows().set_column(12, "payload", pa.array(['{"secret":"canary"}'] * 3))
+    lake.append("events", WORKSPACE, "live", table.cast(LAYOUTS["events"].schema), lane="lane", number=1)
+    log = b"".join(path.read_bytes() for path in tmp_path.rglob("_delta_log/*") if path.is_file())
+    assert b"session_id" in log and b"canary" not in log
+
+
+def test_compaction_keeps_every_row_and_every_number(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    for number in range(1, 101):
+        append(lake, number)
+    before = lake.scan("events", WORKSPACE, "live").collect().sort("session_id", "seq")
+    assert lake.compact("events", WORKSPACE, "live") == 100
+    after = lake.scan("events", WORKSPACE, "live").collect().sort("session_id", "seq")
+    assert after.equals(before) and not append(lake, 100) and append(lake, 101)
+
+
+# The lake's library does not survive a fork.
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def race(workers: str, folder: Path) -> list[tuple[int, bool]]:
+    """Let three workers append numbers 1 to 12 in order, all at once; what each was told."""
+    start: Callable[..., Any] = threading.Thread if workers == "threads" else SPAWN.Process
+    barrier: Any = threading.Barrier(3) if workers == "threads" else SPAWN.Barrier(3)
+    results: Any = SPAWN.Queue()
+    running = [start(target=append_all, args=(str(folder), barrier, results)) for _ in range(3)]
+    for worker in running:
+        worker.start()
+    told = [results.get(timeout=60) for _ in running]
+    for worker in running:
+        worker.join()
+    results.close()
+    return [item for part in told for item in part]
+
+
+def append_all(folder: str, barrier: Any, results: Any) -> None:
+    """One worker of a race."""
+    lake = Lake(folder)
+    barrier.wait(timeout=60)
+    told = []
+    for number in range(1, 13):
+        try:
+            told.append((number, append(lake, number)))
+        except LakeAhead:
+            told.append((number, False))
+    results.put(told)
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_racing_writers_add_each_number_once(tmp_path: Path, workers: str) -> None:
+    told = race(workers, tmp_path)
+    taken = sorted(number for number, was_added in told if was_added)
+    assert counts(Lake(str(tmp_path))) == {f"ses_{number}": 3 for number in range(1, 13)}
+    assert taken == list(range(1, 13)) and len(told) == 36
+
+
+def test_a_lake_that_is_no_folder_is_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    lake = Lake(str(tmp_path / "file"))
+    with pytest.raises(Unavailable):
+        lake.ping()
+    with pytest.raises(Unavailable):
+        append(lake, 1)
+
+
+def test_ping_leaves_nothing_behind(tmp_path: Path) -> None:
+    Lake(str(tmp_path)).ping()
+    assert list(tmp_path.iterdir()) == []

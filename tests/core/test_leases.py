@@ -1,0 +1,106 @@
+"""Leases: one owner at a time, a rising fence, nothing done under a lost one. Design §3."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from recorder.storage.database import Database
+from recorder.storage.leases import Lease, is_lease_held, release_lease, renew_lease, take_lease
+
+
+@pytest.fixture(scope="module")
+def database(database_url: str) -> Iterator[Database]:
+    """An empty database of either engine."""
+    opened = Database(database_url)
+    opened.migrate()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A lease that no other test takes."""
+    return str(request.node.name)
+
+
+def take(database: Database, name: str, owner: str, *, now_ms: int = 0) -> Lease | None:
+    """Take a lease for 100 ms."""
+    with database.transaction(write=True) as db:
+        return take_lease(db, name, owner, now_ms=now_ms, ttl_ms=100)
+
+
+def renew(database: Database, lease: Lease, *, now_ms: int) -> bool:
+    """Renew it for another 100 ms."""
+    with database.transaction(write=True) as db:
+        return renew_lease(db, lease, now_ms=now_ms, ttl_ms=100)
+
+
+def is_held(database: Database, name: str, *, now_ms: int) -> bool:
+    """Whether somebody holds it."""
+    with database.transaction(write=False) as db:
+        return is_lease_held(db, name, now_ms=now_ms)
+
+
+def test_one_owner_holds_it_until_it_runs_out(database: Database, name: str) -> None:
+    assert not is_held(database, name, now_ms=0)
+    assert take(database, name, "a") == Lease(name, "a", 1)
+    assert is_held(database, name, now_ms=99) and take(database, name, "b", now_ms=99) is None
+    assert not is_held(database, name, now_ms=100)
+    assert take(database, name, "b", now_ms=100) == Lease(name, "b", 2)
+
+
+def test_renewing_puts_the_end_off(database: Database, name: str) -> None:
+    lease = take(database, name, "a")
+    assert lease and renew(database, lease, now_ms=90)
+    assert take(database, name, "b", now_ms=150) is None
+    assert take(database, name, "b", now_ms=190)
+
+
+def test_who_lost_it_cannot_renew_it(database: Database, name: str) -> None:
+    lost = take(database, name, "a")
+    new = take(database, name, "b", now_ms=200)
+    assert lost and new
+    assert not renew(database, lost, now_ms=201)
+    assert renew(database, new, now_ms=201)
+
+
+def test_an_owner_that_takes_it_again_fences_its_former_self(database: Database, name: str) -> None:
+    first = take(database, name, "a")
+    second = take(database, name, "a", now_ms=1)
+    assert first and second and second.fence == first.fence + 1
+    assert not renew(database, first, now_ms=2)
+
+
+def test_a_released_lease_is_free_at_once(database: Database, name: str) -> None:
+    lease = take(database, name, "a")
+    assert lease
+    with database.transaction(write=True) as db:
+        release_lease(db, lease)
+    assert not is_held(database, name, now_ms=1)
+    assert take(database, name, "b", now_ms=1)
+
+
+def test_releasing_a_lost_lease_changes_nothing(database: Database, name: str) -> None:
+    lost = take(database, name, "a")
+    assert lost and take(database, name, "b", now_ms=200)
+    with database.transaction(write=True) as db:
+        release_lease(db, lost)
+    assert is_held(database, name, now_ms=201)
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_of_many_who_try_at_once_one_gets_it(database: Database, name: str, attempt: int) -> None:
+    barrier = threading.Barrier(6)
+    got: list[Lease | None] = []
+
+    def run(owner: str) -> None:
+        barrier.wait()
+        got.append(take(database, name, owner))
+
+    threads = [threading.Thread(target=run, args=(str(number),)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(got) == 6 and sum(lease is not None for lease in got) == 1

@@ -1,0 +1,171 @@
+"""Common paths: frequencies over all that match, filters, versions. Spec §4.2, contract §4."""
+
+import random
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlmodel import Session as DbSession
+
+from recorder.errors import NotFound
+from recorder.memory.columns import GraphColumns, read_columns
+from recorder.memory.indexing import GraphIndexer
+from recorder.memory.nodes import GraphScope
+from recorder.memory.queries import list_paths, path_labels
+from recorder.memory.store import remove_session, replace_outcome
+from recorder.memory.versions import read_head
+from recorder.models.memory import MemoryPath
+from recorder.models.session import SessionRow
+from recorder.storage.database import Database
+from tests.graphs import START, add_workflow, make_row, make_steps
+
+SCOPE = GraphScope("wsp_a", "live", "checkout")
+USUAL, OTHER, RARE = "1a 2b 3c", "4d 5e 6f", "7g 8h 9i"
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    """A database with one empty workflow."""
+    database = Database(f"sqlite:///{tmp_path / 'recorder.db'}")
+    database.migrate()
+    with database.transaction(write=True) as db:
+        add_workflow(db, SCOPE)
+    yield database
+    database.close()
+
+
+def add(database: Database, *words: str, **members: Any) -> list[SessionRow]:
+    """Take in sessions with these steps."""
+    rows = [make_row(SCOPE, **members) for _ in words]
+    indexer = GraphIndexer()
+    with database.transaction(write=True) as db:
+        steps = {row.id: make_steps(text) for row, text in zip(rows, words, strict=True)}
+        indexer.commit(db, indexer.prepare(db, rows, steps), rows)
+    return rows
+
+
+def ask(db: DbSession, **filters: Any) -> list[MemoryPath]:
+    """The paths of the workflow."""
+    place = {"workspace_id": SCOPE.workspace_id, "mode": SCOPE.mode, "workflow": SCOPE.workflow}
+    return list_paths(db, **{**place, **filters})
+
+
+def paths_of(database: Database, **filters: Any) -> list[MemoryPath]:
+    """The same in a transaction of its own."""
+    with database.transaction(write=False) as db:
+        return ask(db, **filters)
+
+
+def test_the_most_frequent_path_comes_first_with_its_figures(database: Database) -> None:
+    add(database, USUAL, USUAL, duration_ms=3_000)
+    add(database, USUAL, duration_ms=9_000, outcome="error")
+    add(database, OTHER, duration_ms=1_000, outcome="abandoned")
+    usual, other = paths_of(database)
+    assert (usual.session_count, usual.frequency, usual.median_duration_ms) == (3, 0.75, 3_000)
+    assert usual.outcomes.model_dump() == {"success": 2 / 3, "error": 1 / 3, "abandoned": 0}
+    assert (other.session_count, other.frequency, other.outcomes.abandoned) == (1, 0.25, 1)
+    assert len(usual.node_ids) == 3 and usual.graph_version == 3
+
+
+def test_equally_frequent_paths_come_by_id(database: Database) -> None:
+    add(database, USUAL, OTHER, RARE)
+    ids = [path.path_id for path in paths_of(database)]
+    assert ids == sorted(ids)
+
+
+def test_dropping_paths_changes_no_frequency(database: Database) -> None:
+    add(database, *[USUAL] * 6, *[OTHER] * 3, RARE)
+    assert [path.frequency for path in paths_of(database, min_frequency=0.3)] == [0.6, 0.3]
+    assert [path.frequency for path in paths_of(database, limit=1)] == [0.6]
+
+
+def test_the_median_of_an_even_number_is_the_mean_of_the_middle(database: Database) -> None:
+    for duration_ms in (100, 8_000, 201, 1_000):
+        add(database, USUAL, duration_ms=duration_ms)
+        add(database, OTHER, duration_ms=50)
+    assert {path.median_duration_ms for path in paths_of(database)} == {600, 50}
+
+
+def test_frequency_is_a_share_of_the_sessions_that_match_all_filters(database: Database) -> None:
+    for hour, outcome in ((0, "success"), (1, "error"), (2, "error"), (3, "success")):
+        add(database, USUAL, OTHER, started_at=START + timedelta(hours=hour), outcome=outcome)
+        add(database, USUAL, started_at=START + timedelta(hours=hour), outcome="error")
+    chosen = {"since": START + timedelta(hours=1), "until": START + timedelta(hours=3), "outcome": "error"}
+    assert [(path.session_count, path.frequency) for path in paths_of(database, **chosen)] == [
+        (4, 4 / 6),
+        (2, 2 / 6),
+    ]
+    assert paths_of(database, outcome="abandoned") == []
+    assert sum(path.session_count for path in paths_of(database, until=START + timedelta(hours=1))) == 3
+
+
+def test_sessions_without_events_have_a_path_without_nodes(database: Database) -> None:
+    add(database, "", "")
+    (path,) = paths_of(database)
+    assert (path.node_ids, path.session_count) == ([], 2)
+
+
+def test_an_unknown_workflow_is_not_found_and_a_new_one_is_empty(database: Database) -> None:
+    assert paths_of(database) == []
+    for place in ({"workflow": "other"}, {"mode": "test"}, {"workspace_id": "wsp_b"}):
+        with pytest.raises(NotFound):
+            paths_of(database, **place)
+
+
+def test_late_tags_and_deletions_show_at_once(database: Database) -> None:
+    rows = add(database, USUAL, USUAL, OTHER)
+    assert [path.session_count for path in paths_of(database)] == [2, 1]
+    with database.transaction(write=True) as db:
+        remove_session(db, rows[2])
+        replace_outcome(db, rows[0], "error")
+    (path,) = paths_of(database)
+    assert (path.session_count, path.frequency, path.outcomes.error, path.graph_version) == (2, 1, 0.5, 3)
+
+
+def test_what_is_kept_in_memory_equals_a_fresh_read(database: Database) -> None:
+    rng = random.Random(3)
+    rows: list[SessionRow] = []
+    for _ in range(15):
+        rows += add(database, *rng.choices([USUAL, OTHER, RARE, ""], k=3), duration_ms=rng.randrange(9_000))
+        with database.transaction(write=True) as db:
+            replace_outcome(db, rng.choice(rows), rng.choice(["error", "abandoned"]))
+            remove_session(db, rng.choice(rows))
+        kept = paths_of(database)
+        with database.transaction(write=True) as db:
+            # A write transaction reads past the cache.
+            assert kept == ask(db)
+
+
+def test_nothing_that_was_rolled_back_is_kept(database: Database) -> None:
+    rows = add(database, USUAL, OTHER)
+    with pytest.raises(RuntimeError), database.transaction(write=True) as db:
+        remove_session(db, rows[0])
+        assert len(ask(db)) == 1
+        raise RuntimeError
+    assert len(paths_of(database)) == 2
+
+
+def test_columns_in_use_stay_as_they_are(database: Database) -> None:
+    rows = add(database, USUAL, OTHER)
+    with database.transaction(write=False) as db:
+        before = read_columns(db, SCOPE, 1)
+    with database.transaction(write=True) as db:
+        remove_session(db, rows[0])
+    with database.transaction(write=False) as db:
+        head = read_head(db, SCOPE)
+        assert head is not None
+        after = read_columns(db, SCOPE, head.version)
+        assert isinstance(after, GraphColumns) and after is read_columns(db, SCOPE, head.version)
+    assert (before.removed > before.version).sum() == 2
+    assert (after.removed > after.version).sum() == 1
+
+
+def test_labels_say_what_the_nodes_of_a_path_are_called(database: Database) -> None:
+    add(database, USUAL, OTHER)
+    place = {"workspace_id": SCOPE.workspace_id, "mode": SCOPE.mode, "workflow": SCOPE.workflow}
+    with database.transaction(write=False) as db:
+        paths = [path.path_id for path in ask(db)]
+        labels = path_labels(db, **place, path_ids=[*paths, "pth_unknown"])
+    assert sorted(labels.values()) == [["Click a", "Click b", "Click c"], ["Click d", "Click e", "Click f"]]

@@ -1,0 +1,187 @@
+"""Which screen an event happened on. Spec §2.6, design §3 (state of an event)."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recorder.memory.states import NO_SCREEN, FrameScreen, Screen, bind_frames, describe_screen, event_screen
+from recorder.memory.tokens import normal_name, template_of, url_template
+
+
+def dom(*body: Any) -> dict[str, Any]:
+    """A snapshot with these elements in its body."""
+    return {"v": 1, "format": "nodes", "html": ["html", {}, ["body", {}, *body]]}
+
+
+def screen_of(snapshot: Any = None, **members: Any) -> Screen:
+    """The screen of a frame with only these members."""
+    return describe_screen(**{"dom": snapshot, "url": None, "title": None, "dhash": None, **members})
+
+
+def jaccard(one: Screen, other: Screen) -> float:
+    """Similarity of two screens."""
+    mine, theirs = set(one.features), set(other.features)
+    return len(mine & theirs) / len(mine | theirs)
+
+
+INVOICE = [
+    "div",
+    {"id": "invoice-1042", "class": "card open"},
+    ["h1", {}, "Invoice 1042"],
+    ["button", {}, "Pay"],
+]
+
+
+def test_text_and_numbers_do_not_change_a_state() -> None:
+    other = ["div", {"id": "invoice-7", "class": "open card"}, ["h1", {}, "Rechnung"], ["button", {}, "Send"]]
+    assert screen_of(dom(INVOICE)).state_key == screen_of(dom(other)).state_key
+    assert screen_of(dom(INVOICE)).state_tokens != screen_of(dom(other)).state_tokens
+
+
+def test_another_structure_is_another_state() -> None:
+    dialog = ["dialog", {}, ["button", {}, "Confirm"]]
+    plain, opened = screen_of(dom(INVOICE)), screen_of(dom(INVOICE, dialog))
+    assert plain.state_key != opened.state_key
+    assert 0 < jaccard(plain, opened) < 1
+
+
+def test_what_is_hidden_is_not_on_the_screen() -> None:
+    hidden = ["dialog", {"__h": True}, ["button", {}, "Confirm"]]
+    script = ["script", {}, "track()"]
+    assert screen_of(dom(INVOICE, hidden, script)) == screen_of(dom(INVOICE))
+
+
+def test_tokens_are_roles_and_normal_names_in_order() -> None:
+    fields = [
+        ["label", {"for": "due"}, "Due date"],
+        ["input", {"id": "due", "type": "text"}],
+        ["input", {"type": "submit", "aria-label": "Pay $ 12.50"}],
+        ["table", {}, ["tr", {}, ["th", {}, "Supplier"], ["td", {}, "Ada Lovelace"]]],
+        ["p", {}, "Sent 2026-05-01 at 09:30, ref 3f2a77d0c1"],
+    ]
+    assert screen_of(dom(*fields)).state_tokens == (
+        "button pay <money>",
+        "columnheader supplier",
+        "label due date",
+        "paragraph sent <time> at <time>, ref <hex>",
+        "textbox due date",
+    )
+
+
+@pytest.mark.parametrize(
+    "unreadable",
+    [
+        {},
+        {"format": "rrweb", "html": ["html"]},
+        {"format": "nodes"},
+        {"format": "nodes", "html": "<html>"},
+        {"format": "nodes", "html": []},
+        {"format": "nodes", "html": [[1, 2]]},
+        {"format": "nodes", "html": ["html", {}, [[3, 17]]]},
+        ["html"],
+        "html",
+    ],
+)
+def test_an_unreadable_snapshot_counts_as_none(unreadable: Any) -> None:
+    assert screen_of(unreadable, url="https://a.example/x") == screen_of(url="https://a.example/x")
+
+
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.text(max_size=8)
+        | st.sampled_from(["div", "p", "label"]),
+        lambda inner: (
+            st.lists(inner, max_size=4)
+            | st.dictionaries(
+                st.sampled_from(["id", "class", "for", "role", "__h", "type"]), inner, max_size=3
+            )
+        ),
+        max_leaves=30,
+    )
+)
+def test_no_snapshot_raises(anything: Any) -> None:
+    found = screen_of({"v": 1, "format": "nodes", "html": ["html", {}, anything]})
+    "\n".join(found.state_tokens).encode()
+    assert found == screen_of({"v": 1, "format": "nodes", "html": ["html", {}, anything]})
+
+
+def test_depth_is_no_matter() -> None:
+    node: list[Any] = ["b", {}, "deep"]
+    for _ in range(5_000):
+        node = ["label", {}, node]
+    assert screen_of(dom(node)).state_tokens == ("label", "label deep")
+
+
+def test_a_large_page_keeps_a_sample_of_its_features() -> None:
+    rows = [["i", {"class": "c" * (place // 26) + chr(97 + place % 26)}] for place in range(3_000)]
+    assert len(screen_of(dom(*rows)).features) == 1_024
+
+
+def test_without_snapshot_the_address_decides() -> None:
+    one = screen_of(url="https://erp.example/invoices/1042?page=2#top", title="Invoice 1042")
+    other = screen_of(url="https://erp.example/invoices/77?page=9", title="Invoice 77", dhash=5)
+    elsewhere = screen_of(url="https://erp.example/suppliers/77?page=9", title="Invoice 77")
+    assert one == other
+    assert one.state_key != elsewhere.state_key
+
+
+def test_without_address_the_picture_decides() -> None:
+    near, far = 0b10001_00001_00001, (1 << 40) - 1
+    assert screen_of(dhash=-1).state_key == screen_of(dhash=2**64 - 1).state_key
+    assert (
+        jaccard(screen_of(dhash=0), screen_of(dhash=near))
+        >= 0.6
+        > jaccard(screen_of(dhash=0), screen_of(dhash=far))
+    )
+
+
+def test_without_anything_there_is_no_state() -> None:
+    assert screen_of() == NO_SCREEN
+
+
+def test_the_clients_own_state_key_comes_first() -> None:
+    frame = screen_of(dom(INVOICE))
+    own = event_screen({"state_key": "cart", "url": "https://a.example"}, frame)
+    assert own == event_screen({"state_key": "cart"}, None)
+    assert own.state_key != frame.state_key
+    assert "cart" not in str(own)
+
+
+def test_then_the_frame_and_then_the_address() -> None:
+    frame, event = screen_of(dom(INVOICE)), {"url": "https://a.example/x", "title": "X"}
+    assert event_screen(event, frame) == frame
+    assert event_screen(event, NO_SCREEN) == event_screen(event, None) == screen_of(**event)
+
+
+def test_an_event_is_bound_to_the_frame_it_names_else_to_the_last_before_it() -> None:
+    frames = [FrameScreen(100, "frm_a", NO_SCREEN), FrameScreen(200, "frm_b", NO_SCREEN)]
+    events = [(50, None), (100, None), (199, None), (500, "frm_a"), (500, "frm_of_nobody")]
+    bound = bind_frames(events, [(frame.t_ms, frame.frame_id) for frame in frames])
+    assert bound == [None, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("url", "template"),
+    [
+        ("https://ada:secret@ERP.example:8443/Invoices/1042/", "erp.example:#/Invoices/#"),
+        ("https://a.example/s?q=ada&page=2&q=x", "a.example/s?page&q"),
+        ("https://a.example/#/users/6f9619ff-8b86-d011-b42d-00c04fc964ff?x=1", "a.example#/users/#"),
+        ("https://a.example/doc/01k8zq5h3v9x2m7c4n6b8p0r1s/edit#heading", "a.example/doc/#/edit"),
+        ("/orders/12", "/orders/#"),
+        ("data:text/html,<p>Ada</p>", "data:"),
+        ("about:blank", "about:"),
+    ],
+)
+def test_an_address_becomes_a_template(url: str, template: str) -> None:
+    assert url_template(url) == template
+
+
+def test_words_stay_and_what_varies_goes() -> None:
+    assert template_of("cafe-decade deadbeef01 2026-05-01T09:30:00Z v2") == "cafe-decade # # v#"
+    assert normal_name("  Total:\n€ 1.204,50  (3 of 12) ") == "total: <money> (<n> of <n>)"
+    assert normal_name("\ud800" * 3) == "???"

@@ -1,0 +1,160 @@
+"""A session as steps: what counts, what folds, what tells steps apart. Spec §2.6, contract §3."""
+
+from typing import Any
+
+import pytest
+
+from recorder.memory.states import FrameScreen, describe_screen
+from recorder.memory.steps import Step, session_steps
+from recorder.models.event_types import EVENT_TYPES, is_action, is_raw, step_type
+
+APPROVE = {"role": "button", "name": "Approve", "tag": "button"}
+USER = {"tag": "input", "attrs": {"id": "user"}}
+
+
+def event(t_ms: int, type: str = "click", **members: Any) -> dict[str, Any]:
+    """An event; its id follows from its time unless one is given."""
+    return {"id": f"evt_{t_ms:06d}", "t_ms": t_ms, "type": type, **members}
+
+
+def frame(t_ms: int, path: str) -> FrameScreen:
+    """A frame that shows an address."""
+    screen = describe_screen(dom=None, url=f"https://a.example/{path}", title=None, dhash=None)
+    return FrameScreen(t_ms, f"frm_{t_ms:06d}", screen)
+
+
+def steps_of(*events: dict[str, Any], frames: list[FrameScreen] | None = None) -> list[Step]:
+    """The steps of a session."""
+    return session_steps(events, frames or [])
+
+
+def target_of(target: dict[str, Any] | None, type: str = "click", **members: Any) -> str:
+    """The token of one event's target."""
+    return steps_of(event(0, type, target=target, **members))[0].target
+
+
+def test_steps_come_by_time_and_then_id() -> None:
+    late, early = event(5, "copy", id="evt_b"), event(5, "paste", id="evt_a")
+    steps = steps_of(event(9, "scroll"), late, early)
+    assert [(step.pos, step.action) for step in steps] == [(0, "paste"), (1, "copy"), (2, "scroll")]
+
+
+def test_noise_and_telemetry_are_no_steps() -> None:
+    noise = [
+        "pointer_move",
+        "pointer_down",
+        "pointer_up",
+        "key_up",
+        "log",
+        "request",
+        "screen_change",
+        "thought",
+    ]
+    steps = steps_of(*(event(t_ms, type) for t_ms, type in enumerate(noise)), event(50))
+    assert [step.action for step in steps] == ["click"]
+
+
+def test_key_strokes_on_one_element_are_one_step_on_the_screen_where_they_began() -> None:
+    keys = [event(t_ms, kind, target=USER) for t_ms in (10, 20, 30) for kind in ("key_down", "key_up")]
+    keys = [{**item, "id": f"evt_{place}"} for place, item in enumerate(keys)]
+    steps = steps_of(*keys, frames=[frame(0, "login"), frame(15, "suggestions")])
+    assert [(step.action, step.runs, step.t_in_ms, step.t_out_ms) for step in steps] == [("type", 3, 10, 30)]
+    assert steps[0].screen_key == frame(0, "login").screen.state_key
+
+
+def test_typing_breaks_where_the_element_changes() -> None:
+    password = {"tag": "input", "attrs": {"id": "password"}}
+    steps = steps_of(event(1, "key_down", target=USER), event(2, "key_down", target=password))
+    assert [step.target for step in steps] == ["textbox id=user", "textbox id=password"]
+
+
+def test_a_single_character_is_typed_and_a_named_key_or_hotkey_is_pressed() -> None:
+    inputs = [{"key": "a"}, {"key": "B", "modifiers": 8}, {"key": "Enter"}, {"key": "s", "modifiers": 2}]
+    steps = steps_of(*(event(t_ms, "press", input=given) for t_ms, given in enumerate(inputs)))
+    assert [(step.action, step.runs) for step in steps] == [
+        ("type", 2),
+        ("press:0:enter", 1),
+        ("press:2:s", 1),
+    ]
+
+
+def test_equal_steps_in_a_row_are_one() -> None:
+    steps = steps_of(event(1, target=APPROVE), event(2, target=APPROVE), event(3), event(4, target=APPROVE))
+    assert [(step.runs, step.t_in_ms, step.t_out_ms) for step in steps] == [(2, 1, 2), (1, 3, 3), (1, 4, 4)]
+    assert steps[0].micro_key == steps[2].micro_key
+    assert all(-(2**63) <= step.micro_key < 2**63 for step in steps)
+
+
+def test_the_same_act_on_another_screen_is_another_micro_state() -> None:
+    steps = steps_of(
+        event(5, target=APPROVE), event(25, target=APPROVE), frames=[frame(0, "a"), frame(20, "b")]
+    )
+    assert [step.frame_id for step in steps] == ["frm_000000", "frm_000020"]
+    assert steps[0].target == steps[1].target and steps[0].micro_key != steps[1].micro_key
+
+
+def test_a_navigation_that_the_action_announced_is_no_step() -> None:
+    goal = "https://a.example/invoices"
+    click = event(1, target=APPROVE, signals=[{"type": "navigation", "url": goal}])
+    steps = steps_of(click, event(2, "navigate", url=goal), event(3, "navigate", url=goal))
+    assert [step.action for step in steps] == ["click", "navigate"]
+    assert steps[1].t_in_ms == 3
+
+
+@pytest.mark.parametrize(
+    ("target", "token"),
+    [
+        ({"tag": "button", "attrs": {"data-testid": "pay-12", "id": "x"}}, "button test=pay-#"),
+        ({"tag": "button", "name": "Pay", "attrs": {"id": "pay"}}, "button id=pay"),
+        ({"tag": "button", "name": "Pay 12", "attrs": {"id": "b-3"}}, "button id=b-#~pay <n>"),
+        ({"tag": "a", "name": "Ada", "attrs": {"id": "c-3", "href": "/c/3"}}, "link id=c-# href=/c/#"),
+        ({"tag": "a", "name": "Ada", "attrs": {"href": "/people/3"}}, "link href=/people/#"),
+        ({"role": "link", "name": "Open invoices"}, "link ~open invoices"),
+        ({"tag": "td", "name": "Ada", "text": "Ada", "near": "Ada"}, "td"),
+        ({"role": "cell", "name": "Ada"}, "cell"),
+        ({"tag": "span", "name": "Ada", "attrs": {"class": "row-3 name"}}, "span class=name.row-#"),
+        ({"selectors": ["text/Ada", ["#app", "#row-3"]]}, "selector=#app >> #row-#"),
+        (None, ""),
+    ],
+)
+def test_a_target_is_told_by_what_the_program_wrote_and_quotes_nobody(
+    target: dict[str, Any] | None, token: str
+) -> None:
+    assert target_of(target) == token
+
+
+def test_other_events_are_told_by_their_name_or_address() -> None:
+    assert target_of(None, "tool_call", data={"name": "lookup_vendor"}) == "~lookup_vendor"
+    assert target_of(None, "navigate", url="https://a.example/x/1?q=ada") == "a.example/x/#?q"
+    assert target_of(None, "window_focus", app={"name": "excel", "window": "Ada.xlsx"}) == "~excel"
+
+
+@pytest.mark.parametrize(
+    ("item", "label"),
+    [
+        (event(0, target=APPROVE), "Click Approve"),
+        (event(0, "fill", target=USER), "Fill user"),
+        (event(0, "press", target=USER, input={"key": "Enter"}), "Press enter in user"),
+        (event(0, "press", input={"key": "Escape"}), "Press escape"),
+        (event(0, "click", target={"tag": "td", "text": "Ada"}), "Click td"),
+        (event(0, "navigate", url="https://a.example/invoices/12"), "Open a.example/invoices/#"),
+        (event(0, "invoice.approved"), "Invoice approved"),
+    ],
+)
+def test_labels_are_templates_that_people_can_read(item: dict[str, Any], label: str) -> None:
+    assert steps_of(item)[0].label == label
+
+
+def test_an_unknown_type_is_a_step_but_no_action() -> None:
+    assert step_type("invoice.approved") == "invoice.approved"
+    assert not is_action("invoice.approved") and not is_raw("invoice.approved")
+
+
+def test_actions_are_what_people_and_agents_do() -> None:
+    assert is_action("click") and is_action("tool_call")
+    assert not any(is_action(type) for type in ("assert", "llm_call", "key_down", "error"))
+    assert all(name.startswith(("pointer_", "key_")) for name in EVENT_TYPES if is_raw(name))
+
+
+def test_a_session_without_events_has_no_steps() -> None:
+    assert session_steps([], [frame(0, "a")]) == []

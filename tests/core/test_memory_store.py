@@ -1,0 +1,312 @@
+"""The graph in SQL: sealing adds, late tags and deletions move counters. Spec §4.2, contract §4."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from sqlmodel import Session as DbSession
+from sqlmodel import col, func, select, update
+
+from recorder import clock
+from recorder.memory.indexing import GraphIndexer
+from recorder.memory.nodes import GraphScope
+from recorder.memory.pauses import set_memory_graph
+from recorder.memory.store import load_graph, remove_session, replace_outcome
+from recorder.memory.versions import in_scope
+from recorder.models.memory import (
+    GraphEdgeRow,
+    GraphNodeRow,
+    GraphPauseRow,
+    GraphVariantRow,
+    GraphVersionRow,
+    SessionPathRow,
+)
+from recorder.models.outbox import SealCounterRow
+from recorder.models.session import SessionRow
+from recorder.storage.database import Database
+from tests.graphs import make_row, make_scope, make_steps
+
+USUAL, RETRIED, OTHER = "1a 2b 3c 4d", "1a 2b 3c 2b 3c 4d", "5e 6f"
+
+
+@pytest.fixture(scope="module")
+def database(database_url: str) -> Iterator[Database]:
+    """A database, once on each engine."""
+    database = Database(database_url)
+    database.migrate()
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def scope(database: Database) -> GraphScope:
+    """A workflow without sessions."""
+    with database.transaction(write=True) as db:
+        return make_scope(db)
+
+
+def index(
+    database: Database, indexer: GraphIndexer, rows: list[SessionRow], words: list[str]
+) -> dict[GraphScope, int]:
+    """Take sessions into their graphs, as sealing does."""
+    steps = {row.id: make_steps(text) for row, text in zip(rows, words, strict=True)}
+    with database.transaction(write=False) as db:
+        prepared = indexer.prepare(db, rows, steps)
+    with database.transaction(write=True) as db:
+        return indexer.commit(db, prepared, rows)
+
+
+def index_words(database: Database, scope: GraphScope, *words: str, **members: Any) -> list[SessionRow]:
+    """Take sessions with these steps into a graph."""
+    rows = [make_row(scope, **members) for _ in words]
+    index(database, GraphIndexer(), rows, list(words))
+    return rows
+
+
+def edges_of(database: Database, scope: GraphScope) -> Counter[tuple[Any, ...]]:
+    """All edge counters that are not zero: number and milliseconds."""
+    with database.transaction(write=False) as db:
+        rows = db.exec(select(GraphEdgeRow).where(*in_scope(GraphEdgeRow, scope)))
+        found = Counter[tuple[Any, ...]]()
+        for row in rows:
+            key = (row.day, row.from_node, row.to_node, row.outcome, row.actor_kind)
+            found[(*key, "n")], found[(*key, "ms")] = row.n, row.sum_ms
+    return _without_zeros(found)
+
+
+def _without_zeros(counter: Counter[tuple[Any, ...]]) -> Counter[tuple[Any, ...]]:
+    return Counter({key: number for key, number in counter.items() if number})
+
+
+def count(db: DbSession, table: Any, scope: GraphScope) -> int:
+    """How many rows of a table belong to a graph."""
+    return db.exec(select(func.count()).select_from(table).where(*in_scope(table, scope))).one()
+
+
+def active_paths(db: DbSession, scope: GraphScope) -> list[SessionPathRow]:
+    """The rows of the sessions that are counted now."""
+    where = (*in_scope(SessionPathRow, scope), col(SessionPathRow.removed_version).is_(None))
+    return list(db.exec(select(SessionPathRow).where(*where)))
+
+
+def test_a_loaded_graph_is_the_one_that_was_saved(database: Database, scope: GraphScope) -> None:
+    indexer = GraphIndexer()
+    index(database, indexer, [make_row(scope) for _ in range(4)], [USUAL, USUAL, RETRIED, ""])
+    index(database, indexer, [make_row(scope)], [OTHER])
+    with database.transaction(write=False) as db:
+        loaded = load_graph(db, scope)
+    kept = indexer._held[scope].graph
+    assert (loaded.nodes, loaded.paths) == (kept.nodes, kept.paths)
+    assert loaded.node_index.number_of == kept.node_index.number_of
+    assert {key: (one.nodes, one.path, one.sessions) for key, one in loaded.path_index.variants.items()} == {
+        key: (one.nodes, one.path, one.sessions) for key, one in kept.path_index.variants.items()
+    }
+
+
+def test_another_run_goes_on_where_the_last_one_ended(database: Database, scope: GraphScope) -> None:
+    first = index_words(database, scope, USUAL)
+    second = index_words(database, scope, RETRIED, USUAL)
+    with database.transaction(write=False) as db:
+        paths = {row.session_id: row.path_id for row in active_paths(db, scope)}
+        assert count(db, GraphNodeRow, scope) == 4
+    assert {paths[row.id] for row in (*first, *second)} == {paths[first[0].id]}
+
+
+def test_edges_hold_numbers_and_times_with_the_ways_in_and_out(database: Database, scope: GraphScope) -> None:
+    index_words(database, scope, "1a 2b", "1a 2b", duration_ms=5_000, outcome="error")
+    with database.transaction(write=False) as db:
+        nodes = load_graph(db, scope).node_index.number_of
+    a, b = (nodes[step.micro_key] for step in make_steps("1a 2b"))
+    rest = ("error", "human")
+    expected = Counter[tuple[Any, ...]]()
+    for source, goal, ms in ((-1, a, 1_000), (a, b, 1_000), (b, -2, 3_000)):
+        expected[("2026-05-01", source, goal, *rest, "n")] = 2
+        expected[("2026-05-01", source, goal, *rest, "ms")] = 2 * ms
+    assert edges_of(database, scope) == expected
+
+
+def test_a_late_tag_moves_the_session_to_its_new_outcome(database: Database, scope: GraphScope) -> None:
+    rows = index_words(database, scope, USUAL, RETRIED, "")
+    with database.transaction(write=True) as db:
+        assert replace_outcome(db, rows[1], "error") == 2
+        assert replace_outcome(db, rows[1], "error") is None
+        twin = make_scope(db)
+    twins = [make_row(twin, outcome=outcome) for outcome in ("success", "error", "success")]
+    index(database, GraphIndexer(), twins, [USUAL, RETRIED, ""])
+    assert edges_of(database, scope) == edges_of(database, twin)
+
+
+def test_a_pinned_reader_sees_the_session_as_it_was(database: Database, scope: GraphScope) -> None:
+    (row,) = index_words(database, scope, USUAL)
+    with database.transaction(write=True) as db:
+        replace_outcome(db, row, "error")
+        remove_session(db, row)
+        stored = db.exec(select(SessionPathRow).where(SessionPathRow.session_id == row.id))
+        seen = {(path.version, path.removed_version, path.outcome) for path in stored}
+    assert seen == {(1, 2, "success"), (2, 3, "error")}
+
+
+def test_a_removed_session_leaves_no_count(database: Database, scope: GraphScope) -> None:
+    index_words(database, scope, USUAL)
+    before = edges_of(database, scope)
+    (row,) = index_words(database, scope, OTHER)
+    with database.transaction(write=True) as db:
+        assert remove_session(db, row) == 3
+        assert remove_session(db, row) is None
+    assert edges_of(database, scope) == before
+    with database.transaction(write=False) as db:
+        assert load_graph(db, scope).path_index.sessions == 1
+
+
+def test_counters_equal_a_recount_after_any_changes(database: Database, scope: GraphScope) -> None:
+    rng = random.Random(7)
+    indexer = GraphIndexer()
+    rows: list[SessionRow] = []
+    for _ in range(12):
+        fresh = [make_row(scope, outcome=rng.choice(["success", "error"])) for _ in range(3)]
+        words = [" ".join(rng.choice(["1a", "2b", "3c"]) for _ in range(rng.randrange(5))) for _ in fresh]
+        index(database, indexer, fresh, words)
+        rows += fresh
+        with database.transaction(write=True) as db:
+            replace_outcome(db, rng.choice(rows), rng.choice(["success", "abandoned"]))
+            remove_session(db, rng.choice(rows))
+    with database.transaction(write=False) as db:
+        graph = load_graph(db, scope)
+        active = active_paths(db, scope)
+    recount = Counter[tuple[Any, ...]]()
+    for path in active:
+        nodes = graph.path_index.variants[path.variant_key].nodes
+        for edge, ms in zip(pairwise((-1, *nodes, -2)), path.edge_ms, strict=True):
+            key = ("2026-05-01", *edge, path.outcome, "human")
+            recount[(*key, "n")] += 1
+            recount[(*key, "ms")] += ms
+    assert edges_of(database, scope) == _without_zeros(recount)
+    kept = Counter({key: one.sessions for key, one in graph.path_index.variants.items() if one.sessions})
+    assert kept == Counter(path.variant_key for path in active)
+
+
+def test_versions_are_dense_and_the_kept_graph_catches_up_on_counters(
+    database: Database, scope: GraphScope
+) -> None:
+    indexer = GraphIndexer()
+    first = [make_row(scope, seal_seq=seq) for seq in (1, 2)]
+    index(database, indexer, first, [USUAL, USUAL])
+    later = make_row(scope, seal_seq=3)
+    with database.transaction(write=False) as db:
+        prepared = indexer.prepare(db, [later], {later.id: make_steps(OTHER)})
+    with database.transaction(write=True) as db:
+        remove_session(db, first[0])
+    with database.transaction(write=True) as db:
+        assert indexer.commit(db, prepared, [later]) == {scope: 3}
+        versions = db.exec(select(GraphVersionRow).where(*in_scope(GraphVersionRow, scope))).all()
+    assert [(row.version, row.parent, row.kind, row.up_to_seal_seq) for row in versions] == [
+        (1, 0, "sessions", 2),
+        (2, 1, "removal", 2),
+        (3, 2, "sessions", 3),
+    ]
+    assert indexer._held[scope].graph.path_index.sessions == 2
+
+
+def test_a_batch_that_was_rolled_back_never_was(database: Database, scope: GraphScope) -> None:
+    indexer = GraphIndexer()
+    index(database, indexer, [make_row(scope)], [USUAL])
+    lost = make_row(scope)
+    with database.transaction(write=False) as db:
+        prepared = indexer.prepare(db, [lost], {lost.id: make_steps(OTHER)})
+    with pytest.raises(RuntimeError), database.transaction(write=True) as db:
+        indexer.commit(db, prepared, [lost])
+        raise RuntimeError
+    assert index(database, indexer, [make_row(scope)], [USUAL]) == {scope: 2}
+    with database.transaction(write=False) as db:
+        assert (count(db, GraphNodeRow, scope), count(db, SessionPathRow, scope)) == (4, 2)
+
+
+def test_two_runs_that_take_turns_make_nothing_twice(database: Database, scope: GraphScope) -> None:
+    one, other = GraphIndexer(), GraphIndexer()
+    for indexer, words in ((one, USUAL), (other, OTHER), (one, OTHER), (other, RETRIED), (one, USUAL)):
+        index(database, indexer, [make_row(scope)], [words])
+    with database.transaction(write=False) as db:
+        assert count(db, GraphNodeRow, scope) == 6
+        variants = db.exec(select(GraphVariantRow.n).where(*in_scope(GraphVariantRow, scope)))
+        assert sorted(variants) == [1, 2, 2]
+
+
+def test_a_session_enters_once(database: Database, scope: GraphScope) -> None:
+    indexer, row = GraphIndexer(), make_row(scope)
+    assert index(database, indexer, [row], [USUAL]) == {scope: 1}
+    assert index(database, indexer, [row], [USUAL]) == {}
+    assert index(database, GraphIndexer(), [row, make_row(scope)], [USUAL, USUAL]) == {scope: 2}
+    with database.transaction(write=False) as db:
+        assert count(db, SessionPathRow, scope) == 2
+
+
+def test_a_session_deleted_while_it_was_prepared_leaves_nothing(
+    database: Database, scope: GraphScope
+) -> None:
+    indexer, rows = GraphIndexer(), [make_row(scope), make_row(scope)]
+    steps = {row.id: make_steps(words) for row, words in zip(rows, (USUAL, OTHER), strict=True)}
+    with database.transaction(write=False) as db:
+        prepared = indexer.prepare(db, rows, steps)
+    rows[1].deleted_at = clock.now()
+    with database.transaction(write=True) as db:
+        indexer.commit(db, prepared, rows)
+        assert [path.session_id for path in active_paths(db, scope)] == [rows[0].id]
+        assert count(db, GraphNodeRow, scope) == 4
+
+
+def test_replays_enter_no_graph(database: Database, scope: GraphScope) -> None:
+    assert index(database, GraphIndexer(), [make_row(scope, origin="replay")], [USUAL]) == {}
+
+
+def test_one_batch_may_hold_sessions_of_several_workflows(database: Database, scope: GraphScope) -> None:
+    with database.transaction(write=True) as db:
+        other = make_scope(db, mode="test")
+    versions = index(database, GraphIndexer(), [make_row(scope), make_row(other)], [USUAL, USUAL])
+    assert versions == {scope: 1, other: 1}
+
+
+def test_sessions_sealed_in_a_pause_enter_neither_then_nor_later(
+    database: Database, scope: GraphScope
+) -> None:
+    indexer = GraphIndexer()
+    with database.transaction(write=True) as db:
+        counter = SealCounterRow(workspace_id=scope.workspace_id, mode=scope.mode, seal_seq=0)
+        db.add(counter)
+    for seq, is_on in ((1, None), (2, False), (3, None), (4, True)):
+        with database.transaction(write=True) as db:
+            if is_on is not None:
+                set_memory_graph(db, scope, is_on)
+        index(database, indexer, [make_row(scope, seal_seq=seq)], [USUAL])
+        with database.transaction(write=True) as db:
+            db.connection().execute(
+                update(SealCounterRow)
+                .where(col(SealCounterRow.workspace_id) == scope.workspace_id)
+                .values(seal_seq=seq)
+            )
+    with database.transaction(write=False) as db:
+        pauses = db.exec(select(GraphPauseRow).where(*in_scope(GraphPauseRow, scope))).all()
+        assert [(pause.from_seq, pause.to_seq) for pause in pauses] == [(2, 3)]
+        versions = db.exec(select(GraphVersionRow.up_to_seal_seq).where(*in_scope(GraphVersionRow, scope)))
+        assert sorted(versions) == [1, 4]
+
+
+def test_a_graph_paused_or_resumed_after_preparing_is_judged_at_the_commit(
+    database: Database, scope: GraphScope
+) -> None:
+    indexer, row = GraphIndexer(), make_row(scope)
+    for is_on, expected in ((False, {}), (True, {scope: 1})):
+        with database.transaction(write=False) as db:
+            prepared = indexer.prepare(db, [row], {row.id: make_steps(USUAL)})
+        with database.transaction(write=True) as db:
+            set_memory_graph(db, scope, is_on)
+            assert indexer.commit(db, prepared, [row]) == expected
+
+
+def test_a_pause_in_which_nothing_was_sealed_leaves_no_trace(database: Database, scope: GraphScope) -> None:
+    with database.transaction(write=True) as db:
+        for is_on in (False, True, False, False, True):
+            set_memory_graph(db, scope, is_on)
+        assert count(db, GraphPauseRow, scope) == 0

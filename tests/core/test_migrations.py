@@ -1,0 +1,142 @@
+"""The schema: one tree of migrations that gives what the models say, on both engines. Design §4."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, create_engine, inspect, text
+from sqlmodel import SQLModel
+
+import recorder.models  # noqa: F401  (registers every table)
+from recorder.errors import Unavailable
+from recorder.storage.database import Database
+from tests.databases import create_database
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Address of a database that holds nothing."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'recorder.db'}"
+    return create_database(request.getfixturevalue("postgres"))
+
+
+def connect(url: str) -> Iterator[Connection]:
+    """A bare connection, without anything of ours."""
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.connect() as connection:
+        yield connection
+    engine.dispose()
+
+
+def migrate(url: str) -> None:
+    """Bring a database up to date, as a starting process does."""
+    database = Database(url)
+    database.migrate()
+    database.close()
+
+
+def test_migrations_give_what_the_models_say(empty_url: str) -> None:
+    migrate(empty_url)
+    for connection in connect(empty_url):
+        context = MigrationContext.configure(
+            connection, opts={"compare_type": True, "compare_server_default": True, "render_as_batch": True}
+        )
+        assert compare_metadata(context, SQLModel.metadata) == []
+
+
+def test_partial_indexes_are_partial_on_both_engines(empty_url: str) -> None:
+    migrate(empty_url)
+    declared = {
+        index.name
+        for table in SQLModel.metadata.tables.values()
+        for index in table.indexes
+        if index.dialect_options["sqlite"]["where"] is not None
+    }
+    for connection in connect(empty_url):
+        inspector = inspect(connection)
+        found: set[Any] = {
+            index["name"]
+            for table in inspector.get_table_names()
+            for index in inspector.get_indexes(table)
+            if any(name.endswith("_where") for name in index.get("dialect_options", {}))
+        }
+    assert {"ix_sessions_to_seal", "ix_outbox_pending", "ix_seal_batches_open"} <= declared == found
+
+
+def test_migrating_again_changes_nothing(empty_url: str) -> None:
+    migrate(empty_url)
+    migrate(empty_url)
+    for connection in connect(empty_url):
+        assert len(connection.execute(text("SELECT version_num FROM alembic_version")).all()) == 1
+
+
+def test_processes_that_start_at_once_all_find_the_schema(empty_url: str) -> None:
+    program = (
+        "import sys; from recorder.storage.database import Database\n"
+        f"database = Database({empty_url!r})\n"
+        "print('ready', flush=True); sys.stdin.read(1)\n"
+        "database.migrate()\n"
+    )
+    pipe = subprocess.PIPE
+    starting = [
+        subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, text=True)
+        for _ in range(3)
+    ]
+    for process in starting:
+        assert process.stdout and process.stdout.readline() == "ready\n"
+    for process in starting:
+        assert process.stdin
+        process.stdin.write("x")
+        process.stdin.flush()
+    for process in starting:
+        process.communicate()
+    assert [process.returncode for process in starting] == [0, 0, 0]
+
+
+def test_a_transaction_that_raises_leaves_nothing(empty_url: str) -> None:
+    database = Database(empty_url)
+    database.migrate()
+    insert = text("INSERT INTO leases (name, owner, fence, expires_ms) VALUES ('a', 'b', 1, 1)")
+    with pytest.raises(ZeroDivisionError), database.transaction(write=True) as db:
+        db.connection().execute(insert)
+        raise ZeroDivisionError
+    with database.transaction(write=False) as db:
+        assert db.connection().execute(text("SELECT count(*) FROM leases")).scalar_one() == 0
+    database.close()
+
+
+def test_a_read_sees_one_state_from_its_first_look_on(empty_url: str) -> None:
+    database = Database(empty_url)
+    database.migrate()
+    count = text("SELECT count(*) FROM leases")
+    with database.transaction(write=False) as reading:
+        assert reading.connection().execute(count).scalar_one() == 0
+        with database.transaction(write=True) as db:
+            db.connection().execute(text("INSERT INTO leases VALUES ('a', 'b', 1, 1)"))
+        assert reading.connection().execute(count).scalar_one() == 0
+    database.close()
+
+
+def test_an_acknowledged_commit_of_sqlite_was_synced(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'recorder.db'}")
+    with database.transaction(write=False) as db:
+        told = {
+            name: db.connection().execute(text(f"PRAGMA {name}")).scalar_one()
+            for name in ("journal_mode", "synchronous", "secure_delete")
+        }
+    assert told == {"journal_mode": "wal", "synchronous": 2, "secure_delete": 1}
+    database.close()
+
+
+@pytest.mark.parametrize("url", ["sqlite:////nowhere/recorder.db", "postgresql://recorder@127.0.0.1:9/none"])
+def test_a_database_that_is_away_is_unavailable(url: str) -> None:
+    database = Database(url)
+    with pytest.raises(Unavailable):
+        database.ping()
+    database.close()

@@ -1,0 +1,297 @@
+"""What sealing leaves: rows in order, facts, numbers of a lane, and what the sweep takes away. Design §3."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from sqlmodel import func, select
+
+from recorder import clock
+from recorder.models.event import BatchKeyRow, EventBatchRow, EventKeyRow
+from recorder.models.frame import FrameRow
+from recorder.models.outbox import SealBatchRow
+from recorder.recording.sessions import stop_session
+from recorder.rowset import EventKey, events_digest
+from recorder.runtime import Runtime
+from recorder.sealing import SealedBatch, Sealer, has_work, is_sealing, lane
+from tests.factories import picture
+from tests.recorded import (
+    WORKSPACE,
+    Desk,
+    assert_sealed_exactly_once,
+    execute,
+    open_desk,
+    outbox_types,
+    png_item,
+    session_row,
+)
+from tests.sealed import make_settings
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> Iterator[Runtime]:
+    """A deployment of its own."""
+    opened = Runtime.open(make_settings(tmp_path))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def desk(runtime: Runtime) -> Iterator[Desk]:
+    """Records sessions in it."""
+    with open_desk(runtime) as opened:
+        yield opened
+
+
+@pytest.fixture
+def sealer(runtime: Runtime) -> Iterator[Sealer]:
+    """A run that holds the lease."""
+    run = Sealer(runtime, owner="run")
+    assert run.take()
+    yield run
+    run.release()
+
+
+def seal_all(sealer: Sealer) -> list[SealedBatch]:
+    """Seal until nothing waits."""
+    batches = []
+    while (batch := sealer.seal_batch()) is not None:
+        batches.append(batch)
+    return batches
+
+
+def lake_rows(runtime: Runtime, kind: Any, session_id: str, mode: str = "live") -> pl.DataFrame:
+    """A session's rows, found the way readers find them."""
+    row = session_row(runtime, session_id)
+    return runtime.lake.read_session(
+        kind, WORKSPACE, mode, workflow=row.workflow, date=row.lake_date or "", session_id=session_id
+    )
+
+
+def hot_rows(runtime: Runtime) -> dict[str, int]:
+    """How many rows of sessions' contents lie in SQL."""
+    tables = (EventBatchRow, EventKeyRow, FrameRow, BatchKeyRow)
+    with runtime.database.transaction(write=False) as db:
+        return {table.__name__: db.exec(select(func.count()).select_from(table)).one() for table in tables}
+
+
+def test_sealing_says_what_it_did(runtime: Runtime, desk: Desk, sealer: Sealer) -> None:
+    ids = [desk.record(frames=[png_item(0, picture(1))]), desk.record(workflow="ship")]
+    with runtime.database.transaction(write=False) as db:
+        assert has_work(db) and is_sealing(db)
+    (batch,) = seal_all(sealer)
+    assert (batch.sessions, batch.events, batch.frames) == (2, 4, 1)
+    assert (batch.workspace_id, batch.mode, batch.workflows) == (WORKSPACE, "live", ["checkout", "ship"])
+    assert len(batch.lags_s) == 2 and 0 <= min(batch.lags_s) <= max(batch.lags_s) < 60
+    assert_sealed_exactly_once(runtime, ids)
+    with runtime.database.transaction(write=False) as db:
+        assert not has_work(db)
+
+
+def test_events_are_numbered_in_their_total_order(runtime: Runtime, desk: Desk, sealer: Sealer) -> None:
+    session_id = desk.record(events=[], is_stopped=False)
+    desk.add_events(session_id, {"t_ms": 5, "type": "click", "id": "evt_b"}, {"t_ms": 9, "type": "log"})
+    desk.add_events(session_id, {"t_ms": 5, "type": "fill", "id": "evt_B"}, {"t_ms": 0, "type": "click"})
+    stop(desk, session_id)
+    seal_all(sealer)
+    rows = lake_rows(runtime, "events", session_id)
+    assert rows["seq"].to_list() == [0, 1, 2, 3]
+    assert rows["event_id"].to_list()[1:3] == ["evt_B", "evt_b"]
+    assert rows["is_action"].to_list() == [True, True, True, False]
+    assert rows["ts"].to_list() == [
+        (session_row(runtime, session_id).started_at or clock.now()) + timedelta(milliseconds=t_ms)
+        for t_ms in (0, 5, 5, 9)
+    ]
+
+
+def test_the_digest_of_a_session_is_that_of_its_rows(runtime: Runtime, desk: Desk, sealer: Sealer) -> None:
+    events: list[dict[str, Any]] = [
+        {"t_ms": 3, "type": "fill", "input": {"value": "é"}},
+        {"t_ms": 1, "type": "log", "data": {"b": 1, "a": 2}},
+    ]
+    session_id = desk.record(events=events)
+    seal_all(sealer)
+    rows = lake_rows(runtime, "events", session_id)
+    keys = [
+        EventKey(row["event_id"], row["t_ms"], us(row["ts"]), row["type"], row["frame_id"], row["payload"])
+        for row in rows.iter_rows(named=True)
+    ]
+    (told,) = lake_rows(runtime, "sessions", session_id).iter_rows(named=True)
+    assert told["rows_sha256"] == events_digest(keys)
+    assert (told["event_count"], told["action_count"], told["frame_count"]) == (2, 1, 0)
+
+
+def us(moment: Any) -> int:
+    """Microseconds since 1970."""
+    microseconds: int = (moment - clock.from_ms(0)) // timedelta(microseconds=1)
+    return microseconds
+
+
+def test_events_are_bound_to_frames(runtime: Runtime, desk: Desk, sealer: Sealer) -> None:
+    session_id = desk.record(
+        events=[
+            {"t_ms": 0, "type": "click"},
+            {"t_ms": 10, "type": "click"},
+            {"t_ms": 15, "type": "log"},
+            {"t_ms": 20, "type": "click", "frame_id": "frm_a"},
+            {"t_ms": 99, "type": "log", "frame_id": "frm_gone"},
+        ],
+        frames=[png_item(10, picture(1), id="frm_a"), png_item(20, picture(2), id="frm_b")],
+    )
+    seal_all(sealer)
+    assert lake_rows(runtime, "events", session_id)["frame_seq"].to_list() == [None, 0, 0, 0, 1]
+    frames = lake_rows(runtime, "frames", session_id)
+    assert frames["n_events"].to_list() == [3, 1]
+    assert frames["has_action"].to_list() == [True, False]
+
+
+def test_keyframes_are_where_the_screen_changed(runtime: Runtime, desk: Desk, sealer: Sealer) -> None:
+    same = picture(1)
+    page: dict[str, Any] = {"v": 1, "format": "nodes", "html": ["html", {}, ["body", {}, ["main", {}, "a"]]]}
+    other: dict[str, Any] = {"v": 1, "format": "nodes", "html": ["html", {}, ["body", {}, ["form", {}, "a"]]]}
+    frames = [
+        png_item(0, same, dom=page),
+        png_item(1, same, dom=page),
+        png_item(2, same, dom=page, keyframe=True),
+        png_item(3, same, dom=other),
+        png_item(4, same, dom=other, keyframe=False),
+    ]
+    session_id = desk.record(frames=frames)
+    seal_all(sealer)
+    rows = lake_rows(runtime, "frames", session_id)
+    assert rows["is_keyframe"].to_list() == [True, False, True, True, False]
+    keys = rows["state_key"].to_list()
+    assert keys[0] == keys[1] == keys[2] != keys[3] == keys[4]
+    assert rows["dhash"].n_unique() == 1
+
+
+def test_the_oldest_stop_is_sealed_first_and_lanes_number_apart(runtime: Runtime, sealer: Sealer) -> None:
+    ids: dict[str, list[str]] = {"live": [], "test": []}
+    for mode in ("live", "test", "live"):
+        with open_desk(runtime, mode=mode) as desk:
+            ids[mode].append(desk.record())
+    batches = seal_all(sealer)
+    assert [(batch.mode, batch.sessions) for batch in batches] == [("live", 2), ("test", 1)]
+    assert [session_row(runtime, session_id).seal_seq for session_id in ids["live"]] == [1, 2]
+    assert [session_row(runtime, session_id).seal_seq for session_id in ids["test"]] == [1]
+    assert lake_rows(runtime, "sessions", ids["test"][0], "test")["session_id"].to_list() == ids["test"]
+
+
+@pytest.mark.parametrize(
+    ("cap", "value"), [("_BATCH_SESSIONS", 2), ("_BATCH_EVENTS", 4), ("_BATCH_FRAMES", 2)]
+)
+def test_batches_stay_small_and_numbers_rise(
+    runtime: Runtime, desk: Desk, sealer: Sealer, monkeypatch: pytest.MonkeyPatch, cap: str, value: int
+) -> None:
+    monkeypatch.setattr(lane, cap, value)
+    ids = [desk.record(frames=[png_item(0, picture(n))]) for n in range(5)]
+    assert [batch.sessions for batch in seal_all(sealer)] == [2, 2, 1]
+    with runtime.database.transaction(write=False) as db:
+        batches = db.exec(select(SealBatchRow).order_by(SealBatchRow.number)).all()
+    assert [(batch.number, batch.first_seal_seq, batch.is_done) for batch in batches] == [
+        (1, 1, True), (2, 3, True), (3, 5, True),
+    ]  # fmt: skip
+    assert [session_row(runtime, session_id).seal_seq for session_id in ids] == [1, 2, 3, 4, 5]
+    assert_sealed_exactly_once(runtime, ids)
+
+
+def test_one_session_over_every_cap_is_sealed_alone(
+    runtime: Runtime, desk: Desk, sealer: Sealer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane, "_BATCH_EVENTS", 1)
+    ids = [desk.record(), desk.record()]
+    assert [batch.sessions for batch in seal_all(sealer)] == [1, 1]
+    assert_sealed_exactly_once(runtime, ids)
+
+
+def test_a_session_without_contents_is_sealed(runtime: Runtime, desk: Desk, sealer: Sealer) -> None:
+    session_id = desk.record(events=[])
+    seal_all(sealer)
+    assert_sealed_exactly_once(runtime, [session_id])
+
+
+def test_an_import_is_sealed_under_its_own_times(runtime: Runtime, desk: Desk, sealer: Sealer) -> None:
+    started = "2024-02-29T10:00:00Z"
+    session_id = desk.record(events=[{"t_ms": 90_000, "type": "click"}], started_at=started)
+    (batch,) = seal_all(sealer)
+    row = session_row(runtime, session_id)
+    assert row.duration_ms == 90_000
+    # The lag counts from our own clock, not from the recording's end in 2024.
+    assert len(batch.lags_s) == 1 and 0 <= batch.lags_s[0] < 60
+    assert row.lake_date == clock.now().strftime("%Y-%m-%d")
+    (event,) = lake_rows(runtime, "events", session_id).iter_rows(named=True)
+    assert clock.to_iso(event["ts"]) == "2024-02-29T10:01:30.000Z"
+
+
+@pytest.mark.parametrize("started", ["0001-01-01T00:00:00Z", "2026-01-01T00:00:00Z"])
+def test_the_latest_moment_a_client_may_name_is_sealed(
+    runtime: Runtime, desk: Desk, sealer: Sealer, started: str
+) -> None:
+    session_id = desk.record(
+        events=[{"t_ms": 10**12, "type": "click"}], frames=[png_item(10**12, picture())], started_at=started
+    )
+    seal_all(sealer)
+    assert_sealed_exactly_once(runtime, [session_id])
+
+
+def test_an_error_is_told_once_and_before_the_seal(runtime: Runtime, desk: Desk, sealer: Sealer) -> None:
+    session_id = desk.record(events=[{"t_ms": 1, "type": "error"}], tags=["seen"])
+    seal_all(sealer)
+    assert outbox_types(runtime, session_id) == [
+        f"session.{type}" for type in ("created", "started", "tagged", "stopped", "error", "sealed")
+    ]
+
+
+def make_old(runtime: Runtime, session_id: str, *, minutes: int) -> None:
+    """Let a session have been sealed so long ago."""
+    sealed_at = (clock.now() - timedelta(minutes=minutes)).strftime("%Y-%m-%d %H:%M:%S.%f")
+    execute(runtime, "UPDATE sessions SET sealed_at = :at WHERE id = :id", at=sealed_at, id=session_id)
+
+
+def test_the_sweep_takes_hot_rows_after_30_minutes(runtime: Runtime, desk: Desk, sealer: Sealer) -> None:
+    named = {"t_ms": 1, "type": "click", "id": "evt_a"}
+    old, young = (desk.record(events=[named], frames=[png_item(1, picture(n))]) for n in range(2))
+    waiting = desk.record(events=[named], is_stopped=False)
+    seal_all(sealer)
+    make_old(runtime, old, minutes=31)
+    make_old(runtime, young, minutes=29)
+    assert sealer.maintain().swept_sessions == 1
+    assert [session_row(runtime, one).is_hot for one in (old, young, waiting)] == [False, True, True]
+    assert hot_rows(runtime) == {"EventBatchRow": 2, "EventKeyRow": 2, "FrameRow": 1, "BatchKeyRow": 0}
+    assert sealer.maintain().swept_sessions == 0
+
+
+def test_the_sweep_takes_as_many_as_are_due(runtime: Runtime, desk: Desk, sealer: Sealer) -> None:
+    ids = [desk.record() for _ in range(25)]
+    seal_all(sealer)
+    for session_id in ids:
+        make_old(runtime, session_id, minutes=31)
+    with runtime.database.transaction(write=False) as db:
+        assert has_work(db)
+    assert sealer.maintain().swept_sessions == 25
+    assert hot_rows(runtime)["EventBatchRow"] == 0
+
+
+def test_batch_keys_are_forgotten_after_a_day(runtime: Runtime, desk: Desk, sealer: Sealer) -> None:
+    session_id = desk.record()
+    for hours, key in ((23, "young"), (25, "old")):
+        received = clock.to_ms(clock.now() - timedelta(hours=hours))
+        execute(
+            runtime,
+            "INSERT INTO batch_keys VALUES (:id, 'events', :key, x'00', x'00', :at)",
+            id=session_id,
+            key=key,
+            at=received,
+        )
+    assert sealer.maintain().dropped_batch_keys == 1
+    with runtime.database.transaction(write=False) as db:
+        assert [row.batch_key for row in db.exec(select(BatchKeyRow))] == ["young"]
+
+
+def stop(desk: Desk, session_id: str) -> None:
+    """Stop a session that was recorded by hand."""
+    with desk.runtime.database.transaction(write=True) as db:
+        stop_session(db, desk.caller.workspace_id, desk.caller.mode, session_id)

@@ -1,0 +1,72 @@
+"""Settings: one data folder by default, a secret that is made once. Contract §9."""
+
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from recorder.settings import Settings
+
+
+def test_everything_lies_below_the_data_folder(tmp_path: Path) -> None:
+    settings = Settings.from_env({}, data_dir=tmp_path / "data")
+    root = str(tmp_path / "data")
+    assert settings.database_url == f"sqlite:///{root}/recorder.db"
+    assert all(url.startswith(root) for url in (settings.blob_url, settings.lake_url, settings.export_url))
+    assert settings.local_export_root is None
+
+
+def test_the_environment_overrules_the_defaults(tmp_path: Path) -> None:
+    chosen = {
+        "RECORDER_DATA_DIR": str(tmp_path),
+        "RECORDER_DATABASE_URL": "postgresql://a/b",
+        "RECORDER_BLOB_URL": "s3://blobs",
+        "RECORDER_LAKE_URL": "s3://lake",
+        "RECORDER_EXPORT_URL": "s3://exports",
+        "RECORDER_LOCAL_EXPORT_ROOT": str(tmp_path / "out"),
+        "RECORDER_REGION": "eu",
+        "RECORDER_PUBLIC_URL": "https://recorder.example/",
+        "RECORDER_SECRET": "s3cret",
+    }
+    settings = Settings.from_env(chosen)
+    assert (settings.secret, settings.public_url) == (b"s3cret", "https://recorder.example")
+    kept = {name: value for name, value in chosen.items() if name != "RECORDER_SECRET"}
+    assert settings.as_env() == {**kept, "RECORDER_PUBLIC_URL": "https://recorder.example"}
+    assert not (tmp_path / "secret").exists()
+
+
+def test_a_child_gets_the_same_settings(tmp_path: Path) -> None:
+    settings = Settings.from_env({"RECORDER_REGION": "apac"}, data_dir=tmp_path)
+    assert Settings.from_env(settings.as_env()) == settings
+
+
+def test_the_secret_is_made_once_and_never_shown(tmp_path: Path) -> None:
+    first = Settings.from_env({}, data_dir=tmp_path)
+    assert len(first.secret) == 64 and first.secret.decode() not in repr(first)
+    assert Settings.from_env({}, data_dir=tmp_path).secret == first.secret
+    assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("attempt", range(2))
+def test_processes_that_start_at_once_share_one_secret(tmp_path: Path, attempt: int) -> None:
+    program = (
+        "import sys, pathlib; from recorder.settings import Settings\n"
+        "print('ready', flush=True); sys.stdin.read(1)\n"
+        f"print(Settings.from_env({{}}, data_dir=pathlib.Path({str(tmp_path)!r})).secret.decode())"
+    )
+    pipe = subprocess.PIPE
+    starting = [
+        subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, text=True)
+        for _ in range(6)
+    ]
+    for process in starting:
+        assert process.stdout and process.stdout.readline() == "ready\n"
+    for process in starting:
+        assert process.stdin
+        process.stdin.write("x")
+        process.stdin.flush()
+    secrets = {process.communicate()[0] for process in starting}
+    assert len(secrets) == 1 and len(secrets.pop().strip()) == 64
+    assert [path.name for path in tmp_path.iterdir()] == ["secret"]

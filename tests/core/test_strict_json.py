@@ -1,0 +1,79 @@
+"""The strict reader by itself: agreement with the standard one, levels, time. Contract §1 (JSON in)."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recorder import strict_json
+from recorder.errors import InvalidJson, RecorderError, ValidationFailed
+
+_TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+_SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+)
+_VALUES = st.recursive(
+    _SCALARS | _TEXT, lambda inner: st.lists(inner) | st.dictionaries(_TEXT, inner), max_leaves=200
+)  # fmt: skip
+
+
+@given(_VALUES, st.booleans(), st.sampled_from([None, 2]))
+def test_what_json_writes_is_read_back(value: Any, is_ascii: bool, indent: int | None) -> None:
+    body = json.dumps(value, ensure_ascii=is_ascii, indent=indent).encode()
+    assert strict_json.parse(body) == value
+
+
+@given(st.binary(max_size=60) | st.text(alphabet='[]{}",:\\u0D8 1eE.-n', max_size=60).map(str.encode))
+def test_any_bytes_give_a_value_or_an_error_of_ours(body: bytes) -> None:
+    try:
+        value = strict_json.parse(body)
+    except RecorderError:
+        return
+    assert json.loads(body) == value
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":', '[{"":'], ids=["arrays", "objects", "both"])
+def test_64_levels_are_read_and_65_are_not(opening: str) -> None:
+    closing = opening.replace("[", "]").replace('{"a":', "}").replace('{"":', "}")[::-1]
+    levels = len(closing)
+    fits = 64 // levels
+    assert strict_json.parse((opening * fits + "1" + closing * fits).encode())
+    rest = "[" * (65 - fits * levels)
+    with pytest.raises(InvalidJson) as refusal:
+        strict_json.parse((opening * fits + rest + "1" + "]" * len(rest) + closing * fits).encode())
+    assert refusal.value.item == "json_too_deep"
+
+
+def test_many_siblings_are_not_deep() -> None:
+    assert len(strict_json.parse(b"[" + b",".join([b'{"a":[[1]]}'] * 5_000) + b"]")) == 5_000
+
+
+HOSTILE = {
+    "escaped quotes": b"[" * 70 + rb"\"" * 500_000,
+    "openings": b"[" * 1_000_000,
+    "pairs": b"[]" * 500_000,
+    "quotes": b'"' * 1_000_001,
+    "backslashes": b"[" * 70 + b'"' + b"\\" * 1_000_001,
+    "hill and wall": b"[" * 64 + b"]" * 64 + b"[" * 1_000_000,
+    "brackets in strings": b"{}" * 64 + b'"[' * 500_000,
+}
+
+
+@pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_megabyte_costs_no_time(body: bytes) -> None:
+    began = time.perf_counter()
+    with pytest.raises(InvalidJson):
+        strict_json.parse(body)
+    assert time.perf_counter() - began < 2
+
+
+def test_the_place_of_a_bad_string_is_told() -> None:
+    with pytest.raises(ValidationFailed) as refusal:
+        strict_json.parse(rb'{"a/b":[0,{"c~d":"x\u0000"}]}')
+    assert [problem.pointer for problem in refusal.value.problems] == ["/a~1b/1/c~0d"]

@@ -1,0 +1,108 @@
+"""The whole service with the real Dagster daemon: what stops gets sealed, and is seen in Dagster's pages."""
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from recorder.access.keys import create_workspace
+from recorder.runtime import Runtime
+from recorder.settings import Settings
+from recorder.supervisor import Service, running
+from recorder.supervisor.commands import claim_port
+from tests.processes import processes_of, start_up
+
+RUNS = "{ runsOrError { ... on Runs { results { jobName status } } } }"
+MATERIALIZED = (
+    '{ assetOrError(assetKey: {path: ["sealed_sessions"]}) { ... on Asset { assetMaterializations(limit: 1) '
+    "{ metadataEntries { label ... on IntMetadataEntry { intValue } } } } } }"
+)
+
+
+def make_key(settings: Settings) -> str:
+    """The key of a fresh workspace."""
+    runtime = Runtime.open(settings)
+    with runtime.database.transaction(write=True) as db:
+        made = create_workspace(db, "daemon", region="us", secret=settings.secret)
+    runtime.close()
+    return made.key
+
+
+def make_client(url: str, key: str) -> httpx.Client:
+    """A client of the API that sends this key."""
+    return httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"})
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, httpx.Client]]:
+    """API and Dagster on a folder of their own, and a client of the API."""
+    settings = Settings.from_env(data_dir=tmp_path_factory.mktemp("deployment"))
+    key = make_key(settings)
+    with running(settings, dagster=True) as service, make_client(service.base_url, key) as client:
+        yield service, client
+
+
+def record(client: httpx.Client) -> str:
+    """Record and stop a session of three events; returns its id."""
+    session_id: str = client.post("/v1/sessions", json={"workflow": "checkout", "start": True}).json()["id"]
+    events = [{"t_ms": t_ms, "type": "click"} for t_ms in (0, 400, 900)]
+    assert client.post(f"/v1/sessions/{session_id}/events", json={"events": events}).status_code == 202
+    assert client.post(f"/v1/sessions/{session_id}/stop").json()["status"] == "stopped"
+    return session_id
+
+
+def seconds_until_sealed(client: httpx.Client, session_id: str, *, patience_s: float = 60) -> float:
+    """How long a session took, as its client sees it."""
+    began = time.monotonic()
+    while time.monotonic() - began < patience_s:
+        if client.get(f"/v1/sessions/{session_id}").json()["status"] == "sealed":
+            return time.monotonic() - began
+        time.sleep(0.02)
+    raise TimeoutError(session_id)
+
+
+def ask_dagster(service: Service, query: str) -> dict[str, Any]:
+    """The answer of Dagster's own interface."""
+    answer: dict[str, Any] = httpx.post(f"{service.dagster_url}/graphql", json={"query": query}).json()
+    return answer["data"]  # type: ignore[no-any-return]
+
+
+def test_the_first_stopped_session_wakes_dagster(service: tuple[Service, httpx.Client]) -> None:
+    _, client = service
+    # The goal is ten seconds; a machine that runs other tests beside gets more.
+    assert seconds_until_sealed(client, record(client)) < 30
+
+
+def test_sessions_that_follow_are_sealed_at_once(service: tuple[Service, httpx.Client]) -> None:
+    _, client = service
+    lags = sorted(seconds_until_sealed(client, record(client)) for _ in range(9))
+    assert lags[4] < 2
+
+
+def test_one_run_sealed_them_all_and_says_so(service: tuple[Service, httpx.Client]) -> None:
+    deployment, _ = service
+    runs = ask_dagster(deployment, RUNS)["runsOrError"]["results"]
+    assert runs == [{"jobName": "seal_stopped_sessions", "status": "STARTED"}]
+    (report,) = ask_dagster(deployment, MATERIALIZED)["assetOrError"]["assetMaterializations"]
+    assert {entry["label"]: entry.get("intValue") for entry in report["metadataEntries"]}["sessions"] >= 1
+
+
+def test_a_stop_ends_the_run_at_work_and_leaves_nothing(tmp_path: Path) -> None:
+    settings = Settings.from_env(data_dir=tmp_path / "data")
+    key = make_key(settings)
+    port = claim_port("127.0.0.1", 0, option="--port")
+    pages = claim_port("127.0.0.1", 0, option="--dagster-port")
+    ports = ["--port", str(port), "--dagster-port", str(pages)]
+    with start_up(settings.data_dir, *ports, folder=tmp_path) as process:
+        assert process.stderr is not None
+        while "Dagster" not in process.stderr.readline():
+            assert process.poll() is None
+        with make_client(f"http://127.0.0.1:{port}", key) as client:
+            seconds_until_sealed(client, record(client))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=10) == 0
+    assert processes_of(settings.data_dir) == {}

@@ -1,0 +1,120 @@
+"""The examples of README.md and docs/ run as they stand, against the service with Dagster."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from recorder.access.keys import create_workspace
+from recorder.runtime import Runtime
+from recorder.settings import Settings
+from recorder.supervisor import running
+from tests.databases import part_is_missing
+
+ROOT = Path(__file__).parents[2]
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# A refused request must fail the script, which curl alone does not see to.
+_PRELUDE = 'set -euo pipefail\ncurl() { command curl --fail-with-body "$@"; }\n'
+COMMANDS: dict[str, Callable[[str], list[str]]] = {
+    "bash": lambda text: ["bash", "-c", _PRELUDE + text],
+    "python": lambda text: [sys.executable, "-c", text],
+}
+PAGES = sorted(page for page in (ROOT / "docs").glob("*.md") if page.stem not in ("README", "spec-choices"))
+_PATIENCE_S = 120
+
+
+def examples(page: Path, language: str) -> str:
+    """All blocks of a page in one language, in order."""
+    return "\n".join(text for name, text in _BLOCK.findall(page.read_text()) if name == language)
+
+
+def languages(page: Path) -> list[str]:
+    """The languages of a page's examples, in the order in which they first appear."""
+    found = dict.fromkeys(name for name, _ in _BLOCK.findall(page.read_text()))
+    return [name for name in found if name in COMMANDS]
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A running service, told by what a shell needs to work with it."""
+
+    variables: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """API and Dagster on a folder of their own; `python` and `recorder` are those of this checkout."""
+    data = tmp_path_factory.mktemp("deployment")
+    commands = tmp_path_factory.mktemp("commands")
+    make_command(commands / "python", f'"{sys.executable}" "$@"')
+    make_command(commands / "recorder", f'"{sys.executable}" -m recorder.cli "$@"')
+    settings = Settings.from_env({}, data_dir=data)
+    runtime = Runtime.open(settings)
+    with runtime.database.transaction(write=True) as db:
+        made = create_workspace(db, "examples", region="us", secret=settings.secret)
+    runtime.close()
+    with running(settings, dagster=True) as service:
+        variables = {
+            "PATH": f"{commands}:/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(commands),
+            "PYTHONPATH": str(ROOT),
+            "RECORDER_URL": service.base_url,
+            "RECORDER_KEY": made.key,
+            "RECORDER_DATA_DIR": str(data),
+        }
+        yield Deployment(variables)
+
+
+def make_command(path: Path, line: str) -> None:
+    """A command of one line."""
+    path.write_text(f"#!/bin/sh\nexec {line}\n")
+    path.chmod(0o755)
+
+
+def test_the_readme_leads_from_a_recording_to_a_data_frame(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("RECORDER_URL", "RECORDER_KEY"):
+        monkeypatch.setenv(name, deployment.variables[name])
+    found: dict[str, Any] = {}
+    exec(compile(examples(ROOT / "README.md", "python"), "README.md", "exec"), found)
+    found["client"].close()
+    rows = found["events"].select("session_id", "type", "outcome", "actor_kind").unique()
+    expected = [
+        (session_id, type, "success", "human")
+        for session_id in sorted(found["sessions"])
+        for type in ("click", "navigate")
+    ]
+    assert isinstance(found["events"], pl.DataFrame)
+    assert (found["events"].height, rows.sort("session_id", "type").rows()) == (6, expected)
+    assert "100% of the runs, 100% of them well" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_examples_of_a_page_run(page: Path, deployment: Deployment, tmp_path: Path) -> None:
+    if shutil.which("curl") is None:
+        part_is_missing("curl is not installed (apt-get install curl).")
+    for language in languages(page):
+        done = subprocess.run(
+            COMMANDS[language](examples(page, language)),
+            cwd=tmp_path,
+            env=deployment.variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_PATIENCE_S,
+        )
+        assert done.returncode == 0, done.stdout
+
+
+def test_every_page_has_examples_in_shell_and_in_python() -> None:
+    assert len(PAGES) >= 11
+    assert [page.stem for page in PAGES if set(languages(page)) != set(COMMANDS)] == ["client"]

@@ -1,0 +1,135 @@
+"""The client against the real service. Spec §4.1, contract §2–§3."""
+
+import io
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+from PIL import Image
+
+from recorder.client import ApiError, CapturedFrame, Client, SessionRecorder
+from tests.running import RunningService, running_service
+
+ADA = {"id": "ada", "kind": "human"}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    """One service for the tests of this module."""
+    with running_service(tmp_path_factory.mktemp("service")) as running:
+        yield running
+
+
+@pytest.fixture
+def client(service: RunningService) -> Iterator[Client]:
+    """A client with the first key."""
+    with Client(service.url, service.key) as connected:
+        yield connected
+
+
+def picture(shade: int = 0) -> bytes:
+    """A small PNG file."""
+    file = io.BytesIO()
+    Image.new("RGB", (8, 6), (shade, 0, 0)).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_a_session_goes_through_its_states(client: Client) -> None:
+    session = client.create_session("states", metadata={"n": 1}, actor=ADA)
+    assert session["status"] == "created"
+    assert client.start(session["id"])["status"] == "recording"
+    assert client.stop(session["id"])["status"] == "stopped"
+    assert client.stop(session["id"])["status"] == "stopped"
+
+
+def test_events_come_back_in_order_over_many_pages(client: Client) -> None:
+    session_id = client.create_session("many_events", start=True)["id"]
+    sent = [{"t_ms": n, "type": "click", "data": {"n": n}} for n in range(620)]
+    assert client.add_events(session_id, sent) == 620
+    assert [event["data"]["n"] for event in client.list_events(session_id)] == list(range(620))
+
+
+def test_frames_come_back_to_the_byte(client: Client) -> None:
+    session_id = client.create_session("many_frames", start=True)["id"]
+    sent = [CapturedFrame.of(picture(n), t_ms=n, url="https://a.example") for n in range(70)]
+    stored = client.add_frames(session_id, sent)
+    assert [frame["id"] for frame in client.list_frames(session_id)] == [frame["id"] for frame in stored]
+    assert client.frame_image(session_id, stored[63]["id"]) == sent[63].image
+
+
+def test_many_sessions_stop_at_once_and_are_listed(client: Client) -> None:
+    made = [client.create_session("many_sessions", start=True)["id"] for _ in range(3)]
+    results = client.batch_stop(made)
+    assert [one["result"] for one in results] == ["stopped"] * 3
+    assert {one["id"] for one in client.list_sessions(workflow="many_sessions", status="stopped")} == set(
+        made
+    )
+
+
+def test_a_recording_made_elsewhere_keeps_its_time(client: Client) -> None:
+    began = datetime(2020, 2, 2, 8, 30, tzinfo=UTC)
+    session_id = client.create_session("elsewhere", start=True, started_at=began)["id"]
+    client.add_events(session_id, [{"t_ms": 1500, "type": "click"}])
+    session = client.stop(session_id)
+    assert (session["started_at"], session["duration_ms"]) == ("2020-02-02T08:30:00.000Z", 1500)
+
+
+def test_a_deleted_session_is_gone(client: Client) -> None:
+    session_id = client.create_session("gone")["id"]
+    client.delete_session(session_id)
+    with pytest.raises(ApiError, match="404 not_found"):
+        client.get_session(session_id)
+
+
+def test_a_wrong_key_is_refused_in_words(service: RunningService) -> None:
+    with Client(service.url, "nsk_local_wrong") as stranger, pytest.raises(ApiError) as raised:
+        stranger.create_session("approve_invoice")
+    assert raised.value.status == 401
+    assert "recorder workspace create" in str(raised.value)
+
+
+def test_a_refused_item_is_pointed_at(client: Client) -> None:
+    session_id = client.create_session("refused", start=True)["id"]
+    with pytest.raises(ApiError) as raised:
+        client.add_events(session_id, [{"t_ms": 0, "type": "click"}, {"t_ms": -1, "type": "click"}])
+    assert raised.value.errors[0]["pointer"].startswith("/events/")
+    assert client.get_session(session_id)["event_count"] == 0
+
+
+def test_a_block_is_recorded_and_stopped(client: Client) -> None:
+    with SessionRecorder(client, "recorded_block", actor=ADA) as session:
+        shown = session.frame(picture(), url="https://erp.example/invoices")
+        session.event("click", frame_id=shown, target={"role": "button", "name": "Approve"})
+        session.tag("success", amount=12)
+    kept = client.get_session(session.id, include=["events", "tags"])
+    assert (kept["status"], kept["outcome"], kept["frame_count"]) == ("stopped", "success", 1)
+    assert kept["events"][0]["frame_id"] == shown
+    assert kept["tags"][0]["data"] == {"amount": 12}
+
+
+def test_what_fills_a_batch_is_sent_before_the_end(client: Client) -> None:
+    with SessionRecorder(client, "flushed") as session:
+        for _ in range(150):
+            session.event("click")
+        for shade in range(60):
+            session.frame(picture(shade))
+        during = client.get_session(session.id)
+    after = client.get_session(session.id)
+    assert (during["event_count"], during["frame_count"]) == (150, 50)
+    assert (after["event_count"], after["frame_count"]) == (150, 60)
+
+
+def test_an_error_in_the_block_is_recorded_and_goes_on(client: Client) -> None:
+    with pytest.raises(ZeroDivisionError), SessionRecorder(client, "broken_block") as session:
+        session.event("click")
+        _ = 1 / 0
+    kept = client.get_session(session.id, include=["tags"])
+    assert (kept["status"], kept["outcome"], kept["event_count"]) == ("stopped", "error", 1)
+    assert kept["tags"][0]["data"] == {"type": "ZeroDivisionError"}
+
+
+def test_an_interruption_leaves_the_run_abandoned(client: Client) -> None:
+    with pytest.raises(KeyboardInterrupt), SessionRecorder(client, "interrupted") as session:
+        session.event("click")
+        raise KeyboardInterrupt
+    assert client.get_session(session.id)["outcome"] == "abandoned"

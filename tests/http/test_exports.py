@@ -1,0 +1,224 @@
+"""Exports over HTTP: ask, list, read, manifest, hosted files. Spec §4.3, contract §5."""
+
+import hashlib
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recorder import clock
+from recorder.exports.run import run_export
+from recorder.exports.signing import signed_url
+from tests.factories import Caller
+from tests.sealed import Recording, seal
+
+_BODY = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
+# fmt: off
+_MEMBERS = {
+    "id", "status", "workflow", "format", "filter", "frame_sampling", "destination", "tag", "rows", "shards",
+    "shard_size_bytes", "frames", "actions", "manifest_url", "progress", "error", "created_at",
+    "completed_at",
+}
+# fmt: on
+
+
+@pytest.fixture
+def owner(caller: Caller) -> Caller:
+    """A caller whose workspace has sealed sessions of two workflows."""
+    runtime, workspace_id = caller.service.runtime, caller.key.workspace_id
+    seal(runtime, [Recording(frames=[0, 600]), Recording(outcome="error")], workspace_id=workspace_id)
+    seal(runtime, [Recording(workflow="login")], workspace_id=workspace_id)
+    return caller
+
+
+def export(owner: Caller, **body: Any) -> dict[str, Any]:
+    """An export that was asked for and run."""
+    created = owner.post("/v1/exports", _BODY | body).json()
+    run_export(owner.service.runtime, created["id"], owner="test")
+    shown: dict[str, Any] = owner.get(f"/v1/exports/{created['id']}").json()
+    return shown
+
+
+def keyless(owner: Caller, url: str, **headers: str) -> Any:
+    """What somebody without a key gets."""
+    return owner.service.client.get(url, headers=headers)
+
+
+def first_shard(owner: Caller, shown: dict[str, Any]) -> dict[str, Any]:
+    """The first entry of a hosted export's manifest."""
+    shard: dict[str, Any] = keyless(owner, shown["manifest_url"]).json()["shards"][0]
+    return shard
+
+
+def test_asking_answers_202_with_exactly_four_members(owner: Caller) -> None:
+    answer = owner.post("/v1/exports", _BODY)
+    assert answer.status_code == 202
+    assert set(answer.json()) == {"id", "status", "manifest_url", "created_at"}
+    assert (answer.json()["status"], answer.json()["manifest_url"]) == ("queued", None)
+
+
+def test_reading_gives_the_whole_object(owner: Caller) -> None:
+    created = owner.post("/v1/exports", _BODY | {"tag": "v3"}).json()
+    shown = owner.get(f"/v1/exports/{created['id']}").json()
+    assert set(shown) == _MEMBERS
+    assert (shown["workflow"], shown["tag"], shown["rows"]) == (["checkout"], "v3", None)
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer", "code"),
+    [
+        ({"format": "csv"}, "/format", "invalid_value"),
+        ({"format": "jsonl"}, "/format", "not_supported_yet"),
+        ({"workflow": []}, "/workflow", "invalid_value"),
+        ({"workflow": "Not A Slug"}, "/workflow/0", "invalid_value"),
+        ({"destination": {"kind": "ftp"}}, "/destination/kind", "invalid_value"),
+        ({"destination": {"kind": "s3", "bucket": "b"}}, "/destination/kind", "not_supported_yet"),
+        ({"destination": {"kind": "s3"}}, "/destination/bucket", "missing"),
+        (
+            {"destination": {"kind": "signed_url", "expires_in": 59}},
+            "/destination/expires_in",
+            "invalid_value",
+        ),
+        ({"destination": {"kind": "local"}}, "/destination/path", "missing"),
+        ({"destination": {"kind": "local", "path": "../x"}}, "/destination/path", "destination_not_allowed"),
+        ({"filter": {"actor_kind": "human"}}, "/filter/actor_kind", "unknown_field"),
+        ({"filter": {"actor.kind": "robot"}}, "/filter/actor.kind", "invalid_value"),
+        ({"filter": {"outcome": ["success"]}}, "/filter/outcome", "invalid_value"),
+        ({"filter": {"min_duration_ms": 1.0}}, "/filter/min_duration_ms", "invalid_value"),
+        ({"filter": {"since": "1h", "until": "2h"}}, "/filter/since", "invalid_range"),
+        ({"filter": {"path": "pth_1"}}, "/filter/path", "not_supported_yet"),
+        ({"frame_sampling": {"mode": "every_n_ms"}}, "/frame_sampling/interval_ms", "missing"),
+        (
+            {"frame_sampling": {"mode": "all", "interval_ms": 0}},
+            "/frame_sampling/interval_ms",
+            "invalid_value",
+        ),
+        ({"tag": ""}, "/tag", "invalid_value"),
+        ({"tag": "a\nb"}, "/tag", "invalid_value"),
+        ({"shards": 3}, "/shards", "unknown_field"),
+    ],
+)
+def test_a_wrong_member_is_named(owner: Caller, change: dict[str, Any], pointer: str, code: str) -> None:
+    answer = owner.post("/v1/exports", _BODY | change)
+    assert answer.status_code == 422
+    assert [(item["pointer"], item["code"]) for item in answer.json()["errors"]] == [(pointer, code)]
+
+
+def test_an_unknown_workflow_is_404(owner: Caller) -> None:
+    answer = owner.post("/v1/exports", _BODY | {"workflow": ["checkout", "nowhere"]})
+    assert (answer.status_code, answer.json()["resource"]) == (404, "workflow")
+
+
+def test_an_idempotency_key_is_refused_rather_than_ignored(owner: Caller) -> None:
+    answer = owner.post("/v1/exports", _BODY, key="k")
+    assert (answer.status_code, answer.json()["errors"][0]["code"]) == (422, "not_supported_yet")
+
+
+def test_lists_are_paged_and_filtered(owner: Caller) -> None:
+    ids = [
+        owner.post("/v1/exports", _BODY | {"workflow": workflow}).json()["id"]
+        for workflow in ("checkout", "login", ["login", "checkout"])
+    ]
+    first = owner.get("/v1/exports?workflow=checkout&status=queued&limit=1").json()
+    cursor = first["next_cursor"]
+    second = owner.get(f"/v1/exports?workflow=checkout&status=queued&limit=1&cursor={cursor}").json()
+    assert [item["id"] for item in (*first["data"], *second["data"])] == [ids[2], ids[0]]
+    assert (first["has_more"], second["has_more"], second["next_cursor"]) == (True, False, None)
+
+
+@pytest.mark.parametrize("stranger", ["the other mode", "another workspace"])
+def test_an_export_of_somebody_else_is_404(owner: Caller, stranger: str) -> None:
+    same = owner.key.workspace_id if stranger == "the other mode" else None
+    other = owner.service.make_caller(mode="test" if same else "live", workspace_id=same)
+    shown = export(owner)
+    for path in ("", "/manifest", "/files/manifest.json"):
+        answer = other.get(f"/v1/exports/{shown['id']}{path}")
+        assert (answer.status_code, answer.json()["resource"]) == (404, "export")
+
+
+def test_a_manifest_before_completion_is_409(owner: Caller) -> None:
+    created = owner.post("/v1/exports", _BODY).json()
+    answer = owner.get(f"/v1/exports/{created['id']}/manifest")
+    assert (answer.status_code, answer.json()["current_status"]) == (409, "queued")
+
+
+def test_a_hosted_dataset_is_read_by_its_manifest_url_without_a_key(owner: Caller) -> None:
+    shown = export(owner)
+    manifest = keyless(owner, shown["manifest_url"]).json()
+    assert len(manifest["shards"]) == shown["shards"] == 2
+    for shard in manifest["shards"]:
+        data = keyless(owner, shard["url"]).content
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (shard["size_bytes"], shard["sha256"])
+
+
+def test_addresses_of_a_signed_manifest_do_not_outlive_it(owner: Caller) -> None:
+    shown = export(owner, destination={"kind": "signed_url", "expires_in": 60})
+    ends = first_shard(owner, shown)["url_expires_at"]
+    assert clock.parse_time(ends, name="end") <= clock.now() + timedelta(seconds=60)
+
+
+def test_the_manifest_of_a_local_export_needs_the_key(owner: Caller) -> None:
+    shown = export(owner, destination={"kind": "local", "path": "out"})
+    assert keyless(owner, shown["manifest_url"]).status_code == 401
+    manifest = owner.get(shown["manifest_url"]).json()
+    assert "url" not in manifest["shards"][0]
+
+
+def test_a_range_gives_a_part(owner: Caller) -> None:
+    shard = first_shard(owner, export(owner))
+    whole = keyless(owner, shard["url"]).content
+    part = keyless(owner, shard["url"], Range="bytes=4-9")
+    tail = keyless(owner, shard["url"], Range="bytes=-4")
+    assert (part.status_code, part.content, part.headers["content-range"]) == (
+        206,
+        whole[4:10],
+        f"bytes 4-9/{len(whole)}",
+    )
+    assert tail.content == b"PAR1"
+
+
+def test_a_range_behind_the_end_is_416(owner: Caller) -> None:
+    shard = first_shard(owner, export(owner))
+    answer = keyless(owner, shard["url"], Range="bytes=99999999-")
+    assert (answer.status_code, answer.headers["content-range"]) == (416, f"bytes */{shard['size_bytes']}")
+
+
+def test_a_changed_or_old_address_is_403(owner: Caller) -> None:
+    shown = export(owner)
+    shard = first_shard(owner, shown)
+    old = signed_url(
+        "",
+        f"/v1/exports/{shown['id']}/files/{shard['path']}",
+        workspace_id=owner.key.workspace_id,
+        expires_at=clock.now() - timedelta(seconds=1),
+        secret=owner.service.runtime.settings.secret,
+    )
+    other = shard["url"].replace("/events-", "/frames-")
+    assert keyless(owner, other).json()["code"] == "invalid_signature"
+    assert keyless(owner, old).json()["code"] == "url_expired"
+    assert keyless(owner, shard["url"] + "0").status_code == 403
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["nothing.parquet", "../../../recorder.db", "..%2F..%2F..%2Fsecret", "data/workflow=checkout", "%2e%2e"],
+)
+def test_only_the_files_of_the_export_are_served(owner: Caller, path: str) -> None:
+    shown = export(owner)
+    assert owner.get(f"/v1/exports/{shown['id']}/files/{path}").status_code == 404
+
+
+def test_the_card_lies_beside_the_shards(owner: Caller) -> None:
+    shown = export(owner)
+    card = owner.get(f"/v1/exports/{shown['id']}/files/README.md")
+    assert card.headers["content-type"].startswith("text/markdown")
+    assert card.text.startswith("---\nconfigs:")
+
+
+def test_files_that_are_gone_are_404(owner: Caller) -> None:
+    shown = export(owner)
+    folder = Path(owner.service.runtime.settings.export_url) / owner.key.workspace_id / shown["id"]
+    for path in [path for path in folder.rglob("*") if path.is_file()]:
+        path.unlink()
+    assert keyless(owner, shown["manifest_url"]).status_code == 404

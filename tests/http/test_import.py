@@ -1,0 +1,141 @@
+"""Importing folders of demonstrations into the real service. Contract §2 (imports), §9 (recorder import)."""
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples.demo_workflows import demo_sources
+from recorder.client import ApiError, Client
+from recorder.errors import ValidationFailed
+from recorder.importers.folder import demonstration_files, demonstration_sources, import_folder
+from recorder.importers.upload import Upload, upload_recordings
+from tests.demonstrations import REAL, click_states, element, needs_real, page, state, write_demonstration
+from tests.running import RunningService, running_service
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    """One service for the tests of this module."""
+    with running_service(tmp_path_factory.mktemp("service")) as running:
+        yield running
+
+
+@pytest.fixture
+def client(service: RunningService) -> Iterator[Client]:
+    """A client with the first key."""
+    with Client(service.url, service.key) as connected:
+        yield connected
+
+
+def sessions_of(client: Client, workflow: str) -> list[dict[str, Any]]:
+    """The workflow's sessions, by their beginning."""
+    return sorted(client.list_sessions(workflow=workflow), key=lambda session: session["started_at"])
+
+
+def test_every_file_becomes_a_stopped_session_with_its_outcome(
+    service: RunningService, client: Client, tmp_path: Path
+) -> None:
+    for n, reward in enumerate((1, -1, 0.5)):
+        write_demonstration(tmp_path, click_states(), task="whole", name=f"{n}", reward=reward)
+    report = import_folder(tmp_path, url=service.url, key=service.key, progress=False)
+    sessions = sessions_of(client, "whole")
+    assert (report.sessions, report.events, report.frames, report.failed) == (3, 9, 6, [])
+    assert [session["outcome"] for session in sessions] == ["success", "error", "success"]
+    assert [session["started_at"][:19] for session in sessions] == [
+        f"2018-01-01T00:0{n}:00" for n in range(3)
+    ]
+    assert {(one["status"], one["duration_ms"], one["event_count"]) for one in sessions} == {
+        ("stopped", 983, 3)
+    }
+
+
+def test_events_name_frames_of_their_session(service: RunningService, client: Client, tmp_path: Path) -> None:
+    path = write_demonstration(tmp_path, click_states(), task="bound")
+    import_folder(path, url=service.url, key=service.key, progress=False)
+    (session,) = sessions_of(client, "bound")
+    frames = {frame["id"]: frame for frame in client.list_frames(session["id"])}
+    assert {event["frame_id"] for event in client.list_events(session["id"])} <= set(frames)
+    assert {(frame["width"], frame["height"], frame["has_dom"]) for frame in frames.values()} == {
+        (160, 210, True)
+    }
+
+
+def test_files_that_cannot_be_read_are_named_and_skipped(
+    service: RunningService, client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = write_demonstration(tmp_path, click_states(), task="damaged", name="good")
+    (good.parent / "[cut].json.gz").write_bytes(good.read_bytes()[:40])
+    (good.parent / "shape.json.gz").write_bytes(gzip.compress(b"[1, 2]"))
+    (good.parent / "text.json").write_text("no JSON")
+    report = import_folder(tmp_path, url=service.url, key=service.key)
+    told = capsys.readouterr()
+    names = ["damaged/[cut].json.gz", "damaged/shape.json.gz", "damaged/text.json"]
+    assert sorted(name for name, _ in report.failed) == names
+    assert all(f"skipped {name}: " in told.err for name in names)
+    assert (told.out, report.sessions, len(sessions_of(client, "damaged"))) == ("", 1, 1)
+
+
+def test_a_recording_the_service_refuses_leaves_no_half_session(
+    service: RunningService, client: Client, tmp_path: Path
+) -> None:
+    deep = element("DIV", (0, 0, 9, 9))
+    for _ in range(80):
+        deep = element("DIV", (0, 0, 9, 9), deep)
+    write_demonstration(tmp_path, [state(0, page(deep))], task="refused", name="0")
+    write_demonstration(tmp_path, click_states(), task="refused", name="1")
+    report = import_folder(tmp_path, url=service.url, key=service.key, progress=False)
+    assert [name for name, _ in report.failed] == ["refused/0.json.gz"]
+    assert "invalid_json" in report.failed[0][1]
+    assert len(sessions_of(client, "refused")) == report.sessions == 1
+
+
+def test_a_key_that_is_refused_ends_the_import(service: RunningService, tmp_path: Path) -> None:
+    write_demonstration(tmp_path, [])
+    with pytest.raises(ApiError, match="401 invalid_api_key"):
+        import_folder(tmp_path, url=service.url, key="nsk_local_wrong", progress=False)
+
+
+def test_a_workflow_that_is_no_slug_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    write_demonstration(tmp_path, [])
+    with pytest.raises(ValidationFailed, match="workflow"):
+        import_folder(tmp_path, url="http://127.0.0.1:1", key="nsk_x", workflow="No Slug", progress=False)
+
+
+def test_sources_are_read_as_their_turn_comes(client: Client) -> None:
+    taken: list[int] = []
+    uploaded: list[Upload] = []
+    ahead: list[int] = []
+
+    def sources() -> Iterator[Any]:
+        for n, source in enumerate(demo_sources(30)):
+            taken.append(n)
+            yield source
+
+    def on_done(upload: Upload) -> None:
+        uploaded.append(upload)
+        ahead.append(len(taken) - len(uploaded))
+
+    report = upload_recordings(client, sources(), parallel=2, on_done=on_done)
+    assert report.sessions == len(uploaded) == len(report.session_ids) == 30
+    assert max(ahead) <= 4
+
+
+def test_the_demo_is_taken_whole(client: Client) -> None:
+    wanted = [source.read() for source in demo_sources(40, seed=3)]
+    report = upload_recordings(client, demo_sources(40, seed=3), parallel=4, on_done=lambda _: None)
+    assert report.failed == []
+    assert report.events == sum(len(recording.events) for recording in wanted)
+    outcomes = {session["outcome"] for session in client.list_sessions(workflow="approve_invoice")}
+    assert {"success", "error", "abandoned"} >= outcomes >= {"success"}
+
+
+@needs_real
+def test_real_demonstrations_of_every_task_are_taken(client: Client) -> None:
+    files = demonstration_files(REAL)[::40]
+    sources = demonstration_sources(files, workflow_prefix="real_")
+    report = upload_recordings(client, sources, parallel=4, on_done=lambda _: None)
+    assert report.failed == []
+    assert report.sessions == len(files)

@@ -1,0 +1,158 @@
+"""A session answers the same before sealing, after it, and after the sweep. Contract §2 (added reads)."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from recorder.sealing import Sealer
+from tests.factories import Caller, Service, assert_problem, event, footprint, frame, picture
+from tests.recorded import execute, outbox_types
+
+PARTS = (
+    "/events",
+    "/events?limit=2",
+    "/frames",
+    "/frames?limit=2",
+    "/frames/frm_a",
+    "/frames/frm_a/image",
+    "/tags",
+    "?include=events,tags",
+)
+
+
+@pytest.fixture
+def sealer(service: Service) -> Iterator[Sealer]:
+    """The sealing run of this service."""
+    run = Sealer(service.runtime, owner="tests")
+    assert run.take()
+    yield run
+    run.release()
+
+
+def seal(sealer: Sealer) -> None:
+    """Seal all that waits."""
+    while sealer.seal_batch() is not None:
+        pass
+
+
+def sweep(caller: Caller, sealer: Sealer, session_id: str) -> None:
+    """Let the session have been sealed long ago, and sweep it."""
+    execute(
+        caller.service.runtime, "UPDATE sessions SET sealed_at = '2020-01-01' WHERE id = :id", id=session_id
+    )
+    sealer.maintain()
+    hot = footprint(caller.service.runtime)["sessions"]
+    assert any(session_id in row and '"is_hot":false' in row for row in hot)
+
+
+def rich_session(caller: Caller) -> str:
+    """A stopped session with one of everything."""
+    session_id = caller.make_session(metadata={"n": 2**53 + 1, "é": [None, 0.1]})
+    events = [
+        event(9, "click", id="evt_b", data={"z": 1, "a": {"y": 1e-7, "x": -0.0, "big": 2**63 - 1}}),
+        event(9, "fill", id="evt_B", input={"value": "ü\u2028", "point": [1, 2.5]}, title=None),
+    ]
+    later = [event(3), event(9, "own.type", frame_id="frm_a"), event(12, "success")]
+    seen = {"url": "https://a.example/1", "active_rect": [0, 0, 1, 1.5], "keyframe": True, "dom": {"v": 1}}
+    frames = [
+        frame(4, 1, id="frm_a", **seen),
+        frame(4, 2, masked_rects=[[1, 2, 3, 4]], keyframe=False),
+        frame(1, 1),
+    ]
+    tag = {"name": "seen", "data": {"b": 1, "a": None}}
+    sent = [
+        caller.add_events(session_id, *events),
+        caller.add_events(session_id, *later),
+        caller.add_frames(session_id, *frames),
+        caller.post(f"/v1/sessions/{session_id}/tags", tag),
+        caller.post(f"/v1/sessions/{session_id}/stop"),
+    ]
+    assert [answer.status_code for answer in sent] == [202, 202, 202, 201, 200]
+    return session_id
+
+
+def answers(caller: Caller, session_id: str) -> dict[str, Any]:
+    """What every read of a session says, byte by byte but for what sealing itself changes."""
+    told: dict[str, Any] = {}
+    for part in PARTS:
+        answer = caller.get(f"/v1/sessions/{session_id}{part}")
+        assert answer.status_code == 200, answer.text
+        told[part] = answer.content.replace(b'"status":"sealed"', b'"status":"stopped"')
+    for accept in ("application/x-ndjson", "application/vnd.apache.arrow.stream"):
+        told[accept] = caller.get(f"/v1/sessions/{session_id}/events", Accept=accept).content
+    return told
+
+
+def test_every_read_answers_the_same(caller: Caller, sealer: Sealer) -> None:
+    session_id = rich_session(caller)
+    stopped = answers(caller, session_id)
+    seal(sealer)
+    assert answers(caller, session_id) == stopped
+    sweep(caller, sealer, session_id)
+    assert answers(caller, session_id) == stopped
+
+
+def test_pages_go_on_over_seal_and_sweep(caller: Caller, sealer: Sealer) -> None:
+    session_id = rich_session(caller)
+    for kind, total in (("events", 5), ("frames", 3)):
+        address = f"/v1/sessions/{session_id}/{kind}"
+        ids = [item["id"] for item in caller.get(address).json()["data"]]
+        cursor = caller.get(f"{address}?limit=1").json()["next_cursor"]
+        seal(sealer)
+        sweep(caller, sealer, session_id)
+        rest = caller.get(f"{address}?limit=500&cursor={cursor}").json()
+        assert [item["id"] for item in rest["data"]] == ids[1:] and len(ids) == total
+
+
+def test_the_summary_counts_keyframes_once_sealed(caller: Caller, sealer: Sealer) -> None:
+    session_id = rich_session(caller)
+    address = f"/v1/sessions/{session_id}?include=frames_summary"
+    before = caller.get(address).json()["frames_summary"]
+    seal(sealer)
+    hot = caller.get(address).json()["frames_summary"]
+    sweep(caller, sealer, session_id)
+    swept = caller.get(address).json()["frames_summary"]
+    assert before["keyframes"] is None and hot["keyframes"] >= 1
+    assert hot == swept == {**before, "keyframes": hot["keyframes"]}
+
+
+def test_a_sealed_session_takes_tags_and_nothing_else(caller: Caller, sealer: Sealer) -> None:
+    session_id = rich_session(caller)
+    seal(sealer)
+    sweep(caller, sealer, session_id)
+    address = f"/v1/sessions/{session_id}"
+    for answer in (
+        caller.post(f"{address}/start"),
+        caller.add_events(session_id, event(1)),
+        caller.add_frames(session_id, frame(1)),
+    ):
+        assert assert_problem(answer, 409, "invalid_state")["current_status"] == "sealed"
+    stopped = caller.post(f"{address}/stop").json()
+    assert (stopped["status"], stopped["outcome"]) == ("sealed", "success")
+    caller.post(f"{address}/tags", {"name": "failed", "t_ms": 10**6})
+    assert caller.get(address).json()["outcome"] == "error"
+    told = outbox_types(caller.service.runtime, session_id)
+    assert told[-3:] == ["session.sealed", "session.tagged", "session.error"]
+
+
+def test_a_deleted_sealed_session_is_gone(caller: Caller, sealer: Sealer) -> None:
+    session_id = rich_session(caller)
+    seal(sealer)
+    sweep(caller, sealer, session_id)
+    assert caller.delete(f"/v1/sessions/{session_id}").status_code == 204
+    for part in ("", *PARTS):
+        assert_problem(caller.get(f"/v1/sessions/{session_id}{part}"), 404, "not_found")
+    assert caller.get("/v1/sessions?status=sealed").json()["data"] == []
+
+
+def test_a_picture_whose_object_is_gone_is_not_found(caller: Caller, sealer: Sealer) -> None:
+    session_id = caller.make_session()
+    caller.add_frames(session_id, frame(1, 7, id="frm_a"))
+    runtime = caller.service.runtime
+    address = f"/v1/sessions/{session_id}/frames/frm_a"
+    assert caller.get(f"{address}/image").content == picture(7)
+    for key in list(runtime.blobs.keys(f"frames/{caller.key.workspace_id}/{session_id}")):
+        runtime.blobs.delete(key)
+    assert assert_problem(caller.get(f"{address}/image"), 404, "not_found")["resource"] == "frame"
+    assert caller.get(address).status_code == 200

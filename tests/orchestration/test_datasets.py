@@ -1,0 +1,263 @@
+"""The `datasets` asset: queued exports, exports from the launchpad, what the UI shows. Spec §4.3."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from pipelines import exports
+from pipelines.dataset_config import DatasetConfig, from_row, to_body
+from pipelines.exports import DATASET_TAG, EXPORT_TAG, PARTITIONS, datasets, queued_exports
+from pipelines.resources import RecorderResource, close_runtimes
+from recorder.access.keys import create_workspace
+from recorder.exports.claims import claim_export
+from recorder.exports.requests import create_export, list_exports
+from recorder.models.export import ExportCreate, ExportRow
+from recorder.runtime import Runtime
+from tests.sealed import Recording, seal
+
+_BODY = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
+
+
+@dataclass
+class Deployment:
+    """A data folder with one workspace, and a Dagster instance of its own."""
+
+    recorder: RecorderResource
+    runtime: Runtime
+    workspace_id: str
+    instance: dg.DagsterInstance
+
+    def queue(self, **body: Any) -> ExportRow:
+        with self.runtime.database.transaction(write=True) as db:
+            asked = ExportCreate.model_validate(_BODY | body)
+            return create_export(db, self.runtime.settings, self.workspace_id, "live", asked)
+
+    def tick(self) -> list[dg.RunRequest]:
+        """What the sensor asks for now."""
+        context = dg.build_sensor_context(instance=self.instance, resources={"recorder": self.recorder})
+        result = queued_exports(context)
+        if isinstance(result, dg.SkipReason):
+            return []
+        for request in result.dynamic_partitions_requests or []:
+            self.instance.add_dynamic_partitions(PARTITIONS.name, request.partition_keys)
+        return list(result.run_requests or [])
+
+    def materialize(self, partition: str, config: dict[str, Any], **more: Any) -> dg.ExecuteInProcessResult:
+        self.instance.add_dynamic_partitions(PARTITIONS.name, [partition])
+        return dg.materialize(
+            [datasets],
+            partition_key=partition,
+            instance=self.instance,
+            resources={"recorder": self.recorder},
+            run_config={"ops": {"datasets": {"config": config}}},
+            **more,
+        )
+
+    def run(self, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
+        assert request.partition_key is not None
+        config = request.run_config["ops"]["datasets"]["config"]
+        return self.materialize(request.partition_key, config, tags=dict(request.tags))
+
+    def add_run(self, row: ExportRow, status: dg.DagsterRunStatus) -> None:
+        """A record of a run of this export that ended so."""
+        job = dg.Definitions(
+            [datasets], resources={"recorder": self.recorder}
+        ).resolve_implicit_global_asset_job_def()
+        config = dg.RunConfig(ops={"datasets": from_row(row)}).to_config_dict()
+        self.instance.create_run_for_job(job, tags={EXPORT_TAG: row.id}, status=status, run_config=config)
+
+    def exports(self) -> list[ExportRow]:
+        with self.runtime.database.transaction(write=False) as db:
+            rows, _ = list_exports(
+                db, self.workspace_id, "live", workflows=(), status=None, before_id=None, limit=9
+            )
+        return rows
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Iterator[Deployment]:
+    recorder = RecorderResource(data_dir=str(tmp_path))
+    runtime = recorder.runtime
+    with runtime.database.transaction(write=True) as db:
+        key = create_workspace(db, "acme", region="us", secret=runtime.settings.secret)
+    recordings = [Recording(frames=[0, 600]), Recording(outcome=None), Recording(workflow="login")]
+    seal(runtime, recordings, workspace_id=key.workspace_id)
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield Deployment(recorder, runtime, key.workspace_id, instance)
+    close_runtimes()
+
+
+def _metadata(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
+    (event,) = result.asset_materializations_for_node("datasets")
+    return dict(event.metadata)
+
+
+def test_a_queued_export_becomes_a_run_of_its_dataset(deployment: Deployment) -> None:
+    row = deployment.queue(tag="v 3|ü")
+    (request,) = deployment.tick()
+    assert (request.run_key, request.partition_key) == (f"{row.id}:0", "v 3|ü")
+    assert (request.tags[EXPORT_TAG], request.tags[DATASET_TAG]) == (row.id, "v 3|ü")
+    assert deployment.instance.get_dynamic_partitions(PARTITIONS.name) == ["v 3|ü"]
+
+
+def test_the_run_of_a_queued_export_completes_it(deployment: Deployment) -> None:
+    row = deployment.queue()
+    (request,) = deployment.tick()
+    result = deployment.run(request)
+    (export,) = deployment.exports()
+    assert (export.id, export.status, export.rows) == (row.id, "completed", 6)
+    assert result.success
+    assert deployment.tick() == []
+
+
+def test_a_launchpad_run_makes_its_export_and_runs_it(deployment: Deployment) -> None:
+    config = {"workspace": "acme", "workflow": ["login", "checkout"], "frame_sampling": {"mode": "all"}}
+    deployment.materialize("checkout+login", config)
+    (export,) = deployment.exports()
+    assert (export.status, export.tag, export.dataset) == ("completed", None, "checkout+login")
+    assert (export.rows, export.frames) == (9, 2)
+
+
+def test_a_partition_of_another_name_is_the_tag(deployment: Deployment) -> None:
+    deployment.materialize("v7", {"workspace": deployment.workspace_id, "workflow": ["checkout"]})
+    assert deployment.exports()[0].tag == "v7"
+
+
+def test_a_tag_that_names_another_dataset_is_refused(deployment: Deployment) -> None:
+    config = {"workspace": "acme", "workflow": ["checkout"], "tag": "v8"}
+    result = deployment.materialize("v7", config, raise_on_error=False)
+    assert not result.success
+    assert deployment.exports() == []
+
+
+def test_a_failed_export_fails_its_run(deployment: Deployment) -> None:
+    row = deployment.queue()
+    root = Path(deployment.runtime.settings.lake_url) / deployment.workspace_id / "live" / "sessions"
+    for path in root.rglob("*.parquet"):
+        path.unlink()
+    (request,) = deployment.tick()
+    with pytest.raises(Exception):  # noqa: B017
+        deployment.run(request)
+    assert [(export.id, export.status) for export in deployment.exports()] == [(row.id, "failed")]
+
+
+def test_the_ui_shows_figures_columns_rows_and_a_picture(deployment: Deployment) -> None:
+    metadata = _metadata(deployment.materialize("checkout", {"workspace": "acme", "workflow": ["checkout"]}))
+    assert metadata["dagster/row_count"].value == 6
+    assert "payload" in [column.name for column in metadata["dagster/column_schema"].value.columns]
+    assert metadata["preview"].value.count("\n") == 7
+    assert metadata["picture"].value.startswith("![what the dataset holds](data:image/png;base64,iVBOR")
+
+
+def test_recorded_contents_stay_out_of_the_run_log(deployment: Deployment) -> None:
+    result = deployment.materialize("checkout", {"workspace": "acme", "workflow": ["checkout"]})
+    events = deployment.instance.all_logs(result.run_id)
+    assert "shop.example" not in json.dumps([event.to_json() for event in events])
+
+
+def test_the_files_are_checked_against_their_manifest(deployment: Deployment) -> None:
+    result = deployment.materialize("checkout", {"workspace": "acme", "workflow": ["checkout"]})
+    (check,) = result.get_asset_check_evaluations()
+    assert check.passed
+    assert check.metadata["rows"].value == 6
+
+
+def test_a_spoiled_file_fails_the_check(deployment: Deployment) -> None:
+    row = deployment.queue()
+    (request,) = deployment.tick()
+    deployment.run(request)
+    folder = Path(deployment.runtime.settings.export_url) / deployment.workspace_id / row.id
+    next(folder.rglob("*.parquet")).write_bytes(b"spoiled")
+    (check,) = deployment.run(request).get_asset_check_evaluations()
+    assert not check.passed
+    assert "another SHA-256" in check.metadata["problems"].value
+
+
+def test_equal_rows_have_an_equal_data_version(deployment: Deployment) -> None:
+    config = {"workspace": "acme", "workflow": ["checkout"]}
+    versions = set()
+    for _ in range(2):
+        (event,) = deployment.materialize("checkout", config).asset_materializations_for_node("datasets")
+        versions.add((event.tags or {})["dagster/data_version"])
+    assert len(versions) == 1
+
+
+def test_an_export_that_somebody_works_on_gets_no_run(deployment: Deployment) -> None:
+    row = deployment.queue()
+    with deployment.runtime.database.transaction(write=True) as db:
+        claim_export(deployment.runtime.database, db, row.id, owner="somebody")
+    assert deployment.tick() == []
+
+
+def test_a_run_that_just_ended_is_not_repeated_at_once(deployment: Deployment) -> None:
+    row = deployment.queue()
+    deployment.add_run(row, dg.DagsterRunStatus.FAILURE)
+    assert deployment.tick() == []
+
+
+def test_a_run_that_lost_its_process_is_marked_and_followed(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exports, "_FIRST_PAUSE_S", -1)
+    row = deployment.queue()
+    deployment.add_run(row, dg.DagsterRunStatus.STARTED)
+    assert len(deployment.tick()) == 1
+    (record,) = deployment.instance.get_run_records(dg.RunsFilter(tags={EXPORT_TAG: row.id}))
+    assert record.dagster_run.status == dg.DagsterRunStatus.FAILURE
+
+
+def test_a_cancelled_run_cancels_its_export(deployment: Deployment) -> None:
+    row = deployment.queue()
+    deployment.add_run(row, dg.DagsterRunStatus.CANCELED)
+    deployment.tick()
+    (export,) = deployment.exports()
+    assert (export.status, (export.error or {})["code"]) == ("failed", "cancelled")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"workflow": ["login", "checkout"], "tag": "v1"},
+        {
+            "filter": {
+                "outcome": "success",
+                "since": "2026-05-01T00:00:00.000Z",
+                "until": "2026-05-02T00:00:00.000Z",
+                "actor.kind": "human",
+                "min_duration_ms": 1,
+                "max_duration_ms": 9_000,
+                "tag": "gold",
+                "exclude_session_ids": ["ses_01k00000000000000000000000"],
+            }
+        },
+        {"frame_sampling": {"mode": "every_n_ms", "interval_ms": 250, "keep_action_frames": True}},
+        {"destination": {"kind": "signed_url", "expires_in": 600}},
+    ],
+)
+def test_the_launchpad_says_what_the_body_said(deployment: Deployment, body: dict[str, Any]) -> None:
+    row = deployment.queue(**body)
+    launchpad = dg.RunConfig(ops={"datasets": from_row(row)}).to_config_dict()
+    context = dg.build_asset_context(partition_key=row.dataset)
+    assert context.partition_key == row.dataset
+    again = deployment.queue(**_as_body(from_row(row), row.dataset))
+    assert (again.spec, again.destination, again.tag, again.dataset) == (
+        row.spec,
+        row.destination,
+        row.tag,
+        row.dataset,
+    )
+    assert launchpad["ops"]["datasets"]["config"]["export_id"] == row.id
+
+
+def _as_body(config: DatasetConfig, partition: str) -> dict[str, Any]:
+    return to_body(config, partition=partition).model_dump(by_alias=True, exclude_none=True)
+
+
+def test_every_member_of_the_body_has_a_field_in_the_launchpad() -> None:
+    assert set(ExportCreate.model_fields) <= set(DatasetConfig.model_fields)

@@ -1,0 +1,43 @@
+"""What Dagster loads: every name is part of the interface, since people bookmark and configure it."""
+
+import dagster as dg
+
+from pipelines.definitions import defs
+
+NAMES = {
+    "assets": {"datasets", "memory_graphs", "sealed_sessions", "session_events", "session_frames"},
+    "checks": {
+        "datasets:files_match_manifest",
+        "session_events:all_events_arrived",
+        "session_frames:all_frames_arrived",
+    },
+    "jobs": {"check_arrivals", "export_datasets", "seal_stopped_sessions"},
+    "sensors": {"queued_exports", "stopped_sessions"},
+    "schedules": {"daily_arrivals"},
+}
+
+
+def test_the_names_are_these() -> None:
+    graph = defs.resolve_asset_graph()
+    found = {
+        "assets": {key.to_user_string() for key in graph.get_all_asset_keys()},
+        "checks": {f"{key.asset_key.to_user_string()}:{key.name}" for key in graph.asset_check_keys},
+        "jobs": {job.name for job in defs.jobs or []},
+        "sensors": {sensor.name for sensor in defs.sensors or []},
+        "schedules": {schedule.name for schedule in defs.schedules or []},
+    }
+    assert found == NAMES
+
+
+def test_everything_loads() -> None:
+    dg.Definitions.validate_loadable(defs)
+
+
+def test_sensors_and_schedules_run_without_being_switched_on() -> None:
+    instigators = [*(defs.sensors or []), *(defs.schedules or [])]
+    assert {item.default_status.value for item in instigators} == {"RUNNING"}  # type: ignore[union-attr]
+
+
+def test_every_asset_says_what_a_row_of_it_is() -> None:
+    specs = defs.resolve_all_asset_specs()
+    assert [spec.key for spec in specs if not spec.description or not spec.group_name] == []

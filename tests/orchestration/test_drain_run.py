@@ -1,0 +1,133 @@
+"""A drain run through Dagster, in this process: real SQLite, real lake."""
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+
+import dagster as dg
+from sqlmodel import col, select, update
+
+from pipelines.resources import RecorderResource
+from pipelines.sealing import DrainConfig, arrivals, sealing
+from recorder.models.outbox import LeaseRow
+from recorder.models.session import SessionRow
+from recorder.sealing import Sealer, is_sealing
+from tests.recorded import WORKSPACE
+from tests.stopping import EVENTS_PER_SESSION, stop_sessions
+
+
+def drain(recorder: RecorderResource, *, idle_seconds: float = 0.2) -> dg.ExecuteInProcessResult:
+    """One drain run that ends soon."""
+    config = dg.RunConfig(ops={"seal": DrainConfig(idle_seconds=idle_seconds, max_seconds=30)})
+    return dg.materialize([sealing], resources={"recorder": recorder}, run_config=config)
+
+
+def statuses(recorder: RecorderResource) -> Counter[str]:
+    """How many sessions are in which status."""
+    with recorder.runtime.database.transaction(write=False) as db:
+        return Counter(db.exec(select(SessionRow.status)))
+
+
+def metadata_sums(result: dg.ExecuteInProcessResult, asset: str, name: str) -> float:
+    """The sum of a number over all materializations of an asset."""
+    events = result.get_asset_materialization_events()
+    found = [event.materialization for event in events if event.asset_key == dg.AssetKey(asset)]
+    return sum(float(item.metadata[name].value) for item in found if name in item.metadata)  # type: ignore[arg-type]
+
+
+def test_a_run_seals_what_has_stopped(recorder: RecorderResource) -> None:
+    stop_sessions(recorder.runtime, 3)
+    drain(recorder)
+    assert statuses(recorder) == {"sealed": 3}
+
+
+def test_reports_and_summary_count_every_session_once(recorder: RecorderResource) -> None:
+    stop_sessions(recorder.runtime, 3)
+    result = drain(recorder)
+    assert metadata_sums(result, "sealed_sessions", "sessions") == 3
+    assert metadata_sums(result, "sealed_sessions", "run_sessions") == 3
+    assert metadata_sums(result, "session_events", "events") == 3 * EVENTS_PER_SESSION
+
+
+def test_an_asset_that_got_no_rows_is_not_materialized(recorder: RecorderResource) -> None:
+    stop_sessions(recorder.runtime, 1)
+    events = drain(recorder).get_asset_materialization_events()
+    assert dg.AssetKey("session_frames") not in {event.asset_key for event in events}
+
+
+def test_a_run_without_work_materializes_nothing(recorder: RecorderResource) -> None:
+    result = drain(recorder)
+    assert result.success
+    assert result.get_asset_materialization_events() == []
+
+
+def test_a_session_that_stops_during_the_run_is_sealed_by_it(recorder: RecorderResource) -> None:
+    later = threading.Timer(0.5, stop_sessions, [recorder.runtime])
+    later.start()
+    drain(recorder, idle_seconds=2)
+    later.join()
+    assert statuses(recorder) == {"sealed": 1}
+
+
+def test_a_run_leaves_the_work_to_the_one_that_holds_the_lease(recorder: RecorderResource) -> None:
+    stop_sessions(recorder.runtime, 1)
+    other = Sealer(recorder.runtime, owner="another run")
+    assert other.take()
+    assert drain(recorder).success
+    assert statuses(recorder) == {"stopped": 1}
+
+
+def test_the_lease_is_free_after_a_run(recorder: RecorderResource) -> None:
+    drain(recorder)
+    with recorder.runtime.database.transaction(write=False) as db:
+        assert not is_sealing(db)
+
+
+def test_a_run_whose_lease_was_taken_over_ends(recorder: RecorderResource) -> None:
+    def _take_over() -> None:
+        with recorder.runtime.database.transaction(write=True) as db:
+            fence = LeaseRow.fence + 1
+            db.exec(update(LeaseRow).where(col(LeaseRow.name) == "sealing").values(owner="x", fence=fence))
+        stop_sessions(recorder.runtime, 1)
+
+    later = threading.Timer(0.5, _take_over)
+    later.start()
+    assert drain(recorder, idle_seconds=20).success
+    later.join()
+    assert statuses(recorder) == {"stopped": 1}
+
+
+def test_a_stopping_service_ends_the_run_in_order(recorder: RecorderResource) -> None:
+    stop_sessions(recorder.runtime, 1)
+    began = time.monotonic()
+    later = threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGTERM])
+    later.start()
+    result = drain(recorder, idle_seconds=20)
+    assert result.success
+    assert time.monotonic() - began < 10
+    assert metadata_sums(result, "sealed_sessions", "run_sessions") == 1
+
+
+def test_the_arrival_checks_pass_after_sealing(recorder: RecorderResource) -> None:
+    stop_sessions(recorder.runtime, 2)
+    drain(recorder)
+    result = dg.materialize(
+        [sealing, arrivals], selection=dg.AssetSelection.checks(arrivals), resources={"recorder": recorder}
+    )
+    evaluations = result.get_asset_check_evaluations()
+    assert [evaluation.passed for evaluation in evaluations] == [True, True]
+
+
+def test_the_arrival_checks_find_rows_that_came_twice(recorder: RecorderResource) -> None:
+    stop_sessions(recorder.runtime, 1)
+    drain(recorder)
+    lake = recorder.runtime.lake
+    again = lake.scan("events", WORKSPACE, "live").collect().to_arrow()
+    lake.append("events", WORKSPACE, "live", again, lane="twice", number=1)
+    result = dg.materialize(
+        [sealing, arrivals], selection=dg.AssetSelection.checks(arrivals), resources={"recorder": recorder}
+    )
+    passed = {evaluation.check_name: evaluation.passed for evaluation in result.get_asset_check_evaluations()}
+    assert passed == {"all_events_arrived": False, "all_frames_arrived": True}

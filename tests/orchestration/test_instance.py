@@ -1,0 +1,74 @@
+"""The Dagster instance of `dagster_home/dagster.yaml`: where it writes, what it keeps, what it limits."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+
+from tests.databases import create_database
+
+ROOT = Path(__file__).parents[2]
+HOME = ROOT / "dagster_home"
+
+
+@pytest.fixture
+def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
+    """The instance with its folder in a temporary place."""
+    monkeypatch.setenv("RECORDER_DAGSTER_DIR", str(tmp_path / "dagster"))
+    with dg.DagsterInstance.from_config(str(HOME)) as instance:
+        yield instance
+
+
+def test_it_writes_below_its_folder_only(instance: dg.DagsterInstance, tmp_path: Path) -> None:
+    before = set(HOME.iterdir())
+    instance.get_run_records()
+    assert Path(instance.storage_directory()).is_relative_to(tmp_path)
+    assert (tmp_path / "dagster" / "history" / "runs.db").exists()
+    assert set(HOME.iterdir()) == before
+
+
+def test_it_tells_nobody_about_itself(instance: dg.DagsterInstance) -> None:
+    assert not instance.telemetry_enabled
+    assert not instance.nux_enabled
+
+
+def test_one_run_seals_and_two_build_datasets(instance: dg.DagsterInstance) -> None:
+    queue = instance.get_concurrency_config().run_queue_config
+    assert queue is not None
+    limits = {limit["value"]: limit["limit"] for limit in queue.tag_concurrency_limits}
+    assert limits == {"sealing": 1, "datasets": 2}
+
+
+@pytest.mark.parametrize("kind", ["sensor", "schedule", "auto_materialize"])
+def test_no_tick_is_kept_forever(kind: str) -> None:
+    days: dict[str, int] = _settings()["retention"][kind]["purge_after_days"]
+    assert set(days) == {"skipped", "started", "success", "failure"}
+    assert all(value > 0 for value in days.values())
+
+
+def test_the_variant_for_several_machines_works_as_written(
+    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = (HOME / "dagster.yaml").read_text().splitlines()
+    commented = [line.removeprefix("#   ") for line in lines if line.startswith("#   ")]
+    settings = _settings() | yaml.safe_load("\n".join(commented))
+    (tmp_path / "dagster.yaml").write_text(yaml.safe_dump(settings))
+    monkeypatch.setenv("RECORDER_DAGSTER_DIR", str(tmp_path / "dagster"))
+    monkeypatch.setenv("RECORDER_DAGSTER_POSTGRES_URL", create_database(postgres))
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        assert "postgres" in type(instance.run_storage).__name__.lower()
+        assert instance.get_run_records() == []
+
+
+def test_no_absolute_path_is_written_down() -> None:
+    texts = [(HOME / "dagster.yaml").read_text(), (ROOT / "workspace.yaml").read_text()]
+    words = [word for text in texts for word in text.split()]
+    assert [word for word in words if word.startswith("/")] == []
+
+
+def _settings() -> dict[str, Any]:
+    settings: dict[str, Any] = yaml.safe_load((HOME / "dagster.yaml").read_text())
+    return settings

@@ -1,0 +1,108 @@
+"""When the sensor starts a drain run, and when it does not."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import dagster as dg
+import pytest
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
+
+from pipelines import runs, sealing
+from pipelines.resources import RecorderResource
+from pipelines.sealing import stopped_sessions, watch
+from recorder.sealing import Sealer
+from tests.stopping import stop_sessions
+
+JOB = "seal_stopped_sessions"
+DEFINITIONS = dg.Definitions(
+    assets=sealing.assets, jobs=[sealing.seal_stopped_sessions], resources={"recorder": RecorderResource()}
+)
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    """A Dagster instance in memory."""
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+def tick(instance: dg.DagsterInstance, recorder: RecorderResource) -> dg.RunRequest | dg.SkipReason:
+    """What the sensor answers."""
+    context = dg.build_sensor_context(instance=instance, resources={"recorder": recorder})
+    answer = stopped_sessions(context)
+    assert isinstance(answer, dg.RunRequest | dg.SkipReason)
+    return answer
+
+
+def make_run(instance: dg.DagsterInstance, status: dg.DagsterRunStatus) -> str:
+    """A record of a drain run; returns its id."""
+    job = DEFINITIONS.resolve_job_def(JOB)
+    # A queued run must say where its code is; there is no public way to make one.
+    repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("recorder"), "__repository__")
+    origin = repository.get_job_origin(JOB)
+    return instance.create_run_for_job(job, status=status, remote_job_origin=origin).run_id
+
+
+def test_a_stopped_session_starts_a_run(instance: dg.DagsterInstance, recorder: RecorderResource) -> None:
+    stop_sessions(recorder.runtime)
+    assert isinstance(tick(instance, recorder), dg.RunRequest)
+
+
+def test_without_work_there_is_nothing_to_start(recorder: RecorderResource) -> None:
+    assert watch(recorder.runtime.database, seconds=0) == "no session has stopped"
+
+
+def test_while_a_run_seals_no_other_starts(instance: dg.DagsterInstance, recorder: RecorderResource) -> None:
+    stop_sessions(recorder.runtime)
+    assert Sealer(recorder.runtime, owner="a run").take()
+    assert isinstance(tick(instance, recorder), dg.SkipReason)
+
+
+@pytest.mark.parametrize("status", ["QUEUED", "NOT_STARTED", "STARTING", "STARTED", "CANCELING"])
+def test_while_a_run_comes_up_no_other_starts(
+    instance: dg.DagsterInstance, recorder: RecorderResource, status: str
+) -> None:
+    stop_sessions(recorder.runtime)
+    make_run(instance, dg.DagsterRunStatus[status])
+    assert isinstance(tick(instance, recorder), dg.SkipReason)
+
+
+@pytest.mark.parametrize("status", ["NOT_STARTED", "STARTING", "STARTED", "CANCELING"])
+def test_a_run_that_lost_its_process_is_marked_and_followed(
+    instance: dg.DagsterInstance, recorder: RecorderResource, monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    monkeypatch.setattr(runs, "_TO_START", timedelta(0))
+    monkeypatch.setattr(runs, "_TO_TAKE_THE_LEASE", timedelta(0))
+    monkeypatch.setattr(runs, "_FIRST_PAUSE_S", 0.0)
+    stop_sessions(recorder.runtime)
+    lost = make_run(instance, dg.DagsterRunStatus[status])
+    assert isinstance(tick(instance, recorder), dg.RunRequest)
+    run = instance.get_run_by_id(lost)
+    assert run is not None and run.status == dg.DagsterRunStatus.FAILURE
+
+
+def test_a_waiting_run_is_never_taken_for_lost(
+    instance: dg.DagsterInstance, recorder: RecorderResource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "_TO_START", timedelta(0))
+    stop_sessions(recorder.runtime)
+    make_run(instance, dg.DagsterRunStatus.QUEUED)
+    assert isinstance(tick(instance, recorder), dg.SkipReason)
+
+
+def test_after_a_failed_run_the_next_one_waits(
+    instance: dg.DagsterInstance, recorder: RecorderResource
+) -> None:
+    stop_sessions(recorder.runtime)
+    make_run(instance, dg.DagsterRunStatus.FAILURE)
+    assert isinstance(tick(instance, recorder), dg.SkipReason)
+
+
+def test_the_pause_doubles_with_every_failure_and_ends_with_a_success(instance: dg.DagsterInstance) -> None:
+    make_run(instance, dg.DagsterRunStatus.FAILURE)
+    one = runs.pause_after_failures(instance, JOB)
+    make_run(instance, dg.DagsterRunStatus.FAILURE)
+    two = runs.pause_after_failures(instance, JOB)
+    make_run(instance, dg.DagsterRunStatus.SUCCESS)
+    assert 0 < one <= 5 < two <= 10
+    assert runs.pause_after_failures(instance, JOB) == 0

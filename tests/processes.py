@@ -1,0 +1,40 @@
+"""`recorder up` as a process, and what of a deployment runs: its data folder stands in the environment."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def start_up(data: Path, *options: str, folder: Path, checkout: Path = ROOT) -> subprocess.Popen[str]:
+    """Start `recorder up` from a folder, as if this checkout were installed."""
+    environment = {**os.environ, "PYTHONPATH": str(checkout)}  # noqa: TID251
+    command = [sys.executable, "-m", "recorder.cli", "up", "--data", str(data), *options]
+    return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def processes_of(data: Path) -> dict[int, str]:
+    """Process id → command line of everything that was started for this data folder and still runs."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            variables = (folder / "environ").read_bytes()
+            command = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if command and f"RECORDER_DATA_DIR={data}".encode() in variables:
+            found[int(folder.name)] = command.replace(b"\0", b" ").decode()
+    return found
+
+
+def left_after(data: Path, seconds: float) -> dict[int, str]:
+    """What still runs when all have ended or the time is up."""
+    until = time.monotonic() + seconds
+    while (found := processes_of(data)) and time.monotonic() < until:
+        time.sleep(0.1)
+    return found

@@ -1,0 +1,58 @@
+"""The whole HTTP service on a free port of the loopback, on a database and blobs of its own."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from api.app import create_app
+from recorder.access.keys import create_workspace
+from recorder.runtime import Runtime
+from recorder.settings import Settings
+
+
+@dataclass(frozen=True)
+class RunningService:
+    """Where it listens, and a key that may do everything."""
+
+    url: str
+    key: str
+
+
+@contextmanager
+def running_service(folder: Path, *, port: int = 0) -> Iterator[RunningService]:
+    """A service whose data lie in `folder`, stopped at the end.
+
+    Args:
+        port: with one of its own, the addresses that it signs lead to it.
+    """
+    public = {"RECORDER_PUBLIC_URL": f"http://127.0.0.1:{port}"} if port else {}
+    settings = Settings.from_env(public, data_dir=folder)
+    key = _first_key(settings)
+    config = uvicorn.Config(
+        create_app(settings), host="127.0.0.1", port=port, log_level="error", lifespan="on"
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, name="service")
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive(), "the service ended while it started"
+            time.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield RunningService(f"http://127.0.0.1:{port}", key)
+    finally:
+        server.should_exit = True
+        thread.join(timeout=20)
+
+
+def _first_key(settings: Settings) -> str:
+    runtime = Runtime.open(settings)
+    with runtime.database.transaction(write=True) as db:
+        made = create_workspace(db, "tests", region=settings.region, secret=settings.secret)
+    runtime.close()
+    return made.key

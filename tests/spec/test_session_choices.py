@@ -1,0 +1,175 @@
+"""Contract §2 (sessions), row by row: what the specification leaves open."""
+
+import pytest
+
+from recorder import clock
+from tests.factories import Caller, assert_problem, event, footprint, frame
+from tests.recorded import outbox_types
+from tests.rows import Rows
+
+ROWS = Rows()
+STARTED = "2024-02-29T10:00:00.000Z"
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_contract_2(caller: Caller, name: str) -> None:
+    ROWS[name](caller)
+
+
+@ROWS.row("nothing stops a session by itself; a call that changes nothing emits nothing")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session()
+    for _ in range(3):
+        assert caller.post(f"/v1/sessions/{session_id}/start").json()["status"] == "recording"
+    assert outbox_types(caller.service.runtime, session_id) == ["session.created", "session.started"]
+
+
+@ROWS.row("actor: if sent, id and kind both; null is no actor")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session(actor=None)
+    assert caller.get(f"/v1/sessions/{session_id}").json()["actor"] is None
+    answer = caller.post("/v1/sessions", {"workflow": "checkout", "actor": {"id": "ada"}})
+    assert_problem(answer, 422, "validation_failed")
+
+
+@ROWS.row("duration_ms: stopped_at − started_at, 0 until stopped")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session()
+    caller.add_events(session_id, event(60_000))
+    assert caller.get(f"/v1/sessions/{session_id}").json()["duration_ms"] == 0
+    stopped = caller.post(f"/v1/sessions/{session_id}/stop").json()
+    start, end = (clock.parse_time(stopped[name], name=name) for name in ("started_at", "stopped_at"))
+    assert stopped["duration_ms"] == clock.to_ms(end) - clock.to_ms(start) < 60_000
+
+
+@ROWS.row("import: started_at with start, the end is the largest t_ms")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session(started_at=STARTED)
+    caller.add_events(session_id, event(5_000), event(90_000), event(10))
+    caller.add_frames(session_id, frame(60_000))
+    stopped = caller.post(f"/v1/sessions/{session_id}/stop").json()
+    assert (stopped["started_at"], stopped["stopped_at"]) == (STARTED, "2024-02-29T10:01:30.000Z")
+    assert stopped["duration_ms"] == 90_000
+
+
+@ROWS.row("import: without contents it ends as it starts")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session(started_at="2024-02-29T12:00:00+02:00", status="stopped")
+    stopped = caller.get(f"/v1/sessions/{session_id}").json()
+    assert (stopped["started_at"], stopped["stopped_at"], stopped["duration_ms"]) == (STARTED, STARTED, 0)
+
+
+@ROWS.row("import: since and until of the list bound created_at all the same")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session(started_at=STARTED)
+    assert [one["id"] for one in caller.get("/v1/sessions?since=1h").json()["data"]] == [session_id]
+
+
+@ROWS.row("outcome: the last mark in (t_ms, id) order, not in the order of sending")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session(started_at=STARTED)
+    caller.add_events(session_id, event(50, "success"), event(20, "error"), event(99))
+    assert caller.post(f"/v1/sessions/{session_id}/stop").json()["outcome"] == "success"
+
+
+@ROWS.row("outcome: tags and events weigh alike")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session(started_at=STARTED)
+    address = f"/v1/sessions/{session_id}"
+    caller.add_events(session_id, event(50, "error"))
+    caller.post(f"{address}/tags", {"name": "done", "t_ms": 40})
+    assert caller.post(f"{address}/stop").json()["outcome"] == "error"
+    caller.post(f"{address}/tags", {"name": "completed", "t_ms": 60})
+    assert caller.get(address).json()["outcome"] == "success"
+
+
+@ROWS.row("outcome: null before the stop, abandoned without a mark")
+def _(caller: Caller) -> None:
+    address = f"/v1/sessions/{caller.make_session()}"
+    assert caller.get(address).json()["outcome"] is None
+    assert caller.post(f"{address}/stop").json()["outcome"] == "abandoned"
+
+
+@ROWS.row("tag: 201 with its moment, event and frame")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session()
+    body = {"name": "ready", "t_ms": 7, "event_id": "evt_A1", "frame_id": "frm_A1"}
+    tag = caller.post(f"/v1/sessions/{session_id}/tags", body).json()
+    assert set(tag) == {"id", "session_id", "name", "data", "t_ms", "event_id", "frame_id", "created_at"}
+    assert {name: tag[name] for name in body} == body
+    assert tag["id"].startswith("tag_") and tag["session_id"] == session_id
+
+
+@ROWS.row("tag: t_ms defaults to now while recording, to the end after")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session()
+    address = f"/v1/sessions/{session_id}"
+    live = caller.post(f"{address}/tags", {"name": "a"}).json()
+    stopped = caller.post(f"{address}/stop").json()
+    late = caller.post(f"{address}/tags", {"name": "b"}).json()
+    assert 0 <= live["t_ms"] <= stopped["duration_ms"] == late["t_ms"]
+
+
+@ROWS.row("tag: t_ms of an import defaults to its latest moment")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session(started_at=STARTED)
+    caller.add_events(session_id, event(4_000))
+    assert caller.post(f"/v1/sessions/{session_id}/tags", {"name": "a"}).json()["t_ms"] == 4_000
+
+
+@ROWS.row("batch_stop: each id answers for itself, duplicates once")
+def _(caller: Caller) -> None:
+    made = {status: caller.make_session(status=status) for status in ("recording", "stopped", "created")}
+    sent = [made["recording"], made["stopped"], made["created"], made["recording"], "ses_none"]
+    answer = caller.post("/v1/sessions:batch_stop", {"ids": sent}).json()
+    assert [(item["id"], item["result"], item["status"]) for item in answer["data"]] == [
+        (made["recording"], "stopped", "stopped"),
+        (made["stopped"], "unchanged", "stopped"),
+        (made["created"], "error", "created"),
+        ("ses_none", "error", None),
+    ]
+    assert (answer["stopped"], answer["unchanged"], answer["failed"]) == (1, 1, 2)
+    codes = [item["error"]["code"] if "error" in item else None for item in answer["data"]]
+    assert codes == [None, None, "invalid_state", "not_found"]
+
+
+@ROWS.row("batch_stop: 500 ids at once")
+def _(caller: Caller) -> None:
+    answer = caller.post("/v1/sessions:batch_stop", {"ids": [f"ses_{n}" for n in range(500)]})
+    assert (answer.status_code, answer.json()["failed"]) == (200, 500)
+
+
+@ROWS.row("delete: 204 in any state, then 404")
+def _(caller: Caller) -> None:
+    for status in ("created", "recording", "stopped"):
+        address = f"/v1/sessions/{caller.make_session(status=status)}"
+        assert (caller.delete(address).status_code, caller.delete(address).status_code) == (204, 404)
+
+
+@ROWS.row("delete: gone at once from every read and list")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session(workflow="gone")
+    address = f"/v1/sessions/{session_id}"
+    caller.post(f"{address}/tags", {"name": "gone"})
+    caller.delete(address)
+    for part in ("", "/events", "/frames", "/tags", "/frames/frm_1/image"):
+        assert_problem(caller.get(f"{address}{part}"), 404, "not_found")
+    for query in ("", "?workflow=gone", "?tag=gone", "?status=recording"):
+        assert caller.get(f"/v1/sessions{query}").json()["data"] == []
+
+
+@ROWS.row("delete: takes no data off the disk yet, and tells nobody")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session(status="stopped")
+    before = footprint(caller.service.runtime)
+    caller.delete(f"/v1/sessions/{session_id}")
+    after = footprint(caller.service.runtime)
+    assert (after["rows"], after["objects"]) == (before["rows"], before["objects"])
+
+
+@ROWS.row("added reads: tags of a session in order")
+def _(caller: Caller) -> None:
+    address = f"/v1/sessions/{caller.make_session()}/tags"
+    sent = [caller.post(address, {"name": "n", "t_ms": t_ms}).json() for t_ms in (9, 1, 5)]
+    page = caller.get(address).json()
+    assert page == {"data": [sent[1], sent[2], sent[0]], "next_cursor": None, "has_more": False}

@@ -1,0 +1,197 @@
+"""Spec §4.1, row by row: every address of sessions, and every parameter of the list."""
+
+from typing import Any
+
+import pytest
+
+from recorder import limits
+from tests.factories import Caller, assert_problem, event, frame
+from tests.recorded import execute
+from tests.rows import Rows
+
+ROWS = Rows()
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_spec_4_1(caller: Caller, name: str) -> None:
+    ROWS[name](caller)
+
+
+def ids(caller: Caller, query: str = "") -> list[str]:
+    """The ids of a list."""
+    answer = caller.get(f"/v1/sessions?{query}")
+    assert answer.status_code == 200, answer.text
+    return [session["id"] for session in answer.json()["data"]]
+
+
+@ROWS.row("POST /v1/sessions: 201, the session object")
+def _(caller: Caller) -> None:
+    answer = caller.post("/v1/sessions", {"workflow": "checkout"})
+    session = answer.json()
+    assert answer.status_code == 201
+    assert caller.get(f"/v1/sessions/{session['id']}").json() == session
+    assert (session["metadata"], session["actor"], session["status"]) == ({}, None, "created")
+
+
+@ROWS.row("POST /v1/sessions: start true")
+def _(caller: Caller) -> None:
+    session = caller.post("/v1/sessions", {"workflow": "checkout", "start": True}).json()
+    assert session["status"] == "recording" and session["started_at"] == session["created_at"]
+
+
+@ROWS.row("POST /v1/sessions/{id}/start: no body, status recording")
+def _(caller: Caller) -> None:
+    answer = caller.post(f"/v1/sessions/{caller.make_session(status='created')}/start")
+    assert (answer.status_code, answer.json()["status"]) == (200, "recording")
+
+
+@ROWS.row("POST /v1/sessions/{id}/stop: no body, idempotent, status stopped")
+def _(caller: Caller) -> None:
+    address = f"/v1/sessions/{caller.make_session()}/stop"
+    first, second = caller.post(address), caller.post(address)
+    assert (first.status_code, first.json()["status"]) == (200, "stopped")
+    assert second.content == first.content
+
+
+@ROWS.row("POST /v1/sessions/{id}/tags: name and data")
+def _(caller: Caller) -> None:
+    address = f"/v1/sessions/{caller.make_session()}/tags"
+    answer = caller.post(address, {"name": "ready", "data": {"n": 1}})
+    assert (answer.status_code, answer.json()["name"], answer.json()["data"]) == (201, "ready", {"n": 1})
+
+
+@ROWS.row("GET /v1/sessions/{id}: include is a comma-separated list")
+def _(caller: Caller) -> None:
+    session = caller.get(f"/v1/sessions/{caller.make_session()}?include=events,tags,frames_summary").json()
+    assert (session["events"], session["tags"], session["frames_summary"]["count"]) == ([], [], 0)
+
+
+@ROWS.row("GET /v1/sessions: data, next_cursor, has_more")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session()
+    page = caller.get("/v1/sessions").json()
+    assert set(page) == {"data", "next_cursor", "has_more"}
+    assert page["data"] == [caller.get(f"/v1/sessions/{session_id}").json()]
+
+
+@ROWS.row("list: workflow, one or more slugs")
+def _(caller: Caller) -> None:
+    pay, ship, _ = (caller.make_session(workflow=slug) for slug in ("pay", "ship", "sell"))
+    assert ids(caller, "workflow=pay") == [pay]
+    assert ids(caller, "workflow=pay&workflow=ship") == [ship, pay]
+
+
+@ROWS.row("list: status")
+def _(caller: Caller) -> None:
+    made = {status: caller.make_session(status=status) for status in ("created", "recording", "stopped")}
+    for status, session_id in made.items():
+        assert ids(caller, f"status={status}") == [session_id]
+    execute(
+        caller.service.runtime, "UPDATE sessions SET status = 'sealed' WHERE id = :id", id=made["stopped"]
+    )
+    assert ids(caller, "status=sealed") == [made["stopped"]]
+
+
+@ROWS.row("list: outcome")
+def _(caller: Caller) -> None:
+    made = {}
+    for tag, outcome in (("done", "success"), ("failed", "error"), ("seen", "abandoned")):
+        made[outcome] = caller.make_session(status="stopped")
+        caller.post(f"/v1/sessions/{made[outcome]}/tags", {"name": tag})
+    for outcome, session_id in made.items():
+        assert ids(caller, f"outcome={outcome}") == [session_id]
+
+
+@ROWS.row("list: actor.kind")
+def _(caller: Caller) -> None:
+    made = {
+        kind: caller.make_session(actor={"id": "x", "kind": kind}) for kind in ("human", "model", "script")
+    }
+    for kind, session_id in made.items():
+        assert ids(caller, f"actor.kind={kind}") == [session_id]
+
+
+@ROWS.row("list: since, ISO or relative")
+def _(caller: Caller) -> None:
+    old, new = caller.make_session(), caller.make_session()
+    created = caller.get(f"/v1/sessions/{new}").json()["created_at"]
+    assert ids(caller, "since=30d") == ids(caller, "since=1h") == [new, old]
+    assert new in ids(caller, f"since={created}") and ids(caller, "since=9999-01-01T00:00:00Z") == []
+
+
+@ROWS.row("list: until, ISO")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session()
+    assert ids(caller, "until=9999-01-01T00:00:00Z") == [session_id]
+    assert ids(caller, "until=2020-01-01T00:00:00%2B02:00") == []
+
+
+@ROWS.row("list: tag")
+def _(caller: Caller) -> None:
+    tagged, _ = caller.make_session(), caller.make_session()
+    for _ in range(2):
+        caller.post(f"/v1/sessions/{tagged}/tags", {"name": "ready to pay"})
+    assert ids(caller, "tag=ready%20to%20pay") == [tagged]
+
+
+@ROWS.row("list: limit, 1 to 500, default 100")
+def _(caller: Caller) -> None:
+    made = [caller.make_session() for _ in range(102)]
+    assert ids(caller) == made[::-1][:100] and len(ids(caller, "limit=500")) == 102
+    assert ids(caller, "limit=1") == made[-1:]
+    for limit in (0, 501):
+        assert_problem(caller.get(f"/v1/sessions?limit={limit}"), 422, "validation_failed")
+
+
+@ROWS.row("list: cursor, the next_cursor of the previous response")
+def _(caller: Caller) -> None:
+    made = [caller.make_session() for _ in range(3)]
+    cursor = caller.get("/v1/sessions?limit=2").json()["next_cursor"]
+    assert ids(caller, f"limit=2&cursor={cursor}") == made[:1]
+
+
+@ROWS.row("DELETE /v1/sessions/{id}: soft")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session()
+    assert caller.delete(f"/v1/sessions/{session_id}").status_code == 204
+    assert_problem(caller.get(f"/v1/sessions/{session_id}"), 404, "not_found")
+    assert ids(caller) == []
+
+
+@ROWS.row("DELETE /v1/sessions/{id}?hard=true: not in this release, and nothing happens")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session()
+    problem = assert_problem(caller.delete(f"/v1/sessions/{session_id}?hard=true"), 422, "validation_failed")
+    assert problem["errors"][0]["code"] == "not_supported_yet"
+    assert ids(caller) == [session_id]
+
+
+@ROWS.row("POST /v1/sessions:batch_stop: ids")
+def _(caller: Caller) -> None:
+    made = [caller.make_session() for _ in range(3)]
+    answer = caller.post("/v1/sessions:batch_stop", {"ids": made[:2]})
+    assert (answer.status_code, answer.json()["stopped"]) == (200, 2)
+    assert set(ids(caller, "status=stopped")) == set(made[:2])
+
+
+@ROWS.row("POST /v1/sessions/{id}/events: at most 100 items")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session()
+    assert caller.add_events(session_id, *[event(1)] * limits.EVENTS_PER_BATCH).status_code == 202
+    assert_problem(caller.add_events(session_id, *[event(1)] * 101), 422, "batch_too_large")
+
+
+@ROWS.row("POST /v1/sessions/{id}/frames: at most 50 frames")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session()
+    assert caller.add_frames(session_id, *[frame(1)] * limits.FRAMES_PER_BATCH).status_code == 202
+    assert_problem(caller.add_frames(session_id, *[frame(1)] * 51), 422, "batch_too_large")
+
+
+@ROWS.row("all endpoints need the Authorization header")
+def _(caller: Caller) -> None:
+    client: Any = caller.service.client
+    for path, methods in caller.service.app.openapi()["paths"].items():
+        for method in methods if path.startswith("/v1/") else ():
+            answer = client.request(method.upper(), path.replace("{", "").replace("}", ""))
+            assert_problem(answer, 401, "missing_authorization")
