@@ -28,11 +28,22 @@ def recorder_up(data: Path, *options: str) -> Iterator[tuple[subprocess.Popen[st
     with start_up(data, "--port", str(port), *options, folder=data.parent) as process:
         try:
             url = f"http://127.0.0.1:{port}"
-            wait_ready(url, process)
+            wait_said(f"API      {url}", process)
             yield process, url
         finally:
             process.kill()
             left_after(data, 15)
+
+
+def wait_said(words: str, process: subprocess.Popen[str]) -> None:
+    """Return once it says these words: from then on it watches what it started."""
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:  # ends with the process
+        said.append(line)
+        if line.startswith(words):
+            return
+    raise AssertionError("".join(said))
 
 
 def wait_ready(url: str, process: subprocess.Popen[str]) -> None:
