@@ -10,6 +10,7 @@ from sqlmodel import Session as DbSession
 
 from recorder import clock, limits
 from recorder.access.keys import Caller
+from recorder.audit.log import Origin
 from recorder.errors import InvalidRange, MissingAuthorization
 from recorder.recording.ingest import IngestWriter
 from recorder.runtime import Runtime
@@ -39,6 +40,18 @@ async def get_caller(request: Request) -> Caller:
     return caller
 
 
+async def get_origin(request: Request) -> Origin:
+    """Where a change comes from, for the audit log.
+
+    Raises:
+        MissingAuthorization: if the address was reached by a signature alone.
+    """
+    origin: Origin | None = request.state.origin
+    if origin is None:
+        raise MissingAuthorization
+    return origin
+
+
 def get_db(request: Request, runtime: Annotated[Runtime, Depends(get_runtime)]) -> Iterator[DbSession]:
     """One transaction for the request, committed before the answer leaves."""
     with runtime.database.transaction(write=request.method not in ("GET", "HEAD")) as db:
@@ -48,6 +61,7 @@ def get_db(request: Request, runtime: Annotated[Runtime, Depends(get_runtime)]) 
 RuntimeDep = Annotated[Runtime, Depends(get_runtime)]
 Ingest = Annotated[IngestWriter, Depends(get_ingest)]
 CallerDep = Annotated[Caller, Depends(get_caller)]
+OriginDep = Annotated[Origin, Depends(get_origin)]
 # Function scope: with the default one the commit would come after the client has its answer.
 # Bounded: on SQLite writers wait for each other in worker threads (of 40), and the one whose turn it is
 # needs another thread to go on.

@@ -21,10 +21,14 @@ _STATUS: dict[type[RecorderError], int] = {
     errors.Unauthenticated: 401,
     errors.Forbidden: 403,
     errors.NotFound: 404,
+    errors.NotAcceptable: 406,
+    errors.RequestTimeout: 408,
     errors.Conflict: 409,
+    errors.Gone: 410,
     errors.TooLarge: 413,
     errors.UnsupportedMediaType: 415,
     errors.Invalid: 422,
+    errors.Exhausted: 429,
     errors.Unavailable: 503,
     RecorderError: 500,
 }
@@ -74,10 +78,10 @@ def problem(error: RecorderError, request_id: str) -> Response:
     headers = {}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    if status == 413:
+    if status in (408, 413):
         # Else the server would go on to read, and throw away, what still comes.
         headers["Connection"] = "close"
-    if isinstance(error, errors.Unavailable):
+    if error.retry_after_s is not None:
         headers["Retry-After"] = str(error.retry_after_s)
     return _document(status, error.code, error.title, str(error), request_id, error.extra, headers)
 

@@ -65,7 +65,9 @@ def fill(settings: Settings, count: int) -> str:
     runtime = Runtime.open(settings)
     rng = random.Random(11)
     with runtime.database.transaction(write=True) as db:
-        made = create_workspace(db, "benchmark", region=settings.region, secret=settings.secret)
+        made = create_workspace(
+            db, "benchmark", region=settings.region, secret=settings.secret, tier="unlimited"
+        )
     first = clock.now() - timedelta(days=60)
     step = timedelta(days=60) / count
     for begin in range(0, count, _AT_ONCE):

@@ -33,7 +33,9 @@ def new_key(settings: Settings, name: str = "benchmark") -> str:
     runtime = Runtime.open(settings)
     try:
         with runtime.database.transaction(write=True) as db:
-            return create_workspace(db, name, region=settings.region, secret=settings.secret).key
+            return create_workspace(
+                db, name, region=settings.region, secret=settings.secret, tier="unlimited"
+            ).key
     finally:
         runtime.close()
 
@@ -43,7 +45,9 @@ def recording_sessions(settings: Settings, *, sessions: int, keys: int) -> list[
     runtime = Runtime.open(settings)
     try:
         with runtime.database.transaction(write=True) as db:
-            first = create_workspace(db, "benchmark", region=settings.region, secret=settings.secret)
+            first = create_workspace(
+                db, "benchmark", region=settings.region, secret=settings.secret, tier="unlimited"
+            )
             given = [first.key]
             for n in range(1, keys):
                 key = create_key(

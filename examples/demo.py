@@ -149,7 +149,7 @@ def _make_workspace(runtime: Runtime) -> NewKey:
     settings = runtime.settings
     with runtime.database.transaction(write=True) as db:
         name = f"demo {clock.to_iso(clock.now())}"
-        key = create_workspace(db, name, region=settings.region, secret=settings.secret)
+        key = create_workspace(db, name, region=settings.region, secret=settings.secret, tier="unlimited")
     path = settings.data_dir / "key"
     path.unlink(missing_ok=True)
     path.touch(mode=0o600, exist_ok=False)

@@ -29,6 +29,14 @@ class Settings:
     region: str = "us"
     #: Address under which clients reach the API; signed addresses begin with it.
     public_url: str = "http://127.0.0.1:8700"
+    #: Redis that API processes share for rate limits and stream wake-ups; None keeps both in the process.
+    redis_url: str | None = field(default=None, repr=False)
+    #: fsspec address of archived frames; None keeps them where they are.
+    cold_url: str | None = None
+    #: Addresses beyond the public ones that webhooks may be sent to: hosts, addresses, networks.
+    allowed_outbound: tuple[str, ...] = ("loopback",)
+    #: Opens `/metrics` to other machines; None leaves it to loopback alone.
+    metrics_token: str | None = field(default=None, repr=False)
 
     @classmethod
     def from_env(
@@ -56,6 +64,10 @@ class Settings:
             secret=env["RECORDER_SECRET"].encode() if env.get("RECORDER_SECRET") else _kept_secret(data),
             region=env.get("RECORDER_REGION", "us"),
             public_url=env.get("RECORDER_PUBLIC_URL", "http://127.0.0.1:8700").rstrip("/"),
+            redis_url=env.get("RECORDER_REDIS_URL") or None,
+            cold_url=env.get("RECORDER_COLD_URL") or None,
+            allowed_outbound=_words(env.get("RECORDER_ALLOWED_OUTBOUND", "loopback")),
+            metrics_token=env.get("RECORDER_METRICS_TOKEN") or None,
         )
 
     def as_env(self) -> dict[str, str]:
@@ -68,7 +80,12 @@ class Settings:
             "RECORDER_EXPORT_URL": self.export_url,
             "RECORDER_REGION": self.region,
             "RECORDER_PUBLIC_URL": self.public_url,
+            "RECORDER_ALLOWED_OUTBOUND": ",".join(self.allowed_outbound),
         }
+        if self.redis_url is not None:
+            chosen["RECORDER_REDIS_URL"] = self.redis_url
+        if self.cold_url is not None:
+            chosen["RECORDER_COLD_URL"] = self.cold_url
         if self.local_export_root is not None:
             chosen["RECORDER_LOCAL_EXPORT_ROOT"] = str(self.local_export_root)
         return chosen
@@ -77,6 +94,10 @@ class Settings:
 def child_environment(settings: Settings, extra: Mapping[str, str]) -> dict[str, str]:
     """This process's environment for a child that serves the same deployment."""
     return {**os.environ, **settings.as_env(), **extra}
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def _kept_secret(data: Path) -> bytes:

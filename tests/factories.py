@@ -33,15 +33,24 @@ class Service:
     client: TestClient
     runtime: Runtime
 
-    def make_caller(self, *, mode: str = "live", workspace_id: str | None = None) -> "Caller":
+    def make_caller(
+        self,
+        *,
+        mode: str = "live",
+        workspace_id: str | None = None,
+        scope: str = "admin",
+        tier: str = "unlimited",
+    ) -> "Caller":
         """A key, in a new workspace unless one is named."""
         secret = self.runtime.settings.secret
         with self.runtime.database.transaction(write=True) as db:
             if workspace_id is None:
-                workspace_id = create_workspace(db, new_id("wsp"), region="us", secret=secret).workspace_id
+                workspace_id = create_workspace(
+                    db, new_id("wsp"), region="us", secret=secret, tier=tier
+                ).workspace_id
             kind = "test" if mode == "test" else "local"
             key = create_key(
-                db, workspace_id, label="tests", scope="admin", mode=mode, kind=kind, secret=secret
+                db, workspace_id, label="tests", scope=scope, mode=mode, kind=kind, secret=secret
             )
         return Caller(self, key)
 

@@ -84,7 +84,7 @@ def open_desk(runtime: Runtime, *, workspace_id: str = WORKSPACE, mode: Any = "l
     """A desk with a writer of its own."""
     writer = IngestWriter(runtime.database)
     try:
-        yield Desk(runtime, writer, Caller(workspace_id, mode, new_id("key"), "admin"))
+        yield Desk(runtime, writer, Caller(workspace_id, mode, new_id("key")))
     finally:
         writer.close()
 

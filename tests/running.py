@@ -53,6 +53,6 @@ def running_service(folder: Path, *, port: int = 0) -> Iterator[RunningService]:
 def _first_key(settings: Settings) -> str:
     runtime = Runtime.open(settings)
     with runtime.database.transaction(write=True) as db:
-        made = create_workspace(db, "tests", region=settings.region, secret=settings.secret)
+        made = create_workspace(db, "tests", region=settings.region, secret=settings.secret, tier="unlimited")
     runtime.close()
     return made.key

@@ -3,21 +3,27 @@
 import secrets
 import zlib
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 from sqlmodel import Session as DbSession
 from sqlmodel import select
 
 from recorder import clock
+from recorder.access.scopes import Scope
+from recorder.access.surfaces import TIERS, Tier
 from recorder.digest import keyed_digest
 from recorder.errors import Conflict, InvalidApiKey, WorkspaceDisabled
 from recorder.ids import new_id
+from recorder.masking.policies import MaskingPolicies, load_policies
 from recorder.models.workspace import KeyRow, WorkspaceRow
 
 _BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _PREFIXES = ("nsk_live_", "nsk_test_", "nsk_local_")
 _RANDOM_CHARACTERS = 43  # 256 bits in base 62
 _CHECKSUM_CHARACTERS = 6
+_ADMIN = Scope("admin")
+_DEFAULT_TIER = TIERS["default"]
 FIRST_SCOPE = "admin replay:live"
 
 
@@ -28,14 +34,18 @@ class WorkspaceExists(Conflict):
         super().__init__("A workspace of this name exists; choose another name.")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Caller:
     """Who makes a request: every query is bounded by its workspace and mode."""
 
     workspace_id: str
     mode: Literal["live", "test"]
     key_id: str
-    scope: str
+    scope: Scope = _ADMIN
+    tier: Tier = _DEFAULT_TIER
+    expires_at: datetime | None = None
+    #: What is masked in this workspace and mode; None where nothing is.
+    masking: MaskingPolicies | None = None
 
 
 @dataclass(frozen=True)
@@ -47,15 +57,20 @@ class NewKey:
     key: str
 
 
-def create_workspace(db: DbSession, name: str, *, region: str, secret: bytes) -> NewKey:
+def create_workspace(
+    db: DbSession, name: str, *, region: str, secret: bytes, tier: str = "default"
+) -> NewKey:
     """Make a workspace and its first key, which may do everything.
+
+    Args:
+        tier: name of its table of limits.
 
     Raises:
         WorkspaceExists: if the name is taken.
     """
     if db.exec(select(WorkspaceRow).where(WorkspaceRow.name == name)).first() is not None:
         raise WorkspaceExists
-    workspace = WorkspaceRow(id=new_id("wsp"), name=name, region=region, created_at=clock.now())
+    workspace = WorkspaceRow(id=new_id("wsp"), name=name, region=region, tier=tier, created_at=clock.now())
     db.add(workspace)
     return create_key(
         db, workspace.id, label="first key", scope=FIRST_SCOPE, mode="live", kind="local", secret=secret
@@ -104,7 +119,16 @@ def authenticate(db: DbSession, key: str, *, secret: bytes) -> Caller:
         raise InvalidApiKey
     if workspace.status != "active":
         raise WorkspaceDisabled(workspace.status)
-    return Caller(row.workspace_id, "test" if row.mode == "test" else "live", row.id, row.scope)
+    mode: Literal["live", "test"] = "test" if row.mode == "test" else "live"
+    return Caller(
+        workspace_id=workspace.id,
+        mode=mode,
+        key_id=row.id,
+        scope=Scope.parse(row.scope),
+        tier=TIERS[workspace.tier],
+        expires_at=row.expires_at,
+        masking=load_policies(db, workspace, mode),
+    )
 
 
 def _new_key(prefix: str) -> str:

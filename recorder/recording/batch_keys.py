@@ -8,7 +8,7 @@ from sqlmodel import Session as DbSession
 from recorder import clock, limits
 from recorder.errors import IdempotencyKeyReused, ValidationFailed
 from recorder.models.event import BatchKeyRow
-from recorder.recording.ingest import Cursor
+from recorder.recording.cursor import Cursor
 
 
 class Replayed(bytes):

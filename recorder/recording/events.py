@@ -25,7 +25,8 @@ from recorder.errors import (
 from recorder.ids import encode, reserve
 from recorder.models.event import EventBatchBody, EventItem
 from recorder.recording.batch_keys import BatchKey
-from recorder.recording.ingest import Cursor, lock_session, reserve_positions
+from recorder.recording.cursor import Cursor
+from recorder.recording.positions import lock_session, reserve_positions
 from recorder.recording.problems import problem_of
 
 

@@ -10,8 +10,9 @@ from recorder.access.keys import Caller
 from recorder.errors import EventConflict, Problem, RecorderError
 from recorder.ids import new_id
 from recorder.recording.batch_keys import BatchKey
+from recorder.recording.cursor import Cursor
 from recorder.recording.frame_checks import CheckedFrame
-from recorder.recording.ingest import Cursor, lock_session, reserve_positions
+from recorder.recording.positions import lock_session, reserve_positions
 from recorder.storage.blobs import Blobs
 
 

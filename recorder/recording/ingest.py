@@ -10,30 +10,19 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Protocol
 
-from recorder.errors import InvalidState, NotFound, RecorderError, Unavailable
+from recorder.errors import RecorderError, Unavailable
+from recorder.recording.cursor import Cursor, DriverCursor, is_transient
 from recorder.storage.database import Database
 
 log = logging.getLogger("recorder.ingest")
 
 _MAX_WAITING = 4_096
 _MAX_GROUP = 256
-
-Row = tuple[Any, ...]
-
-
-class Cursor(Protocol):
-    """The part of a driver's cursor that batches use; statements take `?` for every value."""
-
-    def all(self, statement: str, values: Sequence[Any]) -> list[Row]:
-        """Run a statement and fetch its rows."""
-
-    def many(self, statement: str, rows: Sequence[Row]) -> None:
-        """Run a statement once per row."""
 
 
 class Batch(Protocol):
@@ -111,7 +100,7 @@ class IngestWriter:
                     return self._commit(group)
                 except Exception as error:
                     self._cursor.roll_back()
-                    if not _is_transient(error):
+                    if not is_transient(error):
                         log.error("a group of batches was not stored", exc_info=error)
                         self._reconnect()
                         break
@@ -119,7 +108,7 @@ class IngestWriter:
 
     def _connect(self) -> None:
         self._connection = self._database.raw_connection()
-        self._cursor = _DriverCursor(self._connection, is_sqlite=self._database.is_sqlite)
+        self._cursor = DriverCursor(self._connection, is_sqlite=self._database.is_sqlite)
 
     def _reconnect(self) -> None:
         """Where the server hung up, go on with a new connection; while it is away, the next group tries."""
@@ -150,52 +139,6 @@ class IngestWriter:
         call.make()
         return call.result()
 
-
-def reserve_positions(
-    cursor: Cursor, session: tuple[str, str, str], *, events: int, frames: int, max_t_ms: int
-) -> tuple[int, int, int]:
-    """Check the session's state and draw positions for new items, in one statement.
-
-    Args:
-        session: workspace, mode and session id.
-
-    Returns:
-        The first position, and the session's event and frame counts with these items.
-
-    Raises:
-        NotFound: if the caller has no such session.
-        InvalidState: if it does not record.
-    """
-    taken = events + frames
-    rows = cursor.all(_RESERVE, (taken, events, frames, max_t_ms, max_t_ms, *session))
-    if rows:
-        last, event_count, frame_count = rows[0]
-        return last - taken + 1, event_count, frame_count
-    rows = cursor.all(_STATUS, session)
-    if not rows:
-        raise NotFound("session")
-    raise InvalidState(rows[0][0], needed="session must be recording to take events and frames")
-
-
-def lock_session(cursor: Cursor, session: tuple[str, str, str]) -> None:
-    """Hold the session's row, so that ids can be looked up before positions are drawn.
-
-    Raises:
-        NotFound: if the caller has no such session.
-    """
-    if not cursor.all(_LOCK, session):
-        raise NotFound("session")
-
-
-_VISIBLE = "workspace_id = ? AND mode = ? AND id = ? AND deleted_at IS NULL"
-_RESERVE = (
-    "UPDATE sessions SET last_position = last_position + ?, event_count = event_count + ?, "  # noqa: S608
-    "frame_count = frame_count + ?, max_t_ms = CASE WHEN max_t_ms < ? THEN ? ELSE max_t_ms END "
-    f"WHERE {_VISIBLE} AND status = 'recording' RETURNING last_position, event_count, frame_count"
-)
-_STATUS = f"SELECT status FROM sessions WHERE {_VISIBLE}"  # noqa: S608
-# A no-op UPDATE takes the row lock on PostgreSQL and costs SQLite, which holds its one lock, next to nothing.
-_LOCK = f"UPDATE sessions SET id = id WHERE {_VISIBLE} RETURNING id"  # noqa: S608
 
 _Waiting = tuple[Batch, "asyncio.Future[bytes]", asyncio.AbstractEventLoop]
 
@@ -265,41 +208,3 @@ def _settle(future: "asyncio.Future[bytes]", result: bytes | RecorderError) -> C
 def _call_all(calls: list[Callable[[], None]]) -> None:
     for call in calls:
         call()
-
-
-def _is_transient(error: Exception) -> bool:
-    """Deadlock or serialization failure of PostgreSQL: the group may be tried again."""
-    return getattr(error, "sqlstate", None) in ("40P01", "40001")
-
-
-class _DriverCursor:
-    """One statement style for both drivers: `?` becomes psycopg's `%s`."""
-
-    def __init__(self, connection: Any, *, is_sqlite: bool) -> None:
-        self._cursor = connection.cursor()
-        self._begin = "BEGIN IMMEDIATE" if is_sqlite else "BEGIN"
-        self._is_sqlite = is_sqlite
-        if not is_sqlite:
-            connection.autocommit = True
-
-    def begin(self) -> None:
-        self._cursor.execute(self._begin)
-
-    def commit(self) -> None:
-        self._cursor.execute("COMMIT")
-
-    def roll_back(self) -> None:
-        # Where no transaction was open there is nothing to undo.
-        with suppress(Exception):
-            self._cursor.execute("ROLLBACK")
-
-    def all(self, statement: str, values: Sequence[Any]) -> list[Row]:
-        self._cursor.execute(self._adapt(statement), values)
-        rows: list[Row] = self._cursor.fetchall()
-        return rows
-
-    def many(self, statement: str, rows: Sequence[Row]) -> None:
-        self._cursor.executemany(self._adapt(statement), rows)
-
-    def _adapt(self, statement: str) -> str:
-        return statement if self._is_sqlite else statement.replace("?", "%s")

@@ -36,7 +36,7 @@ def test_without_a_peer_the_value_itself_is_judged() -> None:
 
 
 def test_bodies_are_batches_of_a_hundred_that_the_service_takes() -> None:
-    caller = Caller("wsp", "live", "key", "write")
+    caller = Caller("wsp", "live", "key")
     bodies = event_bodies(5)
     batches = [
         read_event_batch(caller, "ses", body, content_type="application/json", batch_key=None)

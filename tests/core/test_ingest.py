@@ -13,7 +13,9 @@ from recorder.errors import NotFound, Unavailable
 from recorder.ids import new_id
 from recorder.models.session import SessionRow
 from recorder.recording import ingest
-from recorder.recording.ingest import Cursor, IngestWriter, lock_session, reserve_positions
+from recorder.recording.cursor import Cursor
+from recorder.recording.ingest import IngestWriter
+from recorder.recording.positions import lock_session, reserve_positions
 from recorder.storage.database import Database
 from tests.databases import create_database
 from tests.sealed import START

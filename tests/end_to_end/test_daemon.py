@@ -27,7 +27,7 @@ def make_key(settings: Settings) -> str:
     """The key of a fresh workspace."""
     runtime = Runtime.open(settings)
     with runtime.database.transaction(write=True) as db:
-        made = create_workspace(db, "daemon", region="us", secret=settings.secret)
+        made = create_workspace(db, "daemon", region="us", secret=settings.secret, tier="unlimited")
     runtime.close()
     return made.key
 

@@ -58,7 +58,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     settings = Settings.from_env({}, data_dir=data)
     runtime = Runtime.open(settings)
     with runtime.database.transaction(write=True) as db:
-        made = create_workspace(db, "examples", region="us", secret=settings.secret)
+        made = create_workspace(db, "examples", region="us", secret=settings.secret, tier="unlimited")
     runtime.close()
     with running(settings, dagster=True) as service:
         variables = {

@@ -26,7 +26,7 @@ def client(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     app = create_app(make_settings(tmp_path_factory.mktemp("data"), database_url=database_url))
     runtime: Runtime = app.state.runtime
     with runtime.database.transaction(write=True) as db:
-        key = create_workspace(db, "acme", region="us", secret=runtime.settings.secret).key
+        key = create_workspace(db, "acme", region="us", secret=runtime.settings.secret, tier="unlimited").key
     with TestClient(app, headers={"Authorization": f"Bearer {key}"}) as client:
         yield client
 

@@ -84,7 +84,7 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
     recorder = RecorderResource(data_dir=str(tmp_path))
     runtime = recorder.runtime
     with runtime.database.transaction(write=True) as db:
-        key = create_workspace(db, "acme", region="us", secret=runtime.settings.secret)
+        key = create_workspace(db, "acme", region="us", secret=runtime.settings.secret, tier="unlimited")
     recordings = [Recording(frames=[0, 600]), Recording(outcome=None), Recording(workflow="login")]
     seal(runtime, recordings, workspace_id=key.workspace_id)
     with dg.DagsterInstance.ephemeral() as instance:

@@ -1,0 +1,92 @@
+"""Surfaces that are limited apart, and what each tier may do on them. Spec §8.1, contract §1."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Surface = Literal[
+    "create_session", "append_events", "append_frames", "reads", "exports", "live_replays", "other"
+]
+SURFACES: tuple[Surface, ...] = get_args(Surface)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many requests in a window; continuously refilled."""
+
+    limit: int
+    window_s: int = 1
+
+    @property
+    def burst(self) -> int:
+        """Size of the bucket: twice a rate per second, once a rate per minute (contract §1)."""
+        return 2 * self.limit if self.window_s == 1 else self.limit
+
+    @property
+    def per_second(self) -> float:
+        """Tokens that come back each second."""
+        return self.limit / self.window_s
+
+
+@dataclass(frozen=True, slots=True)
+class SurfaceRates:
+    """The two limits of a surface; both must admit a request."""
+
+    per_key: Rate
+    per_workspace: Rate
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """A named table of limits; an operator gives each workspace one."""
+
+    name: str
+    rates: dict[Surface, SurfaceRates]
+    streams_per_key: int
+    streams_per_workspace: int
+    #: Per calendar month; None means unlimited.
+    captured_minutes: int | None = None
+    exported_rows: int | None = None
+
+
+def _per_second(key: int, workspace: int) -> SurfaceRates:
+    return SurfaceRates(Rate(key), Rate(workspace))
+
+
+def _per_minute(key: int, workspace: int) -> SurfaceRates:
+    return SurfaceRates(Rate(key, 60), Rate(workspace, 60))
+
+
+def _tier(
+    name: str, factor: int, *, captured_minutes: int | None = None, exported_rows: int | None = None
+) -> Tier:
+    rates: dict[Surface, SurfaceRates] = {
+        "create_session": _per_second(30 * factor, 200 * factor),
+        "append_events": _per_second(1000 * factor, 5000 * factor),
+        "append_frames": _per_second(200 * factor, 1000 * factor),
+        "reads": _per_second(200 * factor, 2000 * factor),
+        "exports": _per_minute(5 * factor, 30 * factor),
+        "live_replays": _per_minute(10 * factor, 50 * factor),
+        "other": _per_second(50 * factor, 500 * factor),
+    }
+    return Tier(name, rates, 50 * factor, 500 * factor, captured_minutes, exported_rows)
+
+
+#: `default` is the table of spec §8.1; the others scale it. `trial` is the one with quotas, `unlimited` one
+#: for deployments with a single user, whose machine is the only limit.
+TIERS: dict[str, Tier] = {
+    tier.name: tier
+    for tier in (
+        _tier("default", 1),
+        _tier("trial", 1, captured_minutes=1_000, exported_rows=1_000_000),
+        _tier("team", 2),
+        _tier("scale", 10),
+        _tier("unlimited", 1_000),
+    )
+}
+
+#: Requests without a valid key, per client address.
+STRANGERS = Rate(20)
+#: Downloads by signed address, per client address: a data loader reads many ranges.
+SIGNED_READS = Rate(200)
+#: Redeliveries and test events, per webhook.
+WEBHOOK_CALLS = Rate(10, 60)

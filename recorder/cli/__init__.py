@@ -1,0 +1,53 @@
+"""The command line: `recorder up`, `workspace`, `import`, `export`, `verify`, `demo`. Contract §9.
+
+stdout carries data (`--json` everywhere), stderr words for people. Exit codes: 0 ok, 1 failed, 2 usage,
+4 not authenticated, 5 unreachable. Imports are made where they are used: `recorder --help` stays quick.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from recorder.cli import datasets, importing, serving, workspaces
+from recorder.errors import RecorderError
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Record work, learn its paths, export datasets."
+)
+app.command()(serving.up)
+app.add_typer(workspaces.app, name="workspace")
+app.command("import")(importing.import_)
+app.command()(datasets.export)
+app.command()(datasets.verify)
+app.command()(serving.demo)
+
+
+def main() -> None:
+    """Run the command line; what the service or the client refuses becomes one sentence and an exit code."""
+    with _told_errors():
+        app()
+
+
+@contextmanager
+def _told_errors() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        code = _exit_code(error)
+        if code is None:
+            raise
+        typer.echo(str(error), err=True)
+        sys.exit(code)
+
+
+def _exit_code(error: Exception) -> int | None:
+    """What the shell is told; None for what nobody foresaw, which keeps its trace."""
+    from recorder.client.errors import ApiError, ClientError, Unreachable
+
+    if isinstance(error, Unreachable):
+        return 5
+    if isinstance(error, ApiError) and error.status in (401, 403):
+        return 4
+    return 1 if isinstance(error, RecorderError | ClientError) else None

@@ -1,0 +1,126 @@
+"""Every error the service raises, as a tree of kinds; contract §1 gives the codes.
+
+RecorderError
+├── BadRequest        400  InvalidJson InvalidCursor InvalidEventId UnsupportedVersion
+├── Unauthenticated   401  MissingAuthorization InvalidApiKey
+├── Forbidden         403  InsufficientScope WorkspaceDisabled InvalidSignature UrlExpired
+├── NotFound          404  (code `not_found`, with the kind of resource)
+├── Conflict          409  InvalidState EventConflict IdempotencyInProgress
+├── Gone              410  ResumeWindowExpired
+├── TooLarge          413  PayloadTooLarge
+├── Invalid           422  ValidationFailed and the finer codes
+├── Exhausted         429  RateLimited TooManyStreams QuotaExceeded
+└── Unavailable       503  (code `unavailable`; nothing was acknowledged)
+
+The HTTP layer maps kinds to statuses; the command line maps them to exit codes. Messages are built from
+names, states and limits, never from the offending value.
+"""
+
+from recorder.errors.access import (
+    InsufficientScope,
+    InvalidApiKey,
+    InvalidSignature,
+    MissingAuthorization,
+    QuotaExceeded,
+    RateLimited,
+    TooManyStreams,
+    UrlExpired,
+    WorkspaceDisabled,
+)
+from recorder.errors.fields import (
+    BatchTooLarge,
+    DestinationNotAllowed,
+    EmptyBatch,
+    IdempotencyKeyReused,
+    ImageTooLarge,
+    InvalidDestination,
+    InvalidImage,
+    InvalidRange,
+    InvalidTime,
+    InvalidUrl,
+    LimitReached,
+    MetadataTooLarge,
+    NotSupportedYet,
+    TooManyIds,
+    UrlNotAllowed,
+    ValidationFailed,
+)
+from recorder.errors.kinds import (
+    BadRequest,
+    Conflict,
+    Exhausted,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotFound,
+    Problem,
+    RecorderError,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+    json_pointer,
+)
+from recorder.errors.requests import (
+    InvalidCursor,
+    InvalidEventId,
+    InvalidJson,
+    NotAcceptable,
+    PayloadTooLarge,
+    RequestTimeout,
+    UnsupportedMediaType,
+    UnsupportedVersion,
+)
+from recorder.errors.state import EventConflict, IdempotencyInProgress, InvalidState, ResumeWindowExpired
+
+__all__ = [
+    "BadRequest",
+    "BatchTooLarge",
+    "Conflict",
+    "DestinationNotAllowed",
+    "EmptyBatch",
+    "EventConflict",
+    "Exhausted",
+    "Forbidden",
+    "Gone",
+    "IdempotencyInProgress",
+    "IdempotencyKeyReused",
+    "ImageTooLarge",
+    "InsufficientScope",
+    "Invalid",
+    "InvalidApiKey",
+    "InvalidCursor",
+    "InvalidDestination",
+    "InvalidEventId",
+    "InvalidImage",
+    "InvalidJson",
+    "InvalidRange",
+    "InvalidSignature",
+    "InvalidState",
+    "InvalidTime",
+    "InvalidUrl",
+    "LimitReached",
+    "MetadataTooLarge",
+    "MissingAuthorization",
+    "NotAcceptable",
+    "NotFound",
+    "NotSupportedYet",
+    "PayloadTooLarge",
+    "Problem",
+    "QuotaExceeded",
+    "RateLimited",
+    "RecorderError",
+    "RequestTimeout",
+    "ResumeWindowExpired",
+    "TooLarge",
+    "TooManyIds",
+    "TooManyStreams",
+    "Unauthenticated",
+    "Unavailable",
+    "UnsupportedMediaType",
+    "UnsupportedVersion",
+    "UrlExpired",
+    "UrlNotAllowed",
+    "ValidationFailed",
+    "WorkspaceDisabled",
+    "json_pointer",
+]

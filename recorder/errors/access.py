@@ -1,0 +1,98 @@
+"""Who may not, or not now: keys, scopes, workspaces, signed addresses, limits. Spec §5, §7, §8."""
+
+from recorder.errors.kinds import Exhausted, Forbidden, Unauthenticated
+
+
+class MissingAuthorization(Unauthenticated):
+    """No Authorization header."""
+
+    code = "missing_authorization"
+    title = "Missing authorization"
+
+    def __init__(self) -> None:
+        super().__init__("Send the header `Authorization: Bearer <API_KEY>`.")
+
+
+class InvalidApiKey(Unauthenticated):
+    """The key matches no active key."""
+
+    code = "invalid_api_key"
+    title = "Invalid API key"
+
+    def __init__(self) -> None:
+        super().__init__("The key is unknown, expired or revoked, or the scheme is not Bearer.")
+
+
+class InsufficientScope(Forbidden):
+    """The key may not do this."""
+
+    code = "insufficient_scope"
+    title = "Insufficient scope"
+
+    def __init__(self, needed: str) -> None:
+        super().__init__(f"This needs a key with the scope {needed}.")
+
+
+class WorkspaceDisabled(Forbidden):
+    """The workspace is suspended or expired."""
+
+    code = "workspace_disabled"
+    title = "Workspace disabled"
+
+    def __init__(self, status: str) -> None:
+        super().__init__(f"The workspace is {status}; its operator can make it active again.")
+
+
+class InvalidSignature(Forbidden):
+    """A signed address that was altered."""
+
+    code = "invalid_signature"
+    title = "Invalid signature"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This address was not signed by the service; read the manifest again for a fresh one."
+        )
+
+
+class UrlExpired(Forbidden):
+    """A signed address past its time."""
+
+    code = "url_expired"
+    title = "Address expired"
+
+    def __init__(self) -> None:
+        super().__init__("This address has expired; read the manifest again for a fresh one.")
+
+
+class RateLimited(Exhausted):
+    """A rate limit was hit."""
+
+    code = "rate_limited"
+    title = "Too many requests"
+
+    def __init__(self, scope: str, retry_after_s: int) -> None:
+        super().__init__(f"The limit {scope} is reached; try again in {retry_after_s} s. See GET /v1/limits.")
+        self.retry_after_s = retry_after_s
+
+
+class TooManyStreams(Exhausted):
+    """As many streams are open as may be."""
+
+    code = "too_many_streams"
+    title = "Too many streams"
+
+    def __init__(self, scope: str, limit: int) -> None:
+        super().__init__(f"{limit} streams are open {scope}, which is the most; close one first.")
+
+
+class QuotaExceeded(Exhausted):
+    """The volume of the period is used up."""
+
+    code = "quota_exceeded"
+    title = "Quota exceeded"
+
+    def __init__(self, metric: str) -> None:
+        super().__init__(
+            f"The period's {metric} are used up; GET /v1/quota says when the next period begins."
+        )

@@ -1,0 +1,90 @@
+"""Requests that cannot be read as a whole: their JSON, cursor, size, type or version. Contract §1."""
+
+from typing import Any
+
+from recorder.errors.kinds import BadRequest, Problem, RecorderError, TooLarge
+
+
+class InvalidJson(BadRequest):
+    """The body is not strict JSON."""
+
+    code = "invalid_json"
+    title = "The body is not valid JSON"
+
+    def __init__(self, detail: str, *, item: str | None = None) -> None:
+        super().__init__(detail)
+        self.item = item
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """The finer code, where there is one."""
+        if self.item is None:
+            return {}
+        return {"errors": [Problem("body", "", self.item, str(self)).as_json()]}
+
+
+class InvalidCursor(BadRequest):
+    """A cursor that this list did not give out."""
+
+    code = "invalid_cursor"
+    title = "Invalid cursor"
+
+    def __init__(self) -> None:
+        super().__init__("Use the next_cursor of the previous page, with the same filters and key.")
+
+
+class PayloadTooLarge(TooLarge):
+    """The body is larger than this route takes."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"The body may hold at most {limit_bytes} bytes; send it in smaller parts.")
+
+
+class UnsupportedMediaType(RecorderError):
+    """A Content-Type (or an image type) that this place does not take."""
+
+    code = "unsupported_media_type"
+    title = "Unsupported media type"
+
+    def __init__(self, accepted: str) -> None:
+        super().__init__(f"Send {accepted}.")
+
+
+class InvalidEventId(BadRequest):
+    """A Last-Event-ID that no stream gave out."""
+
+    code = "invalid_event_id"
+    title = "Invalid event id"
+
+    def __init__(self) -> None:
+        super().__init__("Last-Event-ID takes the `id` of the last message that was received.")
+
+
+class UnsupportedVersion(BadRequest):
+    """A Service-Version that was never released."""
+
+    code = "unsupported_version"
+    title = "Unsupported version"
+
+    def __init__(self, newest: str) -> None:
+        super().__init__(f"Service-Version takes a release such as {newest}, or leave it out.")
+
+
+class RequestTimeout(RecorderError):
+    """The request came too slowly."""
+
+    code = "request_timeout"
+    title = "Request timeout"
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(f"The body did not arrive within {seconds} s; send it faster, or in smaller parts.")
+
+
+class NotAcceptable(RecorderError):
+    """None of the formats that were asked for is given here."""
+
+    code = "not_acceptable"
+    title = "Not acceptable"
+
+    def __init__(self, given: str) -> None:
+        super().__init__(f"This address answers {given}.")
