@@ -27,6 +27,8 @@ CODES = {
     401: "missing_authorization invalid_api_key",
     403: "insufficient_scope workspace_disabled invalid_signature url_expired",
     404: "not_found",
+    406: "not_acceptable",
+    408: "request_timeout",
     409: "invalid_state idempotency_in_progress event_conflict session_not_sealed",
     410: "resume_window_expired",
     413: "payload_too_large",

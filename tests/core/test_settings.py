@@ -28,6 +28,9 @@ def test_the_environment_overrules_the_defaults(tmp_path: Path) -> None:
         "RECORDER_LOCAL_EXPORT_ROOT": str(tmp_path / "out"),
         "RECORDER_REGION": "eu",
         "RECORDER_PUBLIC_URL": "https://recorder.example/",
+        "RECORDER_REDIS_URL": "redis://cache",
+        "RECORDER_COLD_URL": "s3://bucket/cold",
+        "RECORDER_ALLOWED_OUTBOUND": "10.0.0.0/8,loopback",
         "RECORDER_SECRET": "s3cret",
     }
     settings = Settings.from_env(chosen)
