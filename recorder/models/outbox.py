@@ -1,4 +1,4 @@
-"""What is written beside a change and carried on later: outbox, idempotency, leases. Spec §6, contract §1."""
+"""What is written beside a change and carried on later: outbox, leases. Spec §6, contract §1."""
 
 from datetime import datetime
 from typing import Any
@@ -30,23 +30,10 @@ class OutboxRow(SQLModel, table=True):
     data: dict[str, Any] = Field(sa_type=JSON)
     created_at: datetime
     dispatched_at: datetime | None = None
-
-
-class IdempotencyRow(SQLModel, table=True):
-    """A key of a POST and the answer it was given, kept 24 hours."""
-
-    __tablename__ = "idempotency_keys"
-
-    workspace_id: str = Field(primary_key=True)
-    mode: str = Field(primary_key=True)
-    method: str = Field(primary_key=True)
-    path: str = Field(primary_key=True)
-    key: str = Field(primary_key=True)
-    body_digest: bytes = Field(sa_type=LargeBinary)
-    status: int | None = None
-    answer: bytes | None = Field(default=None, sa_type=LargeBinary)
-    resource_id: str | None = Field(default=None, index=True)
-    created_at: datetime = Field(index=True)
+    #: The request that brought the event about, where one did.
+    request_id: str | None = None
+    #: What receivers are sent, byte for byte the same each time; set once a webhook takes the event.
+    body: bytes | None = Field(default=None, sa_type=LargeBinary)
 
 
 class LeaseRow(SQLModel, table=True):

@@ -1,0 +1,134 @@
+"""`recorder webhooks` and `recorder deliver`: receiving on this terminal, and sending. Contract §6, §9."""
+
+import signal
+import threading
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from recorder.cli.options import DEFAULT_URL, AsJson, DataDir, Url, print_json
+
+if TYPE_CHECKING:
+    from recorder.client.listener import Received
+
+app = typer.Typer(no_args_is_help=True, help="Receive deliveries on this terminal.")
+
+
+@app.callback()
+def _webhooks() -> None:
+    """Keep `listen` a command of its own, though it is the only one."""
+
+
+@app.command("listen")
+def listen(
+    key: Annotated[
+        str | None, typer.Option(envvar="RECORDER_KEY", help="API key of scope admin.", show_envvar=True)
+    ] = None,
+    url: Url = DEFAULT_URL,
+    event: Annotated[
+        list[str], typer.Option(help="A type to listen for; repeat it. [default: all]", show_default=False)
+    ] = [],  # noqa: B006
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 0,
+    address: Annotated[
+        str | None, typer.Option(help="How the service reaches this receiver, if not by host and port.")
+    ] = None,
+    secret: Annotated[
+        str | None,
+        typer.Option(
+            envvar="RECORDER_WEBHOOK_SECRET",
+            show_envvar=True,
+            help="Register nothing; verify with this webhook's secret.",
+        ),
+    ] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="End after so many deliveries.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print verified deliveries as they come, until Ctrl-C; what was registered for it is removed again."""
+    from recorder.client import Client
+    from recorder.client.listener import Listener
+
+    if key is None and secret is None:
+        raise typer.BadParameter("give an API key to register with, or --secret", param_hint="--key")
+    done = _Countdown(count)
+    print_one = _print_json if as_json else _print_pretty
+    listener = Listener(lambda received: done.note(print_one(received)), host=host, port=port)
+    here = address or f"http://{f'[{host}]' if ':' in host else host}:{listener.port}/"
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with listener.listening():
+        if secret is not None:
+            listener.trust(secret)
+            typer.echo(f"Listening on {here}", err=True)
+            done.wait()
+            return
+        with Client(url, key or "") as client:
+            types = event or [one["type"] for one in client.event_types()]
+            made = client.create_webhook(here, types, description="recorder webhooks listen")
+            try:
+                listener.trust(made["secret"])
+                typer.echo(f"Webhook {made['id']} sends to {here} until Ctrl-C.", err=True)
+                done.wait()
+            finally:
+                client.delete_webhook(made["id"])
+                typer.echo(f"Webhook {made['id']} is removed.", err=True)
+
+
+def deliver(data: DataDir = None) -> None:
+    """Send webhooks until SIGTERM or Ctrl-C; `recorder up` runs one of these, and more may run beside it."""
+    from recorder.logs import configure_logs
+    from recorder.settings import Settings
+    from recorder.webhooks.worker import deliver
+
+    settings = Settings.from_env(data_dir=data)
+    configure_logs(settings.log_level)
+    deliver(settings)
+
+
+class _Countdown:
+    """Waits for so many deliveries, or for Ctrl-C."""
+
+    def __init__(self, count: int | None) -> None:
+        self._left = count
+        self._done = threading.Event()
+
+    def note(self, is_verified: bool) -> None:
+        """Count a delivery; one that was not verified does not count."""
+        if self._left is not None and is_verified:
+            self._left -= 1
+            if self._left <= 0:
+                self._done.set()
+
+    def wait(self) -> None:
+        """Return once the last one came; Ctrl-C ends it without ado."""
+        try:
+            self._done.wait()
+        except KeyboardInterrupt:
+            return
+
+
+def _print_json(received: "Received") -> bool:
+    if received.payload is None:
+        return _warn()
+    print_json({"delivery_id": received.delivery_id, **received.payload})
+    return True
+
+
+def _print_pretty(received: "Received") -> bool:
+    from rich.console import Console
+    from rich.json import JSON
+
+    if received.payload is None:
+        return _warn()
+    console = Console()
+    head = f"{received.payload['created_at']}  {received.payload['type']}"
+    ids = f"{received.payload['id']}  {received.delivery_id}  signature holds"
+    console.print(head, style="bold", markup=False, highlight=False)
+    console.print(ids, style="dim", markup=False, highlight=False)
+    # ASCII: what people recorded must not steer this terminal.
+    console.print(JSON.from_data(received.payload["data"], ensure_ascii=True))
+    return True
+
+
+def _warn() -> bool:
+    typer.echo("Something came whose signature does not hold; it was answered 401.", err=True)
+    return False

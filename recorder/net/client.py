@@ -1,0 +1,167 @@
+"""One POST to somebody else's server: guarded, bounded in time and in what is read back. Spec §6.3."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from typing import Literal, cast
+
+import httpcore
+
+from recorder.errors import InvalidUrl
+from recorder.net.guard import BlockedAddress, Guard, GuardedBackend, UnresolvedName
+from recorder.net.urls import Target, read_url
+
+Failure = Literal["timeout", "dns", "tls", "connection", "blocked_address", "redirect"]
+
+TOTAL_S = 10.0
+BODY_BYTES = 4_096
+_HEADERS_BYTES = 8_192
+# A server that goes on to send is cut off; its goodbye is not waited for.
+_CLOSE_S = 0.5
+_FIXED = {"Accept-Encoding": "identity", "Connection": "close"}
+
+
+@dataclass
+class Exchange:
+    """What came of a call; `status` is None where no answer began."""
+
+    error: Failure | None = None
+    status: int | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    body_truncated: bool = False
+    duration_ms: int = 0
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the receiver took it: any 2xx, read within the time."""
+        return self.error is None and self.status is not None and 200 <= self.status < 300
+
+
+class OutboundClient:
+    """Makes calls that no redirect, proxy variable, name server or endless answer leads astray."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        *,
+        total_s: float = TOTAL_S,
+        ssl_context: ssl.SSLContext | None = None,
+        dial: httpcore.AsyncNetworkBackend | None = None,
+    ) -> None:
+        """Take a guard.
+
+        Args:
+            total_s: seconds from the look-up of the name to the last byte that is read.
+            ssl_context: which certificates are trusted; by default those that browsers trust.
+            dial: opens connections to checked addresses.
+        """
+        self._guard = guard
+        self._total_s = total_s
+        self._ssl = ssl_context or httpcore.default_ssl_context()
+        self._dial = dial or httpcore.AnyIOBackend()
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Exchange:
+        """Send a body and read the beginning of the answer; what goes wrong stands in the exchange."""
+        began = time.monotonic()
+        exchange = Exchange()
+        try:
+            async with asyncio.timeout(self._total_s):
+                await self._send(read_url(url), headers, body, exchange)
+        except _EXPECTED as error:
+            exchange.error = exchange.error or _failure(error)
+        exchange.duration_ms = round((time.monotonic() - began) * 1000)
+        return exchange
+
+    async def _send(
+        self, target: Target, headers: Mapping[str, str], body: bytes, exchange: Exchange
+    ) -> None:
+        connection = httpcore.AsyncHTTPConnection(
+            httpcore.Origin(target.scheme.encode(), target.host.encode(), target.port),
+            ssl_context=self._ssl,
+            network_backend=GuardedBackend(self._guard, target, self._dial),
+        )
+        try:
+            response = await connection.handle_async_request(_request(target, headers, body))
+            exchange.status = response.status
+            exchange.headers = _readable(response.headers)
+            if 300 <= response.status < 400:
+                exchange.error = "redirect"
+            await _read(response, exchange)
+        finally:
+            with suppress(TimeoutError, OSError):
+                async with asyncio.timeout(_CLOSE_S):
+                    await connection.aclose()
+
+
+def _request(target: Target, headers: Mapping[str, str], body: bytes) -> httpcore.Request:
+    sent = {"Host": target.host_header, **headers, **_FIXED, "Content-Length": str(len(body))}
+    url = httpcore.URL(
+        scheme=target.scheme.encode(),
+        host=target.host.encode(),
+        port=target.port,
+        target=target.path.encode(),
+    )
+    pairs = [(name.encode(), value.encode()) for name, value in sent.items()]
+    return httpcore.Request("POST", url, headers=pairs, content=body)
+
+
+async def _read(response: httpcore.Response, exchange: Exchange) -> None:
+    """Keep the first 4 KB; whether more would have come is known once one byte more is here."""
+    # A generator, though its type does not say so; left open, it would be closed by whoever collects it.
+    stream = cast("AsyncGenerator[bytes]", response.aiter_stream())
+    async with aclosing(stream) as parts:
+        async for part in parts:
+            exchange.body += part[: BODY_BYTES + 1 - len(exchange.body)]
+            if len(exchange.body) > BODY_BYTES:
+                exchange.body, exchange.body_truncated = exchange.body[:BODY_BYTES], True
+                return
+
+
+def _readable(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Headers as they may be stored: printable, each name once, and no more than 8 KB of them."""
+    kept: dict[str, str] = {}
+    size = 0
+    for raw_name, raw_value in headers:
+        name, value = (_printable(raw) for raw in (raw_name.lower(), raw_value))
+        size += len(name) + len(value)
+        if size > _HEADERS_BYTES:
+            break
+        kept[name] = f"{kept[name]}, {value}" if name in kept else value
+    return kept
+
+
+def _printable(raw: bytes) -> str:
+    return "".join(
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in raw.decode("latin-1")
+    )
+
+
+_FAILURES: tuple[tuple[type[Exception], Failure], ...] = (
+    (BlockedAddress, "blocked_address"),
+    (InvalidUrl, "blocked_address"),
+    (UnresolvedName, "dns"),
+    (ssl.SSLError, "tls"),
+    (TimeoutError, "timeout"),
+    (httpcore.TimeoutException, "timeout"),
+)
+_EXPECTED: tuple[type[Exception], ...] = (
+    *(kind for kind, _ in _FAILURES),
+    httpcore.NetworkError,
+    httpcore.ProtocolError,
+    OSError,
+)
+
+
+def _failure(error: BaseException) -> Failure:
+    """What went wrong, by the error or what it came from; a failed handshake comes as a failed connection."""
+    current: BaseException | None = error
+    while current is not None:
+        for kind, failure in _FAILURES:
+            if isinstance(current, kind):
+                return failure
+        current = current.__cause__
+    return "connection"

@@ -1,0 +1,102 @@
+"""The event types that webhooks carry, in one table. Spec §6.1, contract §6."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from recorder.models.notification import (
+    ErrorData,
+    EventType,
+    EventTypes,
+    ExportData,
+    NewNodeData,
+    Notification,
+    PathDisappearedData,
+    QuotaData,
+    RecoveryData,
+    ReplayData,
+    SessionData,
+    TaggedData,
+    WebhookData,
+)
+from recorder.models.wire import WireOutput
+
+#: Sent on request to one webhook alone; nobody subscribes to it.
+TEST_EVENT = "webhook.test"
+
+
+@dataclass(frozen=True)
+class EventKind:
+    """What a type tells, and the model of its payload's `data`."""
+
+    description: str
+    data: type[WireOutput]
+    #: Whether this release emits it.
+    is_emitted: bool = True
+
+
+EVENT_TYPES: dict[str, EventKind] = {
+    "session.created": EventKind("A session was created; it has not started.", SessionData),
+    "session.started": EventKind("A session began to record.", SessionData),
+    "session.stopped": EventKind("A session was stopped.", SessionData),
+    "session.sealed": EventKind("A session was sealed and indexed.", SessionData),
+    "session.error": EventKind("A session ended with an error tag or a detected failure.", ErrorData),
+    "session.tagged": EventKind("A tag was added to a session.", TaggedData),
+    "replay.queued": EventKind("A replay waits to run.", ReplayData, is_emitted=False),
+    "replay.running": EventKind("A replay runs.", ReplayData, is_emitted=False),
+    "replay.completed": EventKind("A replay matched its recording.", ReplayData, is_emitted=False),
+    "replay.diverged": EventKind("The world no longer matches the recording.", ReplayData, is_emitted=False),
+    "replay.failed": EventKind("A replay could not run.", ReplayData, is_emitted=False),
+    "recovery.started": EventKind("A recovery began.", RecoveryData, is_emitted=False),
+    "recovery.succeeded": EventKind("A recovery reached success.", RecoveryData, is_emitted=False),
+    "recovery.failed": EventKind("A recovery ended without success.", RecoveryData, is_emitted=False),
+    "export.queued": EventKind("An export was asked for.", ExportData),
+    "export.completed": EventKind("An export is complete: its manifest is written.", ExportData),
+    "export.failed": EventKind("An export ended without a dataset.", ExportData),
+    "memory.drift.new_node": EventKind(
+        "A new cluster appeared in a workflow's graph.", NewNodeData, is_emitted=False
+    ),
+    "memory.drift.path_disappeared": EventKind(
+        "A common path stopped occurring.", PathDisappearedData, is_emitted=False
+    ),
+    "quota.warning": EventKind("80 % of a monthly quota is used up.", QuotaData),
+    "quota.exhausted": EventKind("A monthly quota is used up.", QuotaData),
+}
+_TEST = EventKind("Somebody asked for a test.", WebhookData)
+
+
+def list_event_types() -> EventTypes:
+    """The catalogue: every type with its words and the schema of its payload."""
+    return EventTypes(
+        data=[
+            EventType(
+                type=type,
+                description=kind.description,
+                available=kind.is_emitted,
+                payload_schema=payload_schema(type),
+            )
+            for type, kind in EVENT_TYPES.items()
+        ]
+    )
+
+
+def payload_schema(type: str) -> dict[str, Any]:
+    """JSON Schema of a type's whole payload."""
+    kind = _TEST if type == TEST_EVENT else EVENT_TYPES[type]
+    model = Notification[kind.data]  # type: ignore[name-defined]  # the type is data here
+    schema: dict[str, Any] = model.model_json_schema(mode="serialization")
+    schema["title"] = type
+    schema["properties"]["type"] = {"const": type}
+    _open(schema)
+    return schema
+
+
+def _open(schema: Any) -> None:
+    """Let objects have more members than today: receivers that check must not break when one is added."""
+    if isinstance(schema, dict):
+        if schema.get("additionalProperties") is False:
+            del schema["additionalProperties"]
+        for part in schema.values():
+            _open(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            _open(part)

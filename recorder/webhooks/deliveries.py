@@ -1,0 +1,131 @@
+"""Delivery records: read, repeated on request, and test events. Spec §2.4, §4.4; contract §6."""
+
+from typing import Any
+
+from sqlalchemy import Row, select
+from sqlmodel import Session as DbSession
+from sqlmodel import col, insert
+
+from recorder import clock
+from recorder.audit.actions import Action
+from recorder.audit.log import Origin, record
+from recorder.errors import NotFound
+from recorder.ids import is_id
+from recorder.models.delivery import Delivery, DeliveryRow
+from recorder.models.outbox import OutboxRow
+from recorder.models.webhook import WebhookRow
+from recorder.webhooks.catalogue import TEST_EVENT
+from recorder.webhooks.dispatch import new_attempt
+from recorder.webhooks.endpoints import find_webhook
+from recorder.webhooks.outbox import add_event, encode_event
+
+_AS_STORED = set(Delivery.model_fields) - {"request", "next_attempt_at"}
+
+
+def find_delivery(db: DbSession, workspace_id: str, mode: str, webhook_id: str, delivery_id: str) -> Delivery:
+    """One record of a webhook.
+
+    Raises:
+        NotFound: if there is no such webhook, or it has no such record.
+    """
+    webhook = find_webhook(db, workspace_id, mode, webhook_id)
+    return _find(db, webhook, delivery_id)
+
+
+def list_deliveries(
+    db: DbSession, workspace_id: str, mode: str, webhook_id: str, *, before_id: str | None, limit: int
+) -> list[Delivery]:
+    """Records of a webhook, newest first, from behind `before_id` on.
+
+    Raises:
+        NotFound: if there is no such webhook.
+    """
+    webhook = find_webhook(db, workspace_id, mode, webhook_id)
+    statement = _records(webhook)
+    if before_id is not None:
+        statement = statement.where(col(DeliveryRow.id) < before_id)
+    rows = db.connection().execute(statement.order_by(col(DeliveryRow.id).desc()).limit(limit))
+    return [_to_wire(row, webhook) for row in rows]
+
+
+def redeliver(db: DbSession, origin: Origin, mode: str, webhook_id: str, delivery_id: str) -> Delivery:
+    """Send the payload of a record again, under a fresh delivery id and on the same schedule.
+
+    Raises:
+        NotFound: if there is no such webhook, or it has no such record.
+    """
+    webhook = find_webhook(db, origin.workspace_id, mode, webhook_id)
+    again = _find(db, webhook, delivery_id)
+    attempt = new_attempt(
+        webhook.id, again.event_id, again.event_type, trigger="manual", redelivery_of=again.id
+    )
+    details = {"delivery": again.id, "redelivery": attempt["id"]}
+    _record(db, origin, "webhook.redeliver", webhook, details)
+    return _add(db, webhook, attempt)
+
+
+def send_test(db: DbSession, origin: Origin, mode: str, webhook_id: str) -> Delivery:
+    """Send an event that tells nothing but that deliveries arrive; to this webhook alone.
+
+    Raises:
+        NotFound: if there is no such webhook.
+    """
+    webhook = find_webhook(db, origin.workspace_id, mode, webhook_id)
+    event = add_event(
+        db,
+        workspace_id=webhook.workspace_id,
+        mode=mode,
+        type=TEST_EVENT,
+        subject_id=webhook.id,
+        data={"webhook": {"id": webhook.id, "url": webhook.url}},
+    )
+    event.dispatched_at, event.body = clock.now(), encode_event(event)
+    db.flush()
+    attempt = new_attempt(webhook.id, event.id, event.type, trigger="manual")
+    _record(db, origin, "webhook.test", webhook, {"delivery": attempt["id"]})
+    return _add(db, webhook, attempt)
+
+
+def _records(webhook: WebhookRow) -> Any:
+    """The records of a webhook with the bodies that they send."""
+    stored = (getattr(DeliveryRow, name) for name in sorted(_AS_STORED))
+    more = (
+        DeliveryRow.request_headers,
+        DeliveryRow.due_ms,
+        DeliveryRow.begun_ms,
+        DeliveryRow.next_attempt_at,
+    )
+    return (
+        select(*stored, *map(col, more), col(OutboxRow.body))
+        .join(OutboxRow, col(OutboxRow.id) == col(DeliveryRow.event_id))
+        .where(col(DeliveryRow.webhook_id) == webhook.id)
+    )
+
+
+def _find(db: DbSession, webhook: WebhookRow, delivery_id: str) -> Delivery:
+    row = None
+    if is_id(delivery_id, "dlv"):
+        one = _records(webhook).where(col(DeliveryRow.id) == delivery_id)
+        row = db.connection().execute(one).one_or_none()
+    if row is None:
+        raise NotFound("delivery")
+    return _to_wire(row, webhook)
+
+
+def _add(db: DbSession, webhook: WebhookRow, attempt: dict[str, Any]) -> Delivery:
+    db.connection().execute(insert(DeliveryRow), [attempt])
+    return _find(db, webhook, attempt["id"])
+
+
+def _to_wire(row: Row[*tuple[Any, ...]], webhook: WebhookRow) -> Delivery:
+    stored = {name: getattr(row, name) for name in _AS_STORED}
+    waits = row.status == "pending" and row.begun_ms is None
+    request = {"url": webhook.url, "headers": row.request_headers or {}, "body": bytes(row.body).decode()}
+    next_attempt_at = clock.from_ms(row.due_ms) if waits else row.next_attempt_at
+    return Delivery.model_validate({**stored, "request": request, "next_attempt_at": next_attempt_at})
+
+
+def _record(
+    db: DbSession, origin: Origin, action: Action, webhook: WebhookRow, details: dict[str, Any]
+) -> None:
+    record(db, origin, action, resource_type="webhook", resource_id=webhook.id, details=details)

@@ -1,0 +1,111 @@
+"""Whose turn it is: a slow receiver starves nobody. Pure bookkeeping of one worker, without a database."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+#: An attempt that succeeds within this lets its webhook have one more under way.
+QUICK_MS = 1_000
+_FIRST_ALLOWANCE = 4
+#: Webhooks whose allowance is remembered; without memory one begins at the first allowance again.
+_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A webhook with attempts that are due."""
+
+    webhook_id: str
+    workspace_id: str
+    #: When its oldest attempt was due.
+    due_ms: int
+
+
+class OfLane(Protocol):
+    """What belongs to a lane: an attempt, or the lane itself."""
+
+    @property
+    def webhook_id(self) -> str: ...
+
+    @property
+    def workspace_id(self) -> str: ...
+
+
+class Lanes:
+    """Shares the slots of a worker among webhooks.
+
+    A webhook's allowance grows by one with each quick success and halves with each failure, so one that
+    times out soon holds a single slot. It never exceeds a quarter of the slots, and a workspace with all of
+    its webhooks never holds more than half of them.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._of_one_webhook = max(1, slots // 4)
+        self._of_one_workspace = max(1, slots // 2)
+        self._allowed: dict[str, int] = {}
+        self._resting: dict[str, int] = {}
+        self._of_webhook: Counter[str] = Counter()
+        self._of_workspace: Counter[str] = Counter()
+
+    @property
+    def free(self) -> int:
+        """Slots without an attempt."""
+        return self._slots - self._of_webhook.total()
+
+    def allot(self, lanes: Sequence[Lane], *, most: int, now_ms: int) -> dict[str, int]:
+        """How many attempts each webhook may begin now: one each in turn, the longest waiting first.
+
+        Args:
+            most: attempts to begin in all; fewer where fewer slots are free.
+        """
+        left = min(most, self.free)
+        given: Counter[str] = Counter()
+        of_workspace = Counter(self._of_workspace)
+        awake = (lane for lane in lanes if self._resting.get(lane.webhook_id, 0) <= now_ms)
+        waiting = sorted(awake, key=lambda lane: lane.due_ms)
+        while left and waiting:
+            served = []
+            for lane in waiting:
+                if left and self._has_room(lane, given, of_workspace):
+                    given[lane.webhook_id] += 1
+                    of_workspace[lane.workspace_id] += 1
+                    left -= 1
+                    served.append(lane)
+            waiting = served
+        return dict(given)
+
+    def rest(self, webhook_id: str, until_ms: int) -> None:
+        """Leave a lane aside that had nothing to give, so that it takes no other's turn."""
+        _bound(self._resting)
+        self._resting[webhook_id] = until_ms
+
+    def begin(self, attempt: OfLane) -> None:
+        """Count an attempt that begins."""
+        self._of_webhook[attempt.webhook_id] += 1
+        self._of_workspace[attempt.workspace_id] += 1
+
+    def end(self, attempt: OfLane, *, is_success: bool, duration_ms: int) -> None:
+        """Count an attempt that ended, and draw from it how many its webhook may have."""
+        webhook_id = attempt.webhook_id
+        for counts, name in ((self._of_webhook, webhook_id), (self._of_workspace, attempt.workspace_id)):
+            counts[name] -= 1
+            if not counts[name]:
+                del counts[name]
+        _bound(self._allowed)
+        allowed = self._allowed.get(webhook_id, _FIRST_ALLOWANCE)
+        if not is_success:
+            self._allowed[webhook_id] = max(1, allowed // 2)
+        elif duration_ms <= QUICK_MS:
+            self._allowed[webhook_id] = min(self._of_one_webhook, allowed + 1)
+
+    def _has_room(self, lane: Lane, given: Counter[str], of_workspace: Counter[str]) -> bool:
+        allowed = min(self._of_one_webhook, self._allowed.get(lane.webhook_id, _FIRST_ALLOWANCE))
+        busy = self._of_webhook[lane.webhook_id] + given[lane.webhook_id]
+        return busy < allowed and of_workspace[lane.workspace_id] < self._of_one_workspace
+
+
+def _bound(memory: dict[str, int]) -> None:
+    if len(memory) >= _REMEMBERED:
+        memory.clear()

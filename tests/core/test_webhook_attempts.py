@@ -1,0 +1,309 @@
+"""Attempts from claim to result, under a clock that the test turns. Spec §6.3, contract §6."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import pytest
+from sqlmodel import delete, update
+
+from recorder import clock
+from recorder.access.keys import create_workspace
+from recorder.audit.log import Origin
+from recorder.ids import new_id
+from recorder.models.delivery import DeliveryRow
+from recorder.models.outbox import OutboxRow
+from recorder.models.webhook import WebhookSecretRow
+from recorder.models.workspace import WorkspaceRow
+from recorder.net.client import Exchange
+from recorder.storage.database import Database
+from recorder.webhooks.claims import LEASE_MS, Claim, claim_attempts, due_lanes
+from recorder.webhooks.deliveries import find_delivery, redeliver
+from recorder.webhooks.dispatch import dispatch_events
+from recorder.webhooks.endpoints import delete_webhook, rotate_secret
+from recorder.webhooks.results import Outcome, settle_attempts
+from recorder.webhooks.schedule import MAX_ATTEMPTS, WAITS_S, Schedule
+from recorder.webhooks.secrets import SecretBox
+from recorder.webhooks.signing import verify_signature
+from tests.delivering import BOX, attempts, make_webhook, put_event
+
+URL = "http://127.0.0.1:9/hooks"
+SENT = Exchange(status=204)
+REFUSED = Exchange(status=500, body=b"no", duration_ms=7)
+
+
+@pytest.fixture(scope="module")
+def database(database_url: str) -> Iterator[Database]:
+    """A database on each engine."""
+    found = Database(database_url)
+    found.migrate()
+    yield found
+    found.close()
+
+
+@dataclass
+class Desk:
+    """A webhook of a workspace of its own, and a worker whose clock stands still."""
+
+    database: Database
+    workspace_id: str
+    webhook_id: str
+    secret: str
+    now: datetime = field(default_factory=clock.now)
+
+    def put(self, count: int = 1) -> list[str]:
+        """Events, handed out; returns their ids."""
+        ids = [put_event(self.database, workspace_id=self.workspace_id) for _ in range(count)]
+        with self.database.transaction(write=True) as db:
+            while dispatch_events(db):
+                pass
+        self.now = max(self.now, clock.now())
+        return ids
+
+    def claim(self, count: int = 10, *, box: SecretBox = BOX) -> list[Claim]:
+        """What a worker claims now, of this webhook, if it is due."""
+        with self.database.transaction(write=True) as db:
+            lanes = due_lanes(db, now_ms=clock.to_ms(self.now))
+            wanted = {lane.webhook_id: count for lane in lanes if lane.webhook_id == self.webhook_id}
+            return claim_attempts(db, box, Schedule(), wanted, now=self.now).claims
+
+    def settle(self, claims: Sequence[Claim], exchange: Exchange) -> None:
+        """Write down the same result for all of them."""
+        outcomes = [Outcome(claim.id, claim.begun_ms, exchange) for claim in claims]
+        with self.database.transaction(write=True) as db:
+            settle_attempts(db, Schedule(), outcomes, now=self.now)
+
+    def wait(self, seconds: float) -> None:
+        """Turn the clock."""
+        self.now += timedelta(seconds=seconds)
+
+    def rows(self) -> list[DeliveryRow]:
+        """All records, oldest first."""
+        return attempts(self.database, self.webhook_id)
+
+    @property
+    def origin(self) -> Origin:
+        """Who acts."""
+        return Origin.system(self.workspace_id, "tests")
+
+
+@pytest.fixture
+def desk(database: Database) -> Desk:
+    """A webhook of its own for each test."""
+    with database.transaction(write=True) as db:
+        workspace_id = create_workspace(db, new_id("wsp"), region="us", secret=b"tests").workspace_id
+    webhook = make_webhook(database, URL, workspace_id=workspace_id, events=("session.created",))
+    assert webhook.secret is not None
+    return Desk(database, workspace_id, webhook.id, webhook.secret)
+
+
+def told(rows: Sequence[DeliveryRow]) -> list[tuple[int, str]]:
+    """Number and status of attempts."""
+    return [(row.attempt, row.status) for row in rows]
+
+
+def test_a_success_ends_it(desk: Desk) -> None:
+    desk.put()
+    desk.settle(desk.claim(), SENT)
+    desk.wait(86_400)
+    assert (told(desk.rows()), desk.claim()) == ([(1, "succeeded")], [])
+
+
+def test_a_failure_is_attempted_again_after_the_waits_of_the_specification(desk: Desk) -> None:
+    desk.put()
+    for wait_s in WAITS_S[: MAX_ATTEMPTS - 1]:
+        desk.settle(desk.claim(), REFUSED)
+        planned = desk.rows()[-2].next_attempt_at
+        assert planned is not None
+        assert wait_s <= (planned - desk.now).total_seconds() <= wait_s * 1.1
+        desk.wait(wait_s - 0.001)
+        assert desk.claim() == []
+        desk.wait(wait_s * 0.1 + 0.002)
+    desk.settle(desk.claim(), REFUSED)
+    desk.wait(10**6)
+    assert told(desk.rows()) == [*((n, "failed") for n in range(1, 7)), (7, "exhausted")]
+    assert (desk.claim(), desk.rows()[-1].next_attempt_at) == ([], None)
+
+
+def test_every_attempt_has_an_id_of_its_own_and_the_same_body(desk: Desk) -> None:
+    desk.put()
+    [first] = desk.claim()
+    desk.settle([first], REFUSED)
+    desk.wait(10)
+    [second] = desk.claim()
+    assert (first.body, first.headers["webhook-id"]) == (second.body, second.headers["webhook-id"])
+    assert first.headers["Service-Delivery-Id"] == first.id != second.id
+    assert first.headers["Service-Signature"] != second.headers["Service-Signature"]
+
+
+def test_the_oldest_goes_first(desk: Desk) -> None:
+    ids = desk.put(5)
+    claims = [claim for _ in range(3) for claim in desk.claim(2)]
+    events = {row.id: row.event_id for row in desk.rows()}
+    assert [events[claim.id] for claim in claims] == ids
+
+
+def test_what_one_worker_claimed_no_other_does(desk: Desk) -> None:
+    desk.put(3)
+    assert len(desk.claim(2)) == 2
+    assert len(desk.claim(2)) == 1
+    assert desk.claim(2) == []
+
+
+def test_an_attempt_whose_worker_died_counts_and_the_next_one_is_planned(desk: Desk) -> None:
+    desk.put()
+    [lost] = desk.claim()
+    desk.wait(LEASE_MS / 1000 + 0.001)
+    assert desk.claim() == []  # the wait of a failure comes first
+    desk.wait(6)
+    [next_one] = desk.claim()
+    before, after = desk.rows()
+    assert (before.id, before.status, before.error, before.response) == (lost.id, "failed", None, None)
+    assert (after.id, after.attempt) == (next_one.id, 2)
+
+
+def test_a_worker_that_is_killed_each_time_uses_up_seven_attempts_and_no_more(desk: Desk) -> None:
+    desk.put()
+    claims = []
+    for _ in range(20):
+        claims += desk.claim()
+        desk.wait(86_400)
+    assert len(claims) == len({claim.id for claim in claims}) == MAX_ATTEMPTS
+    assert told(desk.rows())[-1] == (7, "exhausted")
+
+
+def test_a_result_that_comes_after_the_lease_changes_nothing(desk: Desk) -> None:
+    desk.put()
+    late = desk.claim()
+    desk.wait(LEASE_MS / 1000 + 1)
+    desk.claim()
+    desk.settle(late, SENT)
+    assert told(desk.rows()) == [(1, "failed"), (2, "pending")]
+
+
+def test_a_result_is_written_down_once(desk: Desk) -> None:
+    desk.put()
+    claims = desk.claim()
+    desk.settle(claims, REFUSED)
+    desk.settle(claims, REFUSED)
+    assert told(desk.rows()) == [(1, "failed"), (2, "pending")]
+
+
+def test_a_redelivery_sends_the_same_payload_on_a_schedule_of_its_own(desk: Desk) -> None:
+    desk.put()
+    [first] = desk.claim()
+    desk.settle([first], SENT)
+    with desk.database.transaction(write=True) as db:
+        again = redeliver(db, desk.origin, "live", desk.webhook_id, first.id)
+    desk.now = max(desk.now, clock.now())
+    [second] = desk.claim()
+    desk.settle([second], REFUSED)
+    assert (second.id, second.body, again.redelivery_of) == (again.id, first.body, first.id)
+    assert [(row.attempt, row.trigger, row.redelivery_of) for row in desk.rows()[1:]] == [
+        (1, "manual", first.id),
+        (2, "manual", first.id),
+    ]
+
+
+def test_after_a_rotation_both_secrets_sign_for_a_day(desk: Desk) -> None:
+    with desk.database.transaction(write=True) as db:
+        fresh = rotate_secret(db, BOX, desk.origin, "live", desk.webhook_id).secret
+    assert fresh is not None and fresh != desk.secret
+    desk.put(2)
+    [claim] = desk.claim(1)
+    signature, at = claim.headers["Service-Signature"], desk.now.timestamp()
+    assert all(verify_signature(claim.body, signature, one, now=at) for one in (fresh, desk.secret))
+    desk.wait(24 * 3600 + 1)
+    [later] = [one for one in desk.claim() if one.body != claim.body]
+    signature, at = later.headers["Service-Signature"], desk.now.timestamp()
+    assert verify_signature(later.body, signature, fresh, now=at)
+    assert not verify_signature(later.body, signature, desk.secret, now=at)
+
+
+def test_several_rotations_within_a_day_leave_all_secrets_valid(desk: Desk) -> None:
+    secrets = [desk.secret]
+    for _ in range(3):
+        with desk.database.transaction(write=True) as db:
+            secrets.append(rotate_secret(db, BOX, desk.origin, "live", desk.webhook_id).secret or "")
+    desk.put()
+    [claim] = desk.claim()
+    signature, at = claim.headers["Service-Signature"], desk.now.timestamp()
+    assert signature.count("v1=") == len(claim.headers["webhook-signature"].split()) == 4
+    assert all(verify_signature(claim.body, signature, one, now=at) for one in secrets)
+
+
+def test_secrets_are_kept_encrypted(desk: Desk) -> None:
+    with desk.database.transaction(write=False) as db:
+        row = db.get_one(WebhookSecretRow, (desk.webhook_id, 1))
+    assert desk.secret.encode() not in row.ciphertext
+    assert (BOX.open(row), row.key_id) == (desk.secret, BOX.key_id)
+
+
+def test_a_secret_opens_for_its_own_webhook_alone(desk: Desk) -> None:
+    with desk.database.transaction(write=False) as db:
+        row = db.get_one(WebhookSecretRow, (desk.webhook_id, 1))
+    moved = WebhookSecretRow(**{**row.model_dump(), "webhook_id": "whk_other"})
+    assert BOX.open(moved) is None
+
+
+def test_what_cannot_be_signed_waits_and_uses_up_no_attempt(desk: Desk) -> None:
+    desk.put()
+    assert desk.claim(box=SecretBox(b"another deployment secret")) == []
+    assert told(desk.rows()) == [(1, "pending")]
+    assert len(desk.claim()) == 1
+
+
+@pytest.mark.parametrize("status", ["suspended", "expired"])
+def test_a_disabled_workspace_keeps_its_deliveries_until_it_is_active_again(desk: Desk, status: str) -> None:
+    def put_status(status: str) -> None:
+        with desk.database.transaction(write=True) as db:
+            db.exec(update(WorkspaceRow).filter_by(id=desk.workspace_id).values(status=status))
+
+    desk.put()
+    put_status(status)
+    assert desk.claim() == []
+    put_status("active")
+    assert len(desk.claim()) == 1
+
+
+def test_nothing_more_is_planned_for_a_webhook_that_was_deleted_meanwhile(desk: Desk) -> None:
+    desk.put(2)
+    [claim] = desk.claim(1)
+    with desk.database.transaction(write=True) as db:
+        delete_webhook(db, desk.origin, "live", desk.webhook_id)
+    desk.settle([claim], REFUSED)
+    assert (desk.rows(), desk.claim()) == ([], [])
+
+
+def test_an_erased_event_is_not_sent(desk: Desk) -> None:
+    [erased, kept] = desk.put(2)
+    with desk.database.transaction(write=True) as db:
+        db.exec(delete(OutboxRow).filter_by(id=erased))
+    [claim] = desk.claim()
+    assert [row.event_id for row in desk.rows()] == [kept]
+    assert erased.encode() not in claim.body
+
+
+RESPONSES = {
+    "text": (b"caf\xc3\xa9", "café", False),
+    "no UTF-8": (b"\xff\xfea", "\ufffd\ufffda", False),
+    "NUL": (b"a\0b", "a\ufffdb", False),
+    "grown past its length": (b"\xff" * 4_096, "\ufffd" * 1_365, True),
+}
+
+
+@pytest.mark.parametrize("name", RESPONSES)
+def test_a_response_is_kept_as_text(desk: Desk, name: str) -> None:
+    body, text, is_truncated = RESPONSES[name]
+    desk.put()
+    [claim] = desk.claim()
+    desk.settle([claim], Exchange(status=200, headers={"a": "b"}, body=body, duration_ms=12))
+    with desk.database.transaction(write=False) as db:
+        found = find_delivery(db, desk.workspace_id, "live", desk.webhook_id, claim.id)
+    assert found.response is not None
+    assert (found.response.body, found.response.body_truncated) == (text, is_truncated)
+    assert (found.response.headers, found.duration_ms, found.request.headers) == (
+        {"a": "b"},
+        12,
+        claim.headers,
+    )

@@ -1,0 +1,132 @@
+"""Delivery records go after thirty days, with what none of them needs any more. Contract §6."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from sqlmodel import select, update
+
+from recorder import clock
+from recorder.access.keys import create_workspace
+from recorder.audit.log import Origin
+from recorder.ids import new_id
+from recorder.models.delivery import DeliveryRow
+from recorder.models.outbox import OutboxRow
+from recorder.models.webhook import WebhookRow
+from recorder.storage.database import Database
+from recorder.webhooks.deliveries import redeliver
+from recorder.webhooks.dispatch import dispatch_events
+from recorder.webhooks.endpoints import delete_webhook
+from recorder.webhooks.sweep import remove_old
+from tests.delivering import attempts, make_webhook, put_event
+
+URL = "http://127.0.0.1:9/hooks"
+CREATED = ("session.created",)
+MONTH = timedelta(days=30)
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def database(tmp_path_factory: pytest.TempPathFactory, database_url: str) -> Iterator[Database]:
+    """A database on each engine, empty of what other tests left."""
+    found = Database(database_url)
+    found.migrate()
+    with found.transaction(write=True) as db:
+        for table in (DeliveryRow, OutboxRow, WebhookRow):
+            for row in db.exec(select(table)):
+                db.delete(row)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def workspace_id(database: Database) -> str:
+    """A workspace of its own for each test."""
+    with database.transaction(write=True) as db:
+        return create_workspace(db, new_id("wsp"), region="us", secret=b"tests").workspace_id
+
+
+def deliver_one(database: Database, workspace_id: str, *, status: str = "succeeded") -> tuple[str, str]:
+    """A webhook with one record of this status; returns the ids of both."""
+    webhook = make_webhook(database, URL, workspace_id=workspace_id, events=CREATED)
+    put_event(database, workspace_id=workspace_id)
+    with database.transaction(write=True) as db:
+        dispatch_events(db)
+        [row] = db.exec(select(DeliveryRow).filter_by(webhook_id=webhook.id))
+        row.status = status
+        db.add(row)
+    return webhook.id, row.id
+
+
+def sweep(database: Database, *, after: timedelta) -> None:
+    """Sweep as often as there is something, so long from now."""
+    while True:
+        with database.transaction(write=True) as db:
+            if not remove_old(db, now=clock.now() + after):
+                return
+
+
+def bodies(database: Database) -> int:
+    """Events that are still kept."""
+    with database.transaction(write=False) as db:
+        return len(db.exec(select(OutboxRow)).all())
+
+
+@pytest.mark.parametrize("status", ["succeeded", "failed", "exhausted"])
+def test_a_record_is_kept_for_thirty_days_with_its_body(
+    database: Database, workspace_id: str, status: str
+) -> None:
+    webhook_id, _ = deliver_one(database, workspace_id, status=status)
+    sweep(database, after=MONTH - MINUTE)
+    assert (len(attempts(database, webhook_id)), bodies(database)) == (1, 1)
+    sweep(database, after=MONTH + MINUTE)
+    assert (attempts(database, webhook_id), bodies(database)) == ([], 0)
+
+
+def test_what_still_waits_to_be_sent_is_never_swept(database: Database, workspace_id: str) -> None:
+    webhook_id, _ = deliver_one(database, workspace_id, status="pending")
+    sweep(database, after=4 * MONTH)
+    assert (len(attempts(database, webhook_id)), bodies(database)) == (1, 1)
+
+
+def test_an_event_that_was_not_handed_out_yet_is_never_swept(database: Database, workspace_id: str) -> None:
+    put_event(database, workspace_id=workspace_id)
+    sweep(database, after=4 * MONTH)
+    assert bodies(database) == 1
+
+
+def test_a_body_stays_as_long_as_a_redelivery_needs_it(database: Database, workspace_id: str) -> None:
+    webhook_id, delivery_id = deliver_one(database, workspace_id)
+    with database.transaction(write=True) as db:
+        again = redeliver(db, Origin.system(workspace_id, "tests"), "live", webhook_id, delivery_id)
+    sweep(database, after=MONTH + MINUTE)
+    assert [row.id for row in attempts(database, webhook_id)] == [again.id]
+    assert bodies(database) == 1
+
+
+def test_a_deleted_webhook_takes_its_records_along(database: Database, workspace_id: str) -> None:
+    webhook_id, _ = deliver_one(database, workspace_id)
+    other_id, _ = deliver_one(database, workspace_id)
+    with database.transaction(write=True) as db:
+        delete_webhook(db, Origin.system(workspace_id, "tests"), "live", webhook_id)
+    sweep(database, after=timedelta(hours=1))
+    sweep(database, after=timedelta(hours=1))
+    with database.transaction(write=False) as db:
+        assert [row.id for row in db.exec(select(WebhookRow))] == [other_id]
+    assert (attempts(database, webhook_id), len(attempts(database, other_id))) == ([], 1)
+
+
+def test_a_sweep_goes_step_by_step(
+    database: Database, workspace_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recorder.webhooks.sweep._ROWS", 2)
+    webhook_id, delivery_id = deliver_one(database, workspace_id)
+    for _ in range(2):
+        with database.transaction(write=True) as db:
+            redeliver(db, Origin.system(workspace_id, "tests"), "live", webhook_id, delivery_id)
+    with database.transaction(write=True) as db:
+        db.exec(update(DeliveryRow).values(status="succeeded"))
+    with database.transaction(write=True) as db:
+        assert remove_old(db, now=clock.now() + MONTH + MINUTE)
+    sweep(database, after=MONTH + MINUTE)
+    assert (attempts(database, webhook_id), bodies(database)) == ([], 0)
