@@ -1,0 +1,118 @@
+"""What masking costs a batch of 100 events: the scan of a clean one, the pass over a dirty one."""
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from benchmarks.events import event_bodies
+from benchmarks.figures import Figure, at_most
+from recorder.access.keys import Caller
+from recorder.digest import canonical_json
+from recorder.masking.masker import Masker, compile_rules
+from recorder.recording.events import read_event_batch
+from recorder.recording.masked import mask_events
+
+_GOAL_MS = 0.3
+_CALLER = Caller("wsp", "live", "key")
+_BUILTINS = {"builtins": ["email", "card", "token"]}
+#: Patterns such as people write: numbers of their own, names of customers.
+_OWN = [
+    {"name": "account", "pattern": r"\bACC-[0-9]{6,10}\b"},
+    {"name": "iban", "pattern": r"\b[A-Z]{2}[0-9]{2}(?: ?[0-9A-Z]{4}){3,7}\b"},
+    {"name": "phone", "pattern": r"\+[0-9]{1,3}[ -]?[0-9]{2,4}(?:[ -]?[0-9]{2,4}){2,4}"},
+    {"name": "customer", "pattern": "(?i)wintermute|tessier|ashpool|straylight"},
+    {"name": "pin", "pattern": "^[0-9]{4}$"},
+]
+#: As slow as a policy may get: RE2 has to give up its fast automaton, with all states at once.
+_SLOWEST = [{"name": "slow", "pattern": "[ab]*a[ab]{990}(?:[ab]?){330}c"}]
+
+
+def measure(*, quick: bool = False) -> list[Figure]:
+    """Milliseconds a batch: scanned and found clean, and masked with one or all of its events dirty."""
+    bodies = event_bodies(20 if quick else 200)
+    runs = 3 if quick else 7
+    plain, own = _masker(_BUILTINS), _masker({**_BUILTINS, "patterns": _OWN})
+    slowest = _masker({"patterns": _SLOWEST})
+    escaped = [orjson.dumps(_with_titles(body, r'aria/Open[role="button"]', 100)) for body in bodies]
+    ascii_only = _in_ascii(bodies)
+    reading = _ms(runs, bodies, _read)
+    scanning = _ms(runs, bodies, plain.may_change)
+    return [
+        Figure(
+            name="masking: scan of a clean batch",
+            unit="ms",
+            ours=scanning,
+            goal=at_most(_GOAL_MS),
+            detail={
+                "bytes": [float(len(body)) for body in bodies[:5]],
+                "with five patterns, ms": _ms(runs, bodies, own.may_change),
+                "with escaped quotes, ms": _ms(runs, escaped, plain.may_change),
+                "with code points, ms": _ms(runs, ascii_only, plain.may_change),
+                "the slowest pattern on the worst text, ms": _ms(1, [_worst_body()], slowest.may_change),
+            },
+        ),
+        Figure(
+            name="masking: scan by reading the batch",
+            unit="ms",
+            ours=scanning,
+            peer=reading,
+            peer_name="check and pack it",
+        ),
+        *(_dirty(count, plain, bodies, reading, runs) for count in (1, 100)),
+    ]
+
+
+def _dirty(count: int, masker: Masker, bodies: list[bytes], reading: list[float], runs: int) -> Figure:
+    dirty = [orjson.dumps(_with_titles(body, "mail to ada@example.com", count)) for body in bodies]
+    assert all(b"ada@" not in mask_events(masker, body) for body in dirty)
+    return Figure(
+        name=f"masking: {count} of 100 events dirty",
+        unit="ms",
+        ours=_ms(runs, dirty, lambda body: mask_events(masker, body)),
+        peer=reading,
+        peer_name="check and pack it",
+    )
+
+
+def _masker(policy: dict[str, Any]) -> Masker:
+    return Masker(compile_rules((canonical_json(policy).decode(),)), b"benchmark")
+
+
+def _with_titles(body: bytes, title: str, count: int) -> Any:
+    value = orjson.loads(body)
+    for item in value["events"][:count]:
+        item["title"] = title
+    return value
+
+
+def _in_ascii(bodies: list[bytes]) -> list[bytes]:
+    """The batches as a client writes them that escapes all but ASCII."""
+    return [
+        orjson.dumps(_with_titles(body, "Prüfung", 50)).replace("ü".encode(), rb"\u00fc") for body in bodies
+    ]
+
+
+def _worst_body() -> bytes:
+    """A batch of the same size that gives the automaton of the slowest pattern a new state at each byte."""
+    rng = random.Random(1)
+    text = "".join(rng.choices("ab", k=25_000))
+    return orjson.dumps({"events": [{"t_ms": 0, "type": "click", "data": {"text": text}}]})
+
+
+def _read(body: bytes) -> object:
+    return read_event_batch(_CALLER, "ses", body, content_type="application/json", batch_key=None)
+
+
+def _ms(runs: int, bodies: list[bytes], act: Callable[[bytes], object]) -> list[float]:
+    """CPU time a batch, run by run."""
+    act(bodies[0])
+    found = []
+    for _ in range(runs):
+        began = time.process_time()
+        for body in bodies:
+            act(body)
+        found.append((time.process_time() - began) / len(bodies) * 1e3)
+    return found

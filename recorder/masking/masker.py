@@ -1,0 +1,128 @@
+"""A masker: the rules of a workspace or workflow, applied to texts and to JSON values. Contract §3, §8."""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, islice
+from operator import itemgetter
+from typing import Any
+
+from recorder import limits
+from recorder.masking.access_tokens import TOKEN
+from recorder.masking.cards import CARD
+from recorder.masking.emails import EMAIL
+from recorder.masking.json_lines import as_lines
+from recorder.masking.rules import Rule, Span
+from recorder.masking.tokens import TOKEN as OUR_TOKEN
+from recorder.masking.tokens import token, token_digest
+from recorder.masking.values import texts_of, with_texts
+from recorder.models.masking import Builtin, Masking, compile_expression, measure_expression
+
+_BUILTINS: dict[Builtin, Rule] = {"email": EMAIL, "card": CARD, "token": TOKEN}
+_HINT_BYTES = 4 * 1024 * 1024
+# Steps of 5 ns: what patterns may take at worst, where RE2 gives up its fast automaton.
+_QUICK_STEPS = 3_000_000
+_QUICK_BYTES = 500_000
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is looked for, and one expression over all of it."""
+
+    rules: tuple[Rule, ...]
+    #: Matches wherever a rule finds something, and rather more than less.
+    hint: Any
+    #: At how many places of the patterns a scan may stand at once.
+    states: int
+
+
+@dataclass(frozen=True)
+class Masker:
+    """Replaces what its rules find by tokens."""
+
+    rules: Rules
+    #: Key of the workspace's tokens.
+    key: bytes
+
+    def is_quick(self, text: bytes) -> bool:
+        """Whether a scan takes milliseconds at most, whatever the patterns and the text are."""
+        return len(text) <= _QUICK_BYTES and self.rules.states * len(text) <= _QUICK_STEPS
+
+    def may_change(self, text: bytes) -> bool:
+        """Whether masking may change a string of a JSON text; never wrong when it says no."""
+        lines = as_lines(text)
+        return lines is None or self.rules.hint.search(lines) is not None
+
+    def changes(self, texts: Iterable[str]) -> dict[str, str]:
+        """Those of the texts that masking changes, each with what it becomes."""
+        masked = ((text, self.mask_text(text)) for text in self._suspects(list(dict.fromkeys(texts))))
+        return {text: became for text, became in masked if became != text}
+
+    def mask_value(self, value: Any) -> Any:
+        """A JSON value, masked: its strings, and the keys of its objects."""
+        changed = self.changes(texts_of(value))
+        return with_texts(value, changed) if changed else value
+
+    def mask_text(self, text: str) -> str:
+        """One text, masked."""
+        encoded = text.encode()
+        pieces, end = [], 0
+        for start, stop, rule in self._spans(encoded):
+            value = rule.plain(encoded[start:stop].decode())
+            pieces += [encoded[end:start].decode(), rule.replacement]
+            pieces.append(token(rule.name, token_digest(self.key, value)))
+            end = stop
+        return "".join((*pieces, encoded[end:].decode()))
+
+    def _suspects(self, texts: list[str]) -> Iterator[str]:
+        """Those in which something may be found: one scan of all of them, an entry takes a microsecond."""
+        lines = [text.encode() for text in texts]
+        ends = list(accumulate(len(line) + 1 for line in lines))
+        unseen = 0
+        hits = list(islice(self.rules.hint.finditer(b"\n".join(lines)), limits.MASKING_HITS + 1))
+        for hit in hits:
+            first, last = (bisect_right(ends, place) for place in hit.span())
+            yield from texts[max(first, unseen) : last + 1]
+            unseen = max(last + 1, unseen)
+        if len(hits) > limits.MASKING_HITS:
+            yield from texts[unseen:]
+
+    def _spans(self, text: bytes) -> list[tuple[int, int, Rule]]:
+        """What is masked, in order and apart: spans that overlap become one, named by the first."""
+        ours = [match.span() for match in OUR_TOKEN.finditer(text)]
+        found: list[tuple[int, int, Rule]] = []
+        for rule in self.rules.rules:
+            spans = list(islice(rule.find(text), limits.MASKING_HITS + 1))
+            if len(spans) > limits.MASKING_HITS:
+                return [(0, len(text), rule)]
+            found += [(*span, rule) for span in spans if span[0] < span[1] and not _lies_in(span, ours)]
+        # Sorting keeps the order of rules among equal spans.
+        found.sort(key=lambda span: (span[0], -span[1]))
+        apart: list[tuple[int, int, Rule]] = []
+        for start, end, rule in found:
+            if not apart or start >= apart[-1][1]:
+                apart.append((start, end, rule))
+            elif end > apart[-1][1]:
+                apart[-1] = (apart[-1][0], end, apart[-1][2])
+        return apart
+
+
+@lru_cache(maxsize=64)
+def compile_rules(described: tuple[str, ...]) -> Rules:
+    """The rules of one or more policies, each as compact JSON; patterns come before built-in kinds.
+
+    Kept by content: all keys and processes' requests of a workspace share what is compiled once.
+    """
+    policies = [Masking.model_validate_json(text) for text in described]
+    own = [Rule.of(pattern) for policy in policies for pattern in policy.patterns]
+    named = {name for policy in policies for name in policy.builtins}
+    rules = (*own, *(rule for name, rule in _BUILTINS.items() if name in named))
+    hint = compile_expression("|".join(f"(?:{rule.hint})" for rule in rules), max_bytes=_HINT_BYTES)
+    return Rules(rules, hint, states=sum(measure_expression(rule.hint).states for rule in own))
+
+
+def _lies_in(span: Span, others: Sequence[Span]) -> bool:
+    """Whether a span lies within one of the others, which are in order and apart."""
+    place = bisect_right(others, span[0], key=itemgetter(0))
+    return place > 0 and span[1] <= others[place - 1][1]

@@ -1,0 +1,123 @@
+"""Which policies are in force for a workspace, a mode and a workflow. Contract §3 (masking)."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import JSON, null
+
+from recorder import clock
+from recorder.access.keys import Caller
+from recorder.masking.masker import Masker
+from recorder.masking.policies import MaskingPolicies, load_policies
+from recorder.models.masking import Masking
+from recorder.models.workflow import WorkflowRow
+from recorder.models.workspace import WorkspaceRow
+from recorder.recording import session_workflows
+from recorder.recording.session_workflows import SessionWorkflows
+from recorder.runtime import Runtime
+from tests.masking import pattern
+from tests.recorded import open_desk
+from tests.sealed import make_settings
+
+SECRET = b"a deployment's secret"
+EMAIL = {"builtins": ["email"], "patterns": []}
+OFF: dict[str, Any] = {"builtins": [], "patterns": []}
+
+
+@pytest.fixture(scope="module")
+def runtime(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
+    """A deployment, once on SQLite and once on PostgreSQL."""
+    folder = tmp_path_factory.mktemp("deployment")
+    opened = Runtime.open(make_settings(folder, database_url=database_url))
+    yield opened
+    opened.close()
+
+
+def policies_of(
+    runtime: Runtime, name: str, masking: Any, workflows: dict[tuple[str, str], Any], *, mode: str = "live"
+) -> MaskingPolicies | None:
+    """The policies of a new workspace whose workflows, by mode and name, mask these."""
+    now = clock.now()
+    with runtime.database.transaction(write=True) as db:
+        row = WorkspaceRow(id=f"wsp_{name}", name=name, region="us", masking=masking, created_at=now)
+        db.add(row)
+        for (place, workflow), policy in workflows.items():
+            own = {"workspace_id": row.id, "mode": place, "workflow": workflow, "masking": policy}
+            db.add(WorkflowRow(**own, created_at=now, updated_at=now))
+    with runtime.database.transaction(write=False) as db:
+        stored = db.get(WorkspaceRow, row.id)
+        assert stored is not None
+        return load_policies(db, stored, mode, secret=SECRET)
+
+
+def rules_of(policies: MaskingPolicies | None, workflow: str | None) -> list[str] | None:
+    """The names of the rules that mask a workflow; None where nothing does."""
+    masker = None if policies is None else policies.of(workflow)
+    return None if masker is None else [rule.name for rule in masker.rules.rules]
+
+
+@pytest.mark.parametrize(
+    ("name", "masking", "workflows"),
+    [
+        ("nothing", None, {}),
+        ("off", OFF, {("live", "billing"): OFF, ("live", "other"): null()}),
+        ("json_null", JSON.NULL, {("live", "billing"): JSON.NULL}),
+        ("another_mode", None, {("test", "billing"): EMAIL}),
+    ],
+)
+def test_there_are_no_policies_where_nothing_is_masked(
+    runtime: Runtime, name: str, masking: Any, workflows: Any
+) -> None:
+    assert policies_of(runtime, name, masking, workflows) is None
+
+
+def test_a_workflow_comes_on_top_of_its_workspace(runtime: Runtime) -> None:
+    own = {"builtins": ["email", "card"], "patterns": [pattern("account", "ACC")]}
+    found = policies_of(runtime, "both", EMAIL, {("live", "billing"): own, ("live", "other"): OFF})
+    assert rules_of(found, "billing") == ["account", "email", "card"]
+    assert rules_of(found, "other") == rules_of(found, None) == ["email"]
+
+
+def test_a_workflow_masks_in_its_mode_alone(runtime: Runtime) -> None:
+    found = policies_of(runtime, "modes", None, {("live", "billing"): EMAIL, ("test", "signup"): EMAIL})
+    assert (rules_of(found, "billing"), rules_of(found, "signup"), rules_of(found, None)) == (
+        ["email"],
+        None,
+        None,
+    )
+
+
+def test_equal_policies_are_compiled_once(runtime: Runtime) -> None:
+    found = [policies_of(runtime, name, EMAIL, {}) for name in ("equal_1", "equal_2")]
+    maskers = [one.of("any") for one in found if one is not None]
+    assert isinstance(maskers[0], Masker) and isinstance(maskers[1], Masker)
+    assert maskers[0].rules is maskers[1].rules
+    assert maskers[0].key != maskers[1].key
+
+
+def test_the_largest_policies_fit_together(runtime: Runtime) -> None:
+    largest = {
+        "builtins": ["email", "card", "token"],
+        "patterns": [pattern(f"unicode{n}", r"\pL[0-9]{30}") for n in range(14)]
+        + [pattern(f"plain{n}", f"{n:02}[0-9]{{30}}") for n in range(30)],
+    }
+    assert Masking.model_validate(largest)
+    found = policies_of(runtime, "largest", largest, {("live", "billing"): largest})
+    assert len(rules_of(found, "billing") or []) == 2 * 44 + 3
+
+
+def test_workflows_of_sessions_are_remembered_by_place_and_not_without_end(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_workflows, "_SIZE", 2)
+    known = SessionWorkflows()
+    with open_desk(runtime) as desk:
+        ids = [desk.record(workflow=f"flow_{n}", events=()) for n in range(3)]
+        stranger = Caller(desk.caller.workspace_id, "test", "key_other")
+        with runtime.database.transaction(write=False) as db:
+            found = [known.look_up(db, desk.caller, session_id) for session_id in ids]
+            assert known.look_up(db, stranger, ids[2]) is None
+    assert found == ["flow_0", "flow_1", "flow_2"]
+    assert [known.recall(desk.caller, session_id) for session_id in ids] == [None, "flow_1", "flow_2"]
+    assert known.recall(stranger, ids[2]) is None

@@ -1,0 +1,130 @@
+"""Masking takes work in proportion to what is masked, whatever somebody sends. Contract §3 (masking)."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recorder.masking import cards
+from recorder.masking.cards import CARD
+from recorder.masking.masker import _lies_in
+from recorder.masking.rules import Span
+from recorder.masking.values import with_texts
+
+
+class _CountedKey(str):
+    """A masked key that counts how often a number is tried on it."""
+
+    tries = 0
+
+    def __format__(self, form: str) -> str:
+        self.tries += 1
+        return super().__format__(form)
+
+
+class _CountedSpans(Sequence[Span]):
+    """Spans that count how often one of them is looked at."""
+
+    def __init__(self, spans: list[Span]) -> None:
+        self.spans, self.looks = spans, 0
+
+    @overload
+    def __getitem__(self, place: int) -> Span: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Span]: ...
+    def __getitem__(self, place: int | slice) -> Span | Sequence[Span]:
+        self.looks += 1
+        return self.spans[place]
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+
+class _CountedExpression:
+    """An expression that counts its searches."""
+
+    def __init__(self, expression: Any) -> None:
+        self.expression, self.searches = expression, 0
+
+    def search(self, text: bytes, position: int) -> Any:
+        self.searches += 1
+        return self.expression.search(text, position)
+
+
+def test_a_number_is_tried_once_for_each_key_that_becomes_the_same() -> None:
+    masked = _CountedKey("masked")
+    keys = [f"key {n}" for n in range(500)]
+    # One name in two is taken already.
+    taken = [f"masked {n}" for n in range(2, 1000, 2)]
+    result = with_texts(dict.fromkeys([*taken, *keys]), dict.fromkeys(keys, masked))
+    assert len(result) == len(taken) + len(keys)
+    assert masked.tries <= len(result)
+
+
+_names = st.sampled_from(["a", "b", "a 2", "a 3", "a 2 2", "b 2", "c", "d", "e", "f", "g"])
+
+
+@given(keys=st.lists(_names, unique=True), changed=st.dictionaries(_names, _names))
+def test_keys_get_the_lowest_number_that_is_free(keys: list[str], changed: dict[str, str]) -> None:
+    expected: list[str] = []
+    for key in (changed.get(key, key) for key in keys):
+        numbered = (f"{key} {number}" for number in range(2, len(keys) + 3))
+        expected.append(next(name for name in (key, *numbered) if name not in expected))
+    assert list(with_texts(dict.fromkeys(keys), changed)) == expected
+
+
+def test_few_of_many_tokens_are_looked_at_for_a_hit() -> None:
+    tokens = _CountedSpans([(start, start + 5) for start in range(0, 100_000, 10)])
+    assert _lies_in((99_991, 99_995), tokens)
+    assert not _lies_in((99_996, 99_998), tokens)
+    assert tokens.looks < 50
+
+
+@given(cuts=st.sets(st.integers(0, 30)), start=st.integers(0, 30), length=st.integers(1, 10))
+def test_a_span_lies_in_a_token_that_holds_all_of_it(cuts: set[int], start: int, length: int) -> None:
+    edges = sorted(cuts)
+    tokens = list(zip(edges[::2], edges[1::2], strict=False))
+    expected = any(first <= start and start + length <= end for first, end in tokens)
+    assert _lies_in((start, start + length), tokens) == expected
+
+
+@pytest.mark.parametrize("before", [b"x", b"", b"1.", b" "], ids=["letter", "nothing", "fraction", "space"])
+def test_a_run_of_digits_is_searched_once(monkeypatch: pytest.MonkeyPatch, before: bytes) -> None:
+    counted = _CountedExpression(cards._any)
+    monkeypatch.setattr(cards, "_any", counted)
+    assert list(CARD.find(before + b"4" * 5000 + b" 4111111111111111")) == [
+        (len(before) + 5001, len(before) + 5017)
+    ]
+    assert counted.searches <= 3
+
+
+def _cards_byte_by_byte(text: bytes) -> Iterator[Span]:
+    """What is a card when every place of a text is tried in turn."""
+    position = 0
+    while found := cards._any.search(text, position):
+        start = found.start()
+        position = start + 1
+        if not cards._touches_before(text, start):
+            ends = (match.end() for shape in cards._shapes if (match := shape.match(text, start)))
+            end = next((end for end in ends if cards._is_number(text, start, end)), None)
+            if end is not None:
+                yield start, end
+                position = end
+
+
+_PARTS = [
+    "4111111111111111",
+    "4111 1111 1111 1111",
+    "3782 822463 10005",
+    "5555-5555-5555-4444",
+    "6011",
+    "4444",
+]
+_PARTS += [*"0123456789", "44444444444444444444", " ", "-", "\u00a0", ".", "x", "é"]
+
+
+@given(text=st.lists(st.sampled_from(_PARTS), max_size=12).map("".join))
+def test_no_card_is_lost_by_passing_over_digits(text: str) -> None:
+    assert list(CARD.find(text.encode())) == list(_cards_byte_by_byte(text.encode()))
