@@ -1,0 +1,103 @@
+"""`/v1/sessions/{id}/events/stream` and `…/events/ws`: a session as it happens. Spec §4.1, §6.5."""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from api.deps import CallerDep
+from api.errors import problem, problem_responses
+from api.handshakes import refuse_handshake
+from api.openapi import EVENT_STREAM
+from api.query_rules import QueryRules
+from api.streaming import EventStream, close_socket, run_socket
+from api.strict_route import StrictRoute, check_query
+from recorder.access.ratelimit.slots import StreamSlots
+from recorder.errors import InvalidEventId, RecorderError, ValidationFailed
+from recorder.recording.streams import Ending, Hub, Start, read_position
+
+router = APIRouter(prefix="/v1/sessions/{session_id}/events", tags=["streams"], route_class=StrictRoute)
+
+_SOCKET_QUERY = QueryRules(frozenset({"from", "last_event_id"}))
+
+
+@router.get(
+    "/stream",
+    response_class=Response,
+    responses={
+        200: EVENT_STREAM,
+        204: {"description": "The stream is over, and nothing follows the position"},
+        **problem_responses(400, 401, 403, 404, 410, 422, 429, 503),
+    },
+)
+async def stream_events(
+    session_id: str,
+    request: Request,
+    caller: CallerDep,
+    from_: Annotated[
+        Literal["start"] | None, Query(alias="from", description="`start`: everything so far, too.")
+    ] = None,
+    last_event_id: Annotated[
+        str | None, Header(alias="Last-Event-ID", description="Position of the last message received.")
+    ] = None,
+) -> Response:
+    """Server-sent events: what comes from now on, from the start, or behind the last message received."""
+    start = Start(
+        is_from_start=from_ is not None,
+        after=None if last_event_id is None else read_position(last_event_id),
+    )
+    state = request.app.state
+    return EventStream(state.streams, state.stream_slots, caller, session_id, start)
+
+
+class SocketEndpoint:
+    """The same messages over a WebSocket, one text each."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Open the stream and write it to its end; a refused handshake is answered by HTTP."""
+        websocket = WebSocket(scope, receive, send)
+        hub: Hub = websocket.app.state.streams
+        slots: StreamSlots = websocket.app.state.stream_slots
+        try:
+            start = _read_start(websocket)
+            caller = websocket.state.caller
+            async with slots.hold(caller):
+                reader = await hub.open(caller, websocket.path_params["session_id"], start)
+                await receive()  # the message that asks to connect
+                if reader is None:
+                    await websocket.send({"type": "websocket.accept"})
+                    await close_socket(Ending.FINISHED, send)
+                    return
+                try:
+                    headers = [(b"last-event-id", str(reader.position).encode())]
+                    await send({"type": "websocket.accept", "headers": headers})
+                    await run_socket(reader, scope, receive, send)
+                finally:
+                    hub.leave(reader)
+        except RecorderError as error:
+            await refuse_handshake(problem(error, websocket.state.request_id), scope, receive, send)
+
+
+router.add_websocket_route(f"{router.prefix}/ws", SocketEndpoint())  # type: ignore[arg-type]
+
+
+def _read_start(websocket: WebSocket) -> Start:
+    """Where the stream begins, by the query, or by the header where the client can set one.
+
+    Raises:
+        ValidationFailed: if the query holds something else.
+        InvalidEventId: if the position is none, or header and query differ.
+    """
+    check_query(websocket, _SOCKET_QUERY)
+    begin = websocket.query_params.get("from")
+    if begin not in (None, "start"):
+        raise ValidationFailed.of("from", "invalid_value", "from takes start.", where="query")
+    sent = {
+        *websocket.headers.getlist("last-event-id"),
+        *websocket.query_params.getlist("last_event_id"),
+    }
+    if len(sent) > 1:
+        raise InvalidEventId
+    after = read_position(sent.pop()) if sent else None
+    return Start(is_from_start=begin is not None, after=after)

@@ -1,0 +1,223 @@
+"""Who reads a session's stream: one feed per session, a place in it per reader. Spec §6.5, contract §3.
+
+A reader has no queue. It knows the position up to which it was given messages and takes what follows from
+the feed's latest segments, which all readers share; one that fell behind them reads the rows again.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from enum import Enum
+
+from recorder.errors import Unavailable
+from recorder.recording.streams.messages import KEEP_ALIVE, SEGMENT_BYTES, Segment, end, joined
+from recorder.recording.streams.reading import Advance
+
+#: Latest messages that a feed keeps at hand; encoded for both kinds of streams they take three times as much.
+_LATEST_BYTES = 256 * 1024
+#: After this a reader that fell behind asks a database again that did not answer.
+_RETRY_S = 1.0
+
+
+class Ending(Enum):
+    """Why a stream ends."""
+
+    FINISHED = "The session is sealed."
+    DELETED = "The session was deleted."
+    KEY_REFUSED = "The key was revoked or has expired."
+    WORKSPACE_DISABLED = "The workspace is not active."
+    TOO_SLOW = "The reader takes too long."
+    RESTARTING = "The service restarts."
+
+
+class Feed:
+    """What is new in one session, for all who read it."""
+
+    def __init__(self, session_id: str, position: int, *, is_sealed: bool) -> None:
+        self.session_id = session_id
+        #: Up to which the rows were read.
+        self.position = position
+        self.readers: set[Reader] = set()
+        self._is_sealed = is_sealed
+        self._latest: deque[Segment] = deque()
+        self._latest_bytes = 0
+        self._end: Segment | None = None
+
+    def add(self, segments: Iterable[Segment]) -> None:
+        """Take messages that follow the feed's position."""
+        for segment in segments:
+            self._latest.append(segment)
+            self._latest_bytes += segment.size
+            self.position = segment.last
+        while self._latest_bytes > _LATEST_BYTES and len(self._latest) > 1:
+            self._latest_bytes -= self._latest.popleft().size
+        self._end = None
+
+    def apply(self, advance: Advance) -> None:
+        """Take what a look at the rows found, and tell the readers."""
+        fresh = [one.behind(self.position) for one in advance.segments if one.last > self.position]
+        self.add(fresh)
+        self._is_sealed = advance.is_sealed and not advance.has_more
+        if advance.is_gone:
+            self.cut(Ending.DELETED)
+        elif fresh or self._is_sealed:
+            self.wake()
+
+    def wake(self) -> None:
+        """Let the readers look."""
+        for reader in self.readers:
+            reader.wake()
+
+    def cut(self, ending: Ending) -> None:
+        """End the stream for all who read it."""
+        for reader in self.readers:
+            reader.cut(ending)
+
+    def holds(self, position: int) -> bool:
+        """Whether what follows a position is at hand."""
+        return bool(self._latest) and self._latest[0].first <= position + 1
+
+    def behind(self, position: int) -> Segment | None:
+        """What follows a position, as much as is written at once; None where nothing does."""
+        if not self._latest or position >= self._latest[-1].last:
+            return None
+        if self._latest[-1].first == position + 1:  # as it is for whoever keeps up
+            return self._latest[-1]
+        found: list[Segment] = []
+        for segment in reversed(self._latest):
+            if segment.last <= position:
+                break
+            found.append(segment)
+        size = 0
+        taken: list[Segment] = []
+        for segment in reversed(found):
+            if taken and size + segment.size > SEGMENT_BYTES:
+                break
+            taken.append(segment)
+            size += segment.size
+        return joined([taken[0].behind(position), *taken[1:]])
+
+    def ending_at(self, position: int) -> Segment | None:
+        """The last message of an ended stream, for a reader that has all before it."""
+        if not self._is_sealed or position < self.position:
+            return None
+        if self._end is None:
+            self._end = end(self.session_id, self.position)
+        return self._end
+
+
+ReadOn = Callable[[str, int], Awaitable[Advance]]
+
+
+class Reader:
+    """One open stream; `next` is for the one task that writes it."""
+
+    def __init__(
+        self, feed: Feed, key_id: str, position: int, backlog: Iterable[Segment], read_on: ReadOn
+    ) -> None:
+        self.key_id = key_id
+        #: Up to which it was given messages.
+        self.position = position
+        #: Cancels the task that writes, should it hang; set by whoever runs it.
+        self.abort: Callable[[], object] = _nothing
+        self.feed = feed
+        self._backlog = deque(backlog)
+        self._read_on = read_on
+        self._waiter: asyncio.Future[None] | None = None
+        self._ending: Ending | None = None
+        self._is_over = False
+        self._is_idle = False
+        #: Since when it writes; None while it waits.
+        self._writes_since: float | None = None
+        self._given_at = time.monotonic()
+
+    @property
+    def ending(self) -> Ending | None:
+        """Why the stream ends; None as long as it goes on."""
+        return self._ending
+
+    async def next(self) -> Segment | None:
+        """What is to be written next; None where the stream ends, for the reason in `ending`."""
+        self._writes_since = None
+        if self._is_over:
+            self.cut(Ending.FINISHED)
+        while self._ending is None:
+            found = self._at_hand()
+            if found is not None:
+                self._given_at = self._writes_since = time.monotonic()
+                return found
+            await (self._catch_up() if self._is_behind() else self._wait())
+        return None
+
+    def wake(self) -> None:
+        """Let the reader look for what is new."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def cut(self, ending: Ending) -> None:
+        """End the stream; what was not written yet is for the next one."""
+        if self._ending is None:
+            self._ending = ending
+            self.wake()
+
+    def tick(self, now: float, *, keep_alive_s: float, slow_s: float) -> None:
+        """Keep a silent stream alive, and give up one that takes nothing."""
+        if self._writes_since is None:
+            if now - self._given_at >= keep_alive_s:
+                self._is_idle = True
+                self.wake()
+        elif self._ending is not None:
+            self.give_up()
+        elif now - self._writes_since >= slow_s:
+            self.cut(Ending.TOO_SLOW)
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Stop a write that hangs."""
+        abort, self.abort = self.abort, _nothing
+        if self._writes_since is not None:
+            abort()
+
+    def _at_hand(self) -> Segment | None:
+        if self._backlog:
+            found = self._backlog.popleft()
+            self.position = found.last
+            return found
+        if self.position < self.feed.position and self.feed.holds(self.position):
+            fresh = self.feed.behind(self.position)
+            if fresh is not None:
+                self.position = fresh.last
+                return fresh
+        last = self.feed.ending_at(self.position)
+        if last is not None:
+            self._is_over = True
+            return last
+        if self._is_idle:
+            self._is_idle = False
+            return KEEP_ALIVE
+        return None
+
+    def _is_behind(self) -> bool:
+        return self.position < self.feed.position and not self.feed.holds(self.position)
+
+    async def _catch_up(self) -> None:
+        try:
+            advance = await self._read_on(self.feed.session_id, self.position)
+        except Unavailable:
+            await asyncio.sleep(_RETRY_S)
+            return
+        self._backlog.extend(advance.segments)
+        if advance.is_gone:
+            self.cut(Ending.DELETED)
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+
+def _nothing() -> None:
+    """Nobody writes."""

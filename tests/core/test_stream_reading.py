@@ -1,0 +1,237 @@
+"""What rows say behind a position: all, in order, in one look for many sessions. Contract §3."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event
+
+from recorder.access.keys import Caller
+from recorder.errors import InvalidEventId, ResumeWindowExpired
+from recorder.models.tag import TagCreate
+from recorder.recording import reads
+from recorder.recording.sessions import find_session
+from recorder.recording.streams.opening import Opening, Start, open_session
+from recorder.recording.streams.reading import POSITIONS, Advance, read_advances
+from recorder.recording.tags import add_tag, list_tags
+from recorder.runtime import Runtime
+from recorder.sealing import Sealer
+from tests.factories import event as item
+from tests.factories import frame
+from tests.recorded import WORKSPACE, Desk, delete, execute, open_desk
+from tests.sealed import make_runtime
+
+
+@pytest.fixture(scope="module")
+def runtime(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
+    """A deployment on either engine."""
+    opened = make_runtime(tmp_path_factory.mktemp("deployment"), database_url=database_url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def desk(runtime: Runtime) -> Iterator[Desk]:
+    """Records sessions."""
+    with open_desk(runtime) as opened:
+        yield opened
+
+
+def look(runtime: Runtime, **positions: int) -> dict[str, Advance]:
+    """One look at these sessions."""
+    with runtime.database.transaction(write=False) as db:
+        return read_advances(db, positions)
+
+
+def told(advance: Advance) -> list[Any]:
+    """The messages of a look."""
+    return [json.loads(text) for segment in advance.segments for text in segment.texts]
+
+
+def positions(advance: Advance) -> list[int]:
+    """The positions of a look's messages."""
+    return [message["id"] for message in told(advance)]
+
+
+def record_mixed(desk: Desk) -> str:
+    """A stopped session of eleven positions: status changes, events, frames and a tag."""
+    return desk.record(
+        events=[item(n) for n in range(5)],
+        frames=[frame(1, 1, url="https://a.example/"), frame(2, 2)],
+        tags=["done"],
+    )
+
+
+def seal(runtime: Runtime, *, swept: bool = False) -> None:
+    """Seal all that waits; swept, the half hour goes by and the hot rows go too."""
+    sealer = Sealer(runtime, owner="test")
+    assert sealer.take()
+    try:
+        while sealer.seal_batch() is not None:
+            continue
+        if swept:
+            execute(runtime, "UPDATE sessions SET sealed_at = '2020-01-01' WHERE status = 'sealed'")
+            sealer.maintain()
+    finally:
+        sealer.release()
+
+
+def opened(runtime: Runtime, session_id: str, start: Start) -> Opening:
+    """A stream's beginning, as the workspace's caller sees it."""
+    caller = Caller(WORKSPACE, "live", "key_a")
+    with runtime.database.transaction(write=False) as db:
+        return open_session(db, runtime.lake, caller, session_id, start)
+
+
+def test_every_position_is_told_once_in_order_from_any_of_them(runtime: Runtime, desk: Desk) -> None:
+    session_id = record_mixed(desk)
+    for after in range(12):
+        advance = look(runtime, **{session_id: after})[session_id]
+        assert positions(advance) == list(range(after + 1, 12))
+        assert not any(message["event"] == "stream.gap" for message in told(advance))
+        assert (advance.position, advance.has_more, advance.is_gone) == (max(after, 11), False, False)
+
+
+def test_messages_are_the_objects_of_the_reads(runtime: Runtime, desk: Desk) -> None:
+    session_id = record_mixed(desk)
+    found = told(look(runtime, **{session_id: 0})[session_id])
+    with runtime.database.transaction(write=False) as db:
+        row = find_session(db, WORKSPACE, "live", session_id)
+        events = [
+            json.loads(one.as_json())
+            for one in reads.list_events(db, runtime.lake, row, after=None, limit=None)
+        ]
+        frames = reads.list_frames(db, runtime.lake, row, after=None, limit=None)
+        tags = list_tags(db, session_id, after=None, limit=10)
+    by_event: dict[str, list[Any]] = {}
+    for message in found:
+        by_event.setdefault(message["event"], []).append(message["data"])
+    assert by_event["session.event"] == events
+    assert by_event["session.frame"] == [one.model_dump(mode="json") for one in frames]
+    assert by_event["session.tag"] == [one.model_dump(mode="json") for one in tags]
+    assert [one["status"] for one in by_event["session.status"]] == ["created", "recording", "stopped"]
+
+
+def test_a_look_takes_so_many_positions_and_says_that_more_wait(runtime: Runtime, desk: Desk) -> None:
+    session_id = desk.record(events=[item(0)], is_stopped=False)
+    for n in range(7):
+        desk.add_events(session_id, *[item(n)] * 90)
+    found, position = [], 1
+    while position < 633:
+        advance = look(runtime, **{session_id: position})[session_id]
+        found += positions(advance)
+        assert advance.has_more == (advance.position < 633) and len(positions(advance)) <= POSITIONS
+        position = advance.position
+    assert found == list(range(2, 634))
+
+
+def test_a_look_at_many_sessions_asks_as_often_as_at_one(runtime: Runtime, desk: Desk) -> None:
+    ids = [record_mixed(desk) for _ in range(8)]
+    asked: list[str] = []
+
+    def note(*arguments: Any) -> None:
+        asked.append(arguments[2])
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        look(runtime, **{ids[0]: 0})
+        of_one = len(asked)
+        advances = look(runtime, **{one: n for n, one in enumerate(ids)})
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    assert len(asked) == 2 * of_one
+    assert {one: positions(advance) for one, advance in advances.items()} == {
+        one: list(range(n + 1, 12)) for n, one in enumerate(ids)
+    }
+
+
+def test_a_deleted_session_and_a_purged_one_are_gone(runtime: Runtime, desk: Desk) -> None:
+    session_id = record_mixed(desk)
+    delete(runtime, session_id)
+    advances = look(runtime, **{session_id: 3, "ses_purged": 5})
+    assert all(advance.is_gone and not advance.segments for advance in advances.values())
+
+
+def test_positions_whose_rows_were_swept_are_told_as_a_gap(runtime: Runtime, desk: Desk) -> None:
+    session_id = record_mixed(desk)
+    seal(runtime, swept=True)
+    advance = look(runtime, **{session_id: 4})[session_id]
+    names = [(message["id"], message["event"]) for message in told(advance)]
+    assert names == [(9, "stream.gap"), (10, "session.tag"), (11, "session.status"), (12, "session.status")]
+    assert told(advance)[0]["data"] == {"session_id": session_id, "from": 5, "to": 9}
+    assert (advance.position, advance.is_sealed) == (12, True)
+
+
+def test_a_stream_begins_at_the_tail_at_the_start_or_behind_a_message(runtime: Runtime, desk: Desk) -> None:
+    session_id = record_mixed(desk)
+    starts = {
+        Start(): 11,
+        Start(is_from_start=True): 0,
+        Start(after=4): 4,
+        Start(is_from_start=True, after=4): 4,
+    }
+    assert {start: opened(runtime, session_id, start).position for start in starts} == starts
+
+
+def test_a_position_that_is_yet_to_come_is_none_of_ours(runtime: Runtime, desk: Desk) -> None:
+    session_id = record_mixed(desk)
+    assert opened(runtime, session_id, Start(after=11)).position == 11
+    with pytest.raises(InvalidEventId):
+        opened(runtime, session_id, Start(after=12))
+
+
+#: What is made old, and up to which position a stream can then not be resumed.
+AGED = {
+    "events": ("UPDATE event_batches SET received_ms = received_ms - 1801000 WHERE session_id = :one", 6),
+    "frames": ("UPDATE frames SET received_ms = received_ms - 1801000 WHERE session_id = :one", 8),
+    "tags": ("UPDATE tags SET created_at = '2020-01-01' WHERE session_id = :one", 9),
+    "statuses": ("UPDATE session_statuses SET at = '2020-01-01' WHERE session_id = :one", 10),
+    "nothing": ("UPDATE event_batches SET received_ms = received_ms - 1790000 WHERE session_id = :one", -1),
+}
+
+
+@pytest.mark.parametrize("what", AGED)
+def test_resuming_fails_where_something_that_follows_is_older_than_half_an_hour(
+    runtime: Runtime, desk: Desk, what: str
+) -> None:
+    session_id = record_mixed(desk)
+    statement, last_refused = AGED[what]
+    execute(runtime, statement, one=session_id)
+    refused = []
+    for after in range(12):
+        try:
+            opened(runtime, session_id, Start(after=after))
+        except ResumeWindowExpired:
+            refused.append(after)
+    assert refused == list(range(last_refused + 1))
+
+
+def test_from_the_start_everything_is_told_however_old(runtime: Runtime, desk: Desk) -> None:
+    session_id = record_mixed(desk)
+    execute(runtime, "UPDATE event_batches SET received_ms = 0 WHERE session_id = :one", one=session_id)
+    assert opened(runtime, session_id, Start(is_from_start=True)).position == 0
+
+
+def test_what_was_swept_is_replayed_from_the_lake(runtime: Runtime, desk: Desk) -> None:
+    session_id = record_mixed(desk)
+    before = told(look(runtime, **{session_id: 0})[session_id])
+    seal(runtime, swept=True)
+    opening = opened(runtime, session_id, Start(is_from_start=True))
+    found = [json.loads(text) for segment in opening.backlog for text in segment.texts]
+    assert [one["id"] for one in found] == list(range(1, 13)) and opening.last_position == 12
+    assert sorted(map(str, [one["data"] for one in found[:-1]])) == sorted(str(one["data"]) for one in before)
+    assert found[-1]["data"]["status"] == "sealed"
+    with pytest.raises(ResumeWindowExpired):
+        opened(runtime, session_id, Start(after=4))
+
+
+def test_an_ended_stream_is_over_until_a_late_tag_comes(runtime: Runtime, desk: Desk) -> None:
+    session_id = record_mixed(desk)
+    seal(runtime, swept=True)
+    assert opened(runtime, session_id, Start(after=12)).is_over
+    with runtime.database.transaction(write=True) as db:
+        add_tag(db, WORKSPACE, "live", session_id, TagCreate(name="late"))
+    opening = opened(runtime, session_id, Start(after=12))
+    assert not opening.is_over
+    assert positions(look(runtime, **{session_id: opening.position})[session_id]) == [13]

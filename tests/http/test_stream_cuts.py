@@ -1,0 +1,113 @@
+"""Streams over lines that break: the client misses nothing and repeats nothing. Contract §3 (resume)."""
+
+import threading
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from recorder.client import ApiError, Client, Unreachable, streaming
+from recorder.recording.streams import Pace
+from recorder.sealing import Sealer
+from tests.cutting import cutting
+from tests.factories import event
+from tests.streaming import Streamer, StreamService, streaming_service, wait_for
+
+
+@pytest.fixture(scope="module")
+def service(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamService]:
+    """A running service on either engine."""
+    folder = tmp_path_factory.mktemp("service")
+    with streaming_service(
+        folder, pace=Pace(poll_s=0.2, standing_s=0.1), database_url=database_url
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def streamer(service: StreamService) -> Iterator[Streamer]:
+    """A key of a workspace that no other test sees."""
+    with service.streamer() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the client come back at once."""
+    monkeypatch.setattr(streaming, "_PAUSE_FIRST_S", 0.001)
+
+
+def write_session(service: StreamService, streamer: Streamer, session_id: str, seed: int) -> None:
+    """Events, single and in batches, tags between them, the stop, and the sealing of it."""
+    random = Random(seed)
+    for n in range(40):
+        streamer.add_events(
+            session_id, *[event(n, title="t" * random.randint(0, 400))] * random.choice((1, 1, 20))
+        )
+        if n % 10 == 9:
+            streamer.post(f"/v1/sessions/{session_id}/tags", name=f"tag {n}")
+    streamer.post(f"/v1/sessions/{session_id}/stop")
+    sealer = Sealer(service.runtime, owner="test")
+    assert sealer.take()
+    while sealer.seal_batch() is not None:
+        continue
+    sealer.release()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_session_is_told_whole_over_a_line_that_keeps_breaking(
+    service: StreamService, streamer: Streamer, seed: int
+) -> None:
+    session_id = streamer.make_session()
+    writing = threading.Thread(target=write_session, args=(service, streamer, session_id, seed))
+    with cutting(streamer.url, seed=seed) as proxy, Client(proxy.url, streamer.key.key) as client:
+        stream = client.stream(session_id, from_start=True)
+        messages = [next(stream)]
+        writing.start()
+        messages += stream
+        writing.join()
+    assert proxy.cuts >= 5
+    assert [message["id"] for message in messages] == list(range(1, len(messages) + 1))
+    told = [message["data"] for message in messages if message["event"] == "session.event"]
+    with Client(streamer.url, streamer.key.key) as client:
+        assert told == list(client.list_events(session_id))
+    assert messages[-1]["data"]["status"] == "sealed"
+
+
+def test_a_stream_goes_on_behind_a_position_that_was_kept(streamer: Streamer) -> None:
+    session_id = streamer.make_session()
+    streamer.add_events(session_id, event(1), event(2), event(3))
+    with Client(streamer.url, streamer.key.key) as client:
+        stream = client.stream(session_id, after=3)
+        assert [next(stream)["id"], next(stream)["id"]] == [4, 5]
+
+
+def test_leaving_the_iterator_leaves_the_stream(service: StreamService, streamer: Streamer) -> None:
+    session_id = streamer.make_session()
+    with Client(streamer.url, streamer.key.key) as client:
+        for message in client.stream(session_id, from_start=True):
+            assert message["event"] == "session.status"
+            break
+        wait_for(lambda: service.open_streams == 0)
+
+
+def test_what_ends_a_stream_for_good_is_raised(streamer: Streamer) -> None:
+    session_id = streamer.make_session()
+    with Client(streamer.url, streamer.key.key) as client:
+        stream = client.stream(session_id, from_start=True)
+        next(stream)
+        streamer.delete(f"/v1/sessions/{session_id}")
+        with pytest.raises(ApiError) as refused:
+            list(stream)
+        assert refused.value.code == "not_found"
+        with pytest.raises(ApiError) as refused:
+            next(client.stream("ses_unknown"))
+        assert refused.value.status == 404
+
+
+def test_a_service_that_stays_away_is_told_when_patience_ends(streamer: Streamer) -> None:
+    with (
+        Client("http://127.0.0.1:9", streamer.key.key, patience_s=0.05) as client,
+        pytest.raises(Unreachable),
+    ):
+        next(client.stream("ses_01k0000000000000000000000a"))
