@@ -1,35 +1,187 @@
 """Rate limits of requests: which buckets a request draws on, and the four headers. Spec §8.1, contract §1."""
 
-from dataclasses import dataclass
+import math
+import re
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
+from typing import Any
+
+from fastapi import Depends, Request
 
 from api.endpoints import Endpoint
+from recorder import clock
 from recorder.access.keys import Caller
+from recorder.access.ratelimit.buckets import Bucket, Draw
+from recorder.access.ratelimit.stores import Buckets, open_buckets
+from recorder.access.surfaces import SIGNED_READS, STRANGERS, WEBHOOK_CALLS, Surface, Tier
 from recorder.errors import RateLimited
-from recorder.runtime import Runtime
+from recorder.settings import Settings
 
 Header = tuple[bytes, bytes]
 
+_REMAINING = b"x-ratelimit-remaining"
+_RESET = b"x-ratelimit-reset"
+_PLANS = 20_000
+_WEBHOOK_ID = re.compile(r"whk_[0-9a-z]{26}")
 
-@dataclass(frozen=True, slots=True)
+
 class Admission:
-    """What the limits say to a request."""
+    """What the limits say to a request.
 
-    #: `X-RateLimit-Limit`, `-Remaining`, `-Reset` and `X-Scope`, for the response whatever it is.
-    headers: list[Header]
-    #: Why the request goes no further; None where it may.
-    error: RateLimited | None = None
+    Attributes:
+        headers: `X-RateLimit-Limit`, `-Remaining`, `-Reset` and `X-Scope`, for the response whatever it is.
+        share: of its size that the bucket in the headers still holds.
+        error: why the request goes no further; None where it may.
+    """
+
+    # A named tuple or a frozen dataclass takes twice as long to make, and every request makes one.
+    __slots__ = ("error", "headers", "share")
+
+    def __init__(self, headers: list[Header], share: float, error: RateLimited | None = None) -> None:
+        self.headers = headers
+        self.share = share
+        self.error = error
+
+
+class _Plan:
+    """The buckets that one kind of request draws on, with what their headers always say."""
+
+    __slots__ = ("buckets", "constant", "tier")
+
+    def __init__(self, *buckets: Bucket, tier: Tier | None = None) -> None:
+        self.buckets = buckets
+        self.constant: list[tuple[Header, Header]] = [
+            ((b"x-ratelimit-limit", b"%d" % bucket.size), (b"x-scope", bucket.scope.encode()))
+            for bucket in buckets
+        ]
+        self.tier = tier
 
 
 class Limiting:
     """The limits of one process, or of all that share a Redis; used from the event loop."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(self, settings: Settings) -> None:
+        #: Where the buckets of keys, workspaces and webhooks are, and where those of addresses.
+        self.callers: Buckets
+        self.addresses: Buckets
+        self.callers, self.addresses = open_buckets(settings)
+        self._plans: dict[tuple[str, str], _Plan] = {}
 
     async def admit(self, caller: Caller, endpoint: Endpoint | None) -> Admission:
         """Draw on the buckets of a key and its workspace."""
-        return Admission([])
+        plan = self._plan_of(caller, "other" if endpoint is None else endpoint.surface)
+        return _admission(plan, await self.callers.draw(plan.buckets))
 
-    async def admit_address(self, address: str, endpoint: Endpoint | None, *, is_signed: bool) -> Admission:
+    async def look(self, caller: Caller, endpoint: Endpoint | None) -> Admission:
+        """The same buckets, with nothing drawn."""
+        plan = self._plan_of(caller, "other" if endpoint is None else endpoint.surface)
+        return _admission(plan, await self.callers.draw(plan.buckets, cost=0))
+
+    async def admit_address(self, address: str, *, is_signed: bool) -> Admission:
         """Draw on the bucket of a client address: strangers, and downloads by signed address."""
-        return Admission([])
+        plan = self._plan_of_address(address, is_signed=is_signed)
+        return _admission(plan, await self.addresses.draw(plan.buckets))
+
+    async def look_address(self, address: str) -> Admission:
+        """The bucket of a stranger, with nothing drawn."""
+        plan = self._plan_of_address(address, is_signed=False)
+        return _admission(plan, await self.addresses.draw(plan.buckets, cost=0))
+
+    async def admit_webhook(self, caller: Caller, webhook_id: str) -> Admission:
+        """Draw on the bucket of a webhook, as its own workspace sees it: nobody can empty a foreign one."""
+        name = f"recorder:limit:{caller.workspace_id}:{webhook_id}"
+        plan = _Plan(Bucket.of(WEBHOOK_CALLS, "per_webhook", name))
+        return _admission(plan, await self.callers.draw(plan.buckets))
+
+    async def close(self) -> None:
+        """Give the connections back."""
+        await self.callers.close()
+        await self.addresses.close()
+
+    def _plan_of(self, caller: Caller, surface: Surface) -> _Plan:
+        plan = self._plans.get((caller.key_id, surface))
+        if plan is not None and plan.tier is caller.tier:
+            return plan
+        rates = caller.tier.rates[surface]
+        key, workspace = f"{caller.key_id}:{surface}", f"{caller.workspace_id}:{surface}"
+        plan = _Plan(
+            Bucket.of(rates.per_key, "per_key", f"recorder:limit:{key}"),
+            Bucket.of(rates.per_workspace, "per_workspace", f"recorder:limit:{workspace}"),
+            tier=caller.tier,
+        )
+        return self._keep((caller.key_id, surface), plan)
+
+    def _plan_of_address(self, address: str, *, is_signed: bool) -> _Plan:
+        kind = "signed" if is_signed else "strangers"
+        plan = self._plans.get((address, kind))
+        if plan is not None:
+            return plan
+        rate = SIGNED_READS if is_signed else STRANGERS
+        name = f"recorder:limit:{network_of(address)}:{kind}"
+        return self._keep((address, kind), _Plan(Bucket.of(rate, "per_address", name)))
+
+    def _keep(self, name: tuple[str, str], plan: _Plan) -> _Plan:
+        if len(self._plans) >= _PLANS:
+            self._plans.clear()
+        self._plans[name] = plan
+        return plan
+
+
+async def limit_webhook(request: Request, webhook_id: str) -> None:
+    """Let a route that makes the service call a webhook draw on that webhook's bucket too.
+
+    Raises:
+        RateLimited: if it was called too often of late.
+    """
+    if not _WEBHOOK_ID.fullmatch(webhook_id):
+        return  # no webhook has such an id, so the route finds none
+    limiting: Limiting = request.app.state.limiting
+    admission = await limiting.admit_webhook(request.state.caller, webhook_id)
+    if admission.error is not None or admission.share < request.state.admission.share:
+        request.state.admission = admission
+    if admission.error is not None:
+        raise admission.error
+
+
+#: For `dependencies=[…]` of a route with `webhook_id` in its path.
+WebhookLimit: Any = Depends(limit_webhook)
+
+
+def _admission(plan: _Plan, found: Draw) -> Admission:
+    is_granted, tokens = found
+    now = clock.unix_seconds()
+    if not is_granted:
+        return _refusal(plan, tokens, now)
+    bucket, (limit, scope), left = plan.buckets[0], plan.constant[0], tokens[0]
+    # The smaller share of two, without a division.
+    if len(tokens) == 2 and tokens[1] * bucket.size < left * plan.buckets[1].size:
+        bucket, (limit, scope), left = plan.buckets[1], plan.constant[1], tokens[1]
+    remaining, reset = int(left), math.ceil(now + (bucket.size - left) / bucket.per_second)
+    headers = [limit, (_REMAINING, b"%d" % remaining), (_RESET, b"%d" % reset), scope]
+    return Admission(headers, remaining / bucket.size)
+
+
+def _refusal(plan: _Plan, tokens: list[float], now: float) -> Admission:
+    """Of the buckets that have no token, the one that has none for longest."""
+    waits = [(1.0 - tokens[n]) / bucket.per_second for n, bucket in enumerate(plan.buckets)]
+    wait_s = max(waits)
+    emptiest = waits.index(wait_s)
+    retry_after_s = max(1, math.ceil(wait_s))
+    reset = math.ceil(now) + retry_after_s
+    limit, scope = plan.constant[emptiest]
+    error = RateLimited(plan.buckets[emptiest].scope, retry_after_s)
+    return Admission([limit, (_REMAINING, b"0"), (_RESET, b"%d" % reset), scope], 0.0, error)
+
+
+@lru_cache(maxsize=10_000)
+def network_of(address: str) -> str:
+    """What one client has to itself: its address, of version 6 the 64 bits that it was given."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    if not isinstance(found, IPv6Address):
+        return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(IPv6Address(int(found) >> 64 << 64))

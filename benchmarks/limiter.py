@@ -1,0 +1,75 @@
+"""The limiter: what a decision costs, and whether as much is granted as the limits say. Spec §8.1."""
+
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from api.endpoints import find_endpoint
+from api.limiting import Limiting
+from benchmarks.figures import Figure, at_least, at_most
+from benchmarks.overload import PER_WORKSPACE, Grants, admitted, overload
+from benchmarks.redis_server import running_redis
+from benchmarks.seeds import new_settings
+from recorder.access.keys import Caller
+from recorder.access.surfaces import TIERS
+
+_EVENTS = "/v1/sessions/ses_01k00000000000000000000000/events"
+
+
+def measure(*, quick: bool = False) -> list[Figure]:
+    """The cost of a decision; grants of 1, 2 and 4 processes under too much load."""
+    rounds, count = (3, 20_000) if quick else (7, 100_000)
+    seconds = 2.0 if quick else 10.0
+    figures = [Figure(name="limiter: a decision in memory", unit="µs", ours=decision_us(rounds, count))]
+    with running_redis() as server:
+        found = {"memory, 1 process": overload(None, processes=1, seconds=seconds)}
+        for processes in (1, 2, 4):
+            name = f"Redis, {processes} process{'es' if processes > 1 else ''}"
+            found[name] = overload(server.url, processes=processes, seconds=seconds)
+    return figures + [figure for name, grants in found.items() for figure in _figures(name, grants)]
+
+
+def decision_us(rounds: int, count: int) -> list[float]:
+    """CPU time to draw on a key's and its workspace's bucket and to write the four headers."""
+
+    async def run() -> list[float]:
+        with tempfile.TemporaryDirectory() as folder:
+            limiting = Limiting(new_settings(Path(folder)))
+        caller = Caller("wsp_benchmark", "live", "key_benchmark", tier=TIERS["unlimited"])
+        endpoint = find_endpoint("POST", _EVENTS)
+        return [await _us(lambda: limiting.admit(caller, endpoint), count) for _ in range(rounds)]
+
+    return uvloop.run(run())
+
+
+def _figures(name: str, found: Grants) -> list[Figure]:
+    """What was granted, against both its bounds."""
+    detail = {
+        "granted": found.granted,
+        "burst + rate × T": f"{admitted(PER_WORKSPACE, found.inner_s):.0f} to "
+        f"{admitted(PER_WORKSPACE, found.outer_s):.0f}",
+        "T s": round(found.outer_s, 3),
+        "asked/s": round(found.asked / found.outer_s),
+    }
+    share = Figure(
+        name=f"limiter: granted of burst + rate × T, {name}",
+        unit="",
+        ours=[found.share],
+        goal=at_least(0.99),
+        detail=detail,
+    )
+    over = Figure(
+        name=f"limiter: granted beyond it, {name}", unit="requests", ours=[found.over], goal=at_most(0)
+    )
+    return [share, over]
+
+
+async def _us(call: Callable[[], Awaitable[Any]], count: int) -> float:
+    began = time.process_time()
+    for _ in range(count):
+        await call()
+    return (time.process_time() - began) / count * 1e6

@@ -1,0 +1,135 @@
+"""Processes that ask for more than their workspace may have, and what they are granted. Spec §8.1."""
+
+import asyncio
+import math
+import multiprocessing
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import uvloop
+
+from recorder.access.ratelimit.buckets import Bucket
+from recorder.access.ratelimit.memory import MemoryBuckets
+from recorder.access.ratelimit.redis_buckets import RedisBuckets
+from recorder.access.surfaces import Rate
+from recorder.ids import new_id
+
+#: Of the two, the workspace's is the one that is reached: its keys ask for more together.
+PER_KEY = Rate(400)
+PER_WORKSPACE = Rate(500)
+_KEYS = 4
+_AT_ONCE = 16
+_START_S = 60.0
+
+
+@dataclass(frozen=True)
+class Grants:
+    """What was granted under load, and what the limits admit."""
+
+    #: By key.
+    granted_each: dict[str, int]
+    asked: int
+    #: From before the first request to after the last answer: more than the limits admit in it is too much.
+    outer_s: float
+    #: From the first answer to the last: less than they admit in it is too little.
+    inner_s: float
+
+    @property
+    def granted(self) -> int:
+        """All of it."""
+        return sum(self.granted_each.values())
+
+    @property
+    def share(self) -> float:
+        """Of what the workspace's limit admits."""
+        return self.granted / admitted(PER_WORKSPACE, self.inner_s)
+
+    @property
+    def over(self) -> int:
+        """Grants beyond a limit: the workspace's, or one of its keys'."""
+        beyond = [self.granted - admitted(PER_WORKSPACE, self.outer_s)]
+        beyond += [each - admitted(PER_KEY, self.outer_s) for each in self.granted_each.values()]
+        return max(0, math.ceil(max(beyond)))
+
+
+class _Told(NamedTuple):
+    """What one process did, and when; the monotonic clock is one for all processes of a machine."""
+
+    granted_each: dict[str, int]
+    asked: int
+    began: float
+    first_answer: float
+    ended: float
+
+
+def admitted(rate: Rate, seconds: float) -> float:
+    """What a limit admits in so long: burst + rate × T."""
+    return rate.burst + rate.per_second * seconds
+
+
+def overload(redis_url: str | None, *, processes: int, seconds: float) -> Grants:
+    """Let processes ask for more than their workspace may have, and count what is granted.
+
+    Args:
+        redis_url: where they share their buckets; None for one process with its own.
+    """
+    workspace, keys = new_id("wsp"), [new_id("key") for _ in range(_KEYS)]
+    context = multiprocessing.get_context("spawn")
+    start = context.Barrier(processes)
+    heard: Any = context.SimpleQueue()
+    started = [
+        context.Process(target=_offer, args=(redis_url, workspace, keys, seconds, start, heard), daemon=True)
+        for _ in range(processes)
+    ]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(_START_S + 2 * seconds)
+    if any(process.exitcode != 0 for process in started):
+        raise RuntimeError("A process of the load failed; its words stand above.")
+    told: list[_Told] = [heard.get() for _ in started]
+    ended = max(one.ended for one in told)
+    return Grants(
+        {key: sum(one.granted_each[key] for one in told) for key in keys},
+        sum(one.asked for one in told),
+        ended - min(one.began for one in told),
+        ended - min(one.first_answer for one in told),
+    )
+
+
+def _offer(
+    redis_url: str | None, workspace: str, keys: Sequence[str], seconds: float, start: Any, heard: Any
+) -> None:
+    """One process: many requests at once, by each key in turn, for so long."""
+    pairs = [
+        (Bucket.of(PER_KEY, "per_key", key), Bucket.of(PER_WORKSPACE, "per_workspace", workspace))
+        for key in keys
+    ]
+
+    async def run() -> _Told:
+        store = MemoryBuckets() if redis_url is None else RedisBuckets(redis_url, timeout_s=30)
+        # Connects, and takes nothing.
+        await store.draw(pairs[0], cost=0)
+        granted, asked, first_answer, last_answer = dict.fromkeys(keys, 0), 0, 0.0, 0.0
+        await asyncio.to_thread(start.wait, _START_S)
+        began = time.monotonic()
+
+        async def ask(turn: int) -> None:
+            nonlocal asked, first_answer, last_answer
+            while time.monotonic() < began + seconds:
+                turn += 1
+                is_granted, _ = await store.draw(pairs[turn % _KEYS])
+                asked += 1
+                granted[keys[turn % _KEYS]] += is_granted
+                last_answer = time.monotonic()
+                first_answer = first_answer or last_answer
+                if redis_url is None:  # it never waits, so others would have no turn
+                    await asyncio.sleep(0)
+
+        await asyncio.gather(*(ask(n) for n in range(_AT_ONCE)))
+        await store.close()
+        return _Told(granted, asked, began, first_answer, last_answer)
+
+    heard.put(uvloop.run(run()))

@@ -1,0 +1,63 @@
+"""Buckets in the memory of one process. Contract §1 (rate limits)."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from recorder.access.ratelimit.buckets import Bucket, Draw, Level, draw
+
+#: No bucket takes longer to fill (those per minute take this long).
+LONGEST_FILL_S = 60.0
+
+
+class MemoryBuckets:
+    """The buckets of this process; used from its event loop, so no lock is needed.
+
+    Buckets live in two generations. One that was not drawn on for a whole generation has been full for long,
+    and is dropped with it. So memory follows those who call, without a sweep through all.
+    """
+
+    def __init__(self, *, capacity: int = 50_000, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin without any.
+
+        Args:
+            capacity: buckets of one generation. With more than that a generation ends early, and whoever was
+                quiet in it begins anew: a flood of callers costs accuracy, not memory.
+            clock: seconds that need not be those of the calendar.
+        """
+        self._capacity = capacity
+        self._clock = clock
+        self._young: dict[str, Level] = {}
+        self._old: dict[str, Level] = {}
+        self._ends_at = clock() + LONGEST_FILL_S
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+    async def draw(self, buckets: Sequence[Bucket], *, cost: int = 1) -> Draw:
+        """Take tokens from all buckets, or from none where one of them has too few."""
+        now = self._clock()
+        if now >= self._ends_at:
+            self._end_generation(now)
+        young = self._young
+        levels = []
+        for bucket in buckets:
+            level = young.get(bucket.name) or self._recall(bucket, now, cost)
+            level.bucket = bucket  # of another size, once the tier of its workspace has changed
+            levels.append(level)
+        return draw(levels, now=now, cost=cost)
+
+    async def close(self) -> None:
+        """Nothing is to be given back."""
+
+    def _recall(self, bucket: Bucket, now: float, cost: int) -> Level:
+        level = self._old.get(bucket.name) or Level(bucket, now)
+        if cost:  # whoever only looks leaves no trace
+            if len(self._young) >= self._capacity:
+                self._end_generation(now)
+            self._old.pop(bucket.name, None)
+            self._young[bucket.name] = level
+        return level
+
+    def _end_generation(self, now: float) -> None:
+        self._old, self._young = self._young, {}
+        self._ends_at = now + LONGEST_FILL_S

@@ -1,0 +1,77 @@
+"""The limits in force, as they go over the wire. Spec §8.1, §8.3; contract §7."""
+
+from pydantic import Field
+
+from recorder.models.wire import WireOutput
+
+
+class RateLimit(WireOutput):
+    """One of the two limits of a surface: a token bucket."""
+
+    limit: int = Field(description="Requests in a window, refilled continuously.")
+    window_s: int
+    burst: int = Field(description="Size of the bucket: so many requests at once.")
+
+
+class Address(WireOutput):
+    """A method and a path."""
+
+    method: str
+    path: str
+
+
+class SurfaceLimits(WireOutput):
+    """A surface: addresses that draw on the same two buckets, of the key and of its workspace."""
+
+    surface: str
+    method: str = Field(description="The first of `addresses`.")
+    path: str
+    addresses: list[Address]
+    per_key: RateLimit
+    per_workspace: RateLimit
+
+
+class StreamLimits(WireOutput):
+    """How many streams may be open at once."""
+
+    per_key: int
+    per_workspace: int
+
+
+class BatchLimits(WireOutput):
+    """The most items of one request; a batch is one request to the rate limits."""
+
+    events: int
+    frames: int
+    batch_stop_ids: int
+
+
+class ByteLimits(WireOutput):
+    """The most bytes of a request, and of parts of one."""
+
+    request: int
+    events_request: int
+    frames_request: int
+    event: int
+    frame: int
+    dom: int
+    metadata: int
+    tag_data: int
+
+
+class ListLimits(WireOutput):
+    """Items of a page."""
+
+    default: int
+    max: int
+
+
+class Limits(WireOutput):
+    """All limits that hold for the caller's workspace."""
+
+    tier: str
+    rate_limits: list[SurfaceLimits]
+    concurrent_streams: StreamLimits
+    batch: BatchLimits
+    bytes: ByteLimits
+    list: ListLimits

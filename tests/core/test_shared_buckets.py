@@ -1,0 +1,164 @@
+"""Buckets that processes share by Redis: what they grant under load, and without it. Spec §8.1."""
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import redis
+
+from benchmarks.overload import Grants, overload
+from recorder.access.ratelimit.buckets import Bucket
+from recorder.access.ratelimit.connection import TIMEOUT_S, Presence
+from recorder.access.ratelimit.fallback import SharedBuckets
+from recorder.access.ratelimit.memory import MemoryBuckets
+from recorder.access.ratelimit.redis_buckets import RedisBuckets
+from recorder.access.ratelimit.stores import Buckets, open_buckets
+from recorder.ids import new_id
+from tests.redis_server import running_redis
+from tests.sealed import make_settings
+
+SECONDS = 1.0
+
+
+def a_bucket(size: int = 10, per_second: float = 0.001) -> Bucket:
+    """One that no other test draws on, and that hardly fills."""
+    return Bucket(new_id("key"), "per_key", size, per_second)
+
+
+@asynccontextmanager
+async def shared(url: str) -> AsyncIterator[SharedBuckets]:
+    buckets = SharedBuckets(RedisBuckets(url), MemoryBuckets(), Presence("rate limits"))
+    try:
+        yield buckets
+    finally:
+        await buckets.close()
+
+
+async def granted(store: Buckets, bucket: Bucket, count: int) -> int:
+    """How many of so many requests at once are granted."""
+    found = await asyncio.gather(*(store.draw([bucket]) for _ in range(count)))
+    return sum(is_granted for is_granted, _ in found)
+
+
+async def has_come_back(store: SharedBuckets, url: str) -> None:
+    """Wait until requests go to Redis again."""
+    with redis.Redis.from_url(url) as connection:
+        while True:
+            seen = a_bucket()
+            await store.draw([seen])
+            if connection.exists(seen.name):
+                return
+            await asyncio.sleep(0.02)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "Redis" in record.getMessage()]
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_processes_under_too_much_load_grant_what_the_limits_say(redis_url: str, processes: int) -> None:
+    found = overload(redis_url, processes=processes, seconds=SECONDS)
+    assert_exact(found)
+
+
+def test_a_process_alone_grants_what_the_limits_say() -> None:
+    assert_exact(overload(None, processes=1, seconds=SECONDS))
+
+
+def assert_exact(found: Grants) -> None:
+    assert found.over == 0
+    assert found.share >= 0.99
+
+
+def test_two_stores_draw_on_the_same_bucket(redis_url: str) -> None:
+    async def run() -> None:
+        bucket = a_bucket()
+        async with shared(redis_url) as first, shared(redis_url) as second:
+            assert await granted(first, bucket, 6) == 6
+            assert await granted(second, bucket, 6) == 4
+            assert await granted(first, bucket, 1) == 0
+
+    asyncio.run(run())
+
+
+def test_without_redis_a_process_grants_by_its_own_buckets_until_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run() -> None:
+        with running_redis() as server:
+            async with shared(server.url) as store:
+                bucket = a_bucket()
+                assert await granted(store, bucket, 6) == 6
+                server.stop()
+                assert await granted(store, bucket, 50) == bucket.size
+                assert await granted(store, bucket, 50) == 0
+                server.start()  # empty: without the script, and without the bucket
+                await asyncio.wait_for(has_come_back(store, server.url), 20)
+                assert await granted(store, bucket, 50) == bucket.size
+
+    asyncio.run(run())
+    assert [" ".join(line.split()[:4]) for line in told(caplog)] == [
+        "Redis does not answer",
+        "Redis answers again; all",
+    ]
+
+
+def test_a_redis_that_hangs_holds_requests_up_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        with running_redis() as server:
+            async with shared(server.url) as store:
+                bucket = a_bucket(size=1_000)
+                await granted(store, bucket, 5)
+                server.signal(signal.SIGSTOP)
+                assert await granted(store, bucket, 600) == 600
+                # Of those that follow, one may have looked whether Redis is back.
+                took_s = sorted([await seconds(store, bucket) for _ in range(100)])
+                assert took_s[-2] < TIMEOUT_S / 2
+                server.signal(signal.SIGCONT)
+                await asyncio.wait_for(has_come_back(store, server.url), 20)
+
+    asyncio.run(run())
+    assert len(told(caplog)) == 2
+
+
+async def seconds(store: Buckets, bucket: Bucket) -> float:
+    """How long one decision takes."""
+    began = time.monotonic()
+    await store.draw([bucket])
+    return time.monotonic() - began
+
+
+def test_a_redis_that_was_never_there_stops_nobody(
+    caplog: pytest.LogCaptureFixture, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    settings = make_settings(tmp_path_factory.mktemp("data"), redis_url="redis://:pass-word@127.0.0.1:1/0")
+
+    async def run() -> None:
+        stores = open_buckets(settings)
+        for store in stores:
+            assert await granted(store, a_bucket(), 20) == 10
+        for store in stores:
+            await store.close()
+
+    asyncio.run(run())
+    assert len(told(caplog)) == 1 and "pass-word" not in caplog.text
+
+
+def test_a_request_that_gives_up_leaves_the_others_their_answers(redis_url: str) -> None:
+    async def run() -> None:
+        store = RedisBuckets(redis_url, timeout_s=30)
+        bucket = a_bucket(size=1_000)
+        waiting = [asyncio.create_task(store.draw([bucket])) for _ in range(20)]
+        await asyncio.sleep(0)
+        for task in waiting[::2]:
+            task.cancel()
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert all(isinstance(one, asyncio.CancelledError) for one in found[::2])
+        assert all(one[0] for one in found[1::2] if isinstance(one, tuple)) and len(found[1::2]) == 10
+        assert await granted(store, bucket, 5) == 5
+        await store.close()
+
+    asyncio.run(run())

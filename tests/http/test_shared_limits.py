@@ -1,0 +1,95 @@
+"""Limits of several API processes that share a Redis, with it and without it. Spec §8.1, decision 0012."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from api.app import create_app
+from benchmarks.redis_server import RedisServer
+from recorder.access.surfaces import STRANGERS
+from tests.factories import Caller, Service, assert_problem
+from tests.limiting import limit_headers
+from tests.redis_server import running_redis
+from tests.sealed import make_settings
+
+EXPORT = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
+
+
+@contextmanager
+def sharing(folder: Path, database_url: str, redis_url: str) -> Iterator[tuple[Service, Service]]:
+    """Two applications on one database and one Redis."""
+    settings = make_settings(folder, database_url=database_url, redis_url=redis_url)
+    with ExitStack() as stack:
+        services = []
+        for app in (create_app(settings), create_app(settings)):
+            client = stack.enter_context(TestClient(app, raise_server_exceptions=False))
+            services.append(Service(app, client, app.state.runtime))
+        yield services[0], services[1]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    """A Redis that the tests of this module may stop."""
+    with running_redis() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def services(
+    database_url: str, tmp_path_factory: pytest.TempPathFactory, server: RedisServer
+) -> Iterator[tuple[Service, Service]]:
+    """Two processes of a deployment, as far as they can be told apart from outside."""
+    with sharing(tmp_path_factory.mktemp("service"), database_url, server.url) as both:
+        yield both
+
+
+@pytest.fixture
+def callers(services: tuple[Service, Service]) -> tuple[Caller, Caller]:
+    """One new key, at both."""
+    caller = services[0].make_caller(tier="default")
+    both = caller, Caller(services[1], caller.key)
+    for one in both:
+        # A key that is new to a process needs a token of its address once.
+        while one.get("/v1/limits").status_code == 429:
+            time.sleep(0.02)
+    return both
+
+
+def test_a_key_has_one_bucket_wherever_it_asks(callers: tuple[Caller, Caller]) -> None:
+    left = [limit_headers(callers[n % 2].post("/v1/exports", EXPORT))[1] for n in range(5)]
+    assert left == [4, 3, 2, 1, 0]
+    for caller in callers:
+        refused = caller.post("/v1/exports", EXPORT)
+        assert_problem(refused, 429, "rate_limited")
+        assert 1 <= int(refused.headers["retry-after"]) <= 12
+
+
+def test_beyond_v1_nothing_is_drawn_from_redis_either(services: tuple[Service, Service]) -> None:
+    found = [limit_headers(service.client.get("/healthz"))[1] for service in services for _ in range(5)]
+    assert found == sorted(found)
+
+
+def test_strangers_have_one_bucket_too(services: tuple[Service, Service]) -> None:
+    first, second = services
+    statuses = (first.client.get("/v1/sessions").status_code for _ in range(2_000))
+    assert 429 in statuses
+    # So much comes back in half a second.
+    assert limit_headers(second.client.get("/v1/sessions"))[1] <= STRANGERS.limit // 2
+
+
+def test_without_redis_every_request_is_answered_and_still_limited(
+    callers: tuple[Caller, Caller], server: RedisServer
+) -> None:
+    assert limit_headers(callers[0].post("/v1/exports", EXPORT))[1] == 4
+    server.stop()
+    try:
+        for caller in callers:
+            statuses = [caller.post("/v1/exports", EXPORT).status_code for _ in range(6)]
+            assert statuses == [404] * 5 + [429]
+            assert caller.get("/v1/limits").status_code == 200
+    finally:
+        server.start()
