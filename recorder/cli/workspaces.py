@@ -1,31 +1,43 @@
 """`recorder workspace`: the tenants of a deployment. Contract §9."""
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
+from recorder import limits
 from recorder.cli.options import AsJson, DataDir, print_json
 
 app = typer.Typer(no_args_is_help=True, help="Workspaces of a deployment.")
 
 
+def _known_tier(name: str | None) -> str | None:
+    from recorder.access.surfaces import TIERS
+
+    if name is not None and name not in TIERS:
+        raise typer.BadParameter(f"takes one of {', '.join(TIERS)}")
+    return name
+
+
+_TIER = typer.Option(help="Its table of limits.", callback=_known_tier)
+_Name = Annotated[str, typer.Argument(help="Name or id of a workspace.")]
+
+
 @app.command("create")
 def create_workspace(
     name: str,
-    tier: Annotated[str, typer.Option(help="Its table of limits.")] = "default",
+    tier: Annotated[str, _TIER] = "default",
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a workspace and its first key; the key is shown this once."""
-    from recorder.access import keys
-    from recorder.runtime import Runtime
-    from recorder.settings import Settings
+    from recorder.access import workspaces
+    from recorder.cli.deployment import opened
 
-    runtime = Runtime.open(Settings.from_env(data_dir=data))
-    settings = runtime.settings
-    with runtime.database.transaction(write=True) as db:
-        made = keys.create_workspace(db, name, region=settings.region, secret=settings.secret, tier=tier)
-    runtime.close()
+    if not 1 <= len(name) <= limits.WORKSPACE_NAME_CHARACTERS or not name.isprintable():
+        most = limits.WORKSPACE_NAME_CHARACTERS
+        raise typer.BadParameter(f"takes 1 to {most} printable characters", param_hint="NAME")
+    with opened(data) as runtime, runtime.database.transaction(write=True) as db:
+        made = workspaces.open_workspace(db, runtime.settings, name, tier=tier)
     if as_json:
         print_json({"workspace_id": made.workspace_id, "key_id": made.key_id, "key": made.key})
         return
@@ -33,3 +45,67 @@ def create_workspace(
     typer.echo(
         f"Workspace {made.workspace_id}, key {made.key_id}. Keep the key: it is not shown again.", err=True
     )
+
+
+@app.command("list")
+def list_workspaces(data: DataDir = None, as_json: AsJson = False) -> None:
+    """All workspaces by name: id, status, tier, region, name."""
+    from recorder.access import workspaces
+    from recorder.cli.deployment import opened
+
+    with opened(data) as runtime, runtime.database.transaction(write=False) as db:
+        found = workspaces.list_workspaces(db)
+    if as_json:
+        print_json([workspace.model_dump(mode="json") for workspace in found])
+        return
+    for one in found:
+        typer.echo(f"{one.id}  {one.status}  {one.tier}  {one.region}  {one.name}")
+
+
+@app.command("show")
+def show_workspace(name: _Name, data: DataDir = None, as_json: AsJson = False) -> None:
+    """A workspace with its settings, and what it used this month."""
+    from recorder.access import usage, workspaces
+    from recorder.cli.deployment import opened
+
+    with opened(data) as runtime, runtime.database.transaction(write=False) as db:
+        workspace = workspaces.to_wire(workspaces.find_workspace(db, name))
+        quota = usage.read_quota(db, workspace.id, "live")
+    shown = {**workspace.model_dump(mode="json"), "quota": quota.model_dump(mode="json")}
+    if as_json:
+        print_json(shown)
+        return
+    for member, value in _lines(shown):
+        typer.echo(f"{member}: {value}")
+
+
+@app.command("set")
+def set_workspace(
+    name: _Name,
+    tier: Annotated[str | None, _TIER] = None,
+    status: Annotated[
+        Literal["active", "suspended", "expired"] | None, typer.Option(help="Only active ones are served.")
+    ] = None,
+    data: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a workspace another tier or status; in force everywhere within 5 seconds."""
+    from recorder.access import workspaces
+    from recorder.cli.deployment import opened
+
+    if tier is None and status is None:
+        raise typer.BadParameter("name what to change: --tier, --status", param_hint="set")
+    with opened(data) as runtime, runtime.database.transaction(write=True) as db:
+        workspace = workspaces.set_workspace(db, name, tier=tier, status=status)
+    if as_json:
+        print_json(workspace.model_dump(mode="json"))
+        return
+    typer.echo(f"{workspace.name}: tier {workspace.tier}, {workspace.status}.", err=True)
+
+
+def _lines(shown: dict[str, Any], above: str = "") -> list[tuple[str, Any]]:
+    """Members and their values, those of objects under both names."""
+    lines: list[tuple[str, Any]] = []
+    for name, value in shown.items():
+        lines += _lines(value, f"{above}{name}.") if isinstance(value, dict) else [(above + name, value)]
+    return lines

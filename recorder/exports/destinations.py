@@ -217,6 +217,9 @@ def _allowed_folder(path: str, root: Path | None) -> Path:
     """The real folder that a path names; relative paths start at the root."""
     if root is None:
         raise DestinationNotAllowed
+    if not path.isprintable() or "\\" in path:
+        text = "path takes printable characters, without backslashes."
+        raise InvalidDestination(text, "/destination/path")
     try:
         folder = (root / path).resolve()
     except (OSError, RuntimeError, ValueError) as error:

@@ -1,10 +1,15 @@
 """What an export is to write and what it has written: stored plan and shard rows. Design §3 (exports)."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import zstandard
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.digest import sha256_of
+from recorder.errors import QuotaExceeded
+from recorder.exports.allowance import hold_rows
 from recorder.exports.claims import Claim
 from recorder.exports.manifest import WrittenShard
 from recorder.exports.plan import Plan, PlannedShard
@@ -31,6 +36,9 @@ class Ledger:
 
         Returns:
             Paths of shards that the plan before had, and that this one lacks or fills otherwise.
+
+        Raises:
+            QuotaExceeded: if it holds more rows than are left.
         """
         text = plan.to_json()
         sha256 = sha256_of(text)
@@ -38,7 +46,8 @@ class Ledger:
         # Named by its content, and there before the row that names it.
         self._blobs.put(key, zstandard.compress(text, 3))
         planned = {shard.path: shard for shard in shards}
-        with self._claim.transaction() as (db, row):
+        with self._discarded_if_refused(key), self._claim.transaction() as (db, row):
+            hold_rows(db, row, int(plan.sessions["rows"].sum()))
             before, row.plan_key, row.plan_sha256 = row.plan_key, key, sha256
             known = {shard.path: shard for shard in _rows(db, row.id)}
             stale = [shard for path, shard in known.items() if not _is_same(shard, planned.get(path))]
@@ -51,6 +60,14 @@ class Ledger:
         if before is not None and before != key:
             self._blobs.delete(before)
         return [shard.path for shard in stale]
+
+    @contextmanager
+    def _discarded_if_refused(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except QuotaExceeded:
+            self._blobs.delete(key)
+            raise
 
     def open_paths(self) -> set[str]:
         """Paths of the shards that are still to be written."""

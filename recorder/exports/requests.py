@@ -8,6 +8,8 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock, limits
+from recorder.access.usage import require_rows
+from recorder.audit.log import Origin, record
 from recorder.errors import (
     InvalidDestination,
     InvalidRange,
@@ -31,13 +33,14 @@ from recorder.models.export import (
 )
 from recorder.models.workflow import WorkflowRow
 from recorder.settings import Settings
+from recorder.tracing import current_request_id
 
 _LATER_DESTINATIONS = ("s3", "gcs", "azure_blob")
 _DATASET_NAME_CHARACTERS = 200
 
 
 def create_export(
-    db: DbSession, settings: Settings, workspace_id: str, mode: str, body: ExportCreate
+    db: DbSession, settings: Settings, workspace_id: str, mode: str, body: ExportCreate, *, origin: Origin
 ) -> ExportRow:
     """Queue an export; relative times are resolved here, once.
 
@@ -45,6 +48,7 @@ def create_export(
         NotSupportedYet: if it asks for a format, destination or filter of a later release.
         ValidationFailed, InvalidTime, InvalidRange, TooManyIds: if a filter or the sampling is wrong.
         NotFound: if a workflow is unknown.
+        QuotaExceeded: if no rows to export are left.
         DestinationNotAllowed, InvalidDestination: if files may not or cannot be written there.
     """
     _refuse_later_parts(body)
@@ -56,6 +60,7 @@ def create_export(
         "frame_sampling": _sampling(body.frame_sampling or FrameSampling()),
     }
     _require_workflows(db, workspace_id, mode, workflows)
+    require_rows(db, workspace_id, mode)
     row = ExportRow(
         id=export_id,
         workspace_id=workspace_id,
@@ -66,6 +71,7 @@ def create_export(
         destination=body.destination.model_dump(exclude_none=True),
         tag=body.tag,
         dataset=dataset_name(body.tag, workflows),
+        request_id=current_request_id(),
         created_at=created_at,
     )
     _probe(row, settings)
@@ -75,6 +81,8 @@ def create_export(
             ExportWorkflowRow(export_id=export_id, workflow=workflow, workspace_id=workspace_id, mode=mode)
         )
     emit(db, row, settings, "export.queued")
+    asked = {"workflow": workflows, "format": row.format, "destination": row.destination, "tag": row.tag}
+    record(db, origin, "export.create", resource_type="export", resource_id=row.id, details=asked)
     return row
 
 

@@ -9,11 +9,12 @@ import orjson
 from sqlmodel import Session as DbSession
 
 from recorder import clock
-from recorder.errors import InvalidSignature, InvalidState, NotFound
+from recorder.errors import InvalidSignature, InvalidState, NotFound, WorkspaceDisabled
 from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.names import CARD, MANIFEST
 from recorder.exports.signing import check_signature, signed_url
 from recorder.models.export import ExportRow, ExportShardRow
+from recorder.models.workspace import WorkspaceRow
 from recorder.settings import Settings
 
 _PLAIN_FILES = {CARD: "text/markdown; charset=utf-8", MANIFEST: "application/json"}
@@ -38,6 +39,7 @@ def open_by_signature(
     Raises:
         InvalidSignature: if we did not sign it, also where there is no such export.
         UrlExpired: if its time is over.
+        WorkspaceDisabled: if its workspace is not active.
     """
     row = db.get(ExportRow, export_id)
     if row is None or row.destination["kind"] != "signed_url":
@@ -51,6 +53,9 @@ def open_by_signature(
         secret=settings.secret,
         now=clock.now(),
     )
+    workspace = db.get_one(WorkspaceRow, row.workspace_id)
+    if workspace.status != "active":
+        raise WorkspaceDisabled(workspace.status)
     return row
 
 

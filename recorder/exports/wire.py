@@ -8,6 +8,7 @@ from recorder import clock
 from recorder.exports.signing import signed_url
 from recorder.models.export import Export, ExportCreated, ExportRow
 from recorder.settings import Settings
+from recorder.tracing import following
 from recorder.webhooks.outbox import add_event
 
 _COLUMNS = {
@@ -64,11 +65,12 @@ def manifest_url(row: ExportRow, settings: Settings) -> str | None:
 
 def emit(db: DbSession, row: ExportRow, settings: Settings, type: str) -> None:
     """Queue an event of the export's life, with the whole object as it is now."""
-    add_event(
-        db,
-        workspace_id=row.workspace_id,
-        mode=row.mode,
-        type=type,
-        subject_id=row.id,
-        data={"export": to_wire(row, settings).model_dump(mode="json")},
-    )
+    with following(row.request_id):
+        add_event(
+            db,
+            workspace_id=row.workspace_id,
+            mode=row.mode,
+            type=type,
+            subject_id=row.id,
+            data={"export": to_wire(row, settings).model_dump(mode="json")},
+        )

@@ -1,14 +1,97 @@
 """Workflows: what a workspace calls one kind of work. Spec §2.8, contract §4 (workflow)."""
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import AfterValidator
+from pydantic import Field as WireField
 from sqlalchemy import JSON
 from sqlmodel import Field, SQLModel
 
+from recorder import limits
+from recorder.models.masking import Masking
+from recorder.models.wire import WireInput, WireOutput, WireTime, left_out
+
+
+def _printable(name: str) -> str:
+    if not name.isprintable():
+        raise ValueError("takes printable characters")
+    return name
+
+
+def _named_once(names: list[str]) -> list[str]:
+    if len(set(names)) != len(names):
+        raise ValueError("names each of them once")
+    return names
+
+
+_Name = Annotated[
+    str, WireField(min_length=1, max_length=limits.TAG_NAME_CHARACTERS), AfterValidator(_printable)
+]
+_Names = Annotated[list[_Name], WireField(max_length=limits.OUTCOME_NAMES), AfterValidator(_named_once)]
+_Types = Annotated[
+    list[Annotated[str, WireField(pattern=limits.EVENT_TYPE_PATTERN)]],
+    WireField(max_length=limits.OUTCOME_NAMES),
+    AfterValidator(_named_once),
+]
+
+
+class OutcomeNames(WireOutput):
+    """Which tags and which types of events mark an outcome; always whole."""
+
+    error_tags: list[str]
+    success_tags: list[str]
+    error_events: list[str]
+    success_events: list[str]
+
+
+class OutcomeNamesUpdate(WireInput):
+    """Lists to replace; those left out stay."""
+
+    error_tags: _Names = WireField(default_factory=left_out)
+    success_tags: _Names = WireField(default_factory=left_out)
+    error_events: _Types = WireField(default_factory=left_out)
+    success_events: _Types = WireField(default_factory=left_out)
+
+
+class WorkflowGraph(WireOutput):
+    """The size of a workflow's memory graph; its version is 0 before the first session."""
+
+    version: int
+    nodes: int
+    edges: int
+    paths: int
+
+
+class Workflow(WireOutput):
+    """A workflow, its settings and what there is of it."""
+
+    workflow: str
+    memory_graph: bool
+    tags: list[str]
+    masking: Masking
+    outcome_rules: OutcomeNames
+    session_count: int
+    last_session_at: WireTime | None
+    graph: WorkflowGraph
+    created_at: WireTime
+    updated_at: WireTime
+
+
+class WorkflowUpdate(WireInput):
+    """Body of `PATCH /v1/workflows/{workflow}`; members left out stay as they are."""
+
+    memory_graph: bool = WireField(default_factory=left_out)
+    tags: Annotated[list[_Name], WireField(max_length=limits.WORKFLOW_TAGS), AfterValidator(_named_once)] = (
+        WireField(default_factory=left_out)
+    )
+    masking: Masking = WireField(default_factory=left_out)
+    #: Null brings the defaults back.
+    outcome_rules: OutcomeNamesUpdate | None = WireField(default_factory=left_out)
+
 
 class WorkflowRow(SQLModel, table=True):
-    """One workflow of a workspace and mode; its first session creates it."""
+    """One workflow of a workspace and mode; its first session creates it, or a PATCH before it."""
 
     __tablename__ = "workflows"
 

@@ -1,10 +1,93 @@
-"""Workspaces and their keys. Spec §2.3, §2.10, §5; contract §1 (keys), §7."""
+"""Workspaces and their settings. Spec §2.10; contract §7."""
 
+import re
 from datetime import datetime
+from typing import Annotated, Any, Literal, get_args
 
+from pydantic import AfterValidator
+from pydantic import Field as WireField
+from sqlalchemy import JSON
 from sqlmodel import Field, SQLModel
 
 from recorder import limits
+from recorder.models.masking import Masking
+from recorder.models.wire import WireInput, WireOutput, WireTime, left_out
+
+WorkspaceStatus = Literal["active", "suspended", "expired"]
+STATUSES: tuple[WorkspaceStatus, ...] = get_args(WorkspaceStatus)
+
+_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+# The last label begins with a letter: what looks like a number is an address, whatever its base.
+_HOST = re.compile(rf"(?:{_LABEL}\.)*(?=[A-Za-z]){_LABEL}", re.ASCII)
+_HOST_CHARACTERS = 253
+
+
+def _host(name: str) -> str:
+    if len(name) > _HOST_CHARACTERS or not _HOST.fullmatch(name):
+        raise ValueError("takes a host name such as shop.example.com, without scheme, port or path")
+    return name.lower()
+
+
+def _without_repeats(names: list[str]) -> list[str]:
+    return list(dict.fromkeys(names))
+
+
+_Days = Annotated[int, WireField(ge=limits.RETENTION_DAYS[0], le=limits.RETENTION_DAYS[1])]
+_Hosts = Annotated[
+    list[Annotated[str, AfterValidator(_host)]],
+    WireField(max_length=limits.LIVE_HOSTS),
+    AfterValidator(_without_repeats),
+]
+
+
+class Retention(WireOutput):
+    """Days for which a workspace keeps its data."""
+
+    frames_days: int
+    events_days: int
+    audit_days: int
+
+
+class LiveReplay(WireOutput):
+    """Where replays in the live sandbox may go; nowhere while it is empty."""
+
+    allow_hosts: list[str]
+
+
+class Workspace(WireOutput):
+    """A workspace and its settings."""
+
+    id: str
+    name: str
+    region: str
+    status: WorkspaceStatus
+    tier: str
+    retention: Retention
+    masking: Masking
+    live_replay: LiveReplay
+    created_at: WireTime
+
+
+class RetentionUpdate(WireInput):
+    """Days to change."""
+
+    frames_days: _Days = WireField(default_factory=left_out)
+    events_days: _Days = WireField(default_factory=left_out)
+    audit_days: _Days = WireField(default_factory=left_out)
+
+
+class LiveReplayUpdate(WireInput):
+    """Hosts to put in the place of those before."""
+
+    allow_hosts: _Hosts = WireField(default_factory=left_out)
+
+
+class WorkspaceUpdate(WireInput):
+    """Body of `PATCH /v1/workspaces/current`; members left out stay as they are."""
+
+    retention: RetentionUpdate = WireField(default_factory=left_out)
+    masking: Masking = WireField(default_factory=left_out)
+    live_replay: LiveReplayUpdate = WireField(default_factory=left_out)
 
 
 class WorkspaceRow(SQLModel, table=True):
@@ -15,26 +98,23 @@ class WorkspaceRow(SQLModel, table=True):
     id: str = Field(primary_key=True)
     name: str = Field(unique=True)
     region: str
-    status: str = "active"  # active | suspended | expired
+    status: str = "active"
     tier: str = "default"
     frames_days: int = limits.FRAMES_RETENTION_DAYS
     events_days: int = limits.EVENTS_RETENTION_DAYS
     audit_days: int = limits.AUDIT_RETENTION_DAYS
+    #: What is masked in all its workflows; null = nothing.
+    masking: dict[str, Any] | None = Field(default=None, sa_type=JSON)
+    #: Hosts that live replays may reach; null = none.
+    live_hosts: list[str] | None = Field(default=None, sa_type=JSON)
     created_at: datetime
 
 
-class KeyRow(SQLModel, table=True):
-    """An API key, kept only as its keyed hash and last four characters."""
+class DeploymentRow(SQLModel, table=True):
+    """What this database is part of: one row, made at the first start."""
 
-    __tablename__ = "keys"
+    __tablename__ = "deployment"
 
-    id: str = Field(primary_key=True)
-    workspace_id: str = Field(index=True)
-    mode: str
-    label: str
-    scope: str
-    key_hash: str = Field(unique=True)
-    last4: str
+    id: int = Field(default=1, primary_key=True)
+    region: str
     created_at: datetime
-    expires_at: datetime | None = None
-    revoked_at: datetime | None = None

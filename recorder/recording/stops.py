@@ -1,0 +1,87 @@
+"""Stopping sessions, one or many, and what that charges. Spec §3.1, §4.1; contract §2, §7."""
+
+from datetime import timedelta
+
+from sqlmodel import Session as DbSession
+
+from recorder import clock, limits
+from recorder.access.usage import charge_time
+from recorder.errors import InvalidState, NotFound, RecorderError, TooManyIds
+from recorder.models.session import NEVER_CHARGED, BatchStopItem, BatchStopResult, Session, SessionRow
+from recorder.recording.marks import rederive_outcome
+from recorder.recording.sessions import change_status, emit, find_session, read_metadata, to_wire
+
+
+def stop_session(db: DbSession, workspace_id: str, mode: str, session_id: str) -> Session:
+    """Stop a recording session; a stopped or sealed one stays as it is.
+
+    Raises:
+        NotFound: if there is no such session.
+        InvalidState: if it never started.
+    """
+    row = find_session(db, workspace_id, mode, session_id, lock=True)
+    charge_time(db, workspace_id, _stop(db, row) or 0)
+    return to_wire(row, read_metadata(db, row))
+
+
+def batch_stop(db: DbSession, workspace_id: str, mode: str, ids: list[str]) -> BatchStopResult:
+    """Stop many sessions; each answers for itself.
+
+    Raises:
+        TooManyIds: if there are more than 500.
+    """
+    if len(ids) > limits.BATCH_STOP_IDS:
+        raise TooManyIds("/ids", limits.BATCH_STOP_IDS)
+    # Locked in one order everywhere, so that two calls cannot wait for each other.
+    stopped = {one: _stop_item(db, workspace_id, mode, one) for one in sorted(set(ids))}
+    charge_time(db, workspace_id, sum(added_ms for _, added_ms in stopped.values()))
+    items = [stopped[session_id][0] for session_id in dict.fromkeys(ids)]
+    counts = {
+        result: sum(item.result == result for item in items) for result in ("stopped", "unchanged", "error")
+    }
+    return BatchStopResult(
+        data=items, stopped=counts["stopped"], unchanged=counts["unchanged"], failed=counts["error"]
+    )
+
+
+def _stop(db: DbSession, row: SessionRow) -> int | None:
+    """Stop the session where that changes something; the ms to charge for it are then returned."""
+    if row.status in ("stopped", "sealed"):
+        return None
+    if row.status != "recording" or row.started_at is None:
+        raise InvalidState(row.status, needed="session must be recording to be stopped")
+    now = clock.now()
+    row.stopped_at = row.started_at + timedelta(milliseconds=row.max_t_ms) if row.is_import else now
+    row.duration_ms = max(0, clock.to_ms(row.stopped_at) - clock.to_ms(row.started_at))
+    change_status(db, row, "stopped", now)
+    error = rederive_outcome(db, row, search_events=True)
+    emit(db, row, "session.stopped")
+    if error is not None:
+        emit(db, row, "session.error", error=error.as_json())
+    return _true_up(row)
+
+
+def _true_up(row: SessionRow) -> int:
+    """Set what a stopped session is charged with to its duration; what batches charged is not given back."""
+    charged_ms = row.charged_ms
+    if row.charged_from_ms != NEVER_CHARGED:
+        row.charged_ms = max(charged_ms, row.duration_ms)
+    return row.charged_ms - charged_ms
+
+
+def _stop_item(db: DbSession, workspace_id: str, mode: str, session_id: str) -> tuple[BatchStopItem, int]:
+    """What a batch stop says of one session, and the ms to charge for it."""
+    try:
+        row = find_session(db, workspace_id, mode, session_id, lock=True)
+        added_ms = _stop(db, row)
+    except (NotFound, InvalidState) as error:
+        status = error.status if isinstance(error, InvalidState) else None
+        item = {"id": session_id, "result": "error", "status": status, "error": _item_error(error)}
+        return BatchStopItem.model_validate(item), 0
+    result = "unchanged" if added_ms is None else "stopped"
+    item = {"id": session_id, "result": result, "status": row.status}
+    return BatchStopItem.model_validate(item), added_ms or 0
+
+
+def _item_error(error: RecorderError) -> dict[str, str]:
+    return {"code": error.code, "message": str(error)}

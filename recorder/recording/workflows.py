@@ -1,0 +1,181 @@
+"""Workflows and their settings: read, listed, changed ahead of the first session or after it. Spec §4.2."""
+
+import re
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import and_, or_
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select
+
+from recorder import clock, limits
+from recorder.audit.actions import Action
+from recorder.audit.changes import describe_changes, describe_masking
+from recorder.audit.log import Origin, record
+from recorder.errors import NotFound, Problem, ValidationFailed
+from recorder.memory.counts import count_graphs
+from recorder.memory.nodes import GraphScope
+from recorder.memory.pauses import set_memory_graph
+from recorder.models.masking import Masking
+from recorder.models.workflow import (
+    OutcomeNames,
+    OutcomeNamesUpdate,
+    Workflow,
+    WorkflowGraph,
+    WorkflowRow,
+    WorkflowUpdate,
+)
+from recorder.recording.outcomes import OutcomeRules
+
+
+def get_workflow(db: DbSession, workspace_id: str, mode: str, workflow: str) -> Workflow:
+    """One workflow.
+
+    Raises:
+        NotFound: if nothing was recorded or set under this name, or it is none.
+    """
+    _require_slug(workflow)
+    row = db.get(WorkflowRow, (workspace_id, mode, workflow))
+    if row is None:
+        raise NotFound("workflow")
+    return _describe(db, [row])[0]
+
+
+def list_workflows(
+    db: DbSession, workspace_id: str, mode: str, *, before: tuple[datetime, str] | None, limit: int
+) -> tuple[list[Workflow], bool]:
+    """A page of workflows, newest first, and whether more follow.
+
+    Args:
+        before: `created_at` and name of the last one of the page before.
+    """
+    created_at, name = col(WorkflowRow.created_at), col(WorkflowRow.workflow)
+    statement = select(WorkflowRow).where(WorkflowRow.workspace_id == workspace_id, WorkflowRow.mode == mode)
+    if before is not None:
+        moment, last = before
+        statement = statement.where(or_(created_at < moment, and_(created_at == moment, name < last)))
+    rows = db.exec(statement.order_by(created_at.desc(), name.desc()).limit(limit + 1)).all()
+    return _describe(db, list(rows[:limit])), len(rows) > limit
+
+
+def update_workflow(
+    db: DbSession, workspace_id: str, mode: str, origin: Origin, workflow: str, body: WorkflowUpdate
+) -> Workflow:
+    """Change settings of a workflow, making it where it is not there yet; what was not sent stays.
+
+    Raises:
+        NotFound: if the name is none.
+        ValidationFailed: if a name would mark success and error alike.
+    """
+    _require_slug(workflow)
+    is_new = _make_if_missing(db, workspace_id, mode, workflow)
+    own = select(WorkflowRow).filter_by(workspace_id=workspace_id, mode=mode, workflow=workflow)
+    row = db.exec(own.with_for_update()).one()
+    before = {} if is_new else _settings(row)
+    _apply(db, row, body)
+    changes = describe_changes(before, _settings(row))
+    if changes:
+        row.updated_at = row.created_at if is_new else clock.now()
+        db.add(row)
+        action: Action = "workflow.create" if is_new else "workflow.update"
+        record(db, origin, action, resource_type="workflow", resource_id=workflow, details=changes)
+    return _describe(db, [row])[0]
+
+
+def _apply(db: DbSession, row: WorkflowRow, body: WorkflowUpdate) -> None:
+    sent = body.model_fields_set
+    if "outcome_rules" in sent:
+        row.outcome_rules = _merged_rules(row.outcome_rules, body.outcome_rules)
+    if "tags" in sent:
+        row.tags = body.tags
+    if "masking" in sent:
+        row.masking = body.masking.merged_into(row.masking)
+    if "memory_graph" in sent:
+        set_memory_graph(db, GraphScope(row.workspace_id, row.mode, row.workflow), body.memory_graph)
+        row.memory_graph = body.memory_graph
+
+
+def _merged_rules(stored: dict[str, Any] | None, asked: OutcomeNamesUpdate | None) -> dict[str, Any] | None:
+    if asked is None:
+        return None
+    merged = {**(stored or {}), **asked.model_dump(exclude_unset=True)}
+    rules = OutcomeRules.of(merged)
+    problems = [
+        Problem("body", f"/outcome_rules/error_{kind}", "invalid_value", f"Also among success_{kind}.")
+        for kind, error, success in (
+            ("tags", rules.error_tags, rules.success_tags),
+            ("events", rules.error_events, rules.success_events),
+        )
+        if error & success
+    ]
+    if problems:
+        raise ValidationFailed(problems)
+    return merged
+
+
+def _settings(row: WorkflowRow) -> dict[str, Any]:
+    """What a PATCH may change, in the form in which the audit log tells it."""
+    return {
+        "memory_graph": row.memory_graph,
+        "tags": row.tags,
+        "masking": describe_masking(_masking(row)),
+        "outcome_rules": _rules(row).model_dump(),
+    }
+
+
+def _describe(db: DbSession, rows: list[WorkflowRow]) -> list[Workflow]:
+    if not rows:
+        return []
+    names = [row.workflow for row in rows]
+    graphs = count_graphs(db, rows[0].workspace_id, rows[0].mode, names)
+    return [_to_wire(row, graphs[row.workflow]) for row in rows]
+
+
+def _to_wire(row: WorkflowRow, graph: WorkflowGraph) -> Workflow:
+    return Workflow(
+        workflow=row.workflow,
+        memory_graph=row.memory_graph,
+        tags=row.tags,
+        masking=_masking(row),
+        outcome_rules=_rules(row),
+        session_count=row.session_count,
+        last_session_at=row.last_session_at,
+        graph=graph,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )
+
+
+def _masking(row: WorkflowRow) -> Masking:
+    return Masking.model_validate(row.masking or {})
+
+
+def _rules(row: WorkflowRow) -> OutcomeNames:
+    rules = asdict(OutcomeRules.of(row.outcome_rules))
+    return OutcomeNames.model_validate({name: sorted(names) for name, names in rules.items()})
+
+
+def _make_if_missing(db: DbSession, workspace_id: str, mode: str, workflow: str) -> bool:
+    """Make a workflow without sessions; says whether it was missing."""
+    insert = postgresql.insert if db.get_bind().dialect.name == "postgresql" else sqlite.insert
+    now = clock.now()
+    fresh = insert(WorkflowRow).values(
+        workspace_id=workspace_id,
+        mode=mode,
+        workflow=workflow,
+        memory_graph=True,
+        tags=[],
+        session_count=0,
+        created_at=now,
+        updated_at=now,
+    )
+    made = fresh.on_conflict_do_nothing().returning(col(WorkflowRow.workflow))
+    return db.connection().execute(made).first() is not None
+
+
+def _require_slug(workflow: str) -> None:
+    """Refuse what cannot be the name of a workflow: like any malformed id, it is not there."""
+    if not re.fullmatch(limits.WORKFLOW_PATTERN, workflow):
+        raise NotFound("workflow")

@@ -1,0 +1,155 @@
+"""Data stay in their region: every store is marked at the first start and asked at each later one. Spec §1.
+
+A deployment belongs to one region. Database, frames, archived frames, hosted exports and lake each keep a
+mark of it, so that a process of another region, or one whose settings point at somebody else's store, does
+not start. Amazon's buckets also tell where they lie.
+"""
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import fsspec
+import orjson
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select
+
+from recorder import clock
+from recorder.errors import Conflict, Invalid
+from recorder.models.workspace import DeploymentRow, WorkspaceRow
+from recorder.settings import Settings
+from recorder.storage.blobs import Blobs
+from recorder.storage.database import Database
+from recorder.storage.lake import Lake
+
+log = logging.getLogger("recorder.storage")
+
+REGIONS = ("us", "eu", "apac")
+_MARK = "deployment.json"
+_BY_CONTINENT = {"us": "us", "eu": "eu", "ap": "apac"}
+# `eu-west-1`, `us-gov-east-1`: other stores name places of their own, which tell us nothing.
+_LOCATION = re.compile(r"([a-z]{2})-[a-z-]+-[0-9]+")
+
+
+class UnknownRegion(Invalid):
+    """The setting names no region."""
+
+    code = "unknown_region"
+
+    def __init__(self) -> None:
+        super().__init__(f"RECORDER_REGION takes one of {', '.join(REGIONS)}.")
+
+
+class WrongRegion(Conflict):
+    """A store holds, or is to hold, data of another region."""
+
+    code = "wrong_region"
+
+    def __init__(self, what: str, found: str, region: str) -> None:
+        super().__init__(
+            f"{what} belongs to the region {found}, and RECORDER_REGION is {region}. Data stay in their "
+            f"region: set RECORDER_REGION to {found}, or choose stores of {region}."
+        )
+
+
+def check_region(settings: Settings, database: Database, blobs: Blobs, lake: Lake) -> None:
+    """Find every store to be of the deployment's region, and mark those that are new.
+
+    Raises:
+        UnknownRegion: if the setting names none.
+        WrongRegion: if a store belongs to another one.
+        Unavailable: if the database does not answer.
+    """
+    region = settings.region
+    if region not in REGIONS:
+        raise UnknownRegion
+    _check_database(database, region)
+    stores = {"The store of frames": blobs, "The store of exports": Blobs(settings.export_url)}
+    if settings.cold_url is not None:
+        stores["The store of archived frames"] = Blobs(settings.cold_url)
+    for what, store in stores.items():
+        with _where_it_answers(what):
+            _check_location(what, store.url, region)
+            _check_store(what, store, region)
+    with _where_it_answers("The lake"):
+        _check_location("The lake", lake.url, region)
+        _require(lake.mark_region(region), "The lake", region)
+
+
+def require_region(db: DbSession, region: str) -> None:
+    """Let only workspaces of the deployment's region be made.
+
+    Raises:
+        WrongRegion: if this is another one.
+    """
+    deployment = db.get(DeploymentRow, 1)
+    if deployment is not None:
+        _require(deployment.region, "The deployment", region)
+
+
+@contextmanager
+def _where_it_answers(what: str) -> Iterator[None]:
+    """Go on without a store that is away, as the service does: `/readyz` names it, the next start asks it."""
+    try:
+        yield
+    except WrongRegion:
+        raise
+    except Exception as error:  # clients of object stores have errors of their own
+        log.warning("%s does not answer (%s); its region was not checked", what, type(error).__name__)
+
+
+def _check_database(database: Database, region: str) -> None:
+    with database.transaction(write=False) as db:
+        marked = db.get(DeploymentRow, 1)
+        # Databases that are older than the mark tell it by their workspaces.
+        foreign = select(WorkspaceRow.region).where(col(WorkspaceRow.region) != region)
+        found = db.exec(foreign.limit(1)).first() or (None if marked is None else marked.region)
+    if found is not None:
+        _require(found, "The database", region)
+        return
+    insert = sqlite.insert if database.is_sqlite else postgresql.insert
+    with database.transaction(write=True) as db:
+        mark = insert(DeploymentRow).values(id=1, region=region, created_at=clock.now())
+        db.connection().execute(mark.on_conflict_do_nothing())
+        # Of two that start at once for the first time, the first one's region holds.
+        _require(db.get_one(DeploymentRow, 1).region, "The database", region)
+
+
+def _check_store(what: str, store: Blobs, region: str) -> None:
+    try:
+        found = orjson.loads(store.get(_MARK))["region"]
+    except KeyError:
+        store.put(_MARK, orjson.dumps({"region": region}))
+        return
+    _require(found, what, region)
+
+
+def _check_location(what: str, url: str, region: str) -> None:
+    location = _bucket_location(url)
+    match = _LOCATION.fullmatch(location or "")
+    if location is not None and match:
+        _require(_BY_CONTINENT.get(match[1], location), f"{what} (its bucket)", region)
+
+
+def _bucket_location(url: str) -> str | None:
+    """Where an S3 bucket says that it lies; None for other stores, and where it may not be asked."""
+    if urlsplit(url).scheme not in ("s3", "s3a"):
+        return None
+    store, path = fsspec.core.url_to_fs(url)
+    try:
+        told = store.call_s3("get_bucket_location", Bucket=path.split("/")[0]).get("LocationConstraint")
+    except Exception:  # not everybody may ask: then the mark alone tells
+        return None
+    if told == "EU":
+        return "eu-west-1"
+    # Amazon says nothing for its first region; other stores say nothing when they know nothing.
+    is_amazon = urlsplit(store.s3.meta.endpoint_url).hostname.endswith(".amazonaws.com")
+    return told or ("us-east-1" if is_amazon else None)
+
+
+def _require(found: str, what: str, region: str) -> None:
+    if found != region:
+        raise WrongRegion(what, found, region)

@@ -1,0 +1,184 @@
+"""Exported rows: held at the plan, counted at completion, given back on failure. Spec §8.2, contract §7."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlmodel import select
+
+from recorder import clock
+from recorder.access.surfaces import TIERS
+from recorder.access.usage import read_quota, reserve_rows
+from recorder.errors import QuotaExceeded, RecorderError
+from recorder.exports.run import cancel_export, run_export
+from recorder.models.export import ExportRow, ExportShardRow
+from recorder.models.outbox import OutboxRow
+from recorder.models.usage import Quota, UsageRow
+from recorder.models.workspace import WorkspaceRow
+from recorder.runtime import Runtime
+from tests.databases import create_database
+from tests.exporting import ask
+from tests.sealed import START, WORKSPACE, Recording, delete, make_runtime, seal
+
+#: Each recording has three events; the tier lets ten rows out.
+TEN_ROWS = replace(TIERS["trial"], name="ten_rows", exported_rows=10)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def runtime(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Runtime]:
+    """A deployment whose workspace may export ten rows a month."""
+    monkeypatch.setitem(TIERS, TEN_ROWS.name, TEN_ROWS)
+    chosen = {}
+    if request.param == "postgresql":
+        chosen["database_url"] = create_database(request.getfixturevalue("postgres"))
+    made = make_runtime(tmp_path, **chosen)
+    with made.database.transaction(write=True) as db:
+        db.add(WorkspaceRow(id=WORKSPACE, name="acme", region="us", tier=TEN_ROWS.name, created_at=START))
+    yield made
+    made.close()
+
+
+@dataclass
+class Failing:
+    """An executor that writes nothing."""
+
+    error: BaseException
+
+    def run(self, tasks: Any) -> Iterator[Any]:
+        raise self.error
+        yield
+
+
+def quota(runtime: Runtime) -> Quota:
+    with runtime.database.transaction(write=False) as db:
+        return read_quota(db, WORKSPACE, "live")
+
+
+def held(runtime: Runtime) -> int:
+    with runtime.database.transaction(write=False) as db:
+        return sum(db.exec(select(UsageRow.reserved_rows)))
+
+
+def notices(runtime: Runtime) -> list[tuple[str, int]]:
+    with runtime.database.transaction(write=False) as db:
+        rows = db.exec(select(OutboxRow).where(OutboxRow.subject_id == WORKSPACE).order_by(OutboxRow.id))
+        return [(row.type, row.data["used"]) for row in rows if row.data["metric"] == "exported_rows"]
+
+
+def run(runtime: Runtime, **body: Any) -> ExportRow:
+    return run_export(runtime, ask(runtime, **body).id, owner="test")
+
+
+def test_rows_are_counted_when_an_export_completes(runtime: Runtime) -> None:
+    seal(runtime, [Recording(), Recording()])
+    row = ask(runtime)
+    assert quota(runtime).exported_rows == 0
+    run_export(runtime, row.id, owner="test")
+    run_export(runtime, row.id, owner="again")
+    assert (quota(runtime).exported_rows, held(runtime)) == (6, 0)
+
+
+def test_a_plan_with_more_rows_than_are_left_fails_before_any_shard(runtime: Runtime) -> None:
+    seal(runtime, [Recording(), Recording()])
+    run(runtime)
+    blobs = sorted(runtime.blobs.keys("exports"))
+    row = run(runtime)
+    assert (row.status, row.error and row.error["code"]) == ("failed", "quota_exceeded")
+    assert row.error and "6 are needed, 4 are left" in row.error["message"]
+    with runtime.database.transaction(write=False) as db:
+        assert db.exec(select(ExportShardRow).where(ExportShardRow.export_id == row.id)).all() == []
+    assert sorted(runtime.blobs.keys("exports")) == blobs
+    assert (quota(runtime).exported_rows, held(runtime)) == (6, 0)
+
+
+def test_a_smaller_plan_takes_what_is_left_and_the_end_is_told_once(runtime: Runtime) -> None:
+    seal(runtime, [Recording(workflow="large"), Recording(workflow="small", events=[(0, "click")])])
+    for workflow in ("large",) * 3:
+        assert run(runtime, workflow=workflow).status == "completed"
+    assert notices(runtime) == [("quota.warning", 9)]
+    assert run(runtime, workflow="small").status == "completed"
+    assert notices(runtime) == [("quota.warning", 9), ("quota.exhausted", 10)]
+
+
+def test_with_nothing_left_nobody_may_ask(runtime: Runtime) -> None:
+    seal(runtime, [Recording()])
+    with runtime.database.transaction(write=True) as db:
+        reserve_rows(db, WORKSPACE, "live", 10)
+    with pytest.raises(QuotaExceeded):
+        ask(runtime)
+
+
+@pytest.mark.parametrize("error", [RecorderError("no"), ValueError("no")], ids=["ours", "unforeseen"])
+def test_a_failed_export_gives_its_rows_back(runtime: Runtime, error: Exception) -> None:
+    seal(runtime, [Recording(), Recording(), Recording()])
+    row = ask(runtime)
+    try:
+        run_export(runtime, row.id, owner="test", executor=Failing(error))
+    except ValueError:
+        assert not isinstance(error, RecorderError)
+    assert (quota(runtime).exported_rows, held(runtime)) == (0, 0)
+    assert run(runtime).status == "completed"
+
+
+class Killed(BaseException):
+    """What ends a run without a word."""
+
+
+def test_a_run_that_was_cut_off_holds_its_rows_for_the_next(runtime: Runtime) -> None:
+    seal(runtime, [Recording(), Recording()])
+    row = ask(runtime)
+    for attempt in range(2):
+        with pytest.raises(Killed):
+            run_export(runtime, row.id, owner=f"run {attempt}", executor=Failing(Killed()))
+        assert held(runtime) == 6
+    assert run(runtime).status == "failed"
+    assert run_export(runtime, row.id, owner="last").status == "completed"
+    assert (quota(runtime).exported_rows, held(runtime)) == (6, 0)
+
+
+def test_a_cancelled_export_gives_its_rows_back(runtime: Runtime) -> None:
+    seal(runtime, [Recording()])
+    row = ask(runtime)
+    with pytest.raises(Killed):
+        run_export(runtime, row.id, owner="run", executor=Failing(Killed()))
+    cancel_export(runtime, row.id, owner="operator")
+    assert (quota(runtime).exported_rows, held(runtime)) == (0, 0)
+
+
+def test_a_session_deleted_meanwhile_is_not_counted(runtime: Runtime) -> None:
+    ids = seal(runtime, [Recording(), Recording()])
+    row = ask(runtime)
+    with pytest.raises(Killed):
+        run_export(runtime, row.id, owner="run", executor=Failing(Killed()))
+    delete(runtime, ids[0])
+    done = run_export(runtime, row.id, owner="next")
+    assert (done.rows, quota(runtime).exported_rows, held(runtime)) == (3, 3, 0)
+
+
+def test_an_export_counts_in_the_month_of_its_plan(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    seal(runtime, [Recording()])
+    row = ask(runtime)
+    with pytest.raises(Killed):
+        run_export(runtime, row.id, owner="run", executor=Failing(Killed()))
+    planned_in = clock.now()
+    later = datetime(planned_in.year + 1, 1, 1, tzinfo=UTC)
+    monkeypatch.setattr(clock, "now", lambda: later)
+    monkeypatch.setattr(clock, "now_ms", lambda: clock.to_ms(later))
+    run_export(runtime, row.id, owner="next")
+    with runtime.database.transaction(write=False) as db:
+        usage = {one.period: (one.exported_rows, one.reserved_rows) for one in db.exec(select(UsageRow))}
+    assert usage == {planned_in.strftime("%Y-%m"): (3, 0)}
+    assert quota(runtime).exported_rows == 0
+
+
+def test_test_mode_exports_are_free(runtime: Runtime) -> None:
+    seal(runtime, [Recording() for _ in range(5)], mode="test")
+    row = run_export(runtime, ask(runtime, mode="test").id, owner="test")
+    assert (row.status, row.rows) == ("completed", 15)
+    with runtime.database.transaction(write=False) as db:
+        assert db.exec(select(UsageRow)).all() == []

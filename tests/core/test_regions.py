@@ -1,0 +1,208 @@
+"""Data stay in their region: stores are marked at the first start and asked at each later one. Spec §1."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import fsspec
+import pytest
+from sqlmodel import select
+
+from recorder.access.keys import create_workspace
+from recorder.models.workspace import DeploymentRow, WorkspaceRow
+from recorder.runtime import Runtime
+from recorder.settings import Settings
+from recorder.storage.regions import UnknownRegion, WrongRegion
+from tests.databases import create_database
+from tests.sealed import START, make_settings
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+    """Settings of a new deployment in the US, on either engine."""
+    if request.param == "sqlite":
+        return make_settings(tmp_path)
+    return make_settings(tmp_path, database_url=create_database(request.getfixturevalue("postgres")))
+
+
+def open_and_close(settings: Settings, **changed: Any) -> None:
+    """What a start does about regions."""
+    Runtime.open(replace(settings, **changed)).close()
+
+
+def test_a_deployment_starts_again_in_its_own_region(settings: Settings) -> None:
+    for _ in range(2):
+        open_and_close(settings, region="eu")
+
+
+def test_a_deployment_does_not_start_in_another_region(settings: Settings) -> None:
+    open_and_close(settings, region="eu")
+    with pytest.raises(
+        WrongRegion, match=r"^The database belongs to the region eu, and RECORDER_REGION is us"
+    ):
+        open_and_close(settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("blob_url", "The store of frames"),
+        ("export_url", "The store of exports"),
+        ("cold_url", "The store of archived frames"),
+        ("lake_url", "The lake"),
+    ],
+)
+def test_no_store_of_another_region_is_taken(tmp_path: Path, name: str, told: str) -> None:
+    theirs = make_settings(tmp_path / "theirs", region="apac", cold_url=str(tmp_path / "theirs" / "cold"))
+    open_and_close(theirs)
+    ours = make_settings(tmp_path / "ours", **{name: getattr(theirs, name)})
+    with pytest.raises(WrongRegion, match=f"^{told} belongs to the region apac"):
+        open_and_close(ours)
+
+
+def test_a_new_store_of_an_old_deployment_is_marked(tmp_path: Path) -> None:
+    ours = make_settings(tmp_path / "ours")
+    open_and_close(ours)
+    open_and_close(ours, blob_url=str(tmp_path / "moved"))
+    theirs = make_settings(tmp_path / "theirs", region="eu", blob_url=str(tmp_path / "moved"))
+    with pytest.raises(WrongRegion):
+        open_and_close(theirs)
+
+
+@pytest.mark.parametrize("region", ["", "mars", "US", "eu-west-1"])
+def test_what_is_no_region_is_refused(tmp_path: Path, region: str) -> None:
+    with pytest.raises(UnknownRegion, match=r"^RECORDER_REGION takes one of us, eu, apac\.$"):
+        open_and_close(make_settings(tmp_path), region=region)
+
+
+def test_a_database_from_before_the_mark_tells_its_region_by_its_workspaces(settings: Settings) -> None:
+    runtime = Runtime.open(settings)
+    with runtime.database.transaction(write=True) as db:
+        db.delete(db.get_one(DeploymentRow, 1))
+        db.add(WorkspaceRow(id="wsp_old", name="old", region="eu", created_at=START))
+    runtime.close()
+    with pytest.raises(WrongRegion, match=r"^The database belongs to the region eu"):
+        open_and_close(settings)
+
+
+def test_a_workspace_of_another_region_cannot_be_made(settings: Settings) -> None:
+    runtime = Runtime.open(settings)
+    with pytest.raises(WrongRegion), runtime.database.transaction(write=True) as db:
+        create_workspace(db, "acme", region="eu", secret=b"x")
+    with runtime.database.transaction(write=False) as db:
+        assert db.exec(select(WorkspaceRow)).all() == []
+    runtime.close()
+
+
+def test_a_store_that_is_away_is_asked_at_the_next_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = make_settings(tmp_path)
+    Path(settings.blob_url).write_text("a file where a folder should be")
+    open_and_close(settings)
+    assert "The store of frames does not answer (Unavailable); its region was not checked" in caplog.text
+    Path(settings.blob_url).unlink()
+    open_and_close(settings)
+    assert (Path(settings.blob_url) / "deployment.json").exists()
+
+
+class Bucket(BaseHTTPRequestHandler):
+    """As much of S3 as keeps objects in memory and tells where the bucket lies."""
+
+    protocol_version = "HTTP/1.1"  # clients wait for its 100 before they send an object
+    location = ""
+    objects: dict[str, bytes]
+
+    def do_GET(self) -> None:
+        path, _, query = self.path.partition("?")
+        if "location" in query:
+            xmlns = "http://s3.amazonaws.com/doc/2006-03-01/"
+            text = f'<LocationConstraint xmlns="{xmlns}">{self.location}</LocationConstraint>'
+            self._answer(200, text.encode())
+        elif path in self.objects:
+            self._answer(200, self.objects[path])
+        else:
+            self._answer(404, b"<Error><Code>NoSuchKey</Code><Message>none</Message></Error>")
+
+    def do_HEAD(self) -> None:
+        self._answer(200 if self.path in self.objects else 404, b"")
+
+    def do_PUT(self) -> None:
+        body = self.rfile.read(
+            int(self.headers["x-amz-decoded-content-length"] or self.headers["content-length"])
+        )
+        self.objects[self.path.partition("?")[0]] = body
+        self._answer(200, b"")
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[type[Bucket]]:
+    """A bucket on the loopback; the environment alone leads to it."""
+    handler = type("Handler", (Bucket,), {"objects": {}})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    values = {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}",
+        "AWS_ACCESS_KEY_ID": "id",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
+        "NO_PROXY": "127.0.0.1",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in values.items():
+            patch.setenv(name, value)
+        fsspec.get_filesystem_class("s3").clear_instance_cache()
+        yield handler
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("location", "region"),
+    [
+        ("eu-west-1", "eu"),
+        ("EU", "eu"),
+        ("us-west-2", "us"),
+        ("ap-south-1", "apac"),
+        ("", "eu"),
+        ("rack", "us"),
+    ],
+)
+def test_a_bucket_of_the_region_is_taken(
+    tmp_path: Path, bucket: type[Bucket], location: str, region: str
+) -> None:
+    bucket.location = location
+    for _ in range(2):
+        open_and_close(make_settings(tmp_path, blob_url=f"s3://frames/{tmp_path.name}", region=region))
+    assert any(tmp_path.name in key for key in bucket.objects)
+
+
+@pytest.mark.parametrize(
+    ("location", "found"),
+    [("eu-central-1", "eu"), ("EU", "eu"), ("ap-northeast-1", "apac"), ("ca-central-1", "ca-central-1")],
+)
+def test_a_bucket_that_lies_elsewhere_is_refused(
+    tmp_path: Path, bucket: type[Bucket], location: str, found: str
+) -> None:
+    bucket.location = location
+    told = rf"^The store of frames \(its bucket\) belongs to the region {found}, and RECORDER_REGION is us"
+    with pytest.raises(WrongRegion, match=told):
+        open_and_close(make_settings(tmp_path, blob_url=f"s3://frames/{tmp_path.name}"))
+    assert not any(tmp_path.name in key for key in bucket.objects)
