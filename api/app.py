@@ -1,35 +1,90 @@
 """The HTTP application: routes, errors, lifetime. Run it with `uvicorn --factory api.app:create_app`."""
 
 import gc
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio.to_thread
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
-from api import errors, openapi
+from api import errors, idempotency, openapi
+from api.callers import Callers
+from api.event_batches import EventBatches
+from api.limiting import Limiting
 from api.middleware import RequestGate
-from api.routes import events, exports, frames, health, memory, sessions, tags
+from api.observation import Observed
+from api.refusals import Refusals
+from api.routes import (
+    audit,
+    event_types,
+    events,
+    exports,
+    frames,
+    health,
+    keys,
+    limits,
+    memory,
+    metrics,
+    quota,
+    sessions,
+    streams,
+    tags,
+    webhooks,
+    workflows,
+    workspaces,
+)
+from api.stopping import heard_stop
 from recorder import __version__
+from recorder.access.ratelimit.stores import open_stream_slots
+from recorder.logs import configure_logs
+from recorder.net.addresses import AllowList
+from recorder.net.guard import Guard
 from recorder.recording.ingest import IngestWriter
+from recorder.recording.streams import Hub, Pace
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 
-_RESOURCES = (sessions, events, frames, tags, memory, exports, health)
+_RESOURCES = (
+    sessions,
+    events,
+    streams,
+    frames,
+    tags,
+    memory,
+    exports,
+    webhooks,
+    event_types,
+    workflows,
+    workspaces,
+    limits,
+    quota,
+    keys,
+    audit,
+    health,
+    metrics,
+)
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
     """The application on these settings, or on the environment's."""
-    runtime = Runtime.open(settings or Settings.from_env())
+    if settings is None:  # the process is ours: whoever brings settings has logs of their own
+        settings = Settings.from_env()
+        configure_logs(settings.log_level)
+    runtime = Runtime.open(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.ingest = IngestWriter(runtime.database)
-        _spare_collections()
-        yield
+        app.state.streams = hub = Hub(runtime, app.state.stream_pace)
+        hub.start()
+        app.state.ingest = IngestWriter(runtime.database, on_commit=hub.take)
+        with spared_collections(), heard_stop(hub.end_streams):
+            yield
+        await hub.close()
         await anyio.to_thread.run_sync(app.state.ingest.close)
+        await app.state.stream_slots.close()
+        await app.state.limiting.close()
         runtime.close()
 
     # The pages under /docs bring their own assets: an air-gapped install has no CDN.
@@ -41,8 +96,22 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.runtime = runtime
+    app.state.callers = Callers(runtime)
+    app.state.readiness = health.Readiness(runtime)
+    app.state.event_batches = EventBatches(runtime)
+    app.state.limiting = Limiting(runtime.settings)
+    app.state.guard = Guard(AllowList.parse(runtime.settings.allowed_outbound))
+    app.state.stream_slots = open_stream_slots(runtime.settings)
+    app.state.stream_pace = Pace()
     errors.install(app)
-    app.add_middleware(RequestGate, runtime=runtime)
+    idempotency.install(app)
+    app.add_middleware(
+        RequestGate,
+        callers=app.state.callers,
+        limiting=app.state.limiting,
+        refusals=Refusals(runtime),
+    )
+    app.add_middleware(Observed)
     app.router.routes.append(events.hot_route)
     for resource in _RESOURCES:
         app.include_router(resource.router)
@@ -50,11 +119,18 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     return app
 
 
-def _spare_collections() -> None:
-    """Let the collector leave alone what lives as long as the process; it took a tenth of the ingest."""
+@contextmanager
+def spared_collections() -> Iterator[None]:
+    """Let the collector leave alone what lives as long as the block; it took a tenth of the ingest."""
+    thresholds = gc.get_threshold()
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 def _document(app: FastAPI) -> None:

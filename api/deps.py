@@ -8,6 +8,8 @@ from typing import Annotated
 from fastapi import Depends, Query, Request
 from sqlmodel import Session as DbSession
 
+from api.answers import client_address
+from api.idempotency import KeyedRequest
 from recorder import clock, limits
 from recorder.access.keys import Caller
 from recorder.audit.log import Origin
@@ -46,14 +48,18 @@ async def get_origin(request: Request) -> Origin:
     Raises:
         MissingAuthorization: if the address was reached by a signature alone.
     """
-    origin: Origin | None = request.state.origin
-    if origin is None:
-        raise MissingAuthorization
-    return origin
+    caller = await get_caller(request)
+    address, request_id = client_address(request.scope), request.state.request_id
+    return Origin(caller.workspace_id, "key", caller.key_id, request_id, address, caller.mode)
 
 
 def get_db(request: Request, runtime: Annotated[Runtime, Depends(get_runtime)]) -> Iterator[DbSession]:
     """One transaction for the request, committed before the answer leaves."""
+    keyed: KeyedRequest | None = getattr(request.state, "keyed", None)
+    if keyed is not None:
+        with keyed.transaction(runtime.database) as db:
+            yield db
+        return
     with runtime.database.transaction(write=request.method not in ("GET", "HEAD")) as db:
         yield db
 

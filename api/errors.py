@@ -6,13 +6,15 @@ import re
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
+from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.websockets import WebSocket
 
 from recorder import errors
 from recorder.errors import Problem, RecorderError, json_pointer
+from recorder.metrics import REFUSALS
 
 log = logging.getLogger("recorder.api")
 
@@ -83,6 +85,8 @@ def problem(error: RecorderError, request_id: str) -> Response:
         headers["Connection"] = "close"
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(error.retry_after_s)
+    if status == 429:
+        REFUSALS.labels(error.code).inc()
     return _document(status, error.code, error.title, str(error), request_id, error.extra, headers)
 
 
@@ -94,11 +98,20 @@ def internal_problem(error: Exception, request_id: str) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """Register the handlers."""
+    """Register the handlers; what a WebSocket's route raises goes on to the gate, which tells it.
+
+    So does a scope that does not reach: the gate has it audited.
+    """
 
     @app.exception_handler(RecorderError)
     async def _recorder(request: Request, error: RecorderError) -> Response:
+        if request.scope["type"] == "websocket" or isinstance(error, errors.InsufficientScope):
+            raise error
         return problem(error, request.state.request_id)
+
+    @app.exception_handler(WebSocketRequestValidationError)
+    async def _socket(_: WebSocket, error: WebSocketRequestValidationError) -> Response:
+        raise errors.ValidationFailed(_items(error))
 
     @app.exception_handler(RequestValidationError)
     async def _validation(request: Request, error: RequestValidationError) -> Response:
@@ -128,7 +141,7 @@ def _methods(request: Request) -> list[str]:
     return sorted({method.upper() for methods in found for method in methods})
 
 
-def _items(error: RequestValidationError) -> list[Problem]:
+def _items(error: RequestValidationError | WebSocketRequestValidationError) -> list[Problem]:
     """FastAPI's findings as items; their `input` is left out, so nothing is echoed."""
     items = []
     for found in error.errors():

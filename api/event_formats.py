@@ -1,12 +1,15 @@
 """A session's events as one stream: NDJSON lines or an Arrow IPC stream. Contract §2 (added reads)."""
 
 import io
+from collections.abc import Iterator
 
 import pyarrow as pa
-from fastapi import Request, Response
+from fastapi import Response
+from starlette.responses import StreamingResponse
 
 from recorder.recording.hot_events import EventRecord
 
+JSON = "application/json"
 NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
 _SCHEMA = pa.schema(
@@ -20,17 +23,10 @@ _SCHEMA = pa.schema(
 )
 
 
-def wants(request: Request, *formats: str) -> str | None:
-    """The first of these formats that the Accept header names; None where it names none."""
-    accepted = {
-        part.partition(";")[0].strip().lower() for part in request.headers.get("accept", "").split(",")
-    }
-    return next((name for name in formats if name in accepted), None)
-
-
-def write_ndjson(records: list[EventRecord]) -> Response:
-    """One event a line."""
-    return Response(b"".join(record.as_json() + b"\n" for record in records), media_type=NDJSON)
+def write_ndjson(parts: Iterator[list[EventRecord]]) -> Response:
+    """One event a line; a part is read once the one before was taken."""
+    lines = (b"".join(record.as_json() + b"\n" for record in part) for part in parts)
+    return StreamingResponse(lines, media_type=NDJSON)
 
 
 def write_arrow(records: list[EventRecord]) -> Response:

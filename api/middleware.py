@@ -1,145 +1,159 @@
 """What every request passes before its body is read, in the order of contract §1.
 
-Request id → key → workspace status → scope → rate limit → body size; the route then reads and checks it.
+Request id → key → workspace status → scope → rate limit → version → body size; the route then reads and
+checks it. WebSocket handshakes pass here like any request.
 """
 
-import re
 from typing import Any
 
-from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocketDisconnect
 
+from api.answers import Answer, client_address, first_headers, refuse
 from api.bodies import bounded
 from api.callers import Callers
-from api.endpoints import Endpoint, find_endpoint
+from api.endpoints import Endpoint, find_endpoint, is_address
 from api.errors import internal_problem, problem
-from api.limiting import Admission, Header, Limiting
+from api.guesses import Guesses
+from api.limiting import Admission, Limiting
+from api.refusals import Refusals
+from api.versions import check_version
 from recorder import limits
 from recorder.access.keys import Caller
-from recorder.audit.log import Origin
 from recorder.errors import (
-    InvalidApiKey,
+    InsufficientScope,
     MissingAuthorization,
     NotFound,
     RecorderError,
     Unauthenticated,
 )
-from recorder.ids import new_id
-from recorder.runtime import Runtime
+from recorder.ids import IdCounter
+from recorder.tracing import follow
 
-_SANE_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_READ_HERE = (b"authorization", b"content-length", b"service-version", b"x-request-id")
 
 
 class RequestGate:
-    """Outermost layer of the app: gives the request its id, tells who calls, what for and how often."""
+    """Gives the request its id, tells who calls, what for and how often, and bounds its body.
 
-    def __init__(self, app: ASGIApp, runtime: Runtime) -> None:
+    Leaves in `scope["state"]` what follows reads: request_id, endpoint, caller, admission.
+    """
+
+    def __init__(self, app: ASGIApp, callers: Callers, limiting: Limiting, refusals: Refusals) -> None:
         self._app = app
-        self._callers = Callers(runtime)
-        self._limiting = Limiting(runtime)
+        self._callers = callers
+        self._limiting = limiting
+        self._guesses = Guesses(limiting)
+        self._refusals = refusals
+        self._ids = IdCounter("req")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        request_id = new_id("req")
-        headers = Headers(scope=scope)
+        request_id = self._ids.next()
+        follow(request_id)
+        headers = _read_headers(scope)
+        endpoint = find_endpoint(scope.get("method", "GET"), scope["path"])
         state: dict[str, Any] = scope.setdefault("state", {})
-        state["request_id"] = request_id
-        answer = _Answer(send, request_id, headers.get("x-request-id"))
-        endpoint = find_endpoint(scope["method"], scope["path"])
+        state["request_id"], state["endpoint"] = request_id, endpoint
+        state["caller"] = state["admission"] = None
+        told = first_headers(request_id, headers.get(b"x-request-id"), endpoint)
+        answer = Answer(send, scope, self._limiting, told)
         try:
-            state["caller"] = await self._admit(scope, headers, endpoint, answer)
-            state["origin"] = _origin(state["caller"], scope, request_id)
-            _check_path(scope)
-            body_bytes = limits.BODY_BYTES if endpoint is None else endpoint.body_bytes
-            await self._app(scope, bounded(receive, headers, body_bytes), answer)
+            await self._admit(scope, headers, endpoint)
+            await self._app(scope, _check(scope, receive, headers, endpoint), answer)
         except RecorderError as error:
-            await self._refuse(problem(error, request_id), scope, receive, answer)
-        except ClientDisconnect:
+            if isinstance(error, InsufficientScope):
+                await self._refusals.tell(scope, error)
+            await refuse(problem(error, request_id), scope, receive, answer)
+        except (ClientDisconnect, WebSocketDisconnect):
             return  # Nobody waits for an answer, and a body that is not whole was not acted on.
         except Exception as error:
-            await self._refuse(internal_problem(error, request_id), scope, receive, answer)
+            await refuse(internal_problem(error, request_id), scope, receive, answer)
 
-    async def _refuse(self, response: ASGIApp, scope: Scope, receive: Receive, answer: "_Answer") -> None:
-        # Once the status line is out, all that is left is to cut the connection.
-        if not answer.has_started:
-            await response(scope, receive, answer)
-
-    async def _admit(
-        self, scope: Scope, headers: Headers, endpoint: Endpoint | None, answer: "_Answer"
-    ) -> Caller | None:
-        """The caller of an admitted request; None where the address needs none."""
+    async def _admit(self, scope: Scope, headers: dict[bytes, bytes], endpoint: Endpoint | None) -> None:
+        """Find out who calls, and whether they may; an address outside /v1 needs nobody."""
         if not scope["path"].startswith("/v1/"):
-            return None
-        address = _address(scope)
-        if endpoint is not None and endpoint.opens_by_signature and _is_signed(scope, headers):
-            self._draw(await self._limiting.admit_address(address, endpoint, is_signed=True), answer)
-            return None
+            return
+        authorization = headers.get(b"authorization")
+        if authorization is None and _is_signed(scope, endpoint):
+            _heed(await self._limiting.admit_address(client_address(scope), is_signed=True), scope)
+            return
+        caller = None if authorization is None else self._callers.recall(authorization)
+        if caller is None:
+            caller = await self._identify(authorization, scope)
+        scope["state"]["caller"] = caller
         try:
-            caller = await self._callers.find(_key(headers))
-        except Unauthenticated:
-            self._draw(await self._limiting.admit_address(address, endpoint, is_signed=False), answer)
+            caller.require_active()
+            if endpoint is not None:
+                caller.scope.require(endpoint.scope)
+        except RecorderError:
+            _heed(await self._limiting.look(caller, endpoint), scope)
             raise
-        if endpoint is not None:
-            caller.scope.require(endpoint.scope)
-        self._draw(await self._limiting.admit(caller, endpoint), answer)
-        return caller
-
-    def _draw(self, admission: Admission, answer: "_Answer") -> None:
-        answer.add(admission.headers)
+        admission = await self._limiting.admit(caller, endpoint)
+        scope["state"]["admission"] = admission
         if admission.error is not None:
             raise admission.error
 
-
-class _Answer:
-    """Adds the gate's headers to the response, and notes that it has begun."""
-
-    def __init__(self, send: Send, request_id: str, client_id: str | None) -> None:
-        self._send = send
-        self._headers: list[Header] = [(b"x-request-id", request_id.encode())]
-        if client_id is not None and _SANE_ID.fullmatch(client_id):
-            self._headers.append((b"x-client-request-id", client_id.encode()))
-        self.has_started = False
-
-    def add(self, headers: list[Header]) -> None:
-        """Let the response carry these too."""
-        self._headers += headers
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.has_started = True
-            message = {**message, "headers": [*message.get("headers", []), *self._headers]}
-        await self._send(message)
+    async def _identify(self, authorization: bytes | None, scope: Scope) -> Caller:
+        """The caller behind a key that is not remembered; who has none draws on the bucket of strangers."""
+        address = client_address(scope)
+        try:
+            if authorization is None:
+                raise MissingAuthorization
+            if self._callers.has_met(authorization):
+                return await self._callers.find(authorization)
+            async with self._guesses.room(address, authorization, scope["state"]):
+                return await self._callers.find(authorization)
+        except Unauthenticated:
+            _heed(await self._limiting.admit_address(address, is_signed=False), scope)
+            raise
 
 
-def _key(headers: Headers) -> str:
-    given = headers.getlist("authorization")
-    if not given:
-        raise MissingAuthorization
-    scheme, _, key = given[0].partition(" ")
-    if len(given) > 1 or scheme.lower() != "bearer":
-        raise InvalidApiKey
-    return key
+def _read_headers(scope: Scope) -> dict[bytes, bytes]:
+    """The headers by name; of those that the gate reads, what was sent twice is joined, as RFC 9110 has it.
+
+    So two keys are no key, and two versions no version.
+    """
+    sent = scope["headers"]
+    headers: dict[bytes, bytes] = dict(sent)
+    if len(headers) < len(sent):
+        for name in _READ_HERE:
+            if name in headers:
+                headers[name] = b", ".join(value for other, value in sent if other == name)
+    return headers
 
 
-def _is_signed(scope: Scope, headers: Headers) -> bool:
-    return "authorization" not in headers and b"sig=" in scope["query_string"]
+def _is_signed(scope: Scope, endpoint: Endpoint | None) -> bool:
+    return endpoint is not None and endpoint.opens_by_signature and b"sig=" in scope["query_string"]
 
 
-def _address(scope: Scope) -> str:
-    client = scope.get("client")
-    return str(client[0]) if client else "unknown"
+def _heed(admission: Admission, scope: Scope) -> None:
+    """Let the answer tell of the limits, and the request go no further where they refuse it."""
+    scope["state"]["admission"] = admission
+    if admission.error is not None:
+        raise admission.error
 
 
-def _origin(caller: Caller | None, scope: Scope, request_id: str) -> Origin | None:
-    if caller is None:
-        return None
-    return Origin(caller.workspace_id, "key", caller.key_id, request_id, _address(scope))
+def _check(scope: Scope, receive: Receive, headers: dict[bytes, bytes], endpoint: Endpoint | None) -> Receive:
+    """The body of an admitted request, under its bounds.
 
-
-def _check_path(scope: Scope) -> None:
-    """No id holds NUL, and PostgreSQL takes none in any text."""
-    if "\0" in scope["path"]:
+    Raises:
+        UnsupportedVersion: if the request is written for a release that there was not.
+        NotFound: if no route has this path, if it holds NUL, which no id does and PostgreSQL takes in no
+            text, or if it is that of a WebSocket where there are none.
+        PayloadTooLarge: if the body is announced as too large.
+    """
+    if b"service-version" in headers:
+        check_version(headers[b"service-version"])
+    path: str = scope["path"]
+    if "\0" in path or (endpoint is None and path.startswith("/v1/") and not is_address(path)):
         raise NotFound("route")
+    if scope["type"] == "websocket":
+        if endpoint is None or not endpoint.path.endswith("/ws"):
+            raise NotFound("route")
+        return receive
+    body_bytes = limits.BODY_BYTES if endpoint is None else endpoint.body_bytes
+    return bounded(receive, headers.get(b"content-length"), body_bytes, scope["state"])

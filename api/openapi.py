@@ -1,5 +1,6 @@
 """What the hot routes take and give, for OpenAPI: they read their bodies without FastAPI's help."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -10,6 +11,9 @@ from recorder.models.frame import FrameItem
 
 _REF = "#/components/schemas/{name}"
 _, ITEM_SCHEMAS = msgspec.json.schema_components([EventItem, FrameItem], ref_template=_REF)
+
+_GATE_ANSWERS = (400, 401, 403, 413, 422, 429, 500, 503)
+_BODY_ANSWERS = (408, 415)
 
 _COUNT = {"type": "integer", "minimum": 0}
 _TEXT = {"type": "string"}
@@ -67,6 +71,11 @@ EVENT_PAGE = {
     },
 }
 
+EVENT_STREAM = {
+    "description": "Messages `{id, event, data}`, for as long as the client stays",
+    "content": {"text/event-stream": {"schema": _TEXT}},
+}
+
 _FRAMES = _array("FrameItem", limits.FRAMES_PER_BATCH)
 FRAME_BATCH: dict[str, Any] = {
     "parameters": [_BATCH_KEY],
@@ -102,8 +111,9 @@ IMAGE = {
 
 
 def complete(document: dict[str, Any]) -> dict[str, Any]:
-    """Add to FastAPI's document what only we know: item schemas, problems and the key."""
-    from api.errors import ProblemDocument
+    """Add to FastAPI's document what only we know: item schemas, problems, the key, what the gate does."""
+    from api import idempotency, limit_headers, versions
+    from api.errors import ProblemDocument, problem_responses
 
     components = document.setdefault("components", {})
     problems = ProblemDocument.model_json_schema(ref_template=_REF.replace("{name}", "{model}"))
@@ -111,4 +121,25 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
     components.setdefault("schemas", {}).update({**ITEM_SCHEMAS, **nested, "ProblemDocument": problems})
     components["securitySchemes"] = {"api_key": {"type": "http", "scheme": "bearer"}}
     document["security"] = [{"api_key": []}]
+    idempotency.describe(document)
+    versions.describe(document)
+    for path, methods in document["paths"].items():
+        if path.startswith("/v1/"):
+            for method, operation in methods.items():
+                _add_gate_answers(method, operation, problem_responses)
+    limit_headers.describe(document)
     return document
+
+
+def _add_gate_answers(
+    method: str,
+    operation: dict[str, Any],
+    problem_responses: Callable[..., dict[int | str, dict[str, Any]]],
+) -> None:
+    """What any address may answer before its route, or the strict reader of its body, has its say."""
+    responses = operation["responses"]
+    if "HTTPValidationError" in str(responses.get("422")):  # FastAPI's own form, which never leaves
+        del responses["422"]
+    statuses = _GATE_ANSWERS if method in ("get", "delete") else _GATE_ANSWERS + _BODY_ANSWERS
+    for status, answer in problem_responses(*statuses).items():
+        responses.setdefault(str(status), answer)

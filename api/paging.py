@@ -38,6 +38,8 @@ class Pager:
         except (binascii.Error, ValueError) as error:
             raise InvalidCursor from error
         mac, position = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
+        if _encode(raw) != cursor:  # other letters may stand for the same bytes
+            raise InvalidCursor
         if not hmac.compare_digest(mac, self._mac(position)):
             raise InvalidCursor
         value: list[Any] = orjson.loads(position)
@@ -46,7 +48,7 @@ class Pager:
     def write(self, position: list[Any]) -> str:
         """The cursor that leads behind this position."""
         raw = canonical_json(position)
-        return base64.urlsafe_b64encode(self._mac(raw) + raw).decode().rstrip("=")
+        return _encode(self._mac(raw) + raw)
 
     def page(self, items: list[Item], position: list[Any] | None) -> Page[Item]:
         """A page; `position` is None on the last one."""
@@ -56,3 +58,7 @@ class Pager:
     def _mac(self, position: bytes) -> bytes:
         bound = canonical_json(self._bound_to) + b"\0" + position
         return keyed_digest(self._secret, "cursor", bound)[:_MAC_BYTES]
+
+
+def _encode(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")

@@ -1,20 +1,27 @@
 """The class of every route: strict queries and strict JSON, before FastAPI looks at them. Contract §1."""
 
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import anyio.to_thread
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from starlette.requests import HTTPConnection
 
+from api.idempotency import KeyedRequest, read_keyed_request
+from api.query_rules import QueryRules
 from recorder import strict_json
-from recorder.errors import NotSupportedYet, Problem, UnsupportedMediaType, ValidationFailed
+from recorder.errors import UnsupportedMediaType, ValidationFailed
+from recorder.models.wire import members_shown_once
 
 _JSON = "application/json"
+_WITH_BODY = ("POST", "PUT", "PATCH")
+# What takes longer to parse than other requests should wait for.
+_LARGE_BYTES = 64 * 1024
 
 
 class StrictRoute(APIRoute):
-    """Refuses unknown and repeated query parameters, bodies that are not strict JSON, keys it cannot keep."""
+    """Refuses unknown or repeated query parameters and bodies that are not strict; keeps keyed answers."""
 
     #: Routes that keep the Idempotency-Key themselves.
     keeps_batch_keys = False
@@ -22,19 +29,35 @@ class StrictRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """FastAPI's handler, behind the checks."""
         handle = super().get_route_handler()
-        allowed = {parameter.alias for parameter in self._query_parameters()}
+        rules = QueryRules.of(self._query_parameters())
         has_body = self.body_field is not None
 
         async def checked(request: Request) -> Response:
-            check_query(request, allowed)
-            if request.method == "POST":
-                refuse_encoding(request)
-                if not self.keeps_batch_keys:
-                    _refuse_idempotency_key(request)
-                    await _read_json(request, has_body)
-            return await handle(request)
+            check_query(request, rules)
+            if request.method not in _WITH_BODY or self.keeps_batch_keys:
+                return await handle(request)
+            refuse_encoding(request)
+            body = await _read_json(request, has_body)
+            if request.method != "POST":
+                return await handle(request)
+            request.state.keyed = keyed = self._keyed_request(request, body)
+            response = await handle(request)
+            if keyed is not None:
+                # The transaction is still open: a dependency of function scope ends after this one returns.
+                keyed.response = response
+            return response
 
         return checked
+
+    def _keyed_request(self, request: Request, body: Any) -> KeyedRequest | None:
+        model = None if self.body_field is None else self.body_field.field_info.annotation
+        return read_keyed_request(
+            request,
+            body,
+            path=self.path_format,
+            has_field="idempotency_key" in getattr(model, "model_fields", {}),
+            secrets=members_shown_once(self.response_model),
+        )
 
     def _query_parameters(self) -> list[Any]:
         found = list(self.dependant.query_params)
@@ -52,27 +75,15 @@ class BatchRoute(StrictRoute):
     keeps_batch_keys = True
 
 
-def check_query(request: Request, allowed: set[str]) -> None:
-    """Refuse unknown and repeated query parameters.
+def check_query(request: HTTPConnection, rules: QueryRules) -> None:
+    """Refuse unknown and repeated query parameters, and numbers in another form than digits.
 
     Raises:
         ValidationFailed: if there is one.
     """
-    problems = []
-    for name, count in Counter(name for name, _ in request.query_params.multi_items()).items():
-        if name not in allowed:
-            # The name is the caller's text, so the message does not repeat it.
-            text = "An unknown query parameter was sent; see /docs for those of this address."
-            problems.append(Problem("query", "", "unknown_parameter", text))
-        elif count > 1 and name != "workflow":
-            problems.append(Problem("query", name, "repeated_parameter", f"{name} may be sent once."))
+    problems = rules.problems(request.query_params.multi_items())
     if problems:
         raise ValidationFailed(problems)
-
-
-def _refuse_idempotency_key(request: Request) -> None:
-    if "idempotency-key" in request.headers:
-        raise NotSupportedYet("Idempotency-Key", "The Idempotency-Key header on this address", where="header")
 
 
 def refuse_encoding(request: Request) -> None:
@@ -85,18 +96,22 @@ def refuse_encoding(request: Request) -> None:
         raise UnsupportedMediaType("the body as it is, not compressed")
 
 
-async def _read_json(request: Request, has_body: bool) -> None:
-    """Parse the body strictly and leave the value where FastAPI takes it from."""
+async def _read_json(request: Request, has_body: bool) -> dict[str, Any] | None:
+    """Parse the body strictly and leave the value where FastAPI takes it from; None where it takes none."""
     body = await request.body()
     if not has_body:
         if body.strip() not in (b"", b"{}"):
             text = "This address takes no body, or {}."
             raise ValidationFailed.of("", "unexpected_body", text)
-        return
+        return None
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != _JSON:
         raise UnsupportedMediaType("the body as application/json")
-    value = strict_json.parse(body)
+    if len(body) > _LARGE_BYTES:
+        value = await anyio.to_thread.run_sync(strict_json.parse, body)
+    else:
+        value = strict_json.parse(body)
     if not isinstance(value, dict):
         raise ValidationFailed.of("", "invalid_value", "The body is a JSON object.")
     request._json = value
+    return value

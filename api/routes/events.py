@@ -6,13 +6,15 @@ from starlette.routing import Route
 from api.batches import accepted
 from api.deps import CallerDep, CursorText, Db, Limit, RuntimeDep
 from api.errors import problem_responses
-from api.event_formats import ARROW, NDJSON, wants, write_arrow, write_ndjson
+from api.event_batches import EventBatches
+from api.event_formats import ARROW, JSON, NDJSON, write_arrow, write_ndjson
+from api.negotiation import choose_format
 from api.openapi import EVENT_BATCH, EVENT_PAGE, EVENTS_ACCEPTED
 from api.paging import Pager
+from api.query_rules import NO_QUERY
 from api.strict_route import BatchRoute, check_query, refuse_encoding
 from recorder import limits
 from recorder.recording import reads, sessions
-from recorder.recording.events import read_event_batch
 from recorder.recording.ingest import IngestWriter
 
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["events"], route_class=BatchRoute)
@@ -28,10 +30,11 @@ router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["events"], route_cl
 async def append_events(request: Request) -> Response:
     """Add up to 100 events; answered once they are durable. All or nothing."""
     if request.scope["query_string"]:
-        check_query(request, set())
+        check_query(request, NO_QUERY)
     refuse_encoding(request)
     body = await request.body()
-    batch = read_event_batch(
+    batches: EventBatches = request.app.state.event_batches
+    batch = await batches.read(
         request.state.caller,
         request.path_params["session_id"],
         body,
@@ -49,7 +52,7 @@ hot_route = Route(f"{router.prefix}/events", append_events, methods=["POST"], in
 @router.get(
     "/events",
     response_class=Response,
-    responses={200: EVENT_PAGE, **problem_responses(400, 401, 404, 422)},
+    responses={200: EVENT_PAGE, **problem_responses(400, 401, 403, 404, 406, 422, 429)},
 )
 def list_events(
     session_id: str,
@@ -67,19 +70,19 @@ def list_events(
     pager = Pager(request, caller)
     after = pager.read(cursor)
     row = sessions.find_session(db, caller.workspace_id, caller.mode, session_id)
-    streamed = wants(request, NDJSON, ARROW)
+    form = choose_format(request, JSON, NDJSON, ARROW)
     found = reads.list_events(
         db,
         runtime.lake,
         row,
         after=(after[0], after[1]) if after else None,
-        limit=None if streamed else limit + 1,
+        limit={JSON: limit + 1, NDJSON: reads.EVENTS_PART}.get(form),
     )
-    if streamed == NDJSON:
-        return write_ndjson(found)
-    if streamed == ARROW:
+    if form == NDJSON:
+        return write_ndjson(reads.follow_events(runtime.database, runtime.lake, row, found))
+    if form == ARROW:
         return write_arrow(found)
     last = found[limit - 1] if len(found) > limit else None
     tail = pager.page([], [last.t_ms, last.id] if last else None).model_dump_json(exclude={"data"}).encode()
     data = b",".join(record.as_json() for record in found[:limit])
-    return Response(b'{"data":[' + data + b"]," + tail[1:], media_type="application/json")
+    return Response(b'{"data":[' + data + b"]," + tail[1:], media_type=JSON)

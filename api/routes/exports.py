@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
-from api.deps import CallerDep, CursorText, Db, Limit, RuntimeDep
+from api.deps import CallerDep, CursorText, Db, Limit, OriginDep, RuntimeDep
 from api.errors import problem_responses
 from api.paging import Pager
 from api.ranges import OUTSIDE, ranged_stream
@@ -68,9 +68,11 @@ Opened = Annotated[OpenedExport, Depends(get_opened_export)]
 
 
 @router.post("", status_code=202, responses=problem_responses(401, 404, 422, 503))
-def create_export(db: Db, caller: CallerDep, runtime: RuntimeDep, body: ExportCreate) -> ExportCreated:
+def create_export(
+    db: Db, caller: CallerDep, origin: OriginDep, runtime: RuntimeDep, body: ExportCreate
+) -> ExportCreated:
     """Queue an export of sealed sessions as a dataset."""
-    row = requests.create_export(db, runtime.settings, caller.workspace_id, caller.mode, body)
+    row = requests.create_export(db, runtime.settings, caller.workspace_id, caller.mode, body, origin=origin)
     return wire.to_created(row, runtime.settings)
 
 

@@ -11,7 +11,7 @@ from api.errors import problem_responses
 from api.openapi import FRAME_BATCH, FRAMES_ACCEPTED, IMAGE
 from api.paging import Pager
 from api.ranges import OUTSIDE, ranged
-from api.strict_route import BatchRoute
+from api.strict_route import BatchRoute, refuse_encoding
 from api.uploads import read_upload
 from recorder import limits
 from recorder.errors import RecorderError, Unavailable
@@ -35,6 +35,7 @@ async def append_frames(
     session_id: str, request: Request, caller: CallerDep, runtime: RuntimeDep, ingest: Ingest
 ) -> Response:
     """Add up to 50 frames; answered once pictures and index are durable. All or nothing."""
+    refuse_encoding(request)
     items, parts = await read_upload(request)
     upload = FrameUpload(caller, session_id, items, parts, request.headers.get("idempotency-key"))
     batch = await anyio.to_thread.run_sync(upload.prepare, runtime.database, runtime.blobs)

@@ -1,15 +1,44 @@
 """`/healthz` and `/readyz`: for balancers and supervisors, without a key. Contract §9."""
 
+import threading
+import time
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from api.deps import RuntimeDep
 from recorder.errors import RecorderError
 from recorder.runtime import Runtime
 
 router = APIRouter(tags=["health"])
+
+# Asking the parts costs writes, and anybody may ask without a key.
+_SERVES_S = 1.0
+
+
+class Readiness:
+    """Whether the parts answer; asked once a second, however often somebody wants to know."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._lock = threading.Lock()
+        self._asked_at = float("-inf")
+        self._parts: dict[str, str] = {}
+
+    def parts(self) -> dict[str, str]:
+        """`ok` or `unavailable`, by part."""
+        with self._lock:
+            if time.monotonic() - self._asked_at >= _SERVES_S:
+                self._parts = {name: self._state(name) for name in ("database", "blobs", "lake")}
+                self._asked_at = time.monotonic()
+            return self._parts
+
+    def _state(self, part: str) -> str:
+        try:
+            getattr(self._runtime, part).ping()
+        except RecorderError:
+            return "unavailable"
+        return "ok"
 
 
 @router.get("/healthz", openapi_extra={"security": []})
@@ -21,17 +50,10 @@ async def healthz() -> dict[str, str]:
 @router.get(
     "/readyz", openapi_extra={"security": []}, responses={503: {"description": "A part does not answer"}}
 )
-def readyz(runtime: RuntimeDep) -> Response:
+def readyz(request: Request) -> Response:
     """Database, blobs and lake answer; 503 names those that do not."""
-    parts = {name: _state(runtime, name) for name in ("database", "blobs", "lake")}
+    readiness: Readiness = request.app.state.readiness
+    parts = readiness.parts()
     is_ready = all(state == "ok" for state in parts.values())
     body: dict[str, Any] = {"status": "ok" if is_ready else "unavailable", "parts": parts}
     return JSONResponse(body, 200 if is_ready else 503)
-
-
-def _state(runtime: Runtime, part: str) -> str:
-    try:
-        getattr(runtime, part).ping()
-    except RecorderError:
-        return "unavailable"
-    return "ok"

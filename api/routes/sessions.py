@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from api.deps import CallerDep, CursorText, Db, Limit, RuntimeDep, TimeRangeDep
+from api.deps import CallerDep, CursorText, Db, Limit, OriginDep, RuntimeDep, TimeRangeDep
 from api.errors import problem_responses
 from api.paging import Pager
 from api.strict_route import StrictRoute
@@ -20,7 +20,7 @@ from recorder.models.session import (
     SessionStatus,
 )
 from recorder.models.wire import ActorKind, Outcome, Page
-from recorder.recording import lists, reads, sessions
+from recorder.recording import lists, reads, sessions, stops
 
 router = APIRouter(prefix="/v1", tags=["sessions"], route_class=StrictRoute)
 
@@ -28,14 +28,7 @@ _INCLUDES = frozenset({"events", "tags", "frames_summary"})
 _Workflow = Annotated[str, Query(pattern=limits.WORKFLOW_PATTERN)]
 
 
-@dataclass(frozen=True)
-class SessionQuery:
-    """The query of `GET /v1/sessions`."""
-
-    filters: lists.SessionFilter
-
-
-async def get_session_query(
+async def get_session_filter(
     times: TimeRangeDep,
     workflow: Annotated[list[_Workflow], Query(description="Repeat it for several.")] = [],  # noqa: B006
     status: SessionStatus | None = None,
@@ -43,22 +36,20 @@ async def get_session_query(
     actor_kind: Annotated[ActorKind | None, Query(alias="actor.kind")] = None,
     tag: Annotated[str | None, Query(min_length=1, max_length=limits.TAG_NAME_CHARACTERS)] = None,
     path: Annotated[str | None, Query(include_in_schema=False)] = None,
-) -> SessionQuery:
+) -> lists.SessionFilter:
     """The filters that a query names."""
     if tag is not None and not tag.isprintable():
         raise ValidationFailed.of("tag", "invalid_string", "tag takes printable characters.", where="query")
     if path is not None:
         raise NotSupportedYet("path", "The path filter", where="query")
-    return SessionQuery(
-        lists.SessionFilter(
-            workflow=tuple(workflow),
-            status=status,
-            outcome=outcome,
-            actor_kind=actor_kind,
-            tag=tag,
-            since=times.since,
-            until=times.until,
-        )
+    return lists.SessionFilter(
+        workflow=tuple(workflow),
+        status=status,
+        outcome=outcome,
+        actor_kind=actor_kind,
+        tag=tag,
+        since=times.since,
+        until=times.until,
     )
 
 
@@ -80,7 +71,7 @@ async def get_include(
 @router.post("/sessions", status_code=201, responses=problem_responses(401, 422))
 def create_session(db: Db, caller: CallerDep, body: SessionCreate) -> Session:
     """Create a session; with `start` it records at once."""
-    return sessions.create_session(db, caller.workspace_id, caller.mode, body)
+    return sessions.create_session(db, caller.workspace_id, caller.mode, body, caller.masking)
 
 
 @router.get("/sessions", responses=problem_responses(400, 401, 422))
@@ -88,13 +79,13 @@ def list_sessions(
     request: Request,
     db: Db,
     caller: CallerDep,
-    query: Annotated[SessionQuery, Depends(get_session_query)],
+    filters: Annotated[lists.SessionFilter, Depends(get_session_filter)],
     cursor: CursorText = None,
     limit: Limit = limits.LIST_DEFAULT,
 ) -> Page[Session]:
     """Sessions, newest first."""
     pager = Pager(request, caller)
-    start = _ListPosition.of(pager.read(cursor), query.filters)
+    start = _ListPosition.of(pager.read(cursor), filters)
     page, has_more = lists.list_sessions(
         db, caller.workspace_id, caller.mode, start.filters, before_id=start.before_id, limit=limit
     )
@@ -125,21 +116,25 @@ def start_session(session_id: str, db: Db, caller: CallerDep) -> Session:
 @router.post("/sessions/{session_id}/stop", responses=problem_responses(401, 404, 409))
 def stop_session(session_id: str, db: Db, caller: CallerDep) -> Session:
     """Stop recording; a stopped or sealed session stays as it is."""
-    return sessions.stop_session(db, caller.workspace_id, caller.mode, session_id)
+    return stops.stop_session(db, caller.workspace_id, caller.mode, session_id)
 
 
 @router.post("/sessions:batch_stop", response_model_exclude_unset=True, responses=problem_responses(401, 422))
 def batch_stop(body: BatchStop, db: Db, caller: CallerDep) -> BatchStopResult:
     """Stop up to 500 sessions; each answers for itself."""
-    return sessions.batch_stop(db, caller.workspace_id, caller.mode, body.ids)
+    return stops.batch_stop(db, caller.workspace_id, caller.mode, body.ids)
 
 
 @router.delete("/sessions/{session_id}", status_code=204, responses=problem_responses(401, 404, 422))
 def delete_session(
-    session_id: str, db: Db, caller: CallerDep, hard: Literal["true", "false"] = "false"
+    session_id: str,
+    db: Db,
+    caller: CallerDep,
+    origin: OriginDep,
+    hard: Literal["true", "false"] = "false",
 ) -> Response:
     """Soft-delete: gone from every read at once, purged after 30 days."""
-    sessions.delete_session(db, caller.workspace_id, caller.mode, session_id, hard=hard == "true")
+    sessions.delete_session(db, origin, caller, session_id, hard=hard == "true")
     return Response(status_code=204)
 
 

@@ -17,7 +17,7 @@ router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["tags"], route_clas
 @router.post("/tags", status_code=201, responses=problem_responses(401, 404, 409, 422))
 def add_tag(session_id: str, body: TagCreate, db: Db, caller: CallerDep) -> Tag:
     """Tag a session while it records or after it; late tags derive its outcome anew."""
-    return tags.add_tag(db, caller.workspace_id, caller.mode, session_id, body)
+    return tags.add_tag(db, caller.workspace_id, caller.mode, session_id, body, caller.masking)
 
 
 @router.get("/tags", responses=problem_responses(400, 401, 404, 422))

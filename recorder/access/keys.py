@@ -2,9 +2,8 @@
 
 import secrets
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
 
 from sqlmodel import Session as DbSession
 from sqlmodel import select
@@ -16,10 +15,14 @@ from recorder.digest import keyed_digest
 from recorder.errors import Conflict, InvalidApiKey, WorkspaceDisabled
 from recorder.ids import new_id
 from recorder.masking.policies import MaskingPolicies, load_policies
-from recorder.models.workspace import KeyRow, WorkspaceRow
+from recorder.models.key import KeyRow
+from recorder.models.wire import Mode
+from recorder.models.workspace import WorkspaceRow
+from recorder.storage.regions import require_region
 
 _BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-_PREFIXES = ("nsk_live_", "nsk_test_", "nsk_local_")
+# A self-hosted deployment issues these; it takes no key that says it is of the hosted one.
+_PREFIXES: dict[Mode, str] = {"live": "nsk_local_", "test": "nsk_test_"}
 _RANDOM_CHARACTERS = 43  # 256 bits in base 62
 _CHECKSUM_CHARACTERS = 6
 _ADMIN = Scope("admin")
@@ -39,13 +42,25 @@ class Caller:
     """Who makes a request: every query is bounded by its workspace and mode."""
 
     workspace_id: str
-    mode: Literal["live", "test"]
+    mode: Mode
     key_id: str
     scope: Scope = _ADMIN
     tier: Tier = _DEFAULT_TIER
     expires_at: datetime | None = None
     #: What is masked in this workspace and mode; None where nothing is.
     masking: MaskingPolicies | None = None
+    workspace_status: str = "active"
+    #: Key of digests that are kept in the place of what people sent.
+    digest_key: bytes = field(default=b"", repr=False)
+
+    def require_active(self) -> None:
+        """Let only callers of active workspaces pass.
+
+        Raises:
+            WorkspaceDisabled: if the workspace is suspended or expired.
+        """
+        if self.workspace_status != "active":
+            raise WorkspaceDisabled(self.workspace_status)
 
 
 @dataclass(frozen=True)
@@ -66,22 +81,46 @@ def create_workspace(
         tier: name of its table of limits.
 
     Raises:
+        WrongRegion: if the deployment is of another region.
         WorkspaceExists: if the name is taken.
     """
+    require_region(db, region)
     if db.exec(select(WorkspaceRow).where(WorkspaceRow.name == name)).first() is not None:
         raise WorkspaceExists
     workspace = WorkspaceRow(id=new_id("wsp"), name=name, region=region, tier=tier, created_at=clock.now())
     db.add(workspace)
-    return create_key(
-        db, workspace.id, label="first key", scope=FIRST_SCOPE, mode="live", kind="local", secret=secret
-    )
+    return create_key(db, workspace.id, label="first key", scope=FIRST_SCOPE, mode="live", secret=secret)
 
 
 def create_key(
-    db: DbSession, workspace_id: str, *, label: str, scope: str, mode: str, kind: str, secret: bytes
+    db: DbSession,
+    workspace_id: str,
+    *,
+    label: str,
+    scope: str,
+    mode: Mode,
+    secret: bytes,
+    expires_at: datetime | None = None,
 ) -> NewKey:
-    """Make a key; `kind` (`live`, `test`, `local`) is its prefix, `mode` what it sees."""
-    key = _new_key(f"nsk_{kind}_")
+    """Make a key, without asking who wants it: `recorder.access.key_admin` does."""
+    row, key = add_key(
+        db, workspace_id, label=label, scope=scope, mode=mode, secret=secret, expires_at=expires_at
+    )
+    return NewKey(workspace_id, row.id, key)
+
+
+def add_key(
+    db: DbSession,
+    workspace_id: str,
+    *,
+    label: str,
+    scope: str,
+    mode: Mode,
+    secret: bytes,
+    expires_at: datetime | None,
+) -> tuple[KeyRow, str]:
+    """The same, as a row and the value that only this answer knows."""
+    key = _new_key(_PREFIXES[mode])
     row = KeyRow(
         id=new_id("key"),
         workspace_id=workspace_id,
@@ -91,25 +130,25 @@ def create_key(
         key_hash=_hash(key, secret),
         last4=key[-4:],
         created_at=clock.now(),
+        expires_at=expires_at,
     )
     db.add(row)
-    return NewKey(workspace_id, row.id, key)
+    return row, key
 
 
 def is_well_formed(key: str) -> bool:
     """Whether prefix, length and checksum fit: a typo costs no look-up."""
-    prefix = next((prefix for prefix in _PREFIXES if key.startswith(prefix)), None)
+    prefix = next((prefix for prefix in _PREFIXES.values() if key.startswith(prefix)), None)
     if prefix is None or len(key) != len(prefix) + _RANDOM_CHARACTERS + _CHECKSUM_CHARACTERS:
         return False
     return key.isascii() and secrets.compare_digest(_checksum(key[:-_CHECKSUM_CHARACTERS]), key[-6:])
 
 
 def authenticate(db: DbSession, key: str, *, secret: bytes) -> Caller:
-    """The caller that a key stands for.
+    """The caller that a key stands for; whether its workspace is active is for the caller to ask.
 
     Raises:
         InvalidApiKey: if the key is unknown, revoked or expired.
-        WorkspaceDisabled: if its workspace is not active.
     """
     row = db.exec(select(KeyRow).where(KeyRow.key_hash == _hash(key, secret))).first()
     if row is None or row.revoked_at is not None or (row.expires_at and row.expires_at <= clock.now()):
@@ -117,9 +156,7 @@ def authenticate(db: DbSession, key: str, *, secret: bytes) -> Caller:
     workspace = db.get(WorkspaceRow, row.workspace_id)
     if workspace is None:
         raise InvalidApiKey
-    if workspace.status != "active":
-        raise WorkspaceDisabled(workspace.status)
-    mode: Literal["live", "test"] = "test" if row.mode == "test" else "live"
+    mode: Mode = "test" if row.mode == "test" else "live"
     return Caller(
         workspace_id=workspace.id,
         mode=mode,
@@ -127,7 +164,9 @@ def authenticate(db: DbSession, key: str, *, secret: bytes) -> Caller:
         scope=Scope.parse(row.scope),
         tier=TIERS[workspace.tier],
         expires_at=row.expires_at,
-        masking=load_policies(db, workspace, mode),
+        masking=load_policies(db, workspace, mode, secret=secret),
+        digest_key=keyed_digest(secret, "workspace-digests", workspace.id.encode()),
+        workspace_status=workspace.status,
     )
 
 

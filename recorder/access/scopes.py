@@ -8,6 +8,7 @@ from recorder.errors import InsufficientScope
 Level = Literal["read", "write", "admin"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 LIVE_REPLAY = "replay:live"
+_RANK = {level: rank for rank, level in enumerate(LEVELS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Scope:
 
     def reaches(self, level: Level) -> bool:
         """Whether this scope is of that level, or above it."""
-        return LEVELS.index(self.level) >= LEVELS.index(level)
+        return _RANK[self.level] >= _RANK[level]
 
     def require(self, level: Level) -> None:
         """Let only scopes of that level pass.

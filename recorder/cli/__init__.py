@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import typer
 
-from recorder.cli import datasets, importing, serving, workspaces
+from recorder.cli import audit, datasets, importing, keys, serving, webhooks, workspaces
 from recorder.errors import RecorderError
 
 app = typer.Typer(
@@ -18,6 +18,10 @@ app = typer.Typer(
 )
 app.command()(serving.up)
 app.add_typer(workspaces.app, name="workspace")
+app.add_typer(keys.app, name="keys")
+app.add_typer(audit.app, name="audit")
+app.add_typer(webhooks.app, name="webhooks")
+app.command("deliver")(webhooks.deliver)
 app.command("import")(importing.import_)
 app.command()(datasets.export)
 app.command()(datasets.verify)

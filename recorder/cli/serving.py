@@ -18,7 +18,7 @@ def up(
     ] = True,
     dagster_port: Annotated[int, typer.Option(help="Port of Dagster's pages.")] = 3000,
 ) -> None:
-    """Serve until Ctrl-C: the API and Dagster, watched and stopped together."""
+    """Serve until Ctrl-C: the API, the delivery loop and Dagster, watched and stopped together."""
     from recorder.settings import Settings
     from recorder.supervisor import serve
 

@@ -133,3 +133,33 @@ def test_an_interruption_leaves_the_run_abandoned(client: Client) -> None:
         session.event("click")
         raise KeyboardInterrupt
     assert client.get_session(session.id)["outcome"] == "abandoned"
+
+
+def test_settings_are_read_and_changed(client: Client) -> None:
+    changed = client.update_workflow("set_up", tags=["a"], outcome_rules={"error_tags": ["rejected"]})
+    assert client.get_workflow("set_up") == changed and changed["tags"] == ["a"]
+    assert "set_up" in [one["workflow"] for one in client.list_workflows()]
+    workspace = client.update_workspace(retention={"frames_days": 7})
+    assert client.get_workspace() == workspace and workspace["retention"]["frames_days"] == 7
+    with pytest.raises(ApiError) as refused:
+        client.update_workspace(retention={"frames_days": 0})
+    assert refused.value.errors[0]["pointer"] == "/retention/frames_days"
+
+
+def test_the_quota_is_read(client: Client) -> None:
+    session_id = client.create_session("counted", start=True, started_at=datetime(2024, 2, 29, tzinfo=UTC))[
+        "id"
+    ]
+    before = client.get_quota()
+    client.add_events(session_id, [{"t_ms": 3 * 60_000, "type": "click"}])
+    assert client.get_quota()["captured_minutes"] == before["captured_minutes"] + 3
+
+
+def test_a_webhook_is_made_listed_given_a_new_secret_and_removed(client: Client) -> None:
+    made = client.create_webhook("https://hooks.invalid/in", ["session.sealed"], description="tests")
+    assert [(one["id"], one["description"]) for one in client.list_webhooks()] == [(made["id"], "tests")]
+    fresh = client.rotate_secret(made["id"])["secret"]
+    assert fresh.startswith("whsec_") and fresh != made["secret"]
+    assert list(client.list_deliveries(made["id"])) == []
+    client.delete_webhook(made["id"])
+    assert list(client.list_webhooks()) == []

@@ -10,7 +10,7 @@ import pytest
 from recorder import clock
 from recorder.exports.run import run_export
 from recorder.exports.signing import signed_url
-from tests.factories import Caller
+from tests.factories import Caller, assert_problem
 from tests.sealed import Recording, seal
 
 _BODY = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
@@ -110,9 +110,15 @@ def test_an_unknown_workflow_is_404(owner: Caller) -> None:
     assert (answer.status_code, answer.json()["resource"]) == (404, "workflow")
 
 
-def test_an_idempotency_key_is_refused_rather_than_ignored(owner: Caller) -> None:
-    answer = owner.post("/v1/exports", _BODY, key="k")
-    assert (answer.status_code, answer.json()["errors"][0]["code"]) == (422, "not_supported_yet")
+def test_an_export_is_queued_once_for_each_key(owner: Caller) -> None:
+    first, second = [owner.post("/v1/exports", _BODY, key="k") for _ in range(2)]
+    assert (first.status_code, second.status_code, second.headers["idempotent-replayed"]) == (
+        202,
+        202,
+        "true",
+    )
+    assert first.content == second.content
+    assert_problem(owner.post("/v1/exports", {**_BODY, "tag": "v2"}, key="k"), 422, "idempotency_key_reused")
 
 
 def test_lists_are_paged_and_filtered(owner: Caller) -> None:

@@ -1,43 +1,235 @@
 """Nobody reaches what belongs to another workspace or mode: it answers exactly as if it were not there.
 
-Contract §1 (404), §2. The addresses come from OpenAPI, so that a new route is covered when it appears.
+Contract §1 (404), §2. Requests are made from OpenAPI: every operation, every part of it that names something,
+each with an id that belongs to somebody else and with one that nobody has. The two answers are compared byte
+for byte, but for what differs from one request to the next.
 """
 
+import re
 from typing import Any
 
 import pytest
+from starlette.testclient import WebSocketDenialResponse
 
+from api.endpoints import ENDPOINTS
+from recorder.ids import new_id
 from tests.factories import Caller, Service, event, footprint, frame
+from tests.id_fields import Field, Request, fill, find_fields, operations
+from tests.places import Place, make_place
 
-MISSING = "ses_01k00000000000000000000000"
-BODIES: dict[str, Any] = {
-    "/events": {"events": [event(1)]},
-    "/frames": {"frames": [frame(1)]},
-    "/tags": {"name": "seen"},
+SCOPES = ("read", "write", "admin", "write replay:live")
+STRANGERS = ("another workspace", "another workspace, test mode", "test mode of the same workspace")
+_MISSING = {
+    "session_id": "ses",
+    "frame_id": "frm",
+    "event_id": "evt",
+    "export_id": "exp",
+    "webhook_id": "whk",
+    "delivery_id": "dlv",
+    "key_id": "key",
 }
+_VARYING = {
+    "x-request-id",
+    "x-ratelimit-limit",
+    "x-ratelimit-remaining",
+    "x-ratelimit-reset",
+    "x-scope",
+    "date",
+}
+_GENERATED = re.compile(
+    r"\b[a-z]{3}_[0-9a-z]{26}\b|\d{4}-\d\d-\d\dT[\d:]{8}\.\d{3}Z|(?<=\"(?:event|frame)_count\":)\d+"
+    r"|(?<=[?&]sig=)[0-9a-f]+|nsk_\w+|whsec_[\w+/=]+"
+)
 
 
-def session_requests(service: Service) -> list[tuple[str, str, Any]]:
-    """Method, address and body of every route that names a session."""
-    found = []
-    for path, methods in service.app.openapi()["paths"].items():
-        if "{session_id}" in path:
-            for method in methods:
-                body = BODIES.get(path[path.rindex("/") :]) if method == "post" else None
-                found.append((method.upper(), path.replace("{frame_id}", "frm_mine"), body))
-    return found
+@pytest.fixture(scope="module")
+def document(service: Service) -> dict[str, Any]:
+    """The service's own description of itself."""
+    described: dict[str, Any] = service.app.openapi()
+    return described
 
 
-def answers(caller: Caller, session_id: str) -> list[tuple[int, Any]]:
-    """What each route answers about a session, without what differs from request to request."""
-    told = []
-    for method, path, body in session_requests(caller.service):
-        address = path.replace("{session_id}", session_id)
-        answer = caller.request(method, address, json=body) if body else caller.request(method, address)
-        problem = answer.json()
-        problem.pop("request_id", None)
-        told.append((answer.status_code, problem))
-    return told
+@pytest.fixture(scope="module")
+def owner(service: Service) -> Place:
+    """Whose things the others ask for."""
+    return make_place(service, "owner")
+
+
+@pytest.fixture(scope="module")
+def places(service: Service, owner: Place) -> dict[str, Place]:
+    """The others, each with things of its own."""
+    elsewhere = make_place(service, "other")
+    elsewhere_id, here_id = elsewhere.admin.key.workspace_id, owner.admin.key.workspace_id
+    return {
+        STRANGERS[0]: elsewhere,
+        STRANGERS[1]: make_place(service, "tests", "test", elsewhere_id),
+        STRANGERS[2]: make_place(service, "trial", "test", here_id),
+    }
+
+
+@pytest.fixture(scope="module")
+def lists(document: dict[str, Any], places: dict[str, Place]) -> dict[tuple[str, str], str]:
+    """Every list as each of them sees it, before anybody names what is not theirs."""
+    paths = [
+        path
+        for method, path, operation in operations(document)
+        if method == "GET" and any(one["name"] == "cursor" for one in operation.get("parameters", []))
+    ]
+    return {
+        (who, path): place.admin.get(f"{fill('GET', path, place.ids).address}?limit=500").text
+        for path in paths
+        for who, place in places.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def strangers(places: dict[str, Place], lists: dict[tuple[str, str], str]) -> dict[str, Place]:
+    """The others, free to ask."""
+    return places
+
+
+def send(caller: Caller, request: Request) -> Any:
+    """The answer to a request."""
+    options = {} if request.body is None else {"json": request.body}
+    return caller.request(request.method, request.address, params=request.query, **options)
+
+
+def told(answer: Any, value: str) -> tuple[int, list[tuple[str, str]], str]:
+    """What an answer says, without what differs between two requests and the value that was asked for."""
+    headers = sorted((name, text) for name, text in answer.headers.items() if name not in _VARYING)
+    text = _GENERATED.sub("*", answer.text.replace(value, "*"))
+    kept = [pair for pair in headers if pair[0] != "content-length" or answer.status_code >= 400]
+    return answer.status_code, kept, text
+
+
+def missing_like(field: Field, place: Place) -> str:
+    """An id of the same form that nobody has."""
+    if field.kind == "workflow":
+        return "nobodys_work"
+    if field.kind == "cursor":
+        return "bm9ib2R5cyBjdXJzb3I"
+    return new_id(_MISSING[field.kind])
+
+
+def foreign_like(field: Field, owner: Place) -> str:
+    """The owner's id, or the cursor of the owner's own list."""
+    if field.kind != "cursor":
+        return owner.ids[field.kind]
+    request = fill(field.method, field.path, owner.ids)
+    answer = owner.admin.get(request.address + "?limit=1")
+    cursor: str | None = answer.json()["next_cursor"]
+    assert cursor is not None, f"{field} has no second page"
+    return cursor
+
+
+def fresh_ids(field: Field, place: Place) -> dict[str, str]:
+    """A session of its own for each body, so that no request meets what another one left."""
+    if field.where != "body" or "{session_id}" not in field.path:
+        return {}
+    return {"session_id": place.admin.make_session()}
+
+
+def test_every_field_that_names_something_is_found(document: dict[str, Any]) -> None:
+    found = find_fields(document)
+    assert len(found) >= 50
+    assert {field.kind for field in found} >= {*_MISSING, "workflow", "cursor"}
+    assert {(one.method, one.path) for one in ENDPOINTS} - {
+        (method, path.replace("{path}", "{path:path}")) for method, path, _ in operations(document)
+    } == {("GET", "/v1/sessions/{session_id}/events/ws")}
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("who", STRANGERS)
+def test_a_foreign_id_answers_like_a_missing_one(
+    document: dict[str, Any], owner: Place, strangers: dict[str, Place], who: str, scope: str
+) -> None:
+    place = strangers[who]
+    service, key = owner.admin.service, place.admin.key
+    mode: Any = "live" if who == STRANGERS[0] else "test"
+    stranger = service.make_caller(mode=mode, workspace_id=key.workspace_id, scope=scope)
+    leaks = []
+    for field in find_fields(document):
+        answers = []
+        for value in (foreign_like(field, owner), missing_like(field, owner)):
+            ids = place.ids | fresh_ids(field, place)
+            request = fill(field.method, field.path, ids, field, value)
+            answers.append(told(send(stranger, request), value))
+        if answers[0] != answers[1]:
+            leaks.append((str(field), *answers))
+    assert leaks == []
+
+
+def test_an_id_in_the_path_of_somebody_else_is_never_answered(
+    document: dict[str, Any], owner: Place, strangers: dict[str, Place]
+) -> None:
+    statuses = {
+        (str(field), who): send(
+            place.admin, fill(field.method, field.path, place.ids, field, owner.ids[field.kind])
+        ).status_code
+        for field in find_fields(document)
+        for who, place in strangers.items()
+        if field.where == "path" and field.kind != "workflow"
+    }
+    assert {case: status for case, status in statuses.items() if status != 404} == {}
+
+
+def test_what_strangers_send_changes_nothing_of_the_owners(
+    document: dict[str, Any], owner: Place, strangers: dict[str, Place]
+) -> None:
+    service = owner.admin.service
+    before = footprint(service.runtime)["sessions"]
+    for field in find_fields(document):
+        if field.where == "path" and field.kind != "workflow":
+            for place in strangers.values():
+                send(place.admin, fill(field.method, field.path, place.ids, field, owner.ids[field.kind]))
+    assert footprint(service.runtime)["sessions"] == before
+
+
+@pytest.mark.parametrize("who", STRANGERS)
+def test_a_foreign_socket_is_refused_like_a_missing_one(
+    owner: Place, strangers: dict[str, Place], who: str
+) -> None:
+    answers = []
+    for session_id in (owner.ids["session_id"], new_id("ses")):
+        headers = {"Authorization": f"Bearer {strangers[who].admin.key.key}"}
+        address = f"/v1/sessions/{session_id}/events/ws"
+        with (
+            pytest.raises(WebSocketDenialResponse) as refused,
+            owner.admin.service.client.websocket_connect(address, headers=headers),
+        ):
+            pass
+        answers.append(told(refused.value, session_id))
+    assert answers[0] == answers[1] and answers[0][0] == 404
+
+
+def test_ones_own_ids_are_answered(document: dict[str, Any], service: Service) -> None:
+    """Else equal answers would say nothing: every request above is one that its owner may send."""
+    place = make_place(service, "mine")
+    order = {"GET": 0, "POST": 1, "PATCH": 2, "DELETE": 3}
+    asked = sorted(operations(document), key=lambda one: (order[one[0]], -one[1].count("/"), one[1]))
+    statuses = {}
+    for method, path, _ in asked:
+        request = fill(method, path, place.ids)
+        statuses[f"{method} {path}"] = (
+            200 if path.endswith("/stream") else send(place.admin, request).status_code
+        )
+    assert {name: status for name, status in statuses.items() if status >= 400} == {}
+
+
+def test_an_idempotency_key_of_somebody_else_says_nothing(owner: Place, strangers: dict[str, Place]) -> None:
+    body = {"workflow": "shared"}
+    first = owner.admin.post("/v1/sessions", body, key="same-key")
+    for place in strangers.values():
+        answer = place.admin.post("/v1/sessions", body, key="same-key")
+        assert answer.status_code == 201 and "Idempotent-Replayed" not in answer.headers
+        assert answer.json()["id"] != first.json()["id"]
+
+
+def test_lists_show_ones_own_alone(owner: Place, lists: dict[tuple[str, str], str]) -> None:
+    assert len({path for _, path in lists}) >= 9
+    secrets = [value for kind, value in owner.ids.items() if kind != "file"]
+    shown = {case: [value for value in secrets if value in text] for case, text in lists.items()}
+    assert {case: values for case, values in shown.items() if values} == {}
 
 
 @pytest.fixture
@@ -50,46 +242,30 @@ def owned(caller: Caller) -> str:
     return session_id
 
 
-def test_every_route_of_a_session_is_asked(service: Service) -> None:
-    assert len(session_requests(service)) >= 12
-
-
-@pytest.mark.parametrize("who", ["other workspace", "test key of the same workspace"])
-def test_a_foreign_session_answers_like_a_missing_one(caller: Caller, owned: str, who: str) -> None:
-    mode = "test" if who.startswith("test") else "live"
-    workspace_id = caller.key.workspace_id if mode == "test" else None
-    stranger = caller.service.make_caller(mode=mode, workspace_id=workspace_id)
-    before = footprint(caller.service.runtime)
-    told = answers(stranger, owned)
-    assert told == answers(stranger, MISSING)
-    assert {status for status, _ in told} == {404}
-    assert footprint(caller.service.runtime) == before
-
-
-def test_a_deleted_session_answers_like_a_missing_one(caller: Caller, owned: str) -> None:
+def test_a_deleted_session_answers_like_a_missing_one(
+    document: dict[str, Any], caller: Caller, owned: str
+) -> None:
     assert caller.delete(f"/v1/sessions/{owned}").status_code == 204
-    before = footprint(caller.service.runtime)
-    assert answers(caller, owned) == answers(caller, MISSING)
-    assert footprint(caller.service.runtime) == before
-
-
-def test_lists_show_ones_own_sessions_alone(caller: Caller, owned: str) -> None:
-    stranger = caller.service.make_caller()
-    tester = caller.service.make_caller(mode="test", workspace_id=caller.key.workspace_id)
-    for query in ("", "?tag=mine", "?workflow=owned", "?status=recording"):
-        assert [session["id"] for session in caller.get(f"/v1/sessions{query}").json()["data"]] == [owned]
-        assert stranger.get(f"/v1/sessions{query}").json()["data"] == []
-        assert tester.get(f"/v1/sessions{query}").json()["data"] == []
+    before = footprint(caller.service.runtime)["sessions"]
+    ids = {"session_id": owned, "frame_id": "frm_mine", "workflow": "owned"}
+    for method, path, _ in operations(document):
+        if "{session_id}" in path:
+            missing = new_id("ses")
+            gone = told(send(caller, fill(method, path, ids)), owned)
+            never = told(send(caller, fill(method, path, {**ids, "session_id": missing})), missing)
+            assert gone == never and gone[0] == 404, (method, path)
+    assert footprint(caller.service.runtime)["sessions"] == before
 
 
 def test_a_batch_stop_leaves_foreign_sessions_alone(caller: Caller, owned: str) -> None:
     stranger = caller.service.make_caller()
-    before = footprint(caller.service.runtime)
-    items = stranger.post("/v1/sessions:batch_stop", {"ids": [owned, MISSING, "nonsense"]}).json()["data"]
-    assert [item.pop("id") for item in items] == [owned, MISSING, "nonsense"]
+    before = footprint(caller.service.runtime)["sessions"]
+    missing = new_id("ses")
+    items = stranger.post("/v1/sessions:batch_stop", {"ids": [owned, missing, "nonsense"]}).json()["data"]
+    assert [item.pop("id") for item in items] == [owned, missing, "nonsense"]
     assert items[0] == items[1] == items[2]
     assert (items[0]["result"], items[0]["error"]["code"]) == ("error", "not_found")
-    assert footprint(caller.service.runtime) == before
+    assert footprint(caller.service.runtime)["sessions"] == before
 
 
 def test_two_sessions_may_use_the_same_ids(caller: Caller, owned: str) -> None:

@@ -64,14 +64,23 @@ def test_every_operation_has_words_and_its_errors(document: dict[str, Any]) -> N
             assert "404" in operation["responses"] or "{" not in path, (path, method)
 
 
+def test_every_answer_shows_the_headers_of_its_limits(document: dict[str, Any]) -> None:
+    for place, operation in operations(document).items():
+        for status, answer in operation["responses"].items():
+            assert {"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "X-Scope"} <= set(
+                answer["headers"]
+            ), (place, status)
+        assert "Retry-After" in operation["responses"].get("429", {"headers": "Retry-After"})["headers"]
+
+
 def test_every_body_and_parameter_is_described(document: dict[str, Any]) -> None:
-    bodiless = {"/v1/sessions/{session_id}/start", "/v1/sessions/{session_id}/stop"}
+    bodiless = ("/start", "/stop", "/cancel", "/secret", "/test", "/redeliver")
     for (path, method), operation in operations(document).items():
         named = {parameter["name"] for parameter in operation.get("parameters", [])}
         assert {part[1:-1] for part in path.split("/") if part.startswith("{")} <= {
             name.removesuffix(":path") for name in named
         }, path
-        if method == "post" and path not in bodiless and not path.endswith("/cancel"):
+        if method == "post" and not path.endswith(bodiless):
             assert operation["requestBody"]["content"], path
 
 
@@ -84,8 +93,10 @@ def test_references_lead_somewhere(document: dict[str, Any]) -> None:
             return [found for member in value for found in references(member)]
         return []
 
-    schemas = document["components"]["schemas"]
-    assert {name.removeprefix("#/components/schemas/") for name in references(document)} <= set(schemas)
+    there = {
+        f"#/components/{kind}/{name}" for kind, named in document["components"].items() for name in named
+    }
+    assert set(references(document)) <= there
 
 
 def test_the_hot_bodies_tell_their_limits(document: dict[str, Any]) -> None:

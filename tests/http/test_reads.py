@@ -213,3 +213,10 @@ def test_since_is_inclusive_and_until_exclusive(caller: Caller) -> None:
     assert (count(f"since={session['created_at']}"), count(f"since={later}")) == (1, 0)
     assert (count(f"until={session['created_at']}"), count(f"until={later}")) == (0, 1)
     assert count(f"since={session['created_at']}&until={session['created_at']}") == 0
+
+
+def test_a_type_spelled_with_escapes_marks_the_outcome_too(caller: Caller) -> None:
+    session_id = caller.make_session()
+    body = b'{"events":[{"t_ms":5,"type":"\\u0065rror"}]}'
+    assert caller.post_raw(f"/v1/sessions/{session_id}/events", body).status_code == 202
+    assert caller.post(f"/v1/sessions/{session_id}/stop").json()["outcome"] == "error"

@@ -1,0 +1,153 @@
+"""Connections that send slowly, or nothing, or no end of headers: cut off. Contract §1, hostile case 94.
+
+`uvicorn --http api.slow_clients:WatchedProtocol`; uvicorn itself waits for ever. Only what a client owes is
+timed: an answer may take as long as it takes, and a stream stays open.
+"""
+
+import asyncio
+from typing import Any, ClassVar, Final
+
+from starlette.responses import Response
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from api.answers import first_headers
+from api.bodies import IS_LATE
+from api.errors import problem
+from recorder import limits
+from recorder.errors import HeadTooLarge, RecorderError, RequestTimeout
+from recorder.ids import IdCounter
+
+#: What an answer calls, by the state of its request, to be rid of a client that does not take it.
+ABORT: Final = "abort_connection"
+
+# What a connection does now.
+_HEAD: Final = "head"  # a request's head is owed, or the first byte of the connection
+_BODY: Final = "body"  # a request's body is owed
+_LATE: Final = "late"  # the route was told that the body does not come, and answers
+_REST: Final = "rest"  # nothing is owed; how long it may rest says uvicorn's --timeout-keep-alive
+
+#: Bytes of a body pay for so many bytes of framing around them.
+_FRAMING = 8
+#: While the service does not read, it looks again this soon whether it does.
+_PAUSE_S = 1.0
+
+
+class WatchedProtocol(HttpToolsProtocol):
+    """HTTP as uvicorn speaks it, with an eye on the clock and on what is no body."""
+
+    head_s: ClassVar[float] = limits.REQUEST_HEAD_SECONDS
+    body_s: ClassVar[float] = limits.REQUEST_BODY_SECONDS
+    #: From the word that the body is late until the connection is closed, answered or not.
+    grace_s: ClassVar[float] = 5.0
+
+    _ids: ClassVar = IdCounter("req")
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to watch."""
+        super().connection_made(transport)
+        self._phase, self._since = _HEAD, self.loop.time()
+        self._is_silent = True
+        self._surplus_bytes = 0
+        self._timer: asyncio.TimerHandle | None = self.loop.call_later(self.head_s, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop watching."""
+        self._stop()
+        super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self) -> None:
+        """Leave the connection to the WebSocket protocol, which has its own pings."""
+        self._stop()
+        super().handle_websocket_upgrade()
+
+    def data_received(self, data: bytes) -> None:
+        """Count what is no body; what comes while nothing is owed begins a head."""
+        if self._phase is _REST:
+            self._phase, self._since = _HEAD, self.loop.time()
+        self._is_silent = False
+        self._surplus_bytes += len(data)
+        super().data_received(data)
+        if self._surplus_bytes > limits.REQUEST_HEAD_BYTES:
+            self._refuse(HeadTooLarge(limits.REQUEST_HEAD_BYTES))
+
+    def on_message_begin(self) -> None:
+        """A request begins, perhaps right behind the last one."""
+        super().on_message_begin()
+        if self._phase is not _HEAD:
+            self._phase, self._since = _HEAD, self.loop.time()
+
+    def on_headers_complete(self) -> None:
+        """Its head is there."""
+        self.scope["state"][ABORT] = self.transport.abort
+        self._phase, self._since = _BODY, self.loop.time()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A part of its body is there."""
+        self._surplus_bytes = max(0, self._surplus_bytes - (1 + _FRAMING) * len(body))
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """All of it is there."""
+        self._phase, self._surplus_bytes = _REST, 0
+        super().on_message_complete()
+
+    def _look(self) -> None:
+        """See what is overdue, and come again when something may be."""
+        if self.transport.is_closing():
+            return
+        now = self.loop.time()
+        wait_s = self._due(now) - now
+        if wait_s <= 0:
+            self._call_time()
+            wait_s = self.grace_s
+        if not self.transport.is_closing():
+            self._timer = self.loop.call_later(wait_s, self._look)
+
+    def _due(self, now: float) -> float:
+        """When to look again, at the latest when what is owed must be there."""
+        if self._phase is _HEAD and self._is_answering():
+            self._since = now  # sent ahead: nobody asked for it yet
+        if self._phase is _BODY and self.flow.read_paused:
+            self._since = now  # it is for us to read
+            return now + min(self.body_s, _PAUSE_S)
+        owed_s = {_HEAD: self.head_s, _BODY: self.body_s, _LATE: self.grace_s}.get(self._phase)
+        return now + self.head_s if owed_s is None else self._since + owed_s
+
+    def _call_time(self) -> None:
+        """Do what is due."""
+        if self._phase is _BODY and not self.cycle.response_started:
+            self._phase, self._since = _LATE, self.loop.time()
+            self.scope["state"][IS_LATE] = True
+            self.cycle.message_event.set()
+        elif self._phase is _HEAD and not self._is_silent:
+            self._refuse(RequestTimeout(limits.REQUEST_HEAD_SECONDS, part="head"))
+        else:
+            self._cut()
+
+    def _refuse(self, error: RecorderError) -> None:
+        """Answer what never became a request, and close."""
+        if self._phase is _HEAD and not self._is_answering() and not self.transport.is_closing():
+            request_id = self._ids.next()
+            self.transport.write(_as_bytes(problem(error, request_id), request_id))
+        self._cut()
+
+    def _cut(self) -> None:
+        """Close; who does not even take the last words is not waited for."""
+        self._stop()
+        self.transport.close()
+        self._timer = self.loop.call_later(self.grace_s, self.transport.abort)
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _as_bytes(response: Response, request_id: str) -> bytes:
+    headers: list[tuple[Any, Any]] = [*response.raw_headers, *first_headers(request_id)]
+    lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+    return STATUS_LINE[response.status_code] + lines + b"\r\n" + bytes(response.body)

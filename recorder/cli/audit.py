@@ -1,0 +1,71 @@
+"""`recorder audit`: the chains of the audit log, walked and their heads told. Contract §7 (audit), §9."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from recorder.cli.options import AsJson, DataDir, print_json
+
+app = typer.Typer(no_args_is_help=True, help="The audit log and its hash chains.")
+
+_Workspace = Annotated[str | None, typer.Option(help="Name or id of one workspace. [default: all]")]
+
+
+@app.command("verify")
+def verify_audit(
+    workspace: _Workspace = None,
+    head: Annotated[
+        list[str], typer.Option(help="A hash that was a head once: it must still be there. Repeat it.")
+    ] = [],  # noqa: B006
+    data: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Walk the chain of every workspace; say where an entry was changed, is missing or was moved."""
+    from recorder.audit import verify
+
+    with _opened(data, workspace) as (database, workspace_id):
+        report = verify.verify_audit(database, workspace_id=workspace_id, heads=head)
+    if as_json:
+        chains = [{**asdict(chain), "is_valid": chain.is_valid} for chain in report.chains]
+        print_json({"is_valid": report.is_valid, "chains": chains, "lost_heads": report.lost_heads})
+    else:
+        for chain in report.chains:
+            entries = f"{chain.workspace_id}: {chain.entries} entries"
+            typer.echo(f"{entries}, {'unbroken' if chain.is_valid else 'BROKEN'}.")
+            for broken in chain.breaks:
+                typer.echo(f"  at {broken.number}, {broken.kind}: {broken.detail}")
+        for lost in report.lost_heads:
+            typer.echo(f"The head {lost} is in none of these chains: they were cut off, or written anew.")
+    raise typer.Exit(0 if report.is_valid else 1)
+
+
+@app.command("head")
+def show_heads(workspace: _Workspace = None, data: DataDir = None, as_json: AsJson = False) -> None:
+    """Print workspace, number and hash of the last entry of every chain, to be kept outside."""
+    from recorder.audit import verify
+
+    with _opened(data, workspace) as (database, workspace_id):
+        heads = verify.read_heads(database, workspace_id)
+    if as_json:
+        print_json([asdict(head) for head in heads])
+    else:
+        for head in heads:
+            typer.echo(f"{head.workspace_id} {head.number} {head.hash}")
+
+
+@contextmanager
+def _opened(data: Path | None, workspace: str | None) -> Iterator[tuple[Any, str | None]]:
+    """The deployment's database, and the id of the workspace that was named."""
+    from recorder.access.workspaces import find_workspace
+    from recorder.cli.deployment import opened
+
+    with opened(data) as runtime:
+        workspace_id = None
+        if workspace is not None:
+            with runtime.database.transaction(write=False) as db:
+                workspace_id = find_workspace(db, workspace).id
+        yield runtime.database, workspace_id

@@ -1,0 +1,85 @@
+"""Every POST under an Idempotency-Key, sent twice: carried out once, and secrets shown once. Contract §1."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlmodel import SQLModel
+
+from tests.factories import Caller, Service, stored_rows
+from tests.replays import REPLAYED
+
+EXPORT = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
+HOOK = {"url": "http://127.0.0.1:9/hook", "events": ["session.created"]}
+#: Batches keep ids of their own.
+BATCHES = {"/v1/sessions/{session_id}/events", "/v1/sessions/{session_id}/frames"}
+
+Request = tuple[dict[str, str], dict[str, Any] | None]
+
+
+def webhook(caller: Caller) -> str:
+    """The id of a new webhook."""
+    made: str = caller.post("/v1/webhooks", HOOK).json()["id"]
+    return made
+
+
+def delivery(caller: Caller) -> dict[str, str]:
+    """The ids of a webhook and of an attempt to send to it."""
+    made = webhook(caller)
+    sent: str = caller.post(f"/v1/webhooks/{made}/test").json()["id"]
+    return {"webhook_id": made, "delivery_id": sent}
+
+
+def exported(caller: Caller) -> Request:
+    """An export of a workflow that is there."""
+    caller.make_session()
+    return {}, EXPORT
+
+
+#: One request for every address: the ids in its path, and its body.
+REQUESTS: dict[str, Callable[[Caller], Request]] = {
+    "/v1/sessions": lambda _: ({}, {"workflow": "checkout"}),
+    "/v1/sessions/{session_id}/start": lambda one: ({"session_id": one.make_session(status="created")}, None),
+    "/v1/sessions/{session_id}/stop": lambda one: ({"session_id": one.make_session()}, None),
+    "/v1/sessions/{session_id}/tags": lambda one: ({"session_id": one.make_session()}, {"name": "seen"}),
+    "/v1/sessions:batch_stop": lambda one: ({}, {"ids": [one.make_session(), one.make_session()]}),
+    "/v1/exports": exported,
+    "/v1/keys": lambda _: ({}, {"label": "robot", "scope": "write"}),
+    "/v1/webhooks": lambda _: ({}, HOOK),
+    "/v1/webhooks/{webhook_id}/secret": lambda one: ({"webhook_id": webhook(one)}, None),
+    "/v1/webhooks/{webhook_id}/test": lambda one: ({"webhook_id": webhook(one)}, None),
+    "/v1/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver": lambda one: (delivery(one), None),
+}
+SECRETS = {"/v1/keys": "key", "/v1/webhooks": "secret", "/v1/webhooks/{webhook_id}/secret": "secret"}
+
+
+def test_the_table_holds_every_post(service: Service) -> None:
+    described = service.app.openapi()["paths"]
+    assert {path for path, methods in described.items() if "post" in methods} == set(REQUESTS) | BATCHES
+
+
+@pytest.mark.parametrize("path", REQUESTS)
+def test_a_post_that_is_sent_twice_is_carried_out_once(caller: Caller, path: str) -> None:
+    ids, body = REQUESTS[path](caller)
+    address = path.format(**ids)
+    first = caller.post(address, body, key="k")
+    before = stored_rows(caller.service.runtime)
+    second = caller.post(address, body, key="k")
+    assert first.status_code in (200, 201, 202), first.text
+    assert (second.status_code, second.headers.get(REPLAYED)) == (first.status_code, "true")
+    shown_once = {SECRETS[path]: None} if path in SECRETS else {}
+    assert second.json() == {**first.json(), **shown_once}
+    assert list(second.json()) == list(first.json())
+    assert stored_rows(caller.service.runtime) == before
+
+
+@pytest.mark.parametrize("path", SECRETS)
+def test_a_secret_is_stored_nowhere_in_clear(caller: Caller, path: str) -> None:
+    ids, body = REQUESTS[path](caller)
+    secret: str = caller.post(path.format(**ids), body, key="k").json()[SECRETS[path]]
+    assert len(secret) > 30
+    with caller.service.runtime.database.transaction(write=False) as db:
+        connection = db.connection()
+        for table in SQLModel.metadata.sorted_tables:
+            for row in connection.execute(table.select()):
+                assert secret not in repr(tuple(row)), table.name

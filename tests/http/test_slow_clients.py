@@ -1,0 +1,269 @@
+"""Clients that hold a connection and send nothing are cut off; slow answers are not. Hostile case 94."""
+
+import asyncio
+import json
+import select
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from uvicorn.importer import import_from_string
+from websockets.sync.client import connect
+
+from api.slow_clients import WatchedProtocol
+from recorder import limits
+from recorder.runtime import Runtime
+from recorder.supervisor.commands import api_command
+from tests.factories import footprint
+from tests.running import RunningService, running_service, serving
+from tests.sealed import make_settings
+
+HEAD_S, BODY_S = 0.8, 0.8
+#: Longer than each of them: what stays open so long stays open.
+WATCHED_S = 1.4
+LARGE_BYTES = 16 * 1024 * 1024
+#: What is cut off is cut off within this; what is not is watched for so long.
+PATIENCE_S = 10.0
+
+
+class HastyProtocol(WatchedProtocol):
+    """The same, with less patience."""
+
+    head_s, body_s, grace_s = HEAD_S, BODY_S, 0.5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the service of this module keeps its data."""
+    return tmp_path_factory.mktemp("service")
+
+
+@pytest.fixture(scope="module")
+def running(folder: Path) -> Iterator[RunningService]:
+    """A service with little patience."""
+    with running_service(folder, http=HastyProtocol) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def runtime(folder: Path, running: RunningService) -> Iterator[Runtime]:
+    """A second look at the same data."""
+    opened = Runtime.open(make_settings(folder))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def connection(running: RunningService) -> Iterator[socket.socket]:
+    """A connection on which nothing was sent."""
+    with dial(running) as opened:
+        yield opened
+
+
+def dial(running: RunningService) -> socket.socket:
+    """A fresh connection: from now on the service waits for a head."""
+    address = urlsplit(running.url)
+    return socket.create_connection((address.hostname, address.port), timeout=PATIENCE_S)
+
+
+def head(running: RunningService, path: str, *headers: str, method: str = "POST") -> bytes:
+    """The head of a request with the key."""
+    lines = [f"{method} {path} HTTP/1.1", "Host: recorder", f"Authorization: Bearer {running.key}", *headers]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def read_to_end(connection: socket.socket) -> bytes:
+    """What comes until the service closes; fails if it does not."""
+    received = b""
+    while chunk := connection.recv(65_536):
+        received += chunk
+    return received
+
+
+def read_answer(connection: socket.socket) -> bytes:
+    """One whole answer of a connection that stays open."""
+    received = b""
+    while True:
+        received += connection.recv(65_536)
+        start, found, body = received.partition(b"\r\n\r\n")
+        if found and len(body) >= int(start.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]):
+            return received
+
+
+def problem_of(answer: bytes) -> dict[str, object]:
+    """The problem document of a raw answer."""
+    start, _, body = answer.partition(b"\r\n\r\n")
+    assert b"content-type: application/problem+json" in start.lower()
+    assert b"x-request-id: req_" in start.lower() and b"service-version: " in start.lower()
+    document: dict[str, object] = json.loads(body)
+    return document
+
+
+def test_a_silent_connection_is_closed_without_a_word(connection: socket.socket) -> None:
+    began = time.monotonic()
+    assert read_to_end(connection) == b""
+    assert time.monotonic() - began >= HEAD_S * 0.9
+
+
+@pytest.mark.parametrize("sent", [b"POST /v1/sess", b"GET / HTTP/1.1\r\nHost: a\r\nX-A: ", b"\r\n"])
+def test_half_a_head_is_answered_408(connection: socket.socket, sent: bytes) -> None:
+    connection.sendall(sent)
+    answer = read_to_end(connection)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert problem_of(answer)["code"] == "request_timeout"
+
+
+def test_a_head_that_drips_is_cut_off_too(connection: socket.socket) -> None:
+    connection.sendall(b"GET /v1/sessions HTTP/1.1\r\n")
+    began = time.monotonic()
+    while not select.select([connection], [], [], HEAD_S / 8)[0]:
+        assert time.monotonic() - began < PATIENCE_S
+        connection.sendall(b"X-A: b\r\n")
+    assert connection.recv(65_536).startswith(b"HTTP/1.1 408 ")
+
+
+@pytest.mark.parametrize(
+    ("address", "framing", "begun"),
+    [
+        ("/v1/sessions", "Content-Length: 1000", b'{"'),
+        ("/v1/sessions/{id}/events", "Transfer-Encoding: chunked", b'2\r\n{"\r\n'),
+        ("/v1/sessions/{id}/frames", "Content-Length: 1000", b""),
+    ],
+)
+def test_a_body_that_does_not_come_is_answered_408(
+    running: RunningService, runtime: Runtime, address: str, framing: str, begun: bytes
+) -> None:
+    path = address.format(id=make_session(running))
+    before = footprint(runtime)
+    with dial(running) as connection:
+        connection.sendall(head(running, path, "Content-Type: application/json", framing) + begun)
+        answer = read_to_end(connection)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert problem_of(answer)["code"] == "request_timeout"
+    assert footprint(runtime) == before
+
+
+def test_a_body_behind_an_answer_is_not_waited_for(connection: socket.socket) -> None:
+    connection.sendall(b"POST /v1/sessions HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{")
+    assert read_to_end(connection).startswith(b"HTTP/1.1 401 ")
+
+
+def test_endless_headers_are_refused(connection: socket.socket) -> None:
+    line = b"GET / HTTP/1.1\r\nX-A: "
+    connection.sendall(line + b"a" * (limits.REQUEST_HEAD_BYTES + 1 - len(line)))
+    answer = read_to_end(connection)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert problem_of(answer)["code"] == "payload_too_large"
+
+
+def test_endless_trailers_are_cut_off(running: RunningService, runtime: Runtime) -> None:
+    before = footprint(runtime)
+    headers = ("Content-Type: application/json", "Transfer-Encoding: chunked")
+    with dial(running) as connection:
+        connection.sendall(head(running, "/v1/sessions", *headers))
+        connection.sendall(b'16\r\n{"workflow":"checked"}\r\n0\r\nX-A: ')
+        connection.sendall(b"a" * (limits.REQUEST_HEAD_BYTES + 1))
+        assert read_to_end(connection) == b""
+    assert footprint(runtime) == before
+
+
+def make_session(running: RunningService) -> str:
+    """A recording session."""
+    headers = {"Authorization": f"Bearer {running.key}"}
+    body = {"workflow": "checkout", "start": True}
+    answer = httpx.post(f"{running.url}/v1/sessions", json=body, headers=headers, timeout=PATIENCE_S)
+    session_id: str = answer.json()["id"]
+    return session_id
+
+
+def test_a_body_in_small_pieces_arrives(connection: socket.socket, running: RunningService) -> None:
+    body = json.dumps({"workflow": "checkout"}).encode()
+    headers = ("Content-Type: application/json", "Transfer-Encoding: chunked")
+    connection.sendall(head(running, "/v1/sessions", *headers))
+    for byte in body:
+        connection.sendall(b"1\r\n%c\r\n" % byte)
+    connection.sendall(b"0\r\n\r\n")
+    assert read_answer(connection).startswith(b"HTTP/1.1 201 ")
+
+
+def test_a_rested_connection_takes_the_next_request(
+    connection: socket.socket, running: RunningService
+) -> None:
+    for _ in range(2):
+        connection.sendall(head(running, "/v1/sessions", method="GET"))
+        assert read_answer(connection).startswith(b"HTTP/1.1 200 ")
+        time.sleep(HEAD_S + BODY_S)
+
+
+def test_requests_sent_ahead_are_answered_in_turn(connection: socket.socket, running: RunningService) -> None:
+    connection.sendall(head(running, "/v1/sessions", method="GET") * 20)
+    received = b""
+    while received.count(b"HTTP/1.1 200 ") < 20:
+        received += connection.recv(65_536)
+    assert received.count(b"HTTP/1.1 ") == 20
+
+
+async def slow_answers(scope: Any, receive: Any, send: Any) -> None:
+    """Answers as streams and downloads are: long silence, or much at once; a WebSocket that waits."""
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.accept"})
+        await asyncio.sleep(WATCHED_S)
+        await send({"type": "websocket.send", "text": "late"})
+        return
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"x-path", scope["raw_path"])]})
+    if scope["path"] == "/stream":
+        await asyncio.sleep(WATCHED_S)
+        await send({"type": "http.response.body", "body": b"late"})
+        return
+    for _ in range(LARGE_BYTES // 65_536):
+        await send({"type": "http.response.body", "body": b"x" * 65_536, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """Where those answers are served."""
+    with serving(slow_answers, http=HastyProtocol, lifespan="off") as listening:
+        yield listening
+
+
+def ask(port: int, path: str) -> socket.socket:
+    """A connection on which a request was sent; its receive buffer is small, so that the answer waits."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8_192)
+    connection.settimeout(PATIENCE_S)
+    connection.connect(("127.0.0.1", port))
+    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
+    return connection
+
+
+def test_a_silent_stream_stays_open(port: int) -> None:
+    with ask(port, "/stream") as connection:
+        assert b"late" in read_to_end(connection)
+
+
+def test_a_silent_websocket_stays_open(port: int) -> None:
+    with connect(f"ws://127.0.0.1:{port}/ws") as socket_:
+        assert socket_.recv(timeout=PATIENCE_S) == "late"
+
+
+def test_a_slow_reader_gets_all_of_a_download(port: int) -> None:
+    with ask(port, "/download") as connection:
+        received, began = 0, time.monotonic()
+        while chunk := connection.recv(65_536):
+            received += len(chunk)
+            if time.monotonic() - began < WATCHED_S:
+                time.sleep(HEAD_S / 8)
+    assert received > LARGE_BYTES
+
+
+def test_recorder_up_serves_by_it(tmp_path: Path) -> None:
+    arguments = api_command(make_settings(tmp_path), {}, Path.cwd(), "127.0.0.1", 8700).arguments
+    assert import_from_string(arguments[arguments.index("--http") + 1]) is WatchedProtocol
+    assert (WatchedProtocol.head_s, WatchedProtocol.body_s) == (10, 30)
+    assert int(arguments[arguments.index("--timeout-keep-alive") + 1]) > 60

@@ -1,0 +1,187 @@
+"""Every event type that this release emits, from its cause to a receiver. Spec §6.1, §6.2; contract §6."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import orjson
+import pytest
+from jsonschema import Draft202012Validator
+
+from recorder.exports.run import run_export
+from recorder.ids import new_id
+from recorder.models.notification import Notification
+from recorder.models.session import SessionRow
+from recorder.runtime import Runtime
+from recorder.sealing import Sealer
+from recorder.webhooks.catalogue import EVENT_TYPES
+from recorder.webhooks.secrets import SecretBox
+from recorder.webhooks.signing import verify_signature
+from tests.delivering import running_loop, wait_until
+from tests.factories import Caller, Service, event
+from tests.receiver import Answer, Received, Receiver, running_receiver
+
+EMITTED = [type for type, kind in EVENT_TYPES.items() if kind.is_emitted]
+MINUTE = 60_000
+EXPORT = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "local", "path": "out"}}
+
+
+@contextmanager
+def told_all(caller: Caller) -> Iterator[tuple[Receiver, str]]:
+    """A receiver of all that happens in a workspace, and the secret that signs it."""
+    runtime = caller.service.runtime
+    with (
+        running_receiver(Answer(204)) as receiver,
+        running_loop(runtime.database, box=SecretBox(runtime.settings.secret)),
+    ):
+        body = {"url": f"{receiver.url}/in", "events": list(EVENT_TYPES)}
+        yield receiver, caller.post("/v1/webhooks", body).json()["secret"]
+
+
+def bring_all_about(caller: Caller) -> None:
+    """Let everything happen once that the service tells of."""
+    runtime = caller.service.runtime
+    session_id = caller.make_session(started_at="2024-02-29T10:00:00.000Z")
+    caller.add_events(session_id, event(850 * MINUTE))
+    caller.add_events(session_id, event(1_000 * MINUTE))
+    caller.post(f"/v1/sessions/{session_id}/tags", {"name": "error", "data": {"step": 3}})
+    caller.post(f"/v1/sessions/{session_id}/stop")
+    seal_all(runtime)
+    run_export(runtime, caller.post("/v1/exports", EXPORT).json()["id"], owner="tests")
+    lose_rows(runtime, session_id)
+    run_export(runtime, caller.post("/v1/exports", EXPORT).json()["id"], owner="tests")
+
+
+def seal_all(runtime: Runtime) -> None:
+    """Seal what was stopped."""
+    sealer = Sealer(runtime, owner="tests")
+    assert sealer.take()
+    while sealer.seal_batch() is not None:
+        pass
+    sealer.release()
+
+
+def lose_rows(runtime: Runtime, session_id: str) -> None:
+    """A sealed session whose rows the lake lacks."""
+    with runtime.database.transaction(write=True) as db:
+        sealed = db.get_one(SessionRow, session_id)
+        db.add(SessionRow(**sealed.model_dump() | {"id": new_id("ses")}))
+
+
+@pytest.fixture(scope="module")
+def story(service: Service) -> tuple[list[Received], str]:
+    """What a receiver of everything was sent, in the order of its ids, and the secret."""
+    caller = service.make_caller(tier="trial")
+    with told_all(caller) as (receiver, secret):
+        bring_all_about(caller)
+        wait_until(lambda: {payload(one)["type"] for one in receiver.received} >= set(EMITTED))
+    return sorted(receiver.received, key=lambda one: one.headers["webhook-id"]), secret
+
+
+def payload(request: Received) -> dict[str, Any]:
+    """The body of a delivery."""
+    read: dict[str, Any] = orjson.loads(request.body)
+    return read
+
+
+def test_every_emitted_type_arrives_once_in_the_order_of_what_happened(
+    story: tuple[list[Received], str],
+) -> None:
+    assert [payload(request)["type"] for request in story[0]] == [
+        "session.created",
+        "session.started",
+        "quota.warning",
+        "quota.exhausted",
+        "session.tagged",
+        "session.stopped",
+        "session.error",
+        "session.sealed",
+        "export.queued",
+        "export.completed",
+        "export.queued",
+        "export.failed",
+    ]
+
+
+def test_every_payload_is_as_the_catalogue_says(service: Service, story: tuple[list[Received], str]) -> None:
+    catalogue = service.make_caller().get("/v1/event_types").json()["data"]
+    schemas = {one["type"]: one["schema"] for one in catalogue}
+    for request in story[0]:
+        told = payload(request)
+        Draft202012Validator(schemas[told["type"]]).validate(told)
+        # The models know of no members beyond theirs: nothing is left out of the schemas.
+        Notification[EVENT_TYPES[told["type"]].data].model_validate(told)  # type: ignore[name-defined]
+
+
+def test_every_delivery_is_signed_and_names_its_event(story: tuple[list[Received], str]) -> None:
+    requests, secret = story
+    for request in requests:
+        told = payload(request)
+        assert verify_signature(request.body, request.headers["service-signature"], secret)
+        assert (list(told), told["id"]) == (
+            ["id", "type", "created_at", "data"],
+            request.headers["webhook-id"],
+        )
+    assert len({request.headers["service-delivery-id"] for request in requests}) == len(requests)
+
+
+def test_session_events_hold_the_session_as_it_was_then(story: tuple[list[Received], str]) -> None:
+    told = [payload(request) for request in story[0]]
+    sessions = {one["type"]: one["data"]["session"] for one in told if "session" in one["data"]}
+    assert {type: session["status"] for type, session in sessions.items()} == {
+        "session.created": "created",
+        "session.started": "recording",
+        "session.tagged": "recording",
+        "session.stopped": "stopped",
+        "session.error": "stopped",
+        "session.sealed": "sealed",
+    }
+    assert sessions["session.created"]["started_at"] is None
+    assert (sessions["session.sealed"]["outcome"], sessions["session.sealed"]["event_count"]) == ("error", 2)
+
+
+def test_what_is_told_beside_the_session_is_what_caused_it(story: tuple[list[Received], str]) -> None:
+    data = {payload(request)["type"]: payload(request)["data"] for request in story[0]}
+    assert (data["session.tagged"]["tag"]["name"], data["session.tagged"]["tag"]["data"]) == (
+        "error",
+        {"step": 3},
+    )
+    error = data["session.error"]["error"]
+    assert (error["source"], error["name"], error["id"]) == (
+        "tag",
+        "error",
+        data["session.tagged"]["tag"]["id"],
+    )
+    assert [data[type]["used"] for type in ("quota.warning", "quota.exhausted")] == [850, 1_000]
+    assert (data["quota.warning"]["metric"], data["quota.warning"]["limit"]) == ("captured_minutes", 1_000)
+    assert (data["export.completed"]["export"]["rows"], data["export.failed"]["export"]["error"]["code"]) == (
+        2,
+        "rows_missing",
+    )
+
+
+def test_a_request_s_id_reaches_the_receiver(caller: Caller) -> None:
+    with told_all(caller) as (receiver, _):
+        answer = caller.post("/v1/sessions", {"workflow": "checkout"})
+        wait_until(lambda: receiver.received)
+    assert receiver.received[0].headers["x-request-id"] == answer.headers["x-request-id"]
+
+
+def test_a_call_that_changes_nothing_is_not_told(caller: Caller) -> None:
+    with told_all(caller) as (receiver, _):
+        session_id = caller.make_session(status="stopped")
+        caller.post(f"/v1/sessions/{session_id}/stop")
+        caller.make_session(status="created")
+        wait_until(lambda: len(receiver.received) == 4)
+    types = sorted(payload(request)["type"] for request in receiver.received)
+    assert types == ["session.created", "session.created", "session.started", "session.stopped"]
+
+
+def test_each_mode_is_told_of_its_own_alone(service: Service, caller: Caller) -> None:
+    tester = service.make_caller(mode="test", workspace_id=caller.key.workspace_id)
+    with told_all(caller) as (live, _), told_all(tester) as (test, _):
+        ids = [one.make_session(status="created") for one in (caller, tester)]
+        wait_until(lambda: live.received and test.received)
+    assert [[payload(one)["data"]["session"]["id"] for one in each.received] for each in (live, test)] == [
+        [session_id] for session_id in ids
+    ]
