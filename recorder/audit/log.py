@@ -1,9 +1,21 @@
 """Adding to the audit log, in the transaction of the change. Contract §7 (audit)."""
 
-from dataclasses import dataclass
-from typing import Any, Literal
+import getpass
+from dataclasses import dataclass, field
+from typing import Any
 
+from sqlalchemy import event
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import Session as DbSession
+from sqlmodel import col, select, update
+
+from recorder import clock
+from recorder.audit.actions import Action
+from recorder.audit.chain import entry_of, first_hash, hash_entry
+from recorder.ids import new_id
+from recorder.models.audit import ActorType, AuditHeadRow, AuditOutcome, AuditRow
+
+_WAITING = "audit_entries"
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,25 +23,123 @@ class Origin:
     """Where a change comes from: a key's request, the operator's command line, or the service itself."""
 
     workspace_id: str
-    actor_type: Literal["key", "operator", "system"]
+    actor_type: ActorType
     actor_id: str
     request_id: str | None = None
     ip: str | None = None
+    #: The key's mode: a test key reads back what test keys did. None for operator and service.
+    mode: str | None = None
+
+    @classmethod
+    def operator(cls, workspace_id: str) -> "Origin":
+        """The person at the command line of the deployment."""
+        return cls(workspace_id, "operator", _account())
+
+    @classmethod
+    def system(cls, workspace_id: str, part: str) -> "Origin":
+        """A part of the service that acts by itself, such as `retention`."""
+        return cls(workspace_id, "system", part)
+
+
+def _account() -> str:
+    """The account at the command line; a container may run under a number that has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unnamed"
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    origin: Origin
+    action: Action
+    resource_type: str
+    resource_id: str
+    outcome: AuditOutcome
+    details: dict[str, Any] = field(default_factory=dict)
 
 
 def record(
     db: DbSession,
     origin: Origin,
-    action: str,
+    action: Action,
     *,
     resource_type: str,
     resource_id: str,
-    outcome: Literal["success", "refused"] = "success",
+    outcome: AuditOutcome = "success",
     details: dict[str, Any] | None = None,
 ) -> None:
-    """Add an entry to the workspace's chain.
+    """Add an entry to the workspace's chain, when the transaction commits.
+
+    The chain's head is locked then and not before: it is the last row that a transaction takes, so nobody
+    waits for a row while others wait for the head.
 
     Args:
-        action: `<resource>.<verb>`, such as `key.create`.
         details: what changed, in JSON types; never a secret, never recorded data.
     """
+    if _WAITING not in db.info:
+        db.info[_WAITING] = []
+        event.listen(db, "before_commit", _append_waiting)
+    entry = _Waiting(origin, action, resource_type, resource_id, outcome, details or {})
+    db.info[_WAITING].append(entry)
+
+
+def _append_waiting(db: DbSession) -> None:
+    waiting: list[_Waiting] = db.info[_WAITING]
+    if not waiting or db.in_nested_transaction():
+        return
+    db.flush()
+    # In one order everywhere, should a transaction ever concern two workspaces.
+    for workspace_id in sorted({entry.origin.workspace_id for entry in waiting}):
+        _append(db, workspace_id, [entry for entry in waiting if entry.origin.workspace_id == workspace_id])
+    waiting.clear()
+
+
+def _append(db: DbSession, workspace_id: str, entries: list[_Waiting]) -> None:
+    number, last_hash = _lock_head(db, workspace_id)
+    for entry in entries:
+        number += 1
+        row = _row(entry, number, last_hash)
+        db.add(row)
+        last_hash = row.hash
+    moved = update(AuditHeadRow).where(col(AuditHeadRow.workspace_id) == workspace_id)
+    db.connection().execute(moved.values(number=number, hash=last_hash))
+
+
+def _lock_head(db: DbSession, workspace_id: str) -> tuple[int, str]:
+    """Number and hash of the last entry, locked; writers of one chain pass here one by one."""
+    insert = postgresql.insert if db.get_bind().dialect.name == "postgresql" else sqlite.insert
+    connection = db.connection()
+    head = select(AuditHeadRow.number, AuditHeadRow.hash).where(AuditHeadRow.workspace_id == workspace_id)
+    found = connection.execute(head.with_for_update()).one_or_none()
+    if found is None:
+        first = insert(AuditHeadRow).values(
+            workspace_id=workspace_id, number=0, hash=first_hash(workspace_id)
+        )
+        connection.execute(first.on_conflict_do_nothing())
+        found = connection.execute(head.with_for_update()).one()
+    return found.number, found.hash
+
+
+def _row(entry: _Waiting, number: int, prev_hash: str) -> AuditRow:
+    origin = entry.origin
+    row = AuditRow(
+        workspace_id=origin.workspace_id,
+        number=number,
+        id=new_id("aud"),
+        mode=origin.mode,
+        at=clock.now(),
+        actor_type=origin.actor_type,
+        actor_id=origin.actor_id,
+        action=entry.action,
+        resource_type=entry.resource_type,
+        resource_id=entry.resource_id,
+        outcome=entry.outcome,
+        request_id=origin.request_id,
+        ip=origin.ip,
+        details=entry.details,
+        prev_hash=prev_hash,
+        hash="",
+    )
+    row.hash = hash_entry(entry_of(row))
+    return row

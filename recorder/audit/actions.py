@@ -1,0 +1,21 @@
+"""The names of what is recorded, `<resource>.<verb>`; docs/audit.md says who does each. Contract §7."""
+
+from typing import Literal
+
+Action = Literal[
+    "key.create",
+    "key.revoke",
+    "webhook.create",
+    "webhook.delete",
+    "webhook.rotate_secret",
+    "webhook.test",
+    "webhook.redeliver",
+    "workspace.create",
+    "workspace.update",
+    "workflow.create",
+    "workflow.update",
+    "session.delete",
+    "export.create",
+    "export.cancel",
+    "endpoint.call",
+]

@@ -1,0 +1,190 @@
+"""Walking the chains: whether every entry stands as written, and where one does not. Contract §7 (audit).
+
+A chain alone shows change, not truncation: who can write to the database can cut its end off and move the
+head back. So the operator keeps heads outside (`recorder audit head`), and `verify --head` looks for them.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select
+from sqlmodel.sql.expression import SelectOfScalar
+
+from recorder.audit.chain import entry_of, first_hash, hash_entry
+from recorder.models.audit import AuditHeadRow, AuditRow
+from recorder.storage.database import Database
+
+Kind = Literal["changed", "missing", "reordered"]
+
+_PAGE_ROWS = 500
+_MOST_BREAKS = 100
+
+
+@dataclass(frozen=True)
+class Head:
+    """The end of a workspace's chain: number and hash of the last entry."""
+
+    workspace_id: str
+    number: int
+    hash: str
+
+
+@dataclass(frozen=True)
+class Break:
+    """A place where a chain does not hold."""
+
+    number: int
+    kind: Kind
+    detail: str
+
+
+@dataclass
+class ChainReport:
+    """What walking one chain found; at most 100 breaks are told."""
+
+    workspace_id: str
+    entries: int
+    breaks: list[Break] = field(default_factory=list)
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether every entry stands as it was written."""
+        return not self.breaks
+
+
+@dataclass
+class AuditReport:
+    """What walking the chains found, and which of the heads kept outside are in none of them."""
+
+    chains: list[ChainReport]
+    lost_heads: list[str]
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether all chains hold, and hold all heads."""
+        return not self.lost_heads and all(chain.is_valid for chain in self.chains)
+
+
+def read_heads(database: Database, workspace_id: str | None = None) -> list[Head]:
+    """The heads of all chains, or of one: what an operator keeps outside."""
+    statement = select(AuditHeadRow).order_by(col(AuditHeadRow.workspace_id))
+    if workspace_id is not None:
+        statement = statement.where(AuditHeadRow.workspace_id == workspace_id)
+    with database.transaction(write=False) as db:
+        return [Head(row.workspace_id, row.number, row.hash) for row in db.exec(statement)]
+
+
+def verify_audit(
+    database: Database, *, workspace_id: str | None = None, heads: Iterable[str] = ()
+) -> AuditReport:
+    """Walk the chains of all workspaces, or of one.
+
+    Args:
+        heads: hashes that were heads once; each must still stand in one of the chains.
+    """
+    with database.transaction(write=False) as db:
+        found = [workspace_id] if workspace_id is not None else _workspaces(db)
+    return AuditReport(
+        chains=[_walk(database, one) for one in found],
+        lost_heads=[head for head in heads if not _holds(database, found, head)],
+    )
+
+
+def _workspaces(db: DbSession) -> list[str]:
+    with_head = set(db.exec(select(AuditHeadRow.workspace_id)))
+    return sorted(with_head | set(db.exec(select(AuditRow.workspace_id).distinct())))
+
+
+def _holds(database: Database, workspaces: list[str], head: str) -> bool:
+    with database.transaction(write=False) as db:
+        rows = db.exec(select(AuditRow.workspace_id).where(AuditRow.hash == head))
+        return not set(rows).isdisjoint(workspaces)
+
+
+def _walk(database: Database, workspace_id: str) -> ChainReport:
+    # One snapshot: entries that are added meanwhile are behind the head that it sees.
+    with database.transaction(write=False) as db:
+        report = ChainReport(workspace_id, entries=0)
+        for broken in _breaks(db, report):
+            if len(report.breaks) < _MOST_BREAKS:
+                report.breaks.append(broken)
+    return report
+
+
+def _breaks(db: DbSession, report: ChainReport) -> Iterator[Break]:
+    number, last_hash = 0, first_hash(report.workspace_id)
+    for entry in _entries(db, report.workspace_id):
+        report.entries += 1
+        if entry.number > number + 1:
+            yield Break(number + 1, "missing", f"entries {number + 1} to {entry.number - 1} are gone")
+        elif entry.prev_hash != last_hash:
+            yield _unlinked(db, report.workspace_id, entry)
+        if entry.computed != entry.hash:
+            yield Break(entry.number, "changed", "its content does not give its hash")
+        number, last_hash = entry.number, entry.hash
+    head = db.get(AuditHeadRow, report.workspace_id)
+    if head is None or (head.number, head.hash) != (number, last_hash):
+        yield _headless(head, number)
+
+
+def _unlinked(db: DbSession, workspace_id: str, entry: "_Entry") -> Break:
+    """What to say of an entry that does not follow the one before it."""
+    elsewhere = select(AuditRow.number).where(
+        AuditRow.workspace_id == workspace_id, AuditRow.hash == entry.prev_hash
+    )
+    if entry.prev_hash == first_hash(workspace_id) or db.exec(elsewhere).first() is not None:
+        return Break(entry.number, "reordered", "the entry that it followed stands elsewhere")
+    return Break(entry.number, "missing", "the entry that it followed is gone, or was written anew")
+
+
+def _headless(head: AuditHeadRow | None, number: int) -> Break:
+    if head is None:
+        return Break(number, "missing", "the head of the chain is gone")
+    if head.number > number:
+        return Break(number + 1, "missing", f"entries {number + 1} to {head.number} are gone")
+    return Break(number, "changed", "the head is not the last entry's")
+
+
+class _Entry(NamedTuple):
+    number: int
+    prev_hash: str
+    hash: str
+    #: What the content gives; None where it cannot even be read.
+    computed: str | None
+
+
+def _entries(db: DbSession, workspace_id: str) -> Iterator[_Entry]:
+    """A chain by number, a few hundred entries in memory at a time."""
+    number = 0
+    while True:
+        try:
+            page = [
+                _Entry(row.number, row.prev_hash, row.hash, hash_entry(entry_of(row)))
+                for row in db.exec(_rows(workspace_id, number).limit(_PAGE_ROWS))
+            ]
+        except ValueError:  # Somebody wrote a time or JSON that is none.
+            page = _entries_one_by_one(db, workspace_id, number)
+        yield from page
+        if len(page) < _PAGE_ROWS:
+            return
+        number = page[-1].number
+
+
+def _entries_one_by_one(db: DbSession, workspace_id: str, after: int) -> list[_Entry]:
+    links = select(AuditRow.number, AuditRow.prev_hash, AuditRow.hash)
+    links = links.where(AuditRow.workspace_id == workspace_id, col(AuditRow.number) > after)
+    page = []
+    for number, prev_hash, stored in db.exec(links.order_by(col(AuditRow.number)).limit(_PAGE_ROWS)):
+        try:
+            row = db.exec(_rows(workspace_id, number - 1).limit(1)).one()
+            page.append(_Entry(number, prev_hash, stored, hash_entry(entry_of(row))))
+        except ValueError:
+            page.append(_Entry(number, prev_hash, stored, None))
+    return page
+
+
+def _rows(workspace_id: str, after: int) -> SelectOfScalar[AuditRow]:
+    statement = select(AuditRow).where(AuditRow.workspace_id == workspace_id, col(AuditRow.number) > after)
+    return statement.order_by(col(AuditRow.number))
