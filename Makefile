@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test check format bench requirements
+.PHONY: help install demo up test check format faults fuzz bench requirements
 
 help: ## show what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
@@ -31,6 +31,13 @@ check: $(INSTALLED) ## format, lint, import rules, types
 format: $(INSTALLED) ## put the code into its form
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+faults: $(INSTALLED) ## kill the API while it is loaded; KILLS=300 EVENTS=1000000
+	RECORDER_FAULT_KILLS=$(or $(KILLS),300) RECORDER_FAULT_EVENTS=$(or $(EVENTS),1000000) \
+		$(BIN)/python -m pytest tests/faults --timeout 0 --capture no $(ARGS)
+
+fuzz: $(INSTALLED) ## made-up requests on the running service, on each engine; CASES=100000
+	RECORDER_FUZZ_CASES=$(or $(CASES),100000) $(BIN)/python -m pytest tests/fuzz --timeout 0 --capture no $(ARGS)
 
 bench: $(INSTALLED) ## measure this machine
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -17,7 +17,7 @@ _END = b"\r\n\r\n"
 class Answers:
     """What a load brought back."""
 
-    #: Bodies of all answers with status 202, by index of the request.
+    #: Bodies of all answers with the status of an acknowledgement, by index of the request.
     accepted: list[tuple[int, bytes]] = field(default_factory=list)
     refused: int = 0
     latencies_s: list[float] = field(default_factory=list)
@@ -25,7 +25,14 @@ class Answers:
 
 
 def drive(
-    host: str, port: int, requests: Sequence[bytes], *, connections: int, seconds: float, begin: int = 0
+    host: str,
+    port: int,
+    requests: Sequence[bytes],
+    *,
+    connections: int,
+    seconds: float,
+    begin: int = 0,
+    acknowledges: int = 202,
 ) -> Answers:
     """Send the requests in turn over so many connections, each waiting for its answer.
 
@@ -33,12 +40,19 @@ def drive(
 
     Args:
         begin: index of the request to start with.
+        acknowledges: status of an answer that promises to keep what was sent.
     """
-    return uvloop.run(_drive(host, port, requests, connections, seconds, begin))
+    return uvloop.run(_drive(host, port, requests, connections, seconds, begin, acknowledges))
 
 
 async def _drive(
-    host: str, port: int, requests: Sequence[bytes], connections: int, seconds: float, begin: int
+    host: str,
+    port: int,
+    requests: Sequence[bytes],
+    connections: int,
+    seconds: float,
+    begin: int,
+    acknowledges: int,
 ) -> Answers:
     loop = asyncio.get_running_loop()
     answers = Answers()
@@ -47,7 +61,8 @@ async def _drive(
     began = time.perf_counter()
     ends = [loop.create_future() for _ in range(connections)]
     for end in ends:
-        await loop.create_connection(partial(_Talk, requests, turns, until, answers, end), host, port)
+        talk = partial(_Talk, requests, turns, until, answers, end, acknowledges)
+        await loop.create_connection(talk, host, port)
     await asyncio.gather(*ends)
     answers.seconds = time.perf_counter() - began
     return answers
@@ -63,12 +78,14 @@ class _Talk(asyncio.Protocol):
         until: float,
         answers: Answers,
         end: "asyncio.Future[None]",
+        acknowledges: int,
     ) -> None:
         self._requests = requests
         self._turns = turns
         self._until = until
         self._answers = answers
         self._end = end
+        self._head = b"HTTP/1.1 %d" % acknowledges
         self._received = b""
         self._sent_at = 0.0
         self._turn = 0
@@ -85,7 +102,7 @@ class _Talk(asyncio.Protocol):
             return
         self._received = b""
         self._answers.latencies_s.append(time.perf_counter() - self._sent_at)
-        if head.startswith(b"HTTP/1.1 202"):
+        if head.startswith(self._head):
             self._answers.accepted.append((self._turn, body))
         else:
             self._answers.refused += 1

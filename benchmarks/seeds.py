@@ -56,7 +56,6 @@ def recording_sessions(settings: Settings, *, sessions: int, keys: int) -> list[
                     label=f"load {n}",
                     scope="write",
                     mode="live",
-                    kind="local",
                     secret=settings.secret,
                 )
                 given.append(key.key)

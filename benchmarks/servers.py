@@ -61,11 +61,12 @@ def serving(
     """
     port = claim_port("127.0.0.1", 0, option="--port")
     arguments = [sys.executable, "-m", "uvicorn", "--factory", factory, "--host", "127.0.0.1"]
-    arguments += ["--port", str(port), "--loop", "uvloop", "--http", "httptools"]
+    arguments += ["--port", str(port), "--loop", "uvloop"]
+    arguments += ["--http", "api.slow_clients:WatchedProtocol", "--ws", "api.sockets:WatchedSocket"]
     arguments += ["--no-access-log", "--log-level", "warning", "--timeout-graceful-shutdown", "3"]
     process = subprocess.Popen(
         arguments,
-        env=child_environment(settings, environment or {}),
+        env=child_environment(settings, {"RECORDER_LOG_LEVEL": "warning", **(environment or {})}),
         cwd=Path(__file__).parents[1],
         stdin=subprocess.DEVNULL,
     )

@@ -23,6 +23,8 @@ from recorder.runtime import Runtime
 
 EXPORT_TAG = "recorder/export_id"
 DATASET_TAG = "recorder/dataset"
+#: Id of the request that asked for the export: finds its run, and the request's line in the API's log.
+REQUEST_TAG = "recorder/request_id"
 PARTITIONS = dg.DynamicPartitionsDefinition(name="datasets")
 
 _GROUP = "datasets"
@@ -56,7 +58,7 @@ def datasets(
     """Run a queued export, or make one from the launchpad's fields and run it."""
     runtime = recorder.runtime
     export_id = config.export_id or _queue(runtime, config, context.partition_key, context.run.run_id)
-    context.log.info(f"Export {export_id}")
+    context.log.info(f"Export {export_id}, request {context.run.tags.get(REQUEST_TAG, 'none')}")
     row = run_export(runtime, export_id, owner=context.run.run_id)
     if row.status == "failed":
         raise dg.Failure(f"The export failed: {row.error}", allow_retries=False)
@@ -119,11 +121,14 @@ def _is_time(runs: Sequence[dg.RunRecord]) -> bool:
 
 
 def _request(row: ExportRow, *, attempt: int) -> dg.RunRequest:
+    tags = {EXPORT_TAG: row.id, DATASET_TAG: row.dataset}
+    if row.request_id is not None:
+        tags[REQUEST_TAG] = row.request_id
     return dg.RunRequest(
         run_key=f"{row.id}:{attempt}",
         partition_key=row.dataset,
         run_config=dg.RunConfig(ops={"datasets": from_row(row)}),
-        tags={EXPORT_TAG: row.id, DATASET_TAG: row.dataset},
+        tags=tags,
     )
 
 

@@ -1,6 +1,7 @@
 """Time has one home: aware UTC, milliseconds. Spec §1 (timestamps), contract §1 (time, relative times)."""
 
 import re
+import time
 from datetime import UTC, datetime, timedelta
 
 from recorder.errors import InvalidTime
@@ -21,6 +22,11 @@ def now() -> datetime:
 def now_ms() -> int:
     """The present instant as milliseconds since 1970."""
     return to_ms(datetime.now(UTC))
+
+
+def unix_seconds() -> float:
+    """The present instant as seconds since 1970."""
+    return time.time()
 
 
 def truncate(moment: datetime) -> datetime:

@@ -6,6 +6,8 @@ BATCH_STOP_IDS = 500
 METADATA_BYTES = 16_384
 TAG_DATA_BYTES = 4_096
 TAG_NAME_CHARACTERS = 128
+KEY_LABEL_CHARACTERS = 128
+DESCRIPTION_CHARACTERS = 512
 EVENT_BYTES = 65_536
 #: Largest `t_ms`, about 31 years: start and time together must stay an instant that every store can hold.
 T_MS_MAX = 10**12
@@ -17,8 +19,29 @@ EVENTS_REQUEST_BYTES = EVENTS_PER_BATCH * EVENT_BYTES + 65_536
 BODY_BYTES = 1024 * 1024
 EMBEDDED_EVENTS = 1_000
 JSON_DEPTH = 64
+#: A request's head, and its body behind it, arrive within these; clients that hold a connection are cut off.
+REQUEST_HEAD_SECONDS = 10
+REQUEST_HEAD_BYTES = 65_536
+REQUEST_BODY_SECONDS = 30
 ACTOR_ID_CHARACTERS = 256
+WORKFLOW_TAGS = 50
+OUTCOME_NAMES = 100
+LIVE_HOSTS = 100
+WORKSPACE_NAME_CHARACTERS = 128
+RETENTION_DAYS = (1, 3650)
 BATCH_KEY_CHARACTERS = 255
+MASKING_PATTERNS = 50
+MASKING_PATTERN_CHARACTERS = 1_000
+MASKING_REPLACEMENT_CHARACTERS = 100
+#: Places of all patterns, at all of which a scan may stand at once: what a byte costs at worst.
+MASKING_STATES = 2_000
+#: RE2 instructions of all patterns: Unicode classes take a thousand each.
+MASKING_INSTRUCTIONS = 20_000
+MASKING_PATTERN_BYTES = 1024 * 1024
+#: A text in which a rule finds more is masked as a whole.
+MASKING_HITS = 250
+#: How much larger than its cap an item may get by masking.
+MASKING_GROWTH = 4
 
 LIST_DEFAULT = 100
 LIST_MAX = 500
@@ -28,13 +51,20 @@ SIGNED_URL_DEFAULT_SECONDS = 86_400
 HOSTED_EXPORT_DAYS = 30
 
 STREAM_RESUME_MINUTES = 30
+#: Silence after which a stream carries a comment, and the pause after which a browser connects again.
+STREAM_KEEP_ALIVE_S = 15
+STREAM_RETRY_MS = 3000
 SOFT_DELETE_DAYS = 30
 TEST_SESSION_DAYS = 7
 IDEMPOTENCY_HOURS = 24
+WEBHOOKS_PER_WORKSPACE = 100
+WEBHOOK_SECRET_HOURS = 24
+DELIVERY_DAYS = 30
 FRAMES_RETENTION_DAYS = 90
 EVENTS_RETENTION_DAYS = 548
 AUDIT_RETENTION_DAYS = 548
 
 WORKFLOW_PATTERN = r"^[a-z0-9_]{2,64}$"
+MASKING_NAME_PATTERN = r"^[a-z][a-z0-9_]{0,31}$"
 EVENT_TYPE_PATTERN = r"^[a-z][a-z0-9_.]{0,63}$"
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp")

@@ -6,6 +6,7 @@ from recorder.settings import Settings
 from recorder.storage.blobs import Blobs
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
+from recorder.storage.regions import check_region
 
 
 @dataclass(frozen=True)
@@ -19,10 +20,21 @@ class Runtime:
 
     @classmethod
     def open(cls, settings: Settings) -> "Runtime":
-        """Connect to what the settings name; the schema is brought up to date."""
+        """Connect to what the settings name; the schema is brought up to date.
+
+        Raises:
+            UnknownRegion, WrongRegion: if the stores are not of the deployment's region.
+            Unavailable: if the database does not answer.
+        """
         database = Database(settings.database_url)
-        database.migrate()
-        return cls(settings, database, Blobs(settings.blob_url), Lake(settings.lake_url))
+        blobs, lake = Blobs(settings.blob_url), Lake(settings.lake_url)
+        try:
+            database.migrate()
+            check_region(settings, database, blobs, lake)
+        except BaseException:
+            database.close()
+            raise
+        return cls(settings, database, blobs, lake)
 
     def close(self) -> None:
         """Give connections back."""

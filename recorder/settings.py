@@ -7,7 +7,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from recorder.errors import Invalid
+
 DEFAULT_DATA_DIR = Path("recorder-data")
+
+
+class InvalidSetting(Invalid):
+    """A setting that cannot be read."""
+
+    def __init__(self, name: str, takes: str) -> None:
+        super().__init__(f"{name} takes {takes}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +44,12 @@ class Settings:
     cold_url: str | None = None
     #: Addresses beyond the public ones that webhooks may be sent to: hosts, addresses, networks.
     allowed_outbound: tuple[str, ...] = ("loopback",)
+    #: How often a webhook delivery is attempted in all, 1 to 8.
+    webhook_attempts: int = 7
     #: Opens `/metrics` to other machines; None leaves it to loopback alone.
     metrics_token: str | None = field(default=None, repr=False)
+    #: From which level on the service's own log lines are written: debug, info, warning, error.
+    log_level: str = "info"
 
     @classmethod
     def from_env(
@@ -67,7 +80,9 @@ class Settings:
             redis_url=env.get("RECORDER_REDIS_URL") or None,
             cold_url=env.get("RECORDER_COLD_URL") or None,
             allowed_outbound=_words(env.get("RECORDER_ALLOWED_OUTBOUND", "loopback")),
+            webhook_attempts=_webhook_attempts(env.get("RECORDER_WEBHOOK_ATTEMPTS", "7")),
             metrics_token=env.get("RECORDER_METRICS_TOKEN") or None,
+            log_level=env.get("RECORDER_LOG_LEVEL", "info").lower(),
         )
 
     def as_env(self) -> dict[str, str]:
@@ -86,6 +101,10 @@ class Settings:
             chosen["RECORDER_REDIS_URL"] = self.redis_url
         if self.cold_url is not None:
             chosen["RECORDER_COLD_URL"] = self.cold_url
+        if self.webhook_attempts != Settings.webhook_attempts:
+            chosen["RECORDER_WEBHOOK_ATTEMPTS"] = str(self.webhook_attempts)
+        if self.log_level != Settings.log_level:
+            chosen["RECORDER_LOG_LEVEL"] = self.log_level
         if self.local_export_root is not None:
             chosen["RECORDER_LOCAL_EXPORT_ROOT"] = str(self.local_export_root)
         return chosen
@@ -94,6 +113,12 @@ class Settings:
 def child_environment(settings: Settings, extra: Mapping[str, str]) -> dict[str, str]:
     """This process's environment for a child that serves the same deployment."""
     return {**os.environ, **settings.as_env(), **extra}
+
+
+def _webhook_attempts(text: str) -> int:
+    if text not in ("1", "2", "3", "4", "5", "6", "7", "8"):
+        raise InvalidSetting("RECORDER_WEBHOOK_ATTEMPTS", "a number from 1 to 8")
+    return int(text)
 
 
 def _words(text: str) -> tuple[str, ...]:

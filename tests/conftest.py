@@ -1,4 +1,4 @@
-"""Databases for tests: a SQLite file, and a throw-away PostgreSQL cluster on loopback."""
+"""Databases for tests: a SQLite file, a throw-away PostgreSQL cluster and a Redis on loopback."""
 
 import os
 import pwd
@@ -13,6 +13,7 @@ import hypothesis
 import pytest
 
 from tests.databases import create_database, part_is_missing
+from tests.redis_server import running_redis
 
 # A machine that is busy with something else is no failure.
 hypothesis.settings.register_profile(
@@ -51,6 +52,13 @@ def postgres() -> Iterator[str]:
         _run(binaries, ["pg_ctl", "stop", "-m", "immediate", "-D", str(folder / "data")], user)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """Address of a fresh Redis; tests that stop one start their own."""
+    with running_redis() as server:
+        yield server.url
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])

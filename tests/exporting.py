@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 import polars as pl
 
+from recorder.audit.log import Origin
 from recorder.exports.executor import ShardExecutor
 from recorder.exports.requests import create_export
 from recorder.exports.run import run_export
@@ -22,7 +23,8 @@ def ask(runtime: Runtime, *, mode: str = "live", **body: Any) -> ExportRow:
         "destination": {"kind": "local", "path": "out"},
     } | body
     with runtime.database.transaction(write=True) as db:
-        return create_export(db, runtime.settings, WORKSPACE, mode, ExportCreate.model_validate(asked))
+        wanted, origin = ExportCreate.model_validate(asked), Origin.operator(WORKSPACE)
+        return create_export(db, runtime.settings, WORKSPACE, mode, wanted, origin=origin)
 
 
 def export(runtime: Runtime, *, executor: ShardExecutor | None = None, **body: Any) -> Path:

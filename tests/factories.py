@@ -19,6 +19,7 @@ from api.app import create_app
 from recorder.access.keys import NewKey, create_key, create_workspace
 from recorder.ids import new_id
 from recorder.models.session import SessionRow
+from recorder.models.wire import Mode
 from recorder.runtime import Runtime
 from tests.sealed import make_settings
 
@@ -36,7 +37,7 @@ class Service:
     def make_caller(
         self,
         *,
-        mode: str = "live",
+        mode: Mode = "live",
         workspace_id: str | None = None,
         scope: str = "admin",
         tier: str = "unlimited",
@@ -48,10 +49,7 @@ class Service:
                 workspace_id = create_workspace(
                     db, new_id("wsp"), region="us", secret=secret, tier=tier
                 ).workspace_id
-            kind = "test" if mode == "test" else "local"
-            key = create_key(
-                db, workspace_id, label="tests", scope=scope, mode=mode, kind=kind, secret=secret
-            )
+            key = create_key(db, workspace_id, label="tests", scope=scope, mode=mode, secret=secret)
         return Caller(self, key)
 
 

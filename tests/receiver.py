@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -38,9 +38,18 @@ class Receiver:
     received: list[Received] = field(default_factory=list)
 
 
+class _Server(ThreadingHTTPServer):
+    # With the default of 5 the kernel turns connections away that come together.
+    request_queue_size = 256
+
+
 @contextmanager
-def running_receiver(*answers: Answer) -> Iterator[Receiver]:
-    """A receiver on a free port of the loopback."""
+def running_receiver(*answers: Answer, hold: threading.Event | None = None) -> Iterator[Receiver]:
+    """A receiver on a free port of the loopback.
+
+    Args:
+        hold: nothing is answered before this is set.
+    """
     receiver = Receiver("", list(answers))
 
     class Handler(BaseHTTPRequestHandler):
@@ -50,6 +59,8 @@ def running_receiver(*answers: Answer) -> Iterator[Receiver]:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             headers = {name.lower(): value for name, value in self.headers.items()}
             receiver.received.append(Received(self.command, self.path, headers, body))
+            if hold is not None:
+                hold.wait(30)
             answer = receiver.answers.pop(0) if len(receiver.answers) > 1 else receiver.answers[0]
             if answer.status is None:
                 self.close_connection = True
@@ -59,14 +70,15 @@ def running_receiver(*answers: Answer) -> Iterator[Receiver]:
             for name, value in {**answer.headers, "Content-Length": str(len(content))}.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(content)
+            with suppress(BrokenPipeError):  # nobody waits for it any more
+                self.wfile.write(content)
 
         do_GET = do_POST = do_DELETE = handle_any
 
         def log_message(self, *_: Any) -> None:
             """Keep quiet."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = _Server(("127.0.0.1", 0), Handler)
     receiver.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

@@ -13,6 +13,7 @@ from sqlalchemy import text
 from sqlmodel import select
 
 from recorder.access.keys import Caller
+from recorder.audit.log import Origin
 from recorder.ids import new_id
 from recorder.models.memory import SessionPathRow
 from recorder.models.outbox import OutboxRow
@@ -21,7 +22,8 @@ from recorder.models.tag import TagCreate
 from recorder.recording.events import read_event_batch
 from recorder.recording.frame_checks import read_frames_json
 from recorder.recording.ingest import IngestWriter
-from recorder.recording.sessions import create_session, stop_session
+from recorder.recording.sessions import create_session, delete_session
+from recorder.recording.stops import stop_session
 from recorder.recording.tags import add_tag
 from recorder.recording.uploads import FrameUpload
 from recorder.runtime import Runtime
@@ -98,6 +100,13 @@ def session_row(runtime: Runtime, session_id: str) -> SessionRow:
     """A session as it stands in SQL."""
     with runtime.database.transaction(write=False) as db:
         return db.get_one(SessionRow, session_id)
+
+
+def delete(runtime: Runtime, session_id: str) -> None:
+    """Soft-delete a live session of the workspace."""
+    caller = Caller(WORKSPACE, "live", new_id("key"))
+    with runtime.database.transaction(write=True) as db:
+        delete_session(db, Origin(WORKSPACE, "key", caller.key_id), caller, session_id, hard=False)
 
 
 def outbox_types(runtime: Runtime, session_id: str) -> list[str]:

@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import uvicorn
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from api.app import create_app
+from api.slow_clients import WatchedProtocol
+from api.sockets import WatchedSocket
 from recorder.access.keys import create_workspace
 from recorder.runtime import Runtime
 from recorder.settings import Settings
@@ -24,17 +28,34 @@ class RunningService:
 
 
 @contextmanager
-def running_service(folder: Path, *, port: int = 0) -> Iterator[RunningService]:
+def running_service(
+    folder: Path, *, port: int = 0, http: type[WatchedProtocol] = WatchedProtocol
+) -> Iterator[RunningService]:
     """A service whose data lie in `folder`, stopped at the end.
 
     Args:
         port: with one of its own, the addresses that it signs lead to it.
+        http: the protocol that `recorder up` serves by, or one with less patience.
     """
     public = {"RECORDER_PUBLIC_URL": f"http://127.0.0.1:{port}"} if port else {}
     settings = Settings.from_env(public, data_dir=folder)
     key = _first_key(settings)
+    with serving(create_app(settings), port=port, http=http) as listening:
+        yield RunningService(f"http://127.0.0.1:{listening}", key)
+
+
+@contextmanager
+def serving(
+    app: Any,
+    *,
+    port: int = 0,
+    http: type[WatchedProtocol] = WatchedProtocol,
+    ws: type[WebSocketsSansIOProtocol] = WatchedSocket,
+    lifespan: str = "on",
+) -> Iterator[int]:
+    """Any ASGI application behind a socket of the loopback; gives its port."""
     config = uvicorn.Config(
-        create_app(settings), host="127.0.0.1", port=port, log_level="error", lifespan="on"
+        app, host="127.0.0.1", port=port, http=http, ws=ws, log_level="error", lifespan=lifespan
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, name="service")
@@ -43,8 +64,7 @@ def running_service(folder: Path, *, port: int = 0) -> Iterator[RunningService]:
         while not server.started:
             assert thread.is_alive(), "the service ended while it started"
             time.sleep(0.01)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield RunningService(f"http://127.0.0.1:{port}", key)
+        yield server.servers[0].sockets[0].getsockname()[1]
     finally:
         server.should_exit = True
         thread.join(timeout=20)

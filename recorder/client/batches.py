@@ -69,7 +69,7 @@ def event_calls(session_id: str, events: Iterable[Mapping[str, Any]]) -> Iterato
             "POST",
             f"/v1/sessions/{session_id}/events",
             content=b'{"events":[' + b",".join(batch) + b"]}",
-            batch_id=new_batch_id(),
+            key=new_batch_id(),
             repeatable=True,
         )
 
@@ -86,7 +86,7 @@ def frame_calls(session_id: str, frames: Iterable[CapturedFrame]) -> Iterator[Ca
             f"/v1/sessions/{session_id}/frames",
             content=multipart(batch, boundary=batch_id),
             content_type=f"multipart/form-data; boundary={batch_id}",
-            batch_id=batch_id,
+            key=batch_id,
             repeatable=True,
         )
 

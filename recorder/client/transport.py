@@ -2,8 +2,8 @@
 
 import logging
 import secrets
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
@@ -40,9 +40,10 @@ class Call:
     path: str
     content: bytes | None = None
     content_type: str = "application/json"
-    batch_id: str | None = None
+    #: Its Idempotency-Key: the service carries it out once, however often it comes.
+    key: str | None = None
     params: Params | None = None
-    #: Whether carrying it out twice does no harm (reads, state changes, batches under their batch id).
+    #: Whether sending it twice does no harm (reads, state changes, whatever has a key).
     repeatable: bool = False
 
 
@@ -108,23 +109,52 @@ class Transport:
             what = f"answers {call.path} without JSON"
             raise Unreachable(self.base_url, what, may_be_done=False) from error
 
+    @contextmanager
+    def streamed(
+        self, path: str, params: dict[str, str], headers: dict[str, str], *, silence_s: float
+    ) -> Iterator[httpx.Response]:
+        """One try of a GET whose answer is read while it comes.
+
+        Args:
+            silence_s: seconds after which a silent connection counts as broken.
+
+        Raises:
+            ApiError: if the service refuses.
+            Unreachable: if there is no answer, or if it breaks off inside the block.
+        """
+        timeout = httpx.Timeout(silence_s, connect=_CONNECT_TIMEOUT_S)
+        with (
+            self._reached(),
+            self._http.stream("GET", path, params=params, headers=headers, timeout=timeout) as response,
+        ):
+            if not response.is_success:
+                response.read()
+                raise api_error(response)
+            yield response
+
     def _try(self, call: Call) -> httpx.Response:
         headers = {"Content-Type": call.content_type} if call.content is not None else {}
-        if call.batch_id is not None:
-            headers["Idempotency-Key"] = call.batch_id
+        if call.key is not None:
+            headers["Idempotency-Key"] = call.key
         params = {name: value for name, value in (call.params or {}).items() if value is not None}
-        try:
+        with self._reached():
             response = self._http.request(
                 call.method, call.path, content=call.content, headers=headers, params=params
             )
+        if response.is_success:
+            return response
+        raise api_error(response)
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        """Tell by our own error that the service does not answer."""
+        try:
+            yield
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             raise Unreachable(self.base_url, "no connection", may_be_done=False) from error
         except httpx.TransportError as error:
             what = f"the connection broke ({type(error).__name__})"
             raise Unreachable(self.base_url, what, may_be_done=True) from error
-        if response.is_success:
-            return response
-        raise api_error(response)
 
     def _wait(self, error: Exception, call: Call) -> bool | float:
         """Whether to try again, or the seconds to wait before; jitter keeps many clients apart."""

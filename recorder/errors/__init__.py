@@ -7,7 +7,7 @@ RecorderError
 ├── NotFound          404  (code `not_found`, with the kind of resource)
 ├── Conflict          409  InvalidState EventConflict IdempotencyInProgress
 ├── Gone              410  ResumeWindowExpired
-├── TooLarge          413  PayloadTooLarge
+├── TooLarge          413  PayloadTooLarge HeadTooLarge
 ├── Invalid           422  ValidationFailed and the finer codes
 ├── Exhausted         429  RateLimited TooManyStreams QuotaExceeded
 └── Unavailable       503  (code `unavailable`; nothing was acknowledged)
@@ -61,6 +61,7 @@ from recorder.errors.kinds import (
     json_pointer,
 )
 from recorder.errors.requests import (
+    HeadTooLarge,
     InvalidCursor,
     InvalidEventId,
     InvalidJson,
@@ -82,6 +83,7 @@ __all__ = [
     "Exhausted",
     "Forbidden",
     "Gone",
+    "HeadTooLarge",
     "IdempotencyInProgress",
     "IdempotencyKeyReused",
     "ImageTooLarge",

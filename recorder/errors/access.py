@@ -31,6 +31,7 @@ class InsufficientScope(Forbidden):
 
     def __init__(self, needed: str) -> None:
         super().__init__(f"This needs a key with the scope {needed}.")
+        self.needed = needed
 
 
 class WorkspaceDisabled(Forbidden):
@@ -92,7 +93,6 @@ class QuotaExceeded(Exhausted):
     code = "quota_exceeded"
     title = "Quota exceeded"
 
-    def __init__(self, metric: str) -> None:
-        super().__init__(
-            f"The period's {metric} are used up; GET /v1/quota says when the next period begins."
-        )
+    def __init__(self, metric: str, *, needed: int | None = None, left: int = 0) -> None:
+        missing = "are used up" if needed is None else f"do not suffice: {needed} are needed, {left} are left"
+        super().__init__(f"The period's {metric} {missing}; GET /v1/quota says when the next period begins.")

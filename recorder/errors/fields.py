@@ -143,7 +143,7 @@ class IdempotencyKeyReused(Invalid):
 
     def __init__(self) -> None:
         super().__init__(
-            "This Idempotency-Key came before with another body; use a fresh key for each batch."
+            "This Idempotency-Key came before with another body; use a fresh key for each request."
         )
 
 

@@ -40,6 +40,13 @@ class PayloadTooLarge(TooLarge):
         super().__init__(f"The body may hold at most {limit_bytes} bytes; send it in smaller parts.")
 
 
+class HeadTooLarge(TooLarge):
+    """Request line and headers are larger than any request of ours."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"Request line and headers may hold at most {limit_bytes} bytes together.")
+
+
 class UnsupportedMediaType(RecorderError):
     """A Content-Type (or an image type) that this place does not take."""
 
@@ -76,8 +83,8 @@ class RequestTimeout(RecorderError):
     code = "request_timeout"
     title = "Request timeout"
 
-    def __init__(self, seconds: int) -> None:
-        super().__init__(f"The body did not arrive within {seconds} s; send it faster, or in smaller parts.")
+    def __init__(self, seconds: int, *, part: str = "body") -> None:
+        super().__init__(f"The request's {part} did not arrive within {seconds} s; send it faster.")
 
 
 class NotAcceptable(RecorderError):

@@ -217,12 +217,17 @@ class ExportRow(SQLModel, table=True):
     shard_size_bytes: int | None = Field(default=None, sa_type=BigInteger)
     frames: int | None = Field(default=None, sa_type=BigInteger)
     actions: int | None = Field(default=None, sa_type=BigInteger)
+    #: Rows that the plan holds in the quota of this period (`YYYY-MM`); null where nothing is held.
+    reserved_rows: int | None = Field(default=None, sa_type=BigInteger)
+    reserved_period: str | None = None
     #: Blob that holds the plan; a second attempt works on the same one.
     plan_key: str | None = None
     plan_sha256: str | None = None
     row_set_sha256: str | None = None
     manifest_sha256: str | None = None
     error: dict[str, Any] | None = Field(default=None, sa_type=JSON)
+    #: The POST that asked for it; None for one that was made in Dagster.
+    request_id: str | None = None
     created_at: datetime
     started_at: datetime | None = None
     completed_at: datetime | None = None

@@ -50,7 +50,10 @@ class FrameRow(SQLModel, table=True):
     """Index row of one frame: its place in the object of its upload batch."""
 
     __tablename__ = "frames"
-    __table_args__ = (Index("ix_frames_order", "session_id", "t_ms", "frame_id"),)
+    __table_args__ = (
+        Index("ix_frames_order", "session_id", "t_ms", "frame_id"),
+        Index("ix_frames_position", "session_id", "position"),
+    )
 
     session_id: str = Field(primary_key=True)
     frame_id: str = Field(primary_key=True)
@@ -73,5 +76,7 @@ class FrameRow(SQLModel, table=True):
     url: str | None = None
     active_rect: list[float] | None = Field(default=None, sa_type=JSON)
     masked_rects: list[list[float]] | None = Field(default=None, sa_type=JSON)
+    #: When it was stored; null on rows of the first release.
+    received_ms: int | None = Field(default=None, sa_type=BigInteger)
     #: Digest of a client-named item, to tell a resent frame from a conflicting one; null otherwise.
     digest: builtins.bytes | None = Field(default=None, sa_type=LargeBinary)

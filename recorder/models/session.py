@@ -13,6 +13,9 @@ from recorder.models.wire import ActorKind, Outcome, WireInput, WireOutput, Wire
 
 SessionStatus = Literal["created", "recording", "stopped", "sealed"]
 
+#: `charged_from_ms` of sessions that cost nothing: so far ahead that no time has passed since.
+NEVER_CHARGED = 2**53
+
 
 class Actor(WireInput):
     """Who did the work."""
@@ -124,6 +127,12 @@ class SessionRow(SQLModel, table=True):
             sqlite_where=text("is_hot AND status = 'sealed'"),
             postgresql_where=text("is_hot AND status = 'sealed'"),
         ),
+        Index(
+            "ix_sessions_to_purge",
+            "purge_after",
+            sqlite_where=text("purge_after IS NOT NULL"),
+            postgresql_where=text("purge_after IS NOT NULL"),
+        ),
         {"sqlite_with_rowid": False, "postgresql_with": {"fillfactor": "50"}},
     )
 
@@ -139,6 +148,8 @@ class SessionRow(SQLModel, table=True):
     stopped_at: datetime | None = None
     sealed_at: datetime | None = None
     deleted_at: datetime | None = None
+    #: When its data go for good: 7 days after creation in test mode, 30 days after a delete. Null: not yet.
+    purge_after: datetime | None = None
     #: Whether `started_at` came from the client: a recording made elsewhere, brought in later.
     is_import: bool = False
     origin: str | None = None
@@ -147,6 +158,13 @@ class SessionRow(SQLModel, table=True):
     event_count: int = 0
     #: Largest `t_ms` of any event or frame; the end of an imported session.
     max_t_ms: int = Field(default=0, sa_type=BigInteger)
+    #: Instant (ms since 1970) from which wall time is charged; an import is charged whatever its clock says.
+    charged_from_ms: int = Field(
+        default=NEVER_CHARGED, sa_type=BigInteger, sa_column_kwargs={"server_default": str(NEVER_CHARGED)}
+    )
+    #: How much of the session the quota was charged with, by now and before the last batch.
+    charged_ms: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": "0"})
+    charged_before_ms: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": "0"})
     #: The one counter that events, frames, tags and status changes draw their positions from.
     last_position: int = Field(default=0, sa_type=BigInteger)
     outcome: str | None = None

@@ -39,6 +39,28 @@ WireTime = Annotated[
     datetime, BeforeValidator(_read_time), PlainSerializer(clock.to_iso, return_type=str, when_used="json")
 ]
 
+
+class _ShownOnce:
+    """Marks a member that is left out of the copies of an answer."""
+
+
+#: A secret of an answer: shown in this answer alone, null where the answer is given again.
+ShownOnce = Annotated[str | None, _ShownOnce()]
+
+
+def members_shown_once(model: Any) -> frozenset[str]:
+    """The members of a wire object that hold secrets."""
+    fields = getattr(model, "model_fields", {})
+    marked = (
+        name for name, field in fields.items() if any(isinstance(one, _ShownOnce) for one in field.metadata)
+    )
+    return frozenset(marked)
+
+
+def left_out() -> Any:
+    """Default of a member that a PATCH may leave out: `exclude_unset` tells it from one that was sent."""
+
+
 Item = TypeVar("Item")
 
 

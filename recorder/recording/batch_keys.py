@@ -6,6 +6,7 @@ from typing import Literal
 from sqlmodel import Session as DbSession
 
 from recorder import clock, limits
+from recorder.digest import keyed_digest
 from recorder.errors import IdempotencyKeyReused, ValidationFailed
 from recorder.models.event import BatchKeyRow
 from recorder.recording.cursor import Cursor
@@ -17,15 +18,23 @@ class Replayed(bytes):
 
 @dataclass(frozen=True, slots=True)
 class BatchKey:
-    """The `Idempotency-Key` of a batch, with the digest of the body it came with."""
+    """The `Idempotency-Key` of a batch and the body it came with, as keyed digests.
+
+    People type names into keys; and a body that was masked must not be found by trying what it may have held.
+    """
 
     kind: Literal["events", "frames"]
     key: str
     body_digest: bytes
 
     @classmethod
-    def of(cls, kind: Literal["events", "frames"], key: str | None, body_digest: bytes) -> "BatchKey | None":
+    def of(
+        cls, kind: Literal["events", "frames"], key: str | None, content: bytes, *, digest_key: bytes
+    ) -> "BatchKey | None":
         """The batch id of a header's value; None where none was sent.
+
+        Args:
+            content: what a repeated batch must equal, as it was sent.
 
         Raises:
             ValidationFailed: if it is empty, too long or holds other than visible characters.
@@ -38,7 +47,8 @@ class BatchKey:
             limit = limits.BATCH_KEY_CHARACTERS
             message = f"Idempotency-Key takes 1 to {limit} visible ASCII characters."
             raise ValidationFailed.of("Idempotency-Key", "invalid_string", message, where="header")
-        return cls(kind, key, body_digest)
+        name = keyed_digest(digest_key, "batch-key", key.encode())
+        return cls(kind, name.hex(), keyed_digest(digest_key, "batch-body", content))
 
     def earlier_answer(self, cursor: Cursor, session_id: str) -> Replayed | None:
         """What this batch was answered before; the session must be known to be the caller's.

@@ -4,7 +4,7 @@ import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -23,10 +23,17 @@ from recorder.errors import (
     ValidationFailed,
 )
 from recorder.ids import encode, reserve
+from recorder.masking.masker import Masker
 from recorder.models.event import EventBatchBody, EventItem
 from recorder.recording.batch_keys import BatchKey
 from recorder.recording.cursor import Cursor
-from recorder.recording.positions import lock_session, reserve_positions
+from recorder.recording.masked import mask_events
+from recorder.recording.positions import (
+    lock_session,
+    require_minutes,
+    require_recording,
+    reserve_positions,
+)
 from recorder.recording.problems import problem_of
 
 
@@ -34,7 +41,14 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True):
     events: list[EventItem]
 
 
+class _Timed(msgspec.Struct):
+    """Of an item that was checked before: masked, it may exceed the caps of a sent one."""
+
+    t_ms: int
+
+
 _decoder = msgspec.json.Decoder(_Body)
+_time_decoder = msgspec.json.Decoder(_Timed)
 _raw_decoder = msgspec.json.Decoder(EventBatchBody)
 _compressor = zstandard.ZstdCompressor(level=1)
 _encoder = msgspec.json.Encoder()
@@ -61,12 +75,19 @@ class EventBatch:
     first_id: str
     last_id: str
     range_id: str
-    #: The body as it came, compressed.
+    #: The body as it came or as it was masked, compressed.
     payload: bytes
     #: Items that named themselves: index and id.
     named: list[tuple[int, str]]
     body: bytes
     key: BatchKey | None
+    #: Position of its first item, once it is stored.
+    first_position: int = 0
+
+    @property
+    def kind(self) -> Literal["events", "frames"]:
+        """See `ingest.Batch`."""
+        return "events"
 
     def store(self, cursor: Cursor) -> bytes:
         """Write the batch; see `ingest.Batch`."""
@@ -86,9 +107,15 @@ class EventBatch:
 
     def _insert(self, cursor: Cursor, session: tuple[str, str, str], *, skipped: int) -> bytes:
         first, event_count, _ = reserve_positions(
-            cursor, session, events=self.n, frames=0, max_t_ms=self.t_max if self.n else 0
+            cursor,
+            session,
+            self.caller.tier,
+            events=self.n,
+            frames=0,
+            max_t_ms=self.t_max if self.n else 0,
         )
         if self.n:
+            self.first_position = first
             row = (self.session_id, first, self.n, self.t_min, self.t_max, self.range_id)
             cursor.many(_INSERT, [(*row, clock.now_ms(), self.payload)])
         return b'{"accepted":%d,"duplicates":%d,"first_id":"%b","last_id":"%b","event_count":%d}' % (
@@ -117,9 +144,11 @@ class EventBatch:
                 text = "This id came before with other content."
                 conflicts.append(Problem("body", f"/events/{index}/id", "event_conflict", text))
         # Whether the session records at all comes before conflicts, and before anything is written.
-        reserve_positions(cursor, session, events=0, frames=0, max_t_ms=0)
+        require_recording(cursor, session)
         if conflicts:
             raise EventConflict(conflicts)
+        if len(dropped) < len(items):
+            require_minutes(cursor, session, self.caller.tier)
         if dropped:
             self._keep_only([item for index, item in enumerate(items) if index not in dropped])
         if fresh:
@@ -127,16 +156,25 @@ class EventBatch:
         return len(dropped)
 
     def _keep_only(self, items: list[msgspec.Raw]) -> None:
-        times = [msgspec.json.decode(item, type=EventItem).t_ms for item in items]
+        times = [_time_decoder.decode(item).t_ms for item in items]
         self.n = len(items)
         self.t_min, self.t_max = min(times, default=0), max(times, default=0)
         self.payload = _compressor.compress(b'{"events":[' + b",".join(bytes(item) for item in items) + b"]}")
 
 
 def read_event_batch(
-    caller: Caller, session_id: str, body: bytes, *, content_type: str | None, batch_key: str | None
+    caller: Caller,
+    session_id: str,
+    body: bytes,
+    *,
+    content_type: str | None,
+    batch_key: str | None,
+    masker: Masker | None = None,
 ) -> EventBatch:
-    """Check a body of `POST …/events` and pack it.
+    """Check a body of `POST …/events`, mask it and pack it.
+
+    Args:
+        masker: None where nothing in this body is to be masked.
 
     Raises:
         UnsupportedMediaType: if it does not come as JSON.
@@ -148,6 +186,9 @@ def read_event_batch(
         raise UnsupportedMediaType("events as application/json")
     items = _decode(body)
     named = _check_items(items, body)
+    key = BatchKey.of("events", batch_key, body, digest_key=caller.digest_key)
+    if masker is not None:
+        body = mask_events(masker, body)
     times = [item.t_ms for item in items]
     given = len(items) - len(named)
     value = reserve(max(given, 1))
@@ -165,7 +206,7 @@ def read_event_batch(
         payload=_compressor.compress(body),
         named=named,
         body=body if named else b"",
-        key=BatchKey.of("events", batch_key, hashlib.sha256(body).digest() if batch_key else b""),
+        key=key,
     )
 
 

@@ -42,7 +42,8 @@ def read_frames_json(body: bytes) -> tuple[list[FrameItem], dict[str, bytes]]:
     """
     value = strict_json.parse(body)
     if not isinstance(value, dict) or set(value) != {"frames"}:
-        raise ValidationFailed.of("", "invalid_value", "The body is an object with the one member `frames`.")
+        code = "unknown_field" if isinstance(value, dict) and "frames" in value else "invalid_value"
+        raise ValidationFailed.of("", code, "The body is an object with the one member `frames`.")
     items = _convert(value["frames"])
     parts = {}
     for index, item in enumerate(items):
@@ -126,18 +127,23 @@ def _check(index: int, item: FrameItem, parts: Mapping[str, bytes], given_id: st
                 f"/frames/{index}/{name}", "mismatch", f"{name} differs from the picture's."
             )
     sha256 = hashlib.sha256(data).hexdigest()
-    dom = _pack_dom(item.dom, index)
+    dom = pack_dom(item.dom, index)
     if not isinstance(item.id, str):
         return CheckedFrame(item, given_id, data, sha256, width, height, dom, None)
     return CheckedFrame(item, item.id, data, sha256, width, height, dom, item_digest(item, sha256))
 
 
-def _pack_dom(dom: object, index: int) -> bytes | None:
+def pack_dom(dom: object, index: int, *, max_bytes: int = limits.DOM_BYTES) -> bytes | None:
+    """A frame's snapshot, compressed; None without one.
+
+    Raises:
+        ValidationFailed: if it is too large.
+    """
     if not isinstance(dom, dict):
         return None
     text = canonical_json(dom)
-    if len(text) > limits.DOM_BYTES:
+    if len(text) > max_bytes:
         raise ValidationFailed.of(
-            f"/frames/{index}/dom", "too_large", f"dom holds at most {limits.DOM_BYTES} bytes."
+            f"/frames/{index}/dom", "too_large", f"dom holds at most {max_bytes} bytes."
         )
     return zstandard.ZstdCompressor(level=3).compress(text)

@@ -1,18 +1,19 @@
 """Frames stored: packed into one durable object per upload, indexed by the writer. Spec §4.1, contract §3."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import orjson
 
+from recorder import clock
 from recorder.access.keys import Caller
 from recorder.errors import EventConflict, Problem, RecorderError
 from recorder.ids import new_id
 from recorder.recording.batch_keys import BatchKey
 from recorder.recording.cursor import Cursor
 from recorder.recording.frame_checks import CheckedFrame
-from recorder.recording.positions import lock_session, reserve_positions
+from recorder.recording.positions import lock_session, require_recording, reserve_positions
 from recorder.storage.blobs import Blobs
 
 
@@ -27,8 +28,15 @@ class FrameBatch:
     object_key: str
     places: list[tuple[int, int, int | None, int | None]]
     key: BatchKey | None
+    #: How many frames were stored; those sent before are not.
+    n: int = 0
     #: Whether an index row points into the object: not so where all was sent before.
     is_used: bool = False
+
+    @property
+    def kind(self) -> Literal["events", "frames"]:
+        """See `ingest.Batch`."""
+        return "frames"
 
     def store(self, cursor: Cursor) -> bytes:
         """Write the index rows; see `ingest.Batch`."""
@@ -41,12 +49,18 @@ class FrameBatch:
         fresh = self._without_known(cursor, session)
         times = [self.frames[index].item.t_ms for index in fresh]
         first, _, frame_count = reserve_positions(
-            cursor, session, events=0, frames=len(fresh), max_t_ms=max(times, default=0)
+            cursor,
+            session,
+            self.caller.tier,
+            events=0,
+            frames=len(fresh),
+            max_t_ms=max(times, default=0),
         )
         stored = _known_pictures(cursor, self.session_id, [self.frames[index].sha256 for index in fresh])
         rows = [self._row(index, first + offset, stored) for offset, index in enumerate(fresh)]
         if rows:
             cursor.many(_INSERT, rows)
+        self.n = len(rows)
         self.is_used = any(self.object_key in row for row in rows)
         answer = self._answer(len(fresh), frame_count)
         if self.key is not None:
@@ -67,7 +81,7 @@ class FrameBatch:
                 text = "This id came before with other content."
                 conflicts.append(Problem("body", f"/frames/{index}/id", "event_conflict", text))
         if conflicts:
-            reserve_positions(cursor, session, events=0, frames=0, max_t_ms=0)
+            require_recording(cursor, session)
             raise EventConflict(conflicts)
         return fresh
 
@@ -80,7 +94,8 @@ class FrameBatch:
         picture = (_or_none(item.keyframe), len(frame.data), frame.sha256, *place)
         dom = (self.object_key if has_dom else None, dom_offset, dom_length)
         rects = (_json_or_none(item.active_rect), _json_or_none(item.masked_rects))
-        return (self.session_id, *told, *picture, *dom, _or_none(item.url), *rects, frame.digest)
+        tail = (_or_none(item.url), *rects, frame.digest, clock.now_ms())
+        return (self.session_id, *told, *picture, *dom, *tail)
 
     def _answer(self, accepted: int, frame_count: int) -> bytes:
         data = [
@@ -155,5 +170,5 @@ def _json_or_none(value: Any) -> str | None:
 _INSERT = (
     "INSERT INTO frames (session_id, frame_id, position, t_ms, content_type, width, height, keyframe, bytes, "
     'sha256, object, "offset", length, dom_object, dom_offset, dom_length, url, active_rect, masked_rects, '
-    "digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "digest, received_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )

@@ -1,16 +1,24 @@
 """Events that lie in SQL: batches as they were sent, decoded into records. Contract §3."""
 
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import islice
 from typing import Any
 
+import msgspec
 import orjson
 import zstandard
+from sqlalchemy import Row
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.digest import canonical_json
 from recorder.ids import decode, encode
-from recorder.models.event import EventBatchRow
+from recorder.models.event import EventBatchBody, EventBatchRow
+
+Position = tuple[int, str]
 
 #: Members of an event that are columns of their own; the others form its payload.
 COLUMNS = ("id", "t_ms", "type", "frame_id")
@@ -35,35 +43,131 @@ class EventRecord:
         return head + (b"}" if self.payload == b"{}" else b"," + self.payload[1:])
 
 
-def read_hot_events(db: DbSession, session_id: str, *, from_t_ms: int = 0) -> list[EventRecord]:
-    """The events of a session that lie in SQL, by `(t_ms, id)`.
+class EventHead(msgspec.Struct, gc=False):
+    """What places an event and says what it is; its other members are passed over when it is decoded."""
+
+    t_ms: int
+    type: str
+    id: str | None = None
+
+
+class _Heads(msgspec.Struct):
+    events: list[EventHead]
+
+
+#: What a batch row says of its payload: first_position, t_min, first_id.
+_Header = Row[tuple[int, int, str]]
+#: Ordered by `(t_ms, id, position)`; no two have the same position.
+_Entry = tuple[int, str, int, EventRecord]
+
+_head_decoder = msgspec.json.Decoder(_Heads)
+_raw_decoder = msgspec.json.Decoder(EventBatchBody)
+# Headers are read so many at a time, payloads first one, then two, up to so many.
+_HEADERS = 512
+_PAYLOADS = 16
+
+
+def read_hot_events(
+    db: DbSession, session_id: str, *, after: Position | None = None, limit: int | None = None
+) -> list[EventRecord]:
+    """The events of a session that lie in SQL, by `(t_ms, id)`, from behind `after` on.
 
     Args:
-        from_t_ms: batches that end before this are not decoded; earlier events of others may be among them.
+        limit: at most so many, and no more batches are decoded than they need; None for all.
     """
-    statement = select(EventBatchRow).where(
-        EventBatchRow.session_id == session_id, col(EventBatchRow.t_max) >= from_t_ms
+    with closing(_merge_batches(db, session_id, after, limit)) as records:
+        return list(islice(records, limit))
+
+
+def _merge_batches(
+    db: DbSession, session_id: str, after: Position | None, limit: int | None
+) -> Generator[EventRecord, None, None]:
+    """Decode batches by their first time; an event is given once no batch left can hold an earlier one."""
+    waiting: list[_Entry] = []
+    for chunk in _chunks_of_headers(db, session_id, after):
+        yield from _pop_before(waiting, chunk[0].t_min)
+        payloads = _read_payloads(db, session_id, chunk)
+        for header in chunk:
+            yield from _pop_before(waiting, header.t_min)
+            last = waiting[-1][:2] if limit is not None and len(waiting) == limit else None
+            for entry in _decode_between(header, payloads.pop(header.first_position), after, last):
+                heappush(waiting, entry)
+            if limit is not None:
+                # Sorted it is still a heap, and what no page can reach is let go.
+                waiting = sorted(waiting)[:limit]
+    while waiting:
+        yield heappop(waiting)[-1]
+
+
+def _pop_before(waiting: list[_Entry], t_ms: int) -> Iterator[EventRecord]:
+    while waiting and waiting[0][0] < t_ms:
+        yield heappop(waiting)[-1]
+
+
+def _chunks_of_headers(db: DbSession, session_id: str, after: Position | None) -> Iterator[list[_Header]]:
+    """The headers of the batches that do not end before `after`, by their first time."""
+    statement = (
+        select(EventBatchRow.first_position, EventBatchRow.t_min, EventBatchRow.first_id)
+        .where(EventBatchRow.session_id == session_id)
+        .where(col(EventBatchRow.t_max) >= (after[0] if after else 0))
+        .order_by(col(EventBatchRow.t_min), col(EventBatchRow.first_position))
+        .execution_options(yield_per=_HEADERS)
     )
-    records = [record for row in db.exec(statement) for record in decode_batch(row)]
-    records.sort(key=_order)
-    return records
+    with closing(db.execute(statement)) as headers:
+        size = 1
+        while chunk := list(islice(headers, size)):
+            yield chunk
+            size = min(2 * size, _PAYLOADS)
+
+
+def _read_payloads(db: DbSession, session_id: str, headers: Sequence[_Header]) -> dict[int, bytes]:
+    statement = select(EventBatchRow.first_position, EventBatchRow.payload).where(
+        EventBatchRow.session_id == session_id,
+        col(EventBatchRow.first_position).in_([header.first_position for header in headers]),
+    )
+    return {row.first_position: row.payload for row in db.execute(statement)}
+
+
+def _decode_between(
+    header: _Header, payload: bytes, after: Position | None, last: Position | None
+) -> Iterator[_Entry]:
+    """The events of a batch behind `after` and up to `last`; the others are not built."""
+    body = decompress(payload)
+    places = [(head.t_ms, event_id) for head, event_id in decode_heads(body, header.first_id)]
+    wanted = [
+        (n, place)
+        for n, place in enumerate(places)
+        if (after is None or place > after) and (last is None or place <= last)
+    ]
+    items = _raw_decoder.decode(body).events if wanted else []
+    for n, place in wanted:
+        yield (*place, header.first_position + n, record_of(orjson.loads(bytes(items[n])), place[1]))
+
+
+def decode_heads(body: bytes, first_id: str) -> list[tuple[EventHead, str]]:
+    """The head of each event of a batch and its id, in the order they were sent."""
+    heads = _head_decoder.decode(body).events
+    return list(zip(heads, _fill_ids((head.id for head in heads), first_id), strict=True))
 
 
 def decode_batch(row: EventBatchRow) -> list[EventRecord]:
     """The events of one batch, in the order they were sent."""
     items = orjson.loads(decompress(row.payload))["events"]
     return [
-        _record(item, event_id) for item, event_id in zip(items, item_ids(items, row.first_id), strict=True)
+        record_of(item, event_id) for item, event_id in zip(items, item_ids(items, row.first_id), strict=True)
     ]
 
 
 def item_ids(items: list[dict[str, Any]], first_id: str) -> list[str]:
     """The id of each item: its own, or the next of the range that begins at `first_id`."""
+    return _fill_ids((item.get("id") for item in items), first_id)
+
+
+def _fill_ids(own_ids: Iterable[str | None], first_id: str) -> list[str]:
     prefix, _, ulid = first_id.partition("_")
     value = decode(ulid)
     ids = []
-    for item in items:
-        own = item.get("id")
+    for own in own_ids:
         if own is None:
             own = f"{prefix}_{encode(value)}"
             value += 1
@@ -76,10 +180,7 @@ def decompress(payload: bytes) -> bytes:
     return zstandard.ZstdDecompressor().decompress(payload)
 
 
-def _record(item: dict[str, Any], event_id: str) -> EventRecord:
+def record_of(item: dict[str, Any], event_id: str) -> EventRecord:
+    """An item as it was sent, under its id."""
     rest = {name: value for name, value in item.items() if name not in COLUMNS}
     return EventRecord(item["t_ms"], event_id, item["type"], item.get("frame_id"), canonical_json(rest))
-
-
-def _order(record: EventRecord) -> tuple[int, str]:
-    return (record.t_ms, record.id)

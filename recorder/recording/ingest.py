@@ -10,12 +10,14 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from typing import Protocol
+from typing import Literal, Protocol
 
 from recorder.errors import RecorderError, Unavailable
+from recorder.metrics import count_group
 from recorder.recording.cursor import Cursor, DriverCursor, is_transient
 from recorder.storage.database import Database
 
@@ -30,6 +32,12 @@ class Batch(Protocol):
 
     #: Orders a group, so that two processes lock sessions in the same order.
     session_id: str
+    #: How many items it has stored, duplicates left out, and of what kind.
+    n: int
+
+    @property
+    def kind(self) -> Literal["events", "frames"]:
+        """What it holds."""
 
     def store(self, cursor: Cursor) -> bytes:
         """Write the batch within the group's transaction and return the answer's body.
@@ -42,8 +50,16 @@ class Batch(Protocol):
 class IngestWriter:
     """The writer thread of one process. `submit` from the event loop, `close` at shutdown."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(
+        self, database: Database, on_commit: Callable[[list[Batch]], object] = lambda stored: None
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            on_commit: told in this thread of the batches that each commit stored.
+        """
         self._database = database
+        self._on_commit = on_commit
         self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._connect()
         self._thread = threading.Thread(target=self._run, name="ingest-writer", daemon=True)
@@ -72,7 +88,13 @@ class IngestWriter:
         while True:
             group, ended = self._next_group()
             if group:
-                _resolve(group, self._store(group))
+                began = time.perf_counter()
+                results = self._store(group)
+                seconds = time.perf_counter() - began
+                _resolve(group, results)
+                stored = _stored(group, results)
+                self._on_commit(stored)
+                count_group(seconds, [(batch.kind, batch.n) for batch in stored])
             if ended:
                 self._connection.close()
                 return
@@ -108,7 +130,7 @@ class IngestWriter:
 
     def _connect(self) -> None:
         self._connection = self._database.raw_connection()
-        self._cursor = DriverCursor(self._connection, is_sqlite=self._database.is_sqlite)
+        self._cursor = DriverCursor(self._connection, self._database.dialect)
 
     def _reconnect(self) -> None:
         """Where the server hung up, go on with a new connection; while it is away, the next group tries."""
@@ -172,7 +194,14 @@ class _Call:
 
 
 def _store_all(group: list[_Waiting], cursor: Cursor) -> list[bytes | RecorderError]:
-    return [_store_one(batch, cursor) for batch, _, _ in group]
+    results = [_store_one(batch, cursor) for batch, _, _ in group]
+    cursor.charges.settle(cursor)
+    return results
+
+
+def _stored(group: list[_Waiting], results: list[bytes | RecorderError]) -> list[Batch]:
+    """The batches that were stored now: neither refused nor answered before."""
+    return [batch for (batch, _, _), result in zip(group, results, strict=True) if type(result) is bytes]
 
 
 def _store_one(batch: Batch, cursor: Cursor) -> bytes | RecorderError:

@@ -1,5 +1,8 @@
 """Outcome marks of a stored session: read from its tags and events, applied to its row. Contract §2."""
 
+from collections.abc import Iterator
+from contextlib import closing
+
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -7,8 +10,11 @@ from recorder.models.event import EventBatchRow
 from recorder.models.session import SessionRow
 from recorder.models.tag import TagRow
 from recorder.models.workflow import WorkflowRow
-from recorder.recording.hot_events import decode_batch, decompress
+from recorder.recording.hot_events import decode_heads, decompress
 from recorder.recording.outcomes import Mark, OutcomeRules, last_mark, outcome_of
+
+# Rows of batches held at once.
+_PAYLOADS = 16
 
 
 def rederive_outcome(db: DbSession, row: SessionRow, *, search_events: bool = False) -> Mark | None:
@@ -49,16 +55,19 @@ def _tag_marks(db: DbSession, session_id: str, rules: OutcomeRules) -> list[Mark
     return [Mark(tag.t_ms, tag.id, outcome, "tag", tag.name) for tag, outcome in outcomes if outcome]
 
 
-def _event_marks(db: DbSession, session_id: str, rules: OutcomeRules) -> list[Mark]:
-    """Marks among the hot events; only batches whose bytes name such a type are decoded."""
+def _event_marks(db: DbSession, session_id: str, rules: OutcomeRules) -> Iterator[Mark]:
+    """Marks among the hot events; only batches whose bytes name such a type are decoded, one at a time."""
     names = [f'"{type}"'.encode() for type in rules.event_types]
-    marks = []
-    for row in db.exec(select(EventBatchRow).where(EventBatchRow.session_id == session_id)):
-        body = decompress(row.payload)
-        if not any(name in body for name in names):
-            continue
-        for record in decode_batch(row):
-            outcome = rules.of_event(record.type)
-            if outcome:
-                marks.append(Mark(record.t_ms, record.id, outcome, "event", record.type))
-    return marks
+    statement = select(EventBatchRow.first_id, EventBatchRow.payload).where(
+        EventBatchRow.session_id == session_id
+    )
+    with closing(db.execute(statement.execution_options(yield_per=_PAYLOADS))) as batches:
+        for first_id, payload in batches:
+            body = decompress(payload)
+            # A type may be spelled with escapes too.
+            if b"\\u" not in body and not any(name in body for name in names):
+                continue
+            for head, event_id in decode_heads(body, first_id):
+                outcome = rules.of_event(head.type)
+                if outcome:
+                    yield Mark(head.t_ms, event_id, outcome, "event", head.type)

@@ -1,6 +1,7 @@
 """Reading a session back: the same events and frames from the hot rows and from the lake. Contract §2, §3."""
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -12,14 +13,16 @@ from recorder import limits
 from recorder.errors import NotFound
 from recorder.models.frame import Frame, FrameRow
 from recorder.models.session import FramesSummary, SessionDetail, SessionRow
-from recorder.recording.hot_events import EventRecord, read_hot_events
-from recorder.recording.sessions import read_metadata, to_wire
+from recorder.recording.hot_events import EventRecord, Position, read_hot_events
+from recorder.recording.sessions import find_session, read_metadata, to_wire
 from recorder.recording.tags import list_tags
 from recorder.storage.blobs import Blobs
+from recorder.storage.database import Database
 from recorder.storage.lake import Lake
 from recorder.storage.lake_schemas import Kind
 
-Position = tuple[int, str]
+#: Events that are held at once where all are asked for.
+EVENTS_PART = 1_000
 
 
 def list_events(
@@ -31,19 +34,41 @@ def list_events(
         limit: at most so many; None for all.
     """
     if row.is_hot:
-        records = read_hot_events(db, row.id, from_t_ms=after[0] if after else 0)
-    else:
-        records = [_event(event) for event in _lake_rows(lake, "events", row, only=_not_before(after))]
-    if after is not None:
-        records = [record for record in records if (record.t_ms, record.id) > after]
-    return records[:limit]
+        return read_hot_events(db, row.id, after=after, limit=limit)
+    return list(islice(_lake_events(lake, row, after), limit))
+
+
+def follow_events(
+    database: Database, lake: Lake, row: SessionRow, first: list[EventRecord]
+) -> Iterator[list[EventRecord]]:
+    """All events of a session in parts, each hot one read in a transaction of its own.
+
+    A session that is swept meanwhile goes on in the lake: its order is the same.
+
+    Args:
+        first: its first `EVENTS_PART` events, or all if they are fewer.
+
+    Raises:
+        NotFound: if the session is deleted meanwhile.
+    """
+    part = first
+    yield part
+    while len(part) == EVENTS_PART:
+        after = (part[-1].t_ms, part[-1].id)
+        with database.transaction(write=False) as db:
+            row = find_session(db, row.workspace_id, row.mode, row.id)
+            part = read_hot_events(db, row.id, after=after, limit=EVENTS_PART) if row.is_hot else []
+        if not row.is_hot:
+            yield from _in_parts(_lake_events(lake, row, after))
+            return
+        yield part
 
 
 def list_frames(
-    db: DbSession, lake: Lake, row: SessionRow, *, after: Position | None, limit: int
+    db: DbSession, lake: Lake, row: SessionRow, *, after: Position | None, limit: int | None
 ) -> list[Frame]:
-    """The frames of a session by `(t_ms, id)`, from behind `after` on, at most `limit`."""
-    frames = [_wire_frame(stored) for stored in _stored_frames(db, lake, row)]
+    """The frames of a session by `(t_ms, id)`, from behind `after` on; `limit` as with the events."""
+    frames = [wire_frame(stored) for stored in _stored_frames(db, lake, row)]
     if after is not None:
         frames = [frame for frame in frames if (frame.t_ms, frame.id) > after]
     return frames[:limit]
@@ -55,7 +80,7 @@ def get_frame(db: DbSession, lake: Lake, row: SessionRow, frame_id: str) -> Fram
     Raises:
         NotFound: if the session has no such frame.
     """
-    return _wire_frame(_find_frame(db, lake, row, frame_id))
+    return wire_frame(_find_frame(db, lake, row, frame_id))
 
 
 def read_image(db: DbSession, lake: Lake, blobs: Blobs, row: SessionRow, frame_id: str) -> tuple[bytes, str]:
@@ -87,7 +112,7 @@ def describe_session(db: DbSession, lake: Lake, row: SessionRow, include: frozen
 
 
 def _summarize(db: DbSession, lake: Lake, row: SessionRow) -> FramesSummary:
-    frames = [_wire_frame(stored) for stored in _stored_frames(db, lake, row)]
+    frames = [wire_frame(stored) for stored in _stored_frames(db, lake, row)]
     sizes = [(frame.width * frame.height, frame.width, frame.height) for frame in frames]
     largest = max(sizes, default=None)
     return FramesSummary(
@@ -129,6 +154,18 @@ def _stored_frames(db: DbSession, lake: Lake, row: SessionRow) -> list[FrameRow]
     return sorted(rows, key=lambda frame: (frame.t_ms, frame.frame_id))
 
 
+def _lake_events(lake: Lake, row: SessionRow, after: Position | None) -> Iterator[EventRecord]:
+    for stored in _lake_rows(lake, "events", row, only=_not_before(after)):
+        record = _event(stored)
+        if after is None or (record.t_ms, record.id) > after:
+            yield record
+
+
+def _in_parts(records: Iterator[EventRecord]) -> Iterator[list[EventRecord]]:
+    while part := list(islice(records, EVENTS_PART)):
+        yield part
+
+
 def _lake_rows(
     lake: Lake, kind: Kind, row: SessionRow, *, only: pl.Expr | None = None
 ) -> Iterator[dict[str, Any]]:
@@ -159,6 +196,7 @@ def _frame(row: dict[str, Any]) -> FrameRow:
     return FrameRow(position=0, **{name: row[name] for name in shared}, **rects)
 
 
-def _wire_frame(row: FrameRow) -> Frame:
+def wire_frame(row: FrameRow) -> Frame:
+    """The frame object of an index row."""
     shared = {name: getattr(row, name) for name in Frame.model_fields.keys() & FrameRow.model_fields.keys()}
     return Frame(id=row.frame_id, has_dom=row.dom_offset is not None, **shared)

@@ -1,4 +1,4 @@
-"""Sessions: created → recording → stopped → sealed, or deleted. Spec §3.1, §4.1; contract §2."""
+"""Sessions: created, started, found, deleted; see `stops` for their end. Spec §3.1, §4.1; contract §2."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -9,22 +9,22 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select, update
 
 from recorder import clock, limits
+from recorder.access.keys import Caller
+from recorder.access.usage import require_minutes
+from recorder.audit.log import Origin, record
 from recorder.errors import (
     InvalidState,
     InvalidTime,
     MetadataTooLarge,
     NotFound,
     NotSupportedYet,
-    RecorderError,
-    TooManyIds,
     ValidationFailed,
 )
 from recorder.ids import is_id, new_timed_id
+from recorder.masking.policies import MaskingPolicies
 from recorder.memory import store as graph
 from recorder.models.session import (
     Actor,
-    BatchStopItem,
-    BatchStopResult,
     Session,
     SessionCreate,
     SessionMetadataRow,
@@ -33,19 +33,34 @@ from recorder.models.session import (
     SessionStatusRow,
 )
 from recorder.models.workflow import WorkflowRow
-from recorder.recording.marks import rederive_outcome
+from recorder.recording.masked import mask_session
 from recorder.webhooks.outbox import add_event
 
+_TEST_LIFE = timedelta(days=limits.TEST_SESSION_DAYS)
+_SOFT_DELETED = timedelta(days=limits.SOFT_DELETE_DAYS)
 
-def create_session(db: DbSession, workspace_id: str, mode: str, body: SessionCreate) -> Session:
+
+def create_session(
+    db: DbSession,
+    workspace_id: str,
+    mode: str,
+    body: SessionCreate,
+    masking: MaskingPolicies | None = None,
+) -> Session:
     """Make a session, and start it where asked to; its workflow appears with the first one.
+
+    Args:
+        masking: what the workspace masks; None where nothing.
 
     Raises:
         MetadataTooLarge: if the metadata is over 16,384 bytes of compact JSON.
         InvalidTime: if `started_at` lies ahead.
         ValidationFailed: if `started_at` comes without `start`.
+        QuotaExceeded: if no captured minutes are left.
     """
     _check(body)
+    require_minutes(db, workspace_id, mode)
+    body = mask_session(masking, body)
     session_id, created_at = new_timed_id("ses")
     row = SessionRow(
         id=session_id,
@@ -56,6 +71,7 @@ def create_session(db: DbSession, workspace_id: str, mode: str, body: SessionCre
         actor_id=body.actor.id if body.actor else None,
         actor_kind=body.actor.kind if body.actor else None,
         created_at=created_at,
+        purge_after=created_at + _TEST_LIFE if mode == "test" else None,
         is_import=body.started_at is not None,
     )
     db.add(row)
@@ -74,63 +90,41 @@ def start_session(db: DbSession, workspace_id: str, mode: str, session_id: str) 
     Raises:
         NotFound: if there is no such session.
         InvalidState: if it is stopped or sealed.
+        QuotaExceeded: if no captured minutes are left.
     """
     row = find_session(db, workspace_id, mode, session_id, lock=True)
     if row.status == "created":
+        if _is_charged(row):
+            require_minutes(db, workspace_id, mode)
         _start(db, row, clock.now(), metadata=read_metadata(db, row))
     elif row.status != "recording":
         raise InvalidState(row.status, needed="session must be created to be started")
     return to_wire(row, read_metadata(db, row))
 
 
-def stop_session(db: DbSession, workspace_id: str, mode: str, session_id: str) -> Session:
-    """Stop a recording session; a stopped or sealed one stays as it is.
-
-    Raises:
-        NotFound: if there is no such session.
-        InvalidState: if it never started.
-    """
-    row = find_session(db, workspace_id, mode, session_id, lock=True)
-    _stop(db, row)
-    return to_wire(row, read_metadata(db, row))
-
-
-def batch_stop(db: DbSession, workspace_id: str, mode: str, ids: list[str]) -> BatchStopResult:
-    """Stop many sessions; each answers for itself.
-
-    Raises:
-        TooManyIds: if there are more than 500.
-    """
-    if len(ids) > limits.BATCH_STOP_IDS:
-        raise TooManyIds("/ids", limits.BATCH_STOP_IDS)
-    # Locked in one order everywhere, so that two calls cannot wait for each other.
-    stopped = {one: _stop_item(db, workspace_id, mode, one) for one in sorted(set(ids))}
-    items = [stopped[session_id] for session_id in dict.fromkeys(ids)]
-    counts = {
-        result: sum(item.result == result for item in items) for result in ("stopped", "unchanged", "error")
-    }
-    return BatchStopResult(
-        data=items, stopped=counts["stopped"], unchanged=counts["unchanged"], failed=counts["error"]
-    )
-
-
-def delete_session(db: DbSession, workspace_id: str, mode: str, session_id: str, *, hard: bool) -> None:
+def delete_session(db: DbSession, origin: Origin, caller: Caller, session_id: str, *, hard: bool) -> None:
     """Take a session out of every read, list and statistic at once; a later sweep purges its data.
 
     Raises:
-        NotFound: if there is no such session, or it is deleted already.
+        InsufficientScope: if `hard` is asked for by less than an administrator.
         NotSupportedYet: if `hard` is asked for.
+        NotFound: if there is no such session, or it is deleted already.
     """
+    workspace_id, mode = caller.workspace_id, caller.mode
     if hard:
+        caller.scope.require("admin")
         raise NotSupportedYet("hard", "Immediate deletion", where="query")
     row = find_session(db, workspace_id, mode, session_id, lock=True)
     row.deleted_at = clock.now()
+    # A test session goes when it would have gone anyway, where that is sooner.
+    row.purge_after = min(filter(None, (row.purge_after, row.deleted_at + _SOFT_DELETED)))
     db.add(row)
     if row.status == "sealed":
         graph.remove_session(db, row)
     own = {"workspace_id": workspace_id, "mode": mode, "workflow": row.workflow}
     left = {"session_count": col(WorkflowRow.session_count) - 1}
     db.exec(update(WorkflowRow).filter_by(**own).values(left))
+    record(db, origin, "session.delete", resource_type="session", resource_id=row.id)
 
 
 def find_session(
@@ -207,8 +201,6 @@ def change_status(db: DbSession, row: SessionRow, status: SessionStatus, at: dat
 
 
 def _check(body: SessionCreate) -> None:
-    if body.idempotency_key is not None:
-        raise NotSupportedYet("/idempotency_key", "Idempotency of creates")
     if len(orjson.dumps(body.metadata)) > limits.METADATA_BYTES:
         raise MetadataTooLarge(limits.METADATA_BYTES)
     if body.started_at is None:
@@ -242,39 +234,11 @@ def _count_in_workflow(db: DbSession, row: SessionRow) -> None:
 
 def _start(db: DbSession, row: SessionRow, at: datetime, *, metadata: dict[str, Any]) -> None:
     row.started_at = at
+    if _is_charged(row):
+        row.charged_from_ms = 0 if row.is_import else clock.to_ms(at)
     change_status(db, row, "recording", clock.now())
     emit(db, row, "session.started", metadata=metadata)
 
 
-def _stop(db: DbSession, row: SessionRow) -> bool:
-    """Stop the session where that changes something, and say so."""
-    if row.status in ("stopped", "sealed"):
-        return False
-    if row.status != "recording" or row.started_at is None:
-        raise InvalidState(row.status, needed="session must be recording to be stopped")
-    now = clock.now()
-    row.stopped_at = row.started_at + timedelta(milliseconds=row.max_t_ms) if row.is_import else now
-    row.duration_ms = max(0, clock.to_ms(row.stopped_at) - clock.to_ms(row.started_at))
-    change_status(db, row, "stopped", now)
-    error = rederive_outcome(db, row, search_events=True)
-    emit(db, row, "session.stopped")
-    if error is not None:
-        emit(db, row, "session.error", error=error.as_json())
-    return True
-
-
-def _stop_item(db: DbSession, workspace_id: str, mode: str, session_id: str) -> BatchStopItem:
-    try:
-        row = find_session(db, workspace_id, mode, session_id, lock=True)
-        changed = _stop(db, row)
-    except (NotFound, InvalidState) as error:
-        status = error.status if isinstance(error, InvalidState) else None
-        return BatchStopItem.model_validate(
-            {"id": session_id, "result": "error", "status": status, "error": _item_error(error)}
-        )
-    result = "stopped" if changed else "unchanged"
-    return BatchStopItem.model_validate({"id": session_id, "result": result, "status": row.status})
-
-
-def _item_error(error: RecorderError) -> dict[str, str]:
-    return {"code": error.code, "message": str(error)}
+def _is_charged(row: SessionRow) -> bool:
+    return row.mode != "test" and row.origin != "replay"

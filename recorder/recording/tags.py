@@ -7,15 +7,27 @@ from sqlmodel import col, select
 from recorder import clock, limits
 from recorder.errors import InvalidState, ValidationFailed
 from recorder.ids import is_client_id, new_timed_id
+from recorder.masking.policies import MaskingPolicies
 from recorder.memory import store as graph
 from recorder.models.session import SessionRow
 from recorder.models.tag import Tag, TagCreate, TagRow
 from recorder.recording.marks import rederive_outcome
+from recorder.recording.masked import mask_tag
 from recorder.recording.sessions import emit, find_session
 
 
-def add_tag(db: DbSession, workspace_id: str, mode: str, session_id: str, body: TagCreate) -> Tag:
+def add_tag(
+    db: DbSession,
+    workspace_id: str,
+    mode: str,
+    session_id: str,
+    body: TagCreate,
+    masking: MaskingPolicies | None = None,
+) -> Tag:
     """Tag a session; a tag that comes after the stop derives the outcome anew.
+
+    Args:
+        masking: what the workspace masks; None where nothing.
 
     Raises:
         NotFound: if there is no such session.
@@ -26,6 +38,7 @@ def add_tag(db: DbSession, workspace_id: str, mode: str, session_id: str, body: 
     row = find_session(db, workspace_id, mode, session_id, lock=True)
     if row.status == "created":
         raise InvalidState(row.status, needed="session must have started to be tagged")
+    body = mask_tag(masking, row.workflow, body)
     tag_id, created_at = new_timed_id("tag")
     row.last_position += 1
     tag = TagRow(
@@ -41,7 +54,7 @@ def add_tag(db: DbSession, workspace_id: str, mode: str, session_id: str, body: 
     db.add(tag)
     db.add(row)
     db.flush()
-    wire = Tag.model_validate(tag.model_dump(include=set(Tag.model_fields)))
+    wire = to_wire(tag)
     _apply_to_outcome(db, row, wire)
     return wire
 
@@ -55,8 +68,12 @@ def list_tags(db: DbSession, session_id: str, *, after: tuple[int, str] | None, 
         t_ms, tag_id = after
         later = (col(TagRow.t_ms) > t_ms) | ((col(TagRow.t_ms) == t_ms) & (col(TagRow.id) > tag_id))
         statement = statement.where(later)
-    fields = set(Tag.model_fields)
-    return [Tag.model_validate(row.model_dump(include=fields)) for row in db.exec(statement.limit(limit))]
+    return [to_wire(row) for row in db.exec(statement.limit(limit))]
+
+
+def to_wire(row: TagRow) -> Tag:
+    """The tag object of a row."""
+    return Tag.model_validate(row.model_dump(include=set(Tag.model_fields)))
 
 
 def _apply_to_outcome(db: DbSession, row: SessionRow, tag: Tag) -> None:

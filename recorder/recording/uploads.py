@@ -1,17 +1,21 @@
-"""An upload of frames from its parts to its answer: gate, check, write, index. Contract §3."""
+"""An upload of frames from its parts to its answer: check, gate, mask, write, index. Contract §3."""
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlmodel import Session as DbSession
+from sqlmodel import col, select
 
 from recorder.access.keys import Caller
+from recorder.access.usage import require_minutes
 from recorder.errors import InvalidState
-from recorder.models.frame import FrameItem
+from recorder.models.frame import FrameItem, FrameRow
+from recorder.models.session import NEVER_CHARGED, SessionRow
 from recorder.recording.batch_keys import BatchKey, Replayed
 from recorder.recording.frame_checks import CheckedFrame, check_frames, item_digest
 from recorder.recording.frames import FrameBatch, store_objects
+from recorder.recording.masked import mask_frames
 from recorder.recording.sessions import find_session
 from recorder.storage.blobs import Blobs
 from recorder.storage.database import Database
@@ -36,18 +40,35 @@ class FrameUpload:
             RecorderError: as a check fails; then nothing was written.
         """
         frames = check_frames(self.items, self.parts)
-        key = BatchKey.of("frames", self.batch_key, _digest(frames))
+        key = BatchKey.of("frames", self.batch_key, _digest(frames), digest_key=self.caller.digest_key)
         with database.transaction(write=False) as db:
-            earlier = self._gate(db, key)
-        return store_objects(blobs, self.caller, self.session_id, frames, key) if earlier is None else earlier
+            row = find_session(db, self.caller.workspace_id, self.caller.mode, self.session_id)
+            earlier = _gate(db, row, key, frames)
+        if earlier is not None:
+            return earlier
+        frames = mask_frames(self.caller.masking, row.workflow, frames)
+        return store_objects(blobs, self.caller, self.session_id, frames, key)
 
-    def _gate(self, db: DbSession, key: BatchKey | None) -> Replayed | None:
-        """Turn away what the index would refuse, before megabytes are written; the index decides again."""
-        row = find_session(db, self.caller.workspace_id, self.caller.mode, self.session_id)
-        earlier = key.read_answer(db, self.session_id) if key else None
-        if earlier is None and row.status != "recording":
-            raise InvalidState(row.status, needed="session must be recording to take events and frames")
-        return earlier
+
+def _gate(
+    db: DbSession, row: SessionRow, key: BatchKey | None, frames: list[CheckedFrame]
+) -> Replayed | None:
+    """Turn away what the index would refuse, before megabytes are written; the index decides again."""
+    earlier = key.read_answer(db, row.id) if key else None
+    if earlier is None and row.status != "recording":
+        raise InvalidState(row.status, needed="session must be recording to take events and frames")
+    if earlier is None and row.charged_from_ms != NEVER_CHARGED and not _were_sent(db, row, frames):
+        require_minutes(db, row.workspace_id, row.mode)
+    return earlier
+
+
+def _were_sent(db: DbSession, row: SessionRow, frames: list[CheckedFrame]) -> bool:
+    """Whether the session holds all of these ids: nothing is stored then, and nothing charged."""
+    ids = {frame.id for frame in frames if frame.digest is not None}
+    if len(ids) < len(frames):
+        return False
+    found = select(FrameRow.frame_id).where(FrameRow.session_id == row.id, col(FrameRow.frame_id).in_(ids))
+    return len(db.exec(found).all()) == len(ids)
 
 
 def _digest(frames: list[CheckedFrame]) -> bytes:

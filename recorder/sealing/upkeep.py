@@ -7,6 +7,7 @@ from datetime import timedelta
 from sqlmodel import col, delete, select, update
 
 from recorder import clock, limits
+from recorder.access.idempotency import purge_expired
 from recorder.models.event import BatchKeyRow, EventBatchRow, EventKeyRow
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
@@ -26,6 +27,7 @@ class Maintenance:
 
     swept_sessions: int
     dropped_batch_keys: int
+    dropped_answers: int
     compacted_files: int
 
 
@@ -38,6 +40,7 @@ def maintain(runtime: Runtime, lease: Lease, lanes: Iterable[tuple[str, str]]) -
     return Maintenance(
         swept_sessions=_sweep(runtime, lease),
         dropped_batch_keys=_drop_batch_keys(runtime, lease),
+        dropped_answers=_drop_answers(runtime, lease),
         compacted_files=sum(
             runtime.lake.compact(kind, workspace_id, mode) for workspace_id, mode in lanes for kind in LAYOUTS
         ),
@@ -69,3 +72,10 @@ def _drop_batch_keys(runtime: Runtime, lease: Lease) -> int:
         for row in old:
             db.delete(row)
     return len(old)
+
+
+def _drop_answers(runtime: Runtime, lease: Lease) -> int:
+    """Forget the answers of keyed requests after the same window, also where no new ones come."""
+    with runtime.database.transaction(write=True) as db:
+        lane.hold(db, lease)
+        return purge_expired(db, limit=_KEYS_CHUNK)

@@ -3,7 +3,7 @@
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,11 @@ import orjson
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Engine, create_engine, event, text
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import UOWTransaction, sessionmaker
 from sqlmodel import Session as DbSession
+from sqlmodel import SQLModel
 
 from recorder.errors import Unavailable
 
@@ -31,6 +33,10 @@ _PRAGMAS = (
 _WAL_TRIES = 200
 _WAL_PAUSE_S = 0.05
 _MIGRATION_LOCK = 0x5245434F52444552
+#: Key of `Session.info`: ids of the rows that the transaction changed, by listener.
+_CHANGED = "changed_ids"
+
+Tell = Callable[[set[str]], object]
 
 
 class Database:
@@ -49,6 +55,12 @@ class Database:
         # A read sees one state of all tables: hot rows may move to the lake between two statements.
         snapshot = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
         self._reader = self._engine.execution_options(**snapshot)
+        self._sessions = sessionmaker(class_=DbSession, expire_on_commit=False)
+
+    @property
+    def dialect(self) -> Dialect:
+        """The engine's way of writing SQL and values, for the ingest writer alone."""
+        return self._engine.dialect
 
     @contextmanager
     def transaction(self, *, write: bool) -> Iterator[DbSession]:
@@ -62,11 +74,26 @@ class Database:
         """
         with self.write_lock if write else nullcontext():
             try:
-                with DbSession(self._writer if write else self._reader, expire_on_commit=False) as db:
+                with self._sessions(bind=self._writer if write else self._reader) as db:
                     yield db
                     db.commit()
             except OperationalError as error:
                 raise Unavailable("The database") from error
+        changed: dict[Tell, set[str]] = db.info.get(_CHANGED, {})
+        for tell, ids in changed.items():
+            tell(ids)
+
+    def after_commit(self, table: type[SQLModel], tell: Tell) -> None:
+        """Call `tell` with the ids of this table's rows that a transaction of ours wrote, once committed.
+
+        Rows that a statement changes without loading them are not told of, nor are other processes'.
+        """
+
+        @event.listens_for(self._sessions, "after_flush")
+        def _note(db: DbSession, _: UOWTransaction) -> None:
+            ids = {row.id for row in (*db.new, *db.dirty) if isinstance(row, table)}  # type: ignore[attr-defined]
+            if ids:
+                db.info.setdefault(_CHANGED, {}).setdefault(tell, set()).update(ids)
 
     def raw_connection(self) -> Any:
         """A driver connection in autocommit mode, for the ingest writer alone."""

@@ -18,6 +18,7 @@ _WRITER = WriterProperties(compression="ZSTD", compression_level=1, max_row_grou
 _PARTITIONS = ["workflow", "date"]
 _COMPACT_AT_FILES = 100
 _TARGET_FILE_BYTES = 16 * 1024 * 1024
+_MARK = "deployment"
 _SAFE = re.compile(r"[A-Za-z0-9_\-]+", re.ASCII)
 
 
@@ -143,6 +144,22 @@ class Lake:
             )
             removed += metrics["numFilesRemoved"]
         return removed
+
+    def mark_region(self, region: str) -> str:
+        """Mark a new lake as one of this region; gives the region of the mark that is there.
+
+        Raises:
+            Unavailable: if the store does not answer.
+        """
+        # A table without rows: one library opens every store that the lake may lie in.
+        address = f"{self.url}/{_MARK}"
+        try:
+            if not DeltaTable.is_deltatable(address):
+                schema = pa.schema([pa.field("region", pa.string())])
+                DeltaTable.create(address, schema, mode="ignore", description=region)
+            return DeltaTable(address).metadata().description or region
+        except (DeltaError, OSError) as error:
+            raise Unavailable("The lake") from error
 
     def ping(self) -> None:
         """Ask the store for a sign of life.

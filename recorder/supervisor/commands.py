@@ -16,6 +16,7 @@ from recorder.supervisor.processes import Command
 
 _SOCKET_PATH_BYTES = 100  # the kernel takes 107
 _API_GRACE_S = 3  # open streams are cut after this; requests end sooner
+_KEEP_ALIVE_S = 75  # longer than balancers let a connection rest, so that it is they who close it
 
 
 class NoCheckout(Invalid):
@@ -90,8 +91,16 @@ def api_command(
     arguments = ["uvicorn", "--factory", "api.app:create_app", "--app-dir", str(checkout)]
     arguments += ["--host", host, "--port", str(port), "--no-access-log", "--log-level", "warning"]
     arguments += ["--timeout-graceful-shutdown", str(_API_GRACE_S)]
+    arguments += ["--http", "api.slow_clients:WatchedProtocol", "--timeout-keep-alive", str(_KEEP_ALIVE_S)]
+    arguments += ["--ws", "api.sockets:WatchedSocket"]
     url = f"{http_address(host, port)}/readyz"
     return _command("API", "api", arguments, settings, variables, lambda: _answers(url))
+
+
+def delivery_command(settings: Settings, variables: dict[str, str]) -> Command:
+    """The delivery loop: sends webhooks."""
+    arguments = ["recorder.cli", "deliver"]
+    return _command("delivery loop", "deliver", arguments, settings, variables, lambda: True)
 
 
 def dagster_commands(

@@ -17,6 +17,7 @@ from recorder.supervisor.commands import (
     api_command,
     claim_port,
     dagster_commands,
+    delivery_command,
     environment,
     find_checkout,
     http_address,
@@ -31,7 +32,7 @@ _POLL_S = 0.05
 
 
 class Service:
-    """The API and, if wanted, Dagster, as children of this process."""
+    """The API, the delivery loop and, if wanted, Dagster, as children of this process."""
 
     def __init__(
         self, settings: Settings, *, host: str, port: int, dagster: bool, dagster_port: int, console: Console
@@ -53,6 +54,7 @@ class Service:
         self._console = console
         self._guard: Guard | None = None
         self._api = Child(api_command(settings, variables, checkout, host, port))
+        self._delivery = Child(delivery_command(settings, variables))
         self._dagster: list[Child] = []
         if dagster:
             dagster_port = claim_port(DAGSTER_HOST, dagster_port, option="--dagster-port")
@@ -63,7 +65,7 @@ class Service:
     @property
     def children(self) -> list[Child]:
         """All of them, the API first."""
-        return [self._api, *self._dagster]
+        return [self._api, self._delivery, *self._dagster]
 
     def start(self) -> None:
         """Start the children; returns when the API and Dagster's pages answer, or once told to stop.
@@ -76,7 +78,9 @@ class Service:
         self._launch(self._api, *code)
         self._wait(self._api)
         self._say(f"API      {self.base_url}   documentation: {self.base_url}/docs")
-        # The daemon's first sensor reads the database, whose schema the API has brought up to date by now.
+        # The daemon's first sensor and the delivery loop read the database, whose schema the API has brought
+        # up to date by now.
+        self._launch(self._delivery)
         self._wait(*code)
         self._launch(*talkers)
         self._wait(*talkers)

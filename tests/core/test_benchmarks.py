@@ -1,5 +1,6 @@
 """The benchmarks' machinery, in its smallest form: what they measure with must itself be right."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -10,18 +11,20 @@ import polars as pl
 import pytest
 from starlette.testclient import TestClient
 
-from benchmarks import lists, miniwob
-from benchmarks.events import event_bodies
+from benchmarks import gate, lists, miniwob, streams, webhooks
+from benchmarks.events import event_bodies, event_items
 from benchmarks.figures import Figure, Skipped, at_least, at_most
 from benchmarks.fsync import build_slow_fsync
 from benchmarks.ingest import nothing_is_lost
+from benchmarks.otlp import TraceRequests, encode_spans, trace_id
 from benchmarks.screens import SIZE, session_screens
-from benchmarks.seeds import new_settings
+from benchmarks.seeds import new_key, new_settings
 from benchmarks.servers import serving
 from benchmarks.sqlmodel_peer import count_events, create_peer, peer_sessions
 from recorder.access.keys import Caller
 from recorder.recording.events import read_event_batch
 from recorder.recording.images import check_image
+from recorder.runtime import Runtime
 from recorder.settings import child_environment
 from tests.demonstrations import click_states, write_demonstration
 
@@ -109,3 +112,43 @@ def test_filtered_lists_are_asked_for_among_made_up_sessions(tmp_path: Path) -> 
     key = lists.fill(settings, 3_000)
     with serving(settings) as server:
         assert len(lists.ask(server, key, {"workflow": "flow_3", "outcome": "error"}, 2)) == 2
+
+
+def test_a_trace_for_the_peer_holds_a_span_for_each_event() -> None:
+    items = event_items(100, seed=1)
+    requests = TraceRequests([encode_spans(items)], address="127.0.0.1:1", experiment="0", count=2)
+    assert [request.count(trace_id(turn)) for turn, request in enumerate(requests)] == [100, 100]
+    assert requests[0].replace(trace_id(0), trace_id(1)) == requests[1]
+    assert all(item["type"].encode() in requests[0] for item in items)
+
+
+def test_the_gate_is_measured_with_requests_that_pass_it(tmp_path: Path) -> None:
+    settings = new_settings(tmp_path)
+    key = new_key(settings)
+    runtime = Runtime.open(settings)
+    found = asyncio.run(gate.measure_gate(runtime, key, turns=1))
+    with pytest.raises(RuntimeError, match="refused"):
+        asyncio.run(gate.measure_gate(runtime, key + "0", turns=1))
+    runtime.close()
+    assert len(found) == 4 and min(found.values()) > 0
+
+
+def test_deliveries_and_bare_posts_are_both_counted(tmp_path: Path) -> None:
+    settings = new_settings(tmp_path)
+    with serving(settings, "benchmarks.webhooks:receiver") as server:
+        url = f"{server.url}/hooks"
+        paces = [webhooks.deliveries_of(settings, url, count=20), webhooks.posts_of(url, count=20)]
+    assert all(pace.per_second > 0 and pace.cpu_us > 0 for pace in paces)
+
+
+def test_every_message_to_every_reader_is_counted() -> None:
+    cost = streams.message_cost("sse", rounds=1, seconds=0.2, keys=2, readers_per_key=3)
+    assert cost.detail["messages delivered"] == 24
+
+
+def test_a_message_that_is_lost_or_comes_twice_is_found() -> None:
+    whole = streams.Received("ses", messages=5, first=3, last=7)
+    assert streams._check([whole], 5) == 5
+    for wrong in (streams.Received("ses", messages=4, first=3, last=7, misplaced=1), streams.Received("ses")):
+        with pytest.raises(RuntimeError, match="out of place"):
+            streams._check([wrong], None)

@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -56,20 +56,37 @@ def test_a_create_is_repeated_after_429_and_503_for_nothing_was_stored() -> None
     assert len(received) == 3
 
 
-def test_a_create_that_may_have_been_stored_is_not_repeated() -> None:
+CREATES: dict[str, Callable[[Client], object]] = {
+    "session": lambda client: client.create_session("approve_invoice", start=True),
+    "tag": lambda client: client.tag("ses_1", "seen"),
+    "export": lambda client: client.create_export("approve_invoice"),
+}
+
+
+@pytest.mark.parametrize("create", CREATES)
+def test_a_create_that_may_have_been_stored_is_repeated_under_its_key(create: str) -> None:
+    running = Answer(409, {"code": "idempotency_in_progress", "detail": "Wait."}, {"Retry-After": "0"})
+    with served(BROKEN, running, Answer(201, SESSION)) as (client, received):
+        assert CREATES[create](client) == SESSION
+    assert len({(one.headers["idempotency-key"], one.body) for one in received}) == 1
+    assert len(received) == 3
+
+
+def test_every_create_has_a_key_of_its_own() -> None:
+    with served(Answer(201, SESSION)) as (client, received):
+        for create in [*CREATES.values(), *CREATES.values()]:
+            create(client)
+    assert len({one.headers["idempotency-key"] for one in received}) == 6
+
+
+def test_a_delete_that_may_have_been_done_is_not_repeated() -> None:
     with (
-        served(BROKEN, Answer(201, SESSION)) as (client, received),
+        served(BROKEN, Answer(204)) as (client, received),
         pytest.raises(Unreachable, match="may have been carried out") as raised,
     ):
-        client.create_session("approve_invoice")
+        client.delete_session("ses_1")
     assert raised.value.may_be_done
     assert len(received) == 1
-
-
-def test_creates_carry_no_idempotency_key() -> None:
-    with served(Answer(201, SESSION)) as (client, received):
-        client.create_session("approve_invoice", start=True)
-    assert "idempotency-key" not in received[0].headers
 
 
 def test_retry_after_is_waited_for() -> None:

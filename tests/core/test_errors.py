@@ -20,6 +20,8 @@ INTERNAL = {
     "rows_missing",
     "attempts_exhausted",
     "manifest_unreadable",
+    "unknown_region",
+    "wrong_region",
 }
 #: Contract §1.
 CODES = {

@@ -39,7 +39,7 @@ def _recordings(count: int) -> Iterator[Recording]:
 
 
 def _rearrange(folder: Path, how: str) -> None:
-    for path in (folder / "lake").glob("*/*/*"):
+    for path in (folder / "lake").glob("wsp_*/*/*"):
         table = DeltaTable(str(path))
         if how == "compacted":
             table.optimize.compact()

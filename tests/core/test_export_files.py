@@ -18,9 +18,10 @@ from recorder.exports.run import run_export
 from recorder.exports.schemas import EVENTS, FRAMES
 from recorder.exports.verify import ManifestUnreadable, verify_manifest
 from recorder.exports.wire import manifest_url
+from recorder.models.workspace import WorkspaceRow
 from tests.exporting import ask, export, folder_of, manifest_of
 from tests.running import running_service
-from tests.sealed import Recording, make_runtime, seal
+from tests.sealed import START, WORKSPACE, Recording, make_runtime, seal
 
 
 @pytest.fixture
@@ -177,6 +178,8 @@ def free_port() -> int:
 def test_a_hosted_dataset_is_verified_over_its_signed_address(tmp_path: Path) -> None:
     with running_service(tmp_path, port=free_port()) as service:
         runtime = make_runtime(tmp_path, public_url=service.url)
+        with runtime.database.transaction(write=True) as db:
+            db.add(WorkspaceRow(id=WORKSPACE, name="acme", region="us", created_at=START))
         seal(runtime, [Recording(frames=[0, 600])])
         row = run_export(runtime, ask(runtime, destination={"kind": "signed_url"}).id, owner="test")
         address = manifest_url(row, runtime.settings)

@@ -8,6 +8,7 @@ import pytest
 from sqlmodel import select
 
 from recorder import clock
+from recorder.audit.log import Origin
 from recorder.errors import (
     DestinationNotAllowed,
     InvalidDestination,
@@ -38,7 +39,8 @@ def runtime(tmp_path: Path) -> Runtime:
 def ask(runtime: Runtime, **body: Any) -> ExportRow:
     asked = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}} | body
     with runtime.database.transaction(write=True) as db:
-        return create_export(db, runtime.settings, WORKSPACE, "live", ExportCreate.model_validate(asked))
+        wanted, origin = ExportCreate.model_validate(asked), Origin.operator(WORKSPACE)
+        return create_export(db, runtime.settings, WORKSPACE, "live", wanted, origin=origin)
 
 
 def test_a_queued_export_shows_everything_that_was_asked_for(runtime: Runtime) -> None:

@@ -89,3 +89,26 @@ def test_a_timed_id_sorts_with_its_time() -> None:
 @pytest.mark.parametrize("year", [1, 1969, 1970, 9999])
 def test_every_moment_has_a_first_id(year: int) -> None:
     assert ids.is_id(ids.first_id_at("ses", datetime(year, 12, 31, 23, 59, tzinfo=UTC)), "ses")
+
+
+def test_a_counter_gives_ids_that_rise_and_never_repeat() -> None:
+    counter = ids.IdCounter("req")
+    made = [counter.next() for _ in range(5_000)]
+    assert all(ids.is_id(one, "req") for one in made)
+    assert made == sorted(set(made))
+    first, last = (ids.decode(one.removeprefix("req_")) >> 80 for one in (made[0], made[-1]))
+    assert 0 <= last - first < 5_000 and abs(clock.now_ms() - last) < 5_000
+
+
+def test_a_counter_goes_on_when_its_letters_or_the_clock_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = ids.IdCounter("req")
+    before = counter.next()
+    monkeypatch.setattr(counter, "_count", 0xFFFFF)
+    monkeypatch.setattr("time.time_ns", lambda: 0)
+    made = [counter.next() for _ in range(3)]
+    assert [before, *made] == sorted({before, *made})
+
+
+def test_two_counters_share_no_ids() -> None:
+    one, other = ids.IdCounter("req"), ids.IdCounter("req")
+    assert {one.next() for _ in range(100)}.isdisjoint({other.next() for _ in range(100)})

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from recorder.access.surfaces import TIERS
 from recorder.errors import NotFound, Unavailable
 from recorder.ids import new_id
 from recorder.models.session import SessionRow
@@ -43,6 +44,8 @@ def writer(database: Database) -> Iterator[IngestWriter]:
 class Note:
     """A batch that takes positions in a session; `fault` is raised after it wrote."""
 
+    kind = "events"
+
     def __init__(self, session_id: str, *, n: int = 1, fault: Exception | None = None) -> None:
         self.session_id = session_id
         self.n = n
@@ -52,7 +55,9 @@ class Note:
         """Draw positions and answer the first."""
         session = (WORKSPACE, "live", self.session_id)
         lock_session(cursor, session)
-        first, _, _ = reserve_positions(cursor, session, events=self.n, frames=0, max_t_ms=self.n)
+        first, _, _ = reserve_positions(
+            cursor, session, TIERS["unlimited"], events=self.n, frames=0, max_t_ms=self.n
+        )
         if self.fault is not None:
             raise self.fault
         return str(first).encode()
@@ -62,6 +67,8 @@ class Blocker:
     """A batch that writes nothing and keeps the writer busy until a gate opens."""
 
     session_id = ""
+    kind = "events"
+    n = 0
 
     def __init__(self, gate: threading.Event) -> None:
         self.gate = gate

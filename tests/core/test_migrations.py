@@ -3,17 +3,22 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, create_engine, inspect, text
-from sqlmodel import SQLModel
+from sqlalchemy import Connection, MetaData, Table, create_engine, insert, inspect, text
+from sqlmodel import SQLModel, select
 
-import recorder.models  # noqa: F401  (registers every table)
+import recorder.models
+import recorder.storage
 from recorder.errors import Unavailable
+from recorder.models.session import SessionRow
 from recorder.storage.database import Database
 from tests.databases import create_database
 
@@ -39,6 +44,14 @@ def migrate(url: str) -> None:
     database = Database(url)
     database.migrate()
     database.close()
+
+
+def upgrade(connection: Connection, revision: str) -> None:
+    """Bring a database to one version of the schema."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(recorder.storage.__file__).parent / "migrations"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision)
 
 
 def test_migrations_give_what_the_models_say(empty_url: str) -> None:
@@ -140,3 +153,31 @@ def test_a_database_that_is_away_is_unavailable(url: str) -> None:
     with pytest.raises(Unavailable):
         database.ping()
     database.close()
+
+
+def test_sessions_of_the_first_release_get_their_end(empty_url: str) -> None:
+    created = datetime(2026, 11, 1, 8, tzinfo=UTC)
+    deleted = created + timedelta(days=1)
+    rows = {
+        "ses_live": ("live", None, None),
+        "ses_deleted": ("live", deleted, deleted + timedelta(days=30)),
+        "ses_test": ("test", None, created + timedelta(days=7)),
+        "ses_test_deleted": ("test", deleted, created + timedelta(days=7)),
+    }
+    for connection in connect(empty_url):
+        upgrade(connection, "0001")
+        sessions = Table("sessions", MetaData(), autoload_with=connection)
+        fixed = {"workspace_id": "wsp", "workflow": "checkout", "status": "stopped", "created_at": created}
+        fixed |= {"is_import": False, "is_hot": True, "has_error_event": False}
+        needed = {column.name for column in sessions.columns if not column.nullable}
+        zeros = dict.fromkeys(needed - {*fixed, "id", "mode"}, 0)
+        for session_id, (mode, deleted_at, _) in rows.items():
+            values = {"id": session_id, "mode": mode, "deleted_at": deleted_at}
+            connection.execute(insert(sessions).values(**fixed, **zeros, **values))
+        upgrade(connection, "head")
+        connection.commit()
+    database = Database(empty_url)
+    with database.transaction(write=False) as db:
+        found = {row.id: row.purge_after for row in db.exec(select(SessionRow))}
+    database.close()
+    assert found == {session_id: end for session_id, (_, _, end) in rows.items()}

@@ -12,8 +12,9 @@ from sqlmodel import func, select
 from recorder import clock
 from recorder.models.event import BatchKeyRow, EventBatchRow, EventKeyRow
 from recorder.models.frame import FrameRow
+from recorder.models.idempotency import IdempotencyRow
 from recorder.models.outbox import SealBatchRow
-from recorder.recording.sessions import stop_session
+from recorder.recording.stops import stop_session
 from recorder.rowset import EventKey, events_digest
 from recorder.runtime import Runtime
 from recorder.sealing import SealedBatch, Sealer, has_work, is_sealing, lane
@@ -289,6 +290,19 @@ def test_batch_keys_are_forgotten_after_a_day(runtime: Runtime, desk: Desk, seal
     assert sealer.maintain().dropped_batch_keys == 1
     with runtime.database.transaction(write=False) as db:
         assert [row.batch_key for row in db.exec(select(BatchKeyRow))] == ["young"]
+
+
+def test_kept_answers_are_forgotten_after_a_day(runtime: Runtime, sealer: Sealer) -> None:
+    for hours, key in ((23, "young"), (25, "old")):
+        made = clock.now() - timedelta(hours=hours)
+        identity = {"workspace_id": "wsp_1", "mode": "live", "method": "POST", "path": "/v1/sessions"}
+        with runtime.database.transaction(write=True) as db:
+            db.add(
+                IdempotencyRow(**identity, key=key, body_digest=b"", status=201, answer=b"", created_at=made)
+            )
+    assert sealer.maintain().dropped_answers == 1
+    with runtime.database.transaction(write=False) as db:
+        assert [row.key for row in db.exec(select(IdempotencyRow))] == ["young"]
 
 
 def stop(desk: Desk, session_id: str) -> None:

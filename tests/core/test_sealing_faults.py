@@ -16,7 +16,6 @@ from sqlmodel import col, select
 from recorder.errors import Unavailable
 from recorder.models.memory import SessionPathRow
 from recorder.models.tag import TagCreate
-from recorder.recording.sessions import delete_session
 from recorder.recording.tags import add_tag
 from recorder.runtime import Runtime
 from recorder.sealing import LeaseLost, Sealer, lane
@@ -27,6 +26,7 @@ from tests.factories import picture
 from tests.recorded import (
     WORKSPACE,
     assert_sealed_exactly_once,
+    delete,
     let_lease_run_out,
     open_desk,
     outbox_types,
@@ -248,11 +248,10 @@ def test_two_runs_do_not_seal_at_once(runtime: Runtime) -> None:
 def test_a_session_deleted_while_it_is_sealed_stays_gone(runtime: Runtime) -> None:
     ids = record(runtime)
 
-    def delete() -> None:
-        with runtime.database.transaction(write=True) as db:
-            delete_session(db, WORKSPACE, "live", ids[0], hard=False)
+    def hook() -> None:
+        delete(runtime, ids[0])
 
-    with sealing(hooked(runtime, "sessions", delete, is_after=True), "run") as sealer:
+    with sealing(hooked(runtime, "sessions", hook, is_after=True), "run") as sealer:
         assert sealer.seal_batch() is not None
     assert "session.sealed" not in outbox_types(runtime, ids[0])
     assert session_row(runtime, ids[0]).deleted_at is not None
@@ -277,8 +276,7 @@ def test_a_tag_that_comes_while_a_session_is_sealed_reaches_the_graph(runtime: R
 
 def test_a_deleted_session_is_never_sealed(runtime: Runtime) -> None:
     ids = record(runtime)
-    with runtime.database.transaction(write=True) as db:
-        delete_session(db, WORKSPACE, "live", ids[0], hard=False)
+    delete(runtime, ids[0])
     seal_all(runtime)
     assert session_row(runtime, ids[0]).status == "stopped"
     assert runtime.lake.scan("sessions", WORKSPACE, "live").collect()["session_id"].to_list() == ids[1:]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from recorder.settings import Settings
+from recorder.settings import InvalidSetting, Settings
 
 
 def test_everything_lies_below_the_data_folder(tmp_path: Path) -> None:
@@ -73,3 +73,11 @@ def test_processes_that_start_at_once_share_one_secret(tmp_path: Path, attempt: 
     secrets = {process.communicate()[0] for process in starting}
     assert len(secrets) == 1 and len(secrets.pop().strip()) == 64
     assert [path.name for path in tmp_path.iterdir()] == ["secret"]
+
+
+def test_the_attempts_of_a_delivery_are_a_number_from_one_to_eight(tmp_path: Path) -> None:
+    chosen = Settings.from_env({"RECORDER_WEBHOOK_ATTEMPTS": "8"}, data_dir=tmp_path)
+    assert (chosen.webhook_attempts, chosen.as_env()["RECORDER_WEBHOOK_ATTEMPTS"]) == (8, "8")
+    for wrong in ("0", "9", "seven", "٣", ""):
+        with pytest.raises(InvalidSetting, match="RECORDER_WEBHOOK_ATTEMPTS"):
+            Settings.from_env({"RECORDER_WEBHOOK_ATTEMPTS": wrong}, data_dir=tmp_path)

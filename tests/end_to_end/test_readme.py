@@ -46,6 +46,8 @@ class Deployment:
     """A running service, told by what a shell needs to work with it."""
 
     variables: dict[str, str]
+    #: As `recorder workspace create` makes it, with the limits of the specification.
+    readme_key: str
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +61,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     runtime = Runtime.open(settings)
     with runtime.database.transaction(write=True) as db:
         made = create_workspace(db, "examples", region="us", secret=settings.secret, tier="unlimited")
+        readme_key = create_workspace(db, "readme", region="us", secret=settings.secret).key
     runtime.close()
     with running(settings, dagster=True) as service:
         variables = {
@@ -69,7 +72,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
             "RECORDER_KEY": made.key,
             "RECORDER_DATA_DIR": str(data),
         }
-        yield Deployment(variables)
+        yield Deployment(variables, readme_key)
 
 
 def make_command(path: Path, line: str) -> None:
@@ -81,8 +84,8 @@ def make_command(path: Path, line: str) -> None:
 def test_the_readme_leads_from_a_recording_to_a_data_frame(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("RECORDER_URL", "RECORDER_KEY"):
-        monkeypatch.setenv(name, deployment.variables[name])
+    monkeypatch.setenv("RECORDER_URL", deployment.variables["RECORDER_URL"])
+    monkeypatch.setenv("RECORDER_KEY", deployment.readme_key)
     found: dict[str, Any] = {}
     exec(compile(examples(ROOT / "README.md", "python"), "README.md", "exec"), found)
     found["client"].close()

@@ -8,16 +8,20 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from sqlmodel import select
 
 from pipelines import exports
 from pipelines.dataset_config import DatasetConfig, from_row, to_body
-from pipelines.exports import DATASET_TAG, EXPORT_TAG, PARTITIONS, datasets, queued_exports
+from pipelines.exports import DATASET_TAG, EXPORT_TAG, PARTITIONS, REQUEST_TAG, datasets, queued_exports
 from pipelines.resources import RecorderResource, close_runtimes
 from recorder.access.keys import create_workspace
+from recorder.audit.log import Origin
 from recorder.exports.claims import claim_export
 from recorder.exports.requests import create_export, list_exports
 from recorder.models.export import ExportCreate, ExportRow
+from recorder.models.outbox import OutboxRow
 from recorder.runtime import Runtime
+from recorder.tracing import following
 from tests.sealed import Recording, seal
 
 _BODY = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
@@ -35,7 +39,8 @@ class Deployment:
     def queue(self, **body: Any) -> ExportRow:
         with self.runtime.database.transaction(write=True) as db:
             asked = ExportCreate.model_validate(_BODY | body)
-            return create_export(db, self.runtime.settings, self.workspace_id, "live", asked)
+            place, origin = (self.workspace_id, "live"), Origin.operator(self.workspace_id)
+            return create_export(db, self.runtime.settings, *place, asked, origin=origin)
 
     def tick(self) -> list[dg.RunRequest]:
         """What the sensor asks for now."""
@@ -113,6 +118,22 @@ def test_the_run_of_a_queued_export_completes_it(deployment: Deployment) -> None
     assert (export.id, export.status, export.rows) == (row.id, "completed", 6)
     assert result.success
     assert deployment.tick() == []
+
+
+def test_a_run_carries_the_id_of_the_request_that_asked_for_it(deployment: Deployment) -> None:
+    with following("req_asked"):
+        row = deployment.queue()
+    (request,) = deployment.tick()
+    result = deployment.run(request)
+    said = [record.user_message for record in deployment.instance.all_logs(result.run_id)]
+    assert result.dagster_run.tags[REQUEST_TAG] == "req_asked"
+    assert f"Export {row.id}, request req_asked" in said
+    with deployment.runtime.database.transaction(write=False) as db:
+        told = db.exec(select(OutboxRow).where(OutboxRow.subject_id == row.id).order_by(OutboxRow.id)).all()
+    assert [(event.type, event.request_id) for event in told] == [
+        ("export.queued", "req_asked"),
+        ("export.completed", "req_asked"),
+    ]
 
 
 def test_a_launchpad_run_makes_its_export_and_runs_it(deployment: Deployment) -> None:

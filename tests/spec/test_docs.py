@@ -10,16 +10,36 @@ from typer.main import get_command
 
 from pipelines.definitions import defs
 from recorder import limits
+from recorder.access.surfaces import TIERS
 from recorder.cli import app as command_line
 from recorder.client import Client, SessionRecorder
 from recorder.exports import schemas
+from recorder.models.audit import AuditEntry
+from recorder.models.delivery import Delivery, DeliveryRequest, DeliveryResponse
 from recorder.models.event import App, EventItem, Input, Target, Trace
 from recorder.models.event_types import EVENT_TYPES
 from recorder.models.export import Export, ExportCreate, ExportFilter, FrameSampling
 from recorder.models.frame import Frame, FrameItem
+from recorder.models.key import Key, KeyCreate, KeyCreated
+from recorder.models.limits import (
+    BatchLimits,
+    ByteLimits,
+    Limits,
+    ListLimits,
+    RateLimit,
+    StreamLimits,
+    SurfaceLimits,
+)
+from recorder.models.masking import Masking, MaskingPattern
 from recorder.models.memory import MemoryPath
 from recorder.models.session import FramesSummary, Session, SessionCreate
 from recorder.models.tag import Tag, TagCreate
+from recorder.models.usage import Quota
+from recorder.models.webhook import Webhook, WebhookCreate, WebhookCreated
+from recorder.models.workflow import OutcomeNames, Workflow, WorkflowGraph, WorkflowUpdate
+from recorder.models.workspace import LiveReplay, Retention, Workspace, WorkspaceUpdate
+from recorder.webhooks.catalogue import EVENT_TYPES as WEBHOOK_TYPES
+from recorder.webhooks.schedule import MAX_ATTEMPTS
 from tests.factories import Service
 from tests.pages import ALL, PAGES, ROOT, SOURCES, calls, prose, table, text_of
 
@@ -28,8 +48,23 @@ FIELDS: dict[str, list[Any]] = {
     "events": [EventItem, Target, Input, App, Trace],
     "frames": [Frame, FrameItem],
     "tags": [Tag, TagCreate],
+    "masking": [Masking, MaskingPattern],
     "memory": [MemoryPath],
     "exports": [Export, ExportCreate, ExportFilter, FrameSampling],
+    "webhooks": [
+        Webhook,
+        WebhookCreate,
+        WebhookCreated,
+        Delivery,
+        DeliveryRequest,
+        DeliveryResponse,
+    ],
+    "limits": [Limits, SurfaceLimits, RateLimit, StreamLimits, BatchLimits, ByteLimits, ListLimits],
+    "audit": [AuditEntry],
+    "keys": [Key, KeyCreate, KeyCreated],
+    "workflows": [Workflow, WorkflowUpdate, WorkflowGraph, OutcomeNames],
+    "workspaces": [Workspace, WorkspaceUpdate, Retention, LiveReplay],
+    "quota": [Quota],
 }
 NUMBERS = {
     "sessions": [
@@ -47,10 +82,40 @@ NUMBERS = {
         f"1 to {limits.TAG_NAME_CHARACTERS} printable characters",
         f"up to {limits.TAG_DATA_BYTES // 1024} KiB",
     ],
+    "masking": [
+        f"at most {limits.MASKING_PATTERNS} of",
+        f"of 1 to {limits.MASKING_PATTERN_CHARACTERS:,} characters",
+        f"up to {limits.MASKING_REPLACEMENT_CHARACTERS} characters",
+        f"more than {limits.MASKING_HITS} places",
+        f"at most {limits.MASKING_STATES:,} states together",
+        f"an event {limits.EVENT_BYTES * limits.MASKING_GROWTH // 1024} KiB",
+    ],
+    "keys": [f"1 to {limits.KEY_LABEL_CHARACTERS} printable characters"],
+    "workflows": [
+        f"up to {limits.WORKFLOW_TAGS} words of your own",
+        f"list of up to {limits.OUTCOME_NAMES};",
+        f"`{limits.WORKFLOW_PATTERN}`",
+    ],
+    "workspaces": [
+        f"| `retention.frames_days` | {limits.FRAMES_RETENTION_DAYS} | 1 to 3,650",
+        f"| `retention.events_days` | {limits.EVENTS_RETENTION_DAYS} | 1 to 3,650",
+        f"| `retention.audit_days` | {limits.AUDIT_RETENTION_DAYS} | 1 to 3,650",
+        f"up to {limits.LIVE_HOSTS} host names",
+    ],
     "interface": [
+        f"within {limits.REQUEST_HEAD_SECONDS} seconds of the connection",
+        f"within {limits.REQUEST_BODY_SECONDS} seconds more",
+        f"at most {limits.REQUEST_HEAD_BYTES // 1024} KiB together",
         f"more than {limits.JSON_DEPTH} levels",
         f"1 to {limits.LIST_MAX}, by default {limits.LIST_DEFAULT}",
         f"at most {limits.BODY_BYTES // 1024**2} MiB",
+    ],
+    "webhooks": [
+        f"up to {limits.DESCRIPTION_CHARACTERS} characters",
+        f"has at most {limits.WEBHOOKS_PER_WORKSPACE}.",
+        f"{MAX_ATTEMPTS} attempts in all",
+        f"for {limits.WEBHOOK_SECRET_HOURS} hours",
+        f"kept for {limits.DELIVERY_DAYS} days",
     ],
     "exports": [
         f"at most {limits.EXCLUDED_SESSIONS:,}",
@@ -144,10 +209,27 @@ def test_the_table_of_event_types_is_that_of_the_code() -> None:
     assert told == {name: (kind.event_class, kind.is_action) for name, kind in EVENT_TYPES.items()}
 
 
+def test_the_table_of_webhook_events_is_the_catalogue() -> None:
+    rows = table(PAGES["docs/webhooks.md"], "## Events\n")
+    told = {type: not row[1].endswith("(later)") for row in rows for type in re.findall(r"[\w.]+", row[0])}
+    assert told == {type: kind.is_emitted for type, kind in WEBHOOK_TYPES.items()}
+
+
 @pytest.mark.parametrize("page", NUMBERS)
 def test_the_numbers_are_those_of_the_code(page: str) -> None:
     text = " ".join(PAGES[f"docs/{page}.md"].split())
     assert [number for number in NUMBERS[page] if number not in text] == []
+
+
+def test_the_table_of_tiers_is_that_of_the_code() -> None:
+    rows = table(PAGES["docs/workspaces.md"], "The tier is a table of [rate limits]")
+    told = {row[0].strip("`"): tuple(row[2:]) for row in rows}
+    assert told == {
+        name: tuple("unlimited" if limit is None else f"{limit:,}" for limit in limits_of)
+        for name, limits_of in (
+            (tier.name, (tier.captured_minutes, tier.exported_rows)) for tier in TIERS.values()
+        )
+    }
 
 
 def test_every_code_is_named() -> None:
@@ -186,6 +268,6 @@ def test_every_name_in_dagster_is_named() -> None:
 
 
 def test_every_method_of_the_client_is_named() -> None:
-    names = {name for kind in (Client, SessionRecorder) for name in vars(kind) if not name.startswith("_")}
+    names = {name for kind in (Client, SessionRecorder) for name in dir(kind) if not name.startswith("_")}
     page = PAGES["docs/client.md"]
     assert [name for name in sorted(names) if not re.search(rf"`{name}[(`]", page)] == []

@@ -6,6 +6,7 @@ import pytest
 
 from recorder import limits
 from tests.factories import Caller, assert_problem, event, frame
+from tests.limiting import stopped_clock
 from tests.recorded import execute
 from tests.rows import Rows
 
@@ -191,7 +192,9 @@ def _(caller: Caller) -> None:
 @ROWS.row("all endpoints need the Authorization header")
 def _(caller: Caller) -> None:
     client: Any = caller.service.client
-    for path, methods in caller.service.app.openapi()["paths"].items():
-        for method in methods if path.startswith("/v1/") else ():
-            answer = client.request(method.upper(), path.replace("{", "").replace("}", ""))
-            assert_problem(answer, 401, "missing_authorization")
+    with stopped_clock(caller.service) as clock:  # strangers have a limit too
+        for path, methods in caller.service.app.openapi()["paths"].items():
+            for method in methods if path.startswith("/v1/") else ():
+                clock.now += 1
+                answer = client.request(method.upper(), path.replace("{", "").replace("}", ""))
+                assert_problem(answer, 401, "missing_authorization")

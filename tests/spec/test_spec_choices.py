@@ -12,17 +12,6 @@ CHOICES = PAGES["docs/spec-choices.md"]
 EXPORT = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
 #: One request for each place at which the service says `not_supported_yet`.
 REFUSED: dict[tuple[str, str], dict[str, Any]] = {
-    ("header", "Idempotency-Key"): {
-        "method": "POST",
-        "path": "/v1/sessions",
-        "json": {"workflow": "checkout"},
-        "headers": {"Idempotency-Key": "k-1"},
-    },
-    ("body", "/idempotency_key"): {
-        "method": "POST",
-        "path": "/v1/sessions",
-        "json": {"workflow": "checkout", "idempotency_key": "k-1"},
-    },
     ("query", "hard"): {"method": "DELETE", "path": "/v1/sessions/ses_unknown?hard=true"},
     ("query", "path"): {"method": "GET", "path": "/v1/sessions?path=pth_any"},
     ("body", "/format"): {"method": "POST", "path": "/v1/exports", "json": EXPORT | {"format": "jsonl"}},
@@ -43,7 +32,7 @@ def test_every_choice_says_what_was_open_what_we_chose_and_why() -> None:
     made = CHOICES.partition("## What later releases build")[0]
     sections = re.findall(r"^## (.*)$", made, re.MULTILINE)
     rows = [row for section in sections for row in table(made, f"## {section}\n")]
-    assert len(sections) == 6
+    assert len(sections) >= 7
     assert len(rows) > 60
     assert [row for row in rows if len(row) != 3 or not all(row)] == []
     assert len({row[0] for row in rows}) == len(rows)
@@ -74,5 +63,5 @@ def test_the_addresses_of_later_releases_are_not_there_yet(caller: Caller) -> No
         f"{method} {path}": caller.request(method, re.sub(r"\{\w+\}", "any", path)).status_code
         for method, path in addresses
     }
-    assert len(answers) > 20
+    assert len(answers) >= 10
     assert {address: status for address, status in answers.items() if status != 404} == {}

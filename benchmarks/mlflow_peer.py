@@ -1,0 +1,225 @@
+"""Events coming in, beside the tracking server that ML teams know: MLflow's OTLP endpoint, a span per event.
+
+Both get the same events from the same client, on SQLite, with one server process. Counted is only what a GET
+returns afterwards. MLflow is fetched into an environment of its own that is thrown away (or taken from
+`RECORDER_BENCH_MLFLOW`, a Python that has it), with its telemetry off; the project never depends on it.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx
+import orjson
+
+from benchmarks.client import drive
+from benchmarks.events import event_items
+from benchmarks.figures import Figure, Skipped, at_least
+from benchmarks.load import encoded_requests
+from benchmarks.otlp import TraceRequests, encode_spans, trace_id
+from benchmarks.seeds import Target, new_settings, recording_sessions
+from benchmarks.servers import Server, ServerFailed, serving
+from recorder import limits
+from recorder.supervisor.commands import claim_port
+
+_VERSION = "3.17.2"
+_CONNECTIONS = 8
+_SESSIONS = 64
+_BODIES = 50
+_START_S = 120.0
+_EXPERIMENT = "0"
+_QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
+
+Items = Sequence[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one stretch of load brought in."""
+
+    seconds: float
+    acknowledged: int
+    #: Events that a GET returned afterwards.
+    readable: int
+
+    @property
+    def per_second(self) -> float:
+        """Readable events a second."""
+        return self.readable / self.seconds
+
+
+class Contender(Protocol):
+    """A server that takes batches of events."""
+
+    def load(self, batches: Sequence[Items], seconds: float) -> Round:
+        """Send the batches over and over for so long, then read all of it back."""
+
+
+def measure(*, quick: bool = False) -> list[Figure]:
+    """Events a second that can be read back, ours and MLflow's in turn.
+
+    Raises:
+        Skipped: if MLflow can be neither found nor fetched.
+    """
+    rounds, seconds = (3, 3.0) if quick else (5, 6.0)
+    batches = [event_items(limits.EVENTS_PER_BATCH, seed=seed) for seed in range(_BODIES)]
+    ours, theirs = [], []
+    with find_mlflow() as python, our_service(rounds + 1) as service, mlflow_server(python) as mlflow:
+        for contender in (service, mlflow):
+            contender.load(batches, 1.0)  # to warm up
+        for _ in range(rounds):
+            ours.append(service.load(batches, seconds))
+            theirs.append(mlflow.load(batches, seconds))
+    return [
+        Figure(
+            name="events that a GET returns / MLflow's OTLP spans",
+            unit="events/s",
+            ours=[load.per_second for load in ours],
+            peer=[load.per_second for load in theirs],
+            peer_name=f"MLflow {_VERSION}, SQLite",
+            goal=at_least(20),
+            detail={
+                "acknowledged": sum(load.acknowledged for load in ours),
+                "readable": sum(load.readable for load in ours),
+                "MLflow acknowledged": sum(load.acknowledged for load in theirs),
+                "MLflow readable": sum(load.readable for load in theirs),
+            },
+        )
+    ]
+
+
+@contextmanager
+def our_service(rounds: int) -> Iterator["Ours"]:
+    """Our API on a fresh deployment, with sessions for so many rounds."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        settings = new_settings(Path(folder))
+        targets = recording_sessions(settings, sessions=_SESSIONS * rounds, keys=1)
+        with serving(settings) as server:
+            yield Ours(server, targets)
+
+
+class Ours:
+    """Our API; every round has sessions of its own."""
+
+    def __init__(self, server: Server, targets: list[Target]) -> None:
+        self._server = server
+        self._targets = targets
+
+    def load(self, batches: Sequence[Items], seconds: float) -> Round:
+        """See `Contender`."""
+        targets, self._targets = self._targets[:_SESSIONS], self._targets[_SESSIONS:]
+        requests = encoded_requests(targets, [orjson.dumps({"events": items}) for items in batches])
+        host, port = self._server.host, self._server.port
+        answers = drive(host, port, requests, connections=_CONNECTIONS, seconds=seconds)
+        readable = sum(self._count(target) for target in targets)
+        return Round(answers.seconds, len(answers.accepted) * limits.EVENTS_PER_BATCH, readable)
+
+    def _count(self, target: Target) -> int:
+        headers = {"Authorization": f"Bearer {target.key}", "Accept": "application/x-ndjson"}
+        answer = httpx.get(self._server.url + target.path, headers=headers, timeout=60, trust_env=False)
+        return len({orjson.loads(line)["id"] for line in answer.raise_for_status().content.splitlines()})
+
+
+@contextmanager
+def find_mlflow() -> Iterator[str]:
+    """A Python that has MLflow: the one that the environment names, else a fresh environment.
+
+    Raises:
+        Skipped: if it cannot be installed.
+    """
+    if given := os.environ.get("RECORDER_BENCH_MLFLOW"):
+        yield given
+        return
+    with tempfile.TemporaryDirectory(prefix="bench-mlflow-") as folder:
+        python = f"{folder}/bin/python"
+        try:
+            subprocess.run([sys.executable, "-m", "venv", folder], check=True, stdout=sys.stderr)
+            install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            subprocess.run([*install, f"mlflow=={_VERSION}"], check=True, stdout=sys.stderr)
+        except subprocess.CalledProcessError as error:
+            raise Skipped(f"MLflow {_VERSION} cannot be installed here") from error
+        yield python
+
+
+@contextmanager
+def mlflow_server(python: str) -> Iterator["Mlflow"]:
+    """MLflow's own server as its documentation starts it: SQLite, one worker.
+
+    Raises:
+        ServerFailed: if it does not answer in time.
+    """
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        port = claim_port("127.0.0.1", 0, option="--port")
+        command = [python, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
+        command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db"]
+        command += ["--default-artifact-root", f"{folder}/artifacts"]
+        with Path(folder, "log").open("wb") as log:
+            process = subprocess.Popen(
+                command, env={**os.environ, **_QUIET}, stdout=log, stderr=log, start_new_session=True
+            )
+        server = Server(process, "127.0.0.1", port)
+        try:
+            _wait(server)
+            yield Mlflow(server)
+        finally:
+            os.killpg(process.pid, 15)
+            process.wait()
+
+
+class Mlflow:
+    """MLflow; every request is a trace of its own."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._turn = 0
+
+    def load(self, batches: Sequence[Items], seconds: float) -> Round:
+        """See `Contender`."""
+        requests = TraceRequests(
+            [encode_spans(items) for items in batches],
+            address=f"{self._server.host}:{self._server.port}",
+            experiment=_EXPERIMENT,
+            count=10**9,
+        )
+        answers = drive(
+            self._server.host,
+            self._server.port,
+            requests,
+            connections=_CONNECTIONS,
+            seconds=seconds,
+            begin=self._turn,
+            acknowledges=200,
+        )
+        turns = [turn for turn, _ in answers.accepted]
+        self._turn += len(answers.latencies_s) + _CONNECTIONS
+        readable = sum(self._count(turn) for turn in turns)
+        return Round(answers.seconds, len(turns) * limits.EVENTS_PER_BATCH, readable)
+
+    def _count(self, turn: int) -> int:
+        answer = httpx.get(
+            f"{self._server.url}/api/3.0/mlflow/traces/get",
+            params={"trace_id": f"tr-{trace_id(turn).hex()}"},
+            timeout=60,
+            trust_env=False,
+        )
+        if answer.status_code == 404:
+            return 0
+        return len({span["span_id"] for span in answer.raise_for_status().json()["trace"]["spans"]})
+
+
+def _wait(server: Server) -> None:
+    until = time.monotonic() + _START_S
+    while time.monotonic() < until and server.process.poll() is None:
+        try:
+            if httpx.get(f"{server.url}/health", timeout=5, trust_env=False).status_code == 200:
+                return
+        except httpx.HTTPError:
+            time.sleep(0.2)
+    raise ServerFailed("MLflow's server did not come up.")

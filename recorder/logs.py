@@ -1,0 +1,158 @@
+"""Logs: one JSON object per line on stderr, without keys, bodies or control characters. Contract §9.
+
+Modules log through the standard library; this is the one place that gives the lines their form. The form of
+values is up to the caller, so what must not be in a log is taken out here, whoever wrote it there.
+"""
+
+import json
+import logging
+import re
+import sys
+import traceback
+from typing import Any, Final
+
+import structlog
+from structlog.stdlib import ProcessorFormatter
+from structlog.typing import EventDict, Processor
+
+from recorder import clock
+from recorder.errors import Invalid, RecorderError
+from recorder.tracing import current_request_id
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+
+_SECRETS = re.compile(r"\b(nsk_(?:live|test|local)_|whsec_)[\w+/=-]+|\b((?:sig|token|secret)=)[^\s&\"']+")
+_CREDENTIALS = re.compile(r"(?<=://)[^\s/@]+:[^\s/@]*@")
+# The words once more: left on a record by uvicorn and by other handlers.
+_TWICE = ("color_message", "message", "asctime")
+_FRAMES = 20
+_CAUSES = 8
+
+
+class UnknownLogLevel(Invalid):
+    """`RECORDER_LOG_LEVEL` holds something else."""
+
+    def __init__(self) -> None:
+        super().__init__(f"RECORDER_LOG_LEVEL takes one of {', '.join(LEVELS)}.")
+
+
+class _Stderr(logging.StreamHandler[Any]):
+    """Writes to what stderr is when a line comes, as the standard library's last resort does."""
+
+    def __init__(self, formatter: logging.Formatter) -> None:
+        logging.Handler.__init__(self)
+        self.setFormatter(formatter)
+
+    @property
+    def stream(self) -> Any:
+        return sys.stderr
+
+
+def configure_logs(level: str) -> None:
+    """Let this process log so: what the service says from this level on, what libraries say from warnings on.
+
+    Raises:
+        UnknownLogLevel: if there is no such level.
+    """
+    if level not in LEVELS:
+        raise UnknownLogLevel
+    root = logging.getLogger()
+    for handler in [found for found in root.handlers if isinstance(found, _Stderr)]:
+        root.removeHandler(handler)
+    root.addHandler(_Stderr(make_formatter()))
+    logging.getLogger("recorder").setLevel(level.upper())
+    logging.captureWarnings(True)
+    _take_over_server_logs()
+
+
+def make_formatter() -> logging.Formatter:
+    """Turns a log record into its line."""
+    shared: list[Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.ExtraAdder(),
+        _add_request_id,
+        _add_exception,
+        _put_time_first,
+        _clean,
+    ]
+    return ProcessorFormatter(
+        processors=[*shared, ProcessorFormatter.remove_processors_meta, _render], use_get_message=True
+    )
+
+
+def _take_over_server_logs() -> None:
+    """Give the server's words this form too; its access lines, which hold queries, are left out."""
+    server, access = logging.getLogger("uvicorn"), logging.getLogger("uvicorn.access")
+    server.handlers.clear()
+    server.propagate = True
+    access.handlers.clear()
+    access.propagate = False
+
+
+def _add_request_id(_: Any, __: str, entry: EventDict) -> EventDict:
+    request_id = current_request_id()
+    if request_id is not None:
+        entry.setdefault("request_id", request_id)
+    return entry
+
+
+def _put_time_first(_: Any, __: str, entry: EventDict) -> EventDict:
+    record: logging.LogRecord = entry["_record"]
+    at = clock.to_iso(clock.from_ms(int(record.created * 1000)))
+    for name in _TWICE:
+        entry.pop(name, None)
+    return {"at": at, "level": entry.pop("level"), "event": entry.pop("event"), **entry}
+
+
+def _add_exception(_: Any, __: str, entry: EventDict) -> EventDict:
+    found = entry.pop("exc_info", None)
+    if found and found[1] is not None:
+        entry["exception"] = describe_exception(found[1])
+    return entry
+
+
+def describe_exception(error: BaseException) -> list[dict[str, Any]]:
+    """An error and what it came from, the last first: kind, places, and the text only where it is ours.
+
+    Drivers and validators quote values in their texts: a row's parameters, a member of a body.
+    """
+    told: list[dict[str, Any]] = []
+    current: BaseException | None = error
+    while current is not None and len(told) < _CAUSES:
+        told.append(_describe(current))
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+    return told
+
+
+def _describe(error: BaseException) -> dict[str, Any]:
+    told: dict[str, Any] = {"type": f"{type(error).__module__}.{type(error).__qualname__}"}
+    if isinstance(error, RecorderError):
+        told["message"] = str(error)
+    elif isinstance(error, OSError) and error.strerror:
+        told["message"] = error.strerror
+    elif isinstance(error, BaseExceptionGroup):
+        told["group"] = [describe_exception(member) for member in error.exceptions[:_CAUSES]]
+    frames = traceback.walk_tb(error.__traceback__)
+    places = [f"{frame.f_code.co_filename}:{line} {frame.f_code.co_name}" for frame, line in frames]
+    told["frames"] = places[-_FRAMES:]
+    return told
+
+
+def _clean(_: Any, __: str, entry: EventDict) -> EventDict:
+    return {name: _cleaned(value) if name[0] != "_" else value for name, value in entry.items()}
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_cleaned(str(name)): _cleaned(member) for name, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_cleaned(member) for member in value]
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return _CREDENTIALS.sub("[redacted]@", _SECRETS.sub(r"\1\2[redacted]", str(value)))
+
+
+def _render(_: Any, __: str, entry: EventDict) -> str:
+    # ASCII alone: JSON escapes every control character but one, and no terminal acts on the rest.
+    return json.dumps(entry, ensure_ascii=True).replace("\x7f", "\\u007f")

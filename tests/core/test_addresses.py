@@ -1,0 +1,92 @@
+"""Which addresses may be called, and how a URL is read; pure. Contract §6."""
+
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recorder.errors import InvalidUrl
+from recorder.net.addresses import AllowList, InvalidAllowList, is_public, read_address
+from recorder.net.urls import read_url
+
+WORDS = ("loopback", "10.1.0.0/16", "192.168.7.9", "fd00:12::/32", "Hooks.Internal.")
+
+
+@pytest.mark.parametrize(
+    ("host", "address", "expected"),
+    [
+        ("127.0.0.1", "127.0.0.1", True),
+        ("127.9.9.9", "127.9.9.9", True),
+        ("::1", "::1", True),
+        ("10.1.2.3", "10.1.2.3", True),
+        ("10.2.2.3", "10.2.2.3", False),
+        ("192.168.7.9", "192.168.7.9", True),
+        ("192.168.7.8", "192.168.7.8", False),
+        ("fd00:12::1", "fd00:12::1", True),
+        ("fd00:13::1", "fd00:13::1", False),
+        ("hooks.internal", "172.16.0.1", True),
+        ("other.internal", "172.16.0.1", False),
+        ("sub.hooks.internal", "172.16.0.1", False),
+        ("93.184.216.34", "93.184.216.34", False),
+    ],
+)
+def test_an_operator_lists_hosts_addresses_and_networks(host: str, address: str, expected: bool) -> None:
+    assert AllowList.parse(WORDS).lists(host, ip_address(address)) is expected
+
+
+@pytest.mark.parametrize("word", ["10.0.0.1/8", "10.0.0.0/33", "hooks.internal/8", "fd00::/129", "10"])
+def test_a_network_that_is_none_is_refused_at_the_start(word: str) -> None:
+    with pytest.raises(InvalidAllowList, match="RECORDER_ALLOWED_OUTBOUND"):
+        AllowList.parse((word,))
+
+
+@given(st.ip_addresses())
+def test_what_is_public_is_global_and_one_host_s(address: IPv4Address | IPv6Address) -> None:
+    if is_public(address):
+        assert address.is_global
+        assert not (address.is_multicast or address.is_private or address.is_reserved)
+        assert address.version == 4 or int(address) >> 125 == 1  # 2000::/3, all that is handed out
+
+
+@pytest.mark.parametrize(
+    "text", ["8.8.8.8", "93.184.216.34", "2606:4700::1111", "2a00:1450:4001::1", "1.0.0.1"]
+)
+def test_public_addresses_are_public(text: str) -> None:
+    assert is_public(ip_address(text))
+
+
+@given(st.ip_addresses(v=4))
+def test_every_spelling_of_an_address_is_the_same_address(address: IPv4Address) -> None:
+    number = int(address)
+    high, low = divmod(number, 1 << 24)
+    spellings = (str(number), hex(number), f"0{number:o}", f"{high}.{low}", f"0x{high:x}.{low}")
+    assert {read_address(text) for text in (*spellings, f"::ffff:{address}")} == {address}
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "path"),
+    [
+        ("https://Example.COM", "example.com", 443, "/"),
+        ("HTTPS://example.com:8443/a/b?c=d&e", "example.com", 8443, "/a/b?c=d&e"),
+        ("https://example.com?x", "example.com", 443, "/?x"),
+        ("https://bücher.example/ä", "xn--bcher-kva.example", 443, "/%C3%A4"),
+        ("https://example.com/%2e%2e/a", "example.com", 443, "/%2e%2e/a"),
+        ("http://[2606:2800:220:1:0:0:0:1]/", "2606:2800:220:1::1", 80, "/"),
+        ("https://a_b.example./", "a_b.example", 443, "/"),
+    ],
+)
+def test_a_url_is_read_into_one_target(url: str, host: str, port: int, path: str) -> None:
+    target = read_url(url)
+    assert (target.host, target.port, target.path) == (host, port, path)
+
+
+@given(st.text(max_size=60))
+def test_no_text_breaks_the_reading(text: str) -> None:
+    for url in (text, f"https://{text}", f"https://example.com/{text}", f"https://example.com:{text}/"):
+        try:
+            target = read_url(url)
+        except InvalidUrl:
+            continue
+        assert target.host.isascii() and target.path.isascii() and 0 < target.port < 65_536
+        assert not set(target.path + target.host) & set(" \r\n\t\0#\\")

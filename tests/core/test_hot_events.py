@@ -1,0 +1,162 @@
+"""Pages of events out of hot batches: the order of all, out of few batches. Contract §3."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlmodel import col, select
+
+from recorder.ids import encode, new_id, reserve
+from recorder.models.event import EventBatchRow
+from recorder.recording import hot_events
+from recorder.recording.hot_events import EventRecord, decode_batch, read_hot_events
+from recorder.recording.stops import stop_session
+from recorder.runtime import Runtime
+from tests.recorded import Desk, open_desk, session_row
+from tests.sealed import make_runtime
+
+#: A batch is the times of its items, each with whether the item names itself.
+Batch = list[tuple[int, bool]]
+BATCHES = st.lists(
+    st.lists(st.tuples(st.integers(0, 12), st.booleans()), min_size=1, max_size=5), max_size=24
+)
+
+
+@pytest.fixture(scope="module")
+def runtime(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
+    """A deployment on either engine."""
+    opened = make_runtime(tmp_path_factory.mktemp("deployment"), database_url=database_url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def desk(runtime: Runtime) -> Iterator[Desk]:
+    """Records sessions."""
+    with open_desk(runtime) as opened:
+        yield opened
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the bodies that were taken out of batches so far."""
+    sizes: list[int] = []
+    real = hot_events.decompress
+
+    def noted(payload: bytes) -> bytes:
+        body = real(payload)
+        sizes.append(len(body))
+        return body
+
+    monkeypatch.setattr(hot_events, "decompress", noted)
+    return sizes
+
+
+def make_item(t_ms: int, *, is_named: bool) -> dict[str, Any]:
+    """An event; an id of its own falls anywhere among those that the service gives."""
+    item = {"t_ms": t_ms, "type": "click", "data": {"t_ms": -1}}
+    return {**item, "id": f"evt_{new_id('evt')[:3:-1]}"} if is_named else item
+
+
+def store(runtime: Runtime, batches: list[Batch]) -> str:
+    """A session's batches as the ingest writes them; returns the session's id."""
+    session_id, position = new_id("ses"), 1
+    with runtime.database.transaction(write=True) as db:
+        for batch in batches:
+            items = [make_item(t_ms, is_named=is_named) for t_ms, is_named in batch]
+            times = [t_ms for t_ms, _ in batch]
+            db.add(
+                EventBatchRow(
+                    session_id=session_id,
+                    first_position=position,
+                    n=len(batch),
+                    t_min=min(times),
+                    t_max=max(times),
+                    first_id=f"evt_{encode(reserve(len(batch)))}",
+                    received_ms=0,
+                    payload=zstandard.compress(orjson.dumps({"events": items})),
+                )
+            )
+            position += len(batch)
+    return session_id
+
+
+def read_whole(runtime: Runtime, session_id: str) -> list[EventRecord]:
+    """Every batch decoded, then everything sorted."""
+    with runtime.database.transaction(write=False) as db:
+        rows = db.exec(select(EventBatchRow).where(col(EventBatchRow.session_id) == session_id)).all()
+        records = [record for row in rows for record in decode_batch(row)]
+    return sorted(records, key=lambda record: (record.t_ms, record.id))
+
+
+def read_pages(runtime: Runtime, session_id: str, limit: int) -> list[list[EventRecord]]:
+    """All pages of so many, each from behind the last of the one before."""
+    pages: list[list[EventRecord]] = []
+    after = None
+    while True:
+        with runtime.database.transaction(write=False) as db:
+            page = read_hot_events(db, session_id, after=after, limit=limit)
+        if not page:
+            return pages
+        pages.append(page)
+        after = (page[-1].t_ms, page[-1].id)
+
+
+@given(batches=BATCHES, limit=st.integers(1, 7))
+def test_pages_of_overlapping_batches_are_the_sorted_whole(
+    runtime: Runtime, batches: list[Batch], limit: int
+) -> None:
+    session_id = store(runtime, batches)
+    whole = read_whole(runtime, session_id)
+    pages = read_pages(runtime, session_id, limit)
+    assert [record for page in pages for record in page] == whole
+    assert all(len(page) == limit for page in pages[:-1])
+    with runtime.database.transaction(write=False) as db:
+        assert read_hot_events(db, session_id) == whole
+
+
+def test_a_small_page_decodes_the_batches_that_it_needs(runtime: Runtime, decoded: list[int]) -> None:
+    session_id = store(runtime, [[(10 * n + k, False) for k in range(5)] for n in range(200)])
+    whole = read_whole(runtime, session_id)
+    decoded.clear()
+    for after, limit, batches in ((None, 2, 1), (None, 5, 1), (None, 6, 2), (501, 2, 1), (997, 9, 3)):
+        place = None if after is None else (whole[after].t_ms, whole[after].id)
+        begin = 0 if after is None else after + 1
+        with runtime.database.transaction(write=False) as db:
+            assert read_hot_events(db, session_id, after=place, limit=limit) == whole[begin : begin + limit]
+        assert len(decoded) <= batches
+        decoded.clear()
+
+
+def test_a_page_of_batches_that_all_overlap_builds_few_events(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session_id = store(runtime, [[(0, False), (9, False)]] * 100)
+    built: list[str] = []
+    real = hot_events.record_of
+
+    def noted(item: dict[str, Any], event_id: str) -> EventRecord:
+        built.append(event_id)
+        return real(item, event_id)
+
+    monkeypatch.setattr(hot_events, "record_of", noted)
+    with runtime.database.transaction(write=False) as db:
+        page = read_hot_events(db, session_id, limit=2)
+    assert [record.t_ms for record in page] == [0, 0] and len(built) <= 4
+
+
+def test_the_last_mark_among_events_is_found_whatever_else_they_hold(runtime: Runtime, desk: Desk) -> None:
+    deep = {"type": "success", "t_ms": "no number", "id": [None, {"é": 1e-7}]}
+    session_id = desk.record(
+        events=[{"t_ms": 3, "type": "error", "id": "evt_own", "data": deep}], is_stopped=False
+    )
+    desk.add_events(session_id, {"t_ms": 2, "type": "success"}, {"t_ms": 9, "type": "click", "data": deep})
+    with runtime.database.transaction(write=True) as db:
+        stop_session(db, desk.caller.workspace_id, desk.caller.mode, session_id)
+    row = session_row(runtime, session_id)
+    mark = {"source": "event", "name": "error", "id": "evt_own", "t_ms": 3, "outcome": "error"}
+    assert (row.outcome, row.event_mark) == ("error", mark)

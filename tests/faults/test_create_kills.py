@@ -1,0 +1,93 @@
+"""kill -9 of the API between work and reply: a create under its key is there once, or not. Contract §1.
+
+`make faults` kills 300 times during 10,000 requests on each engine; `make test` does a little of it. The
+moments of the kills follow a seed, which a failure names.
+"""
+
+import os
+import random
+import time
+from pathlib import Path
+
+from sqlmodel import func, select
+
+from benchmarks.seeds import new_key
+from recorder.models.idempotency import IdempotencyRow
+from recorder.models.outbox import OutboxRow
+from recorder.models.session import SessionMetadataRow
+from recorder.runtime import Runtime
+from recorder.settings import Settings
+from tests.faults.creators import Creator
+from tests.faults.lives import Lives, api_lives
+from tests.sealed import make_settings
+
+KILLS = int(os.environ.get("RECORDER_FAULT_KILLS", "4"))  # noqa: TID251
+SEED = int(os.environ.get("RECORDER_FAULT_SEED", "1"))  # noqa: TID251
+#: Requests to be answered: 33 for each kill.
+CREATES = KILLS * 100 // 3
+_CREATORS = 8
+_PATIENCE_S = 60.0
+
+
+def kill_again_and_again(lives: Lives, creators: list[Creator], chance: random.Random) -> None:
+    """Kill so often, and let so many requests be answered, as asked for; then leave the API alive."""
+    share = CREATES // KILLS
+    while lives.kills < KILLS or answered(creators) < CREATES:
+        wait_for(creators, answered(creators) + chance.randrange(1, 2 * share))
+        time.sleep(chance.uniform(0.0, 0.01))
+        lives.kill()
+        lives.start()
+
+
+def answered(creators: list[Creator]) -> int:
+    """How many requests were answered until now."""
+    return sum(one.answered for one in creators)
+
+
+def wait_for(creators: list[Creator], count: int) -> None:
+    """Return once so many requests are answered."""
+    until = time.monotonic() + _PATIENCE_S
+    while answered(creators) < count:
+        refused = [one.refused for one in creators if one.refused]
+        assert time.monotonic() < until and not refused, f"seed {SEED}: nothing goes on; refused: {refused}"
+        time.sleep(0.001)
+
+
+def test_a_kill_between_work_and_reply_leaves_both_or_neither(database_url: str, tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, database_url=database_url)
+    api_key = new_key(settings)
+    with api_lives(settings) as lives:
+        creators = [Creator(lives, api_key, f"creator-{number}") for number in range(_CREATORS)]
+        for one in creators:
+            one.start()
+        kill_again_and_again(lives, creators, random.Random(SEED))
+        for one in creators:
+            one.finish()
+        for one in creators:
+            one.join(timeout=_PATIENCE_S)
+        again = {key: ids for one in creators for key, ids in one.send_again().items()}
+        for one in creators:
+            one.close()
+    told = {key: ids for one in creators for key, ids in one.told.items()}
+    stored, outside, kept = what_is_stored(settings)
+    broken = sum(one.broken for one in creators)
+    print(
+        f"{lives.kills} kills, {answered(creators)} answers to {len(told)} keys, {broken} lost on their way"
+    )
+    assert broken > 0 and answered(creators) >= CREATES
+    assert told == again == stored, f"seed {SEED}"
+    assert outside == kept == len(stored)
+
+
+def what_is_stored(settings: Settings) -> tuple[dict[str, set[str]], int, int]:
+    """Sessions by the key in their metadata, how many the outbox tells of, how many answers are kept."""
+    runtime = Runtime.open(settings)
+    with runtime.database.transaction(write=False) as db:
+        by_key: dict[str, set[str]] = {}
+        for row in db.exec(select(SessionMetadataRow)):
+            by_key.setdefault(row.metadata_["key"], set()).add(row.session_id)
+        outside = select(func.count()).select_from(OutboxRow).where(OutboxRow.type == "session.created")
+        kept = select(func.count()).select_from(IdempotencyRow)
+        counts = db.exec(outside).one(), db.exec(kept).one()
+    runtime.close()
+    return by_key, *counts

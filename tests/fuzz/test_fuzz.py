@@ -1,0 +1,91 @@
+"""Requests made up from OpenAPI, right and wrong, alone and in sequences, on the running service.
+
+No answer is 5xx, none has a status or a content type that the description does not name, and every body is as
+described. `make fuzz` sends 100,000 on each engine; `make test` a few thousand.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.servers import Server, serving
+from recorder.settings import child_environment
+from tests.factories import frame, running_app
+from tests.places import make_place
+from tests.processes import ROOT
+from tests.sealed import make_settings
+
+#: So many on each engine; 0 for a short pass.
+CASES = int(os.environ.get("RECORDER_FUZZ_CASES", "0"))  # noqa: TID251
+SEED = int(os.environ.get("RECORDER_FUZZ_SEED", "1"))  # noqa: TID251
+# Of one run, for each operation; what it finds is shown once, so that several runs find more.
+_EXAMPLES = 100
+# Every place of every operation once, wrongly too; and on the other engine a little of the rest.
+_SHORT = {
+    "sqlite": ("--phases", "coverage", "--seed", "1"),
+    "postgresql": ("--phases", "fuzzing,stateful", "--max-examples", "3", "--seed", "1"),
+}
+
+
+def make_known(folder: Path, database_url: str) -> dict[str, str]:
+    """Fill the service; gives the variables that tell the hooks of it, and the key."""
+    with running_app(folder, database_url) as service:
+        place = make_place(service, "fuzz")
+        ids = {kind: [value] for kind, value in place.ids.items()}
+        ids["path"] = ids.pop("file")
+        ids["session_id"] += [place.admin.make_session() for _ in range(20)]
+        ids["session_id"] += [place.admin.make_session(status=one) for one in ("created", "stopped")]
+    return {
+        "RECORDER_FUZZ_IDS": json.dumps(ids),
+        "RECORDER_FUZZ_BODIES": json.dumps(
+            {
+                "POST /v1/webhooks": {"url": "http://127.0.0.1:9/", "events": ["session.created"]},
+                "POST /v1/exports": {
+                    "workflow": place.ids["workflow"],
+                    "format": "parquet",
+                    "destination": {"kind": "signed_url"},
+                },
+                "POST /v1/sessions/{session_id}/frames": {"frames": [frame(1)]},
+            }
+        ),
+        "RECORDER_FUZZ_KEY_ID": place.admin.key.key_id,
+        "RECORDER_KEY": place.admin.key.key,
+    }
+
+
+def fuzz(server: Server, known: dict[str, str], folder: Path, *options: str) -> dict[str, Any]:
+    """One run of schemathesis; its report."""
+    report = folder / "report.json"
+    command = [sys.executable, "-m", "schemathesis.cli", "--no-color"]
+    command += ["--config-file", str(Path(__file__).with_name("schemathesis.toml"))]
+    command += [
+        "run",
+        f"{server.url}/openapi.json",
+        "--header",
+        f"Authorization: Bearer {known['RECORDER_KEY']}",
+    ]
+    command += ["--report", "json", "--report-json-path", str(report), *options]
+    environment = child_environment(make_settings(folder), {**known, "PYTHONPATH": str(ROOT)})
+    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert report.exists(), run.stdout + run.stderr
+    told: dict[str, Any] = json.loads(report.read_text())
+    assert (told["failures"], told["errors"], run.returncode) == ([], [], 0), run.stdout
+    return told
+
+
+def test_no_answer_is_5xx_or_undescribed(database_url: str, tmp_path: Path) -> None:
+    known = make_known(tmp_path, database_url)
+    with serving(make_settings(tmp_path, database_url=database_url)) as server:
+        if not CASES:
+            short = _SHORT[database_url.partition(":")[0]]
+            assert fuzz(server, known, tmp_path, *short)["test_cases"]["generated"] > 100
+            return
+        cases, seed = 0, SEED
+        while cases < CASES:
+            options = ("--max-examples", str(_EXAMPLES), "--seed", str(seed))
+            cases += fuzz(server, known, tmp_path, *options)["test_cases"]["generated"]
+            print(f"seed {seed}: {cases} cases so far, none failed")
+            seed += 1

@@ -1,0 +1,188 @@
+"""Spec §6: every event type, its payload, how it is delivered and signed, streams."""
+
+import hashlib
+import hmac
+import re
+from typing import Any
+
+from recorder.exports.run import cancel_export
+from recorder.net.client import OutboundClient
+from tests.factories import Caller, event
+from tests.finished import (
+    LONG_AGO,
+    make_webhook,
+    outbox,
+    queued_export,
+    sealed_session,
+    shown_dataset,
+    shown_delivery,
+    shown_notifications,
+    shown_recording,
+    streamed_over_http,
+    streamed_over_socket,
+)
+from tests.rows import Rows
+from tests.specification import ROWS as ALL_ROWS
+
+ROWS = Rows()
+
+
+def eventful_session(caller: Caller) -> str:
+    """A session that all six events of a session tell of."""
+    session_id = caller.make_session(started_at=LONG_AGO)
+    caller.add_events(session_id, event(5, "error"))
+    caller.post(f"/v1/sessions/{session_id}/tags", {"name": "seen"})
+    caller.post(f"/v1/sessions/{session_id}/stop")
+    return session_id
+
+
+#: The status that the session shows at the moment of each event.
+_SESSION_EVENTS = {
+    "session.created": "created",
+    "session.started": "recording",
+    "session.stopped": "stopped",
+    "session.tagged": "recording",
+    "session.error": "stopped",
+}
+
+
+def session_event(name: str, status: str) -> None:
+    """Enter the check of one event of a session."""
+
+    @ROWS.row(f"6.1 {name}")
+    def _(caller: Caller) -> None:
+        told = outbox(caller, eventful_session(caller))
+        ((_, data),) = [one for one in told if one[0] == name]
+        assert data["session"]["status"] == status
+
+
+for _name, _status in _SESSION_EVENTS.items():
+    session_event(_name, _status)
+
+
+@ROWS.row("6.1 session.sealed")
+def _(caller: Caller) -> None:
+    told = outbox(caller, sealed_session(caller))
+    assert told[-1][0] == "session.sealed" and told[-1][1]["session"]["status"] == "sealed"
+
+
+@ROWS.row("6.1 export.queued")
+def _(caller: Caller) -> None:
+    ((type, data),) = outbox(caller, queued_export(caller))
+    assert (type, data["export"]["status"]) == ("export.queued", "queued")
+
+
+@ROWS.row("6.1 export.completed")
+def _(caller: Caller) -> None:
+    type, data = shown_dataset(caller).events[-1]
+    assert (type, data["export"]["rows"]) == ("export.completed", 3)
+
+
+@ROWS.row("6.1 export.failed")
+def _(caller: Caller) -> None:
+    export_id = queued_export(caller)
+    cancel_export(caller.service.runtime, export_id, owner="proofs")
+    type, data = outbox(caller, export_id)[-1]
+    assert (type, data["export"]["status"], data["export"]["error"]["code"]) == (
+        "export.failed",
+        "failed",
+        "cancelled",
+    )
+
+
+def quota_events(caller: Caller, minutes: int) -> list[str]:
+    """The quota events of a workspace of 1,000 minutes that captured so many."""
+    trial = caller.service.make_caller(tier="trial")
+    trial.add_events(trial.make_session(started_at=LONG_AGO), event(minutes * 60_000))
+    return [type for type, _ in outbox(trial, trial.key.workspace_id) if type.startswith("quota.")]
+
+
+@ROWS.row("6.1 quota.warning")
+def _(caller: Caller) -> None:
+    assert [quota_events(caller, minutes) for minutes in (799, 800)] == [[], ["quota.warning"]]
+
+
+@ROWS.row("6.1 quota.exhausted")
+def _(caller: Caller) -> None:
+    assert quota_events(caller, 1_000) == ["quota.warning", "quota.exhausted"]
+
+
+@ROWS.row("6.1 catalogue")
+def _(caller: Caller) -> None:
+    page = caller.get("/v1/event_types")
+    types = {entry["type"] for entry in page.json()["data"]} - {"webhook.test"}
+    assert types == {row.removeprefix("6.1 ") for row in event_rows()}
+    assert make_webhook(caller, events=sorted(types))["events"] == sorted(types)
+
+
+def event_rows() -> list[str]:
+    """The keys of the rows of §6.1 that name a type, whether its part is built or not."""
+    return [row.key for row in ALL_ROWS if row.section == "6.1" and "." in row.name]
+
+
+def payloads(caller: Caller) -> list[dict[str, Any]]:
+    """What a receiver gets of three sessions."""
+    return shown_notifications(caller)[1]
+
+
+@ROWS.row("6.2 id")
+def _(caller: Caller) -> None:
+    ids = [payload["id"] for payload in payloads(caller)]
+    assert all(re.fullmatch("evt_[0-9a-z]{26}", one) for one in ids) and len(set(ids)) == 3
+
+
+@ROWS.row("6.2 type")
+def _(caller: Caller) -> None:
+    assert {payload["type"] for payload in payloads(caller)} == {"session.created"}
+
+
+@ROWS.row("6.2 created_at")
+def _(caller: Caller) -> None:
+    shown = [payload["created_at"] for payload in payloads(caller)]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]{8}\.\d{3}Z", one) for one in shown)
+
+
+@ROWS.row("6.2 data")
+def _(caller: Caller) -> None:
+    assert all(set(one) == {"id", "type", "created_at", "data"} for one in payloads(caller))
+
+
+@ROWS.row("6.2 data.session")
+def _(caller: Caller) -> None:
+    owner, notifications = shown_notifications(caller)
+    for payload in notifications:
+        shown = payload["data"]["session"]
+        assert owner.get(f"/v1/sessions/{shown['id']}").json() == shown
+
+
+@ROWS.row("6.3 method")
+def _(caller: Caller) -> None:
+    assert shown_delivery(caller).request.method == "POST"
+
+
+@ROWS.row("6.3 content type")
+def _(caller: Caller) -> None:
+    assert shown_delivery(caller).request.headers["content-type"] == "application/json"
+
+
+@ROWS.row("6.3 timeout")
+def _(caller: Caller) -> None:
+    assert OutboundClient.__init__.__kwdefaults__["total_s"] == 10.0
+
+
+@ROWS.row("6.4 header")
+def _(caller: Caller) -> None:
+    sent = shown_delivery(caller)
+    header = sent.request.headers["service-signature"]
+    assert re.fullmatch(r"t=\d{10},v1=[0-9a-f]{64},v1=[0-9a-f]{64}", header)
+    signed = f"{header[2:12]}.".encode() + sent.request.body
+    expected = hmac.new(sent.webhook["secret"].encode(), signed, hashlib.sha256).hexdigest()
+    assert f"v1={expected}" in header.split(",")
+
+
+@ROWS.row("6.5 events")
+def _(caller: Caller) -> None:
+    owner, session_id = shown_recording(caller)
+    for read in (streamed_over_http, streamed_over_socket):
+        messages = read(owner, session_id)
+        assert [one["data"]["t_ms"] for one in messages if one["event"] == "session.event"] == [0, 500, 900]

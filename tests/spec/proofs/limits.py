@@ -1,0 +1,166 @@
+"""Spec §8: how buckets behave on the wire, quotas and their events, the constants."""
+
+import time
+from typing import Any
+
+from recorder import limits
+from tests.factories import Caller, assert_problem, event
+from tests.finished import LONG_AGO, outbox, patch, shown_dataset, shown_delivery
+from tests.rows import Rows
+
+ROWS = Rows()
+HEADERS = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "X-Scope")
+
+
+def fresh(caller: Caller, tier: str = "default") -> Caller:
+    """A caller whose workspace has the limits of the specification."""
+    return caller.service.make_caller(tier=tier)
+
+
+def answers(caller: Caller) -> list[Any]:
+    """A success, a refusal of each kind, and an address outside the interface."""
+    stranger = caller.service.client.get("/v1/sessions")
+    weak = caller.service.make_caller(scope="read", workspace_id=caller.key.workspace_id)
+    return [
+        caller.get("/v1/sessions"),
+        caller.get("/v1/sessions/ses_unknown"),
+        caller.get("/v1/sessions?unknown=1"),
+        caller.post_raw("/v1/sessions", b"{"),
+        weak.post("/v1/sessions", {"workflow": "checkout"}),
+        stranger,
+        caller.service.client.get("/healthz"),
+    ]
+
+
+def header_everywhere(caller: Caller, name: str) -> list[str]:
+    """The values of a header in all these answers."""
+    found = answers(fresh(caller))
+    assert [answer.status_code for answer in found] == [200, 404, 422, 400, 403, 401, 200]
+    return [answer.headers[name] for answer in found]
+
+
+@ROWS.row("8.1 X-RateLimit-Limit")
+def _(caller: Caller) -> None:
+    told = header_everywhere(caller, "X-RateLimit-Limit")
+    assert told[0] == "400" and all(int(value) > 0 for value in told)  # a bucket of twice 200
+
+
+@ROWS.row("8.1 X-RateLimit-Remaining")
+def _(caller: Caller) -> None:
+    told = header_everywhere(caller, "X-RateLimit-Remaining")
+    assert told[0] == "399" and all(int(value) >= 0 for value in told)
+
+
+@ROWS.row("8.1 X-RateLimit-Reset")
+def _(caller: Caller) -> None:
+    now = time.time()
+    assert all(now - 1 <= int(value) <= now + 120 for value in header_everywhere(caller, "X-RateLimit-Reset"))
+
+
+@ROWS.row("8.1 X-Scope")
+def _(caller: Caller) -> None:
+    told = header_everywhere(caller, "X-Scope")
+    assert (told[0], told[5]) == ("per_key", "per_address")
+    assert set(told) <= {"per_key", "per_workspace", "per_address", "per_webhook"}
+
+
+def refused(caller: Caller) -> Any:
+    """The first answer that a limit of five exports a minute refuses."""
+    body = {"workflow": "none", "format": "parquet", "destination": {"kind": "signed_url"}}
+    found = [caller.post("/v1/exports", body) for _ in range(6)]
+    assert [answer.status_code for answer in found] == [404] * 5 + [429]
+    return found[-1]
+
+
+@ROWS.row("8.1 Retry-After")
+def _(caller: Caller) -> None:
+    answer = refused(fresh(caller))
+    assert_problem(answer, 429, "rate_limited")
+    assert 1 <= int(answer.headers["Retry-After"]) <= 12
+
+
+@ROWS.row("8.2 exported rows")
+def _(caller: Caller) -> None:
+    assert shown_dataset(caller).quota["exported_rows"] == shown_dataset(caller).export["rows"] == 3
+
+
+@ROWS.row("8.2 null")
+def _(caller: Caller) -> None:
+    found = caller.get("/v1/quota").json()
+    assert (found["captured_minutes_limit"], found["exported_rows_limit"]) == (None, None)
+
+
+def told_quotas(caller: Caller) -> list[tuple[str, dict[str, Any]]]:
+    """Type and data of the quota events in the outbox."""
+    return [one for one in outbox(caller, caller.key.workspace_id) if one[0].startswith("quota.")]
+
+
+def capture(caller: Caller, minutes: int) -> Any:
+    """Record so many minutes; the answer of the batch."""
+    session_id = caller.make_session(started_at=LONG_AGO)
+    return caller.add_events(session_id, event(minutes * 60_000))
+
+
+@ROWS.row("8.2 quota.warning")
+def _(caller: Caller) -> None:
+    trial = fresh(caller, "trial")
+    capture(trial, 799)
+    assert told_quotas(trial) == []
+    capture(trial, 1)
+    ((type, data),) = told_quotas(trial)
+    assert (type, data["metric"], data["used"], data["limit"]) == (
+        "quota.warning",
+        "captured_minutes",
+        800,
+        1_000,
+    )
+
+
+@ROWS.row("8.2 quota.exhausted")
+def _(caller: Caller) -> None:
+    trial = fresh(caller, "trial")
+    capture(trial, 1_000)
+    assert [type for type, _ in told_quotas(trial)] == ["quota.warning", "quota.exhausted"]
+    answer = trial.post("/v1/sessions", {"workflow": "checkout"})
+    assert_problem(answer, 429, "quota_exceeded")
+    assert "Retry-After" not in answer.headers
+
+
+@ROWS.row("8.3 metadata")
+def _(caller: Caller) -> None:
+    body = {"workflow": "checkout", "metadata": {"a": "x" * (limits.METADATA_BYTES - len('{"a":""}'))}}
+    assert caller.post("/v1/sessions", body).status_code == 201
+    body["metadata"]["a"] += "x"  # type: ignore[index]
+    assert_problem(caller.post("/v1/sessions", body), 422, "metadata_too_large")
+
+
+@ROWS.row("8.3 frames retention")
+def _(caller: Caller) -> None:
+    retention_row(caller, "frames_days", 90)
+
+
+@ROWS.row("8.3 events retention")
+def _(caller: Caller) -> None:
+    retention_row(caller, "events_days", 548)
+
+
+@ROWS.row("8.3 audit retention")
+def _(caller: Caller) -> None:
+    retention_row(caller, "audit_days", 548)
+
+
+def retention_row(caller: Caller, name: str, default: int) -> None:
+    """A number of days has this default, and may be 1 to 3650."""
+    path = "/v1/workspaces/current"
+    assert caller.get(path).json()["retention"][name] == default
+    for days in (1, 3650):
+        assert patch(caller, path, {"retention": {name: days}})["retention"][name] == days
+    for days in (0, 3651):
+        answer = caller.request("PATCH", path, json={"retention": {name: days}})
+        assert_problem(answer, 422, "validation_failed")
+
+
+@ROWS.row("8.3 delivery response body")
+def _(caller: Caller) -> None:
+    response = shown_delivery(caller).record["response"]
+    assert (len(response["body"]), response["body_truncated"]) == (4_096, True)

@@ -1,0 +1,262 @@
+"""Spec §2: the fields of keys, webhooks, exports, paths, workflows, quotas and workspace settings."""
+
+import re
+from datetime import datetime
+from typing import Any
+
+from tests.factories import Caller
+from tests.finished import make_webhook, patch, shown_dataset, shown_delivery, shown_paths
+from tests.rows import Rows
+
+ROWS = Rows()
+ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+
+
+def is_id(value: str, prefix: str) -> bool:
+    """Whether a text is an id of this kind."""
+    return re.fullmatch(f"{prefix}_[0-9a-z]{{26}}", value) is not None
+
+
+def make_key(caller: Caller, **body: Any) -> dict[str, Any]:
+    """A key made over HTTP."""
+    answer = caller.post("/v1/keys", {"label": "robot", "scope": "write", **body})
+    assert answer.status_code == 201, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+@ROWS.row("2.3 id")
+def _(caller: Caller) -> None:
+    assert is_id(make_key(caller)["id"], "key")
+
+
+@ROWS.row("2.3 label")
+def _(caller: Caller) -> None:
+    assert make_key(caller, label="night shift")["label"] == "night shift"
+
+
+@ROWS.row("2.3 scope")
+def _(caller: Caller) -> None:
+    assert [make_key(caller, scope=scope)["scope"] for scope in ("read", "write", "admin")] == [
+        "read",
+        "write",
+        "admin",
+    ]
+
+
+@ROWS.row("2.3 expires_at")
+def _(caller: Caller) -> None:
+    end = "2999-12-31T23:59:59.000Z"
+    assert make_key(caller)["expires_at"] is None
+    assert make_key(caller, expires_at=end)["expires_at"] == end
+
+
+@ROWS.row("2.3 key")
+def _(caller: Caller) -> None:
+    made = make_key(caller)
+    listed = caller.get("/v1/keys")
+    assert made["key"].startswith("nsk_") and made["key"] not in listed.text
+    assert made["id"] in listed.text
+
+
+@ROWS.row("2.4 id")
+def _(caller: Caller) -> None:
+    assert is_id(make_webhook(caller)["id"], "whk")
+
+
+@ROWS.row("2.4 url")
+def _(caller: Caller) -> None:
+    made = make_webhook(caller, url="http://127.0.0.1:9/hooks?a=1")
+    assert made["url"] == "http://127.0.0.1:9/hooks?a=1"
+
+
+@ROWS.row("2.4 events")
+def _(caller: Caller) -> None:
+    events = ["session.sealed", "export.completed"]
+    assert make_webhook(caller, events=events)["events"] == events
+
+
+@ROWS.row("2.4 description")
+def _(caller: Caller) -> None:
+    made = [make_webhook(caller), make_webhook(caller, description="to the lake")]
+    told = [caller.get(f"/v1/webhooks/{one['id']}").json()["description"] for one in made]
+    assert told == [None, "to the lake"]
+
+
+@ROWS.row("2.4 secret")
+def _(caller: Caller) -> None:
+    made = make_webhook(caller)
+    rotated = caller.post(f"/v1/webhooks/{made['id']}/secret").json()
+    secrets = [made["secret"], rotated["secret"]]
+    shown = caller.get(f"/v1/webhooks/{made['id']}").text + caller.get("/v1/webhooks").text
+    assert all(secret.startswith("whsec_") and secret not in shown for secret in secrets)
+    assert secrets[0] != secrets[1]
+
+
+@ROWS.row("2.4 delivery")
+def _(caller: Caller) -> None:
+    sent = shown_delivery(caller)
+    assert sent.record["request"]["url"] == sent.webhook["url"]
+    assert sent.record["request"]["body"].encode() == sent.request.body
+    assert sent.record["response"]["status"] == 200 and sent.record["response"]["body"].startswith('"xxx')
+    assert isinstance(sent.record["duration_ms"], int)
+
+
+@ROWS.row("2.5 id")
+def _(caller: Caller) -> None:
+    assert is_id(shown_dataset(caller).export["id"], "exp")
+
+
+@ROWS.row("2.5 status")
+def _(caller: Caller) -> None:
+    assert shown_dataset(caller).export["status"] == "completed"
+
+
+@ROWS.row("2.5 rows")
+def _(caller: Caller) -> None:
+    assert shown_dataset(caller).export["rows"] == 3
+
+
+@ROWS.row("2.5 shards")
+def _(caller: Caller) -> None:
+    shown = shown_dataset(caller)
+    assert shown.export["shards"] == len(shown.manifest["shards"]) == 2
+
+
+@ROWS.row("2.5 shard_size_bytes")
+def _(caller: Caller) -> None:
+    shown = shown_dataset(caller)
+    assert shown.export["shard_size_bytes"] == max(one["size_bytes"] for one in shown.manifest["shards"])
+
+
+@ROWS.row("2.5 frames")
+def _(caller: Caller) -> None:
+    assert shown_dataset(caller).export["frames"] == 1
+
+
+@ROWS.row("2.5 actions")
+def _(caller: Caller) -> None:
+    assert shown_dataset(caller).export["actions"] == 2
+
+
+@ROWS.row("2.5 manifest_url")
+def _(caller: Caller) -> None:
+    caller.make_session()
+    body = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
+    assert caller.post("/v1/exports", body).json()["manifest_url"] is None
+    assert shown_dataset(caller).export["manifest_url"].startswith("http")
+
+
+@ROWS.row("2.5 created_at")
+def _(caller: Caller) -> None:
+    assert ISO.fullmatch(shown_dataset(caller).export["created_at"])
+
+
+@ROWS.row("2.5 manifest")
+def _(caller: Caller) -> None:
+    for shard in shown_dataset(caller).manifest["shards"]:
+        assert shard["size_bytes"] > 0 and shard["rows"] > 0
+        assert re.fullmatch("[0-9a-f]{64}", shard["sha256"])
+
+
+@ROWS.row("2.6 path_id")
+def _(caller: Caller) -> None:
+    assert all(path["path_id"].startswith("pth_") for path in shown_paths(caller))
+
+
+@ROWS.row("2.6 node_ids")
+def _(caller: Caller) -> None:
+    nodes = [node for path in shown_paths(caller) for node in path["node_ids"]]
+    assert nodes and all(node.startswith("nde_") for node in nodes)
+
+
+@ROWS.row("2.6 frequency")
+def _(caller: Caller) -> None:
+    assert [path["frequency"] for path in shown_paths(caller)] == [0.75, 0.25]
+
+
+@ROWS.row("2.6 outcomes")
+def _(caller: Caller) -> None:
+    usual, rare = (path["outcomes"] for path in shown_paths(caller))
+    assert usual == {"success": 0, "error": 0, "abandoned": 1}
+    assert rare == {"success": 0, "error": 1, "abandoned": 0}
+
+
+@ROWS.row("2.6 median_duration_ms")
+def _(caller: Caller) -> None:
+    assert [path["median_duration_ms"] for path in shown_paths(caller)] == [900, 900]
+
+
+@ROWS.row("2.6 session_count")
+def _(caller: Caller) -> None:
+    assert [path["session_count"] for path in shown_paths(caller)] == [3, 1]
+
+
+@ROWS.row("2.8 slug")
+def _(caller: Caller) -> None:
+    caller.make_session(workflow="pay_invoice")
+    assert caller.get("/v1/workflows/pay_invoice").json()["workflow"] == "pay_invoice"
+
+
+@ROWS.row("2.8 memory_graph")
+def _(caller: Caller) -> None:
+    caller.make_session(workflow="pay_invoice")
+    assert caller.get("/v1/workflows/pay_invoice").json()["memory_graph"] is True
+
+
+def quota(caller: Caller) -> dict[str, Any]:
+    """The quota of the caller."""
+    found: dict[str, Any] = caller.get("/v1/quota").json()
+    return found
+
+
+def limited(caller: Caller) -> Caller:
+    """A caller whose workspace has quotas."""
+    return caller.service.make_caller(tier="trial")
+
+
+@ROWS.row("2.9 period_start")
+def _(caller: Caller) -> None:
+    start = datetime.fromisoformat(quota(caller)["period_start"])
+    assert (start.day, start.hour, start.minute) == (1, 0, 0)
+
+
+@ROWS.row("2.9 period_end")
+def _(caller: Caller) -> None:
+    found = quota(caller)
+    start, end = (datetime.fromisoformat(found[name]) for name in ("period_start", "period_end"))
+    assert end.day == 1 and 28 <= (end - start).days <= 31
+
+
+@ROWS.row("2.9 captured_minutes")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session(started_at="2024-01-01T00:00:00Z")
+    caller.add_events(session_id, {"t_ms": 150_000, "type": "click"})
+    assert quota(caller)["captured_minutes"] == 2
+
+
+@ROWS.row("2.9 captured_minutes_limit")
+def _(caller: Caller) -> None:
+    assert [quota(one)["captured_minutes_limit"] for one in (caller, limited(caller))] == [None, 1_000]
+
+
+@ROWS.row("2.9 exported_rows")
+def _(caller: Caller) -> None:
+    assert shown_dataset(caller).quota["exported_rows"] == 3
+
+
+@ROWS.row("2.9 exported_rows_limit")
+def _(caller: Caller) -> None:
+    assert [quota(one)["exported_rows_limit"] for one in (caller, limited(caller))] == [None, 1_000_000]
+
+
+@ROWS.row("2.10 retention.frames_days")
+def _(caller: Caller) -> None:
+    changed = patch(caller, "/v1/workspaces/current", {"retention": {"frames_days": 30}})
+    assert (changed["retention"]["frames_days"], changed["retention"]["events_days"]) == (30, 548)
+
+
+@ROWS.row("2.10 retention.events_days")
+def _(caller: Caller) -> None:
+    changed = patch(caller, "/v1/workspaces/current", {"retention": {"events_days": 365}})
+    assert (changed["retention"]["frames_days"], changed["retention"]["events_days"]) == (90, 365)

@@ -1,0 +1,68 @@
+"""Spec §9: the prefix, the line of versions, and what each release brought."""
+
+import re
+
+from recorder import __version__
+from tests.factories import Caller
+from tests.finished import patch, shown_paths, shown_recording, streamed_over_http
+from tests.rows import Rows
+
+ROWS = Rows()
+
+
+@ROWS.row("9 prefix")
+def _(caller: Caller) -> None:
+    paths = caller.service.app.openapi()["paths"]
+    assert {path for path in paths if not path.startswith("/v1/")} == {"/healthz", "/readyz", "/metrics"}
+
+
+@ROWS.row("9 format")
+def _(caller: Caller) -> None:
+    told = caller.get("/v1/sessions").headers["Service-Version"]
+    assert told == __version__ and re.fullmatch(r"20\d\d\.([1-9]|1[0-2])\.\d+", told)
+
+
+@ROWS.row("9 2025.12.0")
+def _(caller: Caller) -> None:
+    caller, session_id = shown_recording(caller)
+    for part, count in (("events", 3), ("frames", 1)):
+        assert len(caller.get(f"/v1/sessions/{session_id}/{part}").json()["data"]) == count
+
+
+@ROWS.row("9 2026.1.0: memory")
+def _(caller: Caller) -> None:
+    assert len(shown_paths(caller)) == 2
+
+
+@ROWS.row("9 2026.1.0: tags")
+def _(caller: Caller) -> None:
+    assert patch(caller, "/v1/workflows/checkout", {"tags": ["finance"]})["tags"] == ["finance"]
+
+
+@ROWS.row("9 2026.1.0: masking")
+def _(caller: Caller) -> None:
+    patterns = [{"name": "order", "pattern": "ORD-[0-9]+", "replacement": "[order]"}]
+    patch(caller, "/v1/workflows/checkout", {"masking": {"builtins": [], "patterns": patterns}})
+    session_id = caller.make_session()
+    caller.add_events(session_id, {"t_ms": 1, "type": "click", "title": "Pay ORD-4711 now"})
+    (stored,) = caller.get(f"/v1/sessions/{session_id}/events").json()["data"]
+    assert "4711" not in stored["title"] and stored["title"].startswith("Pay [order]")
+
+
+@ROWS.row("9 2026.3.0: streams")
+def _(caller: Caller) -> None:
+    assert streamed_over_http(*shown_recording(caller))[-1]["event"] == "stream.end"
+
+
+@ROWS.row("9 2026.3.0: Idempotency-Key")
+def _(caller: Caller) -> None:
+    address = f"/v1/sessions/{caller.make_session()}/tags"
+    first, second = (caller.post(address, {"name": "seen"}, key="t-1") for _ in range(2))
+    assert (second.content, second.headers["Idempotent-Replayed"]) == (first.content, "true")
+
+
+@ROWS.row("9 2026.4.0: audit")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session()
+    caller.delete(f"/v1/sessions/{session_id}")
+    assert session_id in caller.get("/v1/audit").text
