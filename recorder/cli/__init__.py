@@ -1,4 +1,4 @@
-"""The command line: `recorder up`, `workspace`, `import`, `export`, `verify`, `demo`. Contract §9.
+"""The command line: one file for each subject, put together here. Contract §9.
 
 stdout carries data (`--json` everywhere), stderr words for people. Exit codes: 0 ok, 1 failed, 2 usage,
 4 not authenticated, 5 unreachable. Imports are made where they are used: `recorder --help` stays quick.
