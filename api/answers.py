@@ -1,6 +1,7 @@
 """The way back through the gate: headers of every answer, and how a refusal is told. Contract §1 (errors)."""
 
 import re
+from collections.abc import Awaitable
 from typing import Final
 
 from starlette.responses import Response
@@ -20,26 +21,34 @@ _OUR_FAULT: Final = 1011
 class Answer:
     """Adds the gate's headers to what is sent, and notes how far it is."""
 
-    __slots__ = ("_headers", "_limiting", "_scope", "_send", "has_ended", "has_started")
+    __slots__ = ("_headers", "_limiting", "_scope", "_send", "_state", "has_ended", "has_started")
 
     def __init__(self, send: Send, scope: Scope, limiting: Limiting, headers: list[Header]) -> None:
         self._send = send
         self._scope = scope
+        self._state = scope["state"]
         self._limiting = limiting
         self._headers = headers
         self.has_started = False
         self.has_ended = False
 
-    async def __call__(self, message: Message) -> None:
+    def send(self, message: Message) -> Awaitable[None]:
+        """Send the next part; for the framework it is what the server gave."""
         kind = message["type"]
         if kind in _BEGINNINGS:
             self.has_started = True
-            admission: Admission | None = self._scope["state"]["admission"]
-            if admission is None:  # no limit had its say before this answer
-                admission = await self._limiting.look_address(client_address(self._scope))
+            admission: Admission | None = self._state["admission"]
+            if admission is None:
+                return self._look_and_begin(message)
             message["headers"] = [*message.get("headers", ()), *self._headers, *admission.headers]
         elif kind == "websocket.close":
             self.has_ended = True
+        return self._send(message)
+
+    async def _look_and_begin(self, message: Message) -> None:
+        """Begin an answer before which no limit had its say."""
+        admission = await self._limiting.look_address(client_address(self._scope))
+        message["headers"] = [*message.get("headers", ()), *self._headers, *admission.headers]
         await self._send(message)
 
 
@@ -63,11 +72,13 @@ async def refuse(response: Response, scope: Scope, receive: Receive, answer: Ans
     is_socket = scope["type"] == "websocket"
     if is_socket and answer.has_started and not answer.has_ended:
         status = response.status_code
-        await answer({"type": "websocket.close", "code": _OUR_FAULT if status >= 500 else close_code(status)})
+        await answer.send(
+            {"type": "websocket.close", "code": _OUR_FAULT if status >= 500 else close_code(status)}
+        )
     elif is_socket and not answer.has_started:
-        await refuse_handshake(response, scope, receive, answer)
+        await refuse_handshake(response, scope, receive, answer.send)
     elif not answer.has_started:
-        await response(scope, receive, answer)
+        await response(scope, receive, answer.send)
 
 
 def client_address(scope: Scope) -> str:

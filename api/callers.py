@@ -1,9 +1,9 @@
 """Who calls, by key: looked up in the database, remembered for seconds. Contract §1 (keys)."""
 
 import asyncio
-import hashlib
 import time
 from collections.abc import AsyncIterator, Callable
+from hashlib import blake2b
 from typing import Annotated
 
 import anyio.to_thread
@@ -52,9 +52,11 @@ class Callers:
         if known is None:
             return None
         now = time.monotonic()
+        if now < known.fresh_until:
+            return known.caller
         if now >= known.good_until:
             return None
-        if now >= known.fresh_until and digest not in self._asked:
+        if digest not in self._asked:
             self._ask(digest, authorization)
         return known.caller
 
@@ -123,7 +125,7 @@ class Callers:
 
 def _digest(authorization: bytes) -> bytes:
     """What stands for a header here: keys themselves are kept nowhere."""
-    return hashlib.blake2b(authorization, digest_size=16).digest()
+    return blake2b(authorization).digest()
 
 
 def _key(authorization: bytes) -> str:

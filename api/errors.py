@@ -36,7 +36,6 @@ _STATUS: dict[type[RecorderError], int] = {
 }
 # What the web layer refuses by itself, before any of our code runs.
 _WEB = {
-    404: ("not_found", "Not found", "No such address; see /docs."),
     405: ("method_not_allowed", "Method not allowed", "This address does not take this method; see /docs."),
 }
 _ITEM_CODES = {"extra_forbidden": "unknown_field", "missing": "missing"}
@@ -119,14 +118,15 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def _web(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 404:
+            return problem(errors.NoSuchAddress(), request.state.request_id)
         code, title, detail = _WEB.get(
             error.status_code, ("invalid_request", "Refused", "The request is malformed.")
         )
-        extra = {"resource": "route"} if error.status_code == 404 else {}
         headers = dict(error.headers or {})
         if error.status_code == 405:
             headers["Allow"] = ", ".join(_methods(request))
-        return _document(error.status_code, code, title, detail, request.state.request_id, extra, headers)
+        return _document(error.status_code, code, title, detail, request.state.request_id, {}, headers)
 
 
 def _methods(request: Request) -> list[str]:

@@ -1,9 +1,9 @@
 """Rate limits of requests: which buckets a request draws on, and the four headers. Spec §8.1, contract §1."""
 
-import math
 import re
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
+from math import ceil
 from typing import Any
 
 from fastapi import Depends, Request
@@ -11,7 +11,7 @@ from fastapi import Depends, Request
 from api.endpoints import Endpoint
 from recorder import clock
 from recorder.access.keys import Caller
-from recorder.access.ratelimit.buckets import Bucket, Draw
+from recorder.access.ratelimit.buckets import Bucket, Draw, Group
 from recorder.access.ratelimit.stores import Buckets, open_buckets
 from recorder.access.surfaces import SIGNED_READS, STRANGERS, WEBHOOK_CALLS, Surface, Tier
 from recorder.errors import RateLimited
@@ -29,12 +29,12 @@ class Admission:
     """What the limits say to a request.
 
     Attributes:
-        headers: `X-RateLimit-Limit`, `-Remaining`, `-Reset` and `X-Scope`, for the response whatever it is.
+        headers: `X-RateLimit-Limit`, `-Remaining`, `-Reset` and `X-Scope`, for the response whatever it is;
+            never changed, as requests share them.
         share: of its size that the bucket in the headers still holds.
         error: why the request goes no further; None where it may.
     """
 
-    # A named tuple or a frozen dataclass takes twice as long to make, and every request makes one.
     __slots__ = ("error", "headers", "share")
 
     def __init__(self, headers: list[Header], share: float, error: RateLimited | None = None) -> None:
@@ -43,17 +43,32 @@ class Admission:
         self.error = error
 
 
-class _Plan:
-    """The buckets that one kind of request draws on, with what their headers always say."""
+class _Speaker:
+    """What the headers say of one bucket: always, and as they said it last."""
 
-    __slots__ = ("buckets", "constant", "tier")
+    __slots__ = ("limit", "per_second", "remaining", "reset", "said", "scope", "size")
+
+    def __init__(self, bucket: Bucket) -> None:
+        self.size = float(bucket.size)
+        self.per_second = bucket.per_second
+        self.limit = (b"x-ratelimit-limit", b"%d" % bucket.size)
+        self.scope = (b"x-scope", bucket.scope.encode())
+        self.remaining = self.reset = -1
+        self.said = Admission([], 0.0)
+
+    def headers(self, remaining: int, reset: int) -> list[Header]:
+        """The four of them."""
+        return [self.limit, (_REMAINING, b"%d" % remaining), (_RESET, b"%d" % reset), self.scope]
+
+
+class _Plan:
+    """The buckets that one kind of request draws on, and who speaks for each."""
+
+    __slots__ = ("group", "speakers", "tier")
 
     def __init__(self, *buckets: Bucket, tier: Tier | None = None) -> None:
-        self.buckets = buckets
-        self.constant: list[tuple[Header, Header]] = [
-            ((b"x-ratelimit-limit", b"%d" % bucket.size), (b"x-scope", bucket.scope.encode()))
-            for bucket in buckets
-        ]
+        self.group = Group(*buckets)
+        self.speakers = [_Speaker(bucket) for bucket in buckets]
         self.tier = tier
 
 
@@ -69,36 +84,38 @@ class Limiting:
 
     async def admit(self, caller: Caller, endpoint: Endpoint | None) -> Admission:
         """Draw on the buckets of a key and its workspace."""
-        plan = self._plan_of(caller, "other" if endpoint is None else endpoint.surface)
-        return _admission(plan, await self.callers.draw(plan.buckets))
+        return await _draw(self.callers, self._plan_of(caller, endpoint))
+
+    def admit_now(self, caller: Caller, endpoint: Endpoint | None) -> Admission | None:
+        """The same at once; None where other processes must be asked, and waited for."""
+        plan = self._plan_of(caller, endpoint)
+        found = self.callers.draw_now(plan.group)
+        return None if found is None else _admission(plan, found)
 
     async def look(self, caller: Caller, endpoint: Endpoint | None) -> Admission:
         """The same buckets, with nothing drawn."""
-        plan = self._plan_of(caller, "other" if endpoint is None else endpoint.surface)
-        return _admission(plan, await self.callers.draw(plan.buckets, cost=0))
+        return await _draw(self.callers, self._plan_of(caller, endpoint), cost=0)
 
     async def admit_address(self, address: str, *, is_signed: bool) -> Admission:
         """Draw on the bucket of a client address: strangers, and downloads by signed address."""
-        plan = self._plan_of_address(address, is_signed=is_signed)
-        return _admission(plan, await self.addresses.draw(plan.buckets))
+        return await _draw(self.addresses, self._plan_of_address(address, is_signed=is_signed))
 
     async def look_address(self, address: str) -> Admission:
         """The bucket of a stranger, with nothing drawn."""
-        plan = self._plan_of_address(address, is_signed=False)
-        return _admission(plan, await self.addresses.draw(plan.buckets, cost=0))
+        return await _draw(self.addresses, self._plan_of_address(address, is_signed=False), cost=0)
 
     async def admit_webhook(self, caller: Caller, webhook_id: str) -> Admission:
         """Draw on the bucket of a webhook, as its own workspace sees it: nobody can empty a foreign one."""
         name = f"recorder:limit:{caller.workspace_id}:{webhook_id}"
-        plan = _Plan(Bucket.of(WEBHOOK_CALLS, "per_webhook", name))
-        return _admission(plan, await self.callers.draw(plan.buckets))
+        return await _draw(self.callers, _Plan(Bucket.of(WEBHOOK_CALLS, "per_webhook", name)))
 
     async def close(self) -> None:
         """Give the connections back."""
         await self.callers.close()
         await self.addresses.close()
 
-    def _plan_of(self, caller: Caller, surface: Surface) -> _Plan:
+    def _plan_of(self, caller: Caller, endpoint: Endpoint | None) -> _Plan:
+        surface: Surface = "other" if endpoint is None else endpoint.surface
         plan = self._plans.get((caller.key_id, surface))
         if plan is not None and plan.tier is caller.tier:
             return plan
@@ -147,30 +164,41 @@ async def limit_webhook(request: Request, webhook_id: str) -> None:
 WebhookLimit: Any = Depends(limit_webhook)
 
 
+async def _draw(store: Buckets, plan: _Plan, *, cost: int = 1) -> Admission:
+    found = store.draw_now(plan.group, cost=cost)
+    if found is None:
+        found = await store.draw(plan.group.buckets, cost=cost)
+    return _admission(plan, found)
+
+
 def _admission(plan: _Plan, found: Draw) -> Admission:
     is_granted, tokens = found
     now = clock.unix_seconds()
     if not is_granted:
         return _refusal(plan, tokens, now)
-    bucket, (limit, scope), left = plan.buckets[0], plan.constant[0], tokens[0]
-    # The smaller share of two, without a division.
-    if len(tokens) == 2 and tokens[1] * bucket.size < left * plan.buckets[1].size:
-        bucket, (limit, scope), left = plan.buckets[1], plan.constant[1], tokens[1]
-    remaining, reset = int(left), math.ceil(now + (bucket.size - left) / bucket.per_second)
-    headers = [limit, (_REMAINING, b"%d" % remaining), (_RESET, b"%d" % reset), scope]
-    return Admission(headers, remaining / bucket.size)
+    speaker, left = plan.speakers[0], tokens[0]
+    if len(tokens) == 2:
+        other, others = plan.speakers[1], tokens[1]
+        # The smaller share of two, without a division.
+        if others * speaker.size < left * other.size:
+            speaker, left = other, others
+    remaining, reset = int(left), ceil(now + (speaker.size - left) / speaker.per_second)
+    # Whoever asks more slowly than the bucket fills is told the same for a second.
+    if remaining != speaker.remaining or reset != speaker.reset:
+        speaker.remaining, speaker.reset = remaining, reset
+        speaker.said = Admission(speaker.headers(remaining, reset), remaining / speaker.size)
+    return speaker.said
 
 
 def _refusal(plan: _Plan, tokens: list[float], now: float) -> Admission:
     """Of the buckets that have no token, the one that has none for longest."""
-    waits = [(1.0 - tokens[n]) / bucket.per_second for n, bucket in enumerate(plan.buckets)]
+    buckets = plan.group.buckets
+    waits = [(1.0 - left) / bucket.per_second for left, bucket in zip(tokens, buckets, strict=True)]
     wait_s = max(waits)
     emptiest = waits.index(wait_s)
-    retry_after_s = max(1, math.ceil(wait_s))
-    reset = math.ceil(now) + retry_after_s
-    limit, scope = plan.constant[emptiest]
-    error = RateLimited(plan.buckets[emptiest].scope, retry_after_s)
-    return Admission([limit, (_REMAINING, b"0"), (_RESET, b"%d" % reset), scope], 0.0, error)
+    retry_after_s = max(1, ceil(wait_s))
+    headers = plan.speakers[emptiest].headers(0, ceil(now) + retry_after_s)
+    return Admission(headers, 0.0, RateLimited(buckets[emptiest].scope, retry_after_s))
 
 
 @lru_cache(maxsize=10_000)

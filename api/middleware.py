@@ -11,12 +11,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
 from api.answers import Answer, client_address, first_headers, refuse
-from api.bodies import bounded
+from api.bodies import BoundedBody
 from api.callers import Callers
 from api.endpoints import Endpoint, find_endpoint, is_address
 from api.errors import internal_problem, problem
 from api.guesses import Guesses
-from api.limiting import Admission, Limiting
+from api.limiting import Admission, Header, Limiting
 from api.refusals import Refusals
 from api.versions import check_version
 from recorder import limits
@@ -24,7 +24,7 @@ from recorder.access.keys import Caller
 from recorder.errors import (
     InsufficientScope,
     MissingAuthorization,
-    NotFound,
+    NoSuchAddress,
     RecorderError,
     Unauthenticated,
 )
@@ -54,16 +54,19 @@ class RequestGate:
             return
         request_id = self._ids.next()
         follow(request_id)
-        headers = _read_headers(scope)
-        endpoint = find_endpoint(scope.get("method", "GET"), scope["path"])
+        headers = _read_headers(scope["headers"])
+        path: str = scope["path"]
+        endpoint = find_endpoint(scope.get("method", "GET"), path)
         state: dict[str, Any] = scope.setdefault("state", {})
         state["request_id"], state["endpoint"] = request_id, endpoint
         state["caller"] = state["admission"] = None
         told = first_headers(request_id, headers.get(b"x-request-id"), endpoint)
         answer = Answer(send, scope, self._limiting, told)
         try:
-            await self._admit(scope, headers, endpoint)
-            await self._app(scope, _check(scope, receive, headers, endpoint), answer)
+            is_guarded = endpoint is not None or path.startswith("/v1/")  # every endpoint lies there
+            if is_guarded and not self._admit_now(state, headers, endpoint):
+                await self._admit(scope, headers, endpoint)
+            await self._app(scope, _check(scope, receive, headers, endpoint), answer.send)
         except RecorderError as error:
             if isinstance(error, InsufficientScope):
                 await self._refusals.tell(scope, error)
@@ -73,10 +76,30 @@ class RequestGate:
         except Exception as error:
             await refuse(internal_problem(error, request_id), scope, receive, answer)
 
+    def _admit_now(
+        self, state: dict[str, Any], headers: dict[bytes, bytes], endpoint: Endpoint | None
+    ) -> bool:
+        """Admit a caller who is remembered, and may, where nothing is to be waited for; tells whether it did.
+
+        Raises:
+            RateLimited: if the limits of this process refuse it.
+        """
+        authorization = headers.get(b"authorization")
+        caller = None if authorization is None else self._callers.recall(authorization)
+        if caller is None or caller.workspace_status != "active":
+            return False
+        if endpoint is not None and not caller.scope.reaches(endpoint.scope):
+            return False
+        admission = self._limiting.admit_now(caller, endpoint)
+        if admission is None:
+            return False
+        state["caller"], state["admission"] = caller, admission
+        if admission.error is not None:
+            raise admission.error
+        return True
+
     async def _admit(self, scope: Scope, headers: dict[bytes, bytes], endpoint: Endpoint | None) -> None:
-        """Find out who calls, and whether they may; an address outside /v1 needs nobody."""
-        if not scope["path"].startswith("/v1/"):
-            return
+        """Find out who calls, and whether they may."""
         authorization = headers.get(b"authorization")
         if authorization is None and _is_signed(scope, endpoint):
             _heed(await self._limiting.admit_address(client_address(scope), is_signed=True), scope)
@@ -112,13 +135,12 @@ class RequestGate:
             raise
 
 
-def _read_headers(scope: Scope) -> dict[bytes, bytes]:
+def _read_headers(sent: list[Header]) -> dict[bytes, bytes]:
     """The headers by name; of those that the gate reads, what was sent twice is joined, as RFC 9110 has it.
 
     So two keys are no key, and two versions no version.
     """
-    sent = scope["headers"]
-    headers: dict[bytes, bytes] = dict(sent)
+    headers = dict(sent)
     if len(headers) < len(sent):
         for name in _READ_HERE:
             if name in headers:
@@ -142,7 +164,7 @@ def _check(scope: Scope, receive: Receive, headers: dict[bytes, bytes], endpoint
 
     Raises:
         UnsupportedVersion: if the request is written for a release that there was not.
-        NotFound: if no route has this path, if it holds NUL, which no id does and PostgreSQL takes in no
+        NoSuchAddress: if no route has this path, if it holds NUL, which no id does and PostgreSQL takes in no
             text, or if it is that of a WebSocket where there are none.
         PayloadTooLarge: if the body is announced as too large.
     """
@@ -150,10 +172,10 @@ def _check(scope: Scope, receive: Receive, headers: dict[bytes, bytes], endpoint
         check_version(headers[b"service-version"])
     path: str = scope["path"]
     if "\0" in path or (endpoint is None and path.startswith("/v1/") and not is_address(path)):
-        raise NotFound("route")
+        raise NoSuchAddress
     if scope["type"] == "websocket":
         if endpoint is None or not endpoint.path.endswith("/ws"):
-            raise NotFound("route")
+            raise NoSuchAddress
         return receive
     body_bytes = limits.BODY_BYTES if endpoint is None else endpoint.body_bytes
-    return bounded(receive, headers.get(b"content-length"), body_bytes, scope["state"])
+    return BoundedBody(receive, headers.get(b"content-length"), body_bytes, scope["state"]).receive

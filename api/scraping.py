@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from recorder import clock
 from recorder.backlog import Backlog, count_backlog
-from recorder.errors import MissingAuthorization, NotFound, Unauthenticated
+from recorder.errors import MissingAuthorization, NoSuchAddress, Unauthenticated
 from recorder.metrics import REGISTRY
 from recorder.runtime import Runtime
 
@@ -33,12 +33,12 @@ def admit_scraper(request: Request, token: str | None) -> None:
     """Let only loopback read, or whoever has the token where the operator set one.
 
     Raises:
-        NotFound: if no token is set and the request comes from elsewhere.
+        NoSuchAddress: if no token is set and the request comes from elsewhere.
         MissingAuthorization, InvalidMetricsToken: if one is set and was not sent.
     """
     if token is None:
         if not _is_local(request):
-            raise NotFound("route")
+            raise NoSuchAddress
         return
     given = request.headers.get("authorization")
     if given is None:

@@ -11,6 +11,8 @@ _ISO = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})",
     re.ASCII,
 )
+#: The present instant as seconds since 1970.
+unix_seconds = time.time
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
@@ -22,11 +24,6 @@ def now() -> datetime:
 def now_ms() -> int:
     """The present instant as milliseconds since 1970."""
     return to_ms(datetime.now(UTC))
-
-
-def unix_seconds() -> float:
-    """The present instant as seconds since 1970."""
-    return time.time()
 
 
 def truncate(moment: datetime) -> datetime:

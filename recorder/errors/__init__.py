@@ -5,7 +5,7 @@ RecorderError
 ├── Unauthenticated   401  MissingAuthorization InvalidApiKey
 ├── Forbidden         403  InsufficientScope WorkspaceDisabled InvalidSignature UrlExpired
 ├── NotFound          404  (code `not_found`, with the kind of resource)
-├── Conflict          409  InvalidState EventConflict IdempotencyInProgress
+├── Conflict          409  InvalidState EventConflict IdempotencyInProgress SessionNotSealed
 ├── Gone              410  ResumeWindowExpired
 ├── TooLarge          413  PayloadTooLarge HeadTooLarge
 ├── Invalid           422  ValidationFailed and the finer codes
@@ -65,13 +65,20 @@ from recorder.errors.requests import (
     InvalidCursor,
     InvalidEventId,
     InvalidJson,
+    NoSuchAddress,
     NotAcceptable,
     PayloadTooLarge,
     RequestTimeout,
     UnsupportedMediaType,
     UnsupportedVersion,
 )
-from recorder.errors.state import EventConflict, IdempotencyInProgress, InvalidState, ResumeWindowExpired
+from recorder.errors.state import (
+    EventConflict,
+    IdempotencyInProgress,
+    InvalidState,
+    ResumeWindowExpired,
+    SessionNotSealed,
+)
 
 __all__ = [
     "BadRequest",
@@ -103,6 +110,7 @@ __all__ = [
     "LimitReached",
     "MetadataTooLarge",
     "MissingAuthorization",
+    "NoSuchAddress",
     "NotAcceptable",
     "NotFound",
     "NotSupportedYet",
@@ -113,6 +121,7 @@ __all__ = [
     "RecorderError",
     "RequestTimeout",
     "ResumeWindowExpired",
+    "SessionNotSealed",
     "TooLarge",
     "TooManyIds",
     "TooManyStreams",

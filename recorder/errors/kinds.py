@@ -65,8 +65,8 @@ class NotFound(RecorderError):
     code = "not_found"
     title = "Not found"
 
-    def __init__(self, resource: str) -> None:
-        super().__init__(f"No such {resource} in this workspace.")
+    def __init__(self, resource: str, detail: str | None = None) -> None:
+        super().__init__(detail or f"No such {resource} in this workspace.")
         self.resource = resource
 
     @property

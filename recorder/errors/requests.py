@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from recorder.errors.kinds import BadRequest, Problem, RecorderError, TooLarge
+from recorder.errors.kinds import BadRequest, NotFound, Problem, RecorderError, TooLarge
 
 
 class InvalidJson(BadRequest):
@@ -24,13 +24,22 @@ class InvalidJson(BadRequest):
 
 
 class InvalidCursor(BadRequest):
-    """A cursor that this list did not give out."""
+    """A cursor that this list did not give out, or that leads nowhere any more."""
 
     code = "invalid_cursor"
     title = "Invalid cursor"
 
+    def __init__(
+        self, detail: str = "Use the next_cursor of the previous page, with the same filters and key."
+    ) -> None:
+        super().__init__(detail)
+
+
+class NoSuchAddress(NotFound):
+    """No route has this path, or none that this request could reach."""
+
     def __init__(self) -> None:
-        super().__init__("Use the next_cursor of the previous page, with the same filters and key.")
+        super().__init__("route", "No such address; see /docs.")
 
 
 class PayloadTooLarge(TooLarge):

@@ -48,6 +48,16 @@ class IdempotencyInProgress(Conflict):
         super().__init__("A request with this Idempotency-Key still runs; ask again for its answer.")
 
 
+class SessionNotSealed(InvalidState):
+    """The session is not in the memory graph yet."""
+
+    code = "session_not_sealed"
+    title = "Session not sealed"
+
+    def __init__(self, status: str) -> None:
+        super().__init__(status, needed="session must be sealed: stop it, and ask again some seconds later")
+
+
 class ResumeWindowExpired(Gone):
     """What follows the given position is older than a stream can be resumed for."""
 

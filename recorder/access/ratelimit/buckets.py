@@ -30,19 +30,38 @@ class Bucket:
 class Level:
     """How full a bucket was, and when."""
 
-    __slots__ = ("at", "bucket", "tokens")
+    # Size and speed stand here too, as what they are reckoned with: every request reads them.
+    __slots__ = ("at", "bucket", "per_second", "size", "tokens")
 
     def __init__(self, bucket: Bucket, at: float) -> None:
-        self.bucket = bucket
-        self.tokens = float(bucket.size)
+        self.belong_to(bucket)
+        self.tokens = self.size
         self.at = at
+
+    def belong_to(self, bucket: Bucket) -> None:
+        """Be the level of this bucket, perhaps of another size than the last, from now on."""
+        self.bucket = bucket
+        self.size = float(bucket.size)
+        self.per_second = bucket.per_second
+
+
+class Group:
+    """Buckets that are drawn on together, again and again; a store notes here where it found their levels."""
+
+    __slots__ = ("buckets", "found_in", "levels")
+
+    def __init__(self, *buckets: Bucket) -> None:
+        self.buckets = buckets
+        self.levels: Sequence[Level] = ()
+        #: What the store gave for a sign that the levels are still these.
+        self.found_in: object = None
 
 
 #: Whether tokens were granted, and what each bucket holds now, in the order in which they were asked.
 Draw = tuple[bool, list[float]]
 
 
-def draw(levels: Sequence[Level], *, now: float, cost: int = 1) -> Draw:
+def draw(levels: Sequence[Level], *, now: float, cost: float = 1.0) -> Draw:
     """Take tokens from all buckets, or from none where one of them has too few.
 
     A clock that went back gives nothing twice: the level waits until the clock has caught up. Where it went
@@ -56,19 +75,21 @@ def draw(levels: Sequence[Level], *, now: float, cost: int = 1) -> Draw:
     """
     is_granted, tokens = True, []
     for level in levels:
-        bucket, left, passed = level.bucket, level.tokens, now - level.at
+        left, passed = level.tokens, now - level.at
         if passed > 0.0:
-            left += passed * bucket.per_second
-            if left > bucket.size:
-                left = float(bucket.size)
-            level.tokens = left
+            left += passed * level.per_second
+            if left > level.size:
+                left = level.size
             level.at = now
-        elif passed < -bucket.fill_s:
+        elif passed < -level.bucket.fill_s:
             level.at = now
-        if left < cost:
+        # Nearly all are granted: each level pays at once, and is paid back where another cannot.
+        left -= cost
+        if left < 0.0:
             is_granted = False
+        level.tokens = left
         tokens.append(left)
-    if is_granted and cost:
+    if not is_granted:
         for n, level in enumerate(levels):
-            level.tokens = tokens[n] = tokens[n] - cost
+            level.tokens = tokens[n] = tokens[n] + cost
     return is_granted, tokens

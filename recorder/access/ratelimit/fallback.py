@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from recorder.access.ratelimit.buckets import Bucket, Draw
+from recorder.access.ratelimit.buckets import Bucket, Draw, Group
 from recorder.access.ratelimit.connection import AWAY, Presence
 from recorder.access.ratelimit.memory import MemoryBuckets
 from recorder.access.ratelimit.redis_buckets import RedisBuckets
@@ -31,6 +31,10 @@ class SharedBuckets:
             return await self._own.draw(buckets, cost=cost)
         self._presence.answered()
         return found
+
+    def draw_now(self, group: Group, *, cost: float = 1.0) -> Draw | None:
+        """Nothing: whether Redis answers is known only after waiting for it."""
+        return None
 
     async def close(self) -> None:
         """Give the connections back."""

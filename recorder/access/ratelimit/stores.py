@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from recorder.access.ratelimit.buckets import Bucket, Draw
+from recorder.access.ratelimit.buckets import Bucket, Draw, Group
 from recorder.access.ratelimit.memory import MemoryBuckets
 from recorder.access.ratelimit.slots import StreamSlots
 from recorder.settings import Settings
@@ -14,6 +14,9 @@ class Buckets(Protocol):
 
     async def draw(self, buckets: Sequence[Bucket], *, cost: int = 1) -> Draw:
         """Take tokens from all buckets, or from none where one has too few; a cost of 0 only looks."""
+
+    def draw_now(self, group: Group, *, cost: float = 1.0) -> Draw | None:
+        """The same at once; None where others must be asked, and waited for."""
 
     async def close(self) -> None:
         """Give the connections back."""
