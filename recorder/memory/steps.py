@@ -35,7 +35,9 @@ class Step:
     runs: int
 
 
-def session_steps(events: Sequence[Mapping[str, Any]], frames: Sequence[FrameScreen]) -> list[Step]:
+def session_steps(
+    events: Sequence[Mapping[str, Any]], frames: Sequence[FrameScreen], *, collapse: bool = True
+) -> list[Step]:
     """The steps of one session in `(t_ms, id)` order.
 
     Raw pointer noise, telemetry and navigations that the action before announced are left out; key strokes on
@@ -44,6 +46,7 @@ def session_steps(events: Sequence[Mapping[str, Any]], frames: Sequence[FrameScr
     Args:
         events: the items with their `id`, any order.
         frames: the session's frames, any order.
+        collapse: whether equal steps in a row become one; runs of typing always do.
     """
     ordered = sorted(events, key=_event_order)
     shown = sorted(frames, key=_frame_order)
@@ -62,7 +65,8 @@ def session_steps(events: Sequence[Mapping[str, Any]], frames: Sequence[FrameScr
             announced -= {event["url"]}
             continue
         announced = _announced(event)
-        _add(steps, _step(event, action_token(kind, given), None if place is None else shown[place]))
+        step = _step(event, action_token(kind, given), None if place is None else shown[place])
+        _add(steps, step, collapse)
     return steps
 
 
@@ -101,9 +105,10 @@ def _step(event: Mapping[str, Any], action: str, frame: FrameScreen | None) -> S
     )
 
 
-def _add(steps: list[Step], step: Step) -> None:
+def _add(steps: list[Step], step: Step, collapse: bool) -> None:
     last = steps[-1] if steps else None
-    if last is not None and (last.micro_key == step.micro_key or _is_typing_on(last, step)):
+    is_repeated = collapse and last is not None and last.micro_key == step.micro_key
+    if last is not None and (is_repeated or _is_typing_on(last, step)):
         last.t_out_ms = step.t_out_ms
         last.runs += 1
         return

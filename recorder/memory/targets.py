@@ -16,6 +16,8 @@ _TEST_IDS = ("data-testid", "data-test-id", "data-test", "data-qa", "data-cy", "
 #: Types whose object is the address they lead to.
 _PLACES = frozenset(("navigate", "tab_open"))
 _VERBS = {
+    # A step of an event log is called what it is called there.
+    "activity": "",
     "dblclick": "Double-click",
     "llm_call": "Ask",
     "navigate": "Open",

@@ -3,6 +3,7 @@
 from recorder.models import (
     audit,
     delivery,
+    drift,
     event,
     export,
     frame,
@@ -21,6 +22,7 @@ from recorder.models import (
 __all__ = [
     "audit",
     "delivery",
+    "drift",
     "event",
     "export",
     "frame",

@@ -1,7 +1,8 @@
 """The memory graph: wire objects and rows. Spec §2.6, §4.2; contract §4.
 
-Structure (nodes, micro-states, variants, paths) is only ever added and carries the graph version that made
-it; counters are additive. A reader pinned at version v sees what was made at v or before.
+What sessions did (session rows and traces of micro-states) is only ever added and carries the graph version
+that made it; counters are additive. How micro-states make nodes, and variants make paths, is structure:
+sealing adds to it, a rebuild may arrange it anew. Ids of nodes and paths stay known for ever.
 """
 
 from datetime import datetime
@@ -12,8 +13,8 @@ from sqlmodel import Field, SQLModel
 
 from recorder.models.wire import WireOutput
 
-#: Sessions came in, an outcome changed by a late tag, or a session was taken out.
-VersionKind = Literal["sessions", "outcome", "removal"]
+#: Sessions came in, an outcome changed by a late tag, a session was taken out, or the structure was rebuilt.
+VersionKind = Literal["sessions", "outcome", "removal", "rebuild"]
 
 
 class PathOutcomes(WireOutput):
@@ -80,10 +81,12 @@ class GraphNodeRow(SQLModel, table=True):
     #: Hashed tokens of the exemplar's screen: little-endian int64.
     features: bytes = Field(sa_type=LargeBinary)
     created_version: int = Field(sa_type=BigInteger)
+    #: Number of the node that stands for this one since a rebuild; null while it stands for itself.
+    merged_into: int | None = None
 
 
 class GraphMicroStateRow(SQLModel, table=True):
-    """Which node a micro-state belongs to."""
+    """Which node a micro-state belongs to: always one that stands for itself."""
 
     __tablename__ = "graph_micro_states"
     __table_args__ = {"sqlite_with_rowid": False}
@@ -94,10 +97,30 @@ class GraphMicroStateRow(SQLModel, table=True):
     micro_key: int = Field(primary_key=True, sa_type=BigInteger)
     node: int
     created_version: int = Field(sa_type=BigInteger)
+    #: Hashed tokens of its screen, as in a node; null where an earlier release kept none.
+    features: bytes | None = Field(default=None, sa_type=LargeBinary)
+
+
+class GraphTraceRow(SQLModel, table=True):
+    """An exact sequence of micro-states, the variant it is, and how many sessions took it."""
+
+    __tablename__ = "graph_traces"
+    __table_args__ = {"sqlite_with_rowid": False}
+
+    workspace_id: str = Field(primary_key=True)
+    mode: str = Field(primary_key=True)
+    workflow: str = Field(primary_key=True)
+    #: Signed xxh64 of `steps`: content, so it outlives every rebuild.
+    trace_key: int = Field(primary_key=True, sa_type=BigInteger)
+    #: Micro keys: little-endian int64.
+    steps: bytes = Field(sa_type=LargeBinary)
+    variant_key: int = Field(sa_type=BigInteger)
+    n: int = Field(sa_type=BigInteger)
+    created_version: int = Field(sa_type=BigInteger)
 
 
 class GraphVariantRow(SQLModel, table=True):
-    """An exact sequence of nodes, the path it belongs to, and how many sessions took it."""
+    """An exact sequence of nodes, equal neighbours counted once, and the path it belongs to."""
 
     __tablename__ = "graph_variants"
     __table_args__ = {"sqlite_with_rowid": False}
@@ -108,7 +131,6 @@ class GraphVariantRow(SQLModel, table=True):
     variant_key: int = Field(primary_key=True, sa_type=BigInteger)
     nodes: list[int] = Field(sa_type=JSON)
     path: int
-    n: int = Field(sa_type=BigInteger)
     created_version: int = Field(sa_type=BigInteger)
 
 
@@ -126,10 +148,12 @@ class GraphPathRow(SQLModel, table=True):
     leader: int = Field(sa_type=BigInteger)
     nodes: list[int] = Field(sa_type=JSON)
     created_version: int = Field(sa_type=BigInteger)
+    #: Number of the path that stands for this one since a rebuild; null while it stands for itself.
+    merged_into: int | None = None
 
 
 class SessionPathRow(SQLModel, table=True):
-    """The path of one session from `version` on, until `removed_version`."""
+    """What one session adds to a graph from `version` on, until `removed_version`; no rebuild changes it."""
 
     __tablename__ = "graph_session_paths"
     __table_args__ = (
@@ -152,36 +176,15 @@ class SessionPathRow(SQLModel, table=True):
     workspace_id: str
     mode: str
     workflow: str
-    path_id: str
-    variant_key: int = Field(sa_type=BigInteger)
+    trace_key: int = Field(sa_type=BigInteger)
     outcome: str
     duration_ms: int = Field(sa_type=BigInteger)
     started_at: datetime
     sealed_at: datetime
     actor_kind: str | None = None
-    #: Time to the first node, between nodes, and from the last to the end: what it adds to the edges.
-    edge_ms: list[int] = Field(sa_type=JSON)
-
-
-class GraphEdgeRow(SQLModel, table=True):
-    """How often, and in what time, sessions of one day went from one node to the next."""
-
-    __tablename__ = "graph_edges"
-    __table_args__ = {"sqlite_with_rowid": False}
-
-    workspace_id: str = Field(primary_key=True)
-    mode: str = Field(primary_key=True)
-    workflow: str = Field(primary_key=True)
-    #: Day (UTC) the sessions started on.
-    day: str = Field(primary_key=True)
-    #: Numbers of nodes; -1 is the start of a session, -2 its end.
-    from_node: int = Field(primary_key=True)
-    to_node: int = Field(primary_key=True)
-    outcome: str = Field(primary_key=True)
-    #: Empty for sessions without an actor.
-    actor_kind: str = Field(primary_key=True)
-    n: int = Field(sa_type=BigInteger)
-    sum_ms: int = Field(sa_type=BigInteger)
+    seal_seq: int = Field(sa_type=BigInteger)
+    #: Time to the first step of the trace, between steps, and from the last to the end of the session.
+    step_ms: list[int] = Field(sa_type=JSON)
 
 
 class GraphPauseRow(SQLModel, table=True):

@@ -4,6 +4,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import Field as WireField
 
+from recorder.models.drift import DriftBaseline, DriftNode, DriftPath, DriftWindow
 from recorder.models.export import Export
 from recorder.models.session import Session
 from recorder.models.tag import Tag
@@ -82,9 +83,9 @@ class NewNodeData(WireOutput):
     """A cluster that the baseline lacks."""
 
     workflow: str
-    node: dict[str, Any]
-    window: dict[str, Any]
-    baseline: dict[str, Any]
+    node: DriftNode
+    window: DriftWindow
+    baseline: DriftBaseline
     graph_version: int
 
 
@@ -92,10 +93,10 @@ class PathDisappearedData(WireOutput):
     """A path that the window lacks."""
 
     workflow: str
-    path: dict[str, Any]
+    path: DriftPath
     last_seen_at: WireTime
     baseline_frequency: float
-    window: dict[str, Any]
+    window: DriftWindow
 
 
 class WebhookData(WireOutput):

@@ -19,7 +19,8 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import RecorderError
-from recorder.memory.indexing import GraphIndexer
+from recorder.memory.storing.indexing import GraphIndexer
+from recorder.memory.storing.rebuilds import rebuild_graph
 from recorder.models.session import SessionMetadataRow, SessionRow, SessionStatusRow
 from recorder.recording.sessions import change_status, emit
 from recorder.runtime import Runtime
@@ -91,6 +92,8 @@ class Sealer:
             sessions = self._read(batch)
             self._write_lake(batch, build_tables(batch, sessions))
             lags = self._mark(batch, sessions)
+            for scope in self._indexer.take_grown():
+                rebuild_graph(self._runtime.database, scope, "anchored")
         self._lanes.add((batch.workspace_id, batch.mode))
         return SealedBatch(
             workspace_id=batch.workspace_id,

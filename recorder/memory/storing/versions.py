@@ -1,7 +1,7 @@
 """Versions of a graph: dense numbers under the lock of the workflow's row, whoever writes. Contract §4."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,9 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, insert, select
 
 from recorder import clock
-from recorder.memory.nodes import SCREEN_JACCARD, GraphScope
-from recorder.memory.paths import PATH_COSINE, PRUNE_SESSIONS, PRUNE_SHARE
+from recorder.memory.building.features import PRUNE_SESSIONS, PRUNE_SHARE
+from recorder.memory.building.likeness import PATH_COSINE
+from recorder.memory.building.nodes import SCREEN_JACCARD, GraphScope
 from recorder.memory.steps import ALGO_VERSION
 from recorder.models.memory import GraphVersionRow, SessionPathRow, VersionKind
 from recorder.models.workflow import WorkflowRow
@@ -65,12 +66,14 @@ def add_version(
     *,
     writer: str = "",
     seal_seq: int = 0,
+    params: Mapping[str, Any] | None = None,
 ) -> int:
     """Begin the version after `head`, which must have been read with `lock` in this transaction.
 
     Args:
         writer: name of this one change, by which a cached graph is known again.
         seal_seq: the highest of its sessions.
+        params: what else the version was made with.
     """
     values = {
         **place_of(scope),
@@ -78,7 +81,7 @@ def add_version(
         "parent": head.version,
         "kind": kind,
         "writer": writer,
-        "params": _PARAMS,
+        "params": {**_PARAMS, **(params or {})},
         "up_to_seal_seq": max(seal_seq, head.up_to_seal_seq),
         "created_at": clock.now(),
     }
@@ -95,23 +98,30 @@ def writer_of(db: DbSession, scope: GraphScope, version: int) -> str | None:
     ).one_or_none()
 
 
+def was_rebuilt(db: DbSession, scope: GraphScope, since_version: int) -> bool:
+    """Whether the structure of a graph was arranged anew after a version."""
+    row = GraphVersionRow
+    rebuilt = (col(row.version) > since_version, row.kind == "rebuild")
+    return db.exec(select(row.version).where(*in_scope(row, scope), *rebuilt).limit(1)).first() is not None
+
+
 def count_changes(db: DbSession, scope: GraphScope, since_version: int) -> dict[int, int] | None:
-    """By how much variants were counted up or down after a version, if only counters moved.
+    """By how much traces were counted up or down after a version, if only counters moved.
 
     Returns:
-        Changes by variant key; None if structure was added in between.
+        Changes by trace key; None if structure was added or rebuilt in between.
     """
     kinds = select(GraphVersionRow.kind).where(
         *in_scope(GraphVersionRow, scope), col(GraphVersionRow.version) > since_version
     )
-    if "sessions" in db.exec(kinds):
+    if any(kind in ("sessions", "rebuild") for kind in db.exec(kinds)):
         return None
     changes: dict[int, int] = defaultdict(int)
     for bound, sign in ((SessionPathRow.version, 1), (SessionPathRow.removed_version, -1)):
         counted = (
-            select(SessionPathRow.variant_key, func.count())
+            select(SessionPathRow.trace_key, func.count())
             .where(*in_scope(SessionPathRow, scope), col(bound) > since_version)
-            .group_by(col(SessionPathRow.variant_key))
+            .group_by(col(SessionPathRow.trace_key))
         )
         for key, count in db.exec(counted):
             changes[key] += sign * count

@@ -3,10 +3,10 @@
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select, update
 
-from recorder.memory.nodes import GraphScope
-from recorder.memory.versions import in_scope, place_of, read_head
+from recorder.memory.building.nodes import GraphScope
+from recorder.memory.storing.versions import in_scope, place_of, read_head
 from recorder.models.memory import GraphPauseRow
-from recorder.models.outbox import SealCounterRow
+from recorder.models.outbox import SealBatchRow, SealCounterRow
 from recorder.models.workflow import WorkflowRow
 
 
@@ -18,14 +18,25 @@ def set_memory_graph(db: DbSession, scope: GraphScope, is_on: bool) -> None:
     head = read_head(db, scope, lock=True)
     if head is None or head.memory_graph == is_on:
         return
-    # Read under the lock: a sealing that got it first has its numbers counted.
-    counter = db.get(SealCounterRow, (scope.workspace_id, scope.mode), populate_existing=True)
-    last_seq = 0 if counter is None else counter.seal_seq
+    last_seq = _last_sealed(db, scope)
     if is_on:
         _end_pause(db, scope, last_seq)
     else:
         db.add(GraphPauseRow(**place_of(scope), from_seq=last_seq + 1, to_seq=None))
     db.execute(update(WorkflowRow).where(*in_scope(WorkflowRow, scope)).values(memory_graph=is_on))
+
+
+def _last_sealed(db: DbSession, scope: GraphScope) -> int:
+    """The last number whose session is sealed, read under the lock: what comes later heeds what is set now.
+
+    A batch takes its numbers before it is sealed, so those of an open one have yet to come.
+    """
+    counter = db.get(SealCounterRow, (scope.workspace_id, scope.mode), populate_existing=True)
+    last_seq = 0 if counter is None else counter.seal_seq
+    batch = SealBatchRow
+    is_open = (batch.workspace_id == scope.workspace_id, batch.mode == scope.mode, ~col(batch.is_done))
+    firsts = db.exec(select(batch.first_seal_seq).where(*is_open))
+    return min([last_seq, *(first - 1 for first in firsts)])
 
 
 def _end_pause(db: DbSession, scope: GraphScope, last_seq: int) -> None:

@@ -11,14 +11,18 @@ from dataclasses import dataclass
 
 from sqlmodel import Session as DbSession
 
-from recorder.memory.graph import Graph, GraphChange
-from recorder.memory.nodes import GraphScope
+from recorder.memory.building.features import PRUNE_SESSIONS
+from recorder.memory.building.graph import Graph, GraphChange
+from recorder.memory.building.nodes import GraphScope
 from recorder.memory.steps import Step
-from recorder.memory.store import known_sessions, load_graph, save_change, scope_of
-from recorder.memory.versions import GraphHead, count_changes, read_head, writer_of
+from recorder.memory.storing.store import known_sessions, load_graph, save_change, scope_of
+from recorder.memory.storing.versions import GraphHead, count_changes, read_head, writer_of
 from recorder.models.session import SessionRow
 
 _KEPT_GRAPHS = 64
+#: Graphs of more sessions, or of more micro-states, wait for the night: a rebuild would take longer than a
+#: session should wait to be sealed.
+_LARGEST_REBUILD, _MAX_MICRO_STATES = 25_600, 4_000
 
 
 @dataclass(slots=True)
@@ -54,6 +58,7 @@ class GraphIndexer:
         self._held: OrderedDict[GraphScope, _Held] = OrderedDict()
         self._name = secrets.token_hex(8)
         self._commits = 0
+        self._grown: set[GraphScope] = set()
 
     def prepare(
         self, db: DbSession, rows: Sequence[SessionRow], steps: Mapping[str, Sequence[Step]]
@@ -94,6 +99,16 @@ class GraphIndexer:
                 versions[part.scope] = self._write(db, part, wanted, head)
         return versions
 
+    def take_grown(self) -> list[GraphScope]:
+        """The graphs that batches have made twice as large as at their last time here, or as pruning needs.
+
+        The first sessions of a graph met leaders at the weights of a handful: a rebuild now and then, for a
+        constant cost per session, lets them meet at the weights of many.
+        """
+        grown = sorted(self._grown, key=lambda scope: (scope.workspace_id, scope.mode, scope.workflow))
+        self._grown.clear()
+        return grown
+
     def _part(self, db: DbSession, scope: GraphScope, steps: Mapping[str, Sequence[Step]]) -> _Part:
         head = read_head(db, scope)
         known = known_sessions(db, steps)
@@ -111,7 +126,7 @@ class GraphIndexer:
 
     def _write(self, db: DbSession, part: _Part, rows: Sequence[SessionRow], head: GraphHead) -> int:
         held, change = part.held, part.change
-        prepared_ids = {trace.session_id for trace in change.traces} if change else set()
+        prepared_ids = {taken.session_id for taken in change.sessions} if change else set()
         is_usable = held is not None and prepared_ids == {row.id for row in rows}
         if held is None or change is None or not is_usable or not _catch_up(db, part.scope, held, head):
             # Rare: a session was deleted, or the graph resumed, since `prepare`. Begin again.
@@ -121,12 +136,22 @@ class GraphIndexer:
         writer = f"{self._name}:{self._commits}"
         version = save_change(db, part.scope, change, rows, head=head, writer=writer)
         self._keep(part.scope, _Held(held.graph, version, writer))
+        sessions = held.graph.path_index.sessions
+        if len(held.graph.node_index.number_of) > _MAX_MICRO_STATES:
+            return version
+        if _doublings(sessions) > _doublings(sessions - len(change.sessions)):
+            self._grown.add(part.scope)
         return version
 
     def _keep(self, scope: GraphScope, held: _Held) -> None:
         self._held[scope] = held
         while len(self._held) > _KEPT_GRAPHS:
             self._held.popitem(last=False)
+
+
+def _doublings(sessions: int) -> int:
+    """How often a graph of this size has doubled since its features were first pruned."""
+    return min(sessions // PRUNE_SESSIONS, _LARGEST_REBUILD // PRUNE_SESSIONS).bit_length()
 
 
 def _catch_up(db: DbSession, scope: GraphScope, held: _Held, head: GraphHead) -> bool:
@@ -143,6 +168,6 @@ def _catch_up(db: DbSession, scope: GraphScope, held: _Held, head: GraphHead) ->
     if changes is None:
         return False
     for key, change in changes.items():
-        held.graph.path_index.count(key, change)
+        held.graph.count(key, change)
     held.version, held.writer = head.version, head.writer
     return True

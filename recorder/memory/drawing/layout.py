@@ -1,0 +1,266 @@
+"""Where the nodes of a drawn graph stand: the common path on one line, the others above and below it.
+
+Pure arithmetic in pixels, the line at y = 0; the same view gives the same places. A layered layout whose
+layers are the nodes of the common path: another node stands between those it comes from and goes to, in the
+nearest row that has room for its label.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+from math import sqrt
+
+from recorder.memory.drawing.curves import arc_points
+from recorder.memory.drawing.spots import LABEL_SIZE, Box, Layout, Spot
+from recorder.memory.views.labels import in_lines
+from recorder.memory.views.support import most_supported
+from recorder.memory.views.view import GraphView, ViewNode
+
+_SMALLEST, _LARGEST = 5.0, 19.5
+_LABEL_WIDTH = 118.0
+_GAP, _LABEL_GAP = 112.0, 18.0
+#: Distance of the first row from what lies on the line, and of the rows from each other.
+_FIRST_ROW, _ROW = 62.0, 98.0
+_ROWS = 12
+#: Columns by which a node stands behind the one it comes from, if it leads nowhere further.
+_BEHIND = 0.7
+#: What it costs, in pixels moved aside, to stand a row further away, on the other side, or out of line.
+_ROW_COST, _SIDE_COST, _LINE_COST = 80.0, 45.0, 50.0
+#: Entries are drawn where at least this share of a node's sessions begin.
+_ENTRY_SHARE = 0.1
+
+
+def place(view: GraphView) -> Layout:
+    """Give every node its place; of large graphs only the nodes and edges of most sessions."""
+    shown = most_supported(view)
+    order = list(dict.fromkeys(shown.spine)) or [node.node_id for node in shown.nodes[:1]]
+    column_of = {node_id: column for column, node_id in enumerate(order)}
+    wanted = _wanted(shown, column_of)
+    spots = {node.node_id: _spot(shown, node, column_of, last=len(order) - 1) for node in shown.nodes}
+    centres = _centres([spots[node_id] for node_id in order], wanted)
+    for node_id, x in zip(order, centres, strict=True):
+        spots[node_id] = replace(spots[node_id], x=x)
+    layout = Layout(shown, {node_id: spots[node_id] for node_id in order})
+    layout.arcs = _arc_heights(layout)
+    rows = _Rows(layout, wanted, centres)
+    ids = [node.node_id for node in shown.nodes if node.node_id not in column_of]
+    for node_id in sorted(ids, key=lambda one: (-spots[one].node.sessions, wanted[one], one)):
+        layout.spots[node_id] = rows.put(spots[node_id])
+    return layout
+
+
+def _spot(view: GraphView, node: ViewNode, column_of: Mapping[str, int], *, last: int) -> Spot:
+    column = column_of.get(node.node_id)
+    starts = sum(edge.sessions for edge in view.edges if edge.source is None and edge.target == node.node_id)
+    is_told = starts >= _ENTRY_SHARE * node.sessions and column != 0
+    return Spot(
+        node=node,
+        x=0.0,
+        y=0.0,
+        radius=_SMALLEST + (_LARGEST - _SMALLEST) * sqrt(view.share(node.sessions)),
+        lines=in_lines(node.label, _LABEL_WIDTH, LABEL_SIZE),
+        column=column,
+        entries=starts if is_told else 0,
+        is_recovery=node.node_id in view.recovery,
+        is_new=node.node_id in view.new,
+        has_loop=any(edge.source == edge.target == node.node_id for edge in view.edges),
+        is_left_below=column is not None and column != last,
+    )
+
+
+def _wanted(view: GraphView, column_of: Mapping[str, int]) -> dict[str, float]:
+    """Where each node belongs along the common path, in columns."""
+    coming: dict[str, dict[str, int]] = defaultdict(dict)
+    going: dict[str, dict[str, int]] = defaultdict(dict)
+    for edge in view.edges:
+        if edge.source is not None and edge.target is not None and edge.source != edge.target:
+            going[edge.source][edge.target] = edge.sessions
+            coming[edge.target][edge.source] = edge.sessions
+    wanted: dict[str, float] = {node_id: float(column) for node_id, column in column_of.items()}
+    others = [node.node_id for node in view.nodes if node.node_id not in column_of]
+    order = _outwards(others, coming, going, wanted)
+    # A node hangs on those placed before it, so that nodes in a circle do not push each other along.
+    rank = {node_id: place for place, node_id in enumerate([*column_of, *order])}
+    for _ in range(6):
+        for node_id in order:
+            older = [
+                {end: n for end, n in ends[node_id].items() if rank[end] < rank[node_id]}
+                for ends in (coming, going)
+            ]
+            wanted[node_id] = _between(older[0], older[1] if not older[0] else going[node_id], wanted)
+    return _without_gaps(wanted)
+
+
+def _without_gaps(wanted: Mapping[str, float]) -> dict[str, float]:
+    """The same order with no two neighbours further apart than a column."""
+    closed: dict[float, float] = {0.0: 0.0}
+    places = sorted({0.0, *wanted.values()})
+    middle = places.index(0.0)
+    for before, place in pairwise(places[middle:]):
+        closed[place] = closed[before] + min(place - before, 1.0)
+    for before, place in pairwise(places[middle::-1]):
+        closed[place] = closed[before] - min(before - place, 1.0)
+    return {node_id: closed[place] for node_id, place in wanted.items()}
+
+
+def _outwards(
+    others: list[str],
+    coming: Mapping[str, Mapping[str, int]],
+    going: Mapping[str, Mapping[str, int]],
+    wanted: Mapping[str, float],
+) -> list[str]:
+    """The nodes beside the path, each after the one that most binds it to those before."""
+    order: list[str] = []
+    placed = set(wanted)
+    waiting = list(others)
+    while waiting:
+        ties = {
+            node_id: sum(n for end, n in (*coming[node_id].items(), *going[node_id].items()) if end in placed)
+            for node_id in waiting
+        }
+        following = max(waiting, key=lambda node_id: (ties[node_id], node_id))
+        waiting.remove(following)
+        placed.add(following)
+        order.append(following)
+    return order
+
+
+def _between(coming: Mapping[str, int], going: Mapping[str, int], wanted: Mapping[str, float]) -> float:
+    """Behind the node most sessions come from, before the one most go on to."""
+    before = _strongest(coming, wanted)
+    if before is None:
+        after = _strongest(going, wanted)
+        return 0.0 if after is None else after - _BEHIND
+    after = _strongest({end: n for end, n in going.items() if wanted.get(end, before) > before}, wanted)
+    return before + (_BEHIND if after is None else min((after - before) / 2, 1.0))
+
+
+def _strongest(ends: Mapping[str, int], wanted: Mapping[str, float]) -> float | None:
+    known = [(n, end) for end, n in ends.items() if end in wanted]
+    return wanted[max(known)[1]] if known else None
+
+
+def _centres(spine: list[Spot], wanted: Mapping[str, float]) -> list[float]:
+    """Where the nodes of the common path stand: labels have room, and gaps with nodes beside them more."""
+    x, centres = 0.0, [0.0]
+    for column, (here, following) in enumerate(pairwise(spine)):
+        halves = [(spot.boxes()[1].right - spot.boxes()[1].left) / 2 for spot in (here, following)]
+        between = sum(column < place < column + 1 for place in wanted.values())
+        x += max(_GAP, sum(halves) + _LABEL_GAP) + min(18.0 * between, 72.0)
+        centres.append(x)
+    return centres
+
+
+def _arc_heights(layout: Layout) -> dict[tuple[str, str], float]:
+    """Heights of the edges between nodes of the path that do not follow each other; short ones lie inside."""
+    columns = {node_id: spot.column for node_id, spot in layout.spots.items() if spot.column is not None}
+    spans = [
+        (min(ends), max(ends), edge.source, edge.target)
+        for edge in layout.view.edges
+        if edge.source in columns and edge.target in columns and edge.source != edge.target
+        for ends in [(columns[edge.source], columns[edge.target])]
+        if ends[1] - ends[0] != 1
+    ]
+    levels: dict[tuple[str, str], tuple[int, int, int]] = {}
+    for first, last, source, target in sorted(spans, key=lambda span: (span[1] - span[0], *span)):
+        inside = [level for low, high, level in levels.values() if first <= low and high <= last]
+        levels[source, target] = (first, last, 1 + max(inside, default=0))
+    places = {spot.column: spot.x for spot in layout.spots.values()}
+    return {
+        ends: 16 + 24 * level + 0.08 * min(places[last] - places[first], 500)
+        for ends, (first, last, level) in levels.items()
+    }
+
+
+def _detours(view: GraphView, wanted: Mapping[str, float]) -> set[str]:
+    """Nodes from which most go on towards a node of the common path that lies further on."""
+    onward = set(view.spine)
+    for node in sorted(view.nodes, key=lambda node: -wanted[node.node_id]):
+        leaving = [edge for edge in view.edges if edge.source == node.node_id and edge.target is not None]
+        ahead = sum(
+            edge.sessions
+            for edge in leaving
+            if edge.target in onward and wanted[edge.target] > wanted[node.node_id]
+        )
+        if 2 * ahead > sum(edge.sessions for edge in leaving):
+            onward.add(node.node_id)
+    return onward
+
+
+class _Rows:
+    """The rows beside the common path, filled node by node."""
+
+    def __init__(self, layout: Layout, wanted: Mapping[str, float], centres: list[float]) -> None:
+        self._layout, self._wanted, self._centres = layout, wanted, centres
+        self._taken = [box for spot in layout.spots.values() for box in spot.boxes()]
+        for x, y in arc_points(layout):
+            self._taken.append(Box(x - 5, y - 5, x + 5, y + 5))
+        self._depth = max((box.bottom for box in self._taken), default=0.0)
+        self._row_of: dict[str, int] = {}
+        self._detours = _detours(layout.view, wanted)
+
+    def put(self, spot: Spot) -> Spot:
+        """The node where it costs least to stand."""
+        wish = self._pixels(self._wanted[spot.node.node_id])
+        side, in_line = self._side(spot), self._rows_of_neighbours(spot)
+        best: tuple[float, Spot] | None = None
+        for row in sorted(range(-_ROWS, _ROWS + 1), key=lambda row: (abs(row), row * side < 0)):
+            if row == 0:
+                continue
+            cost = _ROW_COST * (abs(row) - 1) + (_SIDE_COST if row * side < 0 else 0)
+            cost += _LINE_COST if in_line and row not in in_line else 0
+            if best is not None and cost >= best[0]:
+                continue
+            x, y = self._free(spot, wish, row)
+            if best is None or cost + abs(x - wish) < best[0]:
+                best = (cost + abs(x - wish), replace(spot, x=x, y=y))
+                self._row_of[spot.node.node_id] = row
+        assert best is not None
+        self._taken += best[1].boxes()
+        return best[1]
+
+    def _side(self, spot: Spot) -> int:
+        """Above (-1) for detours that come back further on, below (1) for what leads back or ends."""
+        return -1 if spot.node.node_id in self._detours else 1
+
+    def _rows_of_neighbours(self, spot: Spot) -> set[int]:
+        ends = {
+            end
+            for edge in self._layout.view.edges
+            if spot.node.node_id in (edge.source, edge.target)
+            for end in (edge.source, edge.target)
+        }
+        return {self._row_of[end] for end in ends if end in self._row_of}
+
+    def _pixels(self, column: float) -> float:
+        centres = self._centres
+        last = len(centres) - 1
+        if column >= last:
+            return centres[-1] + (column - last) * _GAP
+        if column <= 0:
+            return centres[0] + column * _GAP
+        left = int(column)
+        return centres[left] + (column - left) * (centres[left + 1] - centres[left])
+
+    def _free(self, spot: Spot, wish: float, row: int) -> tuple[float, float]:
+        """The free place of a row nearest to where the node would like to stand."""
+        y = self._depth + _FIRST_ROW + (row - 1) * _ROW if row > 0 else -_FIRST_ROW - 48 + (row + 1) * _ROW
+        blocked = []
+        for own in replace(spot, x=0.0, y=y).boxes():
+            for box in self._taken:
+                if own.top < box.bottom and box.top < own.bottom:
+                    blocked.append((box.left - own.right - 6, box.right - own.left + 6))
+        return _nearest(wish, blocked), y
+
+
+def _nearest(wish: float, blocked: list[tuple[float, float]]) -> float:
+    """The number nearest to `wish` that lies inside no interval."""
+    low = high = wish
+    for start, end in sorted(blocked):
+        if start < high < end:
+            high = end
+    for start, end in sorted(blocked, key=lambda interval: -interval[1]):
+        if start < low < end:
+            low = start
+    return high if high - wish <= wish - low else low

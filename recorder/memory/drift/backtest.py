@@ -1,0 +1,81 @@
+"""The stored history of a workflow through the same rules: what would have been told, and when. Spec §6.1."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from recorder import clock
+from recorder.errors import NotFound
+from recorder.memory.building.nodes import GraphScope
+from recorder.memory.drift.events import describe
+from recorder.memory.drift.looking import Standing, looks
+from recorder.memory.drift.reading import read_history
+from recorder.memory.drift.rules import Rules
+from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED
+from recorder.memory.queries.columns import read_columns
+from recorder.memory.storing.versions import read_head
+from recorder.storage.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class PastAlarm:
+    """An alarm at the session of this place, counted from 1, which began then."""
+
+    place: int
+    began_at: datetime
+    type: str
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Backtest:
+    """What a replay of a history found."""
+
+    sessions: int
+    #: Sessions behind a baseline, the only ones that can make an alarm.
+    judged: int
+    terms: int
+    alarms: list[PastAlarm]
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Alarms of each type per 2,000 judged sessions."""
+        counts = Counter(alarm.type for alarm in self.alarms)
+        judged = max(1, self.judged)
+        return {type: counts[type] * 2_000 / judged for type in (PATH_DISAPPEARED, NEW_NODE)}
+
+
+def replay_history(
+    database: Database,
+    scope: GraphScope,
+    rules: Rules,
+    *,
+    progress: Callable[[int, int], object] = lambda done, sessions: None,
+) -> Backtest:
+    """Judge all sessions of a graph from the first one on; nothing is written and nobody is told.
+
+    Args:
+        progress: told after each term how many of how many sessions are judged.
+
+    Raises:
+        NotFound: if there is no such workflow.
+    """
+    with database.transaction(write=False) as db:
+        head = read_head(db, scope)
+        if head is None:
+            raise NotFound("workflow")
+        columns = read_columns(db, scope, head.version)
+        history = read_history(db, scope, columns)
+    alarms: list[PastAlarm] = []
+    terms = judged = 0
+    for look in looks(history, Standing(), rules, from_the_start=True):
+        for alarm in look.alarms:
+            type, _, data = describe(alarm, history, columns, workflow=scope.workflow)
+            began_at = clock.from_ms(int(history.started_ms[alarm.place]))
+            alarms.append(PastAlarm(alarm.place + 1, began_at, type, data.model_dump(mode="json")))
+        terms += 1
+        judged = look.standing.looked - min(rules.least_baseline, rules.baseline)
+        progress(look.standing.looked, len(history))
+    return Backtest(len(history), judged, terms, alarms)

@@ -1,0 +1,1 @@
+"""What the memory graph answers, from columns in memory. Spec §4.2."""

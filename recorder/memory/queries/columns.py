@@ -1,0 +1,260 @@
+"""The indexed sessions of a graph as columns in memory, kept from query to query. Spec §4.2 (memory paths).
+
+A query reads one number from SQL (the graph's version) and the rows that came since; the rest is numpy.
+"""
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import chain
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from sqlmodel import Session as DbSession
+from sqlmodel import col
+
+from recorder import clock
+from recorder.memory.building.nodes import GraphScope
+from recorder.memory.building.postings import Ints
+from recorder.memory.queries.structure import Structure, no_rows, read_structure
+from recorder.memory.storing.per_database import PerDatabase, is_writing
+from recorder.memory.storing.store import read_rows
+from recorder.memory.storing.versions import was_rebuilt
+from recorder.models.memory import SessionPathRow
+
+OUTCOMES = ("success", "error", "abandoned")
+#: Empty for sessions without an actor.
+ACTOR_KINDS = ("", "human", "model", "script")
+#: `removed` of a session that is in the graph.
+NEVER = int(np.iinfo(np.int64).max)
+#: Bytes of all graphs together that stay in memory: a session with twenty steps takes about 300.
+_MAX_BYTES = 2**30
+
+Made = TypeVar("Made")
+
+Strings = npt.NDArray[np.bytes_]
+Mask = npt.NDArray[np.bool_]
+
+
+def _no_ids() -> Strings:
+    return np.zeros(0, dtype="S30")
+
+
+@dataclass(slots=True)
+class Lasting:
+    """What outlasts the versions of a graph until a rebuild, by name; all of them share it."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    made: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class GraphColumns(Structure):
+    """One graph at one version: a row for every session that is or was in it."""
+
+    version: int = 0
+    session_id: Strings = field(default_factory=_no_ids)
+    added: Ints = field(default_factory=no_rows)
+    removed: Ints = field(default_factory=no_rows)
+    trace: Ints = field(default_factory=no_rows)
+    #: Places in OUTCOMES and ACTOR_KINDS.
+    outcome: Ints = field(default_factory=no_rows)
+    actor: Ints = field(default_factory=no_rows)
+    duration_ms: Ints = field(default_factory=no_rows)
+    started_ms: Ints = field(default_factory=no_rows)
+    sealed_ms: Ints = field(default_factory=no_rows)
+    seal_seq: Ints = field(default_factory=no_rows)
+    #: Times of row r are `step_ms[time_start[r]:time_start[r + 1]]`: to the first step of its trace, between
+    #: steps, and from the last to the end.
+    time_start: Ints = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
+    step_ms: Ints = field(default_factory=no_rows)
+    #: The rows by (path, duration): medians of any selection are then a matter of counting.
+    order: Ints = field(default_factory=no_rows)
+    #: What queries made of this version, by name; kept as long as it is.
+    derived: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    lasting: Lasting = field(default_factory=Lasting, repr=False, compare=False)
+    _deriving: dict[str, threading.Lock] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the arrays, which is nearly all of it."""
+        members = (getattr(self, member.name) for member in fields(self))
+        return sum(member.nbytes for member in members if isinstance(member, np.ndarray))
+
+    @property
+    def variant(self) -> Ints:
+        """The variant of each row."""
+        return self.trace_variant[self.trace]
+
+    @property
+    def path(self) -> Ints:
+        """The path number of each row."""
+        return self.variant_path[self.variant]
+
+    def current(self) -> Mask:
+        """The rows of sessions that are in the graph."""
+        return self.removed > self.version
+
+    def derive(self, name: str, make: Callable[["GraphColumns"], Made]) -> Made:
+        """What is made of this version once; who asks while another makes it waits for that one."""
+        if name not in self.derived:
+            # `setdefault` is one step of the interpreter, so all get the same lock.
+            with self._deriving.setdefault(name, threading.Lock()):
+                if name not in self.derived:
+                    self.derived[name] = make(self)
+        made: Made = self.derived[name]
+        return made
+
+    def updated(self, db: DbSession, scope: GraphScope, version: int) -> "GraphColumns":
+        """The columns at a later version; what is here stays as it is, for readers that still use it."""
+        if version == self.version:
+            return self
+        if self.version and was_rebuilt(db, scope, self.version):
+            return GraphColumns().updated(db, scope, version)
+        row = SessionPathRow
+        structure = read_structure(db, scope, self, self.version)
+        rows = _rows(db, scope, col(row.version) > self.version, col(row.version) <= version)
+        fresh = _as_columns(rows, structure["trace_number"])
+        grown = GraphColumns(
+            version=version,
+            lasting=self.lasting,
+            time_start=np.concatenate([self.time_start, self.time_start[-1] + fresh.pop("time_start")]),
+            **structure,
+            **{name: _longer(getattr(self, name), column) for name, column in fresh.items()},
+        )
+        if self.version:
+            was_added = col(row.version) <= self.version
+            grown._remove(_rows(db, scope, was_added, col(row.removed_version) > self.version))
+        grown.order = np.lexsort((grown.duration_ms, grown.path))
+        return grown
+
+    def _remove(self, ended: Sequence[Any]) -> None:
+        if not ended:
+            return
+        end_of = {(row.session_id.encode(), row.version): row.removed_version for row in ended}
+        ids = np.array(sorted({session_id for session_id, _ in end_of}), dtype=self.session_id.dtype)
+        # All rows are sought among the few that ended: the other way round all would have to be sorted.
+        places = np.minimum(np.searchsorted(ids, self.session_id), len(ids) - 1)
+        rows = np.flatnonzero(ids[places] == self.session_id)
+        keys = zip(self.session_id[rows].tolist(), self.added[rows].tolist(), strict=True)
+        ends = [end_of.get(key, NEVER) for key in keys]
+        # A row that ended earlier, for an outcome that changed again, keeps its end.
+        self.removed[rows] = np.minimum(self.removed[rows], np.array(ends, dtype=np.int64))
+
+
+@dataclass(slots=True, weakref_slot=True)
+class _Build:
+    """A graph that is being read; it lives as long as somebody reads it or waits for it."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    made: GraphColumns = field(default_factory=GraphColumns)
+
+
+class ColumnsCache:
+    """The columns of the graphs that were asked for last, up to a number of bytes."""
+
+    def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._columns: OrderedDict[GraphScope, GraphColumns] = OrderedDict()
+        self._builds: weakref.WeakValueDictionary[GraphScope, _Build] = weakref.WeakValueDictionary()
+        self._lock = threading.Lock()
+
+    def read(self, db: DbSession, scope: GraphScope, version: int, *, keep: bool = True) -> GraphColumns:
+        """The columns of a graph at its newest version, as read in this transaction.
+
+        Only one thread at a time reads a graph; those that wait get what it read, also if that is too large
+        to be kept.
+
+        Args:
+            keep: whether others may get them too.
+        """
+        kept = self._kept(scope)
+        if kept.version == version:
+            return kept
+        if kept.version > version:  # another thread's transaction began later
+            return GraphColumns().updated(db, scope, version)
+        if not keep:
+            columns = kept.updated(db, scope, version)
+            columns.lasting = Lasting()
+            return columns
+        build = self._build(scope)
+        with build.lock:
+            kept = max(self._kept(scope), build.made, key=lambda columns: columns.version)
+            if kept.version > version:
+                kept = GraphColumns()
+            columns = kept.updated(db, scope, version)
+            if columns.version > build.made.version:
+                build.made = columns
+            self._keep(scope, columns)
+        return columns
+
+    def _kept(self, scope: GraphScope) -> GraphColumns:
+        with self._lock:
+            if scope in self._columns:
+                self._columns.move_to_end(scope)
+            return self._columns.get(scope, GraphColumns())
+
+    def _build(self, scope: GraphScope) -> _Build:
+        with self._lock:
+            build = self._builds.get(scope)
+            if build is None:
+                build = self._builds[scope] = _Build()
+            return build
+
+    def _keep(self, scope: GraphScope, columns: GraphColumns) -> None:
+        with self._lock:
+            held = self._columns.get(scope)
+            if held is None or held.version < columns.version:
+                self._columns[scope] = columns
+            self._columns.move_to_end(scope)
+            if self._columns[scope].nbytes > self._max_bytes:
+                # It alone would push all others out, and still be too much.
+                del self._columns[scope]
+            size = sum(held.nbytes for held in self._columns.values())
+            while size > self._max_bytes:
+                size -= self._columns.popitem(last=False)[1].nbytes
+
+
+_caches = PerDatabase(ColumnsCache)
+
+
+def read_columns(db: DbSession, scope: GraphScope, version: int) -> GraphColumns:
+    """The columns of a graph at its newest version, from the cache of this process and database."""
+    return _caches.of(db).read(db, scope, version, keep=not is_writing(db))
+
+
+def _rows(db: DbSession, scope: GraphScope, *conditions: Any) -> Sequence[Any]:
+    row = SessionPathRow
+    columns = (row.session_id, row.version, row.removed_version, row.trace_key, row.outcome, row.actor_kind)
+    numbers = (row.duration_ms, row.started_at, row.sealed_at, row.seal_seq, row.step_ms)
+    return read_rows(db, scope, *columns, *numbers, where=conditions)
+
+
+def _as_columns(rows: Sequence[Any], trace_number: dict[int, int]) -> dict[str, Any]:
+    values = list(zip(*rows, strict=True)) or [()] * 11
+    sessions, versions, removed, traces, outcomes, actors, durations, started, sealed, seqs, times = values
+    return {
+        "session_id": np.array([session.encode() for session in sessions], dtype="S30"),
+        "added": _column(versions),
+        "removed": _column([NEVER if end is None else end for end in removed]),
+        "trace": _column([trace_number[key] for key in traces]),
+        "outcome": _column([OUTCOMES.index(outcome) for outcome in outcomes]),
+        "actor": _column([ACTOR_KINDS.index(kind or "") for kind in actors]),
+        "duration_ms": _column(durations),
+        "started_ms": _column([clock.to_ms(moment) for moment in started]),
+        "sealed_ms": _column([clock.to_ms(moment) for moment in sealed]),
+        "seal_seq": _column(seqs),
+        "time_start": np.cumsum(_column([len(own) for own in times])),
+        "step_ms": np.fromiter(chain.from_iterable(times), dtype=np.int64),
+    }
+
+
+def _longer(kept: Any, more: Any) -> Any:
+    return np.concatenate([kept, more])
+
+
+def _column(values: Sequence[int]) -> Ints:
+    return np.array(values, dtype=np.int64)

@@ -1,0 +1,158 @@
+"""What the memory graph answers: common paths, and what their nodes are called. Spec §2.6, §4.2."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+import numpy as np
+from sqlmodel import Session as DbSession
+
+from recorder import clock, limits
+from recorder.errors import NotFound
+from recorder.memory.building.nodes import GraphScope
+from recorder.memory.building.postings import Ints
+from recorder.memory.queries.columns import ACTOR_KINDS, OUTCOMES, GraphColumns, Mask, read_columns
+from recorder.memory.storing.versions import read_head
+from recorder.models.memory import MemoryPath, PathOutcomes
+from recorder.models.wire import ActorKind, Outcome
+
+
+def read_graph(db: DbSession, scope: GraphScope) -> GraphColumns:
+    """A graph at its newest version.
+
+    Raises:
+        NotFound: for an unknown workflow.
+    """
+    head = read_head(db, scope)
+    if head is None:
+        raise NotFound("workflow")
+    return read_columns(db, scope, head.version)
+
+
+def filter_rows(
+    columns: GraphColumns,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    outcome: Outcome | None = None,
+    actor_kind: ActorKind | None = None,
+    version: int | None = None,
+) -> Mask:
+    """The rows of the sessions that are in the graph and match all filters given.
+
+    Args:
+        since: sessions that started at this instant or later.
+        until: sessions that started before this instant.
+        outcome: only sessions that ended so.
+        actor_kind: only sessions of such actors.
+        version: those that were in the graph at this earlier version.
+    """
+    chosen = columns.current()
+    if version is not None:
+        chosen = (columns.added <= version) & (columns.removed > version)
+    if since is not None:
+        chosen &= columns.started_ms >= clock.to_ms(since)
+    if until is not None:
+        chosen &= columns.started_ms < clock.to_ms(until)
+    if outcome is not None:
+        chosen &= columns.outcome == OUTCOMES.index(outcome)
+    if actor_kind is not None:
+        chosen &= columns.actor == ACTOR_KINDS.index(actor_kind)
+    return chosen
+
+
+def list_paths(
+    db: DbSession,
+    *,
+    workspace_id: str,
+    mode: str,
+    workflow: str,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    outcome: Outcome | None = None,
+    actor_kind: ActorKind | None = None,
+    min_frequency: float = 0.0,
+    limit: int = limits.LIST_DEFAULT,
+) -> list[MemoryPath]:
+    """The paths of a workflow by frequency, the most frequent first, then by id.
+
+    Frequency is the share of all indexed sessions that match the filters; paths below `min_frequency` or
+    beyond `limit` are dropped afterwards, and the others keep theirs.
+
+    Args:
+        since: sessions that started at this instant or later.
+        until: sessions that started before this instant.
+        outcome: only sessions that ended so.
+        actor_kind: only sessions of such actors.
+
+    Raises:
+        NotFound: for an unknown workflow.
+    """
+    columns = read_graph(db, GraphScope(workspace_id, mode, workflow))
+    chosen = filter_rows(columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind)
+    return describe_paths(columns, chosen, min_frequency=min_frequency, limit=limit)
+
+
+def path_labels(
+    db: DbSession, *, workspace_id: str, mode: str, workflow: str, path_ids: Iterable[str]
+) -> dict[str, list[str]]:
+    """What the nodes of some paths are called, in order, by path id; unknown ids are left out.
+
+    A path that was merged into another is told as that one.
+
+    Raises:
+        NotFound: for an unknown workflow.
+    """
+    columns = read_graph(db, GraphScope(workspace_id, mode, workflow))
+    wanted = frozenset(path_ids)
+    return {
+        path.path_id: [columns.nodes[number].label for number in columns.paths[path.live].nodes]
+        for path in columns.paths
+        if path.path_id in wanted
+    }
+
+
+def describe_paths(
+    columns: GraphColumns, chosen: Mask, *, min_frequency: float = 0.0, limit: int | None = None
+) -> list[MemoryPath]:
+    """The paths that chosen sessions take, the most frequent first, then by id."""
+    paths = columns.path[chosen]
+    total = len(paths)
+    counts = np.bincount(paths, minlength=len(columns.paths))
+    by_outcome = np.bincount(
+        paths * len(OUTCOMES) + columns.outcome[chosen], minlength=len(columns.paths) * len(OUTCOMES)
+    ).reshape(-1, len(OUTCOMES))
+    medians = _medians(columns, chosen, counts)
+    kept = [number for number in np.flatnonzero(counts).tolist() if counts[number] / total >= min_frequency]
+    kept.sort(key=lambda number: (-counts[number], columns.paths[number].path_id))
+    return [
+        MemoryPath(
+            path_id=columns.paths[number].path_id,
+            node_ids=[columns.nodes[node].node_id for node in columns.paths[number].nodes],
+            frequency=int(counts[number]) / total,
+            outcomes=outcome_fractions(by_outcome[number]),
+            median_duration_ms=int(medians[number]),
+            session_count=int(counts[number]),
+            graph_version=columns.version,
+        )
+        for number in kept[:limit]
+    ]
+
+
+def outcome_fractions(counts: Ints | Sequence[int]) -> PathOutcomes:
+    """Counts by outcome as fractions that sum to 1."""
+    total = sum(int(count) for count in counts)
+    success, error, abandoned = (int(count) / total for count in counts)
+    return PathOutcomes(success=success, error=error, abandoned=abandoned)
+
+
+def _medians(columns: GraphColumns, chosen: Mask, counts: Ints) -> Ints:
+    """The exact median duration of each path's chosen sessions; of an even number the mean of the middle."""
+    ordered = columns.order[chosen[columns.order]]
+    if not len(ordered):
+        return np.zeros_like(counts)
+    durations = columns.duration_ms[ordered]
+    starts = np.cumsum(counts) - counts
+    low = np.minimum(starts + np.maximum(counts - 1, 0) // 2, len(ordered) - 1)
+    high = np.minimum(starts + counts // 2, len(ordered) - 1)
+    medians: Ints = (durations[low] + durations[high]) // 2
+    return medians

@@ -1,0 +1,180 @@
+"""How a graph is structured, as columns: nodes, paths, variants and the traces they are made of. Spec §2.6.
+
+Sealing only adds to it, so a reader adds what came since; after a rebuild it is read anew.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+from sqlmodel import Session as DbSession
+from sqlmodel import col
+
+from recorder.memory.building.graph import collapsed
+from recorder.memory.building.nodes import GraphScope
+from recorder.memory.building.postings import Ints
+from recorder.memory.storing.store import read_rows
+from recorder.models.memory import (
+    GraphMicroStateRow,
+    GraphNodeRow,
+    GraphPathRow,
+    GraphTraceRow,
+    GraphVariantRow,
+)
+
+
+class NodeInfo(NamedTuple):
+    """What a reader knows of a node; `live` is the number of the node that stands for it, mostly its own."""
+
+    node_id: str
+    label: str
+    kind: str
+    live: int
+    #: Keys by which nodes of one action and target, and of one kind of screen, are known.
+    act: int = 0
+    screen: int = 0
+
+
+class PathInfo(NamedTuple):
+    """What a reader knows of a path; `nodes` are live numbers, `live` the path that stands for it."""
+
+    path_id: str
+    nodes: tuple[int, ...]
+    live: int
+
+
+def no_rows() -> Ints:
+    """A column of no rows."""
+    return np.zeros(0, dtype=np.int64)
+
+
+def _no_offsets() -> Ints:
+    return np.zeros(1, dtype=np.int64)
+
+
+@dataclass(slots=True)
+class Structure:
+    """Nodes and paths by number; variants and traces in the order they were read."""
+
+    nodes: list[NodeInfo] = field(default_factory=list)
+    paths: list[PathInfo] = field(default_factory=list)
+    #: The live path of each variant.
+    variant_path: Ints = field(default_factory=no_rows)
+    #: The nodes of variant v are `variant_nodes[variant_start[v]:variant_start[v + 1]]`: live numbers, no two
+    #: equal neighbours.
+    variant_start: Ints = field(default_factory=_no_offsets)
+    variant_nodes: Ints = field(default_factory=no_rows)
+    #: The variant of each trace.
+    trace_variant: Ints = field(default_factory=no_rows)
+    #: For each node of its variant, the place of the step at which a trace enters it; offsets as above.
+    trace_start: Ints = field(default_factory=_no_offsets)
+    trace_entry: Ints = field(default_factory=no_rows)
+    variant_number: dict[int, int] = field(default_factory=dict, repr=False)
+    trace_number: dict[int, int] = field(default_factory=dict, repr=False)
+
+
+def read_structure(db: DbSession, scope: GraphScope, kept: Structure, since: int) -> dict[str, Any]:
+    """The members of the structure as it is now.
+
+    Args:
+        kept: as it was at version `since`; an empty one and 0 to read all. It stays as it is.
+    """
+    nodes, paths = _read_nodes(db, scope), _read_paths(db, scope)
+    lives = [node.live for node in nodes]
+    paths = [path._replace(nodes=collapsed(lives[number] for number in path.nodes)) for path in paths]
+    variants = _read_variants(db, scope, kept, since)
+    return {
+        "nodes": nodes,
+        "paths": paths,
+        **variants,
+        **_read_traces(db, scope, kept, since, variants["variant_number"]),
+    }
+
+
+def resolved(merged_into: Sequence[int | None]) -> list[int]:
+    """For each number the one that stands for it, through as many merges as there were."""
+    live = list(range(len(merged_into)))
+    for number, into in enumerate(merged_into):
+        while into is not None:
+            live[number] = into
+            into = merged_into[into]
+    return live
+
+
+def _read_nodes(db: DbSession, scope: GraphScope) -> list[NodeInfo]:
+    row = GraphNodeRow
+    columns = (row.number, row.node_id, row.label, row.kind, row.merged_into, row.act, row.screen)
+    rows = read_rows(db, scope, *columns)
+    rows = sorted(rows, key=lambda row: row.number)
+    live = resolved([row.merged_into for row in rows])
+    return [NodeInfo(row.node_id, row.label, row.kind, live[row.number], row.act, row.screen) for row in rows]
+
+
+def _read_paths(db: DbSession, scope: GraphScope) -> list[PathInfo]:
+    row = GraphPathRow
+    rows = read_rows(db, scope, row.number, row.path_id, row.nodes, row.merged_into)
+    rows = sorted(rows, key=lambda row: row.number)
+    live = resolved([row.merged_into for row in rows])
+    return [PathInfo(row.path_id, tuple(row.nodes), live[row.number]) for row in rows]
+
+
+def _read_variants(db: DbSession, scope: GraphScope, kept: Structure, since: int) -> dict[str, Any]:
+    row = GraphVariantRow
+    rows = read_rows(
+        db, scope, row.variant_key, row.nodes, row.path, where=[col(row.created_version) > since]
+    )
+    numbers = dict(kept.variant_number)
+    numbers.update((row.variant_key, number) for number, row in enumerate(rows, len(numbers)))
+    flat = np.fromiter(chain.from_iterable(row.nodes for row in rows), dtype=np.int64)
+    return {
+        "variant_number": numbers,
+        "variant_path": _joined(kept.variant_path, [row.path for row in rows]),
+        "variant_start": _continued(kept.variant_start, [len(row.nodes) for row in rows]),
+        "variant_nodes": _joined(kept.variant_nodes, flat),
+    }
+
+
+def _read_traces(
+    db: DbSession, scope: GraphScope, kept: Structure, since: int, variant_number: dict[int, int]
+) -> dict[str, Any]:
+    row = GraphTraceRow
+    rows = read_rows(
+        db, scope, row.trace_key, row.steps, row.variant_key, where=[col(row.created_version) > since]
+    )
+    numbers = dict(kept.trace_number)
+    numbers.update((row.trace_key, number) for number, row in enumerate(rows, len(numbers)))
+    entries, sizes = _entries(db, scope, [row.steps for row in rows])
+    return {
+        "trace_number": numbers,
+        "trace_variant": _joined(kept.trace_variant, [variant_number[row.variant_key] for row in rows]),
+        "trace_start": _continued(kept.trace_start, sizes),
+        "trace_entry": _joined(kept.trace_entry, entries),
+    }
+
+
+def _entries(db: DbSession, scope: GraphScope, steps: Sequence[bytes]) -> tuple[Ints, Ints]:
+    """The places of steps at which each trace enters a node, and how many it enters."""
+    if not any(steps):
+        return no_rows(), np.zeros(len(steps), dtype=np.int64)
+    row = GraphMicroStateRow
+    states = np.array(read_rows(db, scope, row.micro_key, row.node), dtype=np.int64).reshape(-1, 2)
+    states = states[np.argsort(states[:, 0])]
+    lengths = np.array([len(packed) // 8 for packed in steps], dtype=np.int64)
+    flat = np.frombuffer(b"".join(steps), dtype="<i8")
+    nodes = states[np.searchsorted(states[:, 0], flat), 1]
+    owners = np.repeat(np.arange(len(steps)), lengths)
+    enters = np.ones(len(flat), dtype=np.bool_)
+    enters[1:] = (owners[1:] != owners[:-1]) | (nodes[1:] != nodes[:-1])
+    places = np.arange(len(flat)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return places[enters], np.bincount(owners[enters], minlength=len(steps))
+
+
+def _joined(kept: Ints, more: Sequence[int] | Ints) -> Ints:
+    return np.concatenate([kept, np.asarray(more, dtype=np.int64)])
+
+
+def _continued(offsets: Ints, sizes: Sequence[int] | Ints) -> Ints:
+    """Offsets that go on with parts of these sizes."""
+    return np.concatenate([offsets, offsets[-1] + np.cumsum(np.asarray(sizes, dtype=np.int64))])

@@ -1,0 +1,85 @@
+"""Which sessions went a path's nodes one after the other, whatever they did before and after. Contract §4.
+
+Spec §4.3 calls it a subpath: `GET /v1/sessions?path=` and the `path` of an export's filter.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from sqlmodel import Session as DbSession
+from sqlmodel import select
+
+from recorder.errors import NotFound
+from recorder.memory.building.nodes import GraphScope
+from recorder.memory.queries.columns import GraphColumns, Mask
+from recorder.memory.queries.paths import filter_rows, read_graph
+from recorder.models.memory import GraphPathRow
+from recorder.models.wire import ActorKind, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class SubPath:
+    """A path to look for, and the graph at the version it is looked for in."""
+
+    workflow: str
+    columns: GraphColumns
+    nodes: tuple[int, ...]
+
+    @classmethod
+    def read(cls, db: DbSession, *, workspace_id: str, mode: str, path_id: str) -> Self:
+        """The path of this id; one that was merged into another stands for that one.
+
+        Raises:
+            NotFound: if there is none of this id in the workspace and mode.
+        """
+        statement = select(GraphPathRow.workflow, GraphPathRow.number).where(
+            GraphPathRow.path_id == path_id,
+            GraphPathRow.workspace_id == workspace_id,
+            GraphPathRow.mode == mode,
+        )
+        found = db.exec(statement).one_or_none()
+        if found is None:
+            raise NotFound("path")
+        workflow, number = found
+        columns = read_graph(db, GraphScope(workspace_id, mode, workflow))
+        return cls(workflow, columns, columns.paths[columns.paths[number].live].nodes)
+
+    def session_ids(
+        self,
+        *,
+        outcome: Outcome | None = None,
+        actor_kind: ActorKind | None = None,
+        below: str | None = None,
+    ) -> list[str]:
+        """The ids of the sessions that are in the graph, went this way and match the filters, ascending.
+
+        Args:
+            below: only ids that come before this one.
+        """
+        chosen = filter_rows(self.columns, outcome=outcome, actor_kind=actor_kind)
+        ids = self.columns.session_id[chosen & containing(self.columns, self.nodes)[self.columns.variant]]
+        if below is not None:
+            ids = ids[ids < np.bytes_(below.encode())]
+        return [found.decode() for found in np.sort(ids)]
+
+
+def containing(columns: GraphColumns, nodes: Sequence[int]) -> Mask:
+    """For each variant whether it holds these nodes, one directly after the other.
+
+    No nodes are held by the variants that have none: a session without steps is a way of its own.
+    """
+    sizes = np.diff(columns.variant_start)
+    if not nodes:
+        return np.equal(sizes, 0)
+    flat = columns.variant_nodes
+    # Each node leaves fewer places at which the sequence may begin.
+    begins = np.flatnonzero(flat[: max(len(flat) - len(nodes) + 1, 0)] == nodes[0])
+    for place, node in enumerate(nodes[1:], start=1):
+        begins = begins[flat[begins + place] == node]
+    owner = np.searchsorted(columns.variant_start, begins, side="right") - 1
+    ends_inside = begins + len(nodes) <= columns.variant_start[owner + 1]
+    held = np.zeros(len(sizes), dtype=np.bool_)
+    held[owner[ends_inside]] = True
+    return held

@@ -1,0 +1,208 @@
+"""A graph in the formats that other programs read: JSON, GraphML, Mermaid, DOT, SVG. Contract §4 (graph).
+
+Labels are text of recorded pages. Every format escapes them so that they stay labels; all but JSON, which
+keeps them whole, show them on one line and without what is invisible (`labels.one_line`).
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import orjson
+
+from recorder.memory.drawing.figures import percent_text
+from recorder.memory.drawing.palette import AMBER_INK, BLUE, GREY, RED
+from recorder.memory.queries.columns import OUTCOMES
+from recorder.memory.svg import draw_graph
+from recorder.memory.views.labels import one_line
+from recorder.memory.views.network import END, START, to_networkx
+from recorder.memory.views.support import most_supported
+from recorder.memory.views.view import Counts, GraphView, ViewNode
+
+GraphFormat = Literal["json", "graphml", "mermaid", "dot", "svg"]
+FORMATS: tuple[GraphFormat, ...] = get_args(GraphFormat)
+#: Mermaid's own layout becomes unreadable beyond, and its renderers refuse long texts.
+MERMAID_EDGES = 60
+_MERMAID_LABEL = 60
+_MARKS = re.compile(r"(?![./-](?<=[A-Za-z0-9].)(?=[A-Za-z0-9]))[!-+\--/:-@\[-`{-~]")
+_COLOURS = {"spine": BLUE, "error": RED, "abandoned": AMBER_INK, None: GREY}
+
+
+def render(view: GraphView, format: GraphFormat) -> tuple[bytes, str]:
+    """The view in a format, and the format's media type; the same view gives the same bytes."""
+    writer, media_type = _WRITERS[format]
+    return writer(view), media_type
+
+
+def to_json(view: GraphView) -> bytes:
+    """Node-link JSON with every figure; `networkx.node_link_graph` reads it.
+
+    `{workflow, graph_version, sessions, outcomes, spine, hidden_nodes, directed, multigraph, nodes, edges}`.
+    A node is `{id, label, kind, sessions, visits, frequency, outcomes, left, recovery_point, new}`, an edge
+    `{source, target, sessions, n, frequency, median_ms, outcomes}`. Two nodes more, `start` and `end`, are
+    where sessions begin and end. Outcomes are numbers of sessions, frequencies shares of all sessions.
+    """
+    ends = [
+        {
+            "id": name,
+            "label": name,
+            "kind": name,
+            "sessions": view.sessions,
+            "visits": view.sessions,
+            "frequency": view.share(view.sessions),
+            "outcomes": _by_outcome(view.outcomes),
+            "left": 0,
+            "recovery_point": False,
+            "new": False,
+        }
+        for name in (START, END)
+    ]
+    nodes = [
+        {
+            "id": node.node_id,
+            "label": _whole(node.label),
+            "kind": _whole(node.kind),
+            "sessions": node.sessions,
+            "visits": node.visits,
+            "frequency": view.share(node.sessions),
+            "outcomes": _by_outcome(node.outcomes),
+            "left": node.left,
+            "recovery_point": node.node_id in view.recovery,
+            "new": node.node_id in view.new,
+        }
+        for node in view.nodes
+    ]
+    edges = [
+        {
+            "source": edge.source or START,
+            "target": edge.target or END,
+            "sessions": edge.sessions,
+            "n": edge.n,
+            "frequency": view.share(edge.sessions),
+            "median_ms": edge.median_ms,
+            "outcomes": _by_outcome(edge.outcomes),
+        }
+        for edge in view.edges
+    ]
+    return orjson.dumps(
+        {
+            "workflow": view.workflow,
+            "graph_version": view.version,
+            "sessions": view.sessions,
+            "outcomes": _by_outcome(view.outcomes),
+            "spine": list(view.spine),
+            "hidden_nodes": view.hidden,
+            "directed": True,
+            "multigraph": False,
+            "nodes": [*ends, *nodes] if view.sessions else nodes,
+            "edges": edges,
+        }
+    )
+
+
+def to_graphml(view: GraphView) -> bytes:
+    """GraphML of `network.to_networkx`: plain attributes, `start` and `end` as nodes."""
+    import networkx as nx
+
+    graph = to_networkx(view)
+    graph.graph["workflow"] = one_line(view.workflow)
+    text = "\n".join(nx.generate_graphml(graph))
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'.encode()
+
+
+def to_mermaid(view: GraphView) -> bytes:
+    """A Mermaid flowchart of at most 60 edges, those of most sessions, without start and end."""
+    shown = most_supported(view, edges=MERMAID_EDGES)
+    edges = [edge for edge in shown.edges if edge.source is not None and edge.target is not None]
+    ends = {end for edge in edges for end in (edge.source, edge.target)}
+    nodes = [node for node in shown.nodes if node.node_id in ends or len(shown.nodes) == 1]
+    names = {node.node_id: f"n{place}" for place, node in enumerate(nodes)}
+    lines = ["flowchart LR"]
+    all_edges = sum(edge.source is not None and edge.target is not None for edge in view.edges)
+    if len(edges) < all_edges:
+        lines.append(f"  %% {len(edges)} of {all_edges} edges shown, those of most sessions")
+    for node in nodes:
+        label = _mermaid_text(one_line(node.label, _MERMAID_LABEL))
+        lines.append(f'  {names[node.node_id]}["{label}<br/>{node.sessions}"]')
+    if not nodes:
+        lines.append('  none["No paths to show yet"]')
+    for edge in edges:
+        assert edge.source is not None and edge.target is not None
+        share = percent_text(view.share(edge.sessions)).replace("<", "#lt;")
+        lines.append(f'  {names[edge.source]} -->|"{share}"| {names[edge.target]}')
+    for style, members in _mermaid_styles(shown, names):
+        lines.append(f"  classDef {style} fill:{_COLOURS[style]},color:#fff,stroke:none")
+        lines.append(f"  class {','.join(members)} {style}")
+    return ("\n".join(lines) + "\n").encode()
+
+
+def to_dot(view: GraphView) -> bytes:
+    """A Graphviz digraph with every node and edge, start and end included."""
+    head = f"digraph {_quoted(one_line(view.workflow))} {{"
+    lines = [head, "  rankdir=LR;", '  node [shape=box, style="rounded,filled", fillcolor=white];']
+    if view.sessions:
+        lines += [f"  {name} [shape=circle, label={_quoted(name)}];" for name in (START, END)]
+    for node in view.nodes:
+        colour = _COLOURS[_style(view, node)]
+        label = _quoted(one_line(node.label), f"\\n{node.sessions}")
+        lines.append(f'  {_quoted(node.node_id)} [label={label}, color="{colour}"];')
+    for edge in view.edges:
+        share = view.share(edge.sessions)
+        source, target = edge.source or START, edge.target or END
+        figures = f'label="{percent_text(share)}", penwidth={1 + 9 * share:.2f}, weight={edge.sessions}'
+        lines.append(f"  {_quoted(source)} -> {_quoted(target)} [{figures}];")
+    return ("\n".join([*lines, "}"]) + "\n").encode()
+
+
+def to_svg(view: GraphView) -> bytes:
+    """The picture of `svg.draw_graph`."""
+    return draw_graph(view).encode()
+
+
+_WRITERS: dict[GraphFormat, tuple[Callable[[GraphView], bytes], str]] = {
+    "json": (to_json, "application/json"),
+    "graphml": (to_graphml, "application/graphml+xml"),
+    "mermaid": (to_mermaid, "text/vnd.mermaid; charset=utf-8"),
+    "dot": (to_dot, "text/vnd.graphviz; charset=utf-8"),
+    "svg": (to_svg, "image/svg+xml"),
+}
+
+
+def _whole(label: str) -> str:
+    """A label, or a kind, with everything in it but halves of pairs, which no UTF-8 can carry."""
+    return label.encode("utf-8", "replace").decode()
+
+
+def _mermaid_text(label: str) -> str:
+    """A label in which every mark is an entity code: Mermaid reads quotes, Markdown and HTML, even in quotes.
+
+    Single marks inside a word, as in `E-mail` or an address, mean nothing and stay.
+    """
+    return _MARKS.sub(lambda mark: f"#{ord(mark[0])};", label)
+
+
+def _mermaid_styles(view: GraphView, names: dict[str, str]) -> list[tuple[str, list[str]]]:
+    members: dict[str, list[str]] = {}
+    for node in view.nodes:
+        style = _style(view, node)
+        if style is not None and node.node_id in names:
+            members.setdefault(style, []).append(names[node.node_id])
+    return sorted(members.items())
+
+
+def _style(view: GraphView, node: ViewNode) -> str | None:
+    """On the common path, or mostly of sessions that ended badly; None for others."""
+    if node.node_id in view.spine:
+        return "spine"
+    bad = zip(OUTCOMES[1:], node.outcomes[1:], strict=True)
+    return next((name for name, count in bad if 2 * count > node.sessions), None)
+
+
+def _quoted(text: str, escaped_rest: str = "") -> str:
+    """A DOT string: backslashes and entities would be read inside labels, so they are written twice."""
+    safe = text.replace("&", "&amp;").replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{safe}{escaped_rest}"'
+
+
+def _by_outcome(counts: Counts) -> dict[str, Any]:
+    return dict(zip(OUTCOMES, counts, strict=True))
