@@ -9,6 +9,7 @@ from fastapi import Depends, Query, Request
 from sqlmodel import Session as DbSession
 
 from api.answers import client_address
+from api.endpoints import find_endpoint
 from api.idempotency import KeyedRequest
 from recorder import clock, limits
 from recorder.access.keys import Caller
@@ -60,7 +61,9 @@ def get_db(request: Request, runtime: Annotated[Runtime, Depends(get_runtime)]) 
         with keyed.transaction(runtime.database) as db:
             yield db
         return
-    with runtime.database.transaction(write=request.method not in ("GET", "HEAD")) as db:
+    endpoint = find_endpoint(request.method, request.scope["path"])
+    is_read = request.method in ("GET", "HEAD") or (endpoint is not None and endpoint.only_reads)
+    with runtime.database.transaction(write=not is_read) as db:
         yield db
 
 
@@ -95,12 +98,30 @@ async def get_time_range(
         InvalidTime: if a bound is no time.
         InvalidRange: if `since` lies above `until`.
     """
+    return _resolved("since", since, "until", until)
+
+
+async def get_other_time_range(
+    against_since: Annotated[str | None, Query(description="As `since`, of the other side.")] = None,
+    against_until: Annotated[str | None, Query(description="As `until`, of the other side.")] = None,
+) -> TimeRange:
+    """The range that a query holds the first one against.
+
+    Raises:
+        InvalidTime: if a bound is no time.
+        InvalidRange: if `against_since` lies above `against_until`.
+    """
+    return _resolved("against_since", against_since, "against_until", against_until)
+
+
+def _resolved(low: str, since: str | None, high: str, until: str | None) -> TimeRange:
     now = clock.now()
-    first = None if since is None else clock.resolve_time(since, now=now, name="since")
-    last = None if until is None else clock.resolve_time(until, now=now, name="until")
+    first = None if since is None else clock.resolve_time(since, now=now, name=low)
+    last = None if until is None else clock.resolve_time(until, now=now, name=high)
     if first is not None and last is not None and first > last:
-        raise InvalidRange("since", "until")
+        raise InvalidRange(low, high)
     return TimeRange(first, last)
 
 
 TimeRangeDep = Annotated[TimeRange, Depends(get_time_range)]
+OtherTimeRangeDep = Annotated[TimeRange, Depends(get_other_time_range)]

@@ -24,9 +24,12 @@ class Endpoint:
     opens_by_signature: bool = False
     #: Whether it answers as long as its client stays: counted as an open stream.
     is_stream: bool = False
+    #: Whether it changes nothing although it is a POST: it asks by a body.
+    only_reads: bool = False
 
 
 _SESSION = "/v1/sessions/{session_id}"
+_MEMORY = "/v1/memory"
 _EXPORT = "/v1/exports/{export_id}"
 _WEBHOOK = "/v1/webhooks/{webhook_id}"
 _DELIVERY = f"{_WEBHOOK}/deliveries/{{delivery_id}}"
@@ -49,7 +52,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", f"{_SESSION}/frames/{{frame_id}}/image", "read", "reads"),
     Endpoint("POST", f"{_SESSION}/tags", "write", "other"),
     Endpoint("GET", f"{_SESSION}/tags", "read", "reads"),
-    Endpoint("GET", "/v1/memory/paths", "read", "other"),
+    Endpoint("GET", f"{_MEMORY}/paths", "read", "other"),
+    Endpoint("GET", f"{_MEMORY}/outliers", "read", "other"),
+    Endpoint("POST", f"{_MEMORY}/similar", "read", "other", only_reads=True),
+    Endpoint("GET", f"{_MEMORY}/recovery_points", "read", "other"),
+    Endpoint("GET", f"{_MEMORY}/graph", "read", "other"),
+    Endpoint("GET", f"{_MEMORY}/diff", "read", "other"),
     Endpoint("POST", "/v1/exports", "write", "exports"),
     Endpoint("GET", "/v1/exports", "read", "other"),
     Endpoint("GET", _EXPORT, "read", "other"),

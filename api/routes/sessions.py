@@ -10,7 +10,7 @@ from api.errors import problem_responses
 from api.paging import Pager
 from api.strict_route import StrictRoute
 from recorder import clock, limits
-from recorder.errors import NotSupportedYet, ValidationFailed
+from recorder.errors import ValidationFailed
 from recorder.models.session import (
     BatchStop,
     BatchStopResult,
@@ -35,13 +35,11 @@ async def get_session_filter(
     outcome: Outcome | None = None,
     actor_kind: Annotated[ActorKind | None, Query(alias="actor.kind")] = None,
     tag: Annotated[str | None, Query(min_length=1, max_length=limits.TAG_NAME_CHARACTERS)] = None,
-    path: Annotated[str | None, Query(include_in_schema=False)] = None,
+    path: Annotated[str | None, Query(description="Id of a path of the memory graph.")] = None,
 ) -> lists.SessionFilter:
     """The filters that a query names."""
     if tag is not None and not tag.isprintable():
         raise ValidationFailed.of("tag", "invalid_string", "tag takes printable characters.", where="query")
-    if path is not None:
-        raise NotSupportedYet("path", "The path filter", where="query")
     return lists.SessionFilter(
         workflow=tuple(workflow),
         status=status,
@@ -50,6 +48,7 @@ async def get_session_filter(
         tag=tag,
         since=times.since,
         until=times.until,
+        path=path,
     )
 
 
@@ -74,7 +73,7 @@ def create_session(db: Db, caller: CallerDep, body: SessionCreate) -> Session:
     return sessions.create_session(db, caller.workspace_id, caller.mode, body, caller.masking)
 
 
-@router.get("/sessions", responses=problem_responses(400, 401, 422))
+@router.get("/sessions", responses=problem_responses(400, 401, 404, 422))
 def list_sessions(
     request: Request,
     db: Db,

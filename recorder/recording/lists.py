@@ -2,14 +2,20 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.ids import first_id_at
+from recorder.memory.queries.subpaths import SubPath
 from recorder.models.session import Session, SessionMetadataRow, SessionRow
 from recorder.models.tag import TagRow
+from recorder.models.wire import ActorKind, Outcome
 from recorder.recording.sessions import to_wire
+
+#: Ids of one statement; SQLite takes 32,766 values.
+_IDS_AT_ONCE = 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,11 +24,13 @@ class SessionFilter:
 
     workflow: tuple[str, ...] = ()
     status: str | None = None
-    outcome: str | None = None
-    actor_kind: str | None = None
+    outcome: Outcome | None = None
+    actor_kind: ActorKind | None = None
     tag: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+    #: Id of a path of the memory graph whose nodes the session went through, one directly after the other.
+    path: str | None = None
 
 
 def list_sessions(
@@ -40,7 +48,42 @@ def list_sessions(
 
     Args:
         before_id: the last id of the page before.
+
+    Raises:
+        NotFound: if the filter names a path that is not there.
     """
+    if filters.path is not None:
+        return _list_on_path(db, workspace_id, mode, filters, filters.path, before_id=before_id, limit=limit)
+    return _read_page(db, _statement(workspace_id, mode, filters, before_id=before_id), limit)
+
+
+def _list_on_path(
+    db: DbSession,
+    workspace_id: str,
+    mode: str,
+    filters: SessionFilter,
+    path_id: str,
+    *,
+    before_id: str | None,
+    limit: int,
+) -> tuple[list[Session], bool]:
+    """The same among the sessions on a path: their ids come from the memory graph, a slice at a time."""
+    on_path = SubPath.read(db, workspace_id=workspace_id, mode=mode, path_id=path_id)
+    if filters.workflow and on_path.workflow not in filters.workflow:
+        return [], False
+    statement = _statement(workspace_id, mode, filters, before_id=before_id)
+    ids = on_path.session_ids(outcome=filters.outcome, actor_kind=filters.actor_kind, below=before_id)
+    page: list[Session] = []
+    for end in range(len(ids), 0, -_IDS_AT_ONCE):
+        some = ids[max(end - _IDS_AT_ONCE, 0) : end]
+        found, _ = _read_page(db, statement.where(col(SessionRow.id).in_(some)), limit + 1 - len(page))
+        page += found
+        if len(page) > limit:
+            break
+    return page[:limit], len(page) > limit
+
+
+def _statement(workspace_id: str, mode: str, filters: SessionFilter, *, before_id: str | None) -> Any:
     statement = (
         select(SessionRow, SessionMetadataRow)
         .join(SessionMetadataRow, col(SessionMetadataRow.session_id) == col(SessionRow.id))
@@ -70,6 +113,10 @@ def list_sessions(
             TagRow.workspace_id == workspace_id, TagRow.mode == mode, TagRow.name == filters.tag
         )
         statement = statement.where(col(SessionRow.id).in_(tagged))
-    rows = db.exec(statement.order_by(col(SessionRow.id).desc()).limit(limit + 1)).all()
+    return statement.order_by(col(SessionRow.id).desc())
+
+
+def _read_page(db: DbSession, statement: Any, limit: int) -> tuple[list[Session], bool]:
+    rows = db.exec(statement.limit(limit + 1)).all()
     page = [to_wire(row, metadata.metadata_) for row, metadata in rows[:limit]]
     return page, len(rows) > limit

@@ -22,7 +22,7 @@ from recorder.errors import (
 )
 from recorder.ids import is_id, new_timed_id
 from recorder.masking.policies import MaskingPolicies
-from recorder.memory import store as graph
+from recorder.memory.storing import store as graph
 from recorder.models.session import (
     Actor,
     Session,

@@ -8,7 +8,7 @@ from recorder import clock, limits
 from recorder.errors import InvalidState, ValidationFailed
 from recorder.ids import is_client_id, new_timed_id
 from recorder.masking.policies import MaskingPolicies
-from recorder.memory import store as graph
+from recorder.memory.storing import store as graph
 from recorder.models.session import SessionRow
 from recorder.models.tag import Tag, TagCreate, TagRow
 from recorder.recording.marks import rederive_outcome

@@ -15,9 +15,9 @@ from recorder.audit.actions import Action
 from recorder.audit.changes import describe_changes, describe_masking
 from recorder.audit.log import Origin, record
 from recorder.errors import NotFound, Problem, ValidationFailed
-from recorder.memory.counts import count_graphs
-from recorder.memory.nodes import GraphScope
-from recorder.memory.pauses import set_memory_graph
+from recorder.memory.building.nodes import GraphScope
+from recorder.memory.storing.counts import count_graphs
+from recorder.memory.storing.pauses import set_memory_graph
 from recorder.models.masking import Masking
 from recorder.models.workflow import (
     OutcomeNames,

@@ -1,0 +1,186 @@
+"""Recovery points: anchors of failed sessions, each with a frame that shows it. Spec §2.7, §4.2."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import polars as pl
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select
+
+from recorder import limits
+from recorder.digest import bucket_of
+from recorder.memory.building.nodes import GraphScope
+from recorder.memory.building.postings import Ints
+from recorder.memory.queries.columns import GraphColumns
+from recorder.memory.queries.lookup import NOWHERE, lookup_of
+from recorder.memory.queries.paths import filter_rows, read_graph
+from recorder.memory.queries.recovery import WITNESSES, Anchor, Witness, find_anchors
+from recorder.models.memory_queries import RecoveryPoint
+from recorder.models.session import SessionRow
+from recorder.models.tag import TagRow
+from recorder.models.workflow import WorkflowRow
+from recorder.recording.outcomes import OutcomeRules
+from recorder.storage.lake import Lake
+
+_IDS_AT_ONCE = 500
+
+
+@dataclass(frozen=True)
+class FoundAnchors:
+    """The anchors of a workflow, and the graph they are in."""
+
+    columns: GraphColumns
+    anchors: list[Anchor]
+
+
+def read_anchors(
+    db: DbSession,
+    scope: GraphScope,
+    *,
+    failure_tag: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    is_timed: bool = True,
+) -> FoundAnchors:
+    """The anchors of the sessions that carry a failure tag, the most frequent first.
+
+    Args:
+        failure_tag: by default each of the workflow's error tags.
+        since: sessions that started at this instant or later.
+        until: sessions that started before this instant.
+        is_timed: whether times count to the success tags, and witnesses are told; else times count to the
+            stop, and nothing more is read or kept than where the anchors are.
+
+    Raises:
+        NotFound: for an unknown workflow.
+    """
+    columns = read_graph(db, scope)
+    workflow = db.get_one(WorkflowRow, (scope.workspace_id, scope.mode, scope.workflow))
+    rules = OutcomeRules.of(workflow.outcome_rules)
+    names = rules.error_tags if failure_tag is None else frozenset({failure_tag})
+    chosen = filter_rows(columns, since=since, until=until)
+    failures = _tag_times(db, scope, columns, names)
+    # The last one: what came between two failures did not lead to success.
+    failed_ms = {row: max(times) for row, times in failures.items() if chosen[row]}
+
+    def read_successes(rows: Ints) -> Mapping[int, Sequence[int]]:
+        if not is_timed:
+            return {}
+        # Those who recovered are among those who failed, and of them there are fewer.
+        among = names if int(rows[0]) in failed_ms else None
+        return _tag_times(db, scope, columns, rules.success_tags, among=among)
+
+    witnesses = WITNESSES if is_timed else 0
+    anchors = find_anchors(columns, chosen, failed_ms, read_successes, witnesses=witnesses)
+    return FoundAnchors(columns, anchors)
+
+
+def list_recovery_points(
+    db: DbSession,
+    lake: Lake,
+    *,
+    workspace_id: str,
+    mode: str,
+    workflow: str,
+    failure_tag: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    limit: int = limits.LIST_DEFAULT,
+) -> list[RecoveryPoint]:
+    """The anchors that a frame shows, the most frequent first, then by node id.
+
+    Raises:
+        NotFound: for an unknown workflow.
+        Unavailable: if the lake does not answer.
+    """
+    scope = GraphScope(workspace_id, mode, workflow)
+    found = read_anchors(db, scope, failure_tag=failure_tag, since=since, until=until)
+    columns, anchors = found.columns, found.anchors[:limit]
+    frames = _read_frames(db, lake, scope, columns, [one for anchor in anchors for one in anchor.witnesses])
+    shown = ((anchor, next((one for one in anchor.witnesses if one in frames), None)) for anchor in anchors)
+    return [
+        RecoveryPoint(
+            frame_id=frames[witness],
+            session_id=columns.session_id[witness.row].decode(),
+            frequency=anchor.frequency,
+            median_recovery_ms=anchor.median_recovery_ms,
+            node_id=columns.nodes[anchor.node].node_id,
+            label=columns.nodes[anchor.node].label,
+            session_count=anchor.session_count,
+            basis=anchor.basis,
+        )
+        for anchor, witness in shown
+        if witness is not None
+    ]
+
+
+def _tag_times(
+    db: DbSession,
+    scope: GraphScope,
+    columns: GraphColumns,
+    names: frozenset[str],
+    *,
+    among: frozenset[str] | None = None,
+) -> dict[int, list[int]]:
+    """When tags of these names were set in sessions that are in the graph, by row, ascending.
+
+    Args:
+        among: only in sessions that carry a tag of one of these names too.
+    """
+    statement = (
+        select(TagRow.session_id, TagRow.t_ms)
+        .where(*_named(scope, names))
+        .join(SessionRow, col(SessionRow.id) == col(TagRow.session_id))
+        .where(SessionRow.workflow == scope.workflow)
+        .order_by(col(TagRow.t_ms))
+    )
+    if among is not None:
+        tagged = select(TagRow.session_id).where(*_named(scope, among))
+        statement = statement.where(col(TagRow.session_id).in_(tagged))
+    tags = db.connection().execute(statement).all()
+    found: dict[int, list[int]] = defaultdict(list)
+    places = lookup_of(columns).find([session_id for session_id, _ in tags]).tolist()
+    for row, (_, t_ms) in zip(places, tags, strict=True):
+        if row != NOWHERE:
+            found[row].append(t_ms)
+    return found
+
+
+def _named(scope: GraphScope, names: frozenset[str]) -> Iterator[Any]:
+    """The conditions of tags with one of these names."""
+    yield TagRow.workspace_id == scope.workspace_id
+    yield TagRow.mode == scope.mode
+    yield col(TagRow.name).in_(sorted(names))
+
+
+def _read_frames(
+    db: DbSession, lake: Lake, scope: GraphScope, columns: GraphColumns, witnesses: Sequence[Witness]
+) -> dict[Witness, str]:
+    """The frames that show the witnesses' steps, in one read of the lake; those without one are left out."""
+    ids = {one.row: columns.session_id[one.row].decode() for one in witnesses}
+    dates = {date for date in _lake_dates(db, sorted(ids.values())) if date is not None}
+    steps = (
+        lake.scan("steps", scope.workspace_id, scope.mode)
+        .filter(
+            (pl.col("workflow") == scope.workflow)
+            & pl.col("date").is_in(sorted(dates))
+            & pl.col("bucket").is_in(sorted({bucket_of(session_id) for session_id in ids.values()}))
+            & pl.col("session_id").is_in(sorted(ids.values()))
+            & pl.col("pos").is_in(sorted({one.pos for one in witnesses}))
+            & pl.col("frame_id").is_not_null()
+        )
+        .select("session_id", "pos", "frame_id")
+        .collect()
+    )
+    frames = {(session_id, pos): frame_id for session_id, pos, frame_id in steps.iter_rows()}
+    told = {one: frames.get((ids[one.row], one.pos)) for one in witnesses}
+    return {one: frame_id for one, frame_id in told.items() if frame_id is not None}
+
+
+def _lake_dates(db: DbSession, session_ids: Sequence[str]) -> Iterable[str | None]:
+    for start in range(0, len(session_ids), _IDS_AT_ONCE):
+        some = session_ids[start : start + _IDS_AT_ONCE]
+        yield from db.exec(select(SessionRow.lake_date).where(col(SessionRow.id).in_(some)).distinct())
