@@ -2,10 +2,10 @@
 
 import dagster as dg
 
-from pipelines import exports, sealing
+from pipelines import drift, exports, memory, sealing
 from pipelines.resources import RecorderResource
 
-_SUBJECTS = (sealing, exports)
+_SUBJECTS = (sealing, memory, drift, exports)
 
 defs = dg.Definitions(
     assets=[asset for subject in _SUBJECTS for asset in subject.assets],

@@ -10,7 +10,18 @@ from contextlib import contextmanager
 
 import typer
 
-from recorder.cli import audit, datasets, importing, keys, serving, webhooks, workspaces
+from recorder.cli import (
+    audit,
+    datasets,
+    drift,
+    event_logs,
+    graphs,
+    importing,
+    keys,
+    serving,
+    webhooks,
+    workspaces,
+)
 from recorder.errors import RecorderError
 
 app = typer.Typer(
@@ -20,9 +31,12 @@ app.command()(serving.up)
 app.add_typer(workspaces.app, name="workspace")
 app.add_typer(keys.app, name="keys")
 app.add_typer(audit.app, name="audit")
+app.add_typer(drift.app, name="drift")
 app.add_typer(webhooks.app, name="webhooks")
 app.command("deliver")(webhooks.deliver)
 app.command("import")(importing.import_)
+app.add_typer(event_logs.app, name="log")
+app.command()(graphs.graph)
 app.command()(datasets.export)
 app.command()(datasets.verify)
 app.command()(serving.demo)

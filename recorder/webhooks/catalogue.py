@@ -52,12 +52,8 @@ EVENT_TYPES: dict[str, EventKind] = {
     "export.queued": EventKind("An export was asked for.", ExportData),
     "export.completed": EventKind("An export is complete: its manifest is written.", ExportData),
     "export.failed": EventKind("An export ended without a dataset.", ExportData),
-    "memory.drift.new_node": EventKind(
-        "A new cluster appeared in a workflow's graph.", NewNodeData, is_emitted=False
-    ),
-    "memory.drift.path_disappeared": EventKind(
-        "A common path stopped occurring.", PathDisappearedData, is_emitted=False
-    ),
+    "memory.drift.new_node": EventKind("A new cluster appeared in a workflow's graph.", NewNodeData),
+    "memory.drift.path_disappeared": EventKind("A common path stopped occurring.", PathDisappearedData),
     "quota.warning": EventKind("80 % of a monthly quota is used up.", QuotaData),
     "quota.exhausted": EventKind("A monthly quota is used up.", QuotaData),
 }

@@ -1,0 +1,218 @@
+"""Memory graphs in Dagster: the rebuild of every night, and checks that recount. Spec §4.2, design §3.
+
+Sealing adds sessions to graphs as they come (`pipelines.sealing`); a rebuild arranges what has come. One run
+takes all graphs: their number is that of workflows, and a run for each would cost seconds to start.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import dagster as dg
+from pydantic import Field
+
+from pipelines.memory_picture import graph_metadata
+from pipelines.resources import RecorderResource
+from pipelines.runs import LANE_TAG
+from recorder.memory.building.nodes import GraphScope
+from recorder.memory.building.rebuilding import RebuildKind
+from recorder.memory.queries.paths import list_paths
+from recorder.memory.storing.checks import GraphCheck, check_graph
+from recorder.memory.storing.missing import index_missing
+from recorder.memory.storing.rebuilds import RebuildReport, indexed_scopes, rebuild_graph
+from recorder.recording.graph_views import read_view
+from recorder.runtime import Runtime
+
+_GROUP = "memory"
+#: Wrong sessions, traces or paths that a check names.
+_NAMED = 20
+
+
+class RebuildConfig(dg.Config):
+    """Which graphs are rebuilt, and how."""
+
+    kind: RebuildKind = Field(
+        default="anchored",
+        description=(
+            "anchored: merge nodes and paths that turned out to be one into the older; every id stays "
+            "known. fresh: group everything anew, most frequent first; ids are taken over where a group "
+            "stayed mostly the same."
+        ),
+    )
+    workflows: list[str] = Field(default=[], description="Only workflows of these names; empty for all.")
+    workspace_id: str = Field(default="", description="Only of this workspace; empty for all.")
+
+
+@dg.asset(
+    group_name=_GROUP,
+    kinds={"sql"},
+    deps=["memory_graphs"],
+    description=(
+        "The structure of every memory graph, arranged anew from what its sessions did: nodes that turned "
+        "out to be one are merged, variants are grouped at the weights of now. No statistics change."
+    ),
+)
+def rebuilt_memory_graphs(
+    context: dg.AssetExecutionContext, config: RebuildConfig, recorder: RecorderResource
+) -> dg.MaterializeResult[None]:
+    """Rebuild graphs, one after the other; each is its own transaction."""
+    runtime = recorder.runtime
+    records = []
+    for scope in _chosen(runtime, config):
+        found = index_missing(runtime, scope)
+        report = rebuild_graph(runtime.database, scope, config.kind)
+        if report is None:
+            context.log.warning(
+                f"{scope.workflow} of {scope.workspace_id} is too busy; left for another night."
+            )
+        if report is None or not report.sessions:
+            continue
+        context.log.info(f"{scope.workflow} of {scope.workspace_id} ({scope.mode}): {_told(report)}")
+        context.log_event(
+            dg.AssetObservation(context.asset_key, metadata=_picture(runtime, scope, report, found))
+        )
+        records.append(dg.TableRecord({**asdict(scope), **asdict(report), "found": found}))
+    return dg.MaterializeResult(
+        metadata={
+            "graphs": len(records),
+            "changed": sum(bool(record.data["changed"]) for record in records),
+            "rebuilt": dg.MetadataValue.table(records, schema=_SCHEMA),
+        }
+    )
+
+
+_TEXTS = ("workspace_id", "mode", "workflow", "kind")
+_SCHEMA = dg.TableSchema(
+    columns=[
+        dg.TableColumn(name, "string" if name in _TEXTS else "int")
+        for name in (*GraphScope.__slots__, *RebuildReport.__slots__, "found")
+    ]
+)
+
+
+def _chosen(runtime: Runtime, config: RebuildConfig) -> list[GraphScope]:
+    with runtime.database.transaction(write=False) as db:
+        scopes = indexed_scopes(db)
+    return [
+        scope
+        for scope in scopes
+        if (not config.workflows or scope.workflow in config.workflows)
+        and config.workspace_id in ("", scope.workspace_id)
+    ]
+
+
+def _told(report: RebuildReport) -> str:
+    if not report.changed:
+        return f"{report.nodes} nodes and {report.paths} paths, as before."
+    return (
+        f"{report.nodes_before} → {report.nodes} nodes, {report.paths_before} → {report.paths} paths, "
+        f"version {report.version}."
+    )
+
+
+def _picture(
+    runtime: Runtime, scope: GraphScope, report: RebuildReport, found: int
+) -> dict[str, dg.MetadataValue]:
+    with runtime.database.transaction(write=False) as db:
+        view, paths = read_view(db, **asdict(scope)), list_paths(db, **asdict(scope))
+    return {
+        "workflow": dg.MetadataValue.text(scope.workflow),
+        "workspace": dg.MetadataValue.text(f"{scope.workspace_id} {scope.mode}"),
+        "rebuild": dg.MetadataValue.text(_told(report)),
+        "sessions found in the lake alone": dg.MetadataValue.int(found),
+        **graph_metadata(view, paths),
+    }
+
+
+rebuild_memory_graphs = dg.define_asset_job(
+    "rebuild_memory_graphs",
+    selection=dg.AssetSelection.assets(rebuilt_memory_graphs),
+    description="Arranges the nodes and paths of memory graphs anew; see the asset's configuration.",
+    executor_def=dg.in_process_executor,
+    tags={LANE_TAG: _GROUP},
+)
+nightly_rebuild = dg.ScheduleDefinition(
+    name="nightly_rebuild",
+    job=rebuild_memory_graphs,
+    cron_schedule="10 3 * * *",
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+)
+
+
+@dg.multi_asset_check(
+    specs=[
+        dg.AssetCheckSpec(
+            "every_session_on_one_path",
+            asset="memory_graphs",
+            description="Each indexed session lies on exactly one path, and no sealed one is missing.",
+        ),
+        dg.AssetCheckSpec(
+            "counters_equal_sessions",
+            asset="memory_graphs",
+            description="Each trace counts as many sessions as the session table holds.",
+        ),
+        dg.AssetCheckSpec(
+            "fractions_sum_to_one",
+            asset="memory_graphs",
+            description="Frequencies of a graph's paths sum to 1, and so do the outcomes of each path.",
+        ),
+    ]
+)
+def graph_checks(recorder: RecorderResource) -> Iterator[dg.AssetCheckResult]:
+    """Recount every graph, each in one transaction."""
+    checks = []
+    with recorder.runtime.database.transaction(write=False) as db:
+        scopes = indexed_scopes(db)
+    for scope in scopes:
+        with recorder.runtime.database.transaction(write=False) as db:
+            checks.append(check_graph(db, scope))
+    yield _result(
+        "every_session_on_one_path",
+        checks,
+        [(check, session) for check in checks for session in (*check.off_path, *check.missing)],
+    )
+    yield _result(
+        "counters_equal_sessions",
+        checks,
+        [
+            (check, f"trace {key}: {counter} counted, {sessions} there")
+            for check in checks
+            for key, counter, sessions in check.miscounted
+        ],
+    )
+    yield _result(
+        "fractions_sum_to_one", checks, [(check, path) for check in checks for path in check.unequal]
+    )
+
+
+def _result(name: str, checks: list[GraphCheck], wrong: list[tuple[GraphCheck, str]]) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        asset_key="memory_graphs",
+        check_name=name,
+        passed=not wrong,
+        metadata={
+            "graphs": len(checks),
+            "sessions": sum(check.sessions for check in checks),
+            "wrong": [f"{check.scope.workspace_id} {check.scope.workflow}: {what}" for check, what in wrong][
+                :_NAMED
+            ],
+        },
+    )
+
+
+check_memory_graphs = dg.define_asset_job(
+    "check_memory_graphs",
+    selection=dg.AssetSelection.checks(graph_checks),
+    description="Recounts every memory graph against its sessions.",
+)
+daily_graph_check = dg.ScheduleDefinition(
+    name="daily_graph_check",
+    job=check_memory_graphs,
+    cron_schedule="40 4 * * *",
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+)
+
+assets = [rebuilt_memory_graphs]
+asset_checks = [graph_checks]
+jobs = [rebuild_memory_graphs, check_memory_graphs]
+sensors: list[dg.SensorDefinition] = []
+schedules = [nightly_rebuild, daily_graph_check]
