@@ -1,0 +1,1 @@
+"""Brings in event logs in XES. Decision 0022."""

@@ -1,0 +1,1 @@
+"""Event logs as others write and read them: XES, and directly-follows graphs. Decision 0022."""

@@ -1,0 +1,1 @@
+"""Reads and writes event logs in XES, the IEEE 1849 standard. Decision 0022."""
