@@ -10,19 +10,23 @@ import typer
 from rich.console import Console
 
 from benchmarks import (
+    drift,
     fsync,
     gate,
     ingest,
     limiter,
     lists,
     masking,
+    memory_queries,
     miniwob,
     mlflow_peer,
+    process_mining,
     sealing,
     streams,
     webhooks,
 )
 from benchmarks.figures import Figure, Skipped, describe_machine, show, write_json
+from benchmarks.memory import parts
 
 
 class Name(StrEnum):
@@ -36,9 +40,13 @@ class Name(StrEnum):
     GATE = "gate"
     LIMITER = "limiter"
     MASKING = "masking"
+    MEMORY_QUERIES = "memory-queries"
     WEBHOOKS = "webhooks"
     STREAMS = "streams"
+    DRIFT = "drift"
     MLFLOW = "mlflow"
+    PROCESS_MINING = "process-mining"
+    MEMORY = "memory"
 
 
 _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
@@ -50,12 +58,16 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.GATE: gate.measure,
     Name.LIMITER: limiter.measure,
     Name.MASKING: masking.measure,
+    Name.MEMORY_QUERIES: memory_queries.measure,
     Name.WEBHOOKS: webhooks.measure,
     Name.STREAMS: streams.measure,
+    Name.DRIFT: drift.measure,
     Name.MLFLOW: mlflow_peer.measure,
+    Name.PROCESS_MINING: process_mining.measure,
+    Name.MEMORY: parts.measure,
 }
-#: Fetches a peer of half a gigabyte first, so it is measured when it is named.
-_ON_DEMAND = (Name.MLFLOW,)
+#: They fetch a peer of half a gigabyte first, so they are measured when they are named.
+_ON_DEMAND = (Name.MLFLOW, Name.PROCESS_MINING, Name.MEMORY)
 
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
@@ -64,7 +76,7 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 @app.command()
 def main(
     names: Annotated[
-        list[Name] | None, typer.Argument(help="Which figures; where none is named, all but mlflow.")
+        list[Name] | None, typer.Argument(help="Which figures; where none is named, all that fetch no peer.")
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Shorter runs: rougher figures in a few minutes.")

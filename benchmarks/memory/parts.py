@@ -1,0 +1,15 @@
+"""The figure `memory`: what the graph finds again, what stays the same, and how fast it grows."""
+
+from benchmarks.figures import Figure, Skipped
+from benchmarks.memory import growth, identity, planted_quality, tasks
+
+
+def measure(*, quick: bool = False) -> list[Figure]:
+    """The figures of all parts; what cannot be measured here stands in the table with the reason."""
+    figures: list[Figure] = []
+    for part in (tasks, planted_quality, identity, growth):
+        try:
+            figures += part.measure(quick=quick)
+        except Skipped as reason:
+            figures.append(Figure(name="memory, MiniWoB", unit="", ours=[], detail={"skipped": str(reason)}))
+    return figures

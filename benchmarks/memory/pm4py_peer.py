@@ -1,0 +1,85 @@
+"""PM4Py's clustering of the same sessions, in an environment of its own: it is AGPL, no part of the project.
+
+Sessions go over as a CSV log, and what comes back is which case is in which cluster.
+"""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.figures import Skipped
+
+VERSION = "2.7.23.11"
+#: Names a Python that has PM4Py; without it, it is fetched.
+VARIABLE = "RECORDER_BENCH_PM4PY"
+_CLUSTER = """
+import json, sys
+import pandas, pm4py
+from sklearn.cluster import KMeans
+
+log = pandas.read_csv(sys.argv[1], dtype=str)
+log["time:timestamp"] = pandas.to_datetime(log["time:timestamp"].astype(int), unit="s", utc=True)
+found = []
+for seed in range(int(sys.argv[4])):
+    means = KMeans(n_clusters=int(sys.argv[3]), n_init=10, random_state=seed)
+    clusters = pm4py.cluster_log(log, sklearn_clusterer=means)
+    found.append({
+        trace.attributes["concept:name"]: number for number, one in enumerate(clusters) for trace in one
+    })
+json.dump(found, open(sys.argv[2], "w"))
+"""
+
+
+@contextmanager
+def find_pm4py() -> Iterator[str]:
+    """A Python that has PM4Py: the one that the environment names, else a fresh environment.
+
+    Raises:
+        Skipped: if it cannot be installed.
+    """
+    if given := os.environ.get(VARIABLE):
+        yield given
+        return
+    with tempfile.TemporaryDirectory(prefix="bench-pm4py-") as folder:
+        python = f"{folder}/bin/python"
+        try:
+            subprocess.run([sys.executable, "-m", "venv", folder], check=True, stdout=sys.stderr)
+            install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            subprocess.run([*install, f"pm4py=={VERSION}", "scikit-learn"], check=True, stdout=sys.stderr)
+        except subprocess.CalledProcessError as error:
+            raise Skipped(f"PM4Py {VERSION} cannot be installed here") from error
+        yield python
+
+
+def cluster(
+    python: str, cases: Mapping[str, Sequence[str]], *, clusters: int, runs: int
+) -> list[dict[str, int]]:
+    """PM4Py's `cluster_log` with KMeans, each run from other starting points.
+
+    Args:
+        python: as `find_pm4py` gives it.
+        cases: the activities of each case, in order.
+        clusters: how many there shall be.
+
+    Returns:
+        The cluster of each case, for each run.
+    """
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        log, found = Path(folder, "log.csv"), Path(folder, "clusters.json")
+        with log.open("w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(["case:concept:name", "concept:name", "time:timestamp"])
+            for case, activities in cases.items():
+                rows.writerows([case, activity, place] for place, activity in enumerate(activities))
+        command = [python, "-c", _CLUSTER, str(log), str(found), str(clusters), str(runs)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"PM4Py failed:\n{done.stderr[-2_000:]}")
+        runs_found: list[dict[str, int]] = json.loads(found.read_text())
+        return runs_found
