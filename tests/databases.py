@@ -1,12 +1,14 @@
-"""Fresh databases, and what to do where a part of the machine is missing."""
+"""Fresh databases, empty or with our tables, and what to do where a part of the machine is missing."""
 
 import os
+from collections.abc import Iterator
 from typing import NoReturn
 
 import psycopg
 import pytest
 
 from recorder.ids import new_id
+from recorder.storage.database import Database
 
 
 def part_is_missing(reason: str) -> NoReturn:
@@ -22,3 +24,12 @@ def create_database(cluster: str) -> str:
     with psycopg.connect(f"{cluster}/postgres", autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
     return f"{cluster}/{name}"
+
+
+@pytest.fixture(scope="module")
+def database(database_url: str) -> Iterator[Database]:
+    """An empty database of either engine."""
+    opened = Database(database_url)
+    opened.migrate()
+    yield opened
+    opened.close()

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from sqlmodel import select
 
+from recorder.access.keys import create_workspace
 from recorder.audit.log import Origin
 from recorder.ids import new_id
 from recorder.models.delivery import DeliveryRow
@@ -26,7 +28,15 @@ from recorder.webhooks.secrets import SecretBox
 BOX = SecretBox(b"tests")
 #: Without waits between attempts.
 AT_ONCE = Schedule(waits_s=(0.0,) * 7)
+CREATED = ("session.created",)
 _PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def workspace_id(database: Database) -> str:
+    """A workspace of its own for each test."""
+    with database.transaction(write=True) as db:
+        return create_workspace(db, new_id("wsp"), region="us", secret=b"tests").workspace_id
 
 
 def local_client(**options: Any) -> OutboundClient:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from sqlmodel import Session as DbSession
 
 from recorder.ids import new_id
-from recorder.memory.nodes import GraphScope
+from recorder.memory.building.nodes import GraphScope
 from recorder.memory.steps import Step
 from recorder.memory.tokens import key_of
 from recorder.models.session import SessionRow

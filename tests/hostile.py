@@ -92,6 +92,8 @@ class BodyRoute:
     #: What may stand there.
     good: bytes = b'"fine"'
     body_bytes: int = limits.BODY_BYTES
+    #: What a good body is answered with, where what it names is not there.
+    refused: int | None = None
 
     def send(self, caller: Caller, session_id: str, value: bytes, **headers: str) -> Any:
         """A request with a value at the place."""
@@ -132,6 +134,7 @@ BODY_ROUTES: dict[str, BodyRoute] = {
         b'{"workflow":"checkout","format":"parquet","destination":{"kind":"signed_url"},"tag":%s}',
         "/tag",
     ),
+    "similar": BodyRoute("POST", "/v1/memory/similar", b'{"session_id":%s}', "/session_id", refused=404),
     "key": BodyRoute("POST", "/v1/keys", b'{"label":%s,"scope":"read"}', "/label"),
     "webhook": BodyRoute(
         "POST",

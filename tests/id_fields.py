@@ -39,11 +39,14 @@ PLAIN = {
     "value", "value/*", "files/*", "secret_ref", "role", "near", "text", "selectors/*", "selectors/*/*",
     "span_id", "trace_id", "window", "page", "builtins/*", "pattern", "replacement", "error_events/*",
     "error_tags/*", "success_events/*", "success_tags/*", "allow_hosts/*", "account", "bucket",
-    "container", "prefix", "region", "role_arn", "service_account",
+    "container", "prefix", "region", "role_arn", "service_account", "threshold", "failure_tag",
+    "min_change", "against_since", "against_until", "against_actor.kind",
 }
 # fmt: on
 #: Ids of clients' own making: another session's is no id of this one.
 OWN = {"events/*/id": "event_id", "frames/*/id": "frame_id"}
+#: Parameters whose name means something else elsewhere.
+QUERIES = {("/v1/sessions", "path"): "path_id"}
 _HOSTED = {"kind": "signed_url"}
 
 
@@ -80,7 +83,7 @@ def find_fields(document: dict[str, Any]) -> list[Field]:
     for method, path, operation in operations(document):
         for parameter in operation.get("parameters", []):
             if parameter["in"] in ("path", "query"):
-                kind = kind_of(parameter["name"])
+                kind = QUERIES.get((path, parameter["name"])) or kind_of(parameter["name"])
                 if kind is not None:
                     found.append(Field(method, path, parameter["in"], parameter["name"], kind))
         for pointer in _strings(document, _body_schema(operation)):
@@ -146,6 +149,7 @@ def make_body(method: str, path: str, ids: dict[str, str]) -> Any:
             "/v1/sessions/{session_id}/events": {"events": [event(1)]},
             "/v1/sessions/{session_id}/frames": {"frames": [frame(1)]},
             "/v1/sessions/{session_id}/tags": {"name": "seen", "t_ms": 1},
+            "/v1/memory/similar": {"session_id": ids.get("sealed_id")},
             "/v1/exports": {"workflow": [ids["workflow"]], "format": "parquet", "destination": _HOSTED},
             "/v1/workflows/{workflow}": {"tags": ["finance"]},
             "/v1/webhooks": {"url": "http://127.0.0.1:9/", "events": ["session.created"]},
@@ -163,7 +167,12 @@ _BODILESS = {
     "/v1/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver",
 }
 #: Queries without which an operation answers nothing.
-_NEEDED = {"/v1/memory/paths": {"workflow": "workflow"}}
+_NEEDED = {
+    **{f"/v1/memory/{what}": {"workflow": "workflow"} for what in ("paths", "recovery_points", "graph")},
+    "/v1/memory/outliers": {"workflow": "workflow", "threshold": "all"},
+    "/v1/memory/diff": {"workflow": "workflow", "against_until": "moment"},
+}
+_GIVEN = {"moment": "30d", "all": "1"}
 
 
 @dataclass(frozen=True)
@@ -187,7 +196,7 @@ def fill(method: str, path: str, ids: dict[str, str], field: Field | None = None
         named[field.kind] = value
     # A file's path is no id: whose file it is says the export.
     address = re.sub(r"\{(\w+)(?::path)?\}", lambda match: named[_PATHS.get(match[1], match[1])], path)
-    query = {name: ids[kind] for name, kind in _NEEDED.get(path, {}).items()}
+    query = {name: {**ids, **_GIVEN}[kind] for name, kind in _NEEDED.get(path, {}).items()}
     body = make_body(method, path, ids)
     if field is not None and field.where == "query":
         query[field.pointer] = value

@@ -32,6 +32,8 @@ def make_place(service: Service, name: str, mode: Any = "live", workspace_id: st
     deliveries = [caller.post(f"/v1/webhooks/{webhook['id']}/test").json()["id"] for _ in range(2)]
     for _ in range(2):
         key = caller.post("/v1/keys", {"label": name, "scope": "read"}).json()
+    path, _ = caller.get(f"/v1/memory/paths?workflow={workflow}").json()["data"]
+    sealed = caller.get(f"/v1/sessions?path={path['path_id']}").json()["data"]
     frames = caller.get(f"/v1/sessions/{session_id}/frames").json()["data"]
     events = caller.get(f"/v1/sessions/{session_id}/events").json()["data"]
     manifest = caller.get(f"/v1/exports/{export_id}/manifest").json()
@@ -45,6 +47,8 @@ def make_place(service: Service, name: str, mode: Any = "live", workspace_id: st
         "key_id": key["id"],
         "workflow": workflow,
         "file": manifest["shards"][0]["path"],
+        "path_id": path["path_id"],
+        "sealed_id": sealed[0]["id"],
     }
     return Place(caller, ids)
 
@@ -60,6 +64,7 @@ def _recording_session(caller: Caller, workflow: str, tag: str) -> str:
 
 def _completed_export(caller: Caller, workflow: str) -> str:
     stopped_session(caller, *EVENTS, workflow=workflow)
+    stopped_session(caller, event(1, "scroll", state_key="elsewhere"), workflow=workflow)
     seal_all(caller)
     body = {"workflow": workflow, "format": "parquet", "destination": {"kind": "signed_url"}}
     first, _ = (caller.post("/v1/exports", body).json()["id"] for _ in range(2))

@@ -1,10 +1,12 @@
-"""Fixtures of the HTTP service: one application per module and engine, one workspace per test."""
+"""Fixtures of the HTTP service, called or over a socket: one per module and engine, a workspace per test."""
 
 from collections.abc import Iterator
 
 import pytest
 
+from recorder.recording.streams import Pace
 from tests.factories import Caller, Service, running_app
+from tests.streaming import Streamer, StreamService, streaming_service
 
 
 @pytest.fixture(scope="module")
@@ -18,3 +20,20 @@ def service(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def caller(service: Service) -> Caller:
     """A key of a workspace that no other test sees."""
     return service.make_caller()
+
+
+@pytest.fixture(scope="module")
+def stream_service(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamService]:
+    """A running service on either engine, which looks after keys more often than it would."""
+    folder = tmp_path_factory.mktemp("service")
+    with streaming_service(
+        folder, pace=Pace(standing_s=0.1, poll_s=0.2), database_url=database_url
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def streamer(stream_service: StreamService) -> Iterator[Streamer]:
+    """A key of a workspace that no other test sees."""
+    with stream_service.streamer() as made:
+        yield made

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from api.app import create_app
@@ -21,6 +22,7 @@ from recorder.ids import new_id
 from recorder.models.wire import Mode
 from recorder.recording.streams import Pace
 from recorder.runtime import Runtime
+from recorder.sealing import Sealer
 from tests.running import serving
 from tests.sealed import make_settings
 
@@ -235,3 +237,33 @@ def _hang_up(response: httpx.Response) -> None:
     connection = stream.get_extra_info("socket")
     if connection is not None and connection.fileno() >= 0:
         connection.shutdown(2)
+
+
+def seal(service: StreamService) -> None:
+    """Seal all that waits, as a run of Dagster does: the service is told nothing of it."""
+    sealer = Sealer(service.runtime, owner="test")
+    assert sealer.take()
+    while sealer.seal_batch() is not None:
+        continue
+    sealer.release()
+
+
+def stop(streamer: Streamer, session_id: str) -> None:
+    """Stop a session."""
+    streamer.post(f"/v1/sessions/{session_id}/stop")
+
+
+def read_texts(socket: ClientConnection) -> tuple[list[Any], int]:
+    """All messages of a WebSocket until it closes, and the code it closes with."""
+    messages = []
+    try:
+        while True:
+            messages.append(json.loads(socket.recv(timeout=20)))
+    except ConnectionClosed as closed:
+        assert closed.rcvd is not None
+        return messages, closed.rcvd.code
+
+
+def read_ids(socket: ClientConnection, count: int) -> list[int]:
+    """The positions of the next messages of a WebSocket."""
+    return [json.loads(socket.recv(timeout=20))["id"] for _ in range(count)]

@@ -11,7 +11,8 @@ import polars as pl
 import pytest
 from starlette.testclient import TestClient
 
-from benchmarks import gate, lists, miniwob, streams, webhooks
+from benchmarks import drift, gate, lists, memory_queries, miniwob, streams, webhooks
+from benchmarks.drift_streams import plant_sessions
 from benchmarks.events import event_bodies, event_items
 from benchmarks.figures import Figure, Skipped, at_least, at_most
 from benchmarks.fsync import build_slow_fsync
@@ -22,6 +23,7 @@ from benchmarks.seeds import new_key, new_settings
 from benchmarks.servers import serving
 from benchmarks.sqlmodel_peer import count_events, create_peer, peer_sessions
 from recorder.access.keys import Caller
+from recorder.memory.drift.disappeared import PathGone
 from recorder.recording.events import read_event_batch
 from recorder.recording.images import check_image
 from recorder.runtime import Runtime
@@ -114,6 +116,15 @@ def test_filtered_lists_are_asked_for_among_made_up_sessions(tmp_path: Path) -> 
         assert len(lists.ask(server, key, {"workflow": "flow_3", "outcome": "error"}, 2)) == 2
 
 
+def test_the_memory_graph_is_asked_about_planted_sessions(tmp_path: Path) -> None:
+    settings = new_settings(tmp_path)
+    filled = memory_queries.fill(settings, 120)
+    in_process = memory_queries.in_process(settings, filled, 120, 10)
+    figures = memory_queries.over_http(settings, filled, 120, 2)
+    assert len(filled.session_ids) == 120 and in_process.detail["nodes"] > 10
+    assert [len(figure.ours) for figure in (in_process, *figures)] == [3, 3, 3]
+
+
 def test_a_trace_for_the_peer_holds_a_span_for_each_event() -> None:
     items = event_items(100, seed=1)
     requests = TraceRequests([encode_spans(items)], address="127.0.0.1:1", experiment="0", count=2)
@@ -131,6 +142,17 @@ def test_the_gate_is_measured_with_requests_that_pass_it(tmp_path: Path) -> None
         asyncio.run(gate.measure_gate(runtime, key + "0", turns=1))
     runtime.close()
     assert len(found) == 4 and min(found.values()) > 0
+
+
+def test_what_is_put_into_a_stream_is_what_drift_tells_of() -> None:
+    stream = plant_sessions()
+    history = stream.shuffled(2_500, seed=3)
+    stopped, gone = drift.stop_path(history, seed=3)
+    assert (stopped.path[:1_000] == history.path[:1_000]).all() and gone not in stopped.path[1_000:]
+    found = [alarm.watched.path for alarm in drift.judge(stopped) if isinstance(alarm, PathGone)]
+    with_node, node = stream.with_node(history, history.seal_seq % 5 == 0)
+    assert (found, drift.judge(history)) == ([gone], [])
+    assert len(with_node.sessions_with(node, 0, 2_500)) == 500
 
 
 def test_deliveries_and_bare_posts_are_both_counted(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from recorder.memory.graph import Graph, GraphChange
-from recorder.memory.nodes import GraphScope
+from recorder.memory.building.graph import MAX_TRACE_STEPS, Graph, GraphChange
+from recorder.memory.building.nodes import COMPARED_FEATURES, GraphScope
 from recorder.memory.steps import Step
 from tests.graphs import make_step, make_steps
 
@@ -18,9 +18,14 @@ def sessions_of(*words: str, prefix: str = "s") -> dict[str, list[Step]]:
     return {f"{prefix}{place}": make_steps(text) for place, text in enumerate(words)}
 
 
-def path_of(change: GraphChange, session_id: str) -> str:
-    """The path of one session of a batch."""
-    return next(trace.path_id for trace in change.traces if trace.session_id == session_id)
+def paths_of(graph: Graph, change: GraphChange) -> dict[str, str]:
+    """The path of each session of a batch."""
+    return {one.session_id: graph.path_of(one.trace_key).path_id for one in change.sessions}
+
+
+def variants_of(graph: Graph, change: GraphChange) -> list[tuple[int, ...]]:
+    """The nodes of each session of a batch."""
+    return [graph.path_index.variants[graph.variant_of[one.trace_key]].nodes for one in change.sessions]
 
 
 def node_of(graph: Graph, step: Step) -> str:
@@ -72,16 +77,17 @@ def test_equal_nodes_in_a_row_count_once_and_loops_stay_in_the_variant() -> None
         {"s": [make_step(word, t) for t, word in enumerate(["1a", "1a", "1b", "1a"])]}
     )
     a, b = (graph.node_index.number_of[make_step(word).micro_key] for word in ("1a", "1b"))
-    assert change.traces[0].nodes == (a, b, a)
-    assert change.traces[0].entered_ms == (0, 2, 3)
+    assert variants_of(graph, change) == [(a, b, a)]
+    # Sealing counts equal micro-states in a row once; the graph takes steps as they come.
+    assert change.sessions[0].entered_ms == (0, 1, 2, 3)
 
 
 def test_variants_that_are_alike_share_a_path_and_others_do_not() -> None:
     graph = Graph(SCOPE)
     usual, retried, other = "1a 2b 3c 4d 5e", "1a 2b 3c 2b 3c 4d 5e", "6f 7g 8h 9i"
     change = graph.add_sessions(sessions_of(usual, usual, retried, other))
-    assert path_of(change, "s0") == path_of(change, "s1") == path_of(change, "s2")
-    assert path_of(change, "s3") != path_of(change, "s0")
+    paths = paths_of(graph, change)
+    assert paths["s0"] == paths["s1"] == paths["s2"] != paths["s3"]
     assert len(change.variants) == 3 and len(change.paths) == 2
 
 
@@ -96,7 +102,8 @@ def test_a_path_is_its_most_frequent_variant() -> None:
 def test_sessions_without_steps_lie_on_the_path_of_no_nodes() -> None:
     graph = Graph(SCOPE)
     change = graph.add_sessions(sessions_of("", "1a", ""))
-    assert path_of(change, "s0") == path_of(change, "s2") != path_of(change, "s1")
+    paths = paths_of(graph, change)
+    assert paths["s0"] == paths["s2"] != paths["s1"]
     assert sorted(path.nodes for path in graph.paths) == [(), (0,)]
 
 
@@ -104,22 +111,37 @@ def test_what_is_rare_throughout_is_a_path_of_its_own() -> None:
     graph = Graph(SCOPE)
     rare = ["7x 8y 9z", "7x 8y 9z 7x"]
     change = graph.add_sessions(sessions_of(*["1a 2b"] * 298, *rare))
-    assert path_of(change, "s298") != path_of(change, "s299")
+    paths = paths_of(graph, change)
+    assert paths["s298"] != paths["s299"]
     again = graph.add_sessions(sessions_of(*rare, prefix="t"))
-    assert path_of(again, "t0") == path_of(change, "s298")
+    assert paths_of(graph, again)["t0"] == paths["s298"]
 
 
 def test_in_a_small_graph_nothing_is_too_rare_to_compare() -> None:
-    change = Graph(SCOPE).add_sessions(sessions_of(*["1a 2b"] * 30, "7x 8y 9z", "7x 8y 9z 7x"))
-    assert path_of(change, "s30") == path_of(change, "s31")
+    graph = Graph(SCOPE)
+    paths = paths_of(graph, graph.add_sessions(sessions_of(*["1a 2b"] * 30, "7x 8y 9z", "7x 8y 9z 7x")))
+    assert paths["s30"] == paths["s31"]
 
 
 def test_only_the_beginning_of_very_long_sessions_is_compared() -> None:
     long = " ".join(f"{place}a" for place in range(600))
     graph = Graph(SCOPE)
     change = graph.add_sessions(sessions_of(long, long + " 1b"))
-    assert path_of(change, "s0") == path_of(change, "s1")
-    assert [len(trace.nodes) for trace in change.traces] == [600, 601]
+    paths = paths_of(graph, change)
+    assert paths["s0"] == paths["s1"]
+    assert [len(nodes) for nodes in variants_of(graph, change)] == [600, 601]
+
+
+def test_the_graph_takes_the_beginning_of_an_endless_session() -> None:
+    graph = Graph(SCOPE)
+    change = graph.add_sessions({"s": [make_step("1a", place) for place in range(MAX_TRACE_STEPS + 5)]})
+    assert len(change.sessions[0].entered_ms) == len(change.traces[0].steps) == MAX_TRACE_STEPS
+
+
+def test_of_a_large_screen_a_sample_is_kept() -> None:
+    graph = Graph(SCOPE)
+    change = graph.add_sessions({"s": [make_step("1a", features=range(900))]})
+    assert graph.nodes[0].features == change.micro_states[0].features == tuple(range(COMPARED_FEATURES))
 
 
 def test_known_sessions_change_nothing() -> None:
@@ -146,6 +168,6 @@ def test_batches_keep_what_earlier_ones_made() -> None:
     graph = Graph(SCOPE)
     first = graph.add_sessions(sessions_of("1a 2b 3c", "6f 7g"))
     second = graph.add_sessions(sessions_of("6f 7g", "1a 2b 3c", "8h 9i", prefix="t"))
-    assert path_of(second, "t0") == path_of(first, "s1")
-    assert path_of(second, "t1") == path_of(first, "s0")
+    before, after = paths_of(graph, first), paths_of(graph, second)
+    assert (after["t0"], after["t1"]) == (before["s1"], before["s0"])
     assert [len(found) for found in (second.nodes, second.variants, second.paths)] == [2, 1, 1]

@@ -8,8 +8,8 @@ from sklearn.metrics import adjusted_rand_score
 from recorder.importers.miniwob.actions import event_members, whole_actions
 from recorder.importers.miniwob.elements import event_target, snapshot, target_path
 from recorder.importers.miniwob.format import read_file
-from recorder.memory.graph import Graph
-from recorder.memory.nodes import GraphScope
+from recorder.memory.building.graph import Graph
+from recorder.memory.building.nodes import GraphScope
 from recorder.memory.states import FrameScreen, describe_screen
 from recorder.memory.steps import Step, session_steps
 from tests.demonstrations import REAL, needs_real
@@ -45,7 +45,8 @@ def test_paths_follow_the_tasks_though_all_lie_in_one_workflow() -> None:
     path_ids: dict[str, str] = {}
     for start in range(0, len(sessions), _BATCH):
         batch = {str(path): sessions[path] for path in list(sessions)[start : start + _BATCH]}
-        path_ids |= {trace.session_id: trace.path_id for trace in graph.add_sessions(batch).traces}
+        for one in graph.add_sessions(batch).sessions:
+            path_ids[one.session_id] = graph.path_of(one.trace_key).path_id
     tasks = [path.parent.name for path in sessions]
     # Without knowing how many tasks there are; exact variants reach .4.
     assert adjusted_rand_score(tasks, [path_ids[str(path)] for path in sessions]) >= 0.60

@@ -3,7 +3,6 @@
 import random
 from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,15 +10,16 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, func, select, update
 
 from recorder import clock
-from recorder.memory.indexing import GraphIndexer
-from recorder.memory.nodes import GraphScope
-from recorder.memory.pauses import set_memory_graph
-from recorder.memory.store import load_graph, remove_session, replace_outcome
-from recorder.memory.versions import in_scope
+from recorder.memory.building.nodes import GraphScope
+from recorder.memory.storing.indexing import GraphIndexer
+from recorder.memory.storing.pauses import set_memory_graph
+from recorder.memory.storing.rows import packed
+from recorder.memory.storing.store import load_graph, read_rows, remove_session, replace_outcome
+from recorder.memory.storing.versions import in_scope
 from recorder.models.memory import (
-    GraphEdgeRow,
     GraphNodeRow,
     GraphPauseRow,
+    GraphTraceRow,
     GraphVariantRow,
     GraphVersionRow,
     SessionPathRow,
@@ -66,19 +66,22 @@ def index_words(database: Database, scope: GraphScope, *words: str, **members: A
     return rows
 
 
-def edges_of(database: Database, scope: GraphScope) -> Counter[tuple[Any, ...]]:
-    """All edge counters that are not zero: number and milliseconds."""
+def statistics_of(database: Database, scope: GraphScope) -> Counter[tuple[Any, ...]]:
+    """What the sessions of a graph did, however it is structured: with each distinct way, how often."""
     with database.transaction(write=False) as db:
-        rows = db.exec(select(GraphEdgeRow).where(*in_scope(GraphEdgeRow, scope)))
-        found = Counter[tuple[Any, ...]]()
-        for row in rows:
-            key = (row.day, row.from_node, row.to_node, row.outcome, row.actor_kind)
-            found[(*key, "n")], found[(*key, "ms")] = row.n, row.sum_ms
-    return _without_zeros(found)
+        steps = dict(read_rows(db, scope, GraphTraceRow.trace_key, GraphTraceRow.steps))
+        return Counter(
+            (steps[row.trace_key], row.outcome, row.actor_kind, row.duration_ms, *row.step_ms)
+            for row in active_paths(db, scope)
+        )
 
 
-def _without_zeros(counter: Counter[tuple[Any, ...]]) -> Counter[tuple[Any, ...]]:
-    return Counter({key: number for key, number in counter.items() if number})
+def paths_of(database: Database, scope: GraphScope) -> dict[str, str]:
+    """The path of each session that is counted now."""
+    with database.transaction(write=False) as db:
+        graph = load_graph(db, scope)
+        rows = active_paths(db, scope)
+        return {row.session_id: graph.path_of(row.trace_key).path_id for row in rows}
 
 
 def count(db: DbSession, table: Any, scope: GraphScope) -> int:
@@ -109,23 +112,19 @@ def test_a_loaded_graph_is_the_one_that_was_saved(database: Database, scope: Gra
 def test_another_run_goes_on_where_the_last_one_ended(database: Database, scope: GraphScope) -> None:
     first = index_words(database, scope, USUAL)
     second = index_words(database, scope, RETRIED, USUAL)
+    paths = paths_of(database, scope)
     with database.transaction(write=False) as db:
-        paths = {row.session_id: row.path_id for row in active_paths(db, scope)}
         assert count(db, GraphNodeRow, scope) == 4
     assert {paths[row.id] for row in (*first, *second)} == {paths[first[0].id]}
 
 
-def test_edges_hold_numbers_and_times_with_the_ways_in_and_out(database: Database, scope: GraphScope) -> None:
+def test_sessions_keep_the_times_between_their_steps_with_the_ways_in_and_out(
+    database: Database, scope: GraphScope
+) -> None:
     index_words(database, scope, "1a 2b", "1a 2b", duration_ms=5_000, outcome="error")
-    with database.transaction(write=False) as db:
-        nodes = load_graph(db, scope).node_index.number_of
-    a, b = (nodes[step.micro_key] for step in make_steps("1a 2b"))
-    rest = ("error", "human")
-    expected = Counter[tuple[Any, ...]]()
-    for source, goal, ms in ((-1, a, 1_000), (a, b, 1_000), (b, -2, 3_000)):
-        expected[("2026-05-01", source, goal, *rest, "n")] = 2
-        expected[("2026-05-01", source, goal, *rest, "ms")] = 2 * ms
-    assert edges_of(database, scope) == expected
+    steps = packed(step.micro_key for step in make_steps("1a 2b"))
+    did = (steps, "error", "human", 5_000, 1_000, 1_000, 3_000)
+    assert statistics_of(database, scope) == Counter({did: 2})
 
 
 def test_a_late_tag_moves_the_session_to_its_new_outcome(database: Database, scope: GraphScope) -> None:
@@ -136,7 +135,7 @@ def test_a_late_tag_moves_the_session_to_its_new_outcome(database: Database, sco
         twin = make_scope(db)
     twins = [make_row(twin, outcome=outcome) for outcome in ("success", "error", "success")]
     index(database, GraphIndexer(), twins, [USUAL, RETRIED, ""])
-    assert edges_of(database, scope) == edges_of(database, twin)
+    assert statistics_of(database, scope) == statistics_of(database, twin)
 
 
 def test_a_pinned_reader_sees_the_session_as_it_was(database: Database, scope: GraphScope) -> None:
@@ -151,12 +150,12 @@ def test_a_pinned_reader_sees_the_session_as_it_was(database: Database, scope: G
 
 def test_a_removed_session_leaves_no_count(database: Database, scope: GraphScope) -> None:
     index_words(database, scope, USUAL)
-    before = edges_of(database, scope)
+    before = statistics_of(database, scope)
     (row,) = index_words(database, scope, OTHER)
     with database.transaction(write=True) as db:
         assert remove_session(db, row) == 3
         assert remove_session(db, row) is None
-    assert edges_of(database, scope) == before
+    assert statistics_of(database, scope) == before
     with database.transaction(write=False) as db:
         assert load_graph(db, scope).path_index.sessions == 1
 
@@ -176,16 +175,10 @@ def test_counters_equal_a_recount_after_any_changes(database: Database, scope: G
     with database.transaction(write=False) as db:
         graph = load_graph(db, scope)
         active = active_paths(db, scope)
-    recount = Counter[tuple[Any, ...]]()
-    for path in active:
-        nodes = graph.path_index.variants[path.variant_key].nodes
-        for edge, ms in zip(pairwise((-1, *nodes, -2)), path.edge_ms, strict=True):
-            key = ("2026-05-01", *edge, path.outcome, "human")
-            recount[(*key, "n")] += 1
-            recount[(*key, "ms")] += ms
-    assert edges_of(database, scope) == _without_zeros(recount)
-    kept = Counter({key: one.sessions for key, one in graph.path_index.variants.items() if one.sessions})
-    assert kept == Counter(path.variant_key for path in active)
+        counters = dict(read_rows(db, scope, GraphTraceRow.trace_key, GraphTraceRow.n))
+    assert +Counter(counters) == Counter(path.trace_key for path in active)
+    kept = +Counter({key: one.sessions for key, one in graph.path_index.variants.items()})
+    assert kept == Counter(graph.variant_of[path.trace_key] for path in active)
 
 
 def test_versions_are_dense_and_the_kept_graph_catches_up_on_counters(
@@ -230,8 +223,8 @@ def test_two_runs_that_take_turns_make_nothing_twice(database: Database, scope: 
         index(database, indexer, [make_row(scope)], [words])
     with database.transaction(write=False) as db:
         assert count(db, GraphNodeRow, scope) == 6
-        variants = db.exec(select(GraphVariantRow.n).where(*in_scope(GraphVariantRow, scope)))
-        assert sorted(variants) == [1, 2, 2]
+        assert sorted(n for (n,) in read_rows(db, scope, GraphTraceRow.n)) == [1, 2, 2]
+        assert count(db, GraphVariantRow, scope) == 3
 
 
 def test_a_session_enters_once(database: Database, scope: GraphScope) -> None:

@@ -10,7 +10,7 @@ import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recorder.access.ratelimit.buckets import Bucket, Level, draw
+from recorder.access.ratelimit.buckets import Bucket, Group, Level, draw
 from recorder.access.ratelimit.memory import LONGEST_FILL_S, MemoryBuckets
 from recorder.access.ratelimit.redis_buckets import ARITHMETIC, RedisBuckets
 from recorder.access.surfaces import SIGNED_READS, STRANGERS, TIERS, WEBHOOK_CALLS
@@ -238,6 +238,27 @@ def test_a_bucket_takes_the_size_of_its_new_tier() -> None:
         return [await store.draw([bucket]) for bucket in (KEY, grown, KEY)]
 
     assert asyncio.run(run()) == [(True, [3.0]), (True, [2.0]), (True, [1.0])]
+
+
+def test_groups_that_are_asked_again_find_what_others_drew_and_their_tier() -> None:
+    clock = Clock()
+    store = MemoryBuckets(clock=clock)
+    slow, fast = Group(KEY), Group(Bucket(KEY.name, "per_key", 40, 20.0), WORKSPACE)
+    drawn = [store.draw_now(group) for group in (slow, fast, slow, fast, slow)]
+    assert drawn == [(True, [3.0]), (True, [2.0, 9.0]), (True, [1.0]), (True, [0.0, 8.0]), (False, [0.0])]
+    clock.now = 1.0
+    assert store.draw_now(fast) == (True, [19.0, 9.0])
+    clock.now = 2.0
+    assert store.draw_now(slow) == (True, [3.0])
+
+
+def test_a_group_in_use_is_kept_over_all_generations() -> None:
+    clock = Clock()
+    store, group = MemoryBuckets(clock=clock), Group(Bucket("slow", "per_key", 5, 5 / LONGEST_FILL_S))
+    granted = 0
+    for clock.now in range(0, 600, 7):
+        granted += store.draw_now(group)[0]
+    assert granted <= 5 + 600 * 5 / LONGEST_FILL_S
 
 
 def test_no_bucket_takes_longer_to_fill_than_memory_keeps_it() -> None:

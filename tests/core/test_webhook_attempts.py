@@ -1,6 +1,6 @@
 """Attempts from claim to result, under a clock that the test turns. Spec §6.3, contract §6."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -30,15 +30,6 @@ from tests.delivering import BOX, attempts, make_webhook, put_event
 URL = "http://127.0.0.1:9/hooks"
 SENT = Exchange(status=204)
 REFUSED = Exchange(status=500, body=b"no", duration_ms=7)
-
-
-@pytest.fixture(scope="module")
-def database(database_url: str) -> Iterator[Database]:
-    """A database on each engine."""
-    found = Database(database_url)
-    found.migrate()
-    yield found
-    found.close()
 
 
 @dataclass

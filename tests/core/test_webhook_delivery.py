@@ -4,14 +4,12 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 
 import orjson
 import pytest
 
 from recorder import verify_signature
 from recorder.access.keys import create_workspace
-from recorder.ids import new_id
 from recorder.models.webhook import WebhookCreated
 from recorder.storage.database import Database
 from recorder.tracing import following
@@ -19,6 +17,7 @@ from recorder.webhooks.delivery import POLL_S, DeliveryLoop
 from tests.delivering import (
     AT_ONCE,
     BOX,
+    CREATED,
     attempts,
     local_client,
     make_webhook,
@@ -28,24 +27,7 @@ from tests.delivering import (
 )
 from tests.receiver import Answer, Receiver, running_receiver
 
-CREATED = ("session.created",)
 TAKEN = Answer(204)
-
-
-@pytest.fixture(scope="module")
-def database(database_url: str) -> Iterator[Database]:
-    """A database on each engine."""
-    found = Database(database_url)
-    found.migrate()
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def workspace_id(database: Database) -> str:
-    """A workspace of its own for each test."""
-    with database.transaction(write=True) as db:
-        return create_workspace(db, new_id("wsp"), region="us", secret=b"tests").workspace_id
 
 
 def webhook_to(database: Database, workspace_id: str, receiver: Receiver) -> WebhookCreated:

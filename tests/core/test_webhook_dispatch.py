@@ -2,7 +2,6 @@
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from datetime import timedelta
 
 import orjson
@@ -20,26 +19,9 @@ from recorder.storage.database import Database
 from recorder.tracing import following
 from recorder.webhooks.dispatch import dispatch_events, has_events
 from recorder.webhooks.endpoints import delete_webhook
-from tests.delivering import attempts, make_webhook, put_event
+from tests.delivering import CREATED, attempts, make_webhook, put_event
 
 URL = "http://127.0.0.1:9/hooks"
-CREATED = ("session.created",)
-
-
-@pytest.fixture(scope="module")
-def database(database_url: str) -> Iterator[Database]:
-    """A database on each engine."""
-    found = Database(database_url)
-    found.migrate()
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def workspace_id(database: Database) -> str:
-    """A workspace of its own for each test."""
-    with database.transaction(write=True) as db:
-        return create_workspace(db, new_id("wsp"), region="us", secret=b"tests").workspace_id
 
 
 def dispatch(database: Database) -> None:

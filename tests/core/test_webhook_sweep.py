@@ -7,9 +7,7 @@ import pytest
 from sqlmodel import select, update
 
 from recorder import clock
-from recorder.access.keys import create_workspace
 from recorder.audit.log import Origin
-from recorder.ids import new_id
 from recorder.models.delivery import DeliveryRow
 from recorder.models.outbox import OutboxRow
 from recorder.models.webhook import WebhookRow
@@ -37,13 +35,6 @@ def database(tmp_path_factory: pytest.TempPathFactory, database_url: str) -> Ite
                 db.delete(row)
     yield found
     found.close()
-
-
-@pytest.fixture
-def workspace_id(database: Database) -> str:
-    """A workspace of its own for each test."""
-    with database.transaction(write=True) as db:
-        return create_workspace(db, new_id("wsp"), region="us", secret=b"tests").workspace_id
 
 
 def deliver_one(database: Database, workspace_id: str, *, status: str = "succeeded") -> tuple[str, str]:

@@ -26,7 +26,7 @@ _EXAMPLES = 100
 # Every place of every operation once, wrongly too; and on the other engine a little of the rest.
 _SHORT = {
     "sqlite": ("--phases", "coverage", "--seed", "1"),
-    "postgresql": ("--phases", "fuzzing,stateful", "--max-examples", "3", "--seed", "1"),
+    "postgresql": ("--phases", "fuzzing,stateful", "--max-examples", "2", "--seed", "1"),
 }
 
 

@@ -31,7 +31,6 @@ ELSEWHERE: dict[int, tuple[str, str]] = {
 #: Cases of parts that are not there yet, with the part. This is to become empty.
 LATER = {
     28: "exports filtered by a path of the memory graph",
-    29: "sessions similar to another",
     78: "exports as WebDataset",
     79: "exports to S3 by an assumed role",
     87: "erasure of a person",

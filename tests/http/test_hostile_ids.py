@@ -7,6 +7,7 @@ import pytest
 from tests.addresses import fill, make_webhook, other
 from tests.factories import Caller, event, frame
 from tests.hostile import BODY_ROUTES, Refused, case, judge, nothing_stored
+from tests.walks import sealed_walks
 
 MISSING = "ses_01k00000000000000000000000"
 MALFORMED_IDS = [
@@ -82,6 +83,21 @@ def test_leaving_out_a_foreign_session_does_nothing(caller: Caller, who: str) ->
 
     assert leave_out(owned) == leave_out(MISSING)
     assert caller.get(f"/v1/sessions/{owned}").json()["status"] == "recording"
+
+
+@pytest.mark.parametrize(
+    "who", [case(29, "other workspace", name="workspace"), case(29, "other mode", name="mode")]
+)
+def test_nothing_is_similar_to_a_foreign_session(caller: Caller, who: str) -> None:
+    owned, _ = sealed_walks(caller, "abc", "abc")
+    stranger = other(caller, who)
+    sealed_walks(stranger, "abc")
+    with nothing_stored(caller.service.runtime):
+        found, missing = (
+            stranger.post("/v1/memory/similar", {"session_id": session_id}) for session_id in (owned, MISSING)
+        )
+        judge(found, Refused(404, "not_found", extra={"resource": "session"}))
+    assert found.json() | {"request_id": ""} == missing.json() | {"request_id": ""}
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,12 @@ GOOD_VALUES = {
     "include": "tags",
     "from": "start",
     "min_frequency": "0.5",
+    "threshold": "0.5",
+    "min_change": "0.5",
+    "format": "json",
+    "against_since": "2026-01-01T00:00:00Z",
+    "against_until": "2026-02-01T00:00:00Z",
+    "against_actor.kind": "model",
     "exp": "1",
     "workflow": "checkout",
 }
@@ -58,7 +64,8 @@ BAD_NUMBERS = [
 
 def required(path: str) -> dict[str, str]:
     """What a path cannot do without."""
-    return {"workflow": "checkout"} if path.startswith("/v1/memory/") else {}
+    other_side = {"against_until": "30d"} if path == "/v1/memory/diff" else {}
+    return {"workflow": "checkout", **other_side} if path.startswith("/v1/memory/") else {}
 
 
 @pytest.mark.parametrize("limit", [case(37, one, name=ascii(one)[:14]) for one in BAD_INTEGERS])
@@ -72,9 +79,10 @@ def test_a_limit_in_another_form_is_refused(caller: Caller, limit: str) -> None:
 
 @pytest.mark.parametrize("number", [case(37, one, name=ascii(one)[:14]) for one in BAD_NUMBERS])
 def test_a_fraction_in_another_form_is_refused(caller: Caller, number: str) -> None:
-    for path in with_parameter(caller.service, "min_frequency"):
-        answer = caller.request("GET", path, params=required(path) | {"min_frequency": number})
-        judge(answer, Refused(422, "validation_failed", "invalid_value", "min_frequency", "query"))
+    for name in ("min_frequency", "threshold", "min_change"):
+        for path in with_parameter(caller.service, name):
+            answer = caller.request("GET", path, params=required(path) | {name: number})
+            judge(answer, Refused(422, "validation_failed", "invalid_value", name, "query"))
 
 
 @pytest.mark.parametrize(

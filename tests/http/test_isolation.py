@@ -27,6 +27,7 @@ _MISSING = {
     "webhook_id": "whk",
     "delivery_id": "dlv",
     "key_id": "key",
+    "path_id": "pth",
 }
 _VARYING = {
     "x-request-id",
@@ -75,10 +76,14 @@ def lists(document: dict[str, Any], places: dict[str, Place]) -> dict[tuple[str,
         for method, path, operation in operations(document)
         if method == "GET" and any(one["name"] == "cursor" for one in operation.get("parameters", []))
     ]
-    return {
-        (who, path): place.admin.get(f"{fill('GET', path, place.ids).address}?limit=500").text
+    asked = {
+        (who, path): (place.admin, fill("GET", path, place.ids))
         for path in paths
         for who, place in places.items()
+    }
+    return {
+        case: admin.request("GET", request.address, params={**request.query, "limit": "500"}).text
+        for case, (admin, request) in asked.items()
     }
 
 
@@ -116,7 +121,7 @@ def foreign_like(field: Field, owner: Place) -> str:
     if field.kind != "cursor":
         return owner.ids[field.kind]
     request = fill(field.method, field.path, owner.ids)
-    answer = owner.admin.get(request.address + "?limit=1")
+    answer = owner.admin.request("GET", request.address, params={**request.query, "limit": "1"})
     cursor: str | None = answer.json()["next_cursor"]
     assert cursor is not None, f"{field} has no second page"
     return cursor

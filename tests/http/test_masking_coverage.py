@@ -32,6 +32,7 @@ RECORDED: dict[str, dict[str, Any]] = {
 #: Routes whose text is not recorded, and why it stays as it is.
 NOT_RECORDED = {
     "POST /v1/sessions:batch_stop": "ids of sessions, looked up and never stored",
+    "POST /v1/memory/similar": "the id of a session, looked up and never stored",
     "POST /v1/exports": "what a user asks for: a filter must find what it names",
     "POST /v1/keys": "an administrator's own label, read back to tell keys apart",
     "POST /v1/webhooks": "an administrator's address, which must be called as it is",
@@ -132,6 +133,8 @@ def read_everything(caller: Caller, session_id: str, *, is_sealed: bool) -> Iter
         given = {"from": "start", "limit": "500", "include": "events,tags,frames_summary"}
         query = {name: value for name, value in given.items() if name in names}
         query |= {"workflow": "coverage"} if path.startswith("/v1/memory/") else {}
+        query |= {"threshold": "1"} if "threshold" in names else {}
+        query |= {"against_until": "30d", "min_change": "0"} if "against_until" in names else {}
         answer = caller.request("GET", path.format(**known), params=query)
         assert answer.status_code in (200, 404), (path, answer.text)
         yield answer.text

@@ -7,6 +7,7 @@ import pytest
 from sqlmodel import SQLModel
 
 from tests.factories import Caller, Service, stored_rows
+from tests.finished import sealed_session
 from tests.replays import REPLAYED
 
 EXPORT = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
@@ -43,6 +44,7 @@ REQUESTS: dict[str, Callable[[Caller], Request]] = {
     "/v1/sessions/{session_id}/stop": lambda one: ({"session_id": one.make_session()}, None),
     "/v1/sessions/{session_id}/tags": lambda one: ({"session_id": one.make_session()}, {"name": "seen"}),
     "/v1/sessions:batch_stop": lambda one: ({}, {"ids": [one.make_session(), one.make_session()]}),
+    "/v1/memory/similar": lambda one: ({}, {"session_id": sealed_session(one)}),
     "/v1/exports": exported,
     "/v1/keys": lambda _: ({}, {"label": "robot", "scope": "write"}),
     "/v1/webhooks": lambda _: ({}, HOOK),

@@ -25,6 +25,7 @@ MATRIX: tuple[tuple[Level, str, str], ...] = (
     ("write", "POST|DELETE", r"/v1/sessions.*"),
     ("write", "POST", r"/v1/exports.*"),
     ("write", "PATCH", r"/v1/workflows/[^/]+"),
+    ("read", "POST", r"/v1/memory/similar"),
     ("read", "GET", r"/v1/(sessions|memory|workflows|exports|limits|quota|event_types).*"),
 )
 
@@ -78,14 +79,14 @@ def test_an_address_leads_to_its_line(endpoint: Endpoint) -> None:
     )
 
 
-@pytest.mark.parametrize("tail", ["%0A", "%0D", "%0D%0A", "%00", "/", "//", "%2F", ";", "%20", ".json"])
 @pytest.mark.parametrize("endpoint", [one for one in ENDPOINTS if not one.path.endswith("}")], ids=name_of)
 def test_what_stands_behind_an_address_opens_no_way_around_the_table(
-    service: Service, keys: dict[str, Caller], endpoint: Endpoint, tail: str
+    service: Service, keys: dict[str, Caller], endpoint: Endpoint
 ) -> None:
-    answer = keys["read"].request(endpoint.method, path_of(endpoint) + tail)
-    problem = assert_problem(answer, 404, "not_found")
-    assert problem["resource"] == "route"
+    for tail in ("%0A", "%0D", "%0D%0A", "%00", "/", "//", "%2F", ";", "%20", ".json"):
+        answer = keys["read"].request(endpoint.method, path_of(endpoint) + tail)
+        problem = assert_problem(answer, 404, "not_found")
+        assert problem["resource"] == "route", tail
 
 
 @pytest.fixture(scope="module")

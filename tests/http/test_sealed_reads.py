@@ -8,8 +8,8 @@ import pytest
 from recorder.recording import reads
 from recorder.recording.sessions import find_session
 from recorder.sealing import Sealer
-from tests.factories import Caller, Service, assert_problem, event, footprint, frame, picture
-from tests.recorded import execute, outbox_types
+from tests.factories import Caller, Service, assert_problem, event, frame, picture
+from tests.recorded import execute, outbox_types, session_row
 
 PARTS = (
     "/events",
@@ -44,8 +44,7 @@ def sweep(caller: Caller, sealer: Sealer, session_id: str) -> None:
         caller.service.runtime, "UPDATE sessions SET sealed_at = '2020-01-01' WHERE id = :id", id=session_id
     )
     sealer.maintain()
-    hot = footprint(caller.service.runtime)["sessions"]
-    assert any(session_id in row and '"is_hot":false' in row for row in hot)
+    assert not session_row(caller.service.runtime, session_id).is_hot
 
 
 def rich_session(caller: Caller) -> str:

@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 
 from recorder.exports.run import run_export
 from recorder.ids import new_id
+from recorder.memory.building.nodes import GraphScope
 from recorder.models.notification import Notification
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
@@ -18,6 +19,7 @@ from recorder.webhooks.catalogue import EVENT_TYPES
 from recorder.webhooks.secrets import SecretBox
 from recorder.webhooks.signing import verify_signature
 from tests.delivering import running_loop, wait_until
+from tests.drifting import BASELINE, NEEDED, Story
 from tests.factories import Caller, Service, event
 from tests.receiver import Answer, Received, Receiver, running_receiver
 
@@ -50,6 +52,15 @@ def bring_all_about(caller: Caller) -> None:
     run_export(runtime, caller.post("/v1/exports", EXPORT).json()["id"], owner="tests")
     lose_rows(runtime, session_id)
     run_export(runtime, caller.post("/v1/exports", EXPORT).json()["id"], owner="tests")
+    let_drift(caller)
+
+
+def let_drift(caller: Caller) -> None:
+    """A workflow in which a node appears while a path stops."""
+    scope = GraphScope(caller.key.workspace_id, "live", "refunds")
+    story = Story(caller.service.runtime.database, scope)
+    story.add(BASELINE + "n" * NEEDED)
+    story.look()
 
 
 def seal_all(runtime: Runtime) -> None:
@@ -100,6 +111,8 @@ def test_every_emitted_type_arrives_once_in_the_order_of_what_happened(
         "export.completed",
         "export.queued",
         "export.failed",
+        "memory.drift.new_node",
+        "memory.drift.path_disappeared",
     ]
 
 
@@ -185,3 +198,13 @@ def test_each_mode_is_told_of_its_own_alone(service: Service, caller: Caller) ->
     assert [[payload(one)["data"]["session"]["id"] for one in each.received] for each in (live, test)] == [
         [session_id] for session_id in ids
     ]
+
+
+def test_drift_explains_itself(story: tuple[list[Received], str]) -> None:
+    data = {payload(request)["type"]: payload(request)["data"] for request in story[0]}
+    gone, new = data["memory.drift.path_disappeared"], data["memory.drift.new_node"]
+    assert (gone["workflow"], gone["baseline_frequency"], gone["window"]["seen"]) == ("refunds", 0.5, 0)
+    assert gone["path"]["labels"] == ["Click e", "Click f", "Click g"]
+    assert gone["window"]["explanation"].startswith(f"0 of the last {NEEDED} sessions took this path; ")
+    assert (new["node"]["label"], new["baseline"]["seen"], new["graph_version"]) == ("Click n", 0, 1)
+    assert (new["window"]["needed"], new["window"]["seen"], new["window"]["days"]) == (12, 13, 2)

@@ -5,15 +5,33 @@ import dagster as dg
 from pipelines.definitions import defs
 
 NAMES = {
-    "assets": {"datasets", "memory_graphs", "sealed_sessions", "session_events", "session_frames"},
+    "assets": {
+        "datasets",
+        "drift_alarms",
+        "memory_graphs",
+        "rebuilt_memory_graphs",
+        "sealed_sessions",
+        "session_events",
+        "session_frames",
+    },
     "checks": {
         "datasets:files_match_manifest",
+        "memory_graphs:counters_equal_sessions",
+        "memory_graphs:every_session_on_one_path",
+        "memory_graphs:fractions_sum_to_one",
         "session_events:all_events_arrived",
         "session_frames:all_frames_arrived",
     },
-    "jobs": {"check_arrivals", "export_datasets", "seal_stopped_sessions"},
+    "jobs": {
+        "check_arrivals",
+        "check_memory_graphs",
+        "drift",
+        "export_datasets",
+        "rebuild_memory_graphs",
+        "seal_stopped_sessions",
+    },
     "sensors": {"queued_exports", "stopped_sessions"},
-    "schedules": {"daily_arrivals"},
+    "schedules": {"daily_arrivals", "daily_graph_check", "hourly_drift", "nightly_rebuild"},
 }
 
 

@@ -103,7 +103,7 @@ def test_the_details_are_those_that_the_page_tells(caller: Caller, action: str) 
 
 
 def test_every_changing_address_records_or_records_a_session() -> None:
-    changing = {f"{one.method} {one.path}" for one in ENDPOINTS if one.method != "GET"}
+    changing = {f"{one.method} {one.path}" for one in ENDPOINTS if one.method != "GET" and not one.only_reads}
     last_steps = [steps[-1] for steps in BY_KEY.values()]
     audited = {(method, len(path.split("/")), path.split("/")[2]) for method, path, _ in last_steps}
     for address in changing - RECORDING:

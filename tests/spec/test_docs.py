@@ -32,6 +32,15 @@ from recorder.models.limits import (
 )
 from recorder.models.masking import Masking, MaskingPattern
 from recorder.models.memory import MemoryPath
+from recorder.models.memory_queries import (
+    ComparedSide,
+    EdgeChange,
+    MemoryComparison,
+    NodeChange,
+    PathChange,
+    RecoveryPoint,
+    SimilarSearch,
+)
 from recorder.models.session import FramesSummary, Session, SessionCreate
 from recorder.models.tag import Tag, TagCreate
 from recorder.models.usage import Quota
@@ -49,7 +58,16 @@ FIELDS: dict[str, list[Any]] = {
     "frames": [Frame, FrameItem],
     "tags": [Tag, TagCreate],
     "masking": [Masking, MaskingPattern],
-    "memory": [MemoryPath],
+    "memory": [
+        MemoryPath,
+        RecoveryPoint,
+        SimilarSearch,
+        MemoryComparison,
+        ComparedSide,
+        PathChange,
+        NodeChange,
+        EdgeChange,
+    ],
     "exports": [Export, ExportCreate, ExportFilter, FrameSampling],
     "webhooks": [
         Webhook,

@@ -13,7 +13,6 @@ EXPORT = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "
 #: One request for each place at which the service says `not_supported_yet`.
 REFUSED: dict[tuple[str, str], dict[str, Any]] = {
     ("query", "hard"): {"method": "DELETE", "path": "/v1/sessions/ses_unknown?hard=true"},
-    ("query", "path"): {"method": "GET", "path": "/v1/sessions?path=pth_any"},
     ("body", "/format"): {"method": "POST", "path": "/v1/exports", "json": EXPORT | {"format": "jsonl"}},
     ("body", "/destination/kind"): {
         "method": "POST",
@@ -63,5 +62,5 @@ def test_the_addresses_of_later_releases_are_not_there_yet(caller: Caller) -> No
         f"{method} {path}": caller.request(method, re.sub(r"\{\w+\}", "any", path)).status_code
         for method, path in addresses
     }
-    assert len(answers) >= 10
+    assert len(answers) >= 5
     assert {address: status for address, status in answers.items() if status != 404} == {}

@@ -89,11 +89,6 @@ def unbuilt(*modules: str) -> Check:
 _EXPORT = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
 #: What shows that a later part is not built. The day one fails, its rows get their proofs.
 LATER: dict[str, list[Check]] = {
-    "graph completion": [
-        missing("GET", "/v1/memory/outliers?workflow=checkout"),
-        missing("POST", "/v1/memory/similar"),
-        missing("GET", "/v1/memory/recovery_points?workflow=checkout"),
-    ],
     "exports completion": [
         refused("POST", "/v1/exports", "/format", **_EXPORT | {"format": "jsonl"}),
         refused("POST", "/v1/exports", "/format", **_EXPORT | {"format": "arrow"}),
@@ -109,7 +104,6 @@ LATER: dict[str, list[Check]] = {
     "hard delete": [refused("DELETE", "/v1/sessions/ses_unknown?hard=true", "hard")],
     "retention": [unbuilt("pipelines.retention", "recorder.governance")],
     "erasure": [missing("POST", "/v1/privacy/erasure")],
-    "drift": [unbuilt("pipelines.drift", "recorder.memory.drift")],
     "replays": [missing("POST", "/v1/replays")],
     "recoveries": [missing("POST", "/v1/recoveries")],
 }

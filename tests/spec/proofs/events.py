@@ -6,7 +6,9 @@ import re
 from typing import Any
 
 from recorder.exports.run import cancel_export
+from recorder.memory.building.nodes import GraphScope
 from recorder.net.client import OutboundClient
+from tests.drifting import BASELINE, NEEDED, Story
 from tests.factories import Caller, event
 from tests.finished import (
     LONG_AGO,
@@ -105,6 +107,32 @@ def _(caller: Caller) -> None:
 @ROWS.row("6.1 quota.exhausted")
 def _(caller: Caller) -> None:
     assert quota_events(caller, 1_000) == ["quota.warning", "quota.exhausted"]
+
+
+def drift_events(caller: Caller, live: str) -> dict[str, dict[str, Any]]:
+    """What is told of a workflow behind whose baseline such sessions come; data by type."""
+    own = caller.service.make_caller()
+    scope = GraphScope(own.key.workspace_id, "live", "checkout")
+    story = Story(caller.service.runtime.database, scope)
+    story.add(BASELINE + live)
+    story.look()
+    return {event.type: event.data for event in story.events()}
+
+
+@ROWS.row("6.1 memory.drift.new_node")
+def _(caller: Caller) -> None:
+    assert drift_events(caller, "ab" * NEEDED) == {}
+    data = drift_events(caller, "nb" * NEEDED)["memory.drift.new_node"]
+    assert list(data) == ["workflow", "node", "window", "baseline", "graph_version"]
+    assert (data["node"]["label"], data["baseline"]["seen"]) == ("Click n", 0)
+
+
+@ROWS.row("6.1 memory.drift.path_disappeared")
+def _(caller: Caller) -> None:
+    assert drift_events(caller, "a" * (NEEDED - 1)) == {}
+    data = drift_events(caller, "a" * NEEDED)["memory.drift.path_disappeared"]
+    assert list(data) == ["workflow", "path", "last_seen_at", "baseline_frequency", "window"]
+    assert (data["baseline_frequency"], data["window"]["seen"]) == (0.5, 0)
 
 
 @ROWS.row("6.1 catalogue")

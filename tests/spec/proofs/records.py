@@ -7,6 +7,7 @@ from typing import Any
 from tests.factories import Caller
 from tests.finished import make_webhook, patch, shown_dataset, shown_delivery, shown_paths
 from tests.rows import Rows
+from tests.walks import shown_points, shown_walks
 
 ROWS = Rows()
 ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -190,6 +191,32 @@ def _(caller: Caller) -> None:
 @ROWS.row("2.6 session_count")
 def _(caller: Caller) -> None:
     assert [path["session_count"] for path in shown_paths(caller)] == [3, 1]
+
+
+@ROWS.row("2.7 frame_id")
+def _(caller: Caller) -> None:
+    owner = shown_walks(caller)
+    for point in shown_points(caller):
+        frames = owner.get(f"/v1/sessions/{point['session_id']}/frames").json()["data"]
+        assert is_id(point["frame_id"], "frm") and point["frame_id"] in {one["id"] for one in frames}
+
+
+@ROWS.row("2.7 session_id")
+def _(caller: Caller) -> None:
+    for point in shown_points(caller):
+        session = shown_walks(caller).get(f"/v1/sessions/{point['session_id']}").json()
+        assert (session["id"], session["outcome"]) == (point["session_id"], "success")
+
+
+@ROWS.row("2.7 frequency")
+def _(caller: Caller) -> None:
+    assert [point["frequency"] for point in shown_points(caller)] == [0.5, 0.25]
+
+
+@ROWS.row("2.7 median_recovery_ms")
+def _(caller: Caller) -> None:
+    # The tag `success` is that of the end, where the last step is.
+    assert [point["median_recovery_ms"] for point in shown_points(caller)] == [1_000, 0]
 
 
 @ROWS.row("2.8 slug")

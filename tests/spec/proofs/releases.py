@@ -6,6 +6,7 @@ from recorder import __version__
 from tests.factories import Caller
 from tests.finished import patch, shown_paths, shown_recording, streamed_over_http
 from tests.rows import Rows
+from tests.walks import sealed_walks
 
 ROWS = Rows()
 
@@ -59,6 +60,13 @@ def _(caller: Caller) -> None:
     address = f"/v1/sessions/{caller.make_session()}/tags"
     first, second = (caller.post(address, {"name": "seen"}, key="t-1") for _ in range(2))
     assert (second.content, second.headers["Idempotent-Replayed"]) == (first.content, "true")
+
+
+@ROWS.row("9 2026.4.0: similarity")
+def _(caller: Caller) -> None:
+    one, same = sealed_walks(caller, "abc", "abc")
+    found = caller.post("/v1/memory/similar", {"session_id": one}).json()["data"]
+    assert [(session["id"], session["similarity"]) for session in found] == [(same, 1)]
 
 
 @ROWS.row("9 2026.4.0: audit")

@@ -16,6 +16,7 @@ from tests.finished import (
     streamed_over_socket,
 )
 from tests.rows import Rows
+from tests.walks import ask, shown_points, shown_walks
 
 ROWS = Rows()
 
@@ -143,6 +144,37 @@ def _(caller: Caller) -> None:
 @ROWS.row("4.2 paths: answer")
 def _(caller: Caller) -> None:
     assert set(shown_graph(caller).get("/v1/memory/paths?workflow=checkout").json()) == {"data"}
+
+
+@ROWS.row("4.2 outliers")
+def _(caller: Caller) -> None:
+    owner = shown_walks(caller)
+    assert ask(owner, "outliers") == {"data": [], "next_cursor": None, "has_more": False}
+    found = ask(owner, "outliers", "&threshold=0.2")["data"]
+    assert [one["path_frequency"] < 0.2 for one in found] == [True] * len(found)
+    session = owner.get(f"/v1/sessions/{found[0]['id']}").json()
+    assert found[0].items() >= session.items()
+    answer = owner.get("/v1/memory/outliers?workflow=checkout&threshold=1.5")
+    assert_problem(answer, 422, "validation_failed")
+
+
+@ROWS.row("4.2 similar")
+def _(caller: Caller) -> None:
+    owner = shown_walks(caller)
+    asked = owner.get("/v1/sessions?limit=500").json()["data"][-1]["id"]
+    answer = owner.post("/v1/memory/similar", {"session_id": asked, "limit": 6}).json()
+    similarities = [one["similarity"] for one in answer["data"]]
+    assert set(answer) == {"data", "next_cursor", "has_more"} and len(similarities) == 6
+    assert similarities[:4] == [1, 1, 1, 1] and similarities == sorted(similarities, reverse=True)
+    assert asked not in {one["id"] for one in answer["data"]}
+
+
+@ROWS.row("4.2 recovery_points")
+def _(caller: Caller) -> None:
+    assert len(shown_points(caller)) == 2
+    assert shown_points(caller, "&failure_tag=error") == shown_points(caller)
+    assert shown_points(caller, "&failure_tag=never_set") == []
+    assert set(ask(shown_walks(caller), "recovery_points")) == {"data"}
 
 
 @ROWS.row("4.2 PATCH workflow")

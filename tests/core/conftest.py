@@ -1,0 +1,7 @@
+"""What several files of this folder need made; whoever needs another one makes it itself."""
+
+from tests.charging import make_tenant, other_writer, tenant, writer
+from tests.databases import database
+from tests.delivering import workspace_id
+
+__all__ = ["database", "make_tenant", "other_writer", "tenant", "workspace_id", "writer"]

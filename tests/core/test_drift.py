@@ -1,0 +1,292 @@
+"""Drift of stored graphs: alarms and their events, once, whatever happens. Spec §6.1, contract §6."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from sqlmodel import col, select, update
+
+from recorder.errors import NotFound
+from recorder.memory.building.nodes import GraphScope
+from recorder.memory.drift import watching
+from recorder.memory.drift.backtest import replay_history
+from recorder.memory.drift.rules import Rules
+from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, read_state
+from recorder.memory.drift.watching import due_graphs
+from recorder.memory.storing.pauses import set_memory_graph
+from recorder.memory.storing.store import remove_session, replace_outcome
+from recorder.memory.storing.versions import add_version, in_scope, read_head
+from recorder.models.memory import GraphPathRow, GraphVariantRow
+from recorder.storage.database import Database
+from tests.drifting import BASELINE, NEEDED, Story
+from tests.graphs import START
+
+
+@pytest.fixture(scope="module")
+def database(database_url: str) -> Iterator[Database]:
+    """A database, once on each engine."""
+    database = Database(database_url)
+    database.migrate()
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def story(database: Database) -> Story:
+    """A workflow of its own."""
+    return Story(database)
+
+
+def test_a_path_that_stops_is_told_of_with_all_that_explains_it(story: Story) -> None:
+    story.add(BASELINE + "a" * NEEDED)
+    look = story.look()
+    [event] = story.events()
+    assert look is not None and look.alarms == [(PATH_DISAPPEARED, event.data)]
+    assert (event.type, event.subject_id) == (PATH_DISAPPEARED, event.data["path"]["path_id"])
+    data, window = event.data, event.data["window"]
+    assert (data["workflow"], data["baseline_frequency"]) == ("checkout", 0.5)
+    assert data["path"]["labels"] == ["Click e", "Click f", "Click g"] and len(data["path"]["node_ids"]) == 3
+    assert data["last_seen_at"] == "2026-05-05T11:00:00.000Z"
+    assert (window["sessions"], window["seen"], window["needed"]) == (NEEDED, 0, NEEDED)
+    assert (window["expected"], window["days"]) == (NEEDED / 2, 2)
+    assert window["explanation"] == (
+        f"0 of the last {NEEDED} sessions took this path; {NEEDED / 2} expected, since 50 of the 100 "
+        f"sessions of the baseline did. {NEEDED} misses in a row are an alarm."
+    )
+
+
+def test_a_new_node_is_told_of_with_all_that_explains_it(story: Story) -> None:
+    story.add(BASELINE + "abn" * 20)
+    story.look()
+    [event] = story.events()
+    data, window = event.data, event.data["window"]
+    assert event.type == NEW_NODE and data["graph_version"] == 1
+    assert data["node"] == {"node_id": event.subject_id, "label": "Click n", "kind": "click"}
+    assert (window["seen"], window["needed"], window["sessions"]) == (12, 12, 36)
+    assert (data["baseline"]["sessions"], data["baseline"]["seen"]) == (100, 0)
+    assert data["baseline"]["since"] == "2026-05-01T08:00:00.000Z"
+    assert window["explanation"].startswith(
+        "12 of the last 36 sessions went through this node, none of the 100"
+    )
+
+
+def test_nothing_is_told_twice(story: Story) -> None:
+    story.add(BASELINE + "a" * NEEDED)
+    assert story.look() is not None and story.look() is None
+    for letters in ("aaa", "b", "a" * 40, "bb", "a" * NEEDED):
+        story.add(letters)
+        story.look()
+    # Gone, back with the third sighting, gone again.
+    gone_again = 100 + NEEDED + 3 + 1 + 40 + 2 + NEEDED
+    assert story.told() == [(PATH_DISAPPEARED, 100 + NEEDED), (PATH_DISAPPEARED, gone_again)]
+    assert len(story.events()) == 2
+
+
+def test_only_graphs_with_new_sessions_are_due(story: Story) -> None:
+    def is_due() -> bool:
+        with story.database.transaction(write=False) as db:
+            return story.scope in set(due_graphs(db))
+
+    assert not is_due()
+    story.add("ab")
+    assert is_due()
+    look = story.look()
+    assert look is not None and (look.sessions, look.baseline, look.watched) == (2, 0, [])
+    assert not is_due()
+    with story.database.transaction(write=True) as db:
+        replace_outcome(db, story.rows[0], "error")
+    assert not is_due()
+
+
+def test_a_look_that_is_cut_off_left_nothing_and_is_done_again(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story.add(BASELINE + "a" * NEEDED)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="killed"):
+        patched.setattr(watching, "keep_standing", fail)
+        story.look()
+    assert (story.events(), story.told()) == ([], [])
+    story.look()
+    assert len(story.events()) == len(story.told()) == 1
+
+
+def test_of_looks_at_the_same_time_one_tells(story: Story) -> None:
+    story.add(BASELINE + "a" * NEEDED)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: story.look(), range(4)))
+    assert sum(look is not None for look in found) == 1
+    assert len(story.events()) == len(story.told()) == 1
+
+
+def test_a_pause_freezes_the_counters(story: Story) -> None:
+    story.add(BASELINE + "a" * (NEEDED - 1))
+    for is_on, letters in ((False, "c" * 60), (True, "")):
+        with story.database.transaction(write=True) as db:
+            set_memory_graph(db, story.scope, is_on)
+        story.add(letters)
+        story.look()
+    assert story.events() == []
+    story.add("a")
+    story.look()
+    assert story.told() == [(PATH_DISAPPEARED, 100 + NEEDED - 1 + 60 + 1)]
+
+
+def test_a_deleted_session_is_no_miss(story: Story) -> None:
+    story.add(BASELINE + "a" * (NEEDED - 1))
+    story.look()
+    with story.database.transaction(write=True) as db:
+        remove_session(db, story.rows[-1])
+    story.add("a")
+    story.look()
+    assert story.events() == []
+    story.add("a")
+    story.look()
+    assert len(story.events()) == 1
+
+
+def baseline_numbers(story: Story) -> tuple[int | None, ...]:
+    """What is kept of the baseline, in numbers of sealing."""
+    with story.database.transaction(write=False) as db:
+        state = read_state(db, story.scope)
+        assert state is not None
+        return state.baseline_from_seq, state.baseline_to_seq, state.known_to_seq
+
+
+def remove(story: Story, start: int, end: int) -> None:
+    """Delete the sessions from place `start` to before `end`."""
+    with story.database.transaction(write=True) as db:
+        for row in story.rows[start:end]:
+            remove_session(db, row)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_baseline_that_was_deleted_is_chosen_anew(story: Story, left: int) -> None:
+    story.add(BASELINE)
+    story.look()
+    assert baseline_numbers(story) == (1, 100, 100)
+    story.add("a")
+    remove(story, 0, 101 - left)
+    look = story.look()
+    assert look is not None and (look.sessions, look.baseline) == (left, 0)
+    assert baseline_numbers(story) == (None, None, None)
+    story.add(BASELINE + "a" * NEEDED)
+    story.look()
+    assert [type for type, _ in story.told()] == [PATH_DISAPPEARED]
+
+
+def test_all_sessions_may_be_deleted_but_those_that_nodes_are_looked_for_in(story: Story) -> None:
+    story.add("ab" * 255)
+    story.look()
+    assert baseline_numbers(story) == (1, 500, 400)
+    remove(story, 0, 400)
+    story.add("a")
+    story.look()
+    assert baseline_numbers(story) == (401, 500, 500)
+    story.add("abn" * 20)
+    story.look()
+    assert NEW_NODE in [type for type, _ in story.told()]
+
+
+def test_paths_of_a_deleted_baseline_stay_watched_from_where_they_were(story: Story) -> None:
+    # `c` is rare enough to be handed over to the second term without an alarm.
+    story.add("c" * 5 + "ab" * 47 + "a" + "c" + "ab" * 200)
+    story.look()
+    remove(story, 0, 100)
+    for letter in "ba":
+        story.add(letter)
+        look = story.look()
+        assert look is not None and look.baseline == 400
+        assert [round(one.frequency, 2) for one in look.watched] == [0.5, 0.5, 0.0]
+        assert look.watched[-1].misses >= 400
+    with story.database.transaction(write=False) as db:
+        state = read_state(db, story.scope)
+        assert state is not None
+        assert [entry[1:] for entry in state.inherited] == [[1, 0, 1]] * 3
+
+
+def test_late_tags_change_nothing(story: Story) -> None:
+    story.add(BASELINE + "a" * (NEEDED - 1))
+    story.look()
+    with story.database.transaction(write=True) as db:
+        for row in story.rows[::3]:
+            replace_outcome(db, row, "error")
+    story.add("a")
+    story.look()
+    assert story.told() == [(PATH_DISAPPEARED, 100 + NEEDED)]
+
+
+def test_actors_are_those_of_the_sessions(story: Story) -> None:
+    letters = BASELINE + "a" * (NEEDED + 5)
+    rows = story.add(letters, started_at=START)
+    with story.database.transaction(write=True) as db:
+        for place, row in enumerate(rows):
+            # Behind the baseline one and the same is busy, all in one day; the last session is another's.
+            row.actor_id = "actor 1" if place == len(rows) - 1 else "actor 0"
+            db.add(row)
+    story.look()
+    [event] = story.events()
+    assert (event.data["window"]["sessions"], event.data["window"]["actors"]) == (NEEDED + 5, 2)
+    assert "actor 1" not in str(event.data)
+
+
+def test_what_a_rebuild_merges_is_neither_missed_nor_told_of_again(story: Story) -> None:
+    story.add(BASELINE + "a" * NEEDED)
+    story.look()
+    [gone] = story.events()
+    story.add("ac" * 40)
+    with story.database.transaction(write=True) as db:
+        head = read_head(db, story.scope, lock=True)
+        assert head is not None
+        add_version(db, story.scope, head, "rebuild")
+        paths = db.exec(select(GraphPathRow).where(*in_scope(GraphPathRow, story.scope))).all()
+        [old] = [path for path in paths if path.path_id == gone.subject_id]
+        [into] = [path for path in paths if path.number == 0]
+        old.merged_into = into.number
+        db.add(old)
+        moved = update(GraphVariantRow).where(*in_scope(GraphVariantRow, story.scope))
+        db.connection().execute(moved.where(col(GraphVariantRow.path) == old.number).values(path=into.number))
+    before = {row.subject_id for row in story.events()}
+    story.add("ac" * 40)
+    story.look()
+    later = [row for row in story.events() if row.subject_id not in before]
+    assert {row.type for row in later} == {NEW_NODE}
+    assert [row.subject_id for row in story.events()].count(gone.subject_id) == 1
+
+
+def test_terms_are_remembered_by_numbers_of_sealing(story: Story) -> None:
+    story.add(BASELINE)
+    story.look()
+    story.add("ab" * 205)
+    look = story.look()
+    assert look is not None and look.baseline == 500
+    with story.database.transaction(write=False) as db:
+        state = read_state(db, story.scope)
+        assert state is not None
+        bounds = (state.baseline_from_seq, state.baseline_to_seq, state.known_to_seq, state.looked_seq)
+    assert bounds == (1, 500, 400, 510)
+    assert [entry[1:] for entry in state.inherited] == [[1, 100, 101]] * 2
+
+
+def test_a_back_test_tells_what_looks_told(story: Story) -> None:
+    letters = BASELINE + "a" * 40 + "abc" * 60 + "ac" * 100
+    for start in range(0, len(letters), 37):
+        story.add(letters[start : start + 37])
+        story.look()
+    found = replay_history(story.database, story.scope, Rules())
+    assert [(alarm.type, alarm.place) for alarm in found.alarms] == story.told()
+    told = [{**row.data, "graph_version": 0} for row in story.events()]
+    assert [{**alarm.data, "graph_version": 0} for alarm in found.alarms] == told
+    assert (found.sessions, found.judged, len(found.alarms) > 4) == (len(letters), len(letters) - 100, True)
+
+
+def test_a_back_test_writes_nothing_and_knows_its_workflow(story: Story) -> None:
+    story.add(BASELINE + "a" * 40)
+    assert len(replay_history(story.database, story.scope, Rules()).alarms) == 1
+    assert (story.events(), story.told()) == ([], [])
+    with pytest.raises(NotFound):
+        replay_history(story.database, GraphScope(story.scope.workspace_id, "live", "unknown"), Rules())

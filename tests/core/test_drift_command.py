@@ -1,0 +1,100 @@
+"""`recorder drift`: a history replayed, and the alarms that were given. Contract §9."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from recorder.access.keys import create_workspace
+from recorder.cli import app as command_line
+from recorder.errors import NotFound
+from recorder.memory.building.nodes import GraphScope
+from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED
+from recorder.runtime import Runtime
+from tests.drifting import BASELINE, NEEDED, Story
+from tests.sealed import make_runtime
+
+LETTERS = BASELINE + "an" * NEEDED
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> Iterator[Runtime]:
+    """A deployment."""
+    opened = make_runtime(tmp_path)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def story(runtime: Runtime) -> Story:
+    """A workflow of its workspace acme, in which a path stops and a node appears."""
+    with runtime.database.transaction(write=True) as db:
+        made = create_workspace(db, "acme", region="us", secret=runtime.settings.secret)
+    story = Story(runtime.database, GraphScope(made.workspace_id, "live", "checkout"))
+    story.add(LETTERS)
+    return story
+
+
+def run(runtime: Runtime, *words: str) -> Any:
+    """A command on this deployment."""
+    return CliRunner().invoke(command_line, ["drift", *words, "--data", str(runtime.settings.data_dir)])
+
+
+def test_a_back_test_prints_each_alarm_with_place_reason_and_rates(runtime: Runtime, story: Story) -> None:
+    done = run(runtime, "backtest", "checkout")
+    assert done.exit_code == 0, done.output
+    assert f"0 of the last {NEEDED} sessions" in " ".join(done.stdout.replace("│", " ").split())
+    assert PATH_DISAPPEARED in done.stdout and NEW_NODE in done.stdout and "Click n" in done.stdout
+    rate = 2_000 / (2 * NEEDED)
+    assert f"{2 * NEEDED} of {len(LETTERS)} sessions of checkout judged" in done.stderr
+    assert f"{rate:.2f} {PATH_DISAPPEARED}, {rate:.2f} {NEW_NODE}" in done.stderr
+    assert story.events() == []
+
+
+def test_a_back_test_as_json_holds_what_the_events_would(runtime: Runtime, story: Story) -> None:
+    found = json.loads(run(runtime, "backtest", "checkout", "--workspace", "acme", "--json").stdout)
+    story.look()
+    assert [alarm["data"] for alarm in found["alarms"]] == [event.data for event in story.events()]
+    assert (found["sessions"], found["judged"], found["terms"]) == (len(LETTERS), 2 * NEEDED, 1)
+    gone, new = found["alarms"]
+    assert (gone["place"], gone["began_at"][:10]) == (100 + NEEDED, "2026-05-06")
+    assert set(found["alarms_per_2000"]) == {gone["type"], new["type"]}
+
+
+def test_a_smaller_baseline_may_be_tried(runtime: Runtime, story: Story) -> None:
+    found = json.loads(run(runtime, "backtest", "checkout", "--baseline", "60", "--json").stdout)
+    assert (found["baseline"], found["judged"]) == (60, len(LETTERS) - 60)
+    assert run(runtime, "backtest", "checkout", "--baseline", "5").exit_code == 2
+
+
+def test_too_few_sessions_are_said_to_be_too_few(runtime: Runtime, story: Story) -> None:
+    Story(runtime.database, GraphScope(story.scope.workspace_id, "test", "refunds")).add("ab")
+    done = run(runtime, "backtest", "refunds", "--mode", "test")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "2 sessions: too few for a baseline" in done.stderr
+
+
+def test_what_is_not_there_is_refused(runtime: Runtime, story: Story) -> None:
+    assert isinstance(run(runtime, "backtest", "unknown").exception, NotFound)
+    assert isinstance(run(runtime, "backtest", "checkout", "--workspace", "nobody").exception, NotFound)
+    with runtime.database.transaction(write=True) as db:
+        create_workspace(db, "other", region="us", secret=runtime.settings.secret)
+    done = run(runtime, "backtest", "checkout")
+    assert done.exit_code == 2 and "name one" in done.stderr
+
+
+def test_alarms_that_were_given_are_listed(runtime: Runtime, story: Story) -> None:
+    assert "No alarm was given" in run(runtime, "list").stderr
+    story.look()
+    listed = json.loads(run(runtime, "list", "--json").stdout)
+    assert [(one["event_id"], one["type"]) for one in listed] == [
+        (event.id, event.type) for event in reversed(story.events())
+    ]
+    assert listed[0]["data"] == story.events()[-1].data
+    shown = run(runtime, "list", "--workspace", "acme", "--workflow", "checkout", "--mode", "live")
+    assert PATH_DISAPPEARED in " ".join(shown.stdout.split()) or "path_disapp" in shown.stdout
+    assert json.loads(run(runtime, "list", "--mode", "test", "--json").stdout) == []
+    assert len(json.loads(run(runtime, "list", "--limit", "1", "--json").stdout)) == 1

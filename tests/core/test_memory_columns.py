@@ -1,0 +1,144 @@
+"""The columns that queries keep: late changes, several readers at once, how much is kept. Spec §4.2."""
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from recorder.memory.building.nodes import GraphScope
+from recorder.memory.queries import columns as module
+from recorder.memory.queries.columns import ColumnsCache, GraphColumns, read_columns
+from recorder.memory.queries.paths import read_graph
+from recorder.memory.storing.indexing import GraphIndexer
+from recorder.memory.storing.store import remove_session, replace_outcome
+from recorder.models.session import SessionRow
+from recorder.storage.database import Database
+from tests.graphs import add_workflow, make_row, make_steps
+from tests.views import columns_of
+
+SCOPE = GraphScope("wsp_a", "live", "checkout")
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    """A database with one empty workflow."""
+    database = Database(f"sqlite:///{tmp_path / 'recorder.db'}")
+    database.migrate()
+    with database.transaction(write=True) as db:
+        add_workflow(db, SCOPE)
+    yield database
+    database.close()
+
+
+def add(database: Database, *words: str) -> list[SessionRow]:
+    """Take in sessions with these steps."""
+    rows = [make_row(SCOPE) for _ in words]
+    indexer = GraphIndexer()
+    with database.transaction(write=True) as db:
+        steps = {row.id: make_steps(text) for row, text in zip(rows, words, strict=True)}
+        indexer.commit(db, indexer.prepare(db, rows, steps), rows)
+    return rows
+
+
+def read(database: Database, version: int | None = None, cache: ColumnsCache | None = None) -> GraphColumns:
+    """The columns of the workflow in a transaction of their own."""
+    with database.transaction(write=False) as db:
+        if cache is not None:
+            return cache.read(db, SCOPE, version or 1)
+        return read_graph(db, SCOPE) if version is None else read_columns(db, SCOPE, version)
+
+
+def held(columns: GraphColumns) -> list[tuple[bytes, int, int, int]]:
+    """What the columns say of when sessions came and went, and how they ended."""
+    told = zip(columns.session_id, columns.added, columns.removed, columns.outcome, strict=True)
+    return sorted((bytes(one), int(added), int(end), int(outcome)) for one, added, end, outcome in told)
+
+
+def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Event]:
+    """Readers of session rows wait for a moment, so that others come meanwhile; one entry for each."""
+    reads: list[threading.Event] = []
+    rows = module._rows
+
+    def read_slowly(*asked: Any) -> Any:
+        reads.append(threading.Event())
+        reads[-1].wait(0.2)
+        return rows(*asked)
+
+    monkeypatch.setattr(module, "_rows", read_slowly)
+    return reads
+
+
+def at_once(ask: Callable[[], Any]) -> list[Any]:
+    """The answers of four threads that ask at the same time."""
+    barrier = threading.Barrier(4)
+
+    def wait_and_ask(_: int) -> Any:
+        barrier.wait(10)
+        return ask()
+
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(wait_and_ask, range(4)))
+
+
+def test_changes_end_the_rows_that_they_are_of(database: Database) -> None:
+    rng = random.Random(5)
+    rows = add(database, *["1a 2b", "3c"] * 20)
+    read(database)
+    for _ in range(3):
+        with database.transaction(write=True) as db:
+            for row in rng.sample(rows[:30], 12):
+                replace_outcome(db, row, rng.choice(["error", "abandoned", "success"]))
+            remove_session(db, rows.pop())
+        rows += add(database, "1a")
+        fresh = Database(database.url)
+        assert held(read(database)) == held(read(fresh))
+        fresh.close()
+
+
+def test_readers_at_once_read_a_graph_once(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(database, "1a 2b", "3c")
+    reads = count_reads(monkeypatch)
+    first, *others = at_once(lambda: read(database))
+    assert len(reads) == 1 and all(other is first for other in others)
+
+
+def test_a_graph_above_the_bound_is_shared_by_those_who_wait_but_not_kept(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(database, "1a 2b", "3c")
+    cache = ColumnsCache(max_bytes=100)
+    reads = count_reads(monkeypatch)
+    first, *others = at_once(lambda: read(database, cache=cache))
+    assert first.nbytes > 100 and len(reads) == 1 and all(other is first for other in others)
+    assert read(database, cache=cache) is not first
+    assert len(reads) == 2 and not cache._columns
+
+
+def test_the_bound_counts_bytes_and_lets_go_of_the_oldest(database: Database) -> None:
+    add(database, "1a 2b", "3c")
+    other = GraphScope("wsp_a", "live", "returns")
+    size = read(database).nbytes
+    assert size > read(database).session_id.nbytes
+    cache = ColumnsCache(max_bytes=size)
+    kept = read(database, cache=cache)
+    assert read(database, cache=cache) is kept
+    cache._keep(other, columns_of([("AB", "success", 1)]))
+    assert list(cache._columns) == [other]
+
+
+def test_what_is_derived_is_made_once_for_all_who_ask_at_once() -> None:
+    columns = columns_of([("AB", "success", 2)])
+    made: list[np.ndarray[Any, Any]] = []
+
+    def make(columns: GraphColumns) -> Any:
+        threading.Event().wait(0.1)
+        made.append(columns.current())
+        return made[-1]
+
+    answers = at_once(lambda: columns.derive("current", make))
+    assert len(made) == 1 and all(answer is made[0] for answer in answers)

@@ -1,0 +1,86 @@
+"""Two sides compared: what appeared, disappeared and changed, with both shares, by hand. Contract §4."""
+
+import numpy as np
+
+from recorder import clock
+from recorder.memory.queries.columns import GraphColumns
+from recorder.memory.queries.comparison import Side, compare
+from recorder.models.memory_queries import MemoryComparison
+from tests.views import columns_of
+
+#: Four of five once went A B, later all but one go A C.
+COLUMNS = columns_of([("AB", "success", 4), ("AD", "error", 1), ("AC", "success", 3), ("AB", "success", 1)])
+COLUMNS.variant_path[3], COLUMNS.trace[8:] = 0, 0
+EARLIER, LATER = Side(until=clock.from_ms(5)), Side(since=clock.from_ms(5))
+
+
+def compared(columns: GraphColumns = COLUMNS, **options: object) -> MemoryComparison:
+    """The later sessions against the earlier ones."""
+    return compare(columns, LATER, EARLIER, workflow="checkout", **options)  # type: ignore[arg-type]
+
+
+def test_both_sides_are_described() -> None:
+    found = compared()
+    assert (found.selected.session_count, found.against.session_count) == (4, 5)
+    assert found.against.outcomes is not None and found.selected.outcomes is not None
+    assert (found.against.outcomes.error, found.selected.outcomes.error) == (0.2, 0)
+    assert found.selected.median_duration_ms == 3_000
+    assert (found.selected.since, found.selected.until) == (LATER.since, None)
+
+
+def test_paths_say_how_they_changed_the_largest_change_first() -> None:
+    found = [(one.path_id, one.change, one.frequency, one.against_frequency) for one in compared().paths]
+    assert found == [
+        ("pth_02", "appeared", 0.75, 0),
+        ("pth_00", "changed", 0.25, 0.8),
+        ("pth_01", "disappeared", 0, 0.2),
+    ]
+    appeared, _, gone = compared().paths
+    assert (appeared.session_count, appeared.against_session_count) == (3, 0)
+    assert (appeared.outcomes is None, appeared.against_outcomes is None) == (False, True)
+    assert (gone.median_duration_ms, gone.against_median_duration_ms) == (None, 3_000)
+
+
+def test_nodes_and_edges_are_compared_by_their_sessions() -> None:
+    found = compared()
+    # Everybody comes through A: that did not change.
+    assert [(one.label, one.change) for one in found.nodes] == [
+        ("C", "appeared"),
+        ("B", "changed"),
+        ("D", "disappeared"),
+    ]
+    edges = {(one.source, one.target): one.change for one in found.edges}
+    assert edges[("nde_A", "nde_C")] == "appeared" and edges[("nde_D", None)] == "disappeared"
+    assert (None, "nde_A") not in edges
+
+
+def test_small_changes_and_long_lists_are_cut() -> None:
+    assert [one.path_id for one in compared(min_change=0.5).paths] == ["pth_02", "pth_00"]
+    found = compared(limit=1)
+    assert [len(found.paths), len(found.nodes), len(found.edges)] == [1, 1, 1]
+    assert len(compared(min_change=0).paths) == 3
+
+
+def test_kinds_of_actors_are_compared() -> None:
+    columns = columns_of([("AB", "success", 2), ("AC", "success", 2)])
+    columns.actor = np.array([1, 1, 2, 2])
+    found = compare(columns, Side(actor_kind="model"), Side(actor_kind="human"), workflow="checkout")
+    assert [(one.path_id, one.change) for one in found.paths] == [
+        ("pth_00", "disappeared"),
+        ("pth_01", "appeared"),
+    ]
+
+
+def test_a_side_without_sessions_has_no_shares() -> None:
+    found = compare(COLUMNS, Side(actor_kind="script"), EARLIER, workflow="checkout", outcome="success")
+    assert (found.selected.session_count, found.selected.outcomes, found.selected.median_duration_ms) == (
+        0,
+        None,
+        None,
+    )
+    assert {one.change for one in found.paths} == {"disappeared"}
+
+
+def test_equal_sides_do_not_differ() -> None:
+    found = compare(COLUMNS, LATER, LATER, workflow="checkout", min_change=0)
+    assert (found.paths, found.nodes, found.edges) == ([], [], [])

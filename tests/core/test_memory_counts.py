@@ -1,0 +1,76 @@
+"""The sizes of graphs: counted once for each version, and never from what is rolled back. Contract §4."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from recorder.memory.building.nodes import GraphScope
+from recorder.memory.storing.counts import CountsCache, count_graphs
+from recorder.memory.storing.indexing import GraphIndexer
+from recorder.memory.storing.store import remove_session
+from recorder.models.session import SessionRow
+from recorder.models.workflow import WorkflowGraph
+from recorder.storage.database import Database
+from tests.graphs import add_workflow, make_row, make_steps
+
+SCOPE = GraphScope("wsp_a", "live", "checkout")
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    """A database with one workflow, in which nothing was recorded."""
+    database = Database(f"sqlite:///{tmp_path / 'recorder.db'}")
+    database.migrate()
+    with database.transaction(write=True) as db:
+        add_workflow(db, SCOPE)
+    yield database
+    database.close()
+
+
+def add(database: Database, *words: str) -> list[SessionRow]:
+    """Take in sessions with these steps."""
+    rows = [make_row(SCOPE) for _ in words]
+    indexer = GraphIndexer()
+    with database.transaction(write=True) as db:
+        steps = {row.id: make_steps(text) for row, text in zip(rows, words, strict=True)}
+        indexer.commit(db, indexer.prepare(db, rows, steps), rows)
+    return rows
+
+
+def size(database: Database, *, write: bool = False) -> WorkflowGraph:
+    """The size of the workflow's graph."""
+    with database.transaction(write=write) as db:
+        return count_graphs(db, SCOPE.workspace_id, SCOPE.mode, [SCOPE.workflow])[SCOPE.workflow]
+
+
+def test_a_graph_is_counted_once_for_each_version(database: Database) -> None:
+    assert size(database) == WorkflowGraph(version=0, nodes=0, edges=0, paths=0)
+    rows = add(database, "1a 2b", "3c")
+    first = size(database)
+    assert first == WorkflowGraph(version=1, nodes=3, edges=1, paths=2)
+    assert size(database) is first
+    with database.transaction(write=True) as db:
+        remove_session(db, rows[0])
+    assert size(database) == WorkflowGraph(version=2, nodes=1, edges=0, paths=1)
+
+
+def test_what_a_writer_counts_is_not_kept(database: Database) -> None:
+    rows = add(database, "1a 2b", "3c")
+    with pytest.raises(RuntimeError), database.transaction(write=True) as db:
+        remove_session(db, rows[0])
+        counted = count_graphs(db, SCOPE.workspace_id, SCOPE.mode, [SCOPE.workflow])
+        assert counted[SCOPE.workflow].nodes == 1
+        raise RuntimeError
+    with database.transaction(write=True) as db:
+        remove_session(db, rows[1])
+    assert size(database).nodes == 2
+
+
+def test_the_sizes_asked_for_last_are_kept() -> None:
+    cache = CountsCache(max_kept=1)
+    for workflow in ("old", "new"):
+        scope = GraphScope("wsp_a", "live", workflow)
+        cache.keep(scope, WorkflowGraph(version=1, nodes=1, edges=0, paths=1))
+    assert cache.find(GraphScope("wsp_a", "live", "old"), 1) is None
+    assert cache.find(scope, 1) is not None and cache.find(scope, 2) is None

@@ -1,0 +1,148 @@
+"""Graphs as other programs read them; labels stay labels, whatever they hold. Contract §4 (graph)."""
+
+import io
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import networkx as nx
+import orjson
+import pytest
+
+from recorder.memory.views.formats import FORMATS, render, to_dot, to_graphml, to_json, to_mermaid
+from recorder.memory.views.labels import LABEL_LENGTH, in_lines, one_line, text_width
+from recorder.memory.views.view import GraphView
+from tests.views import invoices, view_for
+
+HOSTILE = (
+    'x"] --> n9["y',
+    "</text><script>alert(1)</script>",
+    "</title><svg onload=alert(1)>",
+    'a\\" , label="b\\N',
+    "&lt;b&gt; &#34; ]]>",
+    "tab\there\x00\x1b[31m\nline",
+    "pay \u202eevil\u2066\u200f",
+    "half \ud800 pair \ufffe",
+    "`**md**` %%{init: {}}%% #quot; 1. <br/>",
+    "w" * 5000,
+    "שלום عالم 支払う 👩‍💻",
+    "\u200b",
+)
+
+
+def hostile() -> GraphView:
+    """A view whose nodes have these labels."""
+    safe = view_for([("abcdefghijkl", "success", 5), ("ba", "error", 1)])
+    nodes = tuple(replace(node, label=label) for node, label in zip(safe.nodes, HOSTILE, strict=True))
+    return replace(safe, workflow='w"];</title>', nodes=nodes)
+
+
+def labels_of(view: GraphView) -> dict[str, str]:
+    """What should be read back for each node."""
+    return {node.node_id: one_line(node.label) for node in view.nodes}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_format_is_utf8_deterministic_and_says_what_it_is(format: str) -> None:
+    for view in (invoices(), hostile(), view_for([])):
+        content, media_type = render(view, format)  # type: ignore[arg-type]
+        assert content.decode()
+        assert (content, media_type) == render(view, format)  # type: ignore[arg-type]
+
+
+def test_json_holds_every_figure_and_loads_in_networkx() -> None:
+    body = orjson.loads(to_json(invoices()))
+    assert {name: body[name] for name in ("workflow", "graph_version", "sessions", "outcomes")} == {
+        "workflow": "approve_invoice",
+        "graph_version": 1,
+        "sessions": 412,
+        "outcomes": {"success": 375, "error": 18, "abandoned": 19},
+    }
+    graph = nx.node_link_graph(body)
+    assert graph.nodes["nde_Bad credentials"]["left"] == 6
+    assert graph.edges["nde_Confirm", "nde_Approved"]["median_ms"] == 1000
+    assert graph.edges["start", "nde_Sign in"]["frequency"] == 1
+
+
+def test_json_keeps_labels_whole() -> None:
+    body = json.loads(to_json(hostile()))
+    assert [node["label"] for node in body["nodes"][2:]] == [
+        label.encode("utf-8", "replace").decode() for label in HOSTILE
+    ]
+
+
+def test_a_pressed_key_may_be_any_character() -> None:
+    safe = invoices()
+    odd = replace(safe.nodes[0], kind="press:0:\x01\x02\ud800")
+    view = replace(safe, nodes=(odd, *safe.nodes[1:]))
+    graph = nx.read_graphml(io.BytesIO(to_graphml(view)))
+    assert graph.nodes[odd.node_id]["kind"] == "press:0:"
+    assert orjson.loads(to_json(view))["nodes"][2]["kind"] == "press:0:\x01\x02?"
+
+
+def test_graphml_loads_in_networkx_with_the_same_figures() -> None:
+    graph = nx.read_graphml(io.BytesIO(to_graphml(invoices())))
+    expected = {"workflow": "approve_invoice", "graph_version": 1, "sessions": 412}
+    assert expected.items() <= graph.graph.items()
+    assert graph.nodes["nde_Second approver"]["new"] is True
+    assert graph.nodes["nde_Server error"]["error"] == 12
+    assert graph.edges["nde_Approve", "nde_Confirm"]["n"] == 392
+
+
+def test_graphml_gives_hostile_labels_back_as_text() -> None:
+    graph = nx.read_graphml(io.BytesIO(to_graphml(hostile())))
+    assert {node: graph.nodes[node]["label"] for node in labels_of(hostile())} == labels_of(hostile())
+
+
+def test_mermaid_draws_the_nodes_and_their_shares() -> None:
+    text = to_mermaid(invoices()).decode()
+    assert text.startswith("flowchart LR\n")
+    assert re.search(r'n\d+\["Write note<br/>299"\]', text)
+    assert '-->|"86%"|' in text and "shown" not in text
+
+
+def test_mermaid_keeps_to_sixty_edges_and_says_so() -> None:
+    ways = [(f"{first}{second}z", "success", 1) for first in "abcdefghijkl" for second in "mnopqrs"]
+    text = to_mermaid(view_for(ways)).decode()
+    assert text.count("-->") == 60
+    assert "%% 60 of 91 edges shown" in text
+
+
+def test_hostile_labels_cannot_break_out_of_mermaid() -> None:
+    lines = to_mermaid(hostile()).decode().splitlines()
+    shape = re.compile(r'  (n\d+\["([\w ,./#;-]|[^\x00-\x7f])*<br/>\d+"\]|n\d+ -->\|"(#lt;)?\d+%"\| n\d+)$')
+    rest = [line for line in lines[1:] if not shape.match(line)]
+    assert all(line.startswith(("  classDef ", "  class ")) for line in rest)
+    assert not any(mark in "".join(lines) for mark in ("\u202e", "\x1b", "\ud800", "script>"))
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
+def test_graphviz_reads_dot_and_gives_hostile_labels_back() -> None:
+    done = subprocess.run(
+        ["dot", "-Tsvg"], input=to_dot(hostile()), capture_output=True, check=True, timeout=60
+    )
+    shown = {
+        text.text for text in ElementTree.fromstring(done.stdout).iter("{http://www.w3.org/2000/svg}text")
+    }
+    assert set(labels_of(hostile()).values()) <= {(text or "").replace("\xa0", " ") for text in shown}
+    assert b"<script" not in done.stdout and not done.stderr
+
+
+def test_dot_has_every_edge_once() -> None:
+    assert to_dot(invoices()).decode().count(" -> ") == len(invoices().edges)
+
+
+def test_a_label_is_one_line_of_what_can_be_seen() -> None:
+    assert one_line("  Save\n\tas \u202e… ") == "Save as …"
+    assert one_line("\u200b\x00") == "(no label)"
+    assert len(one_line("x" * 1000)) == LABEL_LENGTH
+
+
+def test_labels_are_broken_into_lines_that_fit() -> None:
+    lines = in_lines("Choose the supplier of the invoice from the list", 100, 12)
+    assert len(lines) == 2 and lines[1].endswith("…")
+    assert all(text_width(line, 12) <= 100 for line in lines)
+    assert in_lines("支払いを承認するボタンを押してください", 100, 12)[0].endswith("…")

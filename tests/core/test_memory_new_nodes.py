@@ -1,0 +1,39 @@
+"""Drawings mark the nodes that an alarm lately told of. Spec §6.1."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from sqlmodel import Session as DbSession
+
+from recorder import clock
+from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED
+from recorder.memory.storing.indexing import GraphIndexer
+from recorder.memory.storing.versions import place_of
+from recorder.models.drift import DriftAlarmRow
+from recorder.recording.graph_views import read_view
+from recorder.storage.database import Database
+from tests.graphs import make_row, make_scope, make_steps
+
+
+def add_alarm(db: DbSession, place: dict[str, str], type: str, subject_id: str, *, days_ago: int) -> None:
+    """An alarm that was given so long ago."""
+    given = {"type": type, "subject_id": subject_id, "seal_seq": 1, "event_id": "evt_1", "data": {}}
+    db.add(DriftAlarmRow(**place, **given, created_at=clock.now() - timedelta(days=days_ago)))  # type: ignore[arg-type]
+
+
+def test_nodes_are_new_for_thirty_days_after_their_alarm(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'recorder.db'}")
+    database.migrate()
+    with database.transaction(write=True) as db:
+        scope = make_scope(db)
+        row, indexer = make_row(scope), GraphIndexer()
+        indexer.commit(db, indexer.prepare(db, [row], {row.id: make_steps("1a 2b 3c")}), [row])
+        place = place_of(scope)
+        lately, before, gone = (node.node_id for node in read_view(db, **place).nodes)
+        assert read_view(db, **place).new == frozenset()
+        add_alarm(db, place, NEW_NODE, lately, days_ago=29)
+        add_alarm(db, place, NEW_NODE, before, days_ago=31)
+        add_alarm(db, place, PATH_DISAPPEARED, gone, days_ago=1)
+        db.flush()
+        assert read_view(db, **place).new == {lately}
+    database.close()

@@ -1,0 +1,61 @@
+"""How paths differ from the common one, in words. Spec §4.2."""
+
+import pytest
+
+from recorder.memory.views.path_diff import describe_path, path_changes
+from tests.views import INVOICES
+
+COMMON = list(INVOICES[0][0])
+
+
+@pytest.mark.parametrize(
+    ("way", "told"),
+    [
+        (1, ["− Write note"]),
+        (2, ["+ Search supplier after Open invoices"]),
+        (3, ["+ Sign in › Bad credentials first"]),
+        (
+            4,
+            [
+                "− Set cost centre › Write note › Tick match › Approve › Confirm › Approved "
+                "+ Reject › Rejected after Invoice"
+            ],
+        ),
+        (5, ["− Approved + Second approver after Confirm"]),
+        (7, ["+ Server error › Approve › Confirm after Confirm"]),
+        (0, ["the common path: 9 steps, Sign in … Approved"]),
+    ],
+)
+def test_differences_read_as_in_the_drawing(way: int, told: list[str]) -> None:
+    assert describe_path(COMMON, list(INVOICES[way][0]), {}) == told
+
+
+def test_several_places_are_told_in_order() -> None:
+    assert describe_path("abcdefgh", "axcdefg", {}) == ["− b + x after a", "− h"]
+
+
+def test_labels_stand_for_ids_and_stay_on_their_line() -> None:
+    names = {"a": "Sign in", "b": "Save\n\u202enow"}
+    assert describe_path("a", "ab", names) == ["+ Save now after Sign in"]
+
+
+def test_long_rows_are_shortened() -> None:
+    assert describe_path("a", "abcdefghij", {}) == ["+ b › c › d › e › … 4 more … › j after a"]
+
+
+def test_applying_the_changes_gives_the_other_path() -> None:
+    common, other = list("abcabc"), list("bcxabab")
+    rest = list(other)
+    for change in path_changes(common, other):
+        for name in change.added:
+            rest.remove(name)
+    kept = list(common)
+    for change in path_changes(common, other):
+        for name in change.removed:
+            kept.remove(name)
+    assert sorted(rest) == sorted(kept)
+
+
+def test_a_path_without_steps_can_be_the_common_one() -> None:
+    assert describe_path([], [], {}) == ["the common path: no steps"]
+    assert describe_path([], ["a"], {}) == ["+ a first"]

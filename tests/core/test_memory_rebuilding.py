@@ -1,0 +1,164 @@
+"""A graph built anew: statistics stay, ids stay known, and the order in which sessions came is forgotten."""
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+from recorder.memory.building.graph import Graph, MicroState, Trace
+from recorder.memory.building.inheritance import inherit
+from recorder.memory.building.nodes import GraphScope, live_number
+from recorder.memory.building.rebuilding import RebuildKind, Rebuilt, Recorded, rebuild
+from recorder.memory.steps import Step
+from tests.graphs import make_step, make_steps
+
+SCOPE = GraphScope("wsp_a", "live", "checkout")
+KINDS: tuple[RebuildKind, ...] = ("anchored", "fresh")
+
+Sessions = Sequence[tuple[str, Sequence[Step]]]
+
+
+def grown(sessions: Sessions, *, batch: int = 5) -> tuple[Recorded, dict[str, int]]:
+    """A graph that took sessions in batches, and the trace of each."""
+    graph = Graph(SCOPE)
+    states: list[MicroState] = []
+    traces: list[Trace] = []
+    trace_of: dict[str, int] = {}
+    for start in range(0, len(sessions), batch):
+        change = graph.add_sessions(dict(sessions[start : start + batch]))
+        states += change.micro_states
+        traces += change.traces
+        trace_of |= {one.session_id: one.trace_key for one in change.sessions}
+    return recorded_of(graph, states, traces, Counter(trace_of.values())), trace_of
+
+
+def recorded_of(
+    graph: Graph, states: Sequence[MicroState], traces: Sequence[Trace], sessions: Counter[int]
+) -> Recorded:
+    """A graph as a rebuild finds it."""
+    variants = {key: (one.nodes, one.path) for key, one in graph.path_index.variants.items()}
+    return Recorded(SCOPE, graph.nodes, graph.paths, states, traces, sessions, variants)
+
+
+def again(recorded: Recorded, rebuilt: Rebuilt, kind: RebuildKind) -> Rebuilt:
+    """What a second rebuild makes of the first one's result."""
+    sessions = Counter(dict(recorded.sessions))
+    return rebuild(recorded_of(rebuilt.graph, rebuilt.micro_states, rebuilt.traces, sessions), kind)
+
+
+def screens_of(kind: int, count: int, rng: random.Random) -> list[Step]:
+    """Steps of one act on screens that share about three fifths of their tokens."""
+    return [
+        make_step("1a", features=[kind * 100 + place for place in rng.sample(range(12), 9)])
+        for _ in range(count)
+    ]
+
+
+def mixed(seed: int) -> list[tuple[str, list[Step]]]:
+    """Sessions on three kinds of screens that vary, in an order of their own."""
+    screens = [screens_of(kind, 12, random.Random(kind)) for kind in range(3)]
+    rng = random.Random(9)
+    sessions = [(f"s{number}", [rng.choice(screens[kind]) for kind in range(3)]) for number in range(90)]
+    random.Random(seed).shuffle(sessions)
+    return sessions
+
+
+def partition(states: Iterable[MicroState]) -> list[int]:
+    """The node of each micro-state, by key."""
+    return [state.node for state in sorted(states, key=lambda state: state.micro_key)]
+
+
+def test_nodes_that_turn_out_to_be_one_are_merged_into_the_older() -> None:
+    recorded, trace_of = grown(mixed(1), batch=1)
+    rebuilt = rebuild(recorded, "anchored")
+    living = [node for node in rebuilt.graph.nodes if node.merged_into is None]
+    assert (len(recorded.nodes) > 3, len(living)) == (True, 3)
+    for node in rebuilt.graph.nodes:
+        assert live_number(rebuilt.graph.nodes, node.number) <= node.number
+    assert {rebuilt.graph.path_of(trace).path_id for trace in trace_of.values()} == {
+        rebuilt.graph.paths[0].path_id
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_id_stays_known(kind: RebuildKind) -> None:
+    recorded, _ = grown(mixed(2), batch=1)
+    graph = rebuild(recorded, kind).graph
+    assert [node.node_id for node in recorded.nodes] == [
+        node.node_id for node in graph.nodes[: len(recorded.nodes)]
+    ]
+    assert [path.path_id for path in recorded.paths] == [
+        path.path_id for path in graph.paths[: len(recorded.paths)]
+    ]
+    ids = [part.node_id for part in graph.nodes] + [part.path_id for part in graph.paths]
+    assert len(set(ids)) == len(ids)
+    in_use = set(graph.node_index.number_of.values())
+    assert {live_number(graph.nodes, node.number) for node in graph.nodes} == in_use
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_second_rebuild_changes_nothing(kind: RebuildKind) -> None:
+    words = ["1a 2b 3c 4d", "1a 2b 3c 2b 3c 4d", "5e 6f", "5e 6f 5e", "1a 6f 3c", "2b", ""]
+    rng = random.Random(4)
+    sessions = mixed(3) + [(f"t{place}", make_steps(rng.choice(words))) for place in range(60)]
+    recorded, _ = grown(sessions, batch=3)
+    first = rebuild(recorded, kind)
+    second = again(recorded, first, kind)
+    assert (second.graph.nodes, second.graph.paths) == (first.graph.nodes, first.graph.paths)
+    assert (second.micro_states, second.traces) == (first.micro_states, first.traces)
+    assert second.graph.variant_of == first.graph.variant_of
+
+
+def test_fresh_rebuilds_of_any_order_group_alike() -> None:
+    partitions, paths = [], []
+    for seed in range(3):
+        recorded, trace_of = grown(mixed(seed), batch=seed + 1)
+        rebuilt = rebuild(recorded, "fresh")
+        partitions.append(partition(rebuilt.micro_states))
+        number = {trace: rebuilt.graph.path_of(trace).number for trace in trace_of.values()}
+        paths.append([number[trace_of[session]] for session in sorted(trace_of)])
+    for one, other in ((partitions[0], part) for part in partitions[1:]):
+        assert adjusted_rand_score(one, other) == 1
+    assert all(adjusted_rand_score(paths[0], other) == 1 for other in paths[1:])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_statistics_stay_as_they_are(kind: RebuildKind) -> None:
+    recorded, _ = grown(mixed(5), batch=2)
+    rebuilt = rebuild(recorded, kind)
+    assert [(trace.trace_key, trace.steps) for trace in rebuilt.traces] == [
+        (trace.trace_key, trace.steps) for trace in recorded.traces
+    ]
+    assert rebuilt.graph.path_index.sessions == sum(recorded.sessions.values())
+
+
+def test_a_path_shows_its_usual_variant_and_keeps_its_id() -> None:
+    first, usual = "1a 2b 3c 2b 3c 4d", "1a 2b 3c 4d"
+    sessions = [("s", make_steps(first)), *((f"t{place}", make_steps(usual)) for place in range(9))]
+    recorded, _ = grown(sessions, batch=1)
+    (was,), (path,) = recorded.paths, rebuild(recorded, "anchored").graph.paths
+    assert (path.path_id, path.leader) == (was.path_id, was.leader)
+    assert (len(was.nodes), len(path.nodes)) == (6, 4)
+
+
+def test_an_empty_graph_stays_empty() -> None:
+    recorded, _ = grown([])
+    for kind in KINDS:
+        assert rebuild(recorded, kind).graph.nodes == []
+
+
+def test_a_group_inherits_the_number_of_what_it_mostly_was() -> None:
+    old = {1: 0, 2: 0, 3: 0, 4: 1, 5: 1, 6: 2}
+    new = {1: 10, 2: 10, 3: 11, 4: 11, 5: 11, 6: 11}
+    heirs = inherit(old, new, dict.fromkeys(old, 1), free=3)
+    # 10 holds two of three of 0; 11 has no more than half with any, so 1 and 2 are merged into it.
+    assert heirs.number_of == {10: 0, 11: 3}
+    assert heirs.merged == {1: 3, 2: 3}
+
+
+def test_what_no_session_does_any_more_decides_only_between_equals() -> None:
+    old, new = {1: 0, 2: 0, 3: 0}, {1: 10, 2: 11, 3: 11}
+    assert inherit(old, new, {1: 5, 2: 0, 3: 0}, free=1).number_of == {10: 0, 11: 1}
+    assert inherit(old, new, {}, free=1).number_of == {11: 0, 10: 1}

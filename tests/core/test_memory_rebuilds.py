@@ -1,0 +1,214 @@
+"""Rebuilds in SQL: written in one transaction, seen by readers and by sealing. Spec §4.2."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlmodel import Session as DbSession
+
+from recorder.errors import Unavailable
+from recorder.memory.building.nodes import GraphScope
+from recorder.memory.building.rebuilding import RebuildKind
+from recorder.memory.queries.columns import GraphColumns
+from recorder.memory.queries.paths import describe_paths, read_graph
+from recorder.memory.steps import Step
+from recorder.memory.storing import rebuilds
+from recorder.memory.storing.checks import check_graph
+from recorder.memory.storing.indexing import GraphIndexer
+from recorder.memory.storing.rebuilds import indexed_scopes, rebuild_graph
+from recorder.memory.storing.store import load_graph, remove_session, replace_outcome
+from recorder.models.session import SessionRow
+from recorder.storage.database import Database
+from tests.graphs import make_row, make_scope, make_step, make_steps
+
+KINDS: tuple[RebuildKind, ...] = ("anchored", "fresh")
+
+
+@pytest.fixture(scope="module")
+def database(database_url: str) -> Iterator[Database]:
+    """A database, once on each engine."""
+    database = Database(database_url)
+    database.migrate()
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def scope(database: Database) -> GraphScope:
+    """A workflow without sessions."""
+    with database.transaction(write=True) as db:
+        return make_scope(db)
+
+
+def vague(rng: random.Random) -> list[Step]:
+    """A session of two acts on screens that differ from time to time."""
+    return [
+        make_step(word, 1_000 * place, features=[100 * place + token for token in rng.sample(range(12), 9)])
+        for place, word in enumerate(("1a", "2b"), 1)
+    ]
+
+
+def index(
+    database: Database, indexer: GraphIndexer, scope: GraphScope, *sessions: list[Step]
+) -> list[SessionRow]:
+    """Take sessions into a graph, as sealing does."""
+    rows = [make_row(scope, duration_ms=5_000) for _ in sessions]
+    steps = {row.id: own for row, own in zip(rows, sessions, strict=True)}
+    with database.transaction(write=False) as db:
+        prepared = indexer.prepare(db, rows, steps)
+    with database.transaction(write=True) as db:
+        indexer.commit(db, prepared, rows)
+    return rows
+
+
+def read(database: Database, scope: GraphScope) -> GraphColumns:
+    """The graph as a query sees it."""
+    with database.transaction(write=False) as db:
+        return read_graph(db, scope)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_readers_see_the_new_structure_and_old_ids(
+    database: Database, scope: GraphScope, kind: RebuildKind
+) -> None:
+    rng = random.Random(1)
+    rows = [index(database, GraphIndexer(), scope, vague(rng))[0] for _ in range(30)]
+    before = read(database, scope)
+    report = rebuild_graph(database, scope, kind)
+    after = read(database, scope)
+    assert report is not None and report.changed > 0
+    assert (report.sessions, report.version, after.version) == (30, 31, 31)
+    assert report.nodes < report.nodes_before == len(before.nodes)
+    assert {node.node_id for node in before.nodes} <= {node.node_id for node in after.nodes}
+    assert len({node.live for node in after.nodes}) == report.nodes == 2
+    assert after.session_id.tolist() == before.session_id.tolist()
+    # From the start to each node and to the end: whatever the nodes are, the session's time is the same.
+    assert after.step_ms.tolist() == before.step_ms.tolist()
+    (path,) = describe_paths(after, after.current())
+    assert (path.session_count, path.frequency) == (30, 1)
+    with database.transaction(write=False) as db:
+        check = check_graph(db, scope)
+        loaded = load_graph(db, scope)
+    assert (check.off_path, check.miscounted, check.unequal) == ([], [], [])
+    assert loaded.path_index.sessions == len(rows)
+
+
+def test_rebuilding_again_makes_no_version(database: Database, scope: GraphScope) -> None:
+    rng = random.Random(2)
+    for _ in range(12):
+        index(database, GraphIndexer(), scope, vague(rng))
+    first, second = (rebuild_graph(database, scope, "anchored") for _ in range(2))
+    assert first is not None and second is not None
+    assert (second.version, second.changed) == (first.version, 0)
+
+
+def test_sealing_goes_on_where_a_rebuild_ended(database: Database, scope: GraphScope) -> None:
+    rng, indexer = random.Random(3), GraphIndexer()
+    for _ in range(10):
+        index(database, indexer, scope, vague(rng))
+    rebuild_graph(database, scope, "anchored")
+    rows = index(database, indexer, scope, vague(rng), make_steps("1a 2b"))
+    after = read(database, scope)
+    live = {node.live for node in after.nodes}
+    assert all(after.nodes[number].live == number for number in after.variant_nodes.tolist())
+    assert set(after.variant_nodes.tolist()) <= live
+    with database.transaction(write=True) as db:
+        replace_outcome(db, rows[0], "error")
+        remove_session(db, rows[1])
+        check = check_graph(db, scope)
+    assert (check.sessions, check.off_path, check.miscounted) == (11, [], [])
+
+
+def test_a_graph_that_doubles_asks_for_a_rebuild(database: Database, scope: GraphScope) -> None:
+    indexer = GraphIndexer()
+    told = []
+    for size in (199, 1, 150, 49, 1, 400):
+        index(database, indexer, scope, *[make_steps("1a 2b")] * size)
+        told.append(indexer.take_grown())
+    assert told == [[], [scope], [], [], [scope], [scope]]
+    assert indexer.take_grown() == []
+
+
+def test_sessions_that_come_while_it_computes_are_built_in(
+    database: Database, scope: GraphScope, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, indexer = random.Random(5), GraphIndexer()
+    for _ in range(8):
+        index(database, indexer, scope, vague(rng))
+    reading = rebuilds.read_recorded
+    looks = 0
+
+    def read_late(db: DbSession, of: GraphScope) -> rebuilds.Recorded:
+        nonlocal looks
+        looks += 1
+        found = reading(db, of)
+        if looks <= 2:
+            index(database, indexer, scope, vague(rng))
+        return found
+
+    monkeypatch.setattr(rebuilds, "read_recorded", read_late)
+    report = rebuild_graph(database, scope, "fresh")
+    assert report is not None and (report.sessions, looks) == (10, 3)
+    with database.transaction(write=False) as db:
+        assert check_graph(db, scope).off_path == []
+
+
+def test_a_large_busy_graph_is_left_for_a_quieter_hour(
+    database: Database, scope: GraphScope, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, indexer = random.Random(7), GraphIndexer()
+    index(database, indexer, scope, vague(rng))
+    reading = rebuilds.read_recorded
+
+    def read_while_sealing(db: DbSession, of: GraphScope) -> rebuilds.Recorded:
+        found = reading(db, of)
+        index(database, indexer, scope, vague(rng))
+        return found
+
+    monkeypatch.setattr(rebuilds, "read_recorded", read_while_sealing)
+    monkeypatch.setattr(rebuilds, "_MAX_LOCKED_S", 0)
+    assert rebuild_graph(database, scope, "anchored") is None
+    assert len(read(database, scope).session_id) == 5
+
+
+def test_a_rebuild_that_fails_leaves_the_graph_as_it_was(
+    database: Database, scope: GraphScope, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(6)
+    for _ in range(8):
+        index(database, GraphIndexer(), scope, vague(rng))
+    before = read(database, scope)
+
+    def fail(self: object, *_: object) -> None:
+        raise Unavailable("The database")
+
+    monkeypatch.setattr(rebuilds._Rows, "_execute", fail)
+    with pytest.raises(Unavailable):
+        rebuild_graph(database, scope, "anchored")
+    monkeypatch.undo()
+    after = read(database, scope)
+    assert (after.version, after.nodes, after.paths) == (before.version, before.nodes, before.paths)
+
+
+def test_unknown_workflows_and_empty_graphs_are_left_alone(database: Database, scope: GraphScope) -> None:
+    unknown = GraphScope(scope.workspace_id, "test", "nothing")
+    assert rebuild_graph(database, unknown, "anchored") is None
+    report = rebuild_graph(database, scope, "fresh")
+    assert report is not None and (report.version, report.changed) == (0, 0)
+    with database.transaction(write=False) as db:
+        assert scope in indexed_scopes(db) and unknown not in indexed_scopes(db)
+
+
+def test_a_check_names_what_is_wrong(database: Database, scope: GraphScope, tmp_path: Path) -> None:
+    (row,) = index(database, GraphIndexer(), scope, make_steps("1a 2b"))
+    with database.transaction(write=True) as db:
+        connection = db.connection()
+        connection.exec_driver_sql(f"UPDATE graph_traces SET n = 3 WHERE workflow = '{scope.workflow}'")
+        connection.exec_driver_sql(
+            f"UPDATE graph_paths SET merged_into = 0 WHERE workflow = '{scope.workflow}'"
+        )
+        check = check_graph(db, scope)
+        db.rollback()
+    assert check.off_path == [row.id]
+    assert [(counter, sessions) for _, counter, sessions in check.miscounted] == [(3, 1)]

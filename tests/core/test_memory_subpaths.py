@@ -1,0 +1,85 @@
+"""Sub-paths: nodes one directly after the other, wherever in a session; ids through merges. Contract §4."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sqlmodel import col, select, update
+
+from recorder.errors import NotFound
+from recorder.memory.queries.columns import GraphColumns
+from recorder.memory.queries.subpaths import SubPath, containing
+from recorder.memory.storing.indexing import GraphIndexer
+from recorder.models.memory import GraphPathRow
+from recorder.storage.database import Database
+from tests.graphs import make_row, make_scope, make_steps
+from tests.views import columns_of
+
+COLUMNS = columns_of(
+    [
+        ("ABCD", "success", 1),
+        ("ABD", "success", 1),
+        ("C", "error", 1),
+        ("", "success", 1),
+        ("BCBCD", "error", 2),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "held_by"),
+    [
+        ("BC", [0, 4]),
+        ("ABD", [1]),
+        ("A", [0, 1]),
+        ("D", [0, 1, 4]),
+        ("BCD", [0, 4]),
+        ("CB", [4]),
+        ("AC", []),
+        ("DC", []),
+        ("BCBCD", [4]),
+        ("BCBCDA", []),
+        ("", [3]),
+    ],
+)
+def test_nodes_are_looked_for_side_by_side(nodes: str, held_by: list[int]) -> None:
+    numbers = ["ABCD".index(node) for node in nodes]
+    assert np.flatnonzero(containing(COLUMNS, numbers)).tolist() == held_by
+
+
+def test_a_sequence_does_not_run_from_one_variant_into_the_next() -> None:
+    columns = columns_of([("AB", "success", 1), ("CD", "success", 1)])
+    assert not containing(columns, [1, 2]).any()
+    assert not containing(columns, [3, 0]).any()
+
+
+def test_an_empty_graph_holds_nothing() -> None:
+    assert containing(GraphColumns(), [0]).tolist() == []
+
+
+def test_filters_and_a_bound_choose_among_the_sessions_of_a_path() -> None:
+    found = SubPath("checkout", COLUMNS, (1, 2))
+    assert found.session_ids() == ["ses_0", "ses_4", "ses_5"]
+    assert found.session_ids(outcome="error") == ["ses_4", "ses_5"]
+    assert found.session_ids(below="ses_5") == ["ses_0", "ses_4"]
+    assert found.session_ids(actor_kind="human") == []
+
+
+def test_a_path_that_was_merged_into_another_stands_for_that_one(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'recorder.db'}")
+    database.migrate()
+    with database.transaction(write=True) as db:
+        scope = make_scope(db)
+        rows = [make_row(scope), make_row(scope)]
+        steps = {row.id: make_steps(words) for row, words in zip(rows, ("1a 2b", "7g 8h"), strict=True)}
+        indexer = GraphIndexer()
+        indexer.commit(db, indexer.prepare(db, rows, steps), rows)
+        older, younger = db.exec(select(GraphPathRow.path_id).order_by(col(GraphPathRow.number)))
+        db.exec(update(GraphPathRow).where(col(GraphPathRow.number) == 1).values(merged_into=0))
+    place = {"workspace_id": scope.workspace_id, "mode": scope.mode}
+    with database.transaction(write=False) as db:
+        found, other = (SubPath.read(db, **place, path_id=path_id) for path_id in (younger, older))
+        assert found.nodes == other.nodes and len(found.session_ids()) == 1
+        with pytest.raises(NotFound):
+            SubPath.read(db, **{**place, "mode": "test"}, path_id=older)
+    database.close()

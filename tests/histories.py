@@ -1,0 +1,37 @@
+"""Histories for drift tests: a letter is a session on the path of that letter, and goes through its node."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from recorder.memory.drift.history import DAY_MS, History, unique_visits
+
+_HOUR_MS = 3_600_000
+
+
+def make_history(
+    letters: str, *, actors: Sequence[int] | None = None, started_ms: Sequence[int] | None = None
+) -> History:
+    """One session an hour, by two actors in turn, unless told otherwise; sealed with the numbers 1, 2, …"""
+    paths = np.array([number_of(letter) for letter in letters], dtype=np.int64)
+    sessions = np.arange(len(paths), dtype=np.int64)
+    nodes = np.arange(128, dtype=np.int64)
+    return History(
+        seal_seq=sessions + 1,
+        path=paths,
+        variant=paths,
+        started_ms=sessions * _HOUR_MS if started_ms is None else np.array(started_ms, dtype=np.int64),
+        actor=sessions % 2 if actors is None else np.array(actors, dtype=np.int64),
+        visit_variant=unique_visits(nodes, nodes)[0],
+        visit_node=nodes,
+    )
+
+
+def number_of(letter: str) -> int:
+    """The number of a letter's path, variant and node."""
+    return ord(letter)
+
+
+def at_days(*days: int) -> list[int]:
+    """When sessions began, in milliseconds, from the days on which they did."""
+    return [day * DAY_MS for day in days]

@@ -1,0 +1,74 @@
+"""`recorder graph` against the real service: formats, files, and what it says when it cannot. Contract §9."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from recorder.cli import main
+from recorder.cli.graphs import _FORMATS
+from recorder.memory.views.formats import FORMATS
+from tests.factories import Caller
+from tests.running import serving
+from tests.walks import sealed_walks
+
+
+class Ended(NamedTuple):
+    """How a command ended, and what it printed."""
+
+    code: int | str
+    out: str
+    err: str
+
+
+@pytest.fixture
+def url(caller: Caller) -> Iterator[str]:
+    """The service on a port, with sessions in its graph."""
+    sealed_walks(caller, "abc", "abc", "axc")
+    with serving(caller.service.app, lifespan="off") as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """The command, as the shell sees it."""
+
+    def called(*words: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["recorder", "graph", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Ended(ended.value.code or 0, *capsys.readouterr())
+
+    return called
+
+
+def test_a_graph_is_printed_or_written(
+    caller: Caller, url: str, tmp_path: Path, run: Callable[..., Ended]
+) -> None:
+    place = ["checkout", "--url", url, "--key", caller.key.key]
+    printed = run(*place, "--format", "json", "--min-frequency", "0.5")
+    assert printed.code == 0, printed.err
+    assert [node["sessions"] for node in json.loads(printed.out)["nodes"][2:]] == [3, 3, 2]
+    file = tmp_path / "graph.svg"
+    written = run(*place, "--out", str(file))
+    assert (written.code, written.out) == (0, f"{file}\n")
+    assert file.read_text().startswith("<svg ")
+
+
+def test_refusals_are_one_sentence_and_an_exit_code(
+    caller: Caller, url: str, tmp_path: Path, run: Callable[..., Ended]
+) -> None:
+    place = ["--url", url, "--key", caller.key.key]
+    unknown = run("nothing", *place)
+    assert (unknown.code, unknown.out) == (1, "") and len(unknown.err.splitlines()) == 1
+    assert run("checkout", *place, "--where", "outcome=lost").code == 1
+    assert run("checkout", "--url", url, "--key", "nsk_local_none").code == 4
+    for wrong in (["--format", "png"], ["--out", str(tmp_path / "no" / "g.svg")], ["--min-frequency", "2"]):
+        assert run("checkout", *place, *wrong).code == 2
+
+
+def test_the_command_knows_every_format() -> None:
+    assert set(_FORMATS) == set(FORMATS)

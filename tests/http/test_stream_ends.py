@@ -1,0 +1,112 @@
+"""Streams that end: what tells so, and what is left to who comes back. Contract §3."""
+
+from contextlib import ExitStack
+
+import pytest
+
+from recorder.models.key import KeyRow
+from recorder.models.workspace import WorkspaceRow
+from tests.factories import event
+from tests.recorded import execute
+from tests.streaming import Streamer, StreamService, heard_all, listening, read_texts, seal, stop, wait_for
+
+
+def test_a_sealed_session_ends_its_streams(stream_service: StreamService, streamer: Streamer) -> None:
+    session_id = streamer.make_session()
+    with listening(streamer, session_id) as heard, streamer.connect(session_id) as socket:
+        streamer.add_events(session_id, event(1))
+        stop(streamer, session_id)
+        seal(stream_service)
+        wait_for(lambda: heard.is_over)
+        texts, code = read_texts(socket)
+    assert [message["event"] for message in heard.messages] == [
+        "session.event",
+        "session.status",
+        "session.status",
+        "stream.end",
+    ]
+    assert heard.messages[-1] == {
+        "id": 5,
+        "event": "stream.end",
+        "data": {"session_id": session_id, "status": "sealed"},
+    }
+    assert (texts, code) == (heard.messages, 1000)
+
+
+def test_an_ended_stream_is_replayed_resumed_and_over(
+    stream_service: StreamService, streamer: Streamer
+) -> None:
+    session_id = streamer.make_session()
+    streamer.add_events(session_id, event(1))
+    stop(streamer, session_id)
+    seal(stream_service)
+    assert heard_all(streamer, session_id, "?from=start").ids == [1, 2, 3, 4, 5, 5]
+    assert heard_all(streamer, session_id, Last_Event_ID="3").ids == [4, 5, 5]
+    assert heard_all(streamer, session_id).ids == [5]
+    assert streamer.get_stream(session_id, Last_Event_ID="5").status_code == 204
+    with streamer.connect(session_id, "?last_event_id=5") as socket:
+        assert read_texts(socket) == ([], 1000)
+    streamer.post(f"/v1/sessions/{session_id}/tags", name="late")
+    assert heard_all(streamer, session_id, Last_Event_ID="5").ids == [6, 6]
+
+
+def test_a_deleted_session_ends_its_streams(streamer: Streamer) -> None:
+    session_id = streamer.make_session()
+    with listening(streamer, session_id) as heard, streamer.connect(session_id) as socket:
+        streamer.delete(f"/v1/sessions/{session_id}")
+        wait_for(lambda: heard.is_over)
+        assert (heard.messages, read_texts(socket)) == ([], ([], 4404))
+    assert streamer.get_stream(session_id).status_code == 404
+
+
+#: What happens to a key or its workspace, and the code that a WebSocket closes with.
+ENDS = {
+    "revoked": (KeyRow, {"revoked_at": "2026-01-01"}, 4401),
+    "expired": (KeyRow, {"expires_at": "2026-01-01"}, 4401),
+    "suspended": (WorkspaceRow, {"status": "suspended"}, 4403),
+}
+
+
+@pytest.mark.parametrize("what", ENDS)
+def test_a_key_that_may_no_longer_read_ends_its_streams(
+    stream_service: StreamService, streamer: Streamer, what: str
+) -> None:
+    table, changed, code = ENDS[what]
+    session_id = streamer.make_session()
+    row_id = streamer.key.key_id if table is KeyRow else streamer.key.workspace_id
+    with listening(streamer, session_id) as heard, streamer.connect(session_id) as socket:
+        column, value = next(iter(changed.items()))
+        name = table.__tablename__
+        execute(
+            stream_service.runtime,
+            f"UPDATE {name} SET {column} = :value WHERE id = :id",
+            value=value,
+            id=row_id,
+        )
+        wait_for(lambda: heard.is_over, seconds=5)
+        assert read_texts(socket) == ([], code)
+
+
+def test_of_many_keys_only_the_streams_of_a_refused_one_end(
+    stream_service: StreamService, streamer: Streamer
+) -> None:
+    session_id = streamer.make_session()
+    with (
+        stream_service.streamer(workspace_id=streamer.key.workspace_id, scope="read") as other,
+        ExitStack() as open_streams,
+    ):
+        theirs = open_streams.enter_context(listening(other, session_id))
+        ours = open_streams.enter_context(listening(streamer, session_id))
+        streamer.delete(f"/v1/keys/{other.key.key_id}")
+        wait_for(lambda: theirs.is_over)
+        streamer.add_events(session_id, event(1))
+        wait_for(lambda: ours.ids == [3])
+        assert not ours.is_over
+
+
+def test_a_gone_client_gives_its_slot_back(stream_service: StreamService, streamer: Streamer) -> None:
+    session_id = streamer.make_session()
+    wait_for(lambda: stream_service.open_streams == 0)
+    with listening(streamer, session_id):
+        assert stream_service.open_streams == 1
+    wait_for(lambda: stream_service.open_streams == 0)

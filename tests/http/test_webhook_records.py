@@ -1,0 +1,87 @@
+"""Deliveries over HTTP: tested, listed, read, sent again. Spec §4.4, contract §6."""
+
+from recorder.ids import new_id
+from recorder.models.delivery import Delivery
+from recorder.webhooks.secrets import SecretBox
+from tests.delivering import AT_ONCE, running_loop, wait_until
+from tests.factories import Caller, Service, assert_problem
+from tests.receiver import Answer, running_receiver
+from tests.webhooks import LOCAL, WEBHOOKS, make
+
+
+def test_a_test_event_waits_to_be_sent(caller: Caller) -> None:
+    made = make(caller, url=LOCAL)
+    answer = caller.post(f"{WEBHOOKS}/{made['id']}/test")
+    sent = answer.json()
+    assert (answer.status_code, set(sent)) == (202, set(Delivery.model_fields))
+    assert (sent["status"], sent["trigger"], sent["attempt"], sent["redelivery_of"]) == (
+        "pending",
+        "manual",
+        1,
+        None,
+    )
+    assert (sent["event_type"], sent["request"]["url"], sent["request"]["headers"]) == (
+        "webhook.test",
+        LOCAL,
+        {},
+    )
+    assert (sent["response"], sent["error"], sent["duration_ms"]) == (None, None, None)
+
+
+def test_deliveries_are_listed_newest_first_and_read_one_by_one(caller: Caller) -> None:
+    path = f"{WEBHOOKS}/{make(caller, url=LOCAL)['id']}"
+    sent = [caller.post(f"{path}/test").json() for _ in range(3)]
+    first = caller.get(f"{path}/deliveries?limit=2").json()
+    rest = caller.get(f"{path}/deliveries?limit=2&cursor={first['next_cursor']}").json()
+    assert [*first["data"], *rest["data"]] == sent[::-1]
+    assert caller.get(f"{path}/deliveries/{sent[0]['id']}").json() == sent[0]
+
+
+def test_a_delivery_is_found_under_its_own_webhook_alone(caller: Caller) -> None:
+    path = f"{WEBHOOKS}/{make(caller, url=LOCAL)['id']}"
+    sent = caller.post(f"{path}/test").json()
+    other = f"{WEBHOOKS}/{make(caller)['id']}/deliveries"
+    for wrong in (f"{other}/{sent['id']}", f"{path}/deliveries/{new_id('dlv')}", f"{path}/deliveries/x"):
+        assert assert_problem(caller.get(wrong), 404, "not_found")["resource"] == "delivery"
+        assert caller.post(f"{wrong}/redeliver").status_code == 404
+
+
+def test_redelivering_and_testing_draw_on_ten_a_minute(service: Service) -> None:
+    caller = service.make_caller(tier="default")
+    path = f"{WEBHOOKS}/{make(caller, url=LOCAL)['id']}"
+    sent = caller.post(f"{path}/test").json()
+    answers = [caller.post(f"{path}/deliveries/{sent['id']}/redeliver") for _ in range(10)]
+    assert [answer.status_code for answer in answers] == [202] * 9 + [429]
+    assert_problem(answers[-1], 429, "rate_limited")
+    assert (answers[-1].headers["x-scope"], int(answers[-1].headers["retry-after"]) >= 1) == (
+        "per_webhook",
+        True,
+    )
+    assert caller.post(f"{WEBHOOKS}/{make(caller, url=LOCAL)['id']}/test").status_code == 202
+
+
+def test_a_record_tells_what_was_sent_and_what_came_back(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    box = SecretBox(runtime.settings.secret)
+    answers = (Answer(500, {"reason": "full"}, {"X-Why": "full"}), Answer(200, {"ok": True}))
+    with running_receiver(*answers) as receiver, running_loop(runtime.database, box=box, schedule=AT_ONCE):
+        path = f"{WEBHOOKS}/{make(caller, url=f'{receiver.url}/in')['id']}"
+        asked = caller.post(f"{path}/test")
+        wait_until(lambda: caller.get(f"{path}/deliveries").json()["data"][0]["status"] == "succeeded")
+    second, first = caller.get(f"{path}/deliveries").json()["data"]
+    assert (first["status"], first["attempt"], second["attempt"]) == ("failed", 1, 2)
+    assert first["response"] == {
+        "status": 500,
+        "headers": first["response"]["headers"],
+        "body": '{"reason":"full"}',
+        "body_truncated": False,
+    }
+    assert first["response"]["headers"]["x-why"] == "full"
+    assert first["next_attempt_at"] is not None and second["next_attempt_at"] is None
+    assert first["request"]["body"] == second["request"]["body"] == receiver.received[0].body.decode()
+    received = receiver.received[0].headers
+    assert {
+        name.lower(): value for name, value in first["request"]["headers"].items()
+    }.items() <= received.items()
+    assert received["x-request-id"] == asked.headers["x-request-id"]
+    assert first["duration_ms"] >= 0

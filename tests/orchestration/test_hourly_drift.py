@@ -1,0 +1,123 @@
+"""The hourly look through Dagster: real SQLite, a real instance. Spec §6.1."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from pipelines import drift
+from pipelines.drift import drift_alarms, hourly_drift
+from pipelines.resources import RecorderResource
+from recorder.memory.building.nodes import GraphScope
+from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED
+from recorder.memory.drift.watching import GraphLook, look_for_drift
+from recorder.storage.database import Database
+from tests.drifting import BASELINE, NEEDED, Story
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    """A Dagster instance in memory."""
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+@pytest.fixture
+def story(recorder: RecorderResource) -> Story:
+    """A workflow of the deployment."""
+    return Story(recorder.runtime.database)
+
+
+def run(instance: dg.DagsterInstance, recorder: RecorderResource) -> dict[str, Any]:
+    """One run; its metadata, plainly."""
+    done = dg.materialize([drift_alarms], instance=instance, resources={"recorder": recorder})
+    [event] = done.get_asset_materialization_events()
+    return {name: value.value for name, value in event.materialization.metadata.items()}
+
+
+def tick(instance: dg.DagsterInstance, recorder: RecorderResource) -> dg.RunRequest | dg.SkipReason:
+    """What the schedule answers."""
+    context = dg.build_schedule_context(instance=instance, resources={"recorder": recorder})
+    answer = hourly_drift(context)
+    assert isinstance(answer, dg.RunRequest | dg.SkipReason)
+    return answer
+
+
+def test_a_run_looks_at_every_graph_and_shows_what_it_found(
+    instance: dg.DagsterInstance, recorder: RecorderResource, story: Story
+) -> None:
+    story.add(BASELINE + "an" * NEEDED)
+    other = Story(story.database, GraphScope(story.scope.workspace_id, "test", "refunds"))
+    other.add("ab")
+    shown = run(instance, recorder)
+    assert (shown["workflows"], shown["sessions"], shown["alarms"]) == (2, 100 + 2 * NEEDED + 2, 2)
+    found = {record.data["workflow"]: record.data for record in shown["looked_at"].records}
+    counted = ("sessions", "baseline", "watched", "paths_gone", "nodes_new")
+    assert [found["checkout"][name] for name in counted] == [100 + 2 * NEEDED, 100, 2, 1, 1]
+    assert [found["refunds"][name] for name in counted] == [2, 0, 0, 0, 0]
+    assert f"`{PATH_DISAPPEARED}`: 0 of the last {NEEDED} sessions" in shown["told"]
+    assert f"`{NEW_NODE}`: 12 of the last" in shown["told"]
+    gone, *_ = [row for row in shown["watched_paths"].splitlines() if row.startswith("| checkout")]
+    assert gone.endswith(f"| 50.0% | {2 * NEEDED} | {NEEDED} |")
+
+
+def test_what_a_run_tells_is_told_once(
+    instance: dg.DagsterInstance, recorder: RecorderResource, story: Story
+) -> None:
+    story.add(BASELINE + "a" * NEEDED)
+    assert [run(instance, recorder)["alarms"] for _ in range(2)] == [1, 0]
+    assert [event.type for event in story.events()] == [PATH_DISAPPEARED]
+
+
+def test_every_alarm_stands_in_the_log_of_the_run(
+    instance: dg.DagsterInstance, recorder: RecorderResource, story: Story
+) -> None:
+    story.add(BASELINE + "a" * NEEDED)
+    done = dg.materialize([drift_alarms], instance=instance, resources={"recorder": recorder})
+    lines = [
+        record.event_log_entry.user_message for record in instance.get_records_for_run(done.run_id).records
+    ]
+    assert any(PATH_DISAPPEARED in line and story.scope.workspace_id in line for line in lines)
+
+
+def test_a_graph_that_fails_stops_no_other_and_the_run_names_it(
+    instance: dg.DagsterInstance,
+    recorder: RecorderResource,
+    story: Story,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken = GraphScope(story.scope.workspace_id, "live", "a broken one")
+    Story(story.database, broken).add("ab")
+    story.add(BASELINE + "a" * NEEDED)
+
+    def look(database: Database, scope: GraphScope) -> GraphLook | None:
+        if scope == broken:
+            raise IndexError("of a column")
+        return look_for_drift(database, scope)
+
+    monkeypatch.setattr(drift, "look_for_drift", look)
+    done = dg.materialize(
+        [drift_alarms], instance=instance, resources={"recorder": recorder}, raise_on_error=False
+    )
+    assert not done.success and len(story.events()) == 1
+    [failure] = [event for event in done.all_events if event.event_type_value == "STEP_FAILURE"]
+    name = f"{broken.workspace_id} live a broken one"
+    failed = failure.step_failure_data
+    told = failed.user_failure_data
+    assert told is not None
+    assert told.description == f"1 of 2 graphs could not be looked at: {name}"
+    assert told.metadata["alarms"].value == 1
+    records = instance.get_records_for_run(done.run_id).records
+    messages = [record.event_log_entry.user_message for record in records]
+    assert any(name in message and "IndexError: of a column" in message for message in messages)
+
+
+def test_an_hour_without_sessions_starts_no_run(
+    instance: dg.DagsterInstance, recorder: RecorderResource, story: Story
+) -> None:
+    assert isinstance(tick(instance, recorder), dg.SkipReason)
+    story.add("ab")
+    assert isinstance(tick(instance, recorder), dg.RunRequest)
+    run(instance, recorder)
+    assert isinstance(tick(instance, recorder), dg.SkipReason)

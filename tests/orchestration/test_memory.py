@@ -1,0 +1,163 @@
+"""Rebuilding and checking memory graphs in Dagster, on sessions that were recorded and sealed. Spec §4.2."""
+
+from collections.abc import Iterator
+
+import dagster as dg
+import pytest
+
+from pipelines.memory import graph_checks, rebuilt_memory_graphs
+from pipelines.resources import RecorderResource
+from recorder.memory.building.nodes import GraphScope
+from recorder.memory.queries.paths import read_graph
+from recorder.memory.storing.missing import find_missing
+from recorder.memory.storing.pauses import set_memory_graph
+from recorder.models.workflow import WorkflowRow
+from recorder.runtime import Runtime
+from recorder.sealing import Sealer
+from tests.recorded import WORKSPACE, Desk, execute, open_desk
+
+SCOPE = GraphScope(WORKSPACE, "live", "checkout")
+
+
+@pytest.fixture
+def desk(recorder: RecorderResource) -> Iterator[Desk]:
+    """Records sessions."""
+    with open_desk(recorder.runtime) as desk:
+        yield desk
+
+
+def record(desk: Desk, *pages: str, workflow: str = "checkout", tags: tuple[str, ...] = ("success",)) -> str:
+    """A session of clicks on these pages."""
+    events = [
+        {"t_ms": 100 * place, "type": "click", "url": f"https://shop.example/{page}", "title": page}
+        for place, page in enumerate(pages, 1)
+    ]
+    return desk.record(events=events, tags=tags, workflow=workflow)
+
+
+def seal_all(runtime: Runtime) -> None:
+    """Seal what has stopped."""
+    sealer = Sealer(runtime, owner="test")
+    assert sealer.take()
+    while sealer.seal_batch():
+        pass
+    sealer.release()
+
+
+def rebuild(
+    recorder: RecorderResource, instance: dg.DagsterInstance, **config: object
+) -> dg.ExecuteInProcessResult:
+    """Materialize the asset."""
+    return dg.materialize(
+        [rebuilt_memory_graphs],
+        instance=instance,
+        resources={"recorder": recorder},
+        run_config={"ops": {"rebuilt_memory_graphs": {"config": config}}},
+        selection=[rebuilt_memory_graphs],
+    )
+
+
+def checked(recorder: RecorderResource) -> dict[str, bool]:
+    """Whether each check passes."""
+    results = graph_checks(recorder=recorder)
+    return {result.check_name: result.passed for result in results}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("kind", ["anchored", "fresh"])
+def test_every_graph_is_rebuilt_and_shown(recorder: RecorderResource, desk: Desk, kind: str) -> None:
+    for _ in range(3):
+        record(desk, "cart", "pay", "done")
+    record(desk, "cart", "help", tags=("error",))
+    record(desk, "list", workflow="returns")
+    seal_all(recorder.runtime)
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = rebuild(recorder, instance, kind=kind)
+        seen = [
+            event.event_specific_data.asset_observation.metadata  # type: ignore[union-attr]
+            for event in result.all_events
+            if event.event_type_value == "ASSET_OBSERVATION"
+        ]
+    (made,) = result.asset_materializations_for_node("rebuilt_memory_graphs")
+    assert (made.metadata["graphs"].value, len(made.metadata["rebuilt"].records)) == (2, 2)
+    assert [one["workflow"].value for one in seen] == ["checkout", "returns"]
+    assert str(seen[0]["graph"].value).startswith("![") and seen[0]["sessions"].value == 4
+    assert "| path |" in str(seen[0]["paths"].value)
+    assert checked(recorder) == {
+        "every_session_on_one_path": True,
+        "counters_equal_sessions": True,
+        "fractions_sum_to_one": True,
+    }
+
+
+def test_only_the_workflows_named_are_rebuilt(recorder: RecorderResource, desk: Desk) -> None:
+    record(desk, "cart")
+    record(desk, "list", workflow="returns")
+    seal_all(recorder.runtime)
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = rebuild(recorder, instance, workflows=["returns"])
+    (made,) = result.asset_materializations_for_node("rebuilt_memory_graphs")
+    assert [row.data["workflow"] for row in made.metadata["rebuilt"].records] == ["returns"]
+
+
+def test_a_rebuild_takes_in_what_the_lake_alone_has_and_honours_pauses(
+    recorder: RecorderResource, desk: Desk
+) -> None:
+    runtime = recorder.runtime
+    kept, lost = record(desk, "cart", "pay"), record(desk, "cart", "pay", "done")
+    seal_all(runtime)
+    with runtime.database.transaction(write=True) as db:
+        set_memory_graph(db, SCOPE, False)
+    paused = record(desk, "cart", "other")
+    seal_all(runtime)
+    with runtime.database.transaction(write=True) as db:
+        set_memory_graph(db, SCOPE, True)
+        assert db.get_one(WorkflowRow, (WORKSPACE, "live", "checkout")).memory_graph
+    execute(runtime, "DELETE FROM graph_session_paths WHERE session_id = :lost", lost=lost)
+    execute(runtime, "UPDATE graph_traces SET n = n - 1 WHERE length(steps) = 24")
+    with runtime.database.transaction(write=False) as db:
+        assert [row.id for row in find_missing(db, SCOPE)] == [lost]
+    assert not checked(recorder)["every_session_on_one_path"]
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = rebuild(recorder, instance)
+    (made,) = result.asset_materializations_for_node("rebuilt_memory_graphs")
+    assert [row.data["found"] for row in made.metadata["rebuilt"].records] == [1]
+    with runtime.database.transaction(write=False) as db:
+        indexed = {session.decode() for session in read_graph(db, SCOPE).session_id}
+    assert indexed == {kept, lost} and paused not in indexed
+    assert all(checked(recorder).values())
+
+
+def test_sessions_of_a_batch_that_is_being_sealed_belong_to_the_pause(
+    recorder: RecorderResource, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = recorder.runtime
+    record(desk, "cart")
+    seal_all(runtime)
+    record(desk, "cart", "pay")
+    sealer = Sealer(runtime, owner="test")
+    assert sealer.take()
+    batch = sealer._claim()
+    assert batch is not None
+    with runtime.database.transaction(write=True) as db:
+        set_memory_graph(db, SCOPE, False)
+    monkeypatch.setattr(sealer, "_claim", lambda: batch)
+    assert sealer.seal_batch()
+    sealer.release()
+    assert all(checked(recorder).values())
+    with runtime.database.transaction(write=True) as db:
+        set_memory_graph(db, SCOPE, True)
+    with dg.DagsterInstance.ephemeral() as instance:
+        rebuild(recorder, instance)
+    with runtime.database.transaction(write=False) as db:
+        assert len(read_graph(db, SCOPE).session_id) == 1
+
+
+def test_a_counter_that_is_off_fails_its_check(recorder: RecorderResource, desk: Desk) -> None:
+    record(desk, "cart")
+    seal_all(recorder.runtime)
+    execute(recorder.runtime, "UPDATE graph_traces SET n = 7")
+    assert checked(recorder) == {
+        "every_session_on_one_path": True,
+        "counters_equal_sessions": False,
+        "fractions_sum_to_one": True,
+    }
