@@ -12,7 +12,7 @@ from sqlmodel import func, select
 
 from recorder.access.keys import NewKey
 from recorder.client import Client
-from recorder.memory.queries import path_labels
+from recorder.memory.queries.paths import path_labels
 from recorder.models.session import SessionRow
 from recorder.models.workflow import WorkflowRow
 from recorder.runtime import Runtime
