@@ -44,7 +44,9 @@ class Likeness:
             own, norm, theirs = features[grain], norms[grain], self._norms[grain]
             length += weight * (theirs > 0)
             if norm:
-                shared = self._leaders.grains[grain].overlaps(own.tolist(), self._squared[own])
+                # Most features of a large graph are pruned: what weighs nothing need not be looked up.
+                heavy = own[self._squared[own] > 0]
+                shared = self._leaders.grains[grain].overlaps(heavy.tolist(), self._squared[heavy])
                 alike = np.divide(shared, theirs * norm, out=np.zeros_like(shared), where=theirs > 0)
                 cosine += weight * alike
         # Rounded: the order in which floats were summed must decide neither ties nor the threshold.
