@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, print_json
+from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, Where, print_json, read_filters
 from recorder.memory.views.labels import one_line
 
 app = typer.Typer(no_args_is_help=True, help="Event logs: look into one, and write sessions as one.")
@@ -25,7 +25,7 @@ def export(
     format: Annotated[
         str, typer.Option(help="`xes`, the log; or `dfg`, its directly-follows graph.")
     ] = "xes",
-    where: Annotated[list[str], typer.Option(help="A filter, such as outcome=success.")] = [],  # noqa: B006
+    where: Where = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the sessions of a workflow that are over to a file, oldest first."""
@@ -34,9 +34,7 @@ def export(
 
     if format not in ("xes", "dfg"):
         raise typer.BadParameter("takes xes or dfg", param_hint="--format")
-    filters = dict(pair.split("=", 1) for pair in where if "=" in pair)
-    if len(filters) != len(where):
-        raise typer.BadParameter("takes NAME=VALUE, each name once", param_hint="--where")
+    filters = read_filters(where)
     if not out.resolve().parent.is_dir():
         raise typer.BadParameter("takes a file in a folder that exists", param_hint="--out")
     with Client(url, key) as client, _shown_progress() as (on_total, on_done):

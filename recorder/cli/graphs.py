@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from recorder.cli.options import DEFAULT_URL, Key, Url, print_json
+from recorder.cli.options import DEFAULT_URL, Key, Url, Where, print_json, read_filters
 
 _FORMATS = ("svg", "json", "graphml", "mermaid", "dot")
 
@@ -16,7 +16,7 @@ def graph(
     url: Url = DEFAULT_URL,
     format: Annotated[str, typer.Option(help="svg, json, graphml, mermaid or dot.")] = "svg",
     out: Annotated[Path | None, typer.Option(help="File to write. [default: stdout]")] = None,
-    where: Annotated[list[str], typer.Option(help="A filter, such as outcome=success.")] = [],  # noqa: B006
+    where: Where = None,
     min_frequency: Annotated[
         float, typer.Option(min=0, max=1, help="Leave out what a smaller share of sessions did.")
     ] = 0.0,
@@ -26,9 +26,7 @@ def graph(
 
     if format not in _FORMATS:
         raise typer.BadParameter(f"takes one of {', '.join(_FORMATS)}", param_hint="--format")
-    filters = dict(pair.split("=", 1) for pair in where if "=" in pair)
-    if len(filters) != len(where):
-        raise typer.BadParameter("takes NAME=VALUE, each name once", param_hint="--where")
+    filters = read_filters(where)
     if out is not None and (out.is_dir() or not out.resolve().parent.is_dir()):
         raise typer.BadParameter("takes a file in a folder that exists", param_hint="--out")
     with Client(url, key) as client:
