@@ -12,15 +12,11 @@ import numpy.typing as npt
 
 from benchmarks.figures import Skipped
 from benchmarks.memory.planted import plant
+from benchmarks.memory.tasks import steps_of
 from recorder.clock import to_ms
-from recorder.importers.miniwob.actions import event_members, whole_actions
-from recorder.importers.miniwob.elements import event_target, snapshot, target_path
-from recorder.importers.miniwob.format import read_file
 from recorder.interchange.xes.reading import RESOURCE, read_traces
 from recorder.memory.building.postings import Ints
 from recorder.memory.drift.history import History, unique_visits
-from recorder.memory.states import FrameScreen, describe_screen
-from recorder.memory.steps import Step, session_steps
 
 _DATA = Path(__file__).parents[2] / "shared" / "data"
 _LOG = _DATA / "xes" / "bpic2012.xes.gz"
@@ -102,7 +98,7 @@ def read_tasks() -> Stream:
     if not root.is_dir():
         raise Skipped("the demonstrations (../shared/data/miniwob) are absent")
     files = [path for task in _TASKS for path in sorted((root / task).glob("*.json.gz"))]
-    return _stream("MiniWoB, 5 tasks", [[step.micro_key for step in _steps(path)] for path in files])
+    return _stream("MiniWoB, 5 tasks", [[step.micro_key for step in steps_of(path)] for path in files])
 
 
 def plant_sessions() -> Stream:
@@ -119,22 +115,3 @@ def _stream(name: str, sequences: Sequence[Sequence[object]], **more: Ints) -> S
         route = tuple(nodes.setdefault(item, len(nodes)) for item, _ in groupby(sequence))
         taken.append(variants.setdefault(route, len(variants)))
     return Stream(name, np.array(taken), list(variants), **more)
-
-
-def _steps(path: Path) -> list[Step]:
-    """The steps of a demonstration, read as the importer reads it but without pictures."""
-    states = read_file(path)[0].states
-    targets = [target_path(state.dom) for state in states]
-    frames = []
-    for place, state in enumerate(states):
-        screen = describe_screen(dom=snapshot(state.dom), url=None, title=None, dhash=None)
-        frames.append(FrameScreen(round(state.time), f"frm_{place:06d}", screen))
-    seen = whole_actions(states)
-    events = []
-    for one, members in zip(seen, event_members(seen), strict=True):
-        shown = frames[one.index]
-        event = {"id": f"evt_{one.index:06d}", "t_ms": shown.t_ms, "frame_id": shown.frame_id, **members}
-        if targets[one.index]:
-            event["target"] = event_target(targets[one.index])
-        events.append(event)
-    return session_steps(events, frames)

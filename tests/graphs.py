@@ -8,9 +8,11 @@ from sqlmodel import Session as DbSession
 from recorder.ids import new_id
 from recorder.memory.building.nodes import GraphScope
 from recorder.memory.steps import Step
+from recorder.memory.storing.indexing import GraphIndexer
 from recorder.memory.tokens import key_of
 from recorder.models.session import SessionRow
 from recorder.models.workflow import WorkflowRow
+from recorder.storage.database import Database
 
 START = datetime(2026, 5, 1, 8, tzinfo=UTC)
 
@@ -76,3 +78,13 @@ def make_row(
         actor_kind=actor_kind,
         origin=origin,
     )
+
+
+def index_words(database: Database, scope: GraphScope, *words: str) -> list[SessionRow]:
+    """Take in sessions with these steps, in one transaction."""
+    rows = [make_row(scope) for _ in words]
+    indexer = GraphIndexer()
+    with database.transaction(write=True) as db:
+        steps = {row.id: make_steps(text) for row, text in zip(rows, words, strict=True)}
+        indexer.commit(db, indexer.prepare(db, rows, steps), rows)
+    return rows

@@ -14,11 +14,9 @@ from recorder.memory.building.nodes import GraphScope
 from recorder.memory.queries import columns as module
 from recorder.memory.queries.columns import ColumnsCache, GraphColumns, read_columns
 from recorder.memory.queries.paths import read_graph
-from recorder.memory.storing.indexing import GraphIndexer
 from recorder.memory.storing.store import remove_session, replace_outcome
-from recorder.models.session import SessionRow
 from recorder.storage.database import Database
-from tests.graphs import add_workflow, make_row, make_steps
+from tests.graphs import add_workflow, index_words
 from tests.views import columns_of
 
 SCOPE = GraphScope("wsp_a", "live", "checkout")
@@ -33,16 +31,6 @@ def database(tmp_path: Path) -> Iterator[Database]:
         add_workflow(db, SCOPE)
     yield database
     database.close()
-
-
-def add(database: Database, *words: str) -> list[SessionRow]:
-    """Take in sessions with these steps."""
-    rows = [make_row(SCOPE) for _ in words]
-    indexer = GraphIndexer()
-    with database.transaction(write=True) as db:
-        steps = {row.id: make_steps(text) for row, text in zip(rows, words, strict=True)}
-        indexer.commit(db, indexer.prepare(db, rows, steps), rows)
-    return rows
 
 
 def read(database: Database, version: int | None = None, cache: ColumnsCache | None = None) -> GraphColumns:
@@ -87,21 +75,21 @@ def at_once(ask: Callable[[], Any]) -> list[Any]:
 
 def test_changes_end_the_rows_that_they_are_of(database: Database) -> None:
     rng = random.Random(5)
-    rows = add(database, *["1a 2b", "3c"] * 20)
+    rows = index_words(database, SCOPE, *["1a 2b", "3c"] * 20)
     read(database)
     for _ in range(3):
         with database.transaction(write=True) as db:
             for row in rng.sample(rows[:30], 12):
                 replace_outcome(db, row, rng.choice(["error", "abandoned", "success"]))
             remove_session(db, rows.pop())
-        rows += add(database, "1a")
+        rows += index_words(database, SCOPE, "1a")
         fresh = Database(database.url)
         assert held(read(database)) == held(read(fresh))
         fresh.close()
 
 
 def test_readers_at_once_read_a_graph_once(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    add(database, "1a 2b", "3c")
+    index_words(database, SCOPE, "1a 2b", "3c")
     reads = count_reads(monkeypatch)
     first, *others = at_once(lambda: read(database))
     assert len(reads) == 1 and all(other is first for other in others)
@@ -110,7 +98,7 @@ def test_readers_at_once_read_a_graph_once(database: Database, monkeypatch: pyte
 def test_a_graph_above_the_bound_is_shared_by_those_who_wait_but_not_kept(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add(database, "1a 2b", "3c")
+    index_words(database, SCOPE, "1a 2b", "3c")
     cache = ColumnsCache(max_bytes=100)
     reads = count_reads(monkeypatch)
     first, *others = at_once(lambda: read(database, cache=cache))
@@ -120,7 +108,7 @@ def test_a_graph_above_the_bound_is_shared_by_those_who_wait_but_not_kept(
 
 
 def test_the_bound_counts_bytes_and_lets_go_of_the_oldest(database: Database) -> None:
-    add(database, "1a 2b", "3c")
+    index_words(database, SCOPE, "1a 2b", "3c")
     other = GraphScope("wsp_a", "live", "returns")
     size = read(database).nbytes
     assert size > read(database).session_id.nbytes

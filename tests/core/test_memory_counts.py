@@ -7,12 +7,10 @@ import pytest
 
 from recorder.memory.building.nodes import GraphScope
 from recorder.memory.storing.counts import CountsCache, count_graphs
-from recorder.memory.storing.indexing import GraphIndexer
 from recorder.memory.storing.store import remove_session
-from recorder.models.session import SessionRow
 from recorder.models.workflow import WorkflowGraph
 from recorder.storage.database import Database
-from tests.graphs import add_workflow, make_row, make_steps
+from tests.graphs import add_workflow, index_words
 
 SCOPE = GraphScope("wsp_a", "live", "checkout")
 
@@ -28,16 +26,6 @@ def database(tmp_path: Path) -> Iterator[Database]:
     database.close()
 
 
-def add(database: Database, *words: str) -> list[SessionRow]:
-    """Take in sessions with these steps."""
-    rows = [make_row(SCOPE) for _ in words]
-    indexer = GraphIndexer()
-    with database.transaction(write=True) as db:
-        steps = {row.id: make_steps(text) for row, text in zip(rows, words, strict=True)}
-        indexer.commit(db, indexer.prepare(db, rows, steps), rows)
-    return rows
-
-
 def size(database: Database, *, write: bool = False) -> WorkflowGraph:
     """The size of the workflow's graph."""
     with database.transaction(write=write) as db:
@@ -46,7 +34,7 @@ def size(database: Database, *, write: bool = False) -> WorkflowGraph:
 
 def test_a_graph_is_counted_once_for_each_version(database: Database) -> None:
     assert size(database) == WorkflowGraph(version=0, nodes=0, edges=0, paths=0)
-    rows = add(database, "1a 2b", "3c")
+    rows = index_words(database, SCOPE, "1a 2b", "3c")
     first = size(database)
     assert first == WorkflowGraph(version=1, nodes=3, edges=1, paths=2)
     assert size(database) is first
@@ -56,7 +44,7 @@ def test_a_graph_is_counted_once_for_each_version(database: Database) -> None:
 
 
 def test_what_a_writer_counts_is_not_kept(database: Database) -> None:
-    rows = add(database, "1a 2b", "3c")
+    rows = index_words(database, SCOPE, "1a 2b", "3c")
     with pytest.raises(RuntimeError), database.transaction(write=True) as db:
         remove_session(db, rows[0])
         counted = count_graphs(db, SCOPE.workspace_id, SCOPE.mode, [SCOPE.workflow])
