@@ -93,7 +93,9 @@ class Sealer:
             self._write_lake(batch, build_tables(batch, sessions))
             lags = self._mark(batch, sessions)
             for scope in self._indexer.take_grown():
-                rebuild_graph(self._runtime.database, scope, "anchored")
+                # The batch is sealed by now; a rebuild that cannot be had is made up for at night.
+                with suppress(RecorderError):
+                    rebuild_graph(self._runtime.database, scope, "anchored")
         self._lanes.add((batch.workspace_id, batch.mode))
         return SealedBatch(
             workspace_id=batch.workspace_id,

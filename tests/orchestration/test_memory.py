@@ -7,14 +7,16 @@ import pytest
 
 from pipelines.memory import graph_checks, rebuilt_memory_graphs
 from pipelines.resources import RecorderResource
+from recorder.errors import Unavailable
 from recorder.memory.building.nodes import GraphScope
 from recorder.memory.queries.paths import read_graph
+from recorder.memory.storing.indexing import GraphIndexer
 from recorder.memory.storing.missing import find_missing
 from recorder.memory.storing.pauses import set_memory_graph
 from recorder.models.workflow import WorkflowRow
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
-from tests.recorded import WORKSPACE, Desk, execute, open_desk
+from tests.recorded import WORKSPACE, Desk, execute, open_desk, session_row
 
 SCOPE = GraphScope(WORKSPACE, "live", "checkout")
 
@@ -150,6 +152,19 @@ def test_sessions_of_a_batch_that_is_being_sealed_belong_to_the_pause(
         rebuild(recorder, instance)
     with runtime.database.transaction(write=False) as db:
         assert len(read_graph(db, SCOPE).session_id) == 1
+
+
+def test_a_rebuild_that_cannot_be_had_makes_no_sealed_batch_fail(
+    recorder: RecorderResource, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise Unavailable("The database")
+
+    session_id = record(desk, "cart")
+    monkeypatch.setattr(GraphIndexer, "take_grown", lambda _: [SCOPE])
+    monkeypatch.setattr("recorder.sealing.sealer.rebuild_graph", fail)
+    seal_all(recorder.runtime)
+    assert session_row(recorder.runtime, session_id).status == "sealed"
 
 
 def test_a_counter_that_is_off_fails_its_check(recorder: RecorderResource, desk: Desk) -> None:
