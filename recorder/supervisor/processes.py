@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from os import killpg
 from pathlib import Path
@@ -18,6 +19,8 @@ from recorder.errors import Unavailable
 LONGEST_PAUSE_S = 30.0
 _STEADY_AFTER_S = 60.0
 _LOG_TAIL_LINES = 15
+#: What a child's shell does: it becomes the command, or ends if nobody is left to tell it so.
+_ONCE_TOLD = 'read -r go && exec "$@" < /dev/null'
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
 
@@ -58,18 +61,25 @@ class Child:
         assert self._process is not None
         return self._process.pid
 
-    def start(self) -> None:
-        """Start the process as the leader of a new session, with signals as they are by default."""
+    def start(self, guard: "Guard") -> None:
+        """Start the process as the leader of a new session, with signals as they are by default.
+
+        It waits in its shell until the guard knows of it: killed in between, this process leaves no orphan.
+        """
         self.command.log.parent.mkdir(parents=True, exist_ok=True)
         with self.command.log.open("ab") as log:
             self._process = subprocess.Popen(
-                self.command.arguments,
+                ["/bin/sh", "-c", _ONCE_TOLD, self.command.name, *self.command.arguments],
                 env=dict(self.command.environment),
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        guard.watch(self)
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError), self._process.stdin as told:
+            told.write(b"go\n")
         self._started, self._restart_at = time.monotonic(), None
 
     @property

@@ -104,9 +104,8 @@ class Service:
     def _launch(self, *children: Child) -> None:
         for child in children:
             if not self.stopping.is_set():
-                child.start()
                 assert self._guard is not None
-                self._guard.watch(child)
+                child.start(self._guard)
 
     def _wait(self, *children: Child) -> None:
         until = time.monotonic() + _START_S

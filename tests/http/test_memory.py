@@ -196,9 +196,10 @@ def test_names_of_failure_and_success_are_those_of_the_workflow(caller: Caller) 
 
 
 def test_a_path_lists_the_sessions_that_went_its_nodes_side_by_side(caller: Caller) -> None:
-    short, long, _, broken = sealed_walks(caller, "bc", "abcd", "abd", "bxc")
+    # Two went the short way: a path is shown by the most frequent of its variants.
+    *short, long, _, broken = sealed_walks(caller, "bc", "bc", "abcd", "abd", "bxc")
     paths = {len(path["node_ids"]): path["path_id"] for path in ask(caller, "paths")["data"]}
-    assert on_path(caller, f"path={paths[2]}") == [long, short]
+    assert on_path(caller, f"path={paths[2]}") == [long, *short[::-1]]
     assert on_path(caller, f"path={paths[2]}&limit=1") == [long]
     assert broken not in on_path(caller, f"path={paths[2]}&limit=500")
 
