@@ -55,6 +55,17 @@ def frames_digest(rows: Iterable[tuple[str, str]]) -> str:
     ).hexdigest()
 
 
+def samples_digest(rows: Iterable[tuple[str, str, Iterable[str]]]) -> str:
+    """Hex SHA-256 of one session's samples: selected frames with the events bound to them.
+
+    Args:
+        rows: `(frame_id, sha256, event_ids)` in `(t_ms, frame_id)` order, each one's events in `(t_ms,
+            event_id)` order; each becomes `frame_id<TAB>sha256<TAB>event_id,event_id`, joined by newlines.
+    """
+    lines = [f"{frame_id}\t{sha256}\t{','.join(event_ids)}" for frame_id, sha256, event_ids in rows]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
 def row_set_sha256(sessions: Iterable[SessionRows]) -> str:
     """Hex SHA-256 of a whole row set.
 

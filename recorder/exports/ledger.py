@@ -47,7 +47,7 @@ class Ledger:
         self._blobs.put(key, zstandard.compress(text, 3))
         planned = {shard.path: shard for shard in shards}
         with self._discarded_if_refused(key), self._claim.transaction() as (db, row):
-            hold_rows(db, row, int(plan.sessions["rows"].sum()))
+            hold_rows(db, row, plan.rows)
             before, row.plan_key, row.plan_sha256 = row.plan_key, key, sha256
             known = {shard.path: shard for shard in _rows(db, row.id)}
             stale = [shard for path, shard in known.items() if not _is_same(shard, planned.get(path))]

@@ -10,9 +10,6 @@ from recorder import clock
 from recorder.digest import sha256_of
 from recorder.exports.plan import Plan, PlannedShard, writer_versions
 from recorder.exports.schemas import describe, fingerprint
-from recorder.models.export import ShardKind
-
-_KINDS: tuple[ShardKind, ...] = ("events", "frames")
 
 
 @dataclass(frozen=True)
@@ -57,10 +54,12 @@ def build_manifest(
         "row_set_sha256": plan.row_set_sha256(),
         "source": {
             "tables": {kind: {"delta_version": plan.versions[kind]} for kind in sorted(plan.versions)},
-            "graph": {},
+            "graph": plan.graph,
         },
         "totals": totals(plan, [written for _, written in shards]),
-        "schema": {kind: {"fingerprint": fingerprint(kind), "fields": describe(kind)} for kind in _KINDS},
+        "schema": {
+            kind: {"fingerprint": fingerprint(kind), "fields": describe(kind)} for kind in plan.files.kinds
+        },
         "writer": writer_versions(),
         "layout": {workflow: {"bucket_bits": bits} for workflow, bits in plan.bucket_bits.items()},
         "shards": [_entry(index, *shard) for index, shard in enumerate(shards)],
@@ -70,12 +69,13 @@ def build_manifest(
 
 
 def totals(plan: Plan, shards: list[WrittenShard]) -> dict[str, int]:
-    """The figures of the whole dataset; `rows` are events."""
+    """The figures of the whole dataset; `rows` are events, or the samples of a WebDataset."""
+    actions = "sample_actions" if plan.format == "webdataset" else "actions"
     return {
         "sessions": plan.sessions.height,
-        "rows": int(plan.sessions["rows"].sum()),
+        "rows": plan.rows,
         "frames": int(plan.sessions["frames"].sum()),
-        "actions": int(plan.sessions["actions"].sum()),
+        "actions": int(plan.sessions[actions].sum()),
         "bytes": sum(shard.size_bytes for shard in shards),
         "shards": len(shards),
     }

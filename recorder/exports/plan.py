@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from recorder import __version__
 from recorder.digest import canonical_json, sha256_of
+from recorder.exports.formats import FORMATS, Format
 from recorder.exports.schemas import fingerprint
-from recorder.models.export import FrameSampling, ShardKind
+from recorder.models.export import ExportFormat, FrameSampling, ShardKind
 from recorder.rowset import SessionRows, row_set_sha256
 
 #: A shard is kept below this size, by the estimate of `bucket_bits`.
@@ -21,9 +22,12 @@ BYTES_PER_EVENT = 512
 #: Rows that one task reads and sorts in memory, unless a single shard has more.
 ROWS_AT_ONCE = 500_000
 _HASH_BITS = 16
-_KINDS: tuple[ShardKind, ...] = ("events", "frames")
-_ROWS: dict[ShardKind, str] = {"events": "rows", "frames": "frames"}
-_DIGESTS: dict[ShardKind, str] = {"events": "rows_sha256", "frames": "frames_sha256"}
+_ROWS: dict[ShardKind, str] = {"events": "rows", "frames": "frames", "samples": "frames"}
+_DIGESTS: dict[ShardKind, str] = {
+    "events": "rows_sha256",
+    "frames": "frames_sha256",
+    "samples": "samples_sha256",
+}
 
 #: One row per session of a plan, ordered by workflow, bucket and id.
 SESSIONS = pl.Schema(
@@ -34,12 +38,16 @@ SESSIONS = pl.Schema(
         "bucket": pl.Int32,
         "outcome": pl.String,
         "actor_kind": pl.String,
+        "split": pl.String,
         "rows": pl.Int64,
         "actions": pl.Int64,
         "rows_sha256": pl.String,
         "frames": pl.Int64,
         "image_bytes": pl.Int64,
         "frames_sha256": pl.String,
+        # Of a WebDataset alone: its samples with their events, and how many of these are actions.
+        "samples_sha256": pl.String,
+        "sample_actions": pl.Int64,
     }
 )
 
@@ -63,6 +71,7 @@ def canonical_spec(spec: dict[str, Any]) -> dict[str, Any]:
         "workflow": sorted(set(spec["workflow"])),
         "filter": filters,
         "frame_sampling": spec["frame_sampling"],
+        "split": spec["split"],
     }
 
 
@@ -70,11 +79,13 @@ def canonical_spec(spec: dict[str, Any]) -> dict[str, Any]:
 class Plan:
     """The row set of an export, pinned: the same plan gives the same files."""
 
-    format: str
+    format: ExportFormat
     #: The canonical, resolved request.
     spec: dict[str, Any]
     #: Pinned version of each lake table; None where the table did not exist.
     versions: dict[str, int | None]
+    #: Version of each workflow's graph in which a `path` was looked for.
+    graph: dict[str, int]
     #: Per workflow: its sessions are spread over `2 ** bits` buckets.
     bucket_bits: dict[str, int]
     sessions: pl.DataFrame
@@ -86,6 +97,16 @@ class Plan:
         """Which frames are taken."""
         return FrameSampling.model_validate(self.spec["frame_sampling"])
 
+    @property
+    def files(self) -> Format:
+        """What its files are."""
+        return FORMATS[self.format]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the dataset: events, or the samples of a WebDataset."""
+        return int(self.sessions[_ROWS[self.files.kinds[0]]].sum())
+
     def to_json(self) -> bytes:
         """The stored form; its SHA-256 is `plan_sha256`."""
         return canonical_json(
@@ -94,6 +115,7 @@ class Plan:
                 "format": self.format,
                 "spec": self.spec,
                 "versions": self.versions,
+                "graph": self.graph,
                 "bucket_bits": self.bucket_bits,
                 "deleted": self.deleted,
                 "sessions": self.sessions.to_dict(as_series=False),
@@ -111,7 +133,7 @@ class Plan:
         """The digest of all rows, as `verify` will find it in the files."""
         return row_set_sha256(
             SessionRows(kind, session_id, n_rows, digest)
-            for kind in _KINDS
+            for kind in self.files.kinds
             for session_id, n_rows, digest in self.sessions.select(
                 "session_id", _ROWS[kind], _DIGESTS[kind]
             ).iter_rows()
@@ -123,6 +145,7 @@ class PlannedShard:
     """One file to write: the sessions of one workflow in one hash bucket, in one kind."""
 
     kind: ShardKind
+    ending: str
     workflow: str
     bucket: int
     bucket_bits: int
@@ -135,7 +158,7 @@ class PlannedShard:
     @property
     def path(self) -> str:
         """Where the file lies, relative to the manifest."""
-        name = f"{self.kind}-{self.bucket:05d}-of-{2**self.bucket_bits:05d}.parquet"
+        name = f"{self.kind}-{self.bucket:05d}-of-{2**self.bucket_bits:05d}.{self.ending}"
         return f"data/workflow={self.workflow}/{name}"
 
     @property
@@ -146,7 +169,12 @@ class PlannedShard:
 
 
 def make_plan(
-    *, format: str, spec: dict[str, Any], versions: dict[str, int | None], sessions: pl.DataFrame
+    *,
+    format: ExportFormat,
+    spec: dict[str, Any],
+    versions: dict[str, int | None],
+    graph: dict[str, int],
+    sessions: pl.DataFrame,
 ) -> Plan:
     """The plan for these sessions, with as few buckets as keep its shards small.
 
@@ -154,12 +182,18 @@ def make_plan(
         sessions: columns of `SESSIONS`, any order.
     """
     ordered = sessions.select(SESSIONS.names()).cast(SESSIONS).sort("workflow", "bucket", "session_id")
+    images = pl.col("image_bytes").sum() if FORMATS[format].carries_images else 0
     sizes = ordered.group_by("workflow", maintain_order=True).agg(
-        pl.col("rows").sum() * BYTES_PER_EVENT + pl.col("image_bytes").sum()
+        pl.col("rows").sum() * BYTES_PER_EVENT + images
     )
     bits = {workflow: bucket_bits(size) for workflow, size in sizes.iter_rows()}
     return Plan(
-        format=format, spec=canonical_spec(spec), versions=versions, bucket_bits=bits, sessions=ordered
+        format=format,
+        spec=canonical_spec(spec),
+        versions=versions,
+        graph=graph,
+        bucket_bits=bits,
+        sessions=ordered,
     )
 
 
@@ -183,7 +217,7 @@ def without_sessions(plan: Plan, gone: Iterable[str]) -> Plan:
 
 def plan_shards(plan: Plan) -> list[PlannedShard]:
     """The files that a plan needs, by kind, workflow and bucket; empty buckets need none."""
-    shards = [shard for kind in _KINDS for shard in _shards_of_kind(plan, kind)]
+    shards = [shard for kind in plan.files.kinds for shard in _shards_of_kind(plan, kind)]
     return sorted(shards, key=lambda shard: (shard.kind, shard.workflow, shard.bucket))
 
 
@@ -206,7 +240,7 @@ def read_together(shards: list[PlannedShard]) -> Iterator[list[PlannedShard]]:
 
 def _shards_of_kind(plan: Plan, kind: ShardKind) -> Iterator[PlannedShard]:
     base = {"format": plan.format, "kind": kind, "schema": fingerprint(kind), "writer": writer_versions()}
-    if kind == "frames":
+    if kind != "events":
         base["sampling"] = plan.spec["frame_sampling"]
     for workflow, bits in plan.bucket_bits.items():
         members = plan.sessions.filter((pl.col("workflow") == workflow) & (pl.col(_ROWS[kind]) > 0))
@@ -214,6 +248,7 @@ def _shards_of_kind(plan: Plan, kind: ShardKind) -> Iterator[PlannedShard]:
         for (number,), sessions in members.sort("session_id").group_by(bucket, maintain_order=True):
             yield PlannedShard(
                 kind=kind,
+                ending=plan.files.ending,
                 workflow=workflow,
                 bucket=int(number),
                 bucket_bits=bits,
@@ -224,6 +259,9 @@ def _shards_of_kind(plan: Plan, kind: ShardKind) -> Iterator[PlannedShard]:
 
 
 def _content(kind: ShardKind, sessions: pl.DataFrame) -> list[tuple[Any, ...]]:
-    if kind == "events":
-        return sessions.select("session_id", "date", "rows_sha256", "outcome", "actor_kind").rows()
-    return sessions.select("session_id", "rows_sha256", "frames_sha256").rows()
+    facts = ["session_id", "split", "rows_sha256"]
+    if kind != "frames":  # events stand in both
+        facts += ["date", "outcome", "actor_kind"]
+    if kind != "events":
+        facts.append(_DIGESTS[kind])
+    return sessions.select(facts).rows()

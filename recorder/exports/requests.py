@@ -30,6 +30,7 @@ from recorder.models.export import (
     ExportRow,
     ExportWorkflowRow,
     FrameSampling,
+    SplitRule,
 )
 from recorder.models.workflow import WorkflowRow
 from recorder.settings import Settings
@@ -58,6 +59,7 @@ def create_export(
         "workflow": workflows,
         "filter": resolve_filter(body.filter or ExportFilter(), now=created_at),
         "frame_sampling": _sampling(body.frame_sampling or FrameSampling()),
+        "split": _split(body.split or SplitRule()),
     }
     _require_workflows(db, workspace_id, mode, workflows)
     require_rows(db, workspace_id, mode)
@@ -194,6 +196,13 @@ def _sampling(asked: FrameSampling) -> dict[str, Any]:
     if asked.interval_ms is None:
         text = "every_n_ms takes an interval_ms of at least 1."
         raise ValidationFailed.of("/frame_sampling/interval_ms", "missing", text)
+    return asked.model_dump()
+
+
+def _split(asked: SplitRule) -> dict[str, Any]:
+    if asked.validation + asked.test > 1:
+        text = "validation and test must not add up to more than 1."
+        raise ValidationFailed.of("/split", "invalid_value", text)
     return asked.model_dump()
 
 

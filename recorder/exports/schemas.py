@@ -34,6 +34,7 @@ EVENTS = pa.schema(
         _required("payload", _STRING),
         pa.field("outcome", _STRING),
         pa.field("actor_kind", _STRING),
+        _required("split", _STRING),  # train, validation or test
     ]
 )
 FRAMES = pa.schema(
@@ -53,6 +54,7 @@ FRAMES = pa.schema(
         _required("is_keyframe", pa.bool_()),
         _required("n_events", _INT),
         _required("has_action", pa.bool_()),
+        _required("split", _STRING),
         pa.field("image", IMAGE),  # null once the bytes have expired
     ]
 )

@@ -1,8 +1,7 @@
 """Which sessions an export takes, and what sealing noted of them: the two sources of a plan. Spec §4.3."""
 
-import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 import sqlalchemy
@@ -11,21 +10,19 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.errors import RecorderError
+from recorder.exports.facts import LakeFacts
+from recorder.exports.formats import FORMATS
 from recorder.exports.plan import Plan, make_plan
-from recorder.exports.sampling import FACTS, select_frames
-from recorder.models.export import ExportRow, FrameSampling
+from recorder.exports.splits import split_of
+from recorder.models.export import ExportFormat, ExportRow, FrameSampling, SplitRule
 from recorder.models.session import SessionRow
 from recorder.models.tag import TagRow
-from recorder.rowset import frames_digest
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
 from recorder.storage.lake_schemas import Kind
 
 _TABLES: tuple[Kind, ...] = ("events", "frames", "sessions")
 _ROWS_AT_ONCE = 50_000
-_FRAMES_AT_ONCE = 500_000
-_HASH_VALUES = 65_536
 _CHOSEN = pl.Schema(
     {
         "session_id": pl.String,
@@ -33,19 +30,9 @@ _CHOSEN = pl.Schema(
         "date": pl.String,
         "outcome": pl.String,
         "actor_kind": pl.String,
+        "actor_id": pl.String,
     }
 )
-_FRAME_FACTS = {"frames": pl.Int64, "image_bytes": pl.Int64, "frames_sha256": pl.String}
-
-
-class FactsMissing(RecorderError):
-    """A session counts as sealed, and the lake has no row of it."""
-
-    code = "rows_missing"
-    title = "Rows missing"
-
-    def __init__(self, count: int) -> None:
-        super().__init__(f"{count} sealed session(s) have no row in the lake.")
 
 
 def read_plan(database: Database, lake: Lake, row: ExportRow) -> Plan:
@@ -60,20 +47,21 @@ def read_plan(database: Database, lake: Lake, row: ExportRow) -> Plan:
     versions: dict[str, int | None] = {
         kind: lake.version(kind, row.workspace_id, row.mode) for kind in _TABLES
     }
-    facts = _LakeFacts(lake, row.workspace_id, row.mode, versions, chosen)
-    sessions = facts.sessions()
-    sampled = facts.frames(sessions, FrameSampling.model_validate(row.spec["frame_sampling"]))
-    joined = sessions.join(sampled, on="session_id", how="left").with_columns(
-        pl.col("frames", "image_bytes").fill_null(0), pl.col("frames_sha256").fill_null("")
+    facts = LakeFacts(lake, row.workspace_id, row.mode, versions, chosen)
+    format = cast(ExportFormat, row.format)
+    sessions = facts.frames(
+        facts.sessions(),
+        FrameSampling.model_validate(row.spec["frame_sampling"]),
+        with_events="samples" in FORMATS[format].kinds,
     )
-    return make_plan(format=row.format, spec=row.spec, versions=versions, sessions=joined)
+    return make_plan(format=format, spec=row.spec, versions=versions, graph={}, sessions=sessions)
 
 
 def select_sessions(db: DbSession, workspace_id: str, mode: str, spec: dict[str, Any]) -> pl.DataFrame:
     """The sealed sessions that pass every filter of a resolved request, in no order.
 
     Returns:
-        session_id, workflow, date (lake partition), outcome, actor_kind.
+        session_id, workflow, date (lake partition), outcome, actor_kind, split.
     """
     statement = sqlalchemy.select(
         col(SessionRow.id),
@@ -81,6 +69,7 @@ def select_sessions(db: DbSession, workspace_id: str, mode: str, spec: dict[str,
         col(SessionRow.lake_date),
         col(SessionRow.outcome),
         col(SessionRow.actor_kind),
+        col(SessionRow.actor_id),
     ).where(
         col(SessionRow.workspace_id) == workspace_id,
         col(SessionRow.mode) == mode,
@@ -96,7 +85,15 @@ def select_sessions(db: DbSession, workspace_id: str, mode: str, spec: dict[str,
     chosen = pl.concat(parts) if parts else pl.DataFrame(schema=_CHOSEN)
     # Not in SQL: ten thousand ids are more parameters than a statement should carry.
     excluded = spec["filter"].get("exclude_session_ids", [])
-    return chosen.filter(~pl.col("session_id").is_in(excluded))
+    return _with_split(chosen.filter(~pl.col("session_id").is_in(excluded)), spec)
+
+
+def _with_split(chosen: pl.DataFrame, spec: dict[str, Any]) -> pl.DataFrame:
+    """Each session's part of the dataset; the actor, who may be a person, goes no further than this."""
+    rule = SplitRule.model_validate(spec["split"])
+    unit = pl.coalesce("actor_id", "session_id") if rule.by == "actor" else pl.col("session_id")
+    parts = [split_of(name, rule) for name in chosen.select(unit).to_series()]
+    return chosen.drop("actor_id").with_columns(pl.Series("split", parts, pl.String))
 
 
 def find_gone(db: DbSession, workspace_id: str, mode: str, plan: Plan) -> list[str]:
@@ -135,82 +132,3 @@ def _conditions(workspace_id: str, mode: str, filters: dict[str, Any]) -> Iterat
             TagRow.workspace_id == workspace_id, TagRow.mode == mode, TagRow.name == filters["tag"]
         )
         yield col(SessionRow.id).in_(tagged)
-
-
-class _LakeFacts:
-    """What sealing noted of the chosen sessions, at pinned versions."""
-
-    def __init__(
-        self, lake: Lake, workspace_id: str, mode: str, versions: dict[str, int | None], chosen: pl.DataFrame
-    ) -> None:
-        self._lake = lake
-        self._workspace_id = workspace_id
-        self._mode = mode
-        self._versions = versions
-        self._chosen = chosen
-
-    def sessions(self) -> pl.DataFrame:
-        """The chosen sessions with their bucket, counts and digest."""
-        facts = self._scan("sessions").select(
-            "session_id",
-            "bucket",
-            pl.col("event_count").cast(pl.Int64).alias("rows"),
-            pl.col("action_count").cast(pl.Int64).alias("actions"),
-            "rows_sha256",
-            pl.col("frame_count").cast(pl.Int64),
-        )
-        found = self._chosen.lazy().join(facts, on="session_id", how="inner", validate="1:1").collect()
-        if found.height != self._chosen.height:
-            raise FactsMissing(self._chosen.height - found.height)
-        return found
-
-    def frames(self, sessions: pl.DataFrame, sampling: FrameSampling) -> pl.DataFrame:
-        """Per session with selected frames: how many, their bytes, their digest.
-
-        Read in slices of the hash range, so that no more than some hundred thousand frames are in memory.
-        """
-        with_frames = sessions.filter(pl.col("frame_count") > 0)
-        slices = 2 ** math.ceil(math.log2(max(1.0, with_frames["frame_count"].sum() / _FRAMES_AT_ONCE)))
-        width = max(1, _HASH_VALUES // slices)
-        parts = [
-            self._frames_between(with_frames, first, first + width - 1, sampling)
-            for first in range(0, _HASH_VALUES, width)
-            if not with_frames.is_empty()
-        ]
-        schema = pl.Schema({"session_id": pl.String, **_FRAME_FACTS})
-        return pl.concat(parts) if parts else pl.DataFrame(schema=schema)
-
-    def _frames_between(
-        self, sessions: pl.DataFrame, first: int, last: int, sampling: FrameSampling
-    ) -> pl.DataFrame:
-        frames = (
-            self._scan("frames")
-            .filter(pl.col("bucket").is_between(first, last))
-            .join(sessions.lazy().select("session_id"), on="session_id", how="semi")
-            .select(*FACTS, "frame_id", "sha256", "bytes")
-        )
-        by_session = (
-            select_frames(frames, sampling)
-            .sort("session_id", "t_ms", "frame_id")
-            .group_by("session_id", maintain_order=True)
-            .agg(
-                pl.len().cast(pl.Int64).alias("frames"),
-                pl.col("bytes").cast(pl.Int64).sum().alias("image_bytes"),
-                "frame_id",
-                "sha256",
-            )
-            .collect()
-        )
-        digests = [
-            frames_digest(zip(frame_ids, hashes, strict=True))
-            for frame_ids, hashes in by_session.select("frame_id", "sha256").iter_rows()
-        ]
-        found = by_session.with_columns(pl.Series("frames_sha256", digests, pl.String))
-        return found.select("session_id", *_FRAME_FACTS)
-
-    def _scan(self, kind: Kind) -> pl.LazyFrame:
-        table = self._lake.scan(kind, self._workspace_id, self._mode, version=self._versions[kind])
-        return table.filter(
-            pl.col("workflow").is_in(self._chosen["workflow"].unique().to_list())
-            & pl.col("date").is_in(self._chosen["date"].unique().to_list())
-        ).drop("workflow", "date")

@@ -100,7 +100,7 @@ def _scan(task: ShardTask) -> pl.LazyFrame:
     first, _ = task.shards[0].bucket_range
     _, end = task.shards[-1].bucket_range
     sessions = pl.concat(
-        shard.sessions.select("session_id", "date", "outcome", "actor_kind") for shard in task.shards
+        shard.sessions.select("session_id", "date", "outcome", "actor_kind", "split") for shard in task.shards
     ).with_row_index(_PLACE)
     table = Lake(task.lake_url).scan(task.shards[0].kind, task.workspace_id, task.mode, version=task.version)
     near = table.filter(

@@ -14,7 +14,8 @@ from recorder.models.wire import ActorKind, Outcome, WireInput, WireOutput, Wire
 ExportStatus = Literal["queued", "running", "completed", "failed"]
 ExportFormat = Literal["parquet", "webdataset", "jsonl", "arrow"]
 SamplingMode = Literal["event_only", "every_n_ms", "keyframes_only", "all"]
-ShardKind = Literal["events", "frames"]
+ShardKind = Literal["events", "frames", "samples"]
+SplitUnit = Literal["session", "actor"]
 
 
 def _in_list(value: Any) -> Any:
@@ -53,6 +54,18 @@ class FrameSampling(WireInput):
     mode: SamplingMode = "event_only"
     interval_ms: int | None = WireField(default=None, ge=1)
     keep_action_frames: bool = False
+
+
+class SplitRule(WireInput):
+    """How sessions are dealt to the parts `train`, `validation` and `test`; a unit is never in two of them.
+
+    By `actor`, the sessions of one actor stay together; a session without an actor is a unit of its own.
+    """
+
+    by: SplitUnit = "session"
+    #: Shares of the units; the rest is `train`.
+    validation: float = WireField(default=0.1, ge=0, le=1)
+    test: float = WireField(default=0.1, ge=0, le=1)
 
 
 class SignedUrlDestination(WireInput):
@@ -138,6 +151,7 @@ class ExportCreate(WireInput):
     filter: ExportFilter | None = None
     format: ExportFormat
     frame_sampling: FrameSampling | None = None
+    split: SplitRule | None = None
     destination: Destination
     tag: Label | None = None
 
@@ -174,6 +188,7 @@ class Export(WireOutput):
     format: ExportFormat
     filter: dict[str, Any]
     frame_sampling: FrameSampling
+    split: SplitRule
     destination: dict[str, Any]
     tag: str | None
     rows: int | None
@@ -202,7 +217,7 @@ class ExportRow(SQLModel, table=True):
     mode: str
     status: str
     format: str
-    #: Resolved request: workflow, filter, frame_sampling. Times are absolute.
+    #: Resolved request: workflow, filter, frame_sampling, split. Times are absolute.
     spec: dict[str, Any] = Field(sa_type=JSON)
     destination: dict[str, Any] = Field(sa_type=JSON)
     tag: str | None = None

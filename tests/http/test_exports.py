@@ -16,7 +16,8 @@ from tests.sealed import Recording, seal
 _BODY = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
 # fmt: off
 _MEMBERS = {
-    "id", "status", "workflow", "format", "filter", "frame_sampling", "destination", "tag", "rows", "shards",
+    "id", "status", "workflow", "format", "filter", "frame_sampling",
+    "split", "destination", "tag", "rows", "shards",
     "shard_size_bytes", "frames", "actions", "manifest_url", "progress", "error", "created_at",
     "completed_at",
 }

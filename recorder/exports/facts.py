@@ -1,0 +1,140 @@
+"""What sealing noted of the chosen sessions: counts, sizes and digests, at pinned versions. Spec §4.3."""
+
+import math
+
+import polars as pl
+
+from recorder.errors import RecorderError
+from recorder.exports.sampling import FACTS, select_frames
+from recorder.models.export import FrameSampling
+from recorder.rowset import frames_digest, samples_digest
+from recorder.storage.lake import Lake
+from recorder.storage.lake_schemas import Kind
+
+_FRAMES_AT_ONCE = 500_000
+_HASH_VALUES = 65_536
+_FRAME_FACTS = {
+    "frames": pl.Int64,
+    "image_bytes": pl.Int64,
+    "frames_sha256": pl.String,
+    "samples_sha256": pl.String,
+    "sample_actions": pl.Int64,
+}
+
+
+class FactsMissing(RecorderError):
+    """A session counts as sealed, and the lake has no row of it."""
+
+    code = "rows_missing"
+    title = "Rows missing"
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"{count} sealed session(s) have no row in the lake.")
+
+
+class LakeFacts:
+    """What sealing noted of the chosen sessions, at pinned versions."""
+
+    def __init__(
+        self, lake: Lake, workspace_id: str, mode: str, versions: dict[str, int | None], chosen: pl.DataFrame
+    ) -> None:
+        self._lake = lake
+        self._workspace_id = workspace_id
+        self._mode = mode
+        self._versions = versions
+        self._chosen = chosen
+
+    def sessions(self) -> pl.DataFrame:
+        """The chosen sessions with their bucket, counts and digest."""
+        facts = self._scan("sessions").select(
+            "session_id",
+            "bucket",
+            pl.col("event_count").cast(pl.Int64).alias("rows"),
+            pl.col("action_count").cast(pl.Int64).alias("actions"),
+            "rows_sha256",
+            pl.col("frame_count").cast(pl.Int64),
+        )
+        found = self._chosen.lazy().join(facts, on="session_id", how="inner", validate="1:1").collect()
+        if found.height != self._chosen.height:
+            raise FactsMissing(self._chosen.height - found.height)
+        return found
+
+    def frames(self, sessions: pl.DataFrame, sampling: FrameSampling, *, with_events: bool) -> pl.DataFrame:
+        """The sessions with what they have of selected frames: how many, their bytes, their digest.
+
+        Read in slices of the hash range, so that no more than some hundred thousand frames are in memory.
+
+        Args:
+            with_events: also the digest of the frames with the events bound to them, and how many of these
+                are actions.
+        """
+        with_frames = sessions.filter(pl.col("frame_count") > 0)
+        slices = 2 ** math.ceil(math.log2(max(1.0, with_frames["frame_count"].sum() / _FRAMES_AT_ONCE)))
+        width = max(1, _HASH_VALUES // slices)
+        parts = [
+            self._frames_between(with_frames, first, first + width - 1, sampling, with_events)
+            for first in range(0, _HASH_VALUES, width)
+            if not with_frames.is_empty()
+        ]
+        schema = pl.Schema({"session_id": pl.String, **_FRAME_FACTS})
+        found = pl.concat(parts) if parts else pl.DataFrame(schema=schema)
+        return sessions.join(found, on="session_id", how="left").with_columns(
+            pl.col("frames", "image_bytes", "sample_actions").fill_null(0),
+            pl.col("frames_sha256", "samples_sha256").fill_null(""),
+        )
+
+    def _frames_between(
+        self, sessions: pl.DataFrame, first: int, last: int, sampling: FrameSampling, with_events: bool
+    ) -> pl.DataFrame:
+        frames = (
+            self._scan("frames")
+            .filter(pl.col("bucket").is_between(first, last))
+            .join(sessions.lazy().select("session_id"), on="session_id", how="semi")
+            .select(*FACTS, "frame_id", "sha256", "bytes")
+        )
+        chosen = select_frames(frames, sampling)
+        if with_events:
+            events = (
+                self._scan("events")
+                .filter(pl.col("bucket").is_between(first, last) & pl.col("frame_seq").is_not_null())
+                .sort("session_id", "seq")
+                .group_by("session_id", pl.col("frame_seq").alias("seq"), maintain_order=True)
+                .agg("event_id", pl.col("is_action").sum().cast(pl.Int64).alias("actions"))
+            )
+            chosen = chosen.join(events, on=["session_id", "seq"], how="left")
+        else:
+            chosen = chosen.with_columns(
+                event_id=pl.lit(None, pl.List(pl.String)), actions=pl.lit(0, pl.Int64)
+            )
+        by_session = (
+            chosen.sort("session_id", "t_ms", "frame_id")
+            .group_by("session_id", maintain_order=True)
+            .agg(
+                pl.len().cast(pl.Int64).alias("frames"),
+                pl.col("bytes").cast(pl.Int64).sum().alias("image_bytes"),
+                pl.col("actions").fill_null(0).sum().alias("sample_actions"),
+                "frame_id",
+                "sha256",
+                pl.col("event_id").fill_null([]),
+            )
+            .collect()
+        )
+        digests = [
+            frames_digest(zip(frame_ids, hashes, strict=True))
+            for frame_ids, hashes in by_session.select("frame_id", "sha256").iter_rows()
+        ]
+        samples = [
+            samples_digest(zip(*row, strict=True)) if with_events else ""
+            for row in by_session.select("frame_id", "sha256", "event_id").iter_rows()
+        ]
+        found = by_session.with_columns(
+            pl.Series("frames_sha256", digests, pl.String), pl.Series("samples_sha256", samples, pl.String)
+        )
+        return found.select("session_id", *_FRAME_FACTS)
+
+    def _scan(self, kind: Kind) -> pl.LazyFrame:
+        table = self._lake.scan(kind, self._workspace_id, self._mode, version=self._versions[kind])
+        return table.filter(
+            pl.col("workflow").is_in(self._chosen["workflow"].unique().to_list())
+            & pl.col("date").is_in(self._chosen["date"].unique().to_list())
+        ).drop("workflow", "date")
