@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import polars as pl
 import pyarrow as pa
@@ -32,6 +33,16 @@ class LakeAhead(Conflict):
             f"The lake's {kind} hold later batches than the database knows of. If the database was restored, "
             "restore the lake of the same time."
         )
+
+
+class _LocalTable(DeltaTable):
+    """A table in a folder, whose files are named as the file system knows them.
+
+    delta-rs gives their names as parts of an address, a space as `%20`, and polars opens them as they are.
+    """
+
+    def file_uris(self, *args: Any, **options: Any) -> list[str]:
+        return [unquote(uri) for uri in super().file_uris(*args, **options)]
 
 
 class Lake:
@@ -186,7 +197,8 @@ class Lake:
         self, kind: Kind, workspace_id: str, mode: str, version: int | None = None
     ) -> DeltaTable | None:
         try:
-            return DeltaTable(self._path(kind, workspace_id, mode), version=version)
+            opened = DeltaTable if "://" in self.url else _LocalTable
+            return opened(self._path(kind, workspace_id, mode), version=version)
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:

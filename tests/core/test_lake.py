@@ -55,6 +55,15 @@ def counts(lake: Lake) -> dict[str, int]:
     return dict(found.iter_rows())
 
 
+@pytest.mark.parametrize("name", ["My Data", "späte Läufe", "100%", "#1?"])
+def test_a_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
+    lake = Lake(str(tmp_path / name))
+    append(lake, 1)
+    append(lake, 2)
+    assert counts(lake) == {"ses_1": 3, "ses_2": 3}
+    assert lake.scan(*PLACE, version=1).collect().height == 3  # type: ignore[arg-type]
+
+
 def test_an_empty_lake_reads_as_no_rows(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path))
     assert lake.scan("events", WORKSPACE, "live").collect().is_empty()
