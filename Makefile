@@ -20,7 +20,7 @@ up: $(INSTALLED) ## serve the API and Dagster until Ctrl-C; DATA=folder, default
 	exec $(BIN)/python -m recorder.cli up $(if $(DATA),--data "$(DATA)")
 
 test: $(INSTALLED) ## run every test; ARGS="-k sealing" goes to pytest
-	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(INSTALLED) ## format, lint, import rules, types
 	$(BIN)/ruff format --check .
@@ -32,11 +32,13 @@ format: $(INSTALLED) ## put the code into its form
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-faults: $(INSTALLED) ## kill the API while it is loaded; KILLS=300 EVENTS=1000000
+faults: $(INSTALLED) ## kill the API while it is loaded, and sealing at every statement; KILLS=300 EVENTS=1000000
 	RECORDER_FAULT_KILLS=$(or $(KILLS),300) RECORDER_FAULT_EVENTS=$(or $(EVENTS),1000000) \
-		$(BIN)/python -m pytest tests/faults --timeout 0 --capture no $(ARGS)
+		RECORDER_FAULT_STRIDE=1 \
+		$(BIN)/python -m pytest tests/faults tests/core/test_sealing_faults.py --timeout 0 --capture no $(ARGS)
 
-fuzz: $(INSTALLED) ## made-up requests on the running service, on each engine; CASES=100000
+fuzz: $(INSTALLED) ## made-up requests on the running service, on each engine; CASES=100000 EXAMPLES=2000
+	RECORDER_FUZZ_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest tests/core -m hypothesis --timeout 0 $(ARGS)
 	RECORDER_FUZZ_CASES=$(or $(CASES),100000) $(BIN)/python -m pytest tests/fuzz --timeout 0 --capture no $(ARGS)
 
 bench: $(INSTALLED) ## measure this machine

@@ -123,16 +123,21 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 @contextmanager
 def spared_collections() -> Iterator[None]:
-    """Let the collector leave alone what lives as long as the block; it took a tenth of the ingest."""
-    thresholds = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
+    """Let the collector leave alone what lives as long as the block; it took a tenth of the ingest.
+
+    A process that froze what it holds before, such as a test run with many services, stays as it is.
+    """
+    thresholds, is_frozen = gc.get_threshold(), gc.get_freeze_count() > 0
+    if not is_frozen:
+        gc.collect()
+        gc.freeze()
     gc.set_threshold(10_000, 20, 20)
     try:
         yield
     finally:
         gc.set_threshold(*thresholds)
-        gc.unfreeze()
+        if not is_frozen:
+            gc.unfreeze()
 
 
 def _document(app: FastAPI) -> None:

@@ -1,5 +1,6 @@
 """Databases for tests: a SQLite file, a throw-away PostgreSQL cluster and a Redis on loopback."""
 
+import gc
 import os
 import pwd
 import shutil
@@ -12,18 +13,63 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.databases import create_database, part_is_missing
+from tests.databases import create_database, create_file, part_is_missing
 from tests.redis_server import running_redis
 
-# A machine that is busy with something else is no failure.
+# A machine that is busy with something else is no failure. `make fuzz` looks at many more examples.
 hypothesis.settings.register_profile(
-    "tests", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "tests",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    max_examples=int(os.environ.get("RECORDER_FUZZ_EXAMPLES", "40")),  # noqa: TID251
 )
 hypothesis.settings.load_profile("tests")
 
 _BINARIES = Path("/usr/lib/postgresql")
-# The cluster is thrown away, so it need not survive a crash.
-_SETTINGS = ("fsync=off", "full_page_writes=off", "listen_addresses=127.0.0.1", "unix_socket_directories=")
+# The cluster is thrown away, so it need not survive a crash; nothing lives long enough to be vacuumed.
+_SETTINGS = (
+    "fsync=off",
+    "full_page_writes=off",
+    "autovacuum=off",
+    "listen_addresses=127.0.0.1",
+    "unix_socket_directories=",
+)
+
+
+# While modules and tests are read nothing becomes garbage: a fifth of the time went into looking for it.
+gc.disable()
+
+#: What waits longest, longest first, so that no worker is left alone with it at the end.
+_FIRST = (
+    "end_to_end/test_readme.py",
+    "end_to_end/test_notebooks.py",
+    "end_to_end/test_daemon.py",
+    "fuzz/",
+    "end_to_end/",
+    "faults/",
+    "stores/",
+)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than processors: tests wait for processes, sockets and clocks a third of their time."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest; `--no-loadscope-reorder` lets the workers keep to it."""
+    items.sort(key=lambda item: _place("/".join(item.path.parts[-2:])))
+
+
+def pytest_collection_finish() -> None:
+    """Spare the collector the modules and thousands of tests that stay until the end.
+
+    Every start and stop of a service would look through them.
+    """
+    gc.enable()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -63,10 +109,14 @@ def redis_url() -> Iterator[str]:
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Address of an empty database, once on each engine; the tests of a module share it."""
+    """Address of a database with our tables, once on each engine; the tests of a module share it."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path_factory.mktemp('database') / 'recorder.db'}"
+        return create_file(tmp_path_factory.mktemp("database"))
     return create_database(request.getfixturevalue("postgres"))
+
+
+def _place(file: str) -> int:
+    return next((place for place, start in enumerate(_FIRST) if file.startswith(start)), len(_FIRST))
 
 
 def _server_user() -> str:

@@ -1,7 +1,13 @@
-"""Fresh databases, empty or with our tables, and what to do where a part of the machine is missing."""
+"""Fresh databases, empty or with our tables, and what to do where a part of the machine is missing.
+
+The tables come from the migrations, which run once for each process and engine: what follows is a copy.
+"""
 
 import os
+import tempfile
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 from typing import NoReturn
 
 import psycopg
@@ -9,6 +15,8 @@ import pytest
 
 from recorder.ids import new_id
 from recorder.storage.database import Database
+
+_FILE = "recorder.db"
 
 
 def part_is_missing(reason: str) -> NoReturn:
@@ -18,18 +26,59 @@ def part_is_missing(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
+def create_empty_database(cluster: str) -> str:
+    """Address of a new database in a cluster that holds nothing."""
+    return _create(cluster)
+
+
 def create_database(cluster: str) -> str:
-    """Address of a new empty database in a cluster."""
-    name = new_id("wsp")
-    with psycopg.connect(f"{cluster}/postgres", autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return f"{cluster}/{name}"
+    """Address of a new database in a cluster, with our tables."""
+    return _create(cluster, template=_template_in(cluster))
+
+
+def create_file(folder: Path) -> str:
+    """Address of the SQLite database that a deployment in this folder has, made with our tables."""
+    file = folder / _FILE
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(_template_file())
+    return f"sqlite:///{file}"
 
 
 @pytest.fixture(scope="module")
 def database(database_url: str) -> Iterator[Database]:
-    """An empty database of either engine."""
+    """A database of either engine with our tables; the tests of a module share it."""
     opened = Database(database_url)
-    opened.migrate()
     yield opened
     opened.close()
+
+
+def _create(cluster: str, *, template: str = "template1") -> str:
+    name = new_id("wsp")
+    with psycopg.connect(f"{cluster}/postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+    return f"{cluster}/{name}"
+
+
+@cache
+def _template_in(cluster: str) -> str:
+    """Name of a database with our tables that nobody is connected to, else it could not be copied."""
+    url = _create(cluster)
+    _migrate(url)
+    return url.rpartition("/")[2]
+
+
+@cache
+def _template_file() -> bytes:
+    """A database with our tables; its last connection is closed, so that no write-ahead log is left."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / _FILE
+        _migrate(f"sqlite:///{file}")
+        assert [path.name for path in file.parent.iterdir()] == [_FILE]
+        return file.read_bytes()
+
+
+def _migrate(url: str) -> None:
+    database = Database(url)
+    database.migrate()
+    database.close()

@@ -17,6 +17,7 @@ from api.sockets import WatchedSocket
 from recorder.access.keys import create_workspace
 from recorder.runtime import Runtime
 from recorder.settings import Settings
+from tests.databases import create_file
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ def running_service(
         http: the protocol that `recorder up` serves by, or one with less patience.
     """
     public = {"RECORDER_PUBLIC_URL": f"http://127.0.0.1:{port}"} if port else {}
+    create_file(folder)
     settings = Settings.from_env(public, data_dir=folder)
     key = _first_key(settings)
     with serving(create_app(settings), port=port, http=http) as listening:

@@ -3,5 +3,6 @@
 from tests.charging import make_tenant, other_writer, tenant, writer
 from tests.databases import database
 from tests.delivering import workspace_id
+from tests.sealed import runtime
 
-__all__ = ["database", "make_tenant", "other_writer", "tenant", "workspace_id", "writer"]
+__all__ = ["database", "make_tenant", "other_writer", "runtime", "tenant", "workspace_id", "writer"]

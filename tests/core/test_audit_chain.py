@@ -1,7 +1,6 @@
 """The audit log's chain: unbroken under parallel writers, in the transaction of the change. Contract §7."""
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 from sqlmodel import col, select
@@ -15,14 +14,6 @@ from recorder.models.workspace import WorkspaceRow
 from recorder.storage.database import Database
 
 _NOW = clock.now()
-
-
-@pytest.fixture(scope="module")
-def database(database_url: str) -> Iterator[Database]:
-    database = Database(database_url)
-    database.migrate()
-    yield database
-    database.close()
 
 
 def chain(database: Database, workspace_id: str) -> list[AuditRow]:

@@ -1,7 +1,7 @@
 """Tampering with the audit log shows: what was changed, is missing, or was moved. Contract §7 (audit)."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from sqlalchemy import Connection, text
@@ -20,14 +20,6 @@ from recorder.storage.database import Database
 from tests.sealed import make_runtime
 
 Tamper = Callable[[Connection, str], None]
-
-
-@pytest.fixture(scope="module")
-def database(database_url: str) -> Iterator[Database]:
-    database = Database(database_url)
-    database.migrate()
-    yield database
-    database.close()
 
 
 def make_chain(database: Database, count: int = 6) -> str:

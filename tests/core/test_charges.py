@@ -19,6 +19,7 @@ from recorder.recording.sessions import start_session
 from recorder.recording.stops import batch_stop
 from recorder.storage.database import Database
 from tests.charging import MINUTE, Tenant, codes, submit
+from tests.databases import create_file
 
 
 def test_charges_grow_with_the_largest_time(tenant: Tenant, writer: IngestWriter) -> None:
@@ -82,8 +83,7 @@ def test_an_unlimited_workspace_is_counted_and_never_told(make_tenant: Any, writ
 
 
 def test_a_group_costs_one_statement_of_usage(tmp_path: Path) -> None:
-    database = Database(f"sqlite:///{tmp_path / 'recorder.db'}")
-    database.migrate()
+    database = Database(create_file(tmp_path))
     tenant = Tenant(database, Caller(new_id("wsp"), "live", new_id("key")))
     session_ids = tenant.sessions(20)
     writer = IngestWriter(database)

@@ -1,7 +1,6 @@
 """Who is told of a commit: of rows a transaction wrote, of batches the writer stored. Contract §3."""
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,15 +14,6 @@ from recorder.recording.sessions import create_session
 from recorder.runtime import Runtime
 from tests.factories import event, json_bytes
 from tests.recorded import WORKSPACE
-from tests.sealed import make_runtime
-
-
-@pytest.fixture(scope="module")
-def runtime(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
-    """A deployment on either engine."""
-    opened = make_runtime(tmp_path_factory.mktemp("deployment"), database_url=database_url)
-    yield opened
-    opened.close()
 
 
 def make_session(runtime: Runtime) -> str:

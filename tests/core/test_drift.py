@@ -1,6 +1,5 @@
 """Drift of stored graphs: alarms and their events, once, whatever happens. Spec §6.1, contract §6."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,15 +20,6 @@ from recorder.models.memory import GraphPathRow, GraphVariantRow
 from recorder.storage.database import Database
 from tests.drifting import BASELINE, NEEDED, Story
 from tests.graphs import START
-
-
-@pytest.fixture(scope="module")
-def database(database_url: str) -> Iterator[Database]:
-    """A database, once on each engine."""
-    database = Database(database_url)
-    database.migrate()
-    yield database
-    database.close()
 
 
 @pytest.fixture

@@ -17,21 +17,12 @@ from recorder.recording.hot_events import EventRecord, decode_batch, read_hot_ev
 from recorder.recording.stops import stop_session
 from recorder.runtime import Runtime
 from tests.recorded import Desk, open_desk, session_row
-from tests.sealed import make_runtime
 
 #: A batch is the times of its items, each with whether the item names itself.
 Batch = list[tuple[int, bool]]
 BATCHES = st.lists(
     st.lists(st.tuples(st.integers(0, 12), st.booleans()), min_size=1, max_size=5), max_size=24
 )
-
-
-@pytest.fixture(scope="module")
-def runtime(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
-    """A deployment on either engine."""
-    opened = make_runtime(tmp_path_factory.mktemp("deployment"), database_url=database_url)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

@@ -24,15 +24,6 @@ from tests.sealed import START
 WORKSPACE = "wsp_a"
 
 
-@pytest.fixture(scope="module")
-def database(database_url: str) -> Iterator[Database]:
-    """An empty database of either engine."""
-    opened = Database(database_url)
-    opened.migrate()
-    yield opened
-    opened.close()
-
-
 @pytest.fixture
 def writer(database: Database) -> Iterator[IngestWriter]:
     """A writer of its own."""
@@ -218,7 +209,6 @@ def test_the_writer_owns_its_connection(database: Database, writer: IngestWriter
 
 def test_the_writer_goes_on_after_the_server_hung_up(postgres: str) -> None:
     database = Database(create_database(postgres))
-    database.migrate()
     writer, session_id = IngestWriter(database), make_session(database)
     assert submit(writer, [Note(session_id)]) == [b"1"]
     with database.transaction(write=True) as db:

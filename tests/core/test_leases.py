@@ -1,21 +1,11 @@
 """Leases: one owner at a time, a rising fence, nothing done under a lost one. Design §3."""
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 
 from recorder.storage.database import Database
 from recorder.storage.leases import Lease, is_lease_held, release_lease, renew_lease, take_lease
-
-
-@pytest.fixture(scope="module")
-def database(database_url: str) -> Iterator[Database]:
-    """An empty database of either engine."""
-    opened = Database(database_url)
-    opened.migrate()
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Which policies are in force for a workspace, a mode and a workflow. Contract §3 (masking)."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,20 +17,10 @@ from recorder.recording.session_workflows import SessionWorkflows
 from recorder.runtime import Runtime
 from tests.masking import pattern
 from tests.recorded import open_desk
-from tests.sealed import make_settings
 
 SECRET = b"a deployment's secret"
 EMAIL = {"builtins": ["email"], "patterns": []}
 OFF: dict[str, Any] = {"builtins": [], "patterns": []}
-
-
-@pytest.fixture(scope="module")
-def runtime(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
-    """A deployment, once on SQLite and once on PostgreSQL."""
-    folder = tmp_path_factory.mktemp("deployment")
-    opened = Runtime.open(make_settings(folder, database_url=database_url))
-    yield opened
-    opened.close()
 
 
 def policies_of(

@@ -12,6 +12,7 @@ from recorder.memory.storing.versions import place_of
 from recorder.models.drift import DriftAlarmRow
 from recorder.recording.graph_views import read_view
 from recorder.storage.database import Database
+from tests.databases import create_file
 from tests.graphs import make_row, make_scope, make_steps
 
 
@@ -22,8 +23,7 @@ def add_alarm(db: DbSession, place: dict[str, str], type: str, subject_id: str, 
 
 
 def test_nodes_are_new_for_thirty_days_after_their_alarm(tmp_path: Path) -> None:
-    database = Database(f"sqlite:///{tmp_path / 'recorder.db'}")
-    database.migrate()
+    database = Database(create_file(tmp_path))
     with database.transaction(write=True) as db:
         scope = make_scope(db)
         row, indexer = make_row(scope), GraphIndexer()

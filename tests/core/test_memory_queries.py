@@ -19,6 +19,7 @@ from recorder.memory.storing.versions import read_head
 from recorder.models.memory import MemoryPath
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database
+from tests.databases import create_file
 from tests.graphs import START, add_workflow, make_row, make_steps
 
 SCOPE = GraphScope("wsp_a", "live", "checkout")
@@ -28,8 +29,7 @@ USUAL, OTHER, RARE = "1a 2b 3c", "4d 5e 6f", "7g 8h 9i"
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
     """A database with one empty workflow."""
-    database = Database(f"sqlite:///{tmp_path / 'recorder.db'}")
-    database.migrate()
+    database = Database(create_file(tmp_path))
     with database.transaction(write=True) as db:
         add_workflow(db, SCOPE)
     yield database

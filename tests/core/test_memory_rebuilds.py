@@ -1,7 +1,6 @@
 """Rebuilds in SQL: written in one transaction, seen by readers and by sealing. Spec §4.2."""
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,15 +22,6 @@ from recorder.storage.database import Database
 from tests.graphs import make_row, make_scope, make_step, make_steps
 
 KINDS: tuple[RebuildKind, ...] = ("anchored", "fresh")
-
-
-@pytest.fixture(scope="module")
-def database(database_url: str) -> Iterator[Database]:
-    """A database, once on each engine."""
-    database = Database(database_url)
-    database.migrate()
-    yield database
-    database.close()
 
 
 @pytest.fixture

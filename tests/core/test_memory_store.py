@@ -2,7 +2,6 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -30,15 +29,6 @@ from recorder.storage.database import Database
 from tests.graphs import make_row, make_scope, make_steps
 
 USUAL, RETRIED, OTHER = "1a 2b 3c 4d", "1a 2b 3c 2b 3c 4d", "5e 6f"
-
-
-@pytest.fixture(scope="module")
-def database(database_url: str) -> Iterator[Database]:
-    """A database, once on each engine."""
-    database = Database(database_url)
-    database.migrate()
-    yield database
-    database.close()
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from recorder.memory.queries.subpaths import SubPath, containing
 from recorder.memory.storing.indexing import GraphIndexer
 from recorder.models.memory import GraphPathRow
 from recorder.storage.database import Database
+from tests.databases import create_file
 from tests.graphs import make_row, make_scope, make_steps
 from tests.views import columns_of
 
@@ -66,8 +67,7 @@ def test_filters_and_a_bound_choose_among_the_sessions_of_a_path() -> None:
 
 
 def test_a_path_that_was_merged_into_another_stands_for_that_one(tmp_path: Path) -> None:
-    database = Database(f"sqlite:///{tmp_path / 'recorder.db'}")
-    database.migrate()
+    database = Database(create_file(tmp_path))
     with database.transaction(write=True) as db:
         scope = make_scope(db)
         rows = [make_row(scope), make_row(scope)]

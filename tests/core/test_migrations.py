@@ -25,7 +25,7 @@ from recorder.memory.storing.checks import check_graph
 from recorder.memory.storing.rebuilds import rebuild_graph
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database
-from tests.databases import create_database
+from tests.databases import create_empty_database
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -33,7 +33,7 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Address of a database that holds nothing."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'recorder.db'}"
-    return create_database(request.getfixturevalue("postgres"))
+    return create_empty_database(request.getfixturevalue("postgres"))
 
 
 def connect(url: str) -> Iterator[Connection]:

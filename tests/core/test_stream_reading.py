@@ -20,15 +20,6 @@ from recorder.sealing import Sealer
 from tests.factories import event as item
 from tests.factories import frame
 from tests.recorded import WORKSPACE, Desk, delete, execute, open_desk
-from tests.sealed import make_runtime
-
-
-@pytest.fixture(scope="module")
-def runtime(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
-    """A deployment on either engine."""
-    opened = make_runtime(tmp_path_factory.mktemp("deployment"), database_url=database_url)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

@@ -28,7 +28,6 @@ MINUTE = timedelta(minutes=1)
 def database(tmp_path_factory: pytest.TempPathFactory, database_url: str) -> Iterator[Database]:
     """A database on each engine, empty of what other tests left."""
     found = Database(database_url)
-    found.migrate()
     with found.transaction(write=True) as db:
         for table in (DeliveryRow, OutboxRow, WebhookRow):
             for row in db.exec(select(table)):

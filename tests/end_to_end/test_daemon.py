@@ -1,8 +1,10 @@
 """The whole service with the real Dagster daemon: what stops gets sealed, and is seen in Dagster's pages."""
 
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,8 @@ import pytest
 from recorder.access.keys import create_workspace
 from recorder.runtime import Runtime
 from recorder.settings import Settings
-from recorder.supervisor import Service, running
 from recorder.supervisor.commands import claim_port
-from tests.processes import processes_of, start_up
+from tests.processes import left_after, processes_of, start_up
 
 RUNS = "{ runsOrError { ... on Runs { results { jobName status } } } }"
 MATERIALIZED = (
@@ -37,13 +38,35 @@ def make_client(url: str, key: str) -> httpx.Client:
     return httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"})
 
 
+@dataclass(frozen=True)
+class Deployment:
+    """`recorder up` with Dagster as a process: its data folder, its pages, and a client of its API."""
+
+    process: subprocess.Popen[str]
+    data: Path
+    dagster_url: str
+    client: httpx.Client
+
+
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, httpx.Client]]:
-    """API and Dagster on a folder of their own, and a client of the API."""
-    settings = Settings.from_env(data_dir=tmp_path_factory.mktemp("deployment"))
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """API and Dagster on a folder of their own."""
+    folder = tmp_path_factory.mktemp("deployment")
+    settings = Settings.from_env(data_dir=folder / "data")
     key = make_key(settings)
-    with running(settings, dagster=True) as service, make_client(service.base_url, key) as client:
-        yield service, client
+    port = claim_port("127.0.0.1", 0, option="--port")
+    pages = claim_port("127.0.0.1", 0, option="--dagster-port")
+    ports = ["--port", str(port), "--dagster-port", str(pages)]
+    with start_up(settings.data_dir, *ports, folder=folder) as process:
+        try:
+            assert process.stderr is not None
+            while "Dagster" not in process.stderr.readline():
+                assert process.poll() is None
+            with make_client(f"http://127.0.0.1:{port}", key) as client:
+                yield Deployment(process, settings.data_dir, f"http://127.0.0.1:{pages}", client)
+        finally:
+            process.kill()
+            left_after(settings.data_dir, 15)
 
 
 def record(client: httpx.Client) -> str:
@@ -65,44 +88,32 @@ def seconds_until_sealed(client: httpx.Client, session_id: str, *, patience_s: f
     raise TimeoutError(session_id)
 
 
-def ask_dagster(service: Service, query: str) -> dict[str, Any]:
+def ask_dagster(deployment: Deployment, query: str) -> dict[str, Any]:
     """The answer of Dagster's own interface."""
-    answer: dict[str, Any] = httpx.post(f"{service.dagster_url}/graphql", json={"query": query}).json()
+    answer: dict[str, Any] = httpx.post(f"{deployment.dagster_url}/graphql", json={"query": query}).json()
     return answer["data"]  # type: ignore[no-any-return]
 
 
-def test_the_first_stopped_session_wakes_dagster(service: tuple[Service, httpx.Client]) -> None:
-    _, client = service
+def test_the_first_stopped_session_wakes_dagster(deployment: Deployment) -> None:
     # The goal is ten seconds; a machine that runs other tests beside gets more.
-    assert seconds_until_sealed(client, record(client)) < 30
+    assert seconds_until_sealed(deployment.client, record(deployment.client)) < 30
 
 
-def test_sessions_that_follow_are_sealed_at_once(service: tuple[Service, httpx.Client]) -> None:
-    _, client = service
+def test_sessions_that_follow_are_sealed_at_once(deployment: Deployment) -> None:
+    client = deployment.client
     lags = sorted(seconds_until_sealed(client, record(client)) for _ in range(9))
     assert lags[4] < 2
 
 
-def test_one_run_sealed_them_all_and_says_so(service: tuple[Service, httpx.Client]) -> None:
-    deployment, _ = service
+def test_one_run_sealed_them_all_and_says_so(deployment: Deployment) -> None:
     runs = ask_dagster(deployment, RUNS)["runsOrError"]["results"]
     assert runs == [{"jobName": "seal_stopped_sessions", "status": "STARTED"}]
     (report,) = ask_dagster(deployment, MATERIALIZED)["assetOrError"]["assetMaterializations"]
     assert {entry["label"]: entry.get("intValue") for entry in report["metadataEntries"]}["sessions"] >= 1
 
 
-def test_a_stop_ends_the_run_at_work_and_leaves_nothing(tmp_path: Path) -> None:
-    settings = Settings.from_env(data_dir=tmp_path / "data")
-    key = make_key(settings)
-    port = claim_port("127.0.0.1", 0, option="--port")
-    pages = claim_port("127.0.0.1", 0, option="--dagster-port")
-    ports = ["--port", str(port), "--dagster-port", str(pages)]
-    with start_up(settings.data_dir, *ports, folder=tmp_path) as process:
-        assert process.stderr is not None
-        while "Dagster" not in process.stderr.readline():
-            assert process.poll() is None
-        with make_client(f"http://127.0.0.1:{port}", key) as client:
-            seconds_until_sealed(client, record(client))
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=10) == 0
-    assert processes_of(settings.data_dir) == {}
+def test_a_stop_ends_the_run_at_work_and_leaves_nothing(deployment: Deployment) -> None:
+    seconds_until_sealed(deployment.client, record(deployment.client))
+    deployment.process.send_signal(signal.SIGTERM)
+    assert deployment.process.wait(timeout=10) == 0
+    assert processes_of(deployment.data) == {}

@@ -82,8 +82,12 @@ def make_command(path: Path, line: str) -> None:
 
 
 def test_the_readme_leads_from_a_recording_to_a_data_frame(
-    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    deployment: Deployment,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # where fetched files are kept
     monkeypatch.setenv("RECORDER_URL", deployment.variables["RECORDER_URL"])
     monkeypatch.setenv("RECORDER_KEY", deployment.readme_key)
     found: dict[str, Any] = {}

@@ -19,8 +19,8 @@ from tests.faults.lives import Lives, api_lives
 from tests.faults.recorders import BATCH, Recorder
 from tests.sealed import make_settings
 
-KILLS = int(os.environ.get("RECORDER_FAULT_KILLS", "4"))  # noqa: TID251
-EVENTS = int(os.environ.get("RECORDER_FAULT_EVENTS", "4000"))  # noqa: TID251
+KILLS = int(os.environ.get("RECORDER_FAULT_KILLS", "3"))  # noqa: TID251
+EVENTS = int(os.environ.get("RECORDER_FAULT_EVENTS", "2000"))  # noqa: TID251
 SEED = int(os.environ.get("RECORDER_FAULT_SEED", "1"))  # noqa: TID251
 _CLIENTS = 8
 # A life that answers nobody within this has failed to start.

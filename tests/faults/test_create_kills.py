@@ -21,7 +21,7 @@ from tests.faults.creators import Creator
 from tests.faults.lives import Lives, api_lives
 from tests.sealed import make_settings
 
-KILLS = int(os.environ.get("RECORDER_FAULT_KILLS", "4"))  # noqa: TID251
+KILLS = int(os.environ.get("RECORDER_FAULT_KILLS", "3"))  # noqa: TID251
 SEED = int(os.environ.get("RECORDER_FAULT_SEED", "1"))  # noqa: TID251
 #: Requests to be answered: 33 for each kill.
 CREATES = KILLS * 100 // 3

@@ -1,0 +1,50 @@
+"""`GET /v1/memory/outliers`: the least typical sessions, page by page. Spec §4.2."""
+
+from recorder.memory.building.nodes import GraphScope
+from recorder.memory.storing.versions import add_version, read_head
+from tests.factories import Caller, assert_problem
+from tests.walks import SESSION_MEMBERS, ask, sealed_walks
+
+
+def test_outliers_are_sessions_with_figures_the_least_typical_first(caller: Caller) -> None:
+    sealed_walks(caller, *["abcd"] * 8)
+    (odd,) = sealed_walks(caller, "xyz", tag="error")
+    (rare,) = sealed_walks(caller, "aqr")
+    found = ask(caller, "outliers", "&threshold=0.2")
+    assert [session["id"] for session in found["data"]] == [odd, rare]
+    assert (found["next_cursor"], found["has_more"]) == (None, False)
+    first = found["data"][0]
+    assert set(first) == SESSION_MEMBERS | {"path_id", "path_frequency", "typicality"}
+    assert (first["path_frequency"], first["outcome"]) == (0.1, "error")
+    assert 0 < first["typicality"] < found["data"][1]["typicality"] < 1
+    assert ask(caller, "outliers")["data"] == []
+    assert [one["id"] for one in ask(caller, "outliers", "&threshold=1&outcome=error")["data"]] == []
+
+
+def test_outliers_come_in_pages_of_one_version(caller: Caller) -> None:
+    ids = sealed_walks(caller, *["abcd"] * 5, "xyz", "uvw", "rst")
+    whole = [one["id"] for one in ask(caller, "outliers", "&threshold=0.5")["data"]]
+    assert sorted(whole) == sorted(ids[5:])
+    page = ask(caller, "outliers", "&threshold=0.5&limit=2")
+    assert page["has_more"] and [one["id"] for one in page["data"]] == whole[:2]
+    sealed_walks(caller, "mno", "klm")
+    rest = ask(caller, "outliers", f"&threshold=0.5&limit=2&cursor={page['next_cursor']}")
+    assert ([one["id"] for one in rest["data"]], rest["has_more"]) == (whole[2:], False)
+    assert len(ask(caller, "outliers", "&threshold=0.5")["data"]) == 5
+    answer = caller.get(f"/v1/memory/outliers?workflow=checkout&cursor={page['next_cursor']}")
+    assert_problem(answer, 400, "invalid_cursor")
+
+
+def test_pages_of_outliers_end_with_a_rebuild(caller: Caller) -> None:
+    sealed_walks(caller, *["abcd"] * 5, "xyz", "uvw")
+    page = ask(caller, "outliers", "&threshold=0.5&limit=1")
+    scope = GraphScope(caller.key.workspace_id, "live", "checkout")
+    with caller.service.runtime.database.transaction(write=True) as db:
+        head = read_head(db, scope, lock=True)
+        assert head is not None
+        add_version(db, scope, head, "rebuild")
+    query = "/v1/memory/outliers?workflow=checkout&threshold=0.5&limit=1"
+    problem = assert_problem(caller.get(f"{query}&cursor={page['next_cursor']}"), 400, "invalid_cursor")
+    assert "begin again" in problem["detail"]
+    again = ask(caller, "outliers", "&threshold=0.5&limit=1")
+    assert caller.get(f"{query}&cursor={again['next_cursor']}").status_code == 200

@@ -1,0 +1,58 @@
+"""`GET /v1/sessions?path=`: the sessions that went a path. Spec §4.2."""
+
+from tests.factories import Caller, assert_problem
+from tests.finished import seal_all
+from tests.walks import add_tag, ask, sealed_walks, stopped_walk
+
+
+def on_path(caller: Caller, query: str) -> list[str]:
+    """The ids of listed sessions."""
+    answer = caller.get(f"/v1/sessions?{query}")
+    assert answer.status_code == 200, answer.text
+    return [session["id"] for session in answer.json()["data"]]
+
+
+def test_a_path_lists_the_sessions_that_went_its_nodes_side_by_side(caller: Caller) -> None:
+    # Two went the short way: a path is shown by the most frequent of its variants.
+    *short, long, _, broken = sealed_walks(caller, "bc", "bc", "abcd", "abd", "bxc")
+    paths = {len(path["node_ids"]): path["path_id"] for path in ask(caller, "paths")["data"]}
+    assert on_path(caller, f"path={paths[2]}") == [long, *short[::-1]]
+    assert on_path(caller, f"path={paths[2]}&limit=1") == [long]
+    assert broken not in on_path(caller, f"path={paths[2]}&limit=500")
+
+
+def test_a_path_goes_with_the_other_filters_and_the_cursor(caller: Caller) -> None:
+    human = {"id": "someone", "kind": "human"}
+    ids = [stopped_walk(caller, "ab", tag="error" if n % 2 else "success", actor=human) for n in range(5)]
+    seal_all(caller)
+    add_tag(caller, ids[0], "odd")
+    (path,) = ask(caller, "paths")["data"]
+    query = f"path={path['path_id']}"
+    assert on_path(caller, f"{query}&outcome=error") == [ids[3], ids[1]]
+    assert on_path(caller, f"{query}&tag=odd&actor.kind=human&status=sealed&workflow=checkout") == [ids[0]]
+    for other in ("actor.kind=model", "status=recording", "workflow=elsewhere", "until=1h", "tag=even"):
+        assert on_path(caller, f"{query}&{other}") == []
+    seen: list[str] = []
+    page = caller.get(f"/v1/sessions?{query}&limit=2").json()
+    while True:
+        seen += [session["id"] for session in page["data"]]
+        if not page["has_more"]:
+            break
+        page = caller.get(f"/v1/sessions?{query}&limit=2&cursor={page['next_cursor']}").json()
+    assert seen == ids[::-1]
+
+
+def test_a_path_of_nobody_is_not_found(caller: Caller) -> None:
+    sealed_walks(caller, "ab")
+    (path,) = ask(caller, "paths")["data"]
+    others = (
+        caller.service.make_caller(),
+        caller.service.make_caller(mode="test", workspace_id=caller.key.workspace_id),
+    )
+    for who, path_id in (
+        (caller, "pth_unknown"),
+        (caller, ""),
+        *((other, path["path_id"]) for other in others),
+    ):
+        problem = assert_problem(who.get(f"/v1/sessions?path={path_id}"), 404, "not_found")
+        assert problem["resource"] == "path"

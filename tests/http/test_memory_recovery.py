@@ -1,0 +1,51 @@
+"""`GET /v1/memory/recovery_points`: where sessions that failed came back. Spec §4.2."""
+
+from tests.factories import Caller, assert_problem
+from tests.finished import patch, seal_all
+from tests.walks import add_tag, ask, sealed_walks, stopped_walk
+
+
+def test_recovery_points_tell_where_sessions_came_back(caller: Caller) -> None:
+    sealed_walks(caller, *["abcd"] * 3, tag="success")
+    newest, _ = (
+        stopped_walk(caller, "abxcd", failed_at=3_000, started_at=f"2024-03-0{day}T00:00:00Z")
+        for day in (2, 1)
+    )
+    lost = stopped_walk(caller, "abx", tag="error")
+    seal_all(caller)
+    (point,) = ask(caller, "recovery_points")["data"]
+    assert (point["frequency"], point["session_count"], point["basis"]) == (2 / 3, 2, "in_session")
+    # From c at 4 s to the success tag at the end, at 5 s.
+    assert (point["median_recovery_ms"], point["session_id"]) == (1_000, newest)
+    (shown,) = caller.get(f"/v1/sessions/{newest}/frames").json()["data"]
+    assert point["frame_id"] == shown["id"]
+    nodes = {node for path in ask(caller, "paths")["data"] for node in path["node_ids"]}
+    assert point["node_id"] in nodes and point["label"]
+    add_tag(caller, lost, "timeout", t_ms=3_000)
+    (crossed,) = ask(caller, "recovery_points", "&failure_tag=timeout")["data"]
+    assert (crossed["basis"], crossed["frequency"], crossed["session_count"]) == ("cross_session", 1, 1)
+
+
+def test_recovery_points_need_a_frame_and_a_failure(caller: Caller) -> None:
+    sealed_walks(caller, "abcd", tag="success")
+    stopped_walk(caller, "abxcd", failed_at=3_000, has_frame=False)
+    seal_all(caller)
+    assert ask(caller, "recovery_points")["data"] == []
+    assert ask(caller, "recovery_points", "&failure_tag=nobody")["data"] == []
+    for name in ("", "a" * 129, "a%00b"):
+        answer = caller.get(f"/v1/memory/recovery_points?workflow=checkout&failure_tag={name}")
+        assert_problem(answer, 422, "validation_failed")
+
+
+def test_names_of_failure_and_success_are_those_of_the_workflow(caller: Caller) -> None:
+    patch(
+        caller,
+        "/v1/workflows/checkout",
+        {"outcome_rules": {"error_tags": ["declined"], "success_tags": ["paid"]}},
+    )
+    sealed_walks(caller, "abcd", tag="paid")
+    session_id = stopped_walk(caller, "abxcd", tag="paid")
+    seal_all(caller)
+    add_tag(caller, session_id, "declined", t_ms=3_500)
+    (point,) = ask(caller, "recovery_points")["data"]
+    assert (point["session_id"], point["median_recovery_ms"]) == (session_id, 1_000)
