@@ -61,6 +61,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", "/v1/exports", "write", "exports"),
     Endpoint("GET", "/v1/exports", "read", "other"),
     Endpoint("GET", _EXPORT, "read", "other"),
+    Endpoint("POST", f"{_EXPORT}/cancel", "write", "other"),
+    Endpoint("GET", f"{_EXPORT}/diff", "read", "other"),
     Endpoint("GET", f"{_EXPORT}/manifest", "read", "other", opens_by_signature=True),
     Endpoint("GET", f"{_EXPORT}/files/{{path:path}}", "read", "reads", opens_by_signature=True),
     Endpoint("GET", "/v1/workflows", "read", "other"),

@@ -44,9 +44,19 @@ class Mode(Enum):
 
 
 class Format(Enum):
-    """What files are written."""
+    """What files are written; a directory holds one kind."""
 
     parquet = "parquet"
+    webdataset = "webdataset"
+    jsonl = "jsonl"
+    arrow = "arrow"
+
+
+class SplitUnit(Enum):
+    """What stays together in one part of the dataset."""
+
+    session = "session"
+    actor = "actor"
 
 
 class FilterConfig(dg.Config):
@@ -63,6 +73,9 @@ class FilterConfig(dg.Config):
     min_duration_ms: int | None = Field(default=None, description="Only sessions that took at least so long.")
     max_duration_ms: int | None = Field(default=None, description="Only sessions that took at most so long.")
     tag: str | None = Field(default=None, description="Only sessions that carry this tag.")
+    path: str | None = Field(
+        default=None, description="Only sessions that went this path of the memory graph: its id."
+    )
     exclude_session_ids: list[str] = Field(default=[], description="Sessions to leave out.")
 
 
@@ -74,6 +87,16 @@ class SamplingConfig(dg.Config):
     )
     interval_ms: int | None = Field(default=None, description="The cadence of `every_n_ms`.")
     keep_action_frames: bool = Field(default=False, description="Add every frame at which somebody acted.")
+
+
+class SplitConfig(dg.Config):
+    """How sessions are dealt to the parts `train`, `validation` and `test`."""
+
+    by: SplitUnit = Field(
+        default=SplitUnit.session, description="`actor`: the sessions of one actor stay in one part."
+    )
+    validation: float = Field(default=0.1, description="Share of the part `validation`, 0 to 1.")
+    test: float = Field(default=0.1, description="Share of the part `test`; the rest is `train`.")
 
 
 class SignedUrlConfig(dg.Config):
@@ -92,6 +115,36 @@ class LocalConfig(dg.Config):
     path: str = Field(description="Folder, relative to the export root.")
 
 
+class S3Config(dg.Config):
+    """The files go to a bucket; no credentials here: the service assumes the role, or has its own."""
+
+    kind: Literal["s3"] = "s3"
+    bucket: str = Field(description="Name of the bucket.")
+    prefix: str | None = Field(default=None, description="Folder in the bucket.")
+    region: str | None = Field(default=None, description="Region of the bucket.")
+    role_arn: str | None = Field(
+        default=None, description="Role to assume; the workspace's id is its external id."
+    )
+
+
+class GcsConfig(dg.Config):
+    """The files go to a Google Cloud Storage bucket."""
+
+    kind: Literal["gcs"] = "gcs"
+    bucket: str = Field(description="Name of the bucket.")
+    prefix: str | None = Field(default=None, description="Folder in the bucket.")
+    service_account: str | None = Field(default=None, description="Account to act as.")
+
+
+class AzureBlobConfig(dg.Config):
+    """The files go to a container of an Azure storage account."""
+
+    kind: Literal["azure_blob"] = "azure_blob"
+    account: str = Field(description="Name of the storage account.")
+    container: str = Field(description="Name of the container.")
+    prefix: str | None = Field(default=None, description="Folder in the container.")
+
+
 class DatasetConfig(dg.Config):
     """What a dataset is to hold: the fields of `POST /v1/exports`, and whose sessions it takes."""
 
@@ -101,7 +154,10 @@ class DatasetConfig(dg.Config):
     filter: FilterConfig = FilterConfig()
     format: Format = Format.parquet
     frame_sampling: SamplingConfig = SamplingConfig()
-    destination: SignedUrlConfig | LocalConfig = Field(default=SignedUrlConfig(), discriminator="kind")
+    split: SplitConfig = SplitConfig()
+    destination: SignedUrlConfig | LocalConfig | S3Config | GcsConfig | AzureBlobConfig = Field(
+        default=SignedUrlConfig(), discriminator="kind"
+    )
     tag: str | None = Field(
         default=None, description="Label of this version; by default the partition's name."
     )
@@ -136,8 +192,8 @@ def to_body(config: DatasetConfig, *, partition: str) -> ExportCreate:
         raise DatasetNameMismatch(partition, dataset_name(tag, config.workflow))
     plain = _plain(config)
     return ExportCreate.model_validate(
-        {name: plain[name] for name in ("workflow", "format", "frame_sampling", "destination")}
-        | {"filter": _renamed(plain["filter"], "actor_kind", "actor.kind"), "tag": tag}
+        {name: plain[name] for name in ("workflow", "format", "frame_sampling", "split", "destination")}
+        | {"filter": _renamed(_named(plain["filter"]), "actor_kind", "actor.kind"), "tag": tag}
     )
 
 
@@ -153,6 +209,8 @@ def from_row(row: ExportRow) -> DatasetConfig:
             "filter": _renamed(row.spec["filter"], "actor.kind", "actor_kind"),
             "format": row.format,
             "frame_sampling": row.spec["frame_sampling"],
+            # The release before knew no parts.
+            "split": row.spec.get("split") or {},
             "destination": {members.pop("kind"): members},
             "tag": row.tag,
             "export_id": row.id,
@@ -164,6 +222,11 @@ def _plain(config: dg.Config) -> dict[str, Any]:
     """The config in JSON types, without what was left empty."""
     values: dict[str, Any] = config.model_dump(mode="json", exclude_none=True)
     return values
+
+
+def _named(values: dict[str, Any]) -> dict[str, Any]:
+    """Without the lists that name nothing."""
+    return {name: value for name, value in values.items() if value != []}
 
 
 def _renamed(values: dict[str, Any], old: str, new: str) -> dict[str, Any]:

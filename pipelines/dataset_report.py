@@ -1,4 +1,4 @@
-"""What the Dagster UI shows of a dataset: figures, columns, first rows, a picture, the check of its files."""
+"""What the Dagster UI shows of a dataset: figures, columns, files, first rows, a picture, its two checks."""
 
 import base64
 import io
@@ -8,15 +8,26 @@ import dagster as dg
 import polars as pl
 
 from recorder.exports.destinations import open_destination
-from recorder.exports.schemas import EVENTS
+from recorder.exports.lake_check import compare_with_lake
 from recorder.exports.serving import read_manifest
 from recorder.exports.summary import DatasetSummary, summarize
 from recorder.exports.verify import verify_manifest
 from recorder.exports.wire import manifest_url
 from recorder.models.export import ExportRow
+from recorder.runtime import Runtime
 from recorder.settings import Settings
 
-CHECK = "files_match_manifest"
+FILES_CHECK = "files_match_manifest"
+LAKE_CHECK = "rows_match_lake"
+#: Name → description.
+CHECKS = {
+    FILES_CHECK: "Size, rows and SHA-256 of every file, and the row set, recomputed from the files.",
+    LAKE_CHECK: (
+        "Sessions chosen and rows counted anew, from the lake at the pinned versions; rows of files that are "
+        "drawn at random (all, of a small dataset) hashed and compared with those of the lake."
+    ),
+}
+_SHARDS_SHOWN = 200
 _COLOURS = {"success": "#2f7d4f", "error": "#b3403a", "abandoned": "#8a8577", "none": "#c9c5ba"}
 _BLUE = "#35618e"
 
@@ -28,31 +39,36 @@ def describe(row: ExportRow, settings: Settings, *, with_rows: bool) -> dict[str
         with_rows: read the files for first rows and a picture; not where they are spoiled.
     """
     manifest = read_manifest(row, settings)
-    events = [shard["path"] for shard in manifest["shards"] if shard["kind"] == "events" and with_rows]
-    summary = summarize(open_destination(row, settings), events)
+    totals, parent = manifest["totals"], manifest.get("parent")
+    reused = sum(shard.get("reused_from") is not None for shard in manifest["shards"])
     figures = {
         "dagster/row_count": row.rows,
-        "dagster/column_schema": _columns(),
+        **_columns(manifest["schema"]),
         "export_id": row.id,
+        "format": manifest["format"],
         "workflows": ", ".join(manifest["spec"]["workflow"]),
-        "sessions": manifest["totals"]["sessions"],
+        "sessions": totals["sessions"],
         "frames": row.frames,
         "actions": row.actions,
         "shards": row.shards,
-        "bytes": manifest["totals"]["bytes"],
+        "shards_reused": reused,
+        "bytes": totals["bytes"],
         "row_set_sha256": row.row_set_sha256,
         "manifest_sha256": row.manifest_sha256,
         "manifest": dg.MetadataValue.url(manifest_url(row, settings) or ""),
         "spec": dg.MetadataValue.json(manifest["spec"]),
+        "parent": dg.MetadataValue.json(parent or {}),
+        "files": _files(manifest["shards"]),
     }
+    summary = _summary(row, settings, manifest) if with_rows else None
     return figures if summary is None else figures | _shown(summary)
 
 
 def check_files(row: ExportRow, settings: Settings) -> dg.AssetCheckResult:
     """Count and hash the files again and compare them with their manifest."""
-    report = verify_manifest(open_destination(row, settings).address(""))
+    report = verify_manifest(open_destination(row, settings))
     return dg.AssetCheckResult(
-        check_name=CHECK,
+        check_name=FILES_CHECK,
         passed=report.is_valid and report.manifest_sha256 == row.manifest_sha256,
         severity=dg.AssetCheckSeverity.ERROR,
         metadata={
@@ -66,6 +82,31 @@ def check_files(row: ExportRow, settings: Settings) -> dg.AssetCheckResult:
     )
 
 
+def check_lake(runtime: Runtime, row: ExportRow) -> dg.AssetCheckResult:
+    """Choose, count and hash again what the lake has, and compare it with the files."""
+    report = compare_with_lake(runtime, row)
+    return dg.AssetCheckResult(
+        check_name=LAKE_CHECK,
+        passed=not report.problems,
+        severity=dg.AssetCheckSeverity.ERROR,
+        metadata={
+            "export_id": row.id,
+            "sessions": report.sessions,
+            "rows": dg.MetadataValue.json(report.rows),
+            "hashed": (
+                f"{report.rows_hashed:,} rows of {report.sessions_hashed:,} sessions, in "
+                f"{report.files_hashed} of {report.files} files, drawn with the seed {report.seed}"
+            ),
+            "problems": dg.MetadataValue.md("\n".join(f"- {text}" for text in report.problems) or "none"),
+        },
+    )
+
+
+def _summary(row: ExportRow, settings: Settings, manifest: dict[str, Any]) -> DatasetSummary | None:
+    paths = [shard["path"] for shard in manifest["shards"] if shard["kind"] != "frames"]
+    return summarize(open_destination(row, settings), paths, format=manifest["format"])
+
+
 def _shown(summary: DatasetSummary) -> dict[str, Any]:
     return {
         "preview": dg.MetadataValue.md(_markdown(summary.preview)),
@@ -73,15 +114,51 @@ def _shown(summary: DatasetSummary) -> dict[str, Any]:
     }
 
 
-def _columns() -> dg.TableSchema:
-    return dg.TableSchema(
+def _columns(schema: dict[str, Any]) -> dict[str, dg.TableSchema]:
+    """The columns of each kind of file; those of the first are the dataset's own."""
+    tables = {
+        kind: dg.TableSchema(
+            [
+                dg.TableColumn(
+                    field["name"],
+                    field["type"],
+                    constraints=dg.TableColumnConstraints(nullable=field["nullable"]),
+                )
+                for field in described["fields"]
+            ]
+        )
+        for kind, described in schema.items()
+    }
+    first, *others = tables
+    return {"dagster/column_schema": tables[first]} | {f"columns_of_{kind}": tables[kind] for kind in others}
+
+
+_FILES = dg.TableSchema(
+    columns=[
+        *(dg.TableColumn(name) for name in ("path", "kind", "workflow")),
+        *(dg.TableColumn(name, "int") for name in ("rows", "sessions", "size_bytes")),
+        *(dg.TableColumn(name) for name in ("sha256", "reused_from")),
+    ]
+)
+
+
+def _files(shards: list[dict[str, Any]]) -> dg.TableMetadataValue:
+    """The files; of very many the first, since the manifest has them all."""
+    return dg.MetadataValue.table(
         [
-            dg.TableColumn(
-                field.name, str(field.type), constraints=dg.TableColumnConstraints(nullable=field.nullable)
+            dg.TableRecord(
+                {
+                    **{name: shard[name] for name in _FILES_COLUMNS},
+                    "reused_from": shard.get("reused_from") or "",
+                }
             )
-            for field in EVENTS
-        ]
+            for shard in shards[:_SHARDS_SHOWN]
+        ],
+        schema=_FILES,
     )
+
+
+_FILES_COLUMNS = [column.name for column in _FILES.columns if column.name != "reused_from"]
 
 
 def _markdown(rows: pl.DataFrame) -> str:
@@ -96,22 +173,24 @@ def _cell(value: object) -> str:
 
 
 def _picture(summary: DatasetSummary) -> str:
-    """A data address of a small PNG: outcomes, event types, lengths of sessions."""
+    """A data address of a small PNG: outcomes, parts, event types, lengths of sessions."""
     # Imported here: a sensor tick and the start of a run should not pay for it.
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 3), layout="constrained")
-    outcomes, types, lengths = figure.subplots(1, 3)
+    figure = Figure(figsize=(13, 3), layout="constrained")
+    outcomes, splits, types, lengths = figure.subplots(1, 4)
     names = summary.outcomes["outcome"].to_list()
     colours = [_COLOURS.get(name, _BLUE) for name in names]
     _bars(outcomes, "Sessions by outcome", names, summary.outcomes["sessions"].to_list(), colours)
+    names = summary.splits["split"].to_list()
+    _bars(splits, "Sessions by part", names, summary.splits["sessions"].to_list(), [_BLUE] * len(names))
     names = summary.types["type"].to_list()
     _bars(types, "Events by type", names, summary.types["events"].to_list(), [_BLUE] * len(names))
     lengths.hist(summary.lengths_s.to_list(), bins=min(30, max(5, len(summary.lengths_s) // 4)), color=_BLUE)
     lengths.set_title("Length of sessions", fontsize=11)
     lengths.set_xlabel("seconds to the last event")
     lengths.set_ylabel("sessions")
-    for axes in (outcomes, types, lengths):
+    for axes in (outcomes, splits, types, lengths):
         axes.spines[["top", "right"]].set_visible(False)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=96)

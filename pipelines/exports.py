@@ -11,12 +11,14 @@ from datetime import timedelta
 import dagster as dg
 
 from pipelines.dataset_config import DatasetConfig, from_row, to_body
-from pipelines.dataset_report import CHECK, check_files, describe
+from pipelines.dataset_report import CHECKS, check_files, check_lake, describe
+from pipelines.export_progress import ToldProgress
 from pipelines.resources import RecorderResource
 from pipelines.runs import LANE_TAG, fail_lost
 from recorder import clock
 from recorder.access.workspaces import find_workspace
 from recorder.exports.claims import due_exports
+from recorder.exports.executor import open_executor
 from recorder.exports.run import cancel_export, queue_export, run_export
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
@@ -30,26 +32,25 @@ PARTITIONS = dg.DynamicPartitionsDefinition(name="datasets")
 _GROUP = "datasets"
 _EXPORTS_PER_TICK = 20
 # A run that ended without finishing its export is followed after a pause that doubles: an error that stays
-# must not fill the run list. The first also covers the seconds until a fresh run holds its lease.
-_FIRST_PAUSE_S = 15
+# must not fill the run list. The first (`export_pause_s` of the resource) also covers the seconds until a
+# fresh run holds its lease.
 _LONGEST_PAUSE_S = 300
+_TO_START_S = 60
 
 
 @dg.asset(
     partitions_def=PARTITIONS,
     group_name=_GROUP,
-    kinds={"parquet"},
+    # Three are the most that Dagster takes; JSONL is the fourth.
+    kinds={"parquet", "arrow", "webdataset"},
     deps=["sealed_sessions", "session_events", "session_frames"],
     check_specs=[
-        dg.AssetCheckSpec(
-            CHECK,
-            asset="datasets",
-            description="Size, rows and SHA-256 of every file, and the row set, recomputed from the files.",
-        )
+        dg.AssetCheckSpec(name, asset="datasets", description=text) for name, text in CHECKS.items()
     ],
     description=(
-        "One dataset per partition: the events and sampled frames of sealed sessions, as files with a "
-        "manifest. Materialize it here with the fields of `POST /v1/exports`, or post there."
+        "One dataset per partition, and in it one version per export: a row per event and per sampled frame "
+        "of sealed sessions (WebDataset: per frame with its events), as files with a manifest. Materialize "
+        "it here with the fields of `POST /v1/exports`, post there, or let a recipe do it."
     ),
 )
 def datasets(
@@ -59,14 +60,42 @@ def datasets(
     runtime = recorder.runtime
     export_id = config.export_id or _queue(runtime, config, context.partition_key, context.run.run_id)
     context.log.info(f"Export {export_id}, request {context.run.tags.get(REQUEST_TAG, 'none')}")
-    row = run_export(runtime, export_id, owner=context.run.run_id)
+    _say_where_it_stands(context, runtime, export_id)
+    row = run_export(
+        runtime,
+        export_id,
+        owner=context.run.run_id,
+        executor=ToldProgress(open_executor(runtime.settings.export_executor), context.log.info),
+        lease_ms=round(recorder.export_lease_s * 1000),
+    )
     if row.status == "failed":
-        raise dg.Failure(f"The export failed: {row.error}", allow_retries=False)
-    check = check_files(row, runtime.settings)
+        raise _ended_badly(row)
+    checks = [check_files(row, runtime.settings), check_lake(runtime, row)]
     return dg.MaterializeResult(
-        metadata=describe(row, runtime.settings, with_rows=check.passed),
-        check_results=[check],
+        metadata=describe(row, runtime.settings, with_rows=checks[0].passed),
+        check_results=checks,
         data_version=dg.DataVersion(row.row_set_sha256 or ""),
+    )
+
+
+def _say_where_it_stands(context: dg.AssetExecutionContext, runtime: Runtime, export_id: str) -> None:
+    """Say what runs before have done: those shards are not written again."""
+    with runtime.database.transaction(write=False) as db:
+        row = db.get(ExportRow, export_id)
+    if row is not None and row.attempt and row.status == "running":
+        context.log.info(
+            f"Carried on, attempt {row.attempt + 1}: {row.shards_done} of {row.shards_total} shards are there"
+        )
+
+
+def _ended_badly(row: ExportRow) -> dg.Failure:
+    """What the run says of an export that was called off, or that failed."""
+    error = row.error or {"code": "internal_error", "message": "The run's log tells more."}
+    words = "was cancelled" if error["code"] == "cancelled" else f"failed ({error['code']})"
+    return dg.Failure(
+        f"The export {words}: {error['message']}",
+        metadata={"export_id": row.id, "error_code": error["code"]},
+        allow_retries=False,
     )
 
 
@@ -98,7 +127,7 @@ def queued_exports(
         runs = context.instance.get_run_records(dg.RunsFilter(tags={EXPORT_TAG: row.id}))
         if runs and runs[0].dagster_run.status == dg.DagsterRunStatus.CANCELED:
             cancel_export(recorder.runtime, row.id, owner=runs[0].dagster_run.run_id)
-        elif _is_time(runs):
+        elif _is_time(runs, first_pause_s=recorder.export_pause_s):
             # Else a run lost with its machine would hold a place in the queue's limits for good.
             fail_lost(context.instance, runs)
             requests.append(_request(row, attempt=len(runs)))
@@ -110,13 +139,16 @@ def queued_exports(
     )
 
 
-def _is_time(runs: Sequence[dg.RunRecord]) -> bool:
+def _is_time(runs: Sequence[dg.RunRecord], *, first_pause_s: float) -> bool:
     """Whether an export may get another run: none waits, and the last one's pause is over."""
     if not runs:
         return True
     if runs[0].dagster_run.status in (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED):
         return False
-    pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (len(runs) - 1))
+    if runs[0].dagster_run.status == dg.DagsterRunStatus.STARTING:
+        # Its process is coming up; on a busy machine that takes longer than a pause.
+        first_pause_s = max(first_pause_s, _TO_START_S)
+    pause = min(_LONGEST_PAUSE_S, first_pause_s * 2.0 ** min(len(runs) - 1, 10))
     return clock.now() - runs[0].update_timestamp > timedelta(seconds=pause)
 
 

@@ -22,6 +22,10 @@ class RecorderResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     #: Overrules `RECORDER_DATA_DIR`.
     data_dir: str | None = None
+    #: After so long without a sign of life an export's run may be followed by another.
+    export_lease_s: float = 60
+    #: How long that one waits after a first run that did not finish; later ones twice as long each.
+    export_pause_s: float = 15
 
     @property
     def runtime(self) -> Runtime:

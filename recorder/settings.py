@@ -1,6 +1,7 @@
 """The environment has one home: every setting of a deployment, read once at an edge. Contract §9."""
 
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
@@ -10,6 +11,9 @@ from pathlib import Path
 from recorder.errors import Invalid
 
 DEFAULT_DATA_DIR = Path("recorder-data")
+# No name and password: an address ends up in log lines.
+_HOST = r"(\[[0-9A-Fa-f:]+\]|[^][/@:\s]+)"
+_EXECUTOR = re.compile(rf"in_process|processes:[1-9][0-9]{{0,2}}|(dask|tcp|tls)://{_HOST}:[0-9]{{1,5}}")
 
 
 class InvalidSetting(Invalid):
@@ -38,6 +42,12 @@ class Settings:
     region: str = "us"
     #: Address under which clients reach the API; signed addresses begin with it.
     public_url: str = "http://127.0.0.1:8700"
+    #: The operator's addresses of stores that speak like S3, Google's and Azure's; None is the cloud itself.
+    s3_endpoint: str | None = None
+    gcs_endpoint: str | None = None
+    azure_endpoint: str | None = None
+    #: Buckets (`s3://…`, `gs://…`, `az://account/container`) that take files of every workspace.
+    export_buckets: tuple[str, ...] = ()
     #: Redis that API processes share for rate limits and stream wake-ups; None keeps both in the process.
     redis_url: str | None = field(default=None, repr=False)
     #: fsspec address of archived frames; None keeps them where they are.
@@ -50,6 +60,8 @@ class Settings:
     metrics_token: str | None = field(default=None, repr=False)
     #: From which level on the service's own log lines are written: debug, info, warning, error.
     log_level: str = "info"
+    #: Who writes the shards of exports: in_process, processes:N, or a Dask scheduler's address.
+    export_executor: str = "in_process"
 
     @classmethod
     def from_env(
@@ -77,12 +89,17 @@ class Settings:
             secret=env["RECORDER_SECRET"].encode() if env.get("RECORDER_SECRET") else _kept_secret(data),
             region=env.get("RECORDER_REGION", "us"),
             public_url=env.get("RECORDER_PUBLIC_URL", "http://127.0.0.1:8700").rstrip("/"),
+            s3_endpoint=_address(env, "RECORDER_S3_ENDPOINT"),
+            gcs_endpoint=_address(env, "RECORDER_GCS_ENDPOINT"),
+            azure_endpoint=_address(env, "RECORDER_AZURE_ENDPOINT"),
+            export_buckets=_buckets(env.get("RECORDER_EXPORT_BUCKETS", "")),
             redis_url=env.get("RECORDER_REDIS_URL") or None,
             cold_url=env.get("RECORDER_COLD_URL") or None,
             allowed_outbound=_words(env.get("RECORDER_ALLOWED_OUTBOUND", "loopback")),
             webhook_attempts=_webhook_attempts(env.get("RECORDER_WEBHOOK_ATTEMPTS", "7")),
             metrics_token=env.get("RECORDER_METRICS_TOKEN") or None,
             log_level=env.get("RECORDER_LOG_LEVEL", "info").lower(),
+            export_executor=_export_executor(env.get("RECORDER_EXPORT_EXECUTOR", "in_process")),
         )
 
     def as_env(self) -> dict[str, str]:
@@ -99,12 +116,23 @@ class Settings:
         }
         if self.redis_url is not None:
             chosen["RECORDER_REDIS_URL"] = self.redis_url
+        for name, endpoint in (
+            ("RECORDER_S3_ENDPOINT", self.s3_endpoint),
+            ("RECORDER_GCS_ENDPOINT", self.gcs_endpoint),
+            ("RECORDER_AZURE_ENDPOINT", self.azure_endpoint),
+        ):
+            if endpoint is not None:
+                chosen[name] = endpoint
+        if self.export_buckets:
+            chosen["RECORDER_EXPORT_BUCKETS"] = ",".join(self.export_buckets)
         if self.cold_url is not None:
             chosen["RECORDER_COLD_URL"] = self.cold_url
         if self.webhook_attempts != Settings.webhook_attempts:
             chosen["RECORDER_WEBHOOK_ATTEMPTS"] = str(self.webhook_attempts)
         if self.log_level != Settings.log_level:
             chosen["RECORDER_LOG_LEVEL"] = self.log_level
+        if self.export_executor != Settings.export_executor:
+            chosen["RECORDER_EXPORT_EXECUTOR"] = self.export_executor
         if self.local_export_root is not None:
             chosen["RECORDER_LOCAL_EXPORT_ROOT"] = str(self.local_export_root)
         return chosen
@@ -112,7 +140,42 @@ class Settings:
 
 def child_environment(settings: Settings, extra: Mapping[str, str]) -> dict[str, str]:
     """This process's environment for a child that serves the same deployment."""
-    return {**os.environ, **settings.as_env(), **extra}
+    return environment_with({**settings.as_env(), **extra})
+
+
+def environment_with(extra: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment for a child, with some variables set otherwise."""
+    return {**os.environ, **extra}
+
+
+def _export_executor(text: str) -> str:
+    if not _EXECUTOR.fullmatch(text):
+        takes = "in_process, processes:N, or a Dask scheduler's address such as tcp://10.0.0.5:8786"
+        raise InvalidSetting("RECORDER_EXPORT_EXECUTOR", takes)
+    return text
+
+
+def azure_account_key() -> str | None:
+    """The key of the operator's own Azure-like store, which each process reads for itself."""
+    return os.environ.get("AZURE_STORAGE_ACCOUNT_KEY") or None
+
+
+def _address(env: Mapping[str, str], name: str) -> str | None:
+    url = env.get(name, "").rstrip("/")
+    if url and not url.startswith(("http://", "https://")):
+        raise InvalidSetting(name, "an address that begins with http:// or https://")
+    return url or None
+
+
+def _buckets(text: str) -> tuple[str, ...]:
+    buckets = tuple(bucket.rstrip("/") for bucket in _words(text))
+    for bucket in buckets:
+        protocol, _, name = bucket.partition("://")
+        if name.count("/") != {"s3": 0, "gs": 0, "az": 1}.get(protocol):
+            raise InvalidSetting(
+                "RECORDER_EXPORT_BUCKETS", "s3://bucket, gs://bucket, az://account/container"
+            )
+    return buckets
 
 
 def _webhook_attempts(text: str) -> int:

@@ -13,14 +13,23 @@ from api.ranges import OUTSIDE, ranged_stream
 from api.strict_route import StrictRoute
 from recorder import clock, limits
 from recorder.errors import ValidationFailed
-from recorder.exports import requests, serving, wire
-from recorder.models.export import Export, ExportCreate, ExportCreated, ExportRow, ExportStatus
+from recorder.exports import comparison, ending, requests, serving, wire
+from recorder.exports.formats import FORMATS
+from recorder.models.export import (
+    Export,
+    ExportCreate,
+    ExportCreated,
+    ExportDifference,
+    ExportRow,
+    ExportStatus,
+)
 from recorder.models.wire import Page
 
 router = APIRouter(prefix="/v1/exports", tags=["exports"], route_class=StrictRoute)
 
 _Workflow = Annotated[str, Query(pattern=limits.WORKFLOW_PATTERN)]
-_BYTES = {"content": {"application/vnd.apache.parquet": {"schema": {"type": "string", "format": "binary"}}}}
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+_BYTES = {"content": {format.media_type: _BINARY for format in FORMATS.values()}}
 
 
 @dataclass(frozen=True)
@@ -108,6 +117,45 @@ def get_export(export_id: str, db: Db, caller: CallerDep, runtime: RuntimeDep) -
     """One export."""
     row = requests.find_export(db, caller.workspace_id, caller.mode, export_id)
     return wire.to_wire(row, runtime.settings)
+
+
+@router.post("/{export_id}/cancel", responses=problem_responses(401, 404, 409))
+def cancel_export(
+    export_id: str, db: Db, caller: CallerDep, origin: OriginDep, runtime: RuntimeDep
+) -> Export:
+    """Call an export off: it ends as `failed`, and what was written of it is taken away."""
+    row = ending.cancel(db, runtime.settings, caller.workspace_id, caller.mode, export_id, origin=origin)
+    return wire.to_wire(row, runtime.settings)
+
+
+@router.get("/{export_id}/diff", responses=problem_responses(400, 401, 404, 409, 422))
+def compare_exports(
+    request: Request,
+    export_id: str,
+    db: Db,
+    caller: CallerDep,
+    runtime: RuntimeDep,
+    against: Annotated[str, Query(description="Id of the export to compare with.")],
+    cursor: CursorText = None,
+    limit: Limit = limits.LIST_DEFAULT,
+) -> ExportDifference:
+    """Which sessions and files differ from those of another export, and why."""
+    pager = Pager(request, caller)
+    after = pager.read(cursor)
+    row = requests.find_export(db, caller.workspace_id, caller.mode, export_id)
+    other = requests.find_export(db, caller.workspace_id, caller.mode, against)
+    compared = comparison.compare(db, runtime, row, other)
+    data, has_more = compared.page(after_id=after[0] if after else None, limit=limit)
+    return ExportDifference(
+        export_id=row.id,
+        against=other.id,
+        same_rows=compared.same_rows,
+        same_request=compared.same_request,
+        sessions=compared.sessions,
+        shards=compared.shards,
+        causes=compared.causes(),
+        **pager.page(data, [data[-1].session_id] if has_more else None).model_dump(),
+    )
 
 
 @router.get("/{export_id}/manifest", responses=problem_responses(401, 403, 404, 409))

@@ -17,5 +17,7 @@ Action = Literal[
     "session.delete",
     "export.create",
     "export.cancel",
+    "recipe.create",
+    "recipe.delete",
     "endpoint.call",
 ]

@@ -18,6 +18,7 @@ from recorder.cli import (
     graphs,
     importing,
     keys,
+    recipes,
     serving,
     webhooks,
     workspaces,
@@ -32,6 +33,7 @@ app.add_typer(workspaces.app, name="workspace")
 app.add_typer(keys.app, name="keys")
 app.add_typer(audit.app, name="audit")
 app.add_typer(drift.app, name="drift")
+app.add_typer(recipes.app, name="recipes")
 app.add_typer(webhooks.app, name="webhooks")
 app.command("deliver")(webhooks.deliver)
 app.command("import")(importing.import_)

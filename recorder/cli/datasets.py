@@ -1,43 +1,94 @@
 """`recorder export` and `recorder verify`: datasets out, and checked. Contract §9."""
 
+import sys
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, print_json
+from recorder.cli.asking import Format, Split, To, members_of
+from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, Where, print_json
+
+if TYPE_CHECKING:
+    from recorder.client import Client
+    from recorder.exports.verify import VerifyReport
 
 
 def export(
     workflow: Annotated[list[str], typer.Argument(help="One or more workflows.")],
     key: Key,
     url: Url = DEFAULT_URL,
-    format: Annotated[str, typer.Option(help="parquet; the other formats come later.")] = "parquet",
-    to: Annotated[
-        str, typer.Option(help="`signed_url` (the service hosts it), or a folder on its machine.")
-    ] = "signed_url",
+    format: Format = "parquet",
+    where: Where = None,
+    split: Split = None,
+    sampling: Annotated[
+        str, typer.Option(help="event_only, every_n_ms, keyframes_only or all.")
+    ] = "event_only",
+    interval_ms: Annotated[
+        int | None,
+        typer.Option(min=1, help="With every_n_ms: milliseconds between frames.", show_default=False),
+    ] = None,
+    keep_action_frames: Annotated[
+        bool, typer.Option("--keep-action-frames", help="Also the frames on which somebody acted.")
+    ] = False,
+    to: To = "signed_url",
+    role_arn: Annotated[
+        str | None, typer.Option(help="With s3://: the role that the service assumes.")
+    ] = None,
+    region: Annotated[str | None, typer.Option(help="With s3://: the region of the bucket.")] = None,
+    service_account: Annotated[
+        str | None, typer.Option(help="With gs://: the account that the service acts as.")
+    ] = None,
     tag: Annotated[str | None, typer.Option(help="Name of this version of the dataset.")] = None,
-    where: Annotated[list[str], typer.Option(help="A filter, such as outcome=success.")] = [],  # noqa: B006
     watch: Annotated[bool, typer.Option(help="Wait until it is done, with a progress bar.")] = False,
+    download: Annotated[
+        Path | None,
+        typer.Option(
+            help="Wait, then fetch what the service hosts into a folder and verify it.", show_default=False
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask for a dataset; with --watch, wait for it."""
     from recorder.client import Client
-    from recorder.client.progress import watch_export
 
-    filters = dict(pair.split("=", 1) for pair in where if "=" in pair)
-    if len(filters) != len(where):
-        raise typer.BadParameter("takes NAME=VALUE, each name once", param_hint="--where")
-    destination = {"kind": "signed_url"} if to == "signed_url" else {"kind": "local", "path": to}
-    with Client(url, key) as client:
-        made = client.create_export(
-            workflow, format=format, filter=filters or None, destination=destination, tag=tag
+    members = members_of(
+        workflow,
+        format=format,
+        to=to,
+        where=where,
+        sampling=_sampling(sampling, interval_ms, keep_action_frames),
+        split=split,
+    )
+    given = {
+        "role_arn": (role_arn, "s3"),
+        "region": (region, "s3"),
+        "service_account": (service_account, "gcs"),
+    }
+    for name, (value, kind) in given.items():
+        if value is not None:
+            if members["destination"]["kind"] != kind:
+                scheme = "s3" if kind == "s3" else "gs"
+                raise typer.BadParameter(
+                    f"belongs to --to {scheme}://…", param_hint=f"--{name.replace('_', '-')}"
+                )
+            members["destination"][name] = value
+    if download is not None and members["destination"]["kind"] != "signed_url":
+        raise typer.BadParameter(
+            "belongs to --to signed_url; other files lie where --to says", param_hint="--download"
         )
-        answer = watch_export(client, made["id"]) if watch else made
+    with Client(url, key) as client:
+        made = client.create_export(members.pop("workflow"), **members, tag=tag)
+        answer = _watched(client, made["id"]) if watch or download is not None else made
+    if download is not None:
+        answer["folder"] = str(
+            _download(f"{url}/v1/exports/{made['id']}/manifest", key, download / made["id"])
+        )
     if as_json:
         print_json(answer)
         return
-    typer.echo(answer["manifest_url"] or answer["id"])
+    typer.echo(answer.get("folder") or answer["manifest_url"] or answer["id"])
 
 
 def verify(
@@ -45,9 +96,7 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Check a dataset against its manifest, offline: sizes, rows, hashes, row set."""
-    from recorder.exports.verify import verify_manifest
-
-    report = verify_manifest(manifest)
+    report = _verified(manifest)
     if as_json:
         print_json({**asdict(report), "is_valid": report.is_valid})
     else:
@@ -56,3 +105,54 @@ def verify(
         )
         typer.echo("\n".join(report.problems) or f"{report.export_id}: {counts}, all as the manifest says.")
     raise typer.Exit(0 if report.is_valid else 1)
+
+
+def _sampling(mode: str, interval_ms: int | None, keep_action_frames: bool) -> str:
+    """The three options as the one that recipes take."""
+    if mode == "every_n_ms" and interval_ms is None:
+        raise typer.BadParameter("every_n_ms needs --interval-ms", param_hint="--sampling")
+    if interval_ms is not None and mode != "every_n_ms":
+        raise typer.BadParameter("belongs to --sampling every_n_ms", param_hint="--interval-ms")
+    cadence = f":{interval_ms}" if interval_ms is not None else ""
+    return f"{mode}{cadence}{'+actions' if keep_action_frames else ''}"
+
+
+def _watched(client: "Client", export_id: str) -> dict[str, Any]:
+    """The completed export. Ctrl-C asks whether it shall go on; where nobody can be asked it does."""
+    from recorder.client.progress import watch_export
+
+    try:
+        return watch_export(client, export_id)
+    except KeyboardInterrupt:
+        if not _can_ask() or typer.confirm(f"Leave {export_id} running?", default=True, err=True):
+            typer.echo(f"{export_id} goes on; read it at /v1/exports/{export_id}.", err=True)
+        else:
+            client.cancel_export(export_id)
+            typer.echo(f"{export_id} is cancelled.", err=True)
+        raise typer.Exit(1) from None
+
+
+def _can_ask() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _download(manifest_url: str, key: str, folder: Path) -> Path:
+    """Fetch a hosted dataset and check it there."""
+    from recorder.client.progress import byte_bar
+    from recorder.loading import open_export
+
+    with byte_bar("fetching") as move:
+        open_export(manifest_url, key=key).download(folder, on_progress=move)
+    report = _verified(str(folder))
+    if not report.is_valid:
+        typer.echo("\n".join(report.problems), err=True)
+        raise typer.Exit(1)
+    return folder
+
+
+def _verified(source: str) -> "VerifyReport":
+    from recorder.client.progress import byte_bar
+    from recorder.exports.verify import verify_manifest
+
+    with byte_bar("verifying") as move:
+        return verify_manifest(source, on_progress=move)

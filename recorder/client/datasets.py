@@ -69,11 +69,12 @@ class Datasets(Requests):
         format: str = "parquet",
         filter: Mapping[str, Any] | None = None,
         frame_sampling: Mapping[str, Any] | None = None,
+        split: Mapping[str, Any] | None = None,
         destination: Mapping[str, Any] | None = None,
         tag: str | None = None,
     ) -> Json:
         """A new export, queued; without a destination the service hosts its files, signed for a day."""
-        chosen = {"filter": filter, "frame_sampling": frame_sampling, "tag": tag}
+        chosen = {"filter": filter, "frame_sampling": frame_sampling, "split": split, "tag": tag}
         body = {
             "workflow": workflow,
             "format": format,
@@ -85,6 +86,21 @@ class Datasets(Requests):
     def get_export(self, export_id: str) -> Json:
         """An export as it stands."""
         return self._get(f"/v1/exports/{quote(export_id, safe='')}")
+
+    def cancel_export(self, export_id: str) -> Json:
+        """Call an export off; it ends as `failed`, with `error.code` = `cancelled`."""
+        return self._post(f"/v1/exports/{quote(export_id, safe='')}/cancel", {})
+
+    def export_diff(self, export_id: str, *, against: str) -> Json:
+        """What differs between a completed export and another one, with all sessions that do in `data`."""
+        path = f"/v1/exports/{quote(export_id, safe='')}/diff"
+        diff = self._get(path, {"against": against, "limit": limits.LIST_MAX})
+        while diff["next_cursor"] is not None:
+            asked = {"against": against, "limit": limits.LIST_MAX, "cursor": diff["next_cursor"]}
+            page = self._get(path, asked)
+            diff |= {name: page[name] for name in ("next_cursor", "has_more")}
+            diff["data"] += page["data"]
+        return diff
 
     def export_manifest(self, export_id: str) -> Json:
         """The manifest of a completed export; addresses of hosted shards are freshly signed."""

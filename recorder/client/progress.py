@@ -1,40 +1,147 @@
-"""Waiting for an export with a progress bar on stderr. Contract §9 (`recorder export --watch`)."""
+"""Waiting for an export, with a bar on stderr. Contract §9 (`recorder export --watch`)."""
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 from recorder.client.client import Client
 from recorder.client.errors import ExportFailed, TookTooLong
 
 _POLL_S = 0.25
+#: Dagster looks every five seconds and starts a process; what waits longer may wait for nobody.
+_QUEUED_S = 30.0
+_IS_ANYBODY_THERE = (
+    "still queued; is Dagster running (not --no-dagster)? It waits until somebody takes it up."
+)
+
+Json = dict[str, Any]
 
 
-def watch_export(client: Client, export_id: str, *, timeout_s: float = 3600.0) -> dict[str, Any]:
-    """The export once it is completed, shard by shard on a bar meanwhile.
+def watch_export(client: Client, export_id: str, *, timeout_s: float | None = None) -> Json:
+    """The export once it is completed, file by file on a bar meanwhile.
+
+    Where stderr is no terminal there is a line for each state instead. An interrupt leaves the export alone.
+
+    Args:
+        timeout_s: seconds after which to give up; None waits as long as it takes.
 
     Raises:
-        ExportFailed: if it failed.
+        ExportFailed: if it failed or was cancelled.
         TookTooLong: if it is not done in time.
     """
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    until = time.monotonic() + timeout_s
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        bar = progress.add_task(f"{export_id} queued", total=None)
-        while time.monotonic() < until:
+    console = Console(stderr=True)
+    show = _Bar(console, export_id) if console.is_terminal else _Lines(console, export_id)
+    began = time.monotonic()
+    with show:
+        while True:
             export = client.get_export(export_id)
-            shown = export["progress"]
-            progress.update(
-                bar,
-                description=f"{export_id} {export['status']}",
-                completed=shown["shards_done"],
-                total=shown["shards_total"],
-            )
+            waited_s = time.monotonic() - began
+            show.update(export, waited_s)
             if export["status"] == "completed":
                 return export
             if export["status"] == "failed":
                 raise ExportFailed(export)
+            if timeout_s is not None and waited_s > timeout_s:
+                raise TookTooLong(f"{export_id} is not done", timeout_s)
             time.sleep(_POLL_S)
-    raise TookTooLong(f"{export_id} is not done", timeout_s)
+
+
+@contextmanager
+def byte_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar over bytes on stderr, gone without a terminal; gives what moves it: `(done, total)`."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def told(export: Json) -> str:
+    """The state of an export in a few words."""
+    error, progress = export["error"] or {}, export["progress"]
+    if error.get("code") == "cancelled":
+        return "cancelled"
+    if export["status"] == "completed":
+        return (
+            f"completed: {export['rows']:,} rows, {export['frames']:,} frames in {export['shards']:,} files"
+        )
+    if export["status"] == "failed":
+        return f"failed: {error.get('code')}"
+    if export["status"] == "running":
+        total = progress["shards_total"]
+        return (
+            "running, planning" if total is None else f"running, {progress['shards_done']} of {total} files"
+        )
+    return str(export["status"])
+
+
+class _Bar:
+    """A bar that ends as one line with the outcome."""
+
+    def __init__(self, console: Console, export_id: str) -> None:
+        self._id = export_id
+        self._progress = Progress(*_columns(), console=console)
+        self._task = self._progress.add_task(export_id, total=None)
+
+    def __enter__(self) -> None:
+        self._progress.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def update(self, export: Json, waited_s: float) -> None:
+        """Show where it stands."""
+        note = f" ({_IS_ANYBODY_THERE})" if export["status"] == "queued" and waited_s > _QUEUED_S else ""
+        done, total = export["progress"]["shards_done"], export["progress"]["shards_total"]
+        self._progress.update(
+            self._task, description=f"{self._id} {told(export)}{note}", completed=done, total=total
+        )
+
+
+class _Lines:
+    """A line for each state: for logs and pipes."""
+
+    def __init__(self, console: Console, export_id: str) -> None:
+        self._console, self._id = console, export_id
+        self._said = ""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def update(self, export: Json, waited_s: float) -> None:
+        """Say what is new."""
+        queued_long = export["status"] == "queued" and waited_s > _QUEUED_S
+        words = _IS_ANYBODY_THERE if queued_long else told(export)
+        state = words.partition(",")[0]
+        if state != self._said:
+            self._said = state
+            self._console.print(f"{self._id} {words}", highlight=False, soft_wrap=True)
+
+
+def _columns() -> tuple[Any, ...]:
+    return (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )

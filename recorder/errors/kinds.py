@@ -12,10 +12,20 @@ class RecorderError(Exception):
     #: Seconds after which the same request may do better; None where waiting alone does not help.
     retry_after_s: int | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as message and members: most are made from other arguments than their message."""
+        return _unpickled, (type(self), self.args), self.__dict__
+
     @property
     def extra(self) -> dict[str, Any]:
         """Members that stand beside the problem's own (`resource`, `current_status`, `errors`)."""
         return {}
+
+
+def _unpickled(kind: type[RecorderError], args: tuple[Any, ...]) -> RecorderError:
+    error = kind.__new__(kind)
+    error.args = args
+    return error
 
 
 @dataclass(frozen=True)

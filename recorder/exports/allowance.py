@@ -7,11 +7,13 @@ from recorder.models.export import ExportRow
 
 
 def hold_rows(db: DbSession, row: ExportRow, rows: int) -> None:
-    """Hold the rows of an export's plan; those of a plan before it stay held.
+    """Hold the rows of an export's plan; what a plan before it held stays held where it is enough.
 
     Raises:
         QuotaExceeded: if fewer are left; the transaction must then be rolled back.
     """
+    if row.reserved_rows is not None and row.reserved_rows < rows:
+        settle(db, row, exported=0)
     if row.reserved_period is None:
         row.reserved_period = reserve_rows(db, row.workspace_id, row.mode, rows)
         row.reserved_rows = rows

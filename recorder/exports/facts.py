@@ -83,6 +83,21 @@ class LakeFacts:
             pl.col("frames_sha256", "samples_sha256").fill_null(""),
         )
 
+    def event_types(self) -> list[tuple[str, int]]:
+        """How many events of each type the sessions have, most frequent first."""
+        counts = self._of_chosen("events").group_by("type").len()
+        found = counts.sort(["len", "type"], descending=[True, False]).collect(engine="streaming")
+        return found.rows()
+
+    def duration_ms(self) -> int:
+        """How long the sessions took, all together."""
+        total = self._of_chosen("sessions").select(pl.col("duration_ms").sum()).collect()
+        return int(total.item())
+
+    def _of_chosen(self, kind: Kind) -> pl.LazyFrame:
+        chosen = self._chosen.lazy().select("session_id")
+        return self._scan(kind).join(chosen, on="session_id", how="semi")
+
     def _frames_between(
         self, sessions: pl.DataFrame, first: int, last: int, sampling: FrameSampling, with_events: bool
     ) -> pl.DataFrame:

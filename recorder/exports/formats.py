@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from recorder.models.export import ExportFormat, ShardKind
+from recorder.exports.names import FileKind, FormatName
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -10,15 +10,15 @@ class Format:
     """What a directory of this format holds; it never holds files of two formats."""
 
     #: The kinds of its files; their rows together are the row set.
-    kinds: tuple[ShardKind, ...]
+    kinds: tuple[FileKind, ...]
     ending: str
     media_type: str
     carries_images: bool
 
 
-_ROWS: tuple[ShardKind, ...] = ("events", "frames")
+_ROWS: tuple[FileKind, ...] = ("events", "frames")
 
-FORMATS: dict[ExportFormat, Format] = {
+FORMATS: dict[FormatName, Format] = {
     "parquet": Format(
         kinds=_ROWS, ending="parquet", media_type="application/vnd.apache.parquet", carries_images=True
     ),

@@ -19,9 +19,9 @@ class Place(NamedTuple):
     length: int
 
 
-def read_images(blobs: Blobs, places: list[Place]) -> list[bytes | None]:
-    """The pictures at these places, in the same order; None where the object is gone."""
-    found: dict[Place, bytes | None] = {}
+def read_images(blobs: Blobs, places: list[Place]) -> list[memoryview | None]:
+    """The pictures at these places, in the same order, not copied; None where the object is gone."""
+    found: dict[Place, memoryview | None] = {}
     for run in _runs(sorted(set(places))):
         found.update(_read_run(blobs, run))
     return [found[place] for place in places]
@@ -39,11 +39,11 @@ def _runs(places: Iterable[Place]) -> Iterator[list[Place]]:
         yield run
 
 
-def _read_run(blobs: Blobs, run: list[Place]) -> dict[Place, bytes | None]:
+def _read_run(blobs: Blobs, run: list[Place]) -> dict[Place, memoryview | None]:
     start = run[0].offset
     end = max(place.offset + place.length for place in run)
     try:
-        data = blobs.get(run[0].object, start, end - start)
+        data = memoryview(blobs.get(run[0].object, start, end - start))
     except KeyError:
         return dict.fromkeys(run)
     return {place: data[place.offset - start : place.offset - start + place.length] for place in run}

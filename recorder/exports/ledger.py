@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 
 import zstandard
 from sqlmodel import Session as DbSession
@@ -10,11 +11,27 @@ from sqlmodel import col, select
 from recorder.digest import sha256_of
 from recorder.errors import QuotaExceeded
 from recorder.exports.allowance import hold_rows
-from recorder.exports.claims import Claim
-from recorder.exports.manifest import WrittenShard
+from recorder.exports.claims import Claim, ExportCancelled
+from recorder.exports.manifest import Lineage, WrittenShard
 from recorder.exports.plan import Plan, PlannedShard
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.storage.blobs import Blobs
+
+
+def read_stored_plan(blobs: Blobs, key: str) -> Plan | None:
+    """The plan of this key; None for one that another release stored.
+
+    Raises:
+        KeyError: if there is none.
+        Unavailable: if the store does not answer.
+    """
+    return Plan.from_json(zstandard.decompress(blobs.get(key)))
+
+
+def read_shards(db: DbSession, export_id: str) -> list[ExportShardRow]:
+    """The planned shards of an export, by path."""
+    statement = select(ExportShardRow).where(ExportShardRow.export_id == export_id)
+    return list(db.exec(statement.order_by(col(ExportShardRow.path))))
 
 
 class Ledger:
@@ -26,12 +43,17 @@ class Ledger:
         self._blobs = blobs
 
     def load_plan(self) -> Plan | None:
-        """The plan that an earlier run stored."""
+        """The plan that an earlier run stored; None where this run has to make one."""
         with self._claim.transaction() as (_, row):
             key = row.plan_key
-        return None if key is None else Plan.from_json(zstandard.decompress(self._blobs.get(key)))
+        return None if key is None else read_stored_plan(self._blobs, key)
 
-    def store_plan(self, plan: Plan, shards: list[PlannedShard]) -> list[str]:
+    def lineage(self) -> Lineage:
+        """What was stored with the plan."""
+        with self._claim.transaction() as (_, row):
+            return Lineage(**row.lineage or {})
+
+    def store_plan(self, plan: Plan, shards: list[PlannedShard], lineage: Lineage) -> list[str]:
         """Make this the export's plan; shards that stay the same stay done.
 
         Returns:
@@ -49,7 +71,8 @@ class Ledger:
         with self._discarded_if_refused(key), self._claim.transaction() as (db, row):
             hold_rows(db, row, plan.rows)
             before, row.plan_key, row.plan_sha256 = row.plan_key, key, sha256
-            known = {shard.path: shard for shard in _rows(db, row.id)}
+            row.lineage, row.progressed_attempt = asdict(lineage), row.attempt
+            known = {shard.path: shard for shard in read_shards(db, row.id)}
             stale = [shard for path, shard in known.items() if not _is_same(shard, planned.get(path))]
             for shard in stale:
                 db.delete(known.pop(shard.path))
@@ -65,36 +88,46 @@ class Ledger:
     def _discarded_if_refused(self, key: str) -> Iterator[None]:
         try:
             yield
-        except QuotaExceeded:
+        except (QuotaExceeded, ExportCancelled):
             self._blobs.delete(key)
             raise
 
     def open_paths(self) -> set[str]:
         """Paths of the shards that are still to be written."""
         with self._claim.transaction() as (db, row):
-            return {shard.path for shard in _rows(db, row.id) if not shard.is_done}
+            return {shard.path for shard in read_shards(db, row.id) if not shard.is_done}
 
     def note(self, written: WrittenShard) -> None:
         """Take down a shard as done."""
         with self._claim.transaction() as (db, row):
             shard = db.get_one(ExportShardRow, (row.id, written.path))
+            # A task that was repeated tells of a file again.
+            row.shards_done += not shard.is_done
             shard.is_done, shard.size_bytes, shard.sha256 = True, written.size_bytes, written.sha256
+            shard.reused_from = written.reused_from
             db.add(shard)
-            row.shards_done += 1
+            row.progressed_attempt = row.attempt
+
+    def reopen(self, paths: set[str]) -> None:
+        """Take down that these shards are still to be written."""
+        with self._claim.transaction() as (db, row):
+            for shard in read_shards(db, row.id):
+                if shard.path in paths:
+                    row.shards_done -= shard.is_done
+                    shard.is_done, shard.reused_from = False, None
+                    db.add(shard)
 
     def written(self) -> dict[str, WrittenShard]:
         """The shards that are done, by path."""
         with self._claim.transaction() as (db, row):
-            return {
-                shard.path: WrittenShard(shard.path, shard.rows, shard.size_bytes, shard.sha256)
-                for shard in _rows(db, row.id)
-                if shard.size_bytes is not None and shard.sha256 is not None
-            }
+            return {shard.path: found for shard in read_shards(db, row.id) if (found := as_written(shard))}
 
 
-def _rows(db: DbSession, export_id: str) -> list[ExportShardRow]:
-    statement = select(ExportShardRow).where(ExportShardRow.export_id == export_id)
-    return list(db.exec(statement.order_by(col(ExportShardRow.path))))
+def as_written(shard: ExportShardRow) -> WrittenShard | None:
+    """What a shard's row tells of its file; None before it is done."""
+    if shard.size_bytes is None or shard.sha256 is None:
+        return None
+    return WrittenShard(shard.path, shard.rows, shard.size_bytes, shard.sha256, shard.reused_from)
 
 
 def _row(export: ExportRow, shard: PlannedShard) -> ExportShardRow:

@@ -1,6 +1,6 @@
 """The manifest: what a dataset holds, file by file. Written last, its presence is the commit. Spec §2.5."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -20,6 +20,21 @@ class WrittenShard:
     rows: int
     size_bytes: int
     sha256: str
+    #: The export of which it was copied.
+    reused_from: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lineage:
+    """What became of the sessions since the export before, and since this one was planned."""
+
+    #: The export of which files may be taken over; None where there is none.
+    parent_id: str | None = None
+    sessions_added: int = 0
+    sessions_removed: int = 0
+    #: Sessions of the parent, or of an earlier form of the plan, that are gone.
+    erased: int = 0
+    deleted: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +45,7 @@ class ExportFacts:
     workspace_id: str
     created_at: datetime
     tag: str | None
+    lineage: Lineage = field(default_factory=Lineage)
 
 
 def build_manifest(
@@ -58,13 +74,26 @@ def build_manifest(
         },
         "totals": totals(plan, [written for _, written in shards]),
         "schema": {
-            kind: {"fingerprint": fingerprint(kind), "fields": describe(kind)} for kind in plan.files.kinds
+            kind: {"fingerprint": fingerprint(kind, plan.format), "fields": describe(kind, plan.format)}
+            for kind in plan.files.kinds
         },
         "writer": writer_versions(),
         "layout": {workflow: {"bucket_bits": bits} for workflow, bits in plan.bucket_bits.items()},
         "shards": [_entry(index, *shard) for index, shard in enumerate(shards)],
-        "parent": None,
-        "tombstones": {"erased": 0, "deleted": plan.deleted, "expired": 0},
+        "parent": _parent(export.lineage, [written for _, written in shards]),
+        # Nothing expires yet: retention comes with a later release.
+        "tombstones": {"erased": export.lineage.erased, "deleted": export.lineage.deleted, "expired": 0},
+    }
+
+
+def _parent(lineage: Lineage, shards: list[WrittenShard]) -> dict[str, Any] | None:
+    if lineage.parent_id is None:
+        return None
+    return {
+        "export_id": lineage.parent_id,
+        "sessions_added": lineage.sessions_added,
+        "sessions_removed": lineage.sessions_removed,
+        "shards_reused": sum(shard.reused_from is not None for shard in shards),
     }
 
 
@@ -98,5 +127,5 @@ def _entry(index: int, planned: PlannedShard, written: WrittenShard) -> dict[str
         "sessions": planned.sessions.height,
         "sha256": written.sha256,
         "content_key": planned.content_key,
-        "reused_from": None,
+        "reused_from": written.reused_from,
     }

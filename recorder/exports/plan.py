@@ -16,11 +16,13 @@ from recorder.exports.schemas import fingerprint
 from recorder.models.export import ExportFormat, FrameSampling, ShardKind
 from recorder.rowset import SessionRows, row_set_sha256
 
+#: Stored plans of another version are made anew: what they say of files no longer holds.
+PLAN_VERSION = 2
 #: A shard is kept below this size, by the estimate of `bucket_bits`.
 SHARD_BYTES = 128 * 1024 * 1024
 BYTES_PER_EVENT = 512
 #: Rows that one task reads and sorts in memory, unless a single shard has more.
-ROWS_AT_ONCE = 500_000
+ROWS_AT_ONCE = 400_000
 _HASH_BITS = 16
 _ROWS: dict[ShardKind, str] = {"events": "rows", "frames": "frames", "samples": "frames"}
 _DIGESTS: dict[ShardKind, str] = {
@@ -89,8 +91,6 @@ class Plan:
     #: Per workflow: its sessions are spread over `2 ** bits` buckets.
     bucket_bits: dict[str, int]
     sessions: pl.DataFrame
-    #: Sessions that were in an earlier form of this plan and have been deleted since.
-    deleted: int = 0
 
     @property
     def sampling(self) -> FrameSampling:
@@ -111,22 +111,22 @@ class Plan:
         """The stored form; its SHA-256 is `plan_sha256`."""
         return canonical_json(
             {
-                "plan_version": 1,
+                "plan_version": PLAN_VERSION,
                 "format": self.format,
                 "spec": self.spec,
                 "versions": self.versions,
                 "graph": self.graph,
                 "bucket_bits": self.bucket_bits,
-                "deleted": self.deleted,
                 "sessions": self.sessions.to_dict(as_series=False),
             }
         )
 
     @classmethod
-    def from_json(cls, text: bytes) -> "Plan":
-        """The plan that was stored."""
+    def from_json(cls, text: bytes) -> "Plan | None":
+        """The plan that was stored; None for one of another version."""
         stored = orjson.loads(text)
-        del stored["plan_version"]
+        if stored.pop("plan_version") != PLAN_VERSION:
+            return None
         return cls(**stored | {"sessions": pl.DataFrame(stored["sessions"], schema=SESSIONS)})
 
     def row_set_sha256(self) -> str:
@@ -160,6 +160,11 @@ class PlannedShard:
         """Where the file lies, relative to the manifest."""
         name = f"{self.kind}-{self.bucket:05d}-of-{2**self.bucket_bits:05d}.{self.ending}"
         return f"data/workflow={self.workflow}/{name}"
+
+    @property
+    def rows_read(self) -> int:
+        """Rows of the lake that are in memory to write it: its own, and for samples those of the events."""
+        return self.rows + (int(self.sessions["rows"].sum()) if self.kind == "samples" else 0)
 
     @property
     def bucket_range(self) -> tuple[int, int]:
@@ -210,9 +215,7 @@ def bucket_bits(total_bytes: int) -> int:
 
 def without_sessions(plan: Plan, gone: Iterable[str]) -> Plan:
     """The plan without these sessions; the buckets stay, so that other shards keep their content."""
-    kept = plan.sessions.filter(~pl.col("session_id").is_in(list(gone)))
-    dropped = plan.sessions.height - kept.height
-    return replace(plan, sessions=kept, deleted=plan.deleted + dropped)
+    return replace(plan, sessions=plan.sessions.filter(~pl.col("session_id").is_in(list(gone))))
 
 
 def plan_shards(plan: Plan) -> list[PlannedShard]:
@@ -228,18 +231,26 @@ def read_together(shards: list[PlannedShard]) -> Iterator[list[PlannedShard]]:
     serves several shards does so once.
     """
     portion: list[PlannedShard] = []
+    held = 0
     for shard in shards:
+        rows = shard.rows_read
         belongs = portion and (portion[0].kind, portion[0].workflow) == (shard.kind, shard.workflow)
-        if portion and not (belongs and sum(member.rows for member in portion) + shard.rows <= ROWS_AT_ONCE):
+        if portion and not (belongs and held + rows <= ROWS_AT_ONCE):
             yield portion
-            portion = []
+            portion, held = [], 0
         portion.append(shard)
+        held += rows
     if portion:
         yield portion
 
 
 def _shards_of_kind(plan: Plan, kind: ShardKind) -> Iterator[PlannedShard]:
-    base = {"format": plan.format, "kind": kind, "schema": fingerprint(kind), "writer": writer_versions()}
+    base = {
+        "format": plan.format,
+        "kind": kind,
+        "schema": fingerprint(kind, plan.format),
+        "writer": writer_versions(),
+    }
     if kind != "events":
         base["sampling"] = plan.spec["frame_sampling"]
     for workflow, bits in plan.bucket_bits.items():

@@ -15,15 +15,16 @@ from recorder.errors import (
     InvalidRange,
     InvalidTime,
     NotFound,
-    NotSupportedYet,
     Problem,
     TooManyIds,
     Unavailable,
     ValidationFailed,
 )
 from recorder.exports.destinations import open_destination
+from recorder.exports.series import series_of
 from recorder.exports.wire import emit
 from recorder.ids import is_id, new_timed_id
+from recorder.memory.queries.subpaths import workflow_of_path
 from recorder.models.export import (
     ExportCreate,
     ExportFilter,
@@ -36,7 +37,6 @@ from recorder.models.workflow import WorkflowRow
 from recorder.settings import Settings
 from recorder.tracing import current_request_id
 
-_LATER_DESTINATIONS = ("s3", "gcs", "azure_blob")
 _DATASET_NAME_CHARACTERS = 200
 
 
@@ -46,13 +46,11 @@ def create_export(
     """Queue an export; relative times are resolved here, once.
 
     Raises:
-        NotSupportedYet: if it asks for a format, destination or filter of a later release.
         ValidationFailed, InvalidTime, InvalidRange, TooManyIds: if a filter or the sampling is wrong.
-        NotFound: if a workflow is unknown.
+        NotFound: if a workflow or the path is unknown.
         QuotaExceeded: if no rows to export are left.
         DestinationNotAllowed, InvalidDestination: if files may not or cannot be written there.
     """
-    _refuse_later_parts(body)
     export_id, created_at = new_timed_id("exp")
     workflows = list(dict.fromkeys(body.workflow))
     spec = {
@@ -62,6 +60,7 @@ def create_export(
         "split": _split(body.split or SplitRule()),
     }
     _require_workflows(db, workspace_id, mode, workflows)
+    _require_path(db, workspace_id, mode, spec)
     require_rows(db, workspace_id, mode)
     row = ExportRow(
         id=export_id,
@@ -76,6 +75,7 @@ def create_export(
         request_id=current_request_id(),
         created_at=created_at,
     )
+    row.series_sha256 = series_of(row)
     _probe(row, settings)
     db.add(row)
     for workflow in workflows:
@@ -206,15 +206,6 @@ def _split(asked: SplitRule) -> dict[str, Any]:
     return asked.model_dump()
 
 
-def _refuse_later_parts(body: ExportCreate) -> None:
-    if body.format != "parquet":
-        raise NotSupportedYet("/format", "Every format but parquet")
-    if body.destination.kind in _LATER_DESTINATIONS:
-        raise NotSupportedYet("/destination/kind", "Every destination but signed_url and local")
-    if body.filter is not None and body.filter.path is not None:
-        raise NotSupportedYet("/filter/path", "The path filter")
-
-
 def _require_workflows(db: DbSession, workspace_id: str, mode: str, workflows: list[str]) -> None:
     statement = select(func.count()).where(
         WorkflowRow.workspace_id == workspace_id,
@@ -223,6 +214,16 @@ def _require_workflows(db: DbSession, workspace_id: str, mode: str, workflows: l
     )
     if db.exec(statement).one() != len(workflows):
         raise NotFound("workflow")
+
+
+def _require_path(db: DbSession, workspace_id: str, mode: str, spec: dict[str, Any]) -> None:
+    path_id = spec["filter"].get("path")
+    if path_id is None:
+        return
+    workflow = workflow_of_path(db, workspace_id=workspace_id, mode=mode, path_id=path_id)
+    if workflow not in spec["workflow"]:
+        text = f"This path is of the workflow {workflow}, which the export does not name: it would be empty."
+        raise ValidationFailed.of("/filter/path", "invalid_value", text)
 
 
 def _probe(row: ExportRow, settings: Settings) -> None:

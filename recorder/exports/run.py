@@ -5,42 +5,68 @@ every step can be done again. The manifest comes last: its presence says that th
 """
 
 import logging
+from functools import cached_property
+from typing import Any
 
 from recorder import clock
 from recorder.audit.log import Origin, record
-from recorder.errors import NotFound, RecorderError, Unavailable
+from recorder.errors import InvalidDestination, NotFound, RecorderError, Unavailable
 from recorder.exports.allowance import settle
 from recorder.exports.card import dataset_card
-from recorder.exports.claims import Claim, LeaseLost, claim_export
-from recorder.exports.destinations import Destination, open_destination
-from recorder.exports.executor import InProcess, ShardExecutor
+from recorder.exports.claims import (
+    LEASE_MS,
+    Claim,
+    ExportCancelled,
+    LeaseLost,
+    claim_export,
+    is_over,
+    lock_export,
+)
+from recorder.exports.destinations import Destination, FileConflict, open_destination, target_of
+from recorder.exports.ending import end_as_failed, take_files_away
+from recorder.exports.executor import ShardExecutor, open_executor
 from recorder.exports.ledger import Ledger
 from recorder.exports.manifest import ExportFacts, build_manifest, manifest_bytes
 from recorder.exports.names import CARD, MANIFEST
+from recorder.exports.parents import Parent, after_loss, find_parent, lineage_of, open_parent
 from recorder.exports.plan import Plan, PlannedShard, plan_shards, read_together, without_sessions
 from recorder.exports.requests import create_export
-from recorder.exports.selection import find_gone, read_plan
+from recorder.exports.selection import Gone, find_gone, read_plan
+from recorder.exports.series import series_of
 from recorder.exports.shards import ShardTask
+from recorder.exports.statistics import read_statistics
 from recorder.exports.wire import emit
-from recorder.models.export import ExportCreate, ExportRow
+from recorder.models.export import ExportCreate, ExportRow, SplitRule
 from recorder.runtime import Runtime
 from recorder.storage.leases import release_lease
 
 log = logging.getLogger("recorder.exports")
 
-#: So many runs may take an export up; then it fails.
-MAX_ATTEMPTS = 5
-_FINISHED = ("completed", "failed")
+#: So many runs in a row may end without having brought an export on; then it fails.
+MAX_ATTEMPTS = 10
+#: So often a run looks whether all that it wrote is there, writing what is not.
+_LOOKS = 3
 
 
 class AttemptsExhausted(RecorderError):
-    """No run brought the export to an end."""
+    """Run after run did not bring the export on."""
 
     code = "attempts_exhausted"
     title = "Attempts exhausted"
 
-    def __init__(self) -> None:
-        super().__init__(f"{MAX_ATTEMPTS} runs took this export up and none finished it; export again.")
+    def __init__(self, last_error: str | None) -> None:
+        cause = f" The last one said: {last_error}" if last_error else ""
+        super().__init__(f"{MAX_ATTEMPTS} runs in a row brought this export no further.{cause}")
+
+
+class FilesMissing(RecorderError):
+    """Somebody takes the files away while they are written."""
+
+    code = "files_missing"
+    title = "Files missing"
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"{count} file(s) were written to the destination and are not there any more.")
 
 
 def _at_dagster(workspace_id: str) -> Origin:
@@ -62,45 +88,65 @@ def queue_export(runtime: Runtime, workspace_id: str, mode: str, body: ExportCre
 
 
 def cancel_export(runtime: Runtime, export_id: str, *, owner: str) -> None:
-    """End an export whose run was cancelled; a finished one stays as it is.
+    """End an export whose run was cancelled, and take its files away; a finished one stays as it is.
 
     Raises:
         ExportBusy: if a run works on it.
     """
     with runtime.database.transaction(write=True) as db:
-        row = db.get_one(ExportRow, export_id)
-        if row.status in _FINISHED:
+        if is_over(db.get_one(ExportRow, export_id)):
             return
         claim = claim_export(runtime.database, db, export_id, owner=owner)
-        origin = _at_dagster(row.workspace_id)
-        record(db, origin, "export.cancel", resource_type="export", resource_id=export_id)
-    _fail(runtime, claim, "cancelled", "The run of this export was cancelled.")
+        row = lock_export(db, export_id)
+        assert row is not None
+        if row.status in ("queued", "running"):
+            text = "The run of this export was cancelled."
+            end_as_failed(db, row, runtime.settings, ExportCancelled.code, text)
+            origin = _at_dagster(row.workspace_id)
+            record(db, origin, "export.cancel", resource_type="export", resource_id=export_id)
+    take_files_away(runtime, claim, row)
 
 
 def run_export(
-    runtime: Runtime, export_id: str, *, owner: str, executor: ShardExecutor | None = None
+    runtime: Runtime,
+    export_id: str,
+    *,
+    owner: str,
+    executor: ShardExecutor | None = None,
+    lease_ms: int = LEASE_MS,
 ) -> ExportRow:
     """Bring an export to its end, from wherever the last run left it; a finished one stays as it is.
 
+    Args:
+        lease_ms: after this long without a sign of life another run may take over.
+
     Returns:
-        The row, `completed` or `failed`.
+        The row, `completed` or `failed`; with `error.code` = `cancelled` where it was cancelled meanwhile.
 
     Raises:
         NotFound: if there is no such export.
         ExportBusy, LeaseLost: if another run works on it.
         Unavailable: if a store is away; the export stays `running`, for the next run.
     """
+    executor = executor or open_executor(runtime.settings.export_executor)
     with runtime.database.transaction(write=True) as db:
-        row = db.get(ExportRow, export_id)
-        if row is None:
+        found = db.get(ExportRow, export_id)
+        if found is None:
             raise NotFound("export")
-        if row.status in _FINISHED:
-            return row
-        claim = claim_export(runtime.database, db, export_id, owner=owner)
-        row.status, row.attempt = "running", row.attempt + 1
-        row.started_at = row.started_at or clock.now()
+        if is_over(found):
+            return found
+        claim = claim_export(runtime.database, db, export_id, owner=owner, lease_ms=lease_ms)
+        row = lock_export(db, export_id)
+        assert row is not None
+        row.attempt += 1
+        if row.status in ("queued", "running"):
+            row.status = "running"
+            row.started_at = row.started_at or clock.now()
+            # The release before knew no parts.
+            row.spec = {"split": SplitRule().model_dump()} | row.spec
+            row.series_sha256 = series_of(row)
         db.add(row)
-    run = _Run(runtime, row, claim, executor or InProcess())
+    run = _Run(runtime, row, claim, executor)
     with claim.kept_alive():
         return run.to_the_end()
 
@@ -118,18 +164,24 @@ class _Run:
 
     def to_the_end(self) -> ExportRow:
         """Do what is left; an error of the export itself ends it as `failed`."""
+        row = self._export
+        is_stuck = row.attempt - (row.progressed_attempt or 0) > MAX_ATTEMPTS
+        if row.status != "running":
+            return take_files_away(self._runtime, self._claim, row, is_last_try=is_stuck)
         try:
-            if self._export.attempt > MAX_ATTEMPTS:
-                raise AttemptsExhausted
+            if is_stuck:
+                raise AttemptsExhausted(row.last_error)
             return self._complete()
-        except (LeaseLost, Unavailable):
+        except LeaseLost:
+            raise
+        except Unavailable as error:
             # The lease is left to run out: a store that is away gets a minute before the next run.
+            self._note_trouble(error)
             raise
         except RecorderError as error:
-            return _fail(self._runtime, self._claim, error.code, str(error))
+            return self._fail(error.code, str(error))
         except Exception:
-            text = "Something went wrong on our side; the run's log tells more."
-            _fail(self._runtime, self._claim, "internal_error", text)
+            self._fail("internal_error", "Something went wrong on our side; the run's log tells more.")
             raise
         except BaseException:
             self._claim.give_back()
@@ -137,49 +189,93 @@ class _Run:
 
     def _complete(self) -> ExportRow:
         destination = open_destination(self._export, self._runtime.settings)
-        plan = self._ledger.load_plan() or self._new_plan()
+        if self._export.attempt > 1:
+            # The run before may have been cut off behind it; until all is done there must be none.
+            destination.remove(MANIFEST)
+        plan = self._ledger.load_plan() or self._new_plan(destination)
         shards = plan_shards(plan)
         self._write(plan, shards, destination)
-        while gone := self._find_gone(plan):
-            # Deleted while this ran: the shards that held them are written anew.
-            plan = without_sessions(plan, gone)
-            shards = plan_shards(plan)
-            for path in self._ledger.store_plan(plan, shards):
-                destination.remove(path)
+        for _ in range(_LOOKS):
+            while (gone := self._find_gone(plan)).ids:
+                # Deleted while this ran: the shards that held them are written anew.
+                plan = without_sessions(plan, gone.ids)
+                shards = plan_shards(plan)
+                lineage = after_loss(self._ledger.lineage(), gone, self._parent)
+                for path in self._ledger.store_plan(plan, shards, lineage):
+                    destination.remove(path)
+                self._write(plan, shards, destination)
+            missing = _missing(shards, destination)
+            if not missing:
+                return self._publish(plan, shards, destination)
+            # Written, and taken away by others before the whole was there.
+            self._ledger.reopen(missing)
             self._write(plan, shards, destination)
-        return self._publish(plan, shards, destination)
+        raise FilesMissing(len(missing))
 
-    def _new_plan(self) -> Plan:
+    def _new_plan(self, destination: Destination) -> Plan:
         plan = read_plan(self._runtime.database, self._runtime.lake, self._export)
-        self._ledger.store_plan(plan, plan_shards(plan))
+        parent = find_parent(self._runtime, self._export)
+        with self._runtime.database.transaction(write=False) as db:
+            lineage = lineage_of(db, self._export, plan, parent)
+        for path in self._ledger.store_plan(plan, plan_shards(plan), lineage):
+            destination.remove(path)  # of a plan of the release before
         return plan
+
+    @cached_property
+    def _parent(self) -> Parent | None:
+        """The export that was found when the plan was made, if its files are still there."""
+        parent_id = self._ledger.lineage().parent_id
+        return None if parent_id is None else open_parent(self._runtime, parent_id)
 
     def _write(self, plan: Plan, shards: list[PlannedShard], destination: Destination) -> None:
         """Write the shards that are not done, noting each as it is."""
         paths = self._ledger.open_paths()
-        for path in paths:
-            # A killed run may have written it after another form of the plan.
-            destination.remove(path)
+        if self._export.attempt > 1:
+            for path in paths:
+                # A killed run may have written it after another form of the plan.
+                destination.remove(path)
+        paths -= self._take_over([shard for shard in shards if shard.path in paths], destination)
         to_write = [shard for shard in shards if shard.path in paths]
-        tasks = [self._task(portion, plan, destination) for portion in read_together(to_write)]
-        for written in self._executor.run(tasks):
-            self._ledger.note(written)
+        tasks = [self._task(portion, plan) for portion in read_together(to_write)]
+        results = self._executor.run(tasks)
+        try:
+            for written in results:
+                self._ledger.note(written)
+        finally:
+            # What was begun elsewhere comes to its end here, not behind our back.
+            getattr(results, "close", lambda: None)()
 
-    def _task(self, shards: list[PlannedShard], plan: Plan, destination: Destination) -> ShardTask:
+    def _take_over(self, shards: list[PlannedShard], destination: Destination) -> set[str]:
+        """Copy the files that the export before has alike; gives their paths."""
+        taken = set()
+        for shard in shards if shards and self._parent else ():
+            if self._parent and (file := self._parent.copy(shard, destination)):
+                self._ledger.note(file)
+                taken.add(shard.path)
+        return taken
+
+    def _task(self, shards: list[PlannedShard], plan: Plan) -> ShardTask:
         return ShardTask(
             workspace_id=self._export.workspace_id,
             mode=self._export.mode,
             shards=shards,
-            version=plan.versions[shards[0].kind],
+            format=plan.format,
+            versions=plan.versions,
             sampling=plan.sampling,
             lake_url=self._runtime.lake.url,
             blob_url=self._runtime.blobs.url,
-            destination_url=destination.url,
+            target=target_of(self._export, self._runtime.settings),
         )
 
-    def _find_gone(self, plan: Plan) -> list[str]:
+    def _find_gone(self, plan: Plan) -> Gone:
+        export, sessions = self._export, plan.sessions["session_id"]
         with self._runtime.database.transaction(write=False) as db:
-            return find_gone(db, self._export.workspace_id, self._export.mode, plan)
+            return find_gone(db, export.workspace_id, export.mode, plan.spec["workflow"], sessions)
+
+    def _card(self, manifest: dict[str, Any], plan: Plan) -> bytes:
+        runtime, row = self._runtime, self._export
+        statistics = read_statistics(runtime.lake, row.workspace_id, row.mode, plan)
+        return dataset_card(manifest, statistics).encode()
 
     def _publish(self, plan: Plan, shards: list[PlannedShard], destination: Destination) -> ExportRow:
         """Write card and manifest, then say that the export is completed."""
@@ -189,32 +285,60 @@ class _Run:
             workspace_id=self._export.workspace_id,
             created_at=self._export.created_at,
             tag=self._export.tag,
+            lineage=self._ledger.lineage(),
         )
         manifest = build_manifest(facts, plan, [(shard, written[shard.path]) for shard in shards])
-        with destination.create(CARD, replace=True) as file:
-            file.write(dataset_card(manifest).encode())
-        with destination.create(MANIFEST, replace=True) as file:
-            file.write(manifest_bytes(manifest))
+        self._put(destination, CARD, self._card(manifest, plan))
+        manifest_sha256 = self._put(destination, MANIFEST, manifest_bytes(manifest))
         destination.finish()
         totals = manifest["totals"]
         with self._claim.transaction() as (db, row):
             row.status, row.completed_at = "completed", clock.now()
             row.rows, row.frames, row.actions = totals["rows"], totals["frames"], totals["actions"]
             row.shards = totals["shards"]
-            row.shard_size_bytes = max((shard.size_bytes for shard in written.values()), default=0)
-            row.row_set_sha256, row.manifest_sha256 = manifest["row_set_sha256"], file.sha256
+            row.shard_size_bytes = max((shard["size_bytes"] for shard in manifest["shards"]), default=0)
+            row.row_set_sha256, row.manifest_sha256 = manifest["row_set_sha256"], manifest_sha256
             settle(db, row, exported=totals["rows"])
             emit(db, row, self._runtime.settings, "export.completed")
             release_lease(db, self._claim.lease)
         return row
 
+    def _put(self, destination: Destination, path: str, data: bytes) -> str:
+        """Write a file that says of the whole; gives its SHA-256.
 
-def _fail(runtime: Runtime, claim: Claim, code: str, message: str) -> ExportRow:
-    log.warning("export %s failed: %s", claim.export_id, message)
-    with claim.transaction() as (db, row):
-        row.status, row.completed_at = "failed", clock.now()
-        row.error = {"code": code, "message": message}
-        settle(db, row, exported=0)
-        emit(db, row, runtime.settings, "export.failed")
-        release_lease(db, claim.lease)
-    return row
+        A run that stood still while another took over must not replace that one's, so whoever finds a file
+        makes sure of the lease first.
+        """
+        for replace in (False, True):
+            try:
+                with destination.create(path, replace=replace) as file:
+                    file.write(data)
+                break
+            except FileConflict:
+                if replace:
+                    raise
+                with self._claim.transaction():
+                    pass
+        return file.sha256
+
+    def _note_trouble(self, error: Unavailable) -> None:
+        try:
+            with self._claim.transaction() as (_, row):
+                row.last_error = str(error)
+        except RecorderError:
+            log.warning("export %s waits for another run: %s", self._export.id, error)
+
+    def _fail(self, code: str, message: str) -> ExportRow:
+        log.warning("export %s failed: %s", self._export.id, message)
+        with self._claim.ending_transaction() as (db, row):
+            if row.status == "running":
+                end_as_failed(db, row, self._runtime.settings, code, message)
+        return take_files_away(self._runtime, self._claim, row)
+
+
+def _missing(shards: list[PlannedShard], destination: Destination) -> set[str]:
+    """Files that the destination does not have; none where we may write but not look."""
+    try:
+        return {shard.path for shard in shards} - set(destination.files())
+    except InvalidDestination:
+        return set()

@@ -1,11 +1,11 @@
-"""What the rows of a dataset look like: the columns of events and frames files. Contract §5."""
+"""What the rows of a dataset look like, in each kind of file of each format. Contract §5."""
 
 from typing import Any
 
 import pyarrow as pa
 
 from recorder.digest import sha256_of
-from recorder.models.export import ShardKind
+from recorder.exports.names import FileKind, FormatName
 
 _STRING = pa.string()
 _INT = pa.int32()
@@ -58,16 +58,54 @@ FRAMES = pa.schema(
         pa.field("image", IMAGE),  # null once the bytes have expired
     ]
 )
-SCHEMAS: dict[ShardKind, pa.Schema] = {"events": EVENTS, "frames": FRAMES}
+# JSON has no instants, and its readers lose digits of large numbers.
+_IN_JSON = {"ts": _STRING, "dhash": _STRING}
 
 
-def describe(kind: ShardKind) -> list[dict[str, Any]]:
-    """The fields of a kind of file, as the manifest lists them."""
+def _json_fields(schema: pa.Schema) -> list[pa.Field]:
+    """The fields of a row that JSON can hold, with the types it holds them in."""
     return [
-        {"name": field.name, "type": str(field.type), "nullable": field.nullable} for field in SCHEMAS[kind]
+        field.with_type(_IN_JSON.get(field.name, field.type)) for field in schema if field.name != "image"
     ]
 
 
-def fingerprint(kind: ShardKind) -> str:
+# A sample's members by their endings; of the three pictures it has the one of its `content_type`, or none
+# once the bytes have expired.
+_SAMPLES = pa.schema(
+    [
+        _required("__key__", _STRING),  # session and place within it
+        pa.field("jpg", pa.binary()),
+        pa.field("png", pa.binary()),
+        pa.field("webp", pa.binary()),
+        # The frame; `image` is the name of the picture's file, null where there is none.
+        _required("json", pa.struct([*_json_fields(FRAMES), pa.field("image", _STRING)])),
+        _required("events.json", pa.list_(_required("item", pa.struct(_json_fields(EVENTS))))),
+    ]
+)
+_ARROW: dict[FileKind, pa.Schema] = {"events": EVENTS, "frames": FRAMES}
+SCHEMAS: dict[FormatName, dict[FileKind, pa.Schema]] = {
+    "parquet": _ARROW,
+    "arrow": _ARROW,
+    "jsonl": {kind: pa.schema(_json_fields(schema)) for kind, schema in _ARROW.items()},
+    "webdataset": {"samples": _SAMPLES},
+}
+
+
+def describe(kind: FileKind, format: FormatName) -> list[dict[str, Any]]:
+    """The fields of a kind of file, as the manifest lists them; a struct, or a list of them, has `fields`."""
+    return [_described(field) for field in SCHEMAS[format][kind]]
+
+
+def fingerprint(kind: FileKind, format: FormatName) -> str:
     """A digest that changes whenever the columns of a kind of file do."""
-    return "sha256:" + sha256_of(describe(kind))
+    return "sha256:" + sha256_of(describe(kind, format))
+
+
+def _described(field: pa.Field) -> dict[str, Any]:
+    inner, name = field.type, "struct"
+    if pa.types.is_list(inner):
+        inner, name = inner.value_type, "list<struct>"
+    if not pa.types.is_struct(inner):
+        return {"name": field.name, "type": str(field.type), "nullable": field.nullable}
+    fields = [_described(member) for member in inner]
+    return {"name": field.name, "type": name, "nullable": field.nullable, "fields": fields}

@@ -1,6 +1,7 @@
 """Which sessions an export takes, and what sealing noted of them: the two sources of a plan. Spec §4.3."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, cast
 
 import polars as pl
@@ -14,6 +15,7 @@ from recorder.exports.facts import LakeFacts
 from recorder.exports.formats import FORMATS
 from recorder.exports.plan import Plan, make_plan
 from recorder.exports.splits import split_of
+from recorder.memory.queries.subpaths import SubPath
 from recorder.models.export import ExportFormat, ExportRow, FrameSampling, SplitRule
 from recorder.models.session import SessionRow
 from recorder.models.tag import TagRow
@@ -40,9 +42,14 @@ def read_plan(database: Database, lake: Lake, row: ExportRow) -> Plan:
 
     Raises:
         FactsMissing: if the lake lacks a session that SQL calls sealed.
+        NotFound: if the filter's path is gone.
     """
+    graph: dict[str, int] = {}
     with database.transaction(write=False) as db:
+        on_path = _sessions_of_path(db, row, graph)
         chosen = select_sessions(db, row.workspace_id, row.mode, row.spec)
+    if on_path is not None:
+        chosen = chosen.filter(pl.col("session_id").is_in(on_path.implode()))
     # After the choice: a session is marked as sealed only once the lake has it.
     versions: dict[str, int | None] = {
         kind: lake.version(kind, row.workspace_id, row.mode) for kind in _TABLES
@@ -54,7 +61,20 @@ def read_plan(database: Database, lake: Lake, row: ExportRow) -> Plan:
         FrameSampling.model_validate(row.spec["frame_sampling"]),
         with_events="samples" in FORMATS[format].kinds,
     )
-    return make_plan(format=format, spec=row.spec, versions=versions, graph={}, sessions=sessions)
+    return make_plan(format=format, spec=row.spec, versions=versions, graph=graph, sessions=sessions)
+
+
+def _sessions_of_path(db: DbSession, row: ExportRow, graph: dict[str, int]) -> pl.Series | None:
+    """The sessions that went the filter's path, and in `graph` the version it was looked for in.
+
+    A path that a rebuild merged meanwhile stands for the one it became. None without such a filter.
+    """
+    path_id = row.spec["filter"].get("path")
+    if path_id is None:
+        return None
+    path = SubPath.read(db, workspace_id=row.workspace_id, mode=row.mode, path_id=path_id)
+    graph[path.workflow] = path.columns.version
+    return pl.Series(path.session_ids(), dtype=pl.String)
 
 
 def select_sessions(db: DbSession, workspace_id: str, mode: str, spec: dict[str, Any]) -> pl.DataFrame:
@@ -96,18 +116,44 @@ def _with_split(chosen: pl.DataFrame, spec: dict[str, Any]) -> pl.DataFrame:
     return chosen.drop("actor_id").with_columns(pl.Series("split", parts, pl.String))
 
 
-def find_gone(db: DbSession, workspace_id: str, mode: str, plan: Plan) -> list[str]:
-    """Sessions of a plan that have been deleted since it was made."""
-    statement = select(SessionRow.id).where(
+@dataclass(frozen=True)
+class Gone:
+    """Sessions that were planned once and are no more."""
+
+    #: Hidden, their rows still there.
+    deleted: list[str]
+    #: Without a trace.
+    erased: list[str]
+
+    @property
+    def ids(self) -> list[str]:
+        """All of them."""
+        return self.deleted + self.erased
+
+
+def find_gone(db: DbSession, workspace_id: str, mode: str, workflows: list[str], sessions: pl.Series) -> Gone:
+    """Which of these sessions of these workflows have been deleted.
+
+    Args:
+        sessions: ids of sessions that were sealed once.
+    """
+    of_workflows = select(SessionRow.id).where(
         SessionRow.workspace_id == workspace_id,
         SessionRow.mode == mode,
         SessionRow.status == "sealed",
-        col(SessionRow.deleted_at).is_(None),
-        col(SessionRow.workflow).in_(plan.spec["workflow"]),
+        col(SessionRow.workflow).in_(workflows),
     )
-    present = pl.Series(db.exec(statement).all(), dtype=pl.String)
-    planned = plan.sessions["session_id"]
-    return planned.filter(~planned.is_in(present.implode())).to_list()
+    present = pl.Series(
+        db.exec(of_workflows.where(col(SessionRow.deleted_at).is_(None))).all(), dtype=pl.String
+    )
+    missing = sessions.filter(~sessions.is_in(present.implode()))
+    if missing.is_empty():
+        return Gone([], [])
+    hidden = pl.Series(
+        db.exec(of_workflows.where(col(SessionRow.deleted_at).is_not(None))).all(), dtype=pl.String
+    )
+    is_hidden = missing.is_in(hidden.implode())
+    return Gone(deleted=missing.filter(is_hidden).to_list(), erased=missing.filter(~is_hidden).to_list())
 
 
 def _conditions(workspace_id: str, mode: str, filters: dict[str, Any]) -> Iterator[ColumnElement[bool]]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import orjson
 from sqlmodel import Session as DbSession
@@ -11,14 +11,14 @@ from sqlmodel import Session as DbSession
 from recorder import clock
 from recorder.errors import InvalidSignature, InvalidState, NotFound, WorkspaceDisabled
 from recorder.exports.destinations import Destination, open_destination
+from recorder.exports.formats import FORMATS
 from recorder.exports.names import CARD, MANIFEST
 from recorder.exports.signing import check_signature, signed_url
-from recorder.models.export import ExportRow, ExportShardRow
+from recorder.models.export import ExportFormat, ExportRow, ExportShardRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.settings import Settings
 
 _PLAIN_FILES = {CARD: "text/markdown; charset=utf-8", MANIFEST: "application/json"}
-_SHARD_TYPE = "application/vnd.apache.parquet"
 
 
 def open_by_signature(
@@ -117,7 +117,7 @@ def find_file(db: DbSession, row: ExportRow, settings: Settings, path: str) -> H
         raise NotFound("file") from error
     return HostedFile(
         name=path.rpartition("/")[2],
-        media_type=_PLAIN_FILES.get(path, _SHARD_TYPE),
+        media_type=_PLAIN_FILES.get(path, FORMATS[cast(ExportFormat, row.format)].media_type),
         size_bytes=size,
         destination=destination,
         path=path,

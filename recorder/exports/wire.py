@@ -33,7 +33,8 @@ def to_wire(row: ExportRow, settings: Settings) -> Export:
     return Export.model_validate(
         {
             **row.model_dump(include=_COLUMNS),
-            **row.spec,
+            # The release before knew no parts; a run of ours deals them.
+            **({"split": None} | row.spec),
             "manifest_url": manifest_url(row, settings),
             "progress": {"shards_done": row.shards_done, "shards_total": row.shards_total},
         }

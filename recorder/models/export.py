@@ -5,10 +5,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator
 from pydantic import Field as WireField
-from sqlalchemy import JSON, BigInteger, Index
+from sqlalchemy import JSON, BigInteger, Index, text
 from sqlmodel import Field, SQLModel
 
 from recorder import limits
+from recorder.models.places import (
+    AwsRegion,
+    AzureAccount,
+    AzureContainer,
+    GcsBucket,
+    KeyPrefix,
+    RoleArn,
+    S3Bucket,
+    ServiceAccount,
+)
 from recorder.models.wire import ActorKind, Outcome, WireInput, WireOutput, WireTime
 
 ExportStatus = Literal["queued", "running", "completed", "failed"]
@@ -91,28 +101,28 @@ class S3Destination(WireInput):
     """Files are written to a bucket under a role that the service assumes."""
 
     kind: Literal["s3"]
-    bucket: str
-    prefix: str | None = None
-    region: str | None = None
-    role_arn: str | None = None
+    bucket: S3Bucket
+    prefix: KeyPrefix | None = None
+    region: AwsRegion | None = None
+    role_arn: RoleArn | None = None
 
 
 class GcsDestination(WireInput):
     """Files are written to a Google Cloud Storage bucket."""
 
     kind: Literal["gcs"]
-    bucket: str
-    prefix: str | None = None
-    service_account: str | None = None
+    bucket: GcsBucket
+    prefix: KeyPrefix | None = None
+    service_account: ServiceAccount | None = None
 
 
 class AzureBlobDestination(WireInput):
     """Files are written to a container of an Azure storage account."""
 
     kind: Literal["azure_blob"]
-    account: str
-    container: str
-    prefix: str | None = None
+    account: AzureAccount
+    container: AzureContainer
+    prefix: KeyPrefix | None = None
 
 
 DestinationKind = Literal["signed_url", "local", "s3", "gcs", "azure_blob"]
@@ -188,7 +198,8 @@ class Export(WireOutput):
     format: ExportFormat
     filter: dict[str, Any]
     frame_sampling: FrameSampling
-    split: SplitRule
+    #: Null where the release that made the dataset knew no parts.
+    split: SplitRule | None
     destination: dict[str, Any]
     tag: str | None
     rows: int | None
@@ -203,6 +214,44 @@ class Export(WireOutput):
     completed_at: WireTime | None
 
 
+SessionChange = Literal["added", "removed", "changed"]
+ChangeCause = Literal["deletion", "request", "graph", "import", "tag", "lake"]
+
+
+class SessionDifference(WireOutput):
+    """A session that one of two exports has, or has otherwise."""
+
+    session_id: str
+    change: SessionChange
+    cause: ChangeCause
+
+
+class DifferenceCounts(WireOutput):
+    """How many are the same, only in the newer one, only in the other, and in both but not the same."""
+
+    same: int
+    added: int
+    removed: int
+    changed: int
+
+
+class ExportDifference(WireOutput):
+    """What an export has, compared with another: in sums, and session by session where they are there."""
+
+    export_id: str
+    against: str
+    #: Whether both hold the same rows: equal `row_set_sha256`.
+    same_rows: bool
+    same_request: bool
+    sessions: DifferenceCounts
+    shards: DifferenceCounts
+    #: Sessions that differ, by what explains it; deleted ones are in no list.
+    causes: dict[ChangeCause, int]
+    data: list[SessionDifference]
+    next_cursor: str | None
+    has_more: bool
+
+
 class ExportRow(SQLModel, table=True):
     """An export: the row is the queue that the dataset runs work on."""
 
@@ -210,6 +259,13 @@ class ExportRow(SQLModel, table=True):
     __table_args__ = (
         Index("ix_exports_list", "workspace_id", "mode", "id"),
         Index("ix_exports_status", "status", "id"),
+        Index("ix_exports_series", "workspace_id", "mode", "series_sha256", "id"),
+        Index(
+            "ix_exports_files_left",
+            "id",
+            sqlite_where=text("files_left"),
+            postgresql_where=text("files_left"),
+        ),
     )
 
     id: str = Field(primary_key=True)
@@ -225,6 +281,12 @@ class ExportRow(SQLModel, table=True):
     dataset: str
     #: How many runs took it up; a killed run leaves the export to the next one.
     attempt: int = 0
+    #: The last of them that brought it on.
+    progressed_attempt: int | None = None
+    #: Why the last run that was cut short could not go on.
+    last_error: str | None = None
+    #: Whether files of an export that failed may still lie at the destination.
+    files_left: bool | None = None
     shards_total: int | None = None
     shards_done: int = 0
     rows: int | None = Field(default=None, sa_type=BigInteger)
@@ -238,6 +300,10 @@ class ExportRow(SQLModel, table=True):
     #: Blob that holds the plan; a second attempt works on the same one.
     plan_key: str | None = None
     plan_sha256: str | None = None
+    #: Digest of what an export has in common with the one whose shards it may take over.
+    series_sha256: str | None = None
+    #: `parent` and `tombstones` of the manifest, as of the plan.
+    lineage: dict[str, Any] | None = Field(default=None, sa_type=JSON)
     row_set_sha256: str | None = None
     manifest_sha256: str | None = None
     error: dict[str, Any] | None = Field(default=None, sa_type=JSON)
@@ -276,5 +342,7 @@ class ExportShardRow(SQLModel, table=True):
     rows: int = Field(sa_type=BigInteger)
     sessions: int
     is_done: bool = False
+    #: The export of which the file was copied.
+    reused_from: str | None = None
     size_bytes: int | None = Field(default=None, sa_type=BigInteger)
     sha256: str | None = None

@@ -34,15 +34,7 @@ class SubPath:
         Raises:
             NotFound: if there is none of this id in the workspace and mode.
         """
-        statement = select(GraphPathRow.workflow, GraphPathRow.number).where(
-            GraphPathRow.path_id == path_id,
-            GraphPathRow.workspace_id == workspace_id,
-            GraphPathRow.mode == mode,
-        )
-        found = db.exec(statement).one_or_none()
-        if found is None:
-            raise NotFound("path")
-        workflow, number = found
+        workflow, number = _find(db, workspace_id, mode, path_id)
         columns = read_graph(db, GraphScope(workspace_id, mode, workflow))
         return cls(workflow, columns, columns.paths[columns.paths[number].live].nodes)
 
@@ -63,6 +55,27 @@ class SubPath:
         if below is not None:
             ids = ids[ids < np.bytes_(below.encode())]
         return [found.decode() for found in np.sort(ids)]
+
+
+def workflow_of_path(db: DbSession, *, workspace_id: str, mode: str, path_id: str) -> str:
+    """The workflow in whose graph a path is; the graph itself is not read.
+
+    Raises:
+        NotFound: if there is no path of this id in the workspace and mode.
+    """
+    return _find(db, workspace_id, mode, path_id)[0]
+
+
+def _find(db: DbSession, workspace_id: str, mode: str, path_id: str) -> tuple[str, int]:
+    statement = select(GraphPathRow.workflow, GraphPathRow.number).where(
+        GraphPathRow.path_id == path_id,
+        GraphPathRow.workspace_id == workspace_id,
+        GraphPathRow.mode == mode,
+    )
+    found = db.exec(statement).one_or_none()
+    if found is None:
+        raise NotFound("path")
+    return found
 
 
 def containing(columns: GraphColumns, nodes: Sequence[int]) -> Mask:

@@ -1,0 +1,186 @@
+"""`recorder recipes`: exports that are made again and again. Contract §9, docs/recipes.md."""
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from recorder.cli.asking import Format, Sampling, Split, To, members_of
+from recorder.cli.options import AsJson, DataDir, Where, print_json
+
+if TYPE_CHECKING:
+    from sqlmodel import Session as DbSession
+
+    from recorder.exports.recipes import ListedRecipe
+
+app = typer.Typer(no_args_is_help=True, help="Exports that are made again and again.")
+
+_Name = Annotated[str, typer.Argument(help="Name of the recipe, and of its dataset.")]
+_Workspace = Annotated[
+    str | None, typer.Option(help="Name or id of a workspace. [default: the only one]", show_default=False)
+]
+_Mode = Annotated[Literal["live", "test"], typer.Option(help="Which of its data.")]
+
+
+@app.command("add")
+def add(
+    name: _Name,
+    workflow: Annotated[list[str], typer.Argument(help="One or more workflows.")],
+    cron: Annotated[str, typer.Option(help="When: minute hour day month weekday, such as `0 6 * * 1-5`.")],
+    timezone: Annotated[str, typer.Option(help="Whose clocks, such as Europe/Berlin.")] = "UTC",
+    format: Format = "parquet",
+    where: Where = None,
+    sampling: Sampling = "event_only",
+    split: Split = None,
+    to: To = "signed_url",
+    workspace: _Workspace = None,
+    mode: _Mode = "live",
+    data: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Save a recipe; the running service follows it. Its destination is tried at once."""
+    from recorder import clock
+    from recorder.audit.log import Origin
+    from recorder.cli.deployment import opened
+    from recorder.exports import recipes
+
+    members = members_of(workflow, format=format, to=to, where=where, sampling=sampling, split=split)
+    body = recipes.read_request({**members, "tag": name})
+    with opened(data) as runtime:
+        with runtime.database.transaction(write=False) as db:
+            workspace_id = _workspace_id(db, workspace)
+        origin = Origin.operator(workspace_id)
+        made = recipes.add_recipe(
+            runtime, workspace_id, mode, body, cron=cron, timezone=timezone, origin=origin
+        )
+    if as_json:
+        print_json(_as_json(recipes.ListedRecipe(made, None)))
+        return
+    typer.echo(f"{name} is due at {clock.to_iso(made.next_at)}.", err=True)
+
+
+@app.command("list")
+def list_all(
+    workspace: Annotated[str | None, typer.Option(help="Name or id of one workspace. [default: all]")] = None,
+    mode: Annotated[Literal["live", "test"] | None, typer.Option(help="One mode. [default: both]")] = None,
+    data: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Recipes: when each is due, what its last export came to, what went wrong."""
+    from recorder.cli.deployment import opened
+    from recorder.exports.recipes import list_recipes
+
+    with opened(data) as runtime, runtime.database.transaction(write=False) as db:
+        workspace_id = None if workspace is None else _workspace_id(db, workspace)
+        found = list_recipes(db, workspace_id=workspace_id, mode=mode)
+    if as_json:
+        print_json([_as_json(one) for one in found])
+    elif found:
+        _print_table(found)
+    else:
+        typer.echo("There is no recipe; `recorder recipes add` makes one.", err=True)
+
+
+@app.command("remove")
+def remove(name: _Name, workspace: _Workspace = None, mode: _Mode = "live", data: DataDir = None) -> None:
+    """Make no more exports of a recipe; those it made stay."""
+    from recorder.audit.log import Origin
+    from recorder.cli.deployment import opened
+    from recorder.exports.recipes import remove_recipe
+
+    with opened(data) as runtime, runtime.database.transaction(write=True) as db:
+        workspace_id = _workspace_id(db, workspace)
+        remove_recipe(db, workspace_id, mode, name, origin=Origin.operator(workspace_id))
+    typer.echo(f"{name} is removed.", err=True)
+
+
+@app.command("run")
+def run(
+    name: _Name,
+    workspace: _Workspace = None,
+    mode: _Mode = "live",
+    data: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make the export of a recipe now, beside its times; prints the export's id."""
+    from recorder.audit.log import Origin
+    from recorder.cli.deployment import opened
+    from recorder.exports.recipes import run_recipe
+
+    with opened(data) as runtime:
+        with runtime.database.transaction(write=False) as db:
+            workspace_id = _workspace_id(db, workspace)
+        export = run_recipe(runtime, workspace_id, mode, name, origin=Origin.operator(workspace_id))
+    if as_json:
+        print_json({"id": export.id, "status": export.status})
+        return
+    typer.echo(export.id)
+
+
+def _workspace_id(db: "DbSession", workspace: str | None) -> str:
+    from recorder.access.workspaces import find_workspace, list_workspaces
+
+    if workspace is not None:
+        return find_workspace(db, workspace).id
+    found = list_workspaces(db)
+    if len(found) != 1:
+        raise typer.BadParameter(
+            f"there are {len(found)} workspaces; name one (`recorder workspace list` shows them)",
+            param_hint="--workspace",
+        )
+    return found[0].id
+
+
+def _as_json(one: "ListedRecipe") -> dict[str, Any]:
+    from recorder import clock
+
+    row, export = one.recipe, one.export
+    last = export and {"id": export.id, "status": export.status, "rows": export.rows}
+    return {
+        "name": row.name,
+        "workspace_id": row.workspace_id,
+        "mode": row.mode,
+        "cron": row.cron,
+        "timezone": row.timezone,
+        "dataset": one.dataset,
+        "next_at": clock.to_iso(row.next_at),
+        "last_at": row.last_at and clock.to_iso(row.last_at),
+        "last_export": last,
+        "error": one.error,
+        "request": row.body,
+    }
+
+
+def _print_table(found: list["ListedRecipe"]) -> None:
+    import sys
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("recipe", "workspace", "when", "asks for", "next", "last export", "error", show_lines=True)
+    for one in found:
+        # Text: what people name things must not be read as markup.
+        table.add_row(*(Text(cell) for cell in _cells(one)))
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+
+
+def _cells(one: "ListedRecipe") -> tuple[str, ...]:
+    from recorder import clock
+
+    row, export = one.recipe, one.export
+    body, error = row.body, one.error
+    asked = [f"{', '.join(body['workflow'])} as {body['format']}, {body['destination']['kind']}"]
+    asked += [f"{name}={value}" for name, value in body.get("filter", {}).items()]
+    last = "none yet"
+    if export is not None:
+        figures = "" if export.rows is None else f", {export.rows:,} rows"
+        last = f"{export.status}{figures}\n{clock.to_iso(export.created_at)}\n{export.id}"
+    return (
+        row.name,
+        f"{row.workspace_id}\n{row.mode}",
+        f"{row.cron}\n{row.timezone}",
+        "\n".join(asked),
+        clock.to_iso(row.next_at),
+        last,
+        "" if error is None else f"{error['code']}: {error['message']}",
+    )

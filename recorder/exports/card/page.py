@@ -1,0 +1,175 @@
+"""The page below the head: what the dataset is, its figures, its columns, how to load it. Design §1."""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from recorder.exports.card.front_matter import SPLIT, kinds_of, pattern
+from recorder.exports.card.words import COLUMNS
+from recorder.exports.names import FileKind
+from recorder.exports.schemas import describe
+from recorder.exports.statistics import Statistics
+
+_TYPES = 20
+_KINDS: dict[FileKind, str] = {
+    "events": "one row per event, by session and time",
+    "frames": "one row per sampled screen frame, by session and time",
+    "samples": "one sample per sampled screen frame: its row, its picture, the events that happened on it",
+}
+_MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_[]<>|#~&!$:@"})
+
+
+def page(manifest: dict[str, Any], statistics: Statistics) -> Iterator[str]:
+    """The lines of the page."""
+    spec, totals = manifest["spec"], manifest["totals"]
+    yield from (f"# {_plain(manifest['tag'] or ' + '.join(spec['workflow']))}", "")
+    yield (
+        f"Recordings of {_plain(', '.join(spec['workflow']))}: {totals['sessions']:,} sessions of "
+        f"{_time(statistics.duration_ms / 1000)} together, started before {spec['filter']['until']}. Export "
+        f"`{manifest['export_id']}`, format `{manifest['format']}`."
+    )
+    yield from ("", *_files(manifest))
+    yield from ("", "## Figures", "", *_figures(manifest, statistics))
+    yield from ("", "## Parts", "", *_parts(spec["split"]))
+    yield from ("", "## Personal data", "", *_masking(manifest))
+    yield from ("", "## Columns", "", *_columns(manifest))
+    yield from ("", "## What was asked for", "", *_asked(spec))
+
+
+def _files(manifest: dict[str, Any]) -> Iterator[str]:
+    kinds = kinds_of(manifest)
+    for kind in kinds:
+        yield f"- `{pattern(manifest, kind)}`: {_KINDS[kind]}"
+    yield "- `manifest.json`: every file with its size, rows and SHA-256; `recorder verify .` checks them"
+    yield from ("", f"Row set `{manifest['row_set_sha256']}`.")
+    if not kinds:
+        yield from ("", "No session has a row that was asked for: there are no data files.")
+        return
+    yield from ("", "```python", *_loading(manifest, kinds), "```")
+
+
+def _loading(manifest: dict[str, Any], kinds: list[FileKind]) -> Iterator[str]:
+    """A line for each tool that reads the format, run in the folder of the card."""
+    kind = kinds[0]
+    files = pattern(manifest, kind)
+    match manifest["format"]:
+        case "parquet":
+            yield f'import polars; polars.scan_parquet("{files}")'
+            yield f'import duckdb; duckdb.read_parquet("{files}")'
+            yield f'import glob, pyarrow.dataset; pyarrow.dataset.dataset(sorted(glob.glob("{files}")))'
+        case "jsonl":
+            yield f'import polars; polars.scan_ndjson("{files}", infer_schema_length=None)'
+            yield f'import duckdb; duckdb.read_json("{files}")'
+        case "arrow":
+            yield f'import polars; polars.scan_ipc("{files}")'
+            yield f'import glob, pyarrow.dataset as d; d.dataset(sorted(glob.glob("{files}")), format="ipc")'
+        case "webdataset":
+            yield f'import glob, webdataset as w; w.WebDataset(glob.glob("{files}"), shardshuffle=False)'
+    # It takes the name of the folder for its cache, and `.` has none.
+    yield f'import os, datasets; datasets.load_dataset(os.getcwd(), "{kind}", split="{SPLIT}")'
+    yield 'import recorder; recorder.open_export(".")'
+
+
+def _time(seconds: float) -> str:
+    for unit, length in (("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.1f} {unit}"
+    return f"{seconds:,.1f} seconds"
+
+
+def _figures(manifest: dict[str, Any], statistics: Statistics) -> Iterator[str]:
+    totals = manifest["totals"]
+    is_samples = manifest["format"] == "webdataset"
+    rows = "samples" if is_samples else "events"
+    yield (
+        f"{totals['rows']:,} {rows}, {totals['frames']:,} frames, {totals['actions']:,} actions, "
+        f"{totals['bytes']:,} bytes in {totals['shards']:,} files."
+    )
+    if is_samples:
+        splits = [(split, sessions, frames) for split, sessions, _, frames in statistics.splits]
+        yield from ("", *_table(("part", "sessions", "samples"), splits))
+    else:
+        yield from ("", *_table(("part", "sessions", "events", "frames"), statistics.splits))
+    yield from ("", *_table(("outcome", "sessions"), _named(statistics.outcomes)))
+    yield from ("", *_table(("actor", "sessions"), _named(statistics.actor_kinds)))
+    types = statistics.event_types
+    shown = [*_named([*types[:_TYPES]]), *_rest(types[_TYPES:])]
+    yield from ("", *_table(("event type", "events"), shown))
+    if is_samples:
+        yield from ("", "Event types are of the whole sessions; an archive holds those on sampled frames.")
+
+
+def _rest(types: list[tuple[str, int]]) -> Iterator[tuple[str, int]]:
+    if types:
+        yield f"{len(types)} other types", sum(count for _, count in types)
+
+
+def _parts(rule: dict[str, Any]) -> Iterator[str]:
+    validation, test = f"{rule['validation']:.4g}", f"{rule['test']:.4g}"
+    yield (
+        f"The column `split` deals every {rule['by']} to `train`, `validation` (a share of {validation}) or "
+        f"`test` ({test}), by a hash of its id: the same part in every export with these shares, "
+        "whatever else is in it. Shares are of the hash's range; of few they come out unevenly."
+    )
+    yield ""
+    if rule["by"] == "actor":
+        yield "No actor is in two parts. A session without an actor is dealt by its own id."
+    else:
+        yield "No session is in two parts. An actor may be: export with `split.by` = `actor` to prevent it."
+    yield ""
+    yield f"Hugging Face `datasets` loads all parts as one split, `{SPLIT}`: filter by the column."
+
+
+def _masking(manifest: dict[str, Any]) -> Iterator[str]:
+    yield (
+        "Texts were masked when the recordings came in, by the rules that workspace and workflow had then; "
+        "the export changes nothing. What no rule found stands in the rows as it was sent. No column "
+        "holds the id of an actor or of a data subject."
+    )
+    if manifest["format"] == "jsonl":
+        yield from ("", "JSONL holds no pictures.")
+    else:
+        yield from ("", "Pictures are as they were sent: the service does not blur them.")
+
+
+def _columns(manifest: dict[str, Any]) -> Iterator[str]:
+    for kind in kinds_of(manifest):
+        rows = _described(describe(kind, manifest["format"]), "")
+        yield from (f"`{kind}`:", "", *_table(("column", "type", "null", ""), rows), "")
+
+
+def _described(fields: Iterable[dict[str, Any]], prefix: str) -> Iterator[tuple[str, str, str, str]]:
+    for field in fields:
+        name = f"{prefix}{field['name']}"
+        yield name, field["type"], "yes" if field["nullable"] else "", COLUMNS.get(field["name"], "")
+        if "fields" in field and field["name"] != "image":
+            yield from _described(field["fields"], f"{name} › ")
+
+
+def _asked(spec: dict[str, Any]) -> Iterator[str]:
+    filters = dict(spec["filter"])
+    if "exclude_session_ids" in filters:
+        filters["exclude_session_ids"] = f"{len(filters['exclude_session_ids'])} sessions"
+    # In ASCII: a line of it cannot end the block, and no mark can turn the text around.
+    yield from ("```json", json.dumps({**spec, "filter": filters}, indent=2), "```")
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(map(_cell, row))} |"
+
+
+def _cell(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _named(counts: list[tuple[str | None, int]]) -> list[tuple[str, int]]:
+    """Counts by a name that clients chose."""
+    return [("none" if name is None else _plain(name), count) for name, count in counts]
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown shows as it is: one line, and no mark or link of its own."""
+    return "".join(mark if mark.isprintable() else " " for mark in text).translate(_MARKS)

@@ -1,0 +1,23 @@
+"""Where a dataset's files go: one directory per export, in a folder or in an object store. Spec §4.3."""
+
+from recorder.exports.destinations.directory import Destination, FileConflict
+from recorder.exports.destinations.hashing import DiskFull, HashedFile
+from recorder.exports.destinations.target import (
+    Target,
+    open_destination,
+    open_target,
+    open_url,
+    target_of,
+)
+
+__all__ = [
+    "Destination",
+    "DiskFull",
+    "FileConflict",
+    "HashedFile",
+    "Target",
+    "open_destination",
+    "open_target",
+    "open_url",
+    "target_of",
+]

@@ -1,0 +1,114 @@
+"""Rights on AWS: the customer's role, assumed with the workspace's id as external id. Spec §4.3.
+
+The external id keeps one customer from naming another's role (the confused deputy): a role that can be
+assumed without the right one is refused.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any
+
+from recorder.errors import InvalidDestination, Unavailable
+from recorder.exports.destinations.store import Patience
+from recorder.exports.destinations.target import Target
+from recorder.ids import new_id
+
+_DEFAULT_REGION = "us-east-1"
+_POINTER = "/destination/role_arn"
+
+
+def open_client(service: str, target: Target, patience: Patience) -> Any:
+    """A botocore client with the rights of the target; they renew themselves before they end."""
+    session_name = f"recorder-{target.export_id}" if target.role_arn else ""
+    workspace_id = target.workspace_id if target.role_arn else ""
+    return _client(
+        service, target.region, target.endpoint, target.role_arn, workspace_id, session_name, patience
+    )
+
+
+def require_external_id(target: Target, patience: Patience) -> None:
+    """See that the role can be assumed with the workspace's id, and not with another.
+
+    Raises:
+        InvalidDestination: if the role does not ask for the id, or refuses it.
+        Unavailable: if STS does not answer.
+    """
+    if not _assume(target, target.workspace_id, patience):
+        text = "The role cannot be assumed with your workspace id as external id; check its trust policy."
+        raise InvalidDestination(text, _POINTER)
+    if _assume(target, new_id("wsp"), patience):
+        text = (
+            "The role can be assumed with any external id; its trust policy must ask for your workspace id."
+        )
+        raise InvalidDestination(text, _POINTER)
+
+
+def _assume(target: Target, external_id: str, patience: Patience) -> bool:
+    from botocore.exceptions import ClientError
+
+    client = _client("sts", target.region, target.endpoint, None, "", "", patience)
+    try:
+        client.assume_role(
+            RoleArn=target.role_arn,
+            RoleSessionName=f"recorder-{target.export_id}",
+            ExternalId=external_id,
+            DurationSeconds=900,
+        )
+    except ClientError as error:
+        if error.response["ResponseMetadata"]["HTTPStatusCode"] >= 500:
+            raise Unavailable("The export destination") from error
+        return False
+    return True
+
+
+# A client takes a tenth of a second to make, and hosted files are served by the request.
+@lru_cache(maxsize=64)
+def _client(
+    service: str,
+    region: str | None,
+    endpoint: str | None,
+    role_arn: str | None,
+    external_id: str,
+    session_name: str,
+    patience: Patience,
+) -> Any:
+    import botocore.session
+    from botocore.config import Config
+    from botocore.credentials import AssumeRoleCredentialFetcher
+    from botocore.exceptions import NoCredentialsError
+
+    config = Config(
+        connect_timeout=patience.connect_s,
+        read_timeout=patience.read_s,
+        retries={"mode": "standard", "total_max_attempts": patience.attempts},
+        s3={"addressing_style": "path"} if endpoint else {},
+        user_agent_extra="workflow-recorder",
+    )
+    place = {"region_name": region or _DEFAULT_REGION, "endpoint_url": endpoint, "config": config}
+    session = botocore.session.get_session()
+    own = session.get_credentials()
+    if own is None:
+        raise NoCredentialsError
+    if role_arn is None:
+        return session.create_client(service, **place)
+    fetcher = AssumeRoleCredentialFetcher(
+        client_creator=partial(session.create_client, **place),
+        source_credentials=own,
+        role_arn=role_arn,
+        extra_args={"ExternalId": external_id, "RoleSessionName": session_name},
+    )
+    assumed = botocore.session.get_session()
+    assumed.register_component("credential_provider", _Assumed(fetcher.fetch_credentials))
+    return assumed.create_client(service, **place)
+
+
+class _Assumed:
+    """What a session asks for credentials: those of the role, asked for when they are first needed."""
+
+    def __init__(self, refresh: Callable[[], dict[str, Any]]) -> None:
+        self._refresh = refresh
+
+    def load_credentials(self) -> Any:
+        from botocore.credentials import DeferredRefreshableCredentials
+
+        return DeferredRefreshableCredentials(method="assume-role", refresh_using=self._refresh)

@@ -1,0 +1,215 @@
+"""Google Cloud Storage: created under a generation condition, compared by CRC32C. Spec §4.3, contract §5."""
+
+import base64
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from typing import Any
+
+from recorder.errors import InvalidDestination, Unavailable
+from recorder.exports.destinations.claims import require_claim
+from recorder.exports.destinations.store import PART_BYTES, AlreadyThere, Damaged, Patience, Staged
+from recorder.exports.destinations.target import Target
+
+log = logging.getLogger("recorder.exports")
+
+_NAME = "The export destination"
+_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
+_PIECE_BYTES = 4 * 1024 * 1024
+_REFUSED = (400, 401, 403)
+_MISSING = 404
+_TAKEN = 412
+
+
+class GcsStore:
+    """One bucket, opened as the target's service account, or as the service's own."""
+
+    def __init__(self, target: Target, patience: Patience) -> None:
+        self._target = target
+        self._timeout = (patience.connect_s, patience.read_s)
+        self._retry = _retry(patience)
+        with _errors(""):
+            client = open_client(target.service_account, target.endpoint)
+        self._client = client
+        self._bucket = client.bucket(target.bucket)
+
+    def require_owner(self) -> None:
+        """See that the bucket takes files of this workspace."""
+        if not self._target.is_trusted:
+            require_claim(self, self._target.workspace_id)
+
+    def put(self, staged: Staged, key: str, *, replace: bool) -> None:
+        """Upload a file, in parts where it is large, and compare what the store then holds."""
+        with _errors(key):
+            if not replace:
+                # Before the bytes travel; the condition below decides.
+                with suppress(KeyError):
+                    self.size(key)
+                    raise AlreadyThere
+            blob = self._bucket.blob(key, chunk_size=PART_BYTES if staged.size_bytes > PART_BYTES else None)
+            blob.metadata = {"sha256": staged.sha256}
+            staged.file.seek(0)
+            blob.upload_from_file(
+                staged.file,
+                size=staged.size_bytes,
+                if_generation_match=None if replace else 0,
+                checksum="crc32c",
+                **self._waiting(),
+            )
+            blob.reload(**self._waiting())
+        if (blob.size, blob.crc32c) != (staged.size_bytes, _crc32c(staged)):
+            raise Damaged
+
+    def size(self, key: str) -> int:
+        """Bytes of an object."""
+        return int(self._found(key).size)
+
+    def get(self, key: str, start: int, end: int) -> Iterator[bytes]:
+        """The bytes from `start` up to, not including, `end`."""
+        blob = self._bucket.blob(key)
+        while start < end:
+            last = min(start + _PIECE_BYTES, end) - 1
+            with _errors(key):
+                piece = blob.download_as_bytes(
+                    start=start, end=last, raw_download=True, checksum=None, **self._waiting()
+                )
+            if not piece:
+                raise Unavailable(_NAME)
+            start += len(piece)
+            yield piece
+
+    def delete(self, key: str) -> None:
+        """Remove an object; a missing one is no error."""
+        with suppress(KeyError), _errors(key):
+            self._bucket.blob(key).delete(**self._waiting())
+
+    def keys(self, prefix: str) -> Iterator[str]:
+        """Keys that begin with a prefix."""
+        with _errors(prefix):
+            for blob in self._client.list_blobs(self._bucket, prefix=prefix, **self._waiting()):
+                yield blob.name
+
+    def copy(self, key: str, source_key: str, *, sha256: str) -> bool:
+        """Take an object over that we uploaded with this hash; False where there is none or one is here."""
+        try:
+            source = self._found(source_key)
+            if (source.metadata or {}).get("sha256") != sha256:
+                return False
+            with suppress(KeyError):
+                self.size(key)
+                return False
+            blob = self._bucket.blob(key)
+            with _errors(key):
+                token = None
+                while True:
+                    token, _, _ = blob.rewrite(
+                        source,
+                        token=token,
+                        if_generation_match=0,
+                        if_source_generation_match=source.generation,
+                        **self._waiting(),
+                    )
+                    if token is None:
+                        break
+            copied = self._found(key)
+        except (KeyError, AlreadyThere):
+            return False
+        if (copied.size, copied.crc32c) != (source.size, source.crc32c):
+            raise Unavailable(_NAME)
+        return True
+
+    def abort_uploads(self, prefix: str) -> None:
+        """Google shows no unfinished uploads; it forgets them after a week and charges nothing."""
+
+    def address(self, key: str) -> str:
+        """The object's address as fsspec knows it."""
+        return f"gs://{self._target.bucket}/{key}"
+
+    def _found(self, key: str) -> Any:
+        blob = self._bucket.blob(key)
+        with _errors(key):
+            blob.reload(**self._waiting())
+        return blob
+
+    def _waiting(self) -> dict[str, Any]:
+        return {"timeout": self._timeout, "retry": self._retry}
+
+
+@lru_cache(maxsize=64)
+def open_client(service_account: str | None, endpoint: str | None) -> Any:
+    """A client with the rights of the account, which it renews; at the operator's own address without any."""
+    from google.api_core.client_options import ClientOptions
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import storage
+
+    if endpoint is not None:
+        options = ClientOptions(api_endpoint=endpoint)
+        return storage.Client("recorder", credentials=AnonymousCredentials(), client_options=options)
+    return storage.Client("recorder", credentials=credentials_of(service_account))
+
+
+def credentials_of(service_account: str | None) -> Any:
+    """The service's own identity (a workload's, federated or not), or the account that it is to act as."""
+    import google.auth
+    from google.auth import impersonated_credentials
+
+    own, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
+    if service_account is None:
+        return own
+    return impersonated_credentials.Credentials(own, service_account, target_scopes=[_SCOPE], lifetime=3600)
+
+
+def _retry(patience: Patience) -> Any:
+    from google.cloud.storage.retry import DEFAULT_RETRY
+
+    if patience.attempts == 1:
+        return None
+    return DEFAULT_RETRY.with_delay(initial=0.2, maximum=10).with_timeout(patience.read_s)
+
+
+def _crc32c(staged: Staged) -> str:
+    import google_crc32c
+
+    digest = google_crc32c.Checksum()
+    staged.file.seek(0)
+    while piece := staged.file.read(PART_BYTES):
+        digest.update(piece)
+    return base64.b64encode(digest.digest()).decode()
+
+
+@contextmanager
+def _errors(key: str) -> Iterator[None]:
+    from google.api_core.exceptions import GoogleAPICallError, RetryError
+    from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, RefreshError
+    from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+    from requests.exceptions import RequestException
+
+    try:
+        yield
+    except DataCorruption as error:
+        raise Damaged from error
+    except InvalidResponse as error:
+        raise _meaning(error.response.status_code, key) from error
+    except GoogleAPICallError as error:
+        raise _meaning(int(error.code or 500), key) from error
+    except DefaultCredentialsError as error:
+        log.warning("the service has no Google credentials of its own; see docs/destinations.md")
+        raise Unavailable(_NAME) from error
+    except RefreshError as error:
+        if error.retryable:
+            raise Unavailable(_NAME) from error
+        text = "The service may not act as this service account; let it create tokens for the account."
+        raise InvalidDestination(text, "/destination/service_account") from error
+    except (GoogleAuthError, RetryError, RequestException, OSError) as error:
+        raise Unavailable(_NAME) from error
+
+
+def _meaning(status: int, key: str) -> Exception:
+    if status == _TAKEN:
+        return AlreadyThere()
+    if status == _MISSING:
+        return KeyError(key)
+    if status in _REFUSED:
+        return InvalidDestination("The bucket refuses writing; check its name and the account's rights.")
+    return Unavailable(_NAME)

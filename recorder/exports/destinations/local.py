@@ -1,0 +1,168 @@
+"""A folder of this machine as a destination. Contract §5."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from recorder.errors import InvalidDestination, RecorderError, Unavailable
+from recorder.exports.destinations.directory import Destination, FileConflict
+from recorder.exports.destinations.hashing import DiskFull, HashedFile
+from recorder.ids import new_id
+
+_STAGING = ".staging"
+_PIECE_BYTES = 1024 * 1024
+_REFUSAL = "The destination refuses writing; check its path and rights."
+_NAME = "The export destination"
+# What a file system says when it will never take the file, as opposed to when it is away.
+_REFUSED = (PermissionError, NotADirectoryError, FileExistsError, IsADirectoryError, FileNotFoundError)
+
+
+class Folder(Destination):
+    """The directory of one export in a folder; a file gets its name when it is whole and synced."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
+
+    @contextmanager
+    def create(self, path: str, *, replace: bool = False) -> Iterator[HashedFile]:
+        """A file that is written under a temporary name and published when the block ends."""
+        hashed: HashedFile | None = None
+        staged = self.root / _STAGING / new_id("req")
+        try:
+            staged.parent.mkdir(parents=True, exist_ok=True)
+            with staged.open("xb") as file:
+                hashed = HashedFile(file)
+                yield hashed
+                hashed.flush()
+                os.fdatasync(file.fileno())
+            self._publish(staged, path, hashed.sha256, replace=replace)
+        except RecorderError:
+            raise
+        except Exception as error:
+            raise written_as(error, hashed) from error
+        finally:
+            with suppress(OSError):  # what happened before says more
+                staged.unlink(missing_ok=True)
+
+    def probe(self) -> None:
+        """Write and remove one file."""
+        probe = self.root / f".probe-{new_id('req')}"
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            probe.write_bytes(b"probe")
+            probe.unlink()
+        except _REFUSED as error:
+            raise InvalidDestination(_REFUSAL) from error
+        except OSError as error:
+            raise Unavailable(_NAME) from error
+
+    def size(self, path: str) -> int:
+        """How many bytes a file has."""
+        with _read_errors(path):
+            return (self.root / path).stat().st_size
+
+    def read_range(self, path: str, start: int, end: int) -> Iterator[bytes]:
+        """The bytes from `start` up to, not including, `end`, in pieces."""
+        with self.open(path) as file, _read_errors(path):
+            file.seek(start)
+            while start < end and (piece := file.read(min(_PIECE_BYTES, end - start))):
+                start += len(piece)
+                yield piece
+
+    def open(self, path: str) -> BinaryIO:
+        """The file itself."""
+        with _read_errors(path):
+            return (self.root / path).open("rb")
+
+    def fetch(self, path: str, folder: Path) -> Path:
+        """The file itself; nothing is copied."""
+        self.size(path)
+        return self.root / path
+
+    def remove(self, path: str) -> None:
+        """Take a file away; a missing one is no error."""
+        try:
+            (self.root / path).unlink(missing_ok=True)
+        except NotADirectoryError:
+            pass
+        except OSError as error:
+            raise Unavailable(_NAME) from error
+
+    def files(self) -> Iterator[str]:
+        """Paths of all files, in no order."""
+        for path in self.root.rglob("*"):
+            relative = path.relative_to(self.root)
+            if relative.parts[0] != _STAGING and path.is_file():
+                yield relative.as_posix()
+
+    def finish(self) -> None:
+        """Take away what killed runs left under temporary names."""
+        shutil.rmtree(self.root / _STAGING, ignore_errors=True)
+
+    def address(self, path: str) -> str:
+        """The file's path."""
+        return f"file://{self.root.absolute() / path}"
+
+    def _publish(self, staged: Path, path: str, sha256: str, *, replace: bool) -> None:
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if replace:
+            staged.rename(target)
+        elif not _publish_new(staged, target):
+            with target.open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+                    raise FileConflict(path)
+        _sync_folder(target.parent)
+
+
+@contextmanager
+def _read_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise KeyError(path) from error
+    except OSError as error:
+        raise Unavailable(_NAME) from error
+
+
+def written_as(error: Exception, file: HashedFile | None) -> Exception:
+    """What an error in writing means to whoever asked for the export.
+
+    Args:
+        file: the file, where there is one: it keeps what a writer may have buried.
+    """
+    error = file.failure if file is not None and file.failure is not None else error
+    if DiskFull.is_meant_by(error):
+        return DiskFull()
+    if isinstance(error, PermissionError):
+        return InvalidDestination(_REFUSAL)
+    if isinstance(error, OSError):
+        return Unavailable(_NAME)
+    return error
+
+
+def _publish_new(staged: Path, target: Path) -> bool:
+    """Give a file its name where nothing has it; False where something does."""
+    try:
+        # A link is made only where nothing lies: the conditional create of a file system.
+        target.hardlink_to(staged)
+    except FileExistsError:
+        return False
+    except OSError:
+        # Some network and FUSE folders know no links.
+        if target.exists():
+            return False
+        staged.rename(target)
+    return True
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,197 @@
+"""The directory of an export in an object store: staged here, uploaded, compared, read back. Contract §5."""
+
+import hashlib
+import io
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO
+
+from recorder.errors import InvalidDestination, RecorderError, Unavailable
+from recorder.exports.destinations.deadline import within
+from recorder.exports.destinations.directory import Destination, FileConflict
+from recorder.exports.destinations.hashing import HashedFile
+from recorder.exports.destinations.local import written_as
+from recorder.exports.destinations.store import (
+    PROBING,
+    WORKING,
+    AlreadyThere,
+    Damaged,
+    Patience,
+    Staged,
+    Store,
+)
+from recorder.ids import new_id
+
+_ATTEMPTS = 4
+_READ_AHEAD_BYTES = 1024 * 1024
+_NAME = "The export destination"
+
+
+class ObjectStore(Destination):
+    """The directory of one export: the objects whose keys begin with its root."""
+
+    def __init__(self, open_store: Callable[[Patience], Store], root: str, place: object) -> None:
+        """
+        Args:
+            root: what all keys begin with, without a slash at its end.
+            place: equal for directories between which the store itself can copy.
+        """
+        self._open_store = open_store
+        self._root = root
+        self._place = place
+
+    @cached_property
+    def _store(self) -> Store:
+        """Opened when it is first needed: a probe opens its own, with less patience."""
+        return self._open_store(WORKING)
+
+    @contextmanager
+    def create(self, path: str, *, replace: bool = False) -> Iterator[HashedFile]:
+        """A file that is staged on this machine and uploaded when the block ends.
+
+        The staged file has no name: whatever ends the process, it is gone.
+        """
+        hashed: HashedFile | None = None
+        try:
+            with tempfile.TemporaryFile(prefix="recorder-export-") as file:
+                hashed = HashedFile(file)
+                yield hashed
+                hashed.flush()
+                self._publish(Staged(file, hashed.size_bytes, hashed.sha256), path, replace=replace)
+        except RecorderError:
+            raise
+        except Exception as error:
+            raise written_as(error, hashed) from error
+
+    def probe(self) -> None:
+        """Write and remove one object, in ten seconds at most."""
+        within(self._probe)
+
+    def size(self, path: str) -> int:
+        """How many bytes a file has."""
+        return self._store.size(self._key(path))
+
+    def read_range(self, path: str, start: int, end: int) -> Iterator[bytes]:
+        """The bytes from `start` up to, not including, `end`; a cut answer is carried on where it ended."""
+        failures = 0
+        while start < end:
+            try:
+                for piece in self._store.get(self._key(path), start, end):
+                    start += len(piece)
+                    failures = 0
+                    yield piece
+                if start < end:
+                    raise Unavailable(_NAME)
+            except Unavailable:
+                failures += 1
+                if failures == _ATTEMPTS:
+                    raise
+
+    def open(self, path: str) -> BinaryIO:
+        """A reader that asks for what is read, and a little ahead."""
+        return io.BufferedReader(_Reader(self, path, self.size(path)), _READ_AHEAD_BYTES)
+
+    def fetch(self, path: str, folder: Path) -> Path:
+        """A copy in `folder`."""
+        copy = folder / new_id("req")
+        with copy.open("xb") as file:
+            for piece in self.read_range(path, 0, self.size(path)):
+                file.write(piece)
+        return copy
+
+    def copy(self, path: str, source: Destination, *, sha256: str) -> None:
+        """Take a file of another export over; within one store the bytes do not travel."""
+        is_copied = (
+            isinstance(source, ObjectStore)
+            and source._place == self._place
+            and self._store.copy(self._key(path), source._key(path), sha256=sha256)
+        )
+        if not is_copied:
+            super().copy(path, source, sha256=sha256)
+
+    def remove(self, path: str) -> None:
+        """Take a file away; a missing one is no error."""
+        self._store.delete(self._key(path))
+
+    def files(self) -> Iterator[str]:
+        """Paths of all files, in no order."""
+        for key in self._store.keys(f"{self._root}/"):
+            yield key.removeprefix(f"{self._root}/")
+
+    def finish(self) -> None:
+        """End the uploads that killed runs began."""
+        self._store.abort_uploads(f"{self._root}/")
+
+    def address(self, path: str) -> str:
+        """The object's address as fsspec knows it."""
+        return self._store.address(self._key(path))
+
+    def _probe(self) -> None:
+        store, key = self._open_store(PROBING), self._key(f".probe-{new_id('req')}")
+        store.require_owner()
+        try:
+            store.put(Staged.of(b"probe"), key, replace=False)
+            store.delete(key)
+        except KeyError as error:
+            raise InvalidDestination("There is no such bucket or container.") from error
+        except (AlreadyThere, Damaged) as error:
+            raise Unavailable(_NAME) from error
+
+    def _key(self, path: str) -> str:
+        return f"{self._root}/{path}" if path else self._root
+
+    def _publish(self, staged: Staged, path: str, *, replace: bool) -> None:
+        """Upload until the object is there as it was staged; what came through damaged is taken away."""
+        for _ in range(_ATTEMPTS):
+            # Gone in between: another run took it, or the upload, away.
+            with suppress(KeyError):
+                try:
+                    return self._store.put(staged, self._key(path), replace=replace)
+                except AlreadyThere:
+                    return self._require_same(staged, path)
+                except Damaged:
+                    self.remove(path)
+        raise Unavailable(_NAME)
+
+    def _require_same(self, staged: Staged, path: str) -> None:
+        """Compare what is there, byte by byte: its tags may be anybody's."""
+        digest = hashlib.sha256()
+        if self.size(path) == staged.size_bytes:
+            for piece in self.read_range(path, 0, staged.size_bytes):
+                digest.update(piece)
+        if digest.hexdigest() != staged.sha256:
+            raise FileConflict(path)
+
+
+class _Reader(io.RawIOBase):
+    """A file in the store as a raw stream."""
+
+    def __init__(self, destination: ObjectStore, path: str, size_bytes: int) -> None:
+        self._destination = destination
+        self._path = path
+        self._size_bytes = size_bytes
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size_bytes}[whence]
+        self._position = start + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        start, end = self._position, min(self._position + len(buffer), self._size_bytes)
+        for piece in self._destination.read_range(self._path, start, end):
+            buffer[self._position - start : self._position - start + len(piece)] = piece
+            self._position += len(piece)
+        return max(0, self._position - start)

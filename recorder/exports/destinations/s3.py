@@ -1,0 +1,250 @@
+"""S3 and stores that speak like it: parts with checksums, created under a condition. Spec §4.3."""
+
+import base64
+import hashlib
+import logging
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+from recorder.errors import InvalidDestination, RecorderError, Unavailable
+from recorder.exports.destinations.aws import open_client, require_external_id
+from recorder.exports.destinations.claims import require_claim
+from recorder.exports.destinations.store import (
+    PART_BYTES,
+    AlreadyThere,
+    Damaged,
+    Patience,
+    Staged,
+    part_bytes,
+)
+from recorder.exports.destinations.target import Target
+
+log = logging.getLogger("recorder.exports")
+
+_NAME = "The export destination"
+_PIECE_BYTES = 1024 * 1024
+_PARTS_AT_ONCE = 4
+_MAX_PARTS = 10_000
+_MISSING = ("NoSuchKey", "404", "NotFound")
+_TAKEN = ("PreconditionFailed", "412", "NoSuchUpload")
+_AWAY = ("SlowDown", "RequestTimeout", "ConditionalRequestConflict", "OperationAborted", "Throttling")
+
+
+@dataclass(frozen=True)
+class _Part:
+    number: int
+    etag: str
+    sha256: bytes
+    md5: bytes
+
+
+class S3Store:
+    """One bucket, opened with the role of the target, or with the service's own rights."""
+
+    def __init__(self, target: Target, patience: Patience) -> None:
+        self._target = target
+        self._patience = patience
+        with _errors(""):
+            self._client = open_client("s3", target, patience)
+
+    def require_owner(self) -> None:
+        """See that the place takes files of this workspace."""
+        if self._target.is_trusted:
+            return
+        if self._target.role_arn is None:
+            require_claim(self, self._target.workspace_id)
+        else:
+            require_external_id(self._target, self._patience)
+
+    def put(self, staged: Staged, key: str, *, replace: bool) -> None:
+        """Upload a file, in parts where it is large, and compare what the store then holds."""
+        condition = {} if replace else {"IfNoneMatch": "*"}
+        with _errors(key):
+            if staged.size_bytes <= PART_BYTES:
+                etag, checksum = self._put_whole(staged, key, condition)
+            else:
+                etag, checksum = self._put_parts(staged, key, condition)
+            self._require_same(staged, key, etag, checksum)
+
+    def size(self, key: str) -> int:
+        """Bytes of an object."""
+        with _errors(key):
+            return int(self._client.head_object(Bucket=self._target.bucket, Key=key)["ContentLength"])
+
+    def get(self, key: str, start: int, end: int) -> Iterator[bytes]:
+        """The bytes from `start` up to, not including, `end`."""
+        with _errors(key):
+            part = f"bytes={start}-{end - 1}"
+            answer = self._client.get_object(Bucket=self._target.bucket, Key=key, Range=part)
+            yield from answer["Body"].iter_chunks(_PIECE_BYTES)
+
+    def delete(self, key: str) -> None:
+        """Remove an object; S3 takes a missing one for removed."""
+        with _errors(key):
+            self._client.delete_object(Bucket=self._target.bucket, Key=key)
+
+    def keys(self, prefix: str) -> Iterator[str]:
+        """Keys that begin with a prefix."""
+        with _errors(prefix):
+            pages = self._client.get_paginator("list_objects_v2")
+            for page in pages.paginate(Bucket=self._target.bucket, Prefix=prefix):
+                yield from (item["Key"] for item in page.get("Contents", ()))
+
+    def copy(self, key: str, source_key: str, *, sha256: str) -> bool:
+        """Take an object over that we uploaded with this hash; False where there is none or one is here."""
+        bucket = self._target.bucket
+        try:
+            with _errors(source_key):
+                found = self._client.head_object(Bucket=bucket, Key=source_key)
+                if found["Metadata"].get("sha256") != sha256:
+                    return False
+                with suppress(KeyError):
+                    self.size(key)
+                    return False
+                source = {"Bucket": bucket, "Key": source_key}
+                unchanged = {"CopySourceIfMatch": found["ETag"]}
+                self._client.copy_object(Bucket=bucket, Key=key, CopySource=source, **unchanged)
+        except (KeyError, AlreadyThere, InvalidDestination):
+            # Not there, or not to be seen: whoever asks then reads and writes it himself.
+            return False
+        if self.size(key) != found["ContentLength"]:
+            raise Unavailable(_NAME)
+        return True
+
+    def abort_uploads(self, prefix: str) -> None:
+        """End uploads that killed runs began; without the right to see them, the bucket's own rule must."""
+        try:
+            with _errors(prefix):
+                pages = self._client.get_paginator("list_multipart_uploads")
+                for page in pages.paginate(Bucket=self._target.bucket, Prefix=prefix):
+                    for upload in page.get("Uploads", ()):
+                        self._abort(upload["Key"], upload["UploadId"])
+        except (RecorderError, KeyError):
+            log.warning("unfinished uploads of %s could not be ended", self._target.export_id)
+
+    def address(self, key: str) -> str:
+        """The object's address as fsspec knows it."""
+        return f"s3://{self._target.bucket}/{key}"
+
+    def _put_whole(self, staged: Staged, key: str, condition: dict[str, str]) -> tuple[str, str]:
+        staged.file.seek(0)
+        data = staged.file.read()
+        checksum = _text(bytes.fromhex(staged.sha256))
+        self._client.put_object(
+            Bucket=self._target.bucket,
+            Key=key,
+            Body=data,
+            ChecksumSHA256=checksum,
+            Metadata={"sha256": staged.sha256},
+            **condition,
+        )
+        return hashlib.md5(data, usedforsecurity=False).hexdigest(), checksum
+
+    def _put_parts(self, staged: Staged, key: str, condition: dict[str, str]) -> tuple[str, str]:
+        place = {"Bucket": self._target.bucket, "Key": key}
+        begun = self._client.create_multipart_upload(
+            **place, ChecksumAlgorithm="SHA256", Metadata={"sha256": staged.sha256}
+        )
+        upload_id = begun["UploadId"]
+        try:
+            parts = self._send_parts(staged, key, upload_id)
+            listed = [
+                {"PartNumber": part.number, "ETag": part.etag, "ChecksumSHA256": _text(part.sha256)}
+                for part in parts
+            ]
+            self._client.complete_multipart_upload(
+                **place, UploadId=upload_id, MultipartUpload={"Parts": listed}, **condition
+            )
+        except BaseException:
+            self._abort(key, upload_id)
+            raise
+        whole_md5 = hashlib.md5(b"".join(part.md5 for part in parts), usedforsecurity=False).hexdigest()
+        whole_sha256 = hashlib.sha256(b"".join(part.sha256 for part in parts)).digest()
+        return f"{whole_md5}-{len(parts)}", f"{_text(whole_sha256)}-{len(parts)}"
+
+    def _send_parts(self, staged: Staged, key: str, upload_id: str) -> list[_Part]:
+        """Send the parts, a few at once: so many are in memory."""
+        size = part_bytes(staged.size_bytes, _MAX_PARTS)
+        starts = range(0, staged.size_bytes, size)
+        with ThreadPoolExecutor(_PARTS_AT_ONCE, thread_name_prefix="upload") as pool:
+            try:
+                sent = pool.map(
+                    self._send_part, repeat(staged), repeat(key), repeat(upload_id), starts, repeat(size)
+                )
+                return list(sent)
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def _send_part(self, staged: Staged, key: str, upload_id: str, start: int, size: int) -> _Part:
+        data = os.pread(staged.file.fileno(), size, start)
+        sha256, number = hashlib.sha256(data).digest(), start // size + 1
+        answer = self._client.upload_part(
+            Bucket=self._target.bucket,
+            Key=key,
+            UploadId=upload_id,
+            PartNumber=number,
+            Body=data,
+            ChecksumSHA256=_text(sha256),
+        )
+        return _Part(number, answer["ETag"], sha256, hashlib.md5(data, usedforsecurity=False).digest())
+
+    def _abort(self, key: str, upload_id: str) -> None:
+        with suppress(Exception):
+            self._client.abort_multipart_upload(Bucket=self._target.bucket, Key=key, UploadId=upload_id)
+
+    def _require_same(self, staged: Staged, key: str, etag: str, checksum: str) -> None:
+        """Compare size and the store's own digest; where it tells none that we know, read the bytes back."""
+        found = self._client.head_object(Bucket=self._target.bucket, Key=key, ChecksumMode="ENABLED")
+        if found["ContentLength"] != staged.size_bytes:
+            raise Damaged
+        # Under a key of KMS the ETag is no MD5; the checksum is the one that S3 compared on arrival.
+        is_encrypted = str(found.get("ServerSideEncryption", "")).startswith("aws:")
+        if found["ETag"].strip('"') == etag or (is_encrypted and found.get("ChecksumSHA256") == checksum):
+            return
+        digest = hashlib.sha256()
+        for piece in self.get(key, 0, staged.size_bytes) if staged.size_bytes else ():
+            digest.update(piece)
+        if digest.hexdigest() != staged.sha256:
+            raise Damaged
+
+
+def _text(digest: bytes) -> str:
+    return base64.b64encode(digest).decode()
+
+
+@contextmanager
+def _errors(key: str) -> Iterator[None]:
+    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+
+    try:
+        yield
+    except ClientError as error:
+        raise _meaning(error.response, key) from error
+    except NoCredentialsError as error:
+        log.warning("the service has no AWS credentials of its own; see docs/destinations.md")
+        raise Unavailable(_NAME) from error
+    except (BotoCoreError, OSError) as error:
+        raise Unavailable(_NAME) from error
+
+
+def _meaning(answer: Any, key: str) -> Exception:
+    """What a refusal of S3 means; its own text may hold names that are not the client's to know."""
+    code = str(answer.get("Error", {}).get("Code", ""))
+    status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    if code in _TAKEN:
+        return AlreadyThere()
+    if code in _MISSING:
+        return KeyError(key)
+    if code in _AWAY or status >= 500 or status == 429:
+        return Unavailable(_NAME)
+    if code == "NoSuchBucket":
+        return InvalidDestination("There is no such bucket.", "/destination/bucket")
+    if code in ("BadDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch", "InvalidPart"):
+        return Damaged()
+    text = f"The bucket refuses writing ({code or status}); check its name, region and the role's rights."
+    return InvalidDestination(text)

@@ -1,0 +1,75 @@
+"""A process of the pool: writes the tasks that it is sent, and tells of each shard. Spec §4.3.
+
+Started as `python -m recorder.exports.executor.worker <descriptor>` with a socket to the pool. A program of
+its own, and no child that `multiprocessing` starts: that one runs the parent's main script again, and its
+environment cannot be chosen.
+"""
+
+import os
+import pickle
+import signal
+import sys
+import threading
+from multiprocessing.connection import Connection
+from types import FrameType
+
+from recorder.exports.shards import ShardTask, write_shards
+
+
+def serve(connection: "Connection[object, ShardTask]") -> None:
+    """Write tasks until the pool hangs up.
+
+    For each task it sends a `WrittenShard` for each shard, then None, or the error that ended it.
+    """
+    while True:
+        try:
+            task = connection.recv()
+        except EOFError:
+            return
+        except Exception as error:  # the task cannot be read here
+            connection.send(_sendable(error))
+            continue
+        try:
+            for written in write_shards(task):
+                connection.send(written)
+        except Exception as error:
+            connection.send(_sendable(error))
+        else:
+            connection.send(None)
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error, with the place where it happened; what cannot be pickled becomes its description."""
+    error.add_note(f"In worker {os.getpid()} of the export.")
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301  # what was just written
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _stop(_signal: int, _frame: FrameType | None) -> None:
+    # An exception, so that a file that is being written is discarded and not left.
+    sys.exit(1)
+
+
+def _end_with_parent() -> None:
+    """Wait for the end of the pool's process, which holds the other end of standard input."""
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+
+
+def main() -> None:
+    """Serve the pool whose socket is named on the command line."""
+    # Ctrl-C goes to every process of a terminal; the pool's own decides what happens.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _stop)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with Connection(int(sys.argv[1])) as connection:
+        serve(connection)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is left to discard
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""The rows of a file, with care: it may come from anywhere, and is read a portion at a time. Spec §2.5.
+
+Of a row only that is read which the row set and the pictures are checked by.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from recorder import limits
+from recorder.exports.names import FormatName
+
+_ROWS_AT_ONCE = 10_000
+_IMAGES_AT_ONCE = 16
+#: No line and no row group of pictures that the writers make comes near it.
+_PORTION_BYTES = 1024 * 1024 * 1024
+_LINE_BYTES = 16 * limits.EVENT_BYTES
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_TEXT, _BYTES = pa.large_string(), pa.large_binary()
+_EVENT = pa.schema(
+    {
+        "session_id": _TEXT,
+        "event_id": _TEXT,
+        "t_ms": pa.int64(),
+        "ts": pa.timestamp("us", tz="UTC"),
+        "type": _TEXT,
+        "frame_id": _TEXT,
+        "payload": _TEXT,
+    }
+)
+_FRAME = pa.schema({"session_id": _TEXT, "frame_id": _TEXT, "sha256": _TEXT})
+
+
+class Unreadable(Exception):
+    """A file is not what its format says; tells what is wrong, as the end of a sentence."""
+
+
+class Event(NamedTuple):
+    """What the row set covers of an event."""
+
+    session_id: str
+    event_id: str
+    t_ms: int
+    ts_us: int
+    type: str
+    frame_id: str | None
+    payload: str
+
+
+class Frame(NamedTuple):
+    """What the row set covers of a frame, and the digest of the picture that is there."""
+
+    session_id: str
+    frame_id: str
+    sha256: str
+    image_sha256: str | None
+
+
+class _EventLine(msgspec.Struct):
+    session_id: str
+    event_id: str
+    t_ms: int
+    ts: datetime
+    type: str
+    frame_id: str | None
+    payload: str
+
+
+class _FrameLine(msgspec.Struct):
+    session_id: str
+    frame_id: str
+    sha256: str
+
+
+@contextmanager
+def told_apart() -> Iterator[None]:
+    """Whatever a library says of a broken file, as `Unreadable`."""
+    try:
+        yield
+    except Unreadable:
+        raise
+    except (pa.ArrowException, pl.exceptions.PolarsError, msgspec.MsgspecError) as error:
+        raise Unreadable(f"cannot be read ({type(error).__name__})") from error
+    except (OSError, ValueError, TypeError, LookupError, OverflowError, RecursionError, MemoryError) as error:
+        raise Unreadable(f"cannot be read ({type(error).__name__})") from error
+
+
+def read_events(path: Path, format: FormatName) -> Iterator[Event]:
+    """The events of a file, in its order.
+
+    Raises:
+        Unreadable: where it is broken.
+    """
+    with told_apart():
+        if format == "jsonl":
+            for line in _lines(path, _EventLine):
+                ts_us = (line.ts - _EPOCH) // _MICROSECOND
+                key = (line.event_id, line.t_ms, ts_us, line.type, line.frame_id, line.payload)
+                yield Event(line.session_id, *key)
+            return
+        for batch in _BATCHES[format](path, _EVENT.names, _ROWS_AT_ONCE):
+            rows = pl.DataFrame(_typed(batch, _EVENT)).with_columns(pl.col("ts").dt.epoch("us"))
+            yield from map(Event._make, rows.iter_rows())
+
+
+def read_frames(path: Path, format: FormatName) -> Iterator[Frame]:
+    """The frames of a file, in its order, with the digest of each picture; JSONL has no pictures.
+
+    Raises:
+        Unreadable: where it is broken.
+    """
+    with told_apart():
+        if format == "jsonl":
+            for line in _lines(path, _FrameLine):
+                yield Frame(line.session_id, line.frame_id, line.sha256, None)
+            return
+        for batch in _BATCHES[format](path, [*_FRAME.names, "image"], _IMAGES_AT_ONCE):
+            rows = pl.DataFrame(_typed(batch, _FRAME)).iter_rows()
+            for row, image_sha256 in zip(rows, _digests(batch.column("image")), strict=True):
+                session_id, frame_id, sha256 = row
+                yield Frame(session_id, frame_id, sha256, image_sha256)
+
+
+def _lines(path: Path, kind: type[Any]) -> Iterator[Any]:
+    """The rows of a JSONL file."""
+    decoder = msgspec.json.Decoder(kind)
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(_LINE_BYTES + 1):
+            number += 1
+            if len(line) > _LINE_BYTES:
+                raise Unreadable(f"has a line of more than {_LINE_BYTES} bytes (line {number})")
+            try:
+                yield decoder.decode(line)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                raise Unreadable(f"has no row of its kind in line {number}: {error}") from error
+
+
+def _parquet_batches(path: Path, columns: list[str], at_once: int) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(path) as file:
+        if "image" in columns:
+            for group in range(file.num_row_groups):
+                size = file.metadata.row_group(group).total_byte_size
+                if size > _PORTION_BYTES:
+                    raise Unreadable(f"has a row group of {size} bytes")
+        yield from file.iter_batches(batch_size=at_once, columns=columns)
+
+
+def _arrow_batches(path: Path, columns: list[str], at_once: int) -> Iterator[pa.RecordBatch]:
+    with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
+        for index in range(reader.num_record_batches):
+            batch = reader.get_batch(index).select(columns)
+            # What lies in the buffers is taken as it is: lengths and offsets could lead anywhere.
+            batch.validate(full=True)
+            for start in range(0, batch.num_rows, at_once):
+                yield batch.slice(start, at_once)
+
+
+_BATCHES: dict[str, Callable[[Path, list[str], int], Iterator[pa.RecordBatch]]] = {
+    "parquet": _parquet_batches,
+    "arrow": _arrow_batches,
+}
+
+
+def _typed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_batches([batch.select(schema.names)]).cast(schema)
+
+
+def _digests(images: pa.StructArray) -> Iterator[str | None]:
+    pictures = images.field("bytes").cast(_BYTES)
+    for is_there, picture in zip(images.is_valid(), pictures, strict=True):
+        data = picture.as_buffer() if is_there.as_py() else None
+        yield None if data is None else hashlib.sha256(data).hexdigest()

@@ -1,0 +1,88 @@
+"""What keeps a dataset from being loaded, each with a sentence that says what to do."""
+
+from recorder.errors import RecorderError
+
+
+class ManifestRefused(RecorderError):
+    """A manifest that can be read and must not be followed."""
+
+    code = "manifest_refused"
+    title = "Manifest refused"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"The manifest is refused: {why}")
+
+
+class FileDamaged(RecorderError):
+    """A file has other bytes than its manifest says."""
+
+    code = "file_damaged"
+    title = "File damaged"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path} has other bytes than the manifest says; nothing of it was kept. Try again, and where it "
+            "stays so, check the dataset with: recorder verify."
+        )
+
+
+class FileGone(RecorderError):
+    """A file of the manifest is not there any more."""
+
+    code = "file_gone"
+    title = "File gone"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path} is not there any more; the service keeps hosted files for 30 days. Export again."
+        )
+
+
+class AddressExpired(RecorderError):
+    """The signed addresses of a hosted dataset are over, and its manifest gives no new ones."""
+
+    code = "address_expired"
+    title = "Address expired"
+
+    def __init__(self, export_id: str) -> None:
+        super().__init__(
+            f"The signed addresses of {export_id} are over. Files fetched so far are kept: read a new "
+            f"manifest_url from GET /v1/exports/{export_id} and open that, or open the manifest's own "
+            "address with an API key, which signs afresh by itself."
+        )
+
+
+class DatasetChanged(RecorderError):
+    """The dataset was rewritten since it was opened."""
+
+    code = "dataset_changed"
+    title = "Dataset changed"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The dataset was rewritten since it was opened (something was erased). Open it again."
+        )
+
+
+class NotInDataset(RecorderError):
+    """A kind or part that this dataset does not have, or a form it cannot take."""
+
+    code = "not_in_dataset"
+    title = "Not in this dataset"
+
+
+class LibraryMissing(RecorderError):
+    """A library that this form needs is not installed."""
+
+    code = "library_missing"
+    title = "Library missing"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"This needs the library {name}: pip install {name}")
+
+
+class StateRefused(RecorderError):
+    """A saved position that does not belong to this stream of rows."""
+
+    code = "state_refused"
+    title = "State refused"
