@@ -42,6 +42,13 @@ def trusting_context() -> ssl.SSLContext:
     return ssl.create_default_context(cadata=authority.public_bytes(serialization.Encoding.PEM).decode())
 
 
+def write_authority(file: Path) -> None:
+    """Write the authority's certificate and its key, for programs that are shown to each other by it."""
+    authority, key = _authority()
+    text = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    file.write_bytes(key.private_bytes(*text) + authority.public_bytes(serialization.Encoding.PEM))
+
+
 @cache
 def _authority() -> tuple[x509.Certificate, _Key]:
     key = ec.generate_private_key(ec.SECP256R1())

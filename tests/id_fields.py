@@ -21,6 +21,7 @@ IDS = {
     "event_id": "event_id",
     "parent_id": "event_id",
     "export_id": "export_id",
+    "against": "export_id",
     "webhook_id": "webhook_id",
     "delivery_id": "delivery_id",
     "key_id": "key_id",
@@ -40,9 +41,11 @@ PLAIN = {
     "span_id", "trace_id", "window", "page", "builtins/*", "pattern", "replacement", "error_events/*",
     "error_tags/*", "success_events/*", "success_tags/*", "allow_hosts/*", "account", "bucket",
     "container", "prefix", "region", "role_arn", "service_account", "threshold", "failure_tag",
-    "min_change", "against_since", "against_until", "against_actor.kind",
+    "min_change", "split/by", "against_since", "against_until", "against_actor.kind",
 }
 # fmt: on
+#: Members whose name means something else elsewhere.
+MEMBERS = {"filter/path": "path_id"}
 #: Ids of clients' own making: another session's is no id of this one.
 OWN = {"events/*/id": "event_id", "frames/*/id": "frame_id"}
 #: Parameters whose name means something else elsewhere.
@@ -97,6 +100,8 @@ def kind_of(pointer: str) -> str | None:
     """The kind of thing that a field names; None for one that names nothing."""
     if pointer in OWN:
         return OWN[pointer]
+    if pointer in MEMBERS:
+        return MEMBERS[pointer]
     words = [word for word in pointer.split("/") if word != "*"]
     if {"/".join(pointer.split("/")[-n:]) for n in (1, 2, 3)} & PLAIN:
         return None
@@ -162,6 +167,7 @@ def make_body(method: str, path: str, ids: dict[str, str]) -> Any:
 _BODILESS = {
     "/v1/sessions/{session_id}/start",
     "/v1/sessions/{session_id}/stop",
+    "/v1/exports/{export_id}/cancel",
     "/v1/webhooks/{webhook_id}/secret",
     "/v1/webhooks/{webhook_id}/test",
     "/v1/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver",
@@ -171,7 +177,10 @@ _NEEDED = {
     **{f"/v1/memory/{what}": {"workflow": "workflow"} for what in ("paths", "recovery_points", "graph")},
     "/v1/memory/outliers": {"workflow": "workflow", "threshold": "all"},
     "/v1/memory/diff": {"workflow": "workflow", "against_until": "moment"},
+    "/v1/exports/{export_id}/diff": {"against": "empty_id"},
 }
+#: Addresses that take what is in another state than the rest.
+_OTHERS = {"/v1/exports/{export_id}/cancel": {"export_id": "queued_id"}}
 _GIVEN = {"moment": "30d", "all": "1"}
 
 
@@ -191,7 +200,7 @@ def fill(method: str, path: str, ids: dict[str, str], field: Field | None = None
     Raises:
         KeyError: if an id of the path is of no known kind.
     """
-    named = dict(ids)
+    named = ids | {name: ids[other] for name, other in _OTHERS.get(path, {}).items() if other in ids}
     if field is not None and field.where == "path":
         named[field.kind] = value
     # A file's path is no id: whose file it is says the export.

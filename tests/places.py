@@ -24,7 +24,7 @@ def make_place(service: Service, name: str, mode: Any = "live", workspace_id: st
     """
     caller = service.make_caller(mode=mode, workspace_id=workspace_id)
     workflow = f"{name}_work"
-    export_id = _completed_export(caller, workflow)
+    export_id, queued_id, empty_id = _exports(caller, workflow)
     session_id = _recording_session(caller, workflow, name)
     _recording_session(caller, f"{name}_rest", name)
     webhook = make_webhook(caller)
@@ -42,6 +42,8 @@ def make_place(service: Service, name: str, mode: Any = "live", workspace_id: st
         "frame_id": frames[0]["id"],
         "event_id": events[0]["id"],
         "export_id": export_id,
+        "queued_id": queued_id,
+        "empty_id": empty_id,
         "webhook_id": webhook["id"],
         "delivery_id": deliveries[0],
         "key_id": key["id"],
@@ -62,12 +64,14 @@ def _recording_session(caller: Caller, workflow: str, tag: str) -> str:
     return session_id
 
 
-def _completed_export(caller: Caller, workflow: str) -> str:
+def _exports(caller: Caller, workflow: str) -> tuple[str, str, str]:
+    """One that is completed, one that waits, and one that is completed and holds nothing."""
     stopped_session(caller, *EVENTS, workflow=workflow)
     stopped_session(caller, event(1, "scroll", state_key="elsewhere"), workflow=workflow)
     seal_all(caller)
     body = {"workflow": workflow, "format": "parquet", "destination": {"kind": "signed_url"}}
-    first, _ = (caller.post("/v1/exports", body).json()["id"] for _ in range(2))
-    run_export(caller.service.runtime, first, owner="tests")
-    export_id: str = first
-    return export_id
+    first, second = (caller.post("/v1/exports", body).json()["id"] for _ in range(2))
+    empty = caller.post("/v1/exports", body | {"filter": {"tag": "nowhere"}}).json()["id"]
+    for export_id in (first, empty):
+        run_export(caller.service.runtime, export_id, owner="tests")
+    return first, second, empty

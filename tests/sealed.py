@@ -1,12 +1,14 @@
 """Sealed sessions made without recording them: the SQL rows, lake rows and pictures that sealing leaves."""
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from recorder import clock
 from recorder.digest import bucket_of
@@ -18,6 +20,7 @@ from recorder.rowset import events_digest
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.storage.lake_schemas import LAYOUTS, Kind
+from tests.databases import create_file
 
 WORKSPACE = "wsp_01k0000000000000000000000a"
 START = datetime(2026, 5, 1, 8, tzinfo=UTC)
@@ -26,15 +29,25 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def make_settings(folder: Path, **chosen: Any) -> Settings:
-    """Settings that keep everything below a folder."""
+    """Settings that keep everything below a folder, where a database with our tables lies."""
     (folder / "local").mkdir(parents=True, exist_ok=True)
     settings = Settings.from_env({"RECORDER_LOCAL_EXPORT_ROOT": str(folder / "local")}, data_dir=folder)
+    if "database_url" not in chosen:
+        create_file(folder)
     return replace(settings, **chosen)
 
 
 def make_runtime(folder: Path, **chosen: Any) -> Runtime:
     """A deployment of its own below a folder."""
     return Runtime.open(make_settings(folder, **chosen))
+
+
+@pytest.fixture(scope="module")
+def runtime(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
+    """A deployment on either engine; the tests of a module share it."""
+    opened = make_runtime(tmp_path_factory.mktemp("deployment"), database_url=database_url)
+    yield opened
+    opened.close()
 
 
 @dataclass(kw_only=True)

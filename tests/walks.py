@@ -7,6 +7,21 @@ from tests.finished import LONG_AGO, once, seal_all
 
 #: Time from one step to the next, and from the start to the first one.
 STEP_MS = 1_000
+#: The members of a session where it is one of several.
+SESSION_MEMBERS = {
+    "id",
+    "workflow",
+    "status",
+    "metadata",
+    "actor",
+    "started_at",
+    "stopped_at",
+    "duration_ms",
+    "frame_count",
+    "event_count",
+    "outcome",
+    "created_at",
+}
 
 
 def stopped_walk(

@@ -13,7 +13,7 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
-from recorder.exports.destinations import Destination, FileConflict
+from recorder.exports.destinations import FileConflict, open_url
 from recorder.exports.run import run_export
 from recorder.exports.schemas import EVENTS, FRAMES
 from recorder.exports.verify import ManifestUnreadable, verify_manifest
@@ -194,7 +194,7 @@ def test_a_folder_without_manifest_is_no_dataset(tmp_path: Path) -> None:
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    destination = Destination(str(tmp_path / "exp"))
+    destination = open_url(str(tmp_path / "exp"))
     with pytest.raises(ZeroDivisionError), destination.create("data/a") as file:
         file.write(b"half")
         raise ZeroDivisionError
@@ -202,7 +202,7 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_publishing_twice_keeps_equal_bytes_and_refuses_others(tmp_path: Path) -> None:
-    destination = Destination(str(tmp_path / "exp"))
+    destination = open_url(str(tmp_path / "exp"))
     for _ in range(2):
         with destination.create("data/a") as file:
             file.write(b"bytes")
@@ -213,7 +213,7 @@ def test_publishing_twice_keeps_equal_bytes_and_refuses_others(tmp_path: Path) -
 
 @pytest.mark.parametrize("url", ["{tmp}/exp", "memory://destination-test/exp"])
 def test_a_destination_reads_back_whole_and_in_parts(tmp_path: Path, url: str) -> None:
-    destination = Destination(url.format(tmp=tmp_path))
+    destination = open_url(url.format(tmp=tmp_path))
     destination.probe()
     with destination.create("data/a") as file:
         file.write(b"0123456789")
@@ -236,7 +236,7 @@ def test_a_folder_that_knows_no_links_is_written_to(tmp_path: Path, monkeypatch:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(Path, "hardlink_to", _refuse)
-    destination = Destination(str(tmp_path / "exp"))
+    destination = open_url(str(tmp_path / "exp"))
     for _ in range(2):
         with destination.create("data/a") as file:
             file.write(b"bytes")

@@ -15,7 +15,6 @@ from recorder.errors import (
     InvalidRange,
     InvalidTime,
     NotFound,
-    NotSupportedYet,
     RecorderError,
     TooManyIds,
     ValidationFailed,
@@ -89,17 +88,7 @@ def test_an_interval_is_kept_only_where_it_counts(runtime: Runtime) -> None:
 @pytest.mark.parametrize(
     ("body", "error", "pointer"),
     [
-        ({"format": "webdataset"}, NotSupportedYet, "/format"),
-        ({"format": "jsonl"}, NotSupportedYet, "/format"),
-        ({"format": "arrow"}, NotSupportedYet, "/format"),
-        ({"destination": {"kind": "s3", "bucket": "b"}}, NotSupportedYet, "/destination/kind"),
-        ({"destination": {"kind": "gcs", "bucket": "b"}}, NotSupportedYet, "/destination/kind"),
-        (
-            {"destination": {"kind": "azure_blob", "account": "a", "container": "c"}},
-            NotSupportedYet,
-            "/destination/kind",
-        ),
-        ({"filter": {"path": "pth_x"}}, NotSupportedYet, "/filter/path"),
+        ({"split": {"validation": 0.6, "test": 0.5}}, ValidationFailed, "/split"),
         ({"frame_sampling": {"mode": "every_n_ms"}}, ValidationFailed, "/frame_sampling/interval_ms"),
         ({"filter": {"since": "1h", "until": "2h"}}, InvalidRange, "/filter/since"),
         ({"filter": {"until": "2999-01-01T00:00:00Z"}}, InvalidRange, "/filter/until"),

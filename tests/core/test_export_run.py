@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from sqlmodel import select
 
-from recorder.errors import Unavailable
-from recorder.exports.claims import ExportBusy, claim_export, due_exports
+from recorder.errors import RecorderError, Unavailable
+from recorder.exports.claims import ExportBusy, LeaseLost, claim_export, due_exports
 from recorder.exports.executor import InProcess
 from recorder.exports.manifest import WrittenShard
 from recorder.exports.plan import SHARD_BYTES, bucket_bits
@@ -23,9 +23,10 @@ from recorder.ids import new_id
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.models.outbox import LeaseRow, OutboxRow
 from recorder.models.session import SessionRow
+from recorder.models.tag import TagRow
 from recorder.runtime import Runtime
 from tests.exporting import ask, export, folder_of, hashes_of, manifest_of, rows_of
-from tests.sealed import Recording, delete, make_runtime, seal
+from tests.sealed import START, WORKSPACE, Recording, delete, make_runtime, seal
 
 
 @pytest.fixture
@@ -78,6 +79,18 @@ def test_a_completed_export_shows_its_figures(runtime: Runtime) -> None:
     assert shown.shard_size_bytes == largest
 
 
+@pytest.mark.parametrize("format", ["parquet", "arrow", "jsonl", "webdataset"])
+def test_every_figure_is_that_of_the_manifest(runtime: Runtime, format: str) -> None:
+    seal(runtime, [Recording(frames=[0, 600]), Recording(frames=[700]), Recording()])
+    row = run_export(runtime, ask(runtime, format=format).id, owner="test")
+    shown = to_wire(row, runtime.settings).model_dump()
+    totals = manifest_of(folder_of(runtime, row))["totals"]
+    names = ("rows", "frames", "actions", "shards")
+    assert {name: shown[name] for name in names} == {name: totals[name] for name in names}
+    assert shown["progress"] == {"shards_done": totals["shards"], "shards_total": totals["shards"]}
+    assert shown["rows"] == (3 if format == "webdataset" else 9)
+
+
 def test_completion_is_told_once_with_the_whole_object(runtime: Runtime) -> None:
     seal(runtime, [Recording()])
     row = run_export(runtime, ask(runtime).id, owner="test")
@@ -128,7 +141,7 @@ def test_sessions_are_spread_over_buckets_without_loss(runtime: Runtime) -> None
 def test_a_stopped_run_is_carried_on_by_the_next_at_once(runtime: Runtime) -> None:
     seal(runtime, [Recording(frames=[0]) for _ in range(30)])
     whole = export(runtime)
-    row = ask(runtime)
+    row = ask(runtime, destination={"kind": "local", "path": "elsewhere"})
     with pytest.raises(Stopped):
         run_export(runtime, row.id, owner="first", executor=Failing(Stopped(), after=3))
     done_before = _done(runtime, row.id)
@@ -272,14 +285,82 @@ def test_a_killed_run_is_carried_on_once_its_lease_ran_out(runtime: Runtime, tmp
     assert verify_manifest(folder_of(runtime, row)).is_valid
 
 
-def test_an_export_that_no_run_finishes_fails_in_the_end(runtime: Runtime) -> None:
+def test_an_export_that_run_after_run_does_not_bring_on_fails_in_the_end(runtime: Runtime) -> None:
     seal(runtime, [Recording()])
     row = ask(runtime)
-    for _ in range(MAX_ATTEMPTS):
-        with pytest.raises(Stopped):
-            run_export(runtime, row.id, owner="test", executor=Failing(Stopped()))
+    for number in range(MAX_ATTEMPTS + 1):
+        with pytest.raises(Unavailable):
+            run_export(runtime, row.id, owner="test", executor=Failing(Unavailable(f"Bucket {number}")))
     failed = run_export(runtime, row.id, owner="test")
-    assert (failed.status, (failed.error or {})["code"]) == ("failed", "attempts_exhausted")
+    assert failed.error and failed.error["code"] == "attempts_exhausted"
+    assert f"Bucket {MAX_ATTEMPTS} does not answer" in failed.error["message"]
+
+
+@pytest.mark.usefixtures("many_buckets")
+def test_runs_that_bring_it_on_are_not_counted_against_an_export(runtime: Runtime) -> None:
+    seal(runtime, [Recording() for _ in range(40)])
+    row = ask(runtime)
+    for _ in range(MAX_ATTEMPTS + 2):
+        with pytest.raises(Stopped):
+            run_export(runtime, row.id, owner="test", executor=Failing(Stopped(), after=1))
+    assert run_export(runtime, row.id, owner="test").status == "completed"
+
+
+def test_a_failed_export_leaves_no_files(runtime: Runtime) -> None:
+    seal(runtime, [Recording(frames=[0])])
+    row = ask(runtime)
+    run_export(runtime, row.id, owner="test", executor=Failing(RecorderError("no"), after=1))
+    assert [path for path in folder_of(runtime, row).rglob("*") if path.is_file()] == []
+
+
+def test_a_manifest_of_a_run_that_was_cut_off_is_gone_before_anything_changes(runtime: Runtime) -> None:
+    ids = seal(runtime, [Recording(), Recording()])
+    row = ask(runtime)
+    with pytest.raises(Stopped):
+        run_export(runtime, row.id, owner="first", executor=Failing(Stopped()))
+    folder = folder_of(runtime, row)
+    (folder / "manifest.json").write_bytes(b"of the run before")
+    delete(runtime, ids[0])
+    seen: list[bool] = []
+    look = Interrupted(lambda: seen.append((folder / "manifest.json").exists()))
+    run_export(runtime, row.id, owner="second", executor=look)
+    assert set(seen) == {False}
+    assert verify_manifest(folder).is_valid
+
+
+@pytest.mark.usefixtures("many_buckets")
+def test_a_late_tag_does_not_change_a_plan(runtime: Runtime) -> None:
+    ids = seal(runtime, [Recording(tags=["gold"]), Recording(), Recording(tags=["gold"])])
+    row = ask(runtime, filter={"tag": "gold"})
+    run_export(runtime, row.id, owner="test", executor=Interrupted(lambda: tag(runtime, ids[1], "gold")))
+    assert set(rows_of(folder_of(runtime, row))["session_id"]) == {ids[0], ids[2]}
+
+
+def tag(runtime: Runtime, session_id: str, name: str) -> None:
+    """Tag a sealed session."""
+    with runtime.database.transaction(write=True) as db:
+        place = {"workspace_id": WORKSPACE, "mode": "live", "session_id": session_id}
+        db.add(TagRow(id=new_id("tag"), name=name, t_ms=0, position=9, created_at=START, **place))
+
+
+@pytest.mark.usefixtures("many_buckets")
+def test_a_run_that_stood_still_does_not_replace_what_the_next_one_published(runtime: Runtime) -> None:
+    ids = seal(runtime, [Recording() for _ in range(4)])
+    row = ask(runtime)
+
+    def _be_overtaken() -> None:
+        with runtime.database.transaction(write=True) as db:
+            lease = db.get_one(LeaseRow, f"export:{row.id}")
+            lease.expires_ms = 0
+            db.add(lease)
+        delete(runtime, ids[0])
+        assert run_export(runtime, row.id, owner="second").status == "completed"
+
+    with pytest.raises(LeaseLost):
+        run_export(runtime, row.id, owner="first", executor=Interrupted(_be_overtaken))
+    folder = folder_of(runtime, row)
+    assert verify_manifest(folder).is_valid
+    assert manifest_of(folder)["totals"]["sessions"] == 3
 
 
 def test_nothing_but_the_dataset_is_left_in_its_folder(runtime: Runtime) -> None:

@@ -5,10 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlmodel import col, select
 
 from recorder import clock
+from recorder.errors import NotFound, ValidationFailed
+from recorder.exports.run import run_export
+from recorder.ids import new_id
+from recorder.memory.storing.indexing import GraphIndexer
+from recorder.models.memory import GraphPathRow, GraphTraceRow, GraphVariantRow, SessionPathRow
+from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
-from tests.exporting import export, manifest_of, rows_of
+from tests.exporting import ask, export, folder_of, manifest_of, rows_of
+from tests.graphs import make_steps
 from tests.sealed import START, Recording, delete, make_runtime, seal
 
 _LATER = START + timedelta(days=2)
@@ -144,3 +152,80 @@ def test_frames_of_one_instant_do_not_tie(tmp_path: Path) -> None:
     seal(runtime, [Recording(frames=[0, 0, 0, 7, 7])])
     folder = export(runtime, frame_sampling={"mode": "every_n_ms", "interval_ms": 5})
     assert rows_of(folder, "frames")["seq"].to_list() == [0, 3]
+
+
+def test_a_path_takes_the_sessions_that_went_it_at_a_pinned_version(tmp_path: Path) -> None:
+    runtime = make_runtime(tmp_path)
+    short = seal(runtime, [Recording(), Recording(), Recording()])
+    went = {"1a 2b 3c": Recording(), "9z 1a 2b": Recording(outcome="error"), "1a 9z 2b": Recording()}
+    seal(runtime, [*went.values(), Recording()])  # the last one never gets into the graph
+    index(runtime, dict.fromkeys(short, "1a 2b"))
+    index(runtime, {recording.session_id: words for words, recording in went.items()})
+    on_path = {*short, *(one.session_id for words, one in went.items() if "1a 2b" in words)}
+    path_id = path_of(runtime, short[0])
+    folder = export(runtime, filter={"path": path_id})
+    assert set(rows_of(folder)["session_id"]) == on_path
+    assert manifest_of(folder)["source"]["graph"] == {"checkout": 2}
+    narrower = {
+        "path": path_id,
+        "outcome": "success",
+        "since": clock.to_iso(START),
+        "until": clock.to_iso(_LATER),
+        "actor.kind": "human",
+        "min_duration_ms": 1_000,
+        "max_duration_ms": 1_000,
+        "exclude_session_ids": [*short, *(new_id("ses") for _ in range(9_997))],
+    }
+    kept = went["1a 2b 3c"].session_id
+    assert set(rows_of(export(runtime, filter=narrower))["session_id"]) == {kept}
+    tagged = narrower | {"tag": "gold"}
+    assert manifest_of(export(runtime, filter=tagged))["totals"]["sessions"] == 0
+
+
+def test_a_path_that_is_merged_before_the_plan_stands_for_what_it_became(tmp_path: Path) -> None:
+    runtime = make_runtime(tmp_path)
+    one, other = seal(runtime, [Recording(), Recording()])
+    index(runtime, {one: "1a 2b", other: "7g 8h"})
+    row = ask(runtime, filter={"path": path_of(runtime, other)})
+    with runtime.database.transaction(write=True) as db:
+        first, second = db.exec(select(GraphPathRow).order_by(col(GraphPathRow.number)))
+        second.merged_into = first.number
+        db.add(second)
+    assert run_export(runtime, row.id, owner="test").status == "completed"
+    assert set(rows_of(folder_of(runtime, row))["session_id"]) == {one}
+
+
+def test_a_path_must_be_one_of_the_workflows_that_are_exported(tmp_path: Path) -> None:
+    runtime = make_runtime(tmp_path)
+    (one,) = seal(runtime, [Recording()])
+    seal(runtime, [Recording(workflow="login")])
+    index(runtime, {one: "1a 2b"})
+    with pytest.raises(ValidationFailed, match="/filter/path"):
+        ask(runtime, workflow="login", filter={"path": path_of(runtime, one)})
+    with pytest.raises(NotFound, match="path"):
+        ask(runtime, mode="live", filter={"path": "pth_unknown"})
+    assert ask(runtime, workflow=["login", "checkout"], filter={"path": path_of(runtime, one)})
+
+
+def index(runtime: Runtime, words: dict[str, str]) -> list[str]:
+    """Take sealed sessions into the graph, each with its steps; gives their ids."""
+    with runtime.database.transaction(write=True) as db:
+        rows = [db.get_one(SessionRow, session_id) for session_id in words]
+        for row in rows:
+            row.seal_seq = 1
+        indexer = GraphIndexer()
+        indexer.commit(db, indexer.prepare(db, rows, {id: make_steps(words[id]) for id in words}), rows)
+    return list(words)
+
+
+def path_of(runtime: Runtime, session_id: str) -> str:
+    """The id of the path that a session took."""
+    with runtime.database.transaction(write=False) as db:
+        taken = select(SessionPathRow.trace_key).where(SessionPathRow.session_id == session_id)
+        statement = (
+            select(GraphPathRow.path_id)
+            .join(GraphVariantRow, col(GraphVariantRow.path) == col(GraphPathRow.number))
+            .join(GraphTraceRow, col(GraphTraceRow.variant_key) == col(GraphVariantRow.variant_key))
+            .where(col(GraphTraceRow.trace_key).in_(taken))
+        )
+        return db.exec(statement).one()

@@ -5,6 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from recorder import clock
@@ -70,11 +71,9 @@ def test_reading_gives_the_whole_object(owner: Caller) -> None:
     ("change", "pointer", "code"),
     [
         ({"format": "csv"}, "/format", "invalid_value"),
-        ({"format": "jsonl"}, "/format", "not_supported_yet"),
         ({"workflow": []}, "/workflow", "invalid_value"),
         ({"workflow": "Not A Slug"}, "/workflow/0", "invalid_value"),
         ({"destination": {"kind": "ftp"}}, "/destination/kind", "invalid_value"),
-        ({"destination": {"kind": "s3", "bucket": "b"}}, "/destination/kind", "not_supported_yet"),
         ({"destination": {"kind": "s3"}}, "/destination/bucket", "missing"),
         (
             {"destination": {"kind": "signed_url", "expires_in": 59}},
@@ -88,7 +87,8 @@ def test_reading_gives_the_whole_object(owner: Caller) -> None:
         ({"filter": {"outcome": ["success"]}}, "/filter/outcome", "invalid_value"),
         ({"filter": {"min_duration_ms": 1.0}}, "/filter/min_duration_ms", "invalid_value"),
         ({"filter": {"since": "1h", "until": "2h"}}, "/filter/since", "invalid_range"),
-        ({"filter": {"path": "pth_1"}}, "/filter/path", "not_supported_yet"),
+        ({"split": {"by": "person"}}, "/split/by", "invalid_value"),
+        ({"split": {"validation": 0.6, "test": 0.5}}, "/split", "invalid_value"),
         ({"frame_sampling": {"mode": "every_n_ms"}}, "/frame_sampling/interval_ms", "missing"),
         (
             {"frame_sampling": {"mode": "all", "interval_ms": 0}},
@@ -109,6 +109,61 @@ def test_a_wrong_member_is_named(owner: Caller, change: dict[str, Any], pointer:
 def test_an_unknown_workflow_is_404(owner: Caller) -> None:
     answer = owner.post("/v1/exports", _BODY | {"workflow": ["checkout", "nowhere"]})
     assert (answer.status_code, answer.json()["resource"]) == (404, "workflow")
+
+
+def test_an_unknown_path_is_404(owner: Caller) -> None:
+    answer = owner.post("/v1/exports", _BODY | {"filter": {"path": "pth_unknown"}})
+    assert (answer.status_code, answer.json()["resource"]) == (404, "path")
+
+
+def test_the_actors_id_splits_a_dataset_and_is_not_in_it(owner: Caller) -> None:
+    shown = export(owner, split={"by": "actor", "validation": 0, "test": 1})
+    assert shown["split"] == {"by": "actor", "validation": 0.0, "test": 1.0}
+    shard = keyless(owner, first_shard(owner, shown)["url"]).content
+    rows = pl.read_parquet(shard)
+    assert set(rows["split"]) == {"test"}
+    assert not [name for name in rows.columns if "actor" in name and name != "actor_kind"]
+
+
+def test_cancelling_ends_an_export_once(owner: Caller) -> None:
+    created = owner.post("/v1/exports", _BODY).json()
+    first, again = (owner.post(f"/v1/exports/{created['id']}/cancel") for _ in range(2))
+    assert (first.status_code, first.content) == (200, again.content)
+    assert (first.json()["status"], first.json()["error"]["code"]) == ("failed", "cancelled")
+    assert set(first.json()) == _MEMBERS
+
+
+def test_what_is_completed_cannot_be_cancelled(owner: Caller) -> None:
+    answer = owner.post(f"/v1/exports/{export(owner)['id']}/cancel")
+    assert (answer.status_code, answer.json()["code"], answer.json()["current_status"]) == (
+        409,
+        "invalid_state",
+        "completed",
+    )
+
+
+def test_a_diff_says_what_differs_page_by_page(owner: Caller) -> None:
+    first = export(owner, workflow="login")
+    newer = export(owner, workflow=["login", "checkout"])
+    address = f"/v1/exports/{newer['id']}/diff?against={first['id']}&limit=1"
+    page = owner.get(address).json()
+    rest = owner.get(f"{address}&cursor={page['next_cursor']}").json()
+    assert page["sessions"] == {"same": 1, "added": 2, "removed": 0, "changed": 0}
+    assert page["shards"]["same"] == 1
+    assert (page["same_rows"], page["same_request"], page["causes"]) == (False, False, {"request": 2})
+    found = [*page["data"], *rest["data"]]
+    assert [(one["change"], one["cause"]) for one in found] == [("added", "request")] * 2
+    assert (page["has_more"], rest["has_more"], rest["next_cursor"]) == (True, False, None)
+
+
+def test_a_diff_needs_two_completed_exports_of_ones_own(owner: Caller) -> None:
+    done, waiting = export(owner)["id"], owner.post("/v1/exports", _BODY).json()["id"]
+    answer = owner.get(f"/v1/exports/{done}/diff?against={waiting}")
+    assert (answer.status_code, answer.json()["code"]) == (409, "invalid_state")
+    assert owner.get(f"/v1/exports/{done}/diff?against=exp_unknown").status_code == 404
+    assert owner.get(f"/v1/exports/{done}/diff").status_code == 422
+    other = owner.service.make_caller()
+    assert other.get(f"/v1/exports/{done}/diff?against={done}").status_code == 404
 
 
 def test_an_export_is_queued_once_for_each_key(owner: Caller) -> None:
@@ -139,6 +194,7 @@ def test_an_export_of_somebody_else_is_404(owner: Caller, stranger: str) -> None
     same = owner.key.workspace_id if stranger == "the other mode" else None
     other = owner.service.make_caller(mode="test" if same else "live", workspace_id=same)
     shown = export(owner)
+    assert other.post(f"/v1/exports/{shown['id']}/cancel").status_code == 404
     for path in ("", "/manifest", "/files/manifest.json"):
         answer = other.get(f"/v1/exports/{shown['id']}{path}")
         assert (answer.status_code, answer.json()["resource"]) == (404, "export")

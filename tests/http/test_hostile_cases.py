@@ -14,6 +14,7 @@ CASES = range(1, 97)
 #: Tried where what it needs is at hand: the file, and the test in it.
 ELSEWHERE: dict[int, tuple[str, str]] = {
     16: ("tests/http/test_hostile_bodies.py", "test_an_unknown_member_is_refused"),
+    28: ("tests/http/test_isolation.py", "test_a_foreign_id_answers_like_a_missing_one"),
     63: (
         "tests/isolated/hostile_addresses.py",
         "test_a_name_that_turns_to_a_private_address_is_blocked_at_the_call",
@@ -30,7 +31,6 @@ ELSEWHERE: dict[int, tuple[str, str]] = {
 }
 #: Cases of parts that are not there yet, with the part. This is to become empty.
 LATER = {
-    28: "exports filtered by a path of the memory graph",
     78: "exports as WebDataset",
     79: "exports to S3 by an assumed role",
     87: "erasure of a person",

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from pipelines.resources import RecorderResource, close_runtimes
+from tests.databases import create_file
 
 
 @pytest.fixture
 def recorder(tmp_path: Path) -> Iterator[RecorderResource]:
     """The resource on an empty folder."""
+    create_file(tmp_path / "data")
     yield RecorderResource(data_dir=str(tmp_path / "data"))
     close_runtimes()

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,24 @@ import dagster as dg
 import pytest
 from sqlmodel import select
 
-from pipelines import exports
-from pipelines.dataset_config import DatasetConfig, from_row, to_body
+from pipelines.dataset_config import from_row
+from pipelines.export_progress import ToldProgress
 from pipelines.exports import DATASET_TAG, EXPORT_TAG, PARTITIONS, REQUEST_TAG, datasets, queued_exports
+from pipelines.recipes import scheduled_recipes
 from pipelines.resources import RecorderResource, close_runtimes
 from recorder.access.keys import create_workspace
 from recorder.audit.log import Origin
 from recorder.exports.claims import claim_export
+from recorder.exports.executor import InProcess
+from recorder.exports.recipes import add_recipe, read_request
 from recorder.exports.requests import create_export, list_exports
+from recorder.exports.run import cancel_export, run_export
 from recorder.models.export import ExportCreate, ExportRow
 from recorder.models.outbox import OutboxRow
+from recorder.models.recipe import RecipeRow
 from recorder.runtime import Runtime
 from recorder.tracing import following
+from tests.databases import create_file
 from tests.sealed import Recording, seal
 
 _BODY = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
@@ -51,6 +58,15 @@ class Deployment:
         for request in result.dynamic_partitions_requests or []:
             self.instance.add_dynamic_partitions(PARTITIONS.name, request.partition_keys)
         return list(result.run_requests or [])
+
+    def follow_recipes(self) -> str:
+        """What the sensor of recipes says now."""
+        context = dg.build_sensor_context(instance=self.instance, resources={"recorder": self.recorder})
+        result = scheduled_recipes(context)
+        assert isinstance(result, dg.SensorResult) and not result.run_requests
+        for request in result.dynamic_partitions_requests or []:
+            self.instance.add_dynamic_partitions(PARTITIONS.name, request.partition_keys)
+        return str(getattr(result.skip_reason, "skip_message", result.skip_reason))
 
     def materialize(self, partition: str, config: dict[str, Any], **more: Any) -> dg.ExecuteInProcessResult:
         self.instance.add_dynamic_partitions(PARTITIONS.name, [partition])
@@ -86,6 +102,7 @@ class Deployment:
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Iterator[Deployment]:
+    create_file(tmp_path)
     recorder = RecorderResource(data_dir=str(tmp_path))
     runtime = recorder.runtime
     with runtime.database.transaction(write=True) as db:
@@ -183,9 +200,16 @@ def test_recorded_contents_stay_out_of_the_run_log(deployment: Deployment) -> No
 
 def test_the_files_are_checked_against_their_manifest(deployment: Deployment) -> None:
     result = deployment.materialize("checkout", {"workspace": "acme", "workflow": ["checkout"]})
-    (check,) = result.get_asset_check_evaluations()
-    assert check.passed
-    assert check.metadata["rows"].value == 6
+    files, lake = result.get_asset_check_evaluations()
+    assert (files.check_name, files.passed, files.metadata["rows"].value) == ("files_match_manifest", True, 6)
+    assert (lake.check_name, lake.passed, lake.metadata["rows"].value) == (
+        "rows_match_lake",
+        True,
+        {"checkout": 6},
+    )
+    assert str(lake.metadata["hashed"].value).startswith(
+        "8 rows of 2 sessions, in 2 of 2 files, drawn with the seed"
+    )
 
 
 def test_a_spoiled_file_fails_the_check(deployment: Deployment) -> None:
@@ -194,9 +218,10 @@ def test_a_spoiled_file_fails_the_check(deployment: Deployment) -> None:
     deployment.run(request)
     folder = Path(deployment.runtime.settings.export_url) / deployment.workspace_id / row.id
     next(folder.rglob("*.parquet")).write_bytes(b"spoiled")
-    (check,) = deployment.run(request).get_asset_check_evaluations()
-    assert not check.passed
-    assert "another SHA-256" in check.metadata["problems"].value
+    files, lake = deployment.run(request).get_asset_check_evaluations()
+    assert (files.passed, lake.passed) == (False, False)
+    assert "another SHA-256" in str(files.metadata["problems"].value)
+    assert "cannot be read" in str(lake.metadata["problems"].value)
 
 
 def test_equal_rows_have_an_equal_data_version(deployment: Deployment) -> None:
@@ -222,11 +247,11 @@ def test_a_run_that_just_ended_is_not_repeated_at_once(deployment: Deployment) -
 
 
 def test_a_run_that_lost_its_process_is_marked_and_followed(
-    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment,
 ) -> None:
-    monkeypatch.setattr(exports, "_FIRST_PAUSE_S", -1)
     row = deployment.queue()
     deployment.add_run(row, dg.DagsterRunStatus.STARTED)
+    deployment.recorder = RecorderResource(data_dir=deployment.recorder.data_dir, export_pause_s=-1)
     assert len(deployment.tick()) == 1
     (record,) = deployment.instance.get_run_records(dg.RunsFilter(tags={EXPORT_TAG: row.id}))
     assert record.dagster_run.status == dg.DagsterRunStatus.FAILURE
@@ -240,45 +265,90 @@ def test_a_cancelled_run_cancels_its_export(deployment: Deployment) -> None:
     assert (export.status, (export.error or {})["code"]) == ("failed", "cancelled")
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {},
-        {"workflow": ["login", "checkout"], "tag": "v1"},
-        {
-            "filter": {
-                "outcome": "success",
-                "since": "2026-05-01T00:00:00.000Z",
-                "until": "2026-05-02T00:00:00.000Z",
-                "actor.kind": "human",
-                "min_duration_ms": 1,
-                "max_duration_ms": 9_000,
-                "tag": "gold",
-                "exclude_session_ids": ["ses_01k00000000000000000000000"],
-            }
-        },
-        {"frame_sampling": {"mode": "every_n_ms", "interval_ms": 250, "keep_action_frames": True}},
-        {"destination": {"kind": "signed_url", "expires_in": 600}},
-    ],
-)
-def test_the_launchpad_says_what_the_body_said(deployment: Deployment, body: dict[str, Any]) -> None:
-    row = deployment.queue(**body)
-    launchpad = dg.RunConfig(ops={"datasets": from_row(row)}).to_config_dict()
-    context = dg.build_asset_context(partition_key=row.dataset)
-    assert context.partition_key == row.dataset
-    again = deployment.queue(**_as_body(from_row(row), row.dataset))
-    assert (again.spec, again.destination, again.tag, again.dataset) == (
-        row.spec,
-        row.destination,
-        row.tag,
-        row.dataset,
+@pytest.mark.parametrize("format", ["parquet", "webdataset", "jsonl", "arrow"])
+def test_a_dataset_of_each_format_shows_its_columns_and_files(deployment: Deployment, format: str) -> None:
+    config = {"workspace": "acme", "workflow": ["checkout"], "format": format}
+    result = deployment.materialize("checkout", config)
+    metadata, kinds = _metadata(result), {"samples"} if format == "webdataset" else {"events", "frames"}
+    assert [check.passed for check in result.get_asset_check_evaluations()] == [True, True]
+    assert {record.data["kind"] for record in metadata["files"].value.records} == kinds
+    assert ("columns_of_frames" in metadata) == (format != "webdataset")
+    assert metadata["format"].value == format
+    assert metadata["preview"].value.count("\n") >= 2
+
+
+def test_files_that_were_taken_over_are_shown(deployment: Deployment) -> None:
+    config = {"workspace": "acme", "workflow": ["checkout"]}
+    before = _metadata(deployment.materialize("checkout", config))
+    metadata = _metadata(deployment.materialize("checkout", config))
+    assert (metadata["shards"].value, metadata["shards_reused"].value) == (2, 2)
+    assert metadata["parent"].value["export_id"] == before["export_id"].value
+    assert {record.data["reused_from"] for record in metadata["files"].value.records} == {
+        before["export_id"].value
+    }
+
+
+def test_the_run_log_says_how_far_it_is(deployment: Deployment) -> None:
+    result = deployment.materialize("checkout", {"workspace": "acme", "workflow": ["checkout"]})
+    said = [record.user_message for record in deployment.instance.all_logs(result.run_id)]
+    assert "2 shards to write" in said
+    assert any(text.startswith("2 of 2 shards written: 8 rows, ") for text in said)
+
+
+def test_a_run_that_carries_on_says_so_and_writes_only_what_is_left(deployment: Deployment) -> None:
+    row = deployment.queue()
+    (request,) = deployment.tick()
+
+    class Killed(BaseException):
+        pass
+
+    def _die(text: str) -> None:
+        if text.startswith("1 of"):
+            raise Killed
+
+    told = ToldProgress(InProcess(), _die, every_s=0)
+    with pytest.raises(Killed):
+        run_export(deployment.runtime, row.id, owner="killed", executor=told)
+    said = [record.user_message for record in deployment.instance.all_logs(deployment.run(request).run_id)]
+    assert "Carried on, attempt 2: 1 of 2 shards are there" in said
+    assert "1 shards to write" in said
+    assert deployment.exports()[0].status == "completed"
+
+
+def test_the_run_of_a_cancelled_export_ends_and_says_so(deployment: Deployment) -> None:
+    row = deployment.queue()
+    (request,) = deployment.tick()
+    cancel_export(deployment.runtime, row.id, owner="somebody")
+    assert request.partition_key is not None
+    result = deployment.materialize(
+        request.partition_key, request.run_config["ops"]["datasets"]["config"], raise_on_error=False
     )
-    assert launchpad["ops"]["datasets"]["config"]["export_id"] == row.id
+    (failure,) = [event for event in result.all_node_events if event.is_step_failure]
+    assert "The export was cancelled" in str(failure.event_specific_data)
+    assert result.asset_materializations_for_node("datasets") == []
 
 
-def _as_body(config: DatasetConfig, partition: str) -> dict[str, Any]:
-    return to_body(config, partition=partition).model_dump(by_alias=True, exclude_none=True)
-
-
-def test_every_member_of_the_body_has_a_field_in_the_launchpad() -> None:
-    assert set(ExportCreate.model_fields) <= set(DatasetConfig.model_fields)
+def test_a_recipe_is_a_partition_and_its_tick_becomes_a_run(deployment: Deployment) -> None:
+    body = read_request({**_BODY, "tag": "nightly", "format": "jsonl"})
+    add_recipe(
+        deployment.runtime,
+        deployment.workspace_id,
+        "live",
+        body,
+        cron="0 6 * * *",
+        timezone="UTC",
+        origin=Origin.operator(deployment.workspace_id),
+    )
+    assert deployment.follow_recipes() == "No recipe is due."
+    assert deployment.instance.get_dynamic_partitions(PARTITIONS.name) == ["nightly"]
+    assert deployment.tick() == []
+    with deployment.runtime.database.transaction(write=True) as db:
+        db.get_one(RecipeRow, (deployment.workspace_id, "live", "nightly")).next_at -= timedelta(days=1)
+    assert deployment.follow_recipes() == "1 exports made, 0 recipes failed."
+    assert deployment.follow_recipes() == "No recipe is due."
+    (request,) = deployment.tick()
+    assert request.partition_key == "nightly"
+    deployment.run(request)
+    assert [(row.status, row.format, row.dataset) for row in deployment.exports()] == [
+        ("completed", "jsonl", "nightly")
+    ]

@@ -16,6 +16,7 @@ NAMES = {
     },
     "checks": {
         "datasets:files_match_manifest",
+        "datasets:rows_match_lake",
         "memory_graphs:counters_equal_sessions",
         "memory_graphs:every_session_on_one_path",
         "memory_graphs:fractions_sum_to_one",
@@ -30,7 +31,7 @@ NAMES = {
         "rebuild_memory_graphs",
         "seal_stopped_sessions",
     },
-    "sensors": {"queued_exports", "stopped_sessions"},
+    "sensors": {"queued_exports", "scheduled_recipes", "stopped_sessions"},
     "schedules": {"daily_arrivals", "daily_graph_check", "hourly_drift", "nightly_rebuild"},
 }
 

@@ -45,6 +45,11 @@ BY_KEY: dict[str, list[Step]] = {
     ],
     "session.delete": [("POST", "/v1/sessions", SESSION), ("DELETE", "/v1/sessions/{id}", None)],
     "export.create": [("POST", "/v1/sessions", SESSION), ("POST", "/v1/exports", EXPORT)],
+    "export.cancel": [
+        ("POST", "/v1/sessions", SESSION),
+        ("POST", "/v1/exports", EXPORT),
+        ("POST", "/v1/exports/{id}/cancel", None),
+    ],
 }
 #: Changing addresses that record nothing: what they do is the recording itself.
 RECORDING = {

@@ -18,7 +18,15 @@ from recorder.models.audit import AuditEntry
 from recorder.models.delivery import Delivery, DeliveryRequest, DeliveryResponse
 from recorder.models.event import App, EventItem, Input, Target, Trace
 from recorder.models.event_types import EVENT_TYPES
-from recorder.models.export import Export, ExportCreate, ExportFilter, FrameSampling
+from recorder.models.export import (
+    Export,
+    ExportCreate,
+    ExportDifference,
+    ExportFilter,
+    FrameSampling,
+    SessionDifference,
+    SplitRule,
+)
 from recorder.models.frame import Frame, FrameItem
 from recorder.models.key import Key, KeyCreate, KeyCreated
 from recorder.models.limits import (
@@ -68,7 +76,15 @@ FIELDS: dict[str, list[Any]] = {
         NodeChange,
         EdgeChange,
     ],
-    "exports": [Export, ExportCreate, ExportFilter, FrameSampling],
+    "exports": [
+        Export,
+        ExportCreate,
+        ExportFilter,
+        FrameSampling,
+        SplitRule,
+        ExportDifference,
+        SessionDifference,
+    ],
     "webhooks": [
         Webhook,
         WebhookCreate,
@@ -258,7 +274,7 @@ def test_every_code_is_named() -> None:
 
 def test_every_setting_is_named() -> None:
     files = [*SOURCES, ROOT / "dagster_home" / "dagster.yaml", ROOT / "Makefile"]
-    names = {name for path in files for name in re.findall(r"RECORDER_[A-Z_]+", path.read_text())}
+    names = {name for path in files for name in re.findall(r"RECORDER_[A-Z0-9_]+", path.read_text())}
     assert {"RECORDER_DATA_DIR", "RECORDER_SECRET", "RECORDER_KEY"} <= names
     assert [name for name in sorted(names) if f"`{name}`" not in PAGES["docs/settings.md"]] == []
 

@@ -86,21 +86,8 @@ def unbuilt(*modules: str) -> Check:
     return check
 
 
-_EXPORT = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
 #: What shows that a later part is not built. The day one fails, its rows get their proofs.
 LATER: dict[str, list[Check]] = {
-    "exports completion": [
-        refused("POST", "/v1/exports", "/format", **_EXPORT | {"format": "jsonl"}),
-        refused("POST", "/v1/exports", "/format", **_EXPORT | {"format": "arrow"}),
-        refused("POST", "/v1/exports", "/format", **_EXPORT | {"format": "webdataset"}),
-        refused("POST", "/v1/exports", "/filter/path", **_EXPORT | {"filter": {"path": "pth_any"}}),
-        refused(
-            "POST",
-            "/v1/exports",
-            "/destination/kind",
-            **_EXPORT | {"destination": {"kind": "s3", "bucket": "datasets"}},
-        ),
-    ],
     "hard delete": [refused("DELETE", "/v1/sessions/ses_unknown?hard=true", "hard")],
     "retention": [unbuilt("pipelines.retention", "recorder.governance")],
     "erasure": [missing("POST", "/v1/privacy/erasure")],

@@ -1,0 +1,146 @@
+"""Calling an export off: at once for whoever asks, within a shard for the run. Contract §5."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from sqlmodel import select
+
+from recorder.access.usage import read_quota
+from recorder.audit.log import Origin
+from recorder.errors import InvalidState
+from recorder.exports.claims import due_exports
+from recorder.exports.ending import cancel
+from recorder.exports.executor import InProcess
+from recorder.exports.manifest import WrittenShard
+from recorder.exports.run import cancel_export, run_export
+from recorder.exports.shards import ShardTask
+from recorder.models.audit import AuditRow
+from recorder.models.export import ExportRow
+from recorder.models.outbox import OutboxRow
+from recorder.models.usage import UsageRow
+from recorder.models.workspace import WorkspaceRow
+from recorder.runtime import Runtime
+from tests.databases import create_database
+from tests.exporting import ask, folder_of
+from tests.sealed import START, WORKSPACE, Recording, make_runtime, seal
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def runtime(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Runtime]:
+    """A deployment on either engine, with small shards."""
+    monkeypatch.setattr("recorder.exports.plan.SHARD_BYTES", 4_000)
+    chosen = {}
+    if request.param == "postgresql":
+        chosen["database_url"] = create_database(request.getfixturevalue("postgres"))
+    made = make_runtime(tmp_path, **chosen)
+    with made.database.transaction(write=True) as db:
+        db.add(WorkspaceRow(id=WORKSPACE, name="acme", region="us", tier="default", created_at=START))
+    yield made
+    made.close()
+
+
+@dataclass
+class Interrupted:
+    """An executor that does something before the shard of this number is written."""
+
+    act: Callable[[], object]
+    before: int
+    written: int = 0
+
+    def run(self, tasks: Sequence[ShardTask]) -> Iterator[WrittenShard]:
+        for shard in InProcess().run(tasks):
+            if self.written == self.before:
+                self.act()
+            self.written += 1
+            yield shard
+
+
+class Killed(BaseException):
+    """What ends a run without a word."""
+
+
+def call_off(runtime: Runtime, row: ExportRow) -> ExportRow:
+    """What the address does."""
+    with runtime.database.transaction(write=True) as db:
+        origin = Origin.operator(WORKSPACE)
+        return cancel(db, runtime.settings, WORKSPACE, "live", row.id, origin=origin)
+
+
+def told(runtime: Runtime, row: ExportRow) -> tuple[list[str], int]:
+    """The events of an export, and how often its end was recorded."""
+    with runtime.database.transaction(write=False) as db:
+        events = db.exec(select(OutboxRow).where(OutboxRow.subject_id == row.id).order_by(OutboxRow.id)).all()
+        entries = db.exec(
+            select(AuditRow).where(AuditRow.resource_id == row.id, AuditRow.action == "export.cancel")
+        ).all()
+    return [event.type for event in events], len(entries)
+
+
+def files_of(runtime: Runtime, row: ExportRow) -> list[Path]:
+    """All that lies in an export's folder."""
+    return [path for path in folder_of(runtime, row).rglob("*") if path.is_file()]
+
+
+def quota_of(runtime: Runtime) -> tuple[int, int]:
+    """Rows that were exported, and rows that are held."""
+    with runtime.database.transaction(write=False) as db:
+        held = sum(db.exec(select(UsageRow.reserved_rows)))
+        return read_quota(db, WORKSPACE, "live").exported_rows, held
+
+
+def test_a_queued_export_ends_at_once_and_only_once(runtime: Runtime) -> None:
+    seal(runtime, [Recording()])
+    row = ask(runtime)
+    shown = [call_off(runtime, row) for _ in range(2)]
+    assert [(one.status, one.error and one.error["code"]) for one in shown] == [("failed", "cancelled")] * 2
+    assert shown[0].completed_at == shown[1].completed_at
+    assert told(runtime, row) == (["export.queued", "export.failed"], 1)
+    assert run_export(runtime, row.id, owner="late").status == "failed"
+    with runtime.database.transaction(write=False) as db:
+        assert due_exports(db, limit=9) == []
+
+
+def test_a_running_export_stops_within_a_shard_and_leaves_nothing(runtime: Runtime) -> None:
+    seal(runtime, [Recording(frames=[0]) for _ in range(20)])
+    row = ask(runtime)
+    executor = Interrupted(lambda: call_off(runtime, row), before=2)
+    ended = run_export(runtime, row.id, owner="test", executor=executor)
+    assert executor.written == 3
+    assert (ended.status, ended.error and ended.error["code"]) == ("failed", "cancelled")
+    assert files_of(runtime, row) == []
+    assert quota_of(runtime) == (0, 0)
+    assert told(runtime, row) == (["export.queued", "export.failed"], 1)
+
+
+def test_what_a_killed_run_wrote_is_taken_away_by_the_next(runtime: Runtime) -> None:
+    def _die() -> None:
+        raise Killed
+
+    seal(runtime, [Recording(frames=[0]) for _ in range(20)])
+    row = ask(runtime)
+    with pytest.raises(Killed):
+        run_export(runtime, row.id, owner="first", executor=Interrupted(_die, before=2))
+    assert call_off(runtime, row).status == "failed"
+    assert quota_of(runtime) == (0, 0)
+    assert files_of(runtime, row) != []
+    with runtime.database.transaction(write=False) as db:
+        assert [one.id for one in due_exports(db, limit=9)] == [row.id]
+    assert run_export(runtime, row.id, owner="second").status == "failed"
+    assert files_of(runtime, row) == []
+    with runtime.database.transaction(write=False) as db:
+        assert due_exports(db, limit=9) == []
+    assert told(runtime, row) == (["export.queued", "export.failed"], 1)
+
+
+def test_an_export_that_ended_cannot_be_called_off(runtime: Runtime) -> None:
+    seal(runtime, [Recording()])
+    row = ask(runtime)
+    run_export(runtime, row.id, owner="test")
+    with pytest.raises(InvalidState):
+        call_off(runtime, row)
+    cancel_export(runtime, row.id, owner="test")
+    assert told(runtime, row) == (["export.queued", "export.completed"], 0)

@@ -1,0 +1,151 @@
+"""Shards written by the workers of a real Dask cluster on loopback. Spec §4.3."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import dask
+import pytest
+from deltalake import DeltaTable
+
+from recorder.errors import Unavailable
+from recorder.exports.executor import cluster as module
+from recorder.exports.executor.cluster import DaskCluster
+from recorder.exports.executor.cluster_worker import write_portion
+from recorder.exports.plan import writer_versions
+from recorder.exports.run import run_export
+from recorder.exports.shards import ShardTask
+from recorder.exports.verify import verify_manifest
+from recorder.models.export import ExportRow
+from recorder.runtime import Runtime
+from tests.certificates import write_authority
+from tests.executing import (
+    Cluster,
+    InAllFormats,
+    Watched,
+    elsewhere,
+    running_cluster,
+    write,
+    write_all_formats,
+    written_by,
+)
+from tests.exporting import ask, folder_of, hashes_of
+from tests.sealed import WORKSPACE, Recording, make_runtime, seal
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running_cluster(workers=2) as started:
+        yield started
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_shards() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("recorder.exports.plan.SHARD_BYTES", 4_000)
+        yield
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory, small_shards: None) -> Iterator[Runtime]:
+    made = make_runtime(tmp_path_factory.mktemp("executors"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def written(runtime: Runtime) -> InAllFormats:
+    return write_all_formats(runtime)
+
+
+@pytest.fixture(scope="module")
+def tasks(written: InAllFormats) -> list[ShardTask]:
+    return written.of("parquet")
+
+
+def test_the_cluster_writes_the_bytes_of_one_process(
+    written: InAllFormats, cluster: Cluster, tmp_path: Path
+) -> None:
+    assert write(DaskCluster(cluster.address), written.tasks, tmp_path) == written.hashes
+
+
+def test_an_error_in_a_worker_is_the_error_of_the_export(cluster: Cluster, tmp_path: Path) -> None:
+    runtime = make_runtime(tmp_path)
+    ids = seal(runtime, [Recording() for _ in range(5)])
+    DeltaTable(f"{runtime.lake.url}/{WORKSPACE}/live/events").delete(f"session_id = '{ids[3]}'")
+    row = run_export(runtime, ask(runtime).id, owner="test", executor=DaskCluster(cluster.address))
+    assert row.status == "failed" and row.error is not None
+    assert row.error["code"] == "rows_missing" and "was planned with" in row.error["message"]
+    assert not (folder_of(runtime, row) / "manifest.json").exists()
+
+
+def test_no_file_comes_once_the_results_are_closed(
+    cluster: Cluster, tasks: list[ShardTask], tmp_path: Path
+) -> None:
+    with closing(DaskCluster(cluster.address).run(elsewhere(tasks, tmp_path))) as results:
+        next(results)
+    written = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    time.sleep(0.5)
+    assert 0 < len(written) < sum(len(task.shards) for task in tasks)
+    assert written == sorted(path for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_files_that_only_the_worker_sees_are_not_taken_for_written(
+    cluster: Cluster, tasks: list[ShardTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A relative folder: this process and the workers take it for two.
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(module.WrittenElsewhere, match="does not hold it as seen from here"):
+        list(DaskCluster(cluster.address).run(elsewhere(tasks, Path("not-shared"))))
+
+
+def test_a_worker_of_another_release_writes_nothing(tasks: list[ShardTask], tmp_path: Path) -> None:
+    ours = writer_versions() | {"polars": "1.0.0"}
+    with pytest.raises(Exception, match=r"has polars .* and not 1\.0\.0; install the same release"):
+        write_portion(elsewhere(tasks, tmp_path)[0], ours)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cluster_that_is_not_there_leaves_the_export_for_the_next_run(
+    runtime: Runtime, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_CONNECT_SECONDS", 0.5)
+    row = ask(runtime, destination={"kind": "local", "path": "nobody"})
+    with pytest.raises(Unavailable, match="The Dask cluster does not answer"):
+        run_export(runtime, row.id, owner="first", executor=DaskCluster("tcp://127.0.0.1:1"))
+    assert runtime_status(runtime, row.id) == "running"
+
+
+def test_a_worker_killed_in_mid_export_is_made_good_by_the_other(
+    runtime: Runtime, written: InAllFormats, cluster: Cluster
+) -> None:
+    watched = Watched(DaskCluster(cluster.address), act=cluster.kill_worker)
+    folder = written_by(watched, runtime, frame_sampling={"mode": "all"})
+    assert hashes_of(folder).items() <= written.hashes.items() and verify_manifest(folder).is_valid
+    assert len(cluster.workers) == 1
+
+
+def test_tls_is_as_dask_is_told(written: InAllFormats, tmp_path: Path) -> None:
+    write_authority(pem := tmp_path / "both.pem")
+    options = [f"--tls-{name}={pem}" for name in ("ca-file", "cert", "key")]
+    client = {f"distributed.comm.tls.{name}": str(pem) for name in ("ca-file", "client.cert", "client.key")}
+    with running_cluster(1, "--protocol", "tls", *options) as cluster:
+        assert cluster.address.startswith("tls://")
+        with dask.config.set(client):
+            found = write(DaskCluster(cluster.address), written.of("arrow"), tmp_path / "out")
+    assert found.items() <= written.hashes.items()
+
+
+def test_without_workers_the_export_waits_for_some_and_then_for_the_next_run(
+    tasks: list[ShardTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_NO_WORKER_SECONDS", 0.3)
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.2)
+    with running_cluster(workers=0) as empty, pytest.raises(Unavailable):
+        list(DaskCluster(empty.address).run(elsewhere(tasks, tmp_path)))
+
+
+def runtime_status(runtime: Runtime, export_id: str) -> str:
+    with runtime.database.transaction(write=False) as db:
+        return db.get_one(ExportRow, export_id).status

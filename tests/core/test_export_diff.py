@@ -1,0 +1,130 @@
+"""Two exports compared: sums, sessions, files, causes. Contract §5."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from recorder import clock
+from recorder.errors import InvalidState, NotFound
+from recorder.exports.comparison import Compared, compare
+from recorder.models.export import ExportRow
+from recorder.models.session import SessionRow
+from recorder.runtime import Runtime
+from tests.exporting import ask, export
+from tests.sealed import START, Recording, delete, make_runtime, seal
+
+_UNTIL = {"until": clock.to_iso(START + timedelta(days=9))}
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> Runtime:
+    return make_runtime(tmp_path)
+
+
+def compared(runtime: Runtime, newer: Path, older: Path) -> Compared:
+    """Two exports by their folders."""
+    with runtime.database.transaction(write=False) as db:
+        rows = [db.get_one(ExportRow, folder.name) for folder in (newer, older)]
+        return compare(db, runtime, *rows)
+
+
+def change(runtime: Runtime, session_id: str, **values: Any) -> None:
+    """Change what SQL says of a session."""
+    with runtime.database.transaction(write=True) as db:
+        row = db.get_one(SessionRow, session_id)
+        for name, value in values.items():
+            setattr(row, name, value)
+        db.add(row)
+
+
+def told(found: Compared) -> set[tuple[str, str, str]]:
+    """The sessions that are named."""
+    page, _ = found.page(after_id=None, limit=100)
+    return {(one.session_id, one.change, one.cause) for one in page}
+
+
+def test_a_repeat_differs_in_nothing(runtime: Runtime) -> None:
+    seal(runtime, [Recording(frames=[0]), Recording()])
+    first, second = export(runtime, filter=_UNTIL), export(runtime, filter=_UNTIL)
+    found = compared(runtime, second, first)
+    assert (found.same_rows, found.same_request, found.causes(), told(found)) == (True, True, {}, set())
+    assert found.sessions.model_dump() == {"same": 2, "added": 0, "removed": 0, "changed": 0}
+    assert found.shards.model_dump() == {"same": 2, "added": 0, "removed": 0, "changed": 0}
+
+
+def test_a_deleted_session_is_counted_and_not_named(runtime: Runtime) -> None:
+    ids = seal(runtime, [Recording(), Recording()])
+    first = export(runtime, filter=_UNTIL)
+    delete(runtime, ids[0])
+    found = compared(runtime, export(runtime, filter=_UNTIL), first)
+    assert (found.sessions.removed, found.causes(), told(found)) == (1, {"deletion": 1}, set())
+    assert (found.same_rows, found.shards.changed) == (False, 1)
+
+
+def test_an_import_into_the_past_is_told_apart(runtime: Runtime) -> None:
+    seal(runtime, [Recording()])
+    first = export(runtime, filter=_UNTIL)
+    (new,) = seal(runtime, [Recording(is_import=True)])
+    change(runtime, new, created_at=clock.now())
+    assert told(compared(runtime, export(runtime, filter=_UNTIL), first)) == {(new, "added", "import")}
+
+
+def test_a_late_outcome_is_a_change_by_tag(runtime: Runtime) -> None:
+    (one,) = seal(runtime, [Recording()])
+    first = export(runtime, filter=_UNTIL)
+    change(runtime, one, outcome="error")
+    assert told(compared(runtime, export(runtime, filter=_UNTIL), first)) == {(one, "changed", "tag")}
+
+
+def test_a_late_tag_lets_a_session_in(runtime: Runtime) -> None:
+    (one,) = seal(runtime, [Recording(outcome="error")])
+    asked = {"filter": _UNTIL | {"outcome": "success"}}
+    first = export(runtime, **asked)
+    change(runtime, one, outcome="success")
+    found = compared(runtime, export(runtime, **asked), first)
+    assert told(found) == {(one, "added", "tag")}
+    assert found.shards.added == 1
+
+
+def test_another_request_explains_what_is_in_one_alone(runtime: Runtime) -> None:
+    ids = seal(runtime, [Recording(), Recording()])
+    first = export(runtime, filter=_UNTIL)
+    second = export(runtime, filter=_UNTIL | {"exclude_session_ids": ids[1:]})
+    assert told(compared(runtime, second, first)) == {(ids[1], "removed", "request")}
+    assert not compared(runtime, second, first).same_request
+
+
+def test_sessions_come_page_by_page(runtime: Runtime) -> None:
+    ids = sorted(seal(runtime, [Recording() for _ in range(5)]))
+    first = export(runtime, filter=_UNTIL | {"exclude_session_ids": ids})
+    found = compared(runtime, export(runtime, filter=_UNTIL), first)
+    page, more = found.page(after_id=None, limit=3)
+    rest, no_more = found.page(after_id=page[-1].session_id, limit=3)
+    assert [one.session_id for one in page + rest] == ids
+    assert (more, no_more) == (True, False)
+
+
+def test_an_export_that_is_not_completed_cannot_be_compared(runtime: Runtime) -> None:
+    seal(runtime, [Recording()])
+    first, waiting = export(runtime), Path(ask(runtime).id)
+    for pair in ((first, waiting), (waiting, first)):
+        with pytest.raises(InvalidState):
+            compared(runtime, *pair)
+
+
+def test_files_and_plans_that_are_gone_cannot_be_compared(runtime: Runtime) -> None:
+    seal(runtime, [Recording()])
+    hosted = {"destination": {"kind": "signed_url"}}
+    first, second, third, fourth = (export(runtime, **hosted) for _ in range(4))
+    (second / "manifest.json").unlink()
+    with runtime.database.transaction(write=True) as db:
+        runtime.blobs.delete(db.get_one(ExportRow, third.name).plan_key or "")
+        key = db.get_one(ExportRow, fourth.name).plan_key or ""
+    plan = zstandard.decompress(runtime.blobs.get(key)).replace(b'"plan_version":2', b'"plan_version":1')
+    runtime.blobs.put(key, zstandard.compress(plan))
+    for gone in (second, third, fourth):
+        with pytest.raises(NotFound):
+            compared(runtime, first, gone)

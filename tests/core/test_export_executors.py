@@ -1,0 +1,205 @@
+"""Whoever writes the shards, they are the same; a worker's end is made good or told. Spec §4.3."""
+
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+from deltalake import DeltaTable
+
+from recorder.errors import Unavailable
+from recorder.exports.executor import InProcess, ShardExecutor, open_executor
+from recorder.exports.executor.pool import ProcessPool
+from recorder.exports.executor.portions import in_portions
+from recorder.exports.run import run_export
+from recorder.exports.shards import RowsMissing, ShardTask
+from recorder.exports.verify import verify_manifest
+from recorder.runtime import Runtime
+from recorder.settings import InvalidSetting, Settings
+from tests.executing import InAllFormats, Watched, elsewhere, write, write_all_formats, written_by
+from tests.exporting import ask, folder_of, hashes_of
+from tests.sealed import WORKSPACE, Recording, make_runtime, seal
+
+pytestmark = pytest.mark.usefixtures("small_shards")
+
+
+@pytest.fixture(scope="module")
+def small_shards() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("recorder.exports.plan.SHARD_BYTES", 4_000)
+        yield
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory, small_shards: None) -> Iterator[Runtime]:
+    made = make_runtime(tmp_path_factory.mktemp("executors"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def written(runtime: Runtime) -> InAllFormats:
+    return write_all_formats(runtime)
+
+
+@pytest.fixture(scope="module")
+def tasks(written: InAllFormats) -> list[ShardTask]:
+    return written.of("parquet")
+
+
+def workers() -> list[psutil.Process]:
+    """The processes of pools that this one has started."""
+    own = psutil.Process().children()
+    return [child for child in own if any("exports.executor.worker" in word for word in _command(child))]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        command: list[str] = process.cmdline()
+    except psutil.Error:
+        return []
+    return command
+
+
+def kill_workers() -> None:
+    for worker in workers():
+        worker.send_signal(signal.SIGKILL)
+
+
+@pytest.mark.parametrize("executor", [ProcessPool(2), InProcess(threads=3)], ids=["processes", "threads"])
+def test_processes_and_threads_write_the_bytes_of_one_process(
+    written: InAllFormats, executor: ShardExecutor, tmp_path: Path
+) -> None:
+    assert len(written.hashes) > 30
+    assert write(executor, written.tasks, tmp_path) == written.hashes
+
+
+def test_workers_that_are_killed_are_replaced(runtime: Runtime, written: InAllFormats) -> None:
+    folder = written_by(Watched(ProcessPool(2), act=kill_workers), runtime, frame_sampling={"mode": "all"})
+    assert hashes_of(folder).items() <= written.hashes.items() and verify_manifest(folder).is_valid
+    assert workers() == []
+
+
+def test_workers_that_die_again_and_again_end_the_export(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")  # no Python starts so
+    asked = ask(runtime, destination={"kind": "local", "path": "lost"})
+    row = run_export(runtime, asked.id, owner="test", executor=ProcessPool(2))
+    assert row.status == "failed" and row.error is not None
+    assert row.error["code"] == "worker_lost" and "3 workers died" in row.error["message"]
+    assert not (folder_of(runtime, row) / "manifest.json").exists()
+
+
+def test_an_error_in_a_worker_of_the_chosen_pool_is_the_error_of_the_export(tmp_path: Path) -> None:
+    runtime = make_runtime(tmp_path, export_executor="processes:1")
+    ids = seal(runtime, [Recording() for _ in range(5)])
+    DeltaTable(f"{runtime.lake.url}/{WORKSPACE}/live/events").delete(f"session_id = '{ids[3]}'")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    row = run_export(runtime, ask(runtime).id, owner="test")
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime > before + 0.1, "it was written here"
+    assert row.status == "failed" and row.error is not None
+    assert row.error["code"] == "rows_missing" and "was planned with" in row.error["message"]
+    assert not (folder_of(runtime, row) / "manifest.json").exists()
+    assert workers() == []
+
+
+def test_nothing_is_at_work_once_the_results_are_closed(tasks: list[ShardTask], tmp_path: Path) -> None:
+    with closing(ProcessPool(2).run(elsewhere(tasks, tmp_path))) as results:
+        next(results)
+        assert {worker.environ()["POLARS_MAX_THREADS"] for worker in workers()} == {"1"}
+    assert workers() == []
+    assert not list(tmp_path.rglob(".staging/*"))
+
+
+def test_a_pool_dies_with_its_process(tasks: list[ShardTask], tmp_path: Path) -> None:
+    (tmp_path / "tasks").write_bytes(pickle.dumps(elsewhere(tasks, tmp_path)))
+    program = (
+        "import pickle, sys; from recorder.exports.executor.pool import ProcessPool\n"
+        "results = ProcessPool(2).run(pickle.load(open(sys.argv[1], 'rb')))\n"
+        "next(results); print('begun', flush=True); sys.stdin.read()"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "tasks")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    assert parent.stdin and parent.stdout and parent.stdout.readline() == b"begun\n"
+    children = psutil.Process(parent.pid).children()
+    with parent:
+        parent.kill()
+    assert len(children) == 2 and psutil.wait_procs(children, timeout=20)[1] == []
+
+
+def test_an_error_keeps_its_code_and_its_words_on_the_way_between_processes() -> None:
+    for error in (RowsMissing("data/x", planned=3, found=2), Unavailable("The lake")):
+        arrived = pickle.loads(pickle.dumps(error))
+        assert (type(arrived), str(arrived)) == (type(error), str(error))
+        assert (arrived.code, arrived.__dict__) == (error.code, error.__dict__)
+
+
+def test_work_is_shared_out_without_loss_and_largest_first(tasks: list[ShardTask]) -> None:
+    portions = in_portions(tasks, 4)
+    assert sorted(shard.path for task in portions for shard in task.shards) == sorted(
+        shard.path for task in tasks for shard in task.shards
+    )
+    sizes = [sum(shard.rows for shard in task.shards) for task in portions if task.shards[0].kind == "events"]
+    assert len(portions) >= 8 and sizes == sorted(sizes, reverse=True)
+    assert max(sizes) * 12 <= 2 * sum(shard.rows for task in tasks for shard in task.shards)
+    assert in_portions(tasks, 1) == tasks
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "",
+        "threads:2",
+        "processes",
+        "processes:0",
+        "processes:-1",
+        "processes:٢",
+        "tcp://host",
+        "tcp://me:secret@host:1",
+        "http://host:8786",
+        "dask://",
+    ],
+)
+def test_an_executor_that_there_is_not_is_refused_at_the_start(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(InvalidSetting, match=r"^RECORDER_EXPORT_EXECUTOR takes in_process, processes:N, or"):
+        Settings.from_env({"RECORDER_EXPORT_EXECUTOR": wrong}, data_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "kind"),
+    [
+        ("in_process", "InProcess"),
+        ("processes:4", "ProcessPool"),
+        ("tls://dask.internal:8786", "DaskCluster"),
+        ("tcp://[::1]:8786", "DaskCluster"),
+        ("dask://dask.internal:8786", "DaskCluster"),
+    ],
+)
+def test_the_setting_chooses_the_executor(tmp_path: Path, chosen: str, kind: str) -> None:
+    settings = Settings.from_env({"RECORDER_EXPORT_EXECUTOR": chosen}, data_dir=tmp_path)
+    assert type(open_executor(settings.export_executor)).__name__ == kind
+    assert Settings.from_env(settings.as_env()) == settings
+
+
+def test_dask_is_loaded_by_nobody_who_does_not_use_it() -> None:
+    program = (
+        "import sys, recorder.exports.run; from recorder.exports.executor import open_executor\n"
+        "open_executor('in_process'), open_executor('processes:2'), open_executor('tcp://127.0.0.1:1')\n"
+        "print([name for name in ('dask', 'distributed', 'tornado') if name in sys.modules])"
+    )
+    root = Path(__file__).parents[2]
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=root
+    )
+    assert loaded.stdout == "[]\n"

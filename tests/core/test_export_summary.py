@@ -1,0 +1,49 @@
+"""What a finished dataset looks like at a glance, read back from files of every format. Design §1."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from recorder.exports.destinations import open_url
+from recorder.exports.names import FormatName
+from recorder.exports.summary import DatasetSummary, summarize
+from recorder.exports.verify import verify_manifest
+from recorder.runtime import Runtime
+from tests.exporting import export, manifest_of
+from tests.reading_back import FORMATS, ROW_FORMATS
+from tests.sealed import Recording, make_runtime, seal
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
+    opened = make_runtime(tmp_path_factory.mktemp("summary"))
+    # More events without an outcome than any reader guesses types from.
+    seal(opened, [Recording(outcome=None, frames=[0], events=[(t_ms, "scroll") for t_ms in range(300)])])
+    seal(opened, [Recording(workflow="login", frames=[0]), Recording(frames=[0])])
+    yield opened
+    opened.close()
+
+
+def _summary(folder: Path, format: FormatName) -> DatasetSummary:
+    paths = [shard["path"] for shard in manifest_of(folder)["shards"] if shard["kind"] != "frames"]
+    found = summarize(open_url(str(folder)), paths, format=format)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_format_is_summed_up_alike(runtime: Runtime, format: FormatName) -> None:
+    folder = export(runtime, workflow=["checkout", "login"], format=format)
+    found = _summary(folder, format)
+    assert dict(found.outcomes.iter_rows()) == {"none": 1, "success": 2}
+    assert found.types.rows() == [("scroll", 302), ("click", 2), ("input", 2)]
+    assert sorted(found.lengths_s) == [0.299, 0.9, 0.9]
+    assert found.preview.height == 8
+    assert not {"payload", "workspace"} & set(found.preview.columns)
+    assert verify_manifest(open_url(str(folder))).is_valid, "an opened destination is verified as it is"
+
+
+@pytest.mark.parametrize("format", ROW_FORMATS)
+def test_nothing_is_summed_up_of_an_empty_dataset(runtime: Runtime, format: FormatName) -> None:
+    assert summarize(open_url("memory://nothing"), [], format=format) is None

@@ -1,0 +1,97 @@
+"""Exports of the release before: rows without its new columns, specs without `split`, plans of version 1."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import zstandard
+from sqlmodel import select
+
+from recorder import clock
+from recorder.access.usage import read_quota
+from recorder.exports.claims import due_exports
+from recorder.exports.run import run_export
+from recorder.exports.verify import verify_manifest
+from recorder.exports.wire import to_wire
+from recorder.models.export import ExportRow, ExportShardRow
+from recorder.models.usage import UsageRow
+from recorder.models.workspace import WorkspaceRow
+from recorder.runtime import Runtime
+from tests.databases import create_database
+from tests.exporting import ask, export, folder_of, manifest_of
+from tests.sealed import START, WORKSPACE, Recording, make_runtime, seal
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runtime]:
+    """A deployment on either engine."""
+    chosen = {}
+    if request.param == "postgresql":
+        chosen["database_url"] = create_database(request.getfixturevalue("postgres"))
+    made = make_runtime(tmp_path, **chosen)
+    with made.database.transaction(write=True) as db:
+        db.add(WorkspaceRow(id=WORKSPACE, name="acme", region="us", tier="default", created_at=START))
+    yield made
+    made.close()
+
+
+def age(runtime: Runtime, export_id: str, **values: Any) -> ExportRow:
+    """Make a row what the release before would have written."""
+    with runtime.database.transaction(write=True) as db:
+        row = db.get_one(ExportRow, export_id)
+        row.spec = {name: value for name, value in row.spec.items() if name != "split"}
+        row.progressed_attempt = row.last_error = row.files_left = row.series_sha256 = row.lineage = None
+        for name, value in values.items():
+            setattr(row, name, value)
+        db.add(row)
+    return row
+
+
+def test_a_completed_one_is_shown_and_is_nobodys_parent(runtime: Runtime) -> None:
+    seal(runtime, [Recording()])
+    done = export(runtime)
+    row = age(runtime, done.name)
+    shown = to_wire(row, runtime.settings)
+    assert (shown.status, shown.split, shown.rows) == ("completed", None, 3)
+    assert manifest_of(export(runtime))["parent"] is None
+
+
+def test_a_queued_one_is_run_with_the_default_parts(runtime: Runtime) -> None:
+    seal(runtime, [Recording()])
+    row = run_export(runtime, age(runtime, ask(runtime).id).id, owner="test")
+    split = to_wire(row, runtime.settings).split
+    assert split and (split.by, split.validation, split.test) == ("session", 0.1, 0.1)
+    assert verify_manifest(folder_of(runtime, row)).is_valid
+    assert manifest_of(export(runtime))["parent"]["export_id"] == row.id
+
+
+def test_a_running_one_gets_a_new_plan_and_keeps_to_the_quota(runtime: Runtime) -> None:
+    seal(runtime, [Recording(frames=[0]), Recording()])
+    row = ask(runtime)
+    # What a plan of that release held of these sessions: one row less was held than there are now.
+    plan = {"plan_version": 1, "format": "parquet", "spec": row.spec, "sessions": {}}
+    key = f"exports/{WORKSPACE}/{row.id}/old.plan"
+    runtime.blobs.put(key, zstandard.compress(orjson.dumps(plan)))
+    stale = "data/workflow=checkout/events-00000-of-00001.parquet"
+    period = clock.now().strftime("%Y-%m")
+    age(runtime, row.id, status="running", attempt=1, plan_key=key, reserved_rows=5, reserved_period=period)
+    with runtime.database.transaction(write=True) as db:
+        db.add(UsageRow(workspace_id=WORKSPACE, period=period, reserved_rows=5))
+        shard = {"kind": "events", "workflow": "checkout", "bucket": 0, "content_key": "old", "sessions": 2}
+        folder = folder_of(runtime, row)
+        for path in (stale, other := "data/workflow=checkout/events-00001-of-00002.parquet"):
+            db.add(ExportShardRow(export_id=row.id, path=path, rows=5, is_done=True, size_bytes=3, **shard))
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(b"old")
+    with runtime.database.transaction(write=False) as db:
+        assert [one.id for one in due_exports(db, limit=9)] == [row.id]
+    done = run_export(runtime, row.id, owner="test")
+    assert (done.status, done.rows, done.shards, done.shards_done) == ("completed", 6, 2, 2)
+    assert verify_manifest(folder).is_valid
+    assert not (folder / other).exists()
+    assert key not in set(runtime.blobs.keys("exports"))
+    with runtime.database.transaction(write=False) as db:
+        assert sum(db.exec(select(UsageRow.reserved_rows))) == 0
+        assert read_quota(db, WORKSPACE, "live").exported_rows == 6

@@ -1,0 +1,228 @@
+"""Exports in S3, Google's and Azure's stores: whole objects or none, nothing beside the prefix. Spec §4.3."""
+
+import hashlib
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pytest
+
+from recorder.errors import InvalidDestination, Unavailable
+from recorder.exports.destinations import (
+    Destination,
+    FileConflict,
+    Target,
+    open_destination,
+    open_target,
+    target_of,
+)
+from recorder.exports.run import run_export
+from recorder.exports.serving import find_file, read_manifest
+from recorder.exports.verify import verify_manifest
+from recorder.ids import new_id
+from recorder.models.export import ExportRow
+from recorder.models.outbox import LeaseRow
+from recorder.runtime import Runtime
+from tests.exporting import ask
+from tests.faulty import faulty_line
+from tests.sealed import WORKSPACE, Recording, make_runtime, make_settings, seal
+from tests.stores import EmulatedStore
+
+_MIB = 2**20
+
+
+def target_in(
+    store: EmulatedStore, folder: Path, *, prefix: str, url: str | None = None, is_listed: bool = True
+) -> Target:
+    """Where an export of our workspace with this prefix lies."""
+    settings = make_settings(folder, **store.chosen(url, is_listed=is_listed))
+    row = ExportRow(
+        id=new_id("exp"),
+        workspace_id=WORKSPACE,
+        destination=store.destination(prefix),
+    )
+    return target_of(row, settings)
+
+
+def write(destination: Destination, path: str, data: bytes, *, replace: bool = False) -> None:
+    with destination.create(path, replace=replace) as file:
+        file.write(data)
+
+
+@pytest.fixture
+def prefix() -> str:
+    """A place of a test's own in the bucket."""
+    return f"team a/{new_id('req')}"
+
+
+@pytest.fixture
+def target(store: EmulatedStore, tmp_path: Path, prefix: str) -> Target:
+    return target_in(store, tmp_path, prefix=prefix)
+
+
+def test_a_probe_leaves_nothing(store: EmulatedStore, target: Target, prefix: str) -> None:
+    open_target(target).probe()
+    assert store.objects(prefix) == {}
+
+
+def test_a_file_reads_back_whole_and_in_parts(target: Target, tmp_path: Path) -> None:
+    destination = open_target(target)
+    write(destination, "data/a=1/x", b"0123456789")
+    assert (destination.size("data/a=1/x"), destination.read("data/a=1/x")) == (10, b"0123456789")
+    assert b"".join(destination.read_range("data/a=1/x", 3, 6)) == b"345"
+    with destination.open("data/a=1/x") as file:
+        assert (file.seek(-4, os.SEEK_END), file.read(2), file.tell(), file.read()) == (6, b"67", 8, b"89")
+    assert destination.fetch("data/a=1/x", tmp_path).read_bytes() == b"0123456789"
+    assert list(destination.files()) == ["data/a=1/x"]
+
+
+def test_an_empty_file_is_a_file(store: EmulatedStore, target: Target) -> None:
+    destination = open_target(target)
+    write(destination, "data/empty", b"")
+    assert destination.read("data/empty") == b""
+    assert store.objects(target.root) == {f"{target.root}/data/empty": b""}
+
+
+def test_a_file_that_is_gone_is_a_missing_key(target: Target) -> None:
+    destination = open_target(target)
+    write(destination, "data/a", b"1")
+    for _ in range(2):
+        destination.remove("data/a")
+    for read in (destination.read, destination.size, destination.open):
+        with pytest.raises(KeyError):
+            read("data/a")
+
+
+def test_the_same_bytes_stay_and_others_are_a_conflict(store: EmulatedStore, target: Target) -> None:
+    destination = open_target(target)
+    for _ in range(2):
+        write(destination, "data/a", b"bytes")
+    with pytest.raises(FileConflict):
+        write(destination, "data/a", b"other")
+    assert store.objects(target.root) == {f"{target.root}/data/a": b"bytes"}
+    write(destination, "data/a", b"anew", replace=True)
+    assert destination.read("data/a") == b"anew"
+
+
+def test_a_block_that_fails_publishes_nothing(store: EmulatedStore, target: Target) -> None:
+    with pytest.raises(ZeroDivisionError), open_target(target).create("data/a") as file:
+        file.write(b"half")
+        raise ZeroDivisionError
+    assert store.objects(target.root) == {}
+
+
+def test_a_large_file_travels_in_parts(store: EmulatedStore, target: Target) -> None:
+    data = os.urandom(17 * _MIB)
+    write(open_target(target), "data/large", data)
+    assert store.objects(target.root) == {f"{target.root}/data/large": data}
+    assert store.uploads() == []
+
+
+def test_a_file_of_another_export_is_taken_over_if_its_bytes_are_right(target: Target) -> None:
+    older, newer = open_target(target), open_target(replace(target, root=f"{target.root}-newer"))
+    write(older, "data/a", b"bytes")
+    newer.copy("data/a", older, sha256=hashlib.sha256(b"bytes").hexdigest())
+    assert newer.read("data/a") == b"bytes"
+    with pytest.raises(KeyError):
+        newer.copy("data/b", older, sha256="0" * 64)
+    write(older, "data/b", b"bytes")
+    with pytest.raises(KeyError):
+        newer.copy("data/b", older, sha256="0" * 64)
+    assert list(newer.files()) == ["data/a"]
+
+
+def test_a_bucket_that_does_not_exist_is_refused(target: Target) -> None:
+    with pytest.raises(InvalidDestination):
+        open_target(replace(target, bucket="nowhere-at-all")).probe()
+
+
+def test_a_bucket_that_says_nothing_of_the_workspace_is_refused(
+    store: EmulatedStore, tmp_path: Path, prefix: str
+) -> None:
+    """The service's own rights must not carry a client into somebody else's bucket."""
+    target = target_in(store, tmp_path, prefix=prefix, is_listed=False)
+    stranger = replace(target, workspace_id=new_id("wsp"))
+    store.put(f"recorder-workspaces/{stranger.workspace_id}", b"")
+    with pytest.raises(InvalidDestination, match=f"recorder-workspaces/{WORKSPACE}"):
+        open_target(target).probe()
+    assert store.objects(prefix) == {}
+    open_target(stranger).probe()
+
+
+def test_a_store_that_is_away_is_told_from_one_that_refuses(target: Target) -> None:
+    with pytest.raises(Unavailable):
+        open_target(replace(target, endpoint="http://127.0.0.1:9")).probe()
+
+
+def test_an_export_lies_in_the_bucket_as_its_manifest_says(
+    store: EmulatedStore, tmp_path: Path, prefix: str
+) -> None:
+    runtime = make_runtime(tmp_path, **store.chosen())
+    seal(runtime, [Recording(frames=[0, 100])])
+    row = run_export(runtime, ask(runtime, destination=store.destination(prefix)).id, owner="test")
+    assert row.status == "completed", row.error
+    require_right_objects(store, f"{prefix}/{row.id}")
+    assert read_manifest(row, runtime.settings)["totals"]["shards"] == 2
+    report = verify_manifest(open_destination(row, runtime.settings))
+    assert (report.problems, report.frames) == ([], 2)
+    assert store.objects(prefix).keys() == store.objects(f"{prefix}/{row.id}/").keys()
+
+
+def test_over_a_bad_line_no_wrong_object_is_under_a_completed_manifest(
+    store: EmulatedStore, tmp_path: Path, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recorder.exports.plan.SHARD_BYTES", 30_000)
+    runtime = make_runtime(tmp_path, **store.chosen())
+    seal(runtime, [Recording(frames=[0, 100, 200]) for _ in range(6)])
+    asked = ask(runtime, destination=store.destination(prefix))
+    with faulty_line(store.url, seed=2) as line:
+        bad = replace(runtime, settings=replace(runtime.settings, **store.chosen(line.url)))
+        row = run_until_it_ends(bad, asked.id)
+    assert row.status == "completed", row.error
+    assert line.faults["cut"] + line.faults["status"] >= 2, line.faults
+    require_right_objects(store, f"{prefix}/{row.id}")
+    assert store.uploads() == []
+
+
+@pytest.mark.parametrize("scheme", ["s3://datasets", "gs://datasets", "abfs://datasets@devstoreaccount1.dfs"])
+def test_hosted_files_may_lie_in_an_object_store(
+    request: pytest.FixtureRequest, tmp_path: Path, prefix: str, scheme: str
+) -> None:
+    kind = {"s3": "s3", "gs": "gcs", "abfs": "azure_blob"}[scheme.partition(":")[0]]
+    store: EmulatedStore = request.getfixturevalue("opened")(kind)
+    runtime = make_runtime(tmp_path)
+    # Once it is open: its first look at the store goes by what each client library reads of the environment.
+    chosen = {"export_url": f"{scheme}/{prefix}", **store.chosen(is_listed=False)}
+    runtime = replace(runtime, settings=replace(runtime.settings, **chosen))
+    seal(runtime, [Recording()])
+    row = run_export(runtime, ask(runtime, destination={"kind": "signed_url"}).id, owner="test")
+    assert row.status == "completed", row.error
+    (shard,) = read_manifest(row, runtime.settings)["shards"]
+    with runtime.database.transaction(write=False) as db:
+        file = find_file(db, row, runtime.settings, shard["path"])
+    stored = store.objects(f"{prefix}/{WORKSPACE}/{row.id}/{shard['path']}")
+    assert b"".join(file.read(4, 20)) == next(iter(stored.values()))[4:20]
+
+
+def run_until_it_ends(runtime: Runtime, export_id: str) -> ExportRow:
+    """Run an export again and again, as the sensor would, each time once the lease has run out."""
+    for _ in range(20):
+        try:
+            return run_export(runtime, export_id, owner="test")
+        except Unavailable:
+            with runtime.database.transaction(write=True) as db:
+                lease = db.get_one(LeaseRow, f"export:{export_id}")
+                lease.expires_ms = 0
+                db.add(lease)
+    raise AssertionError("no run ended")
+
+
+def require_right_objects(store: EmulatedStore, root: str) -> None:
+    """Hash every object, as the store has it, and compare it with the manifest."""
+    objects = {key.removeprefix(f"{root}/"): data for key, data in store.objects(f"{root}/").items()}
+    shards = orjson.loads(objects["manifest.json"])["shards"]
+    found = {path: (len(data), hashlib.sha256(data).hexdigest()) for path, data in objects.items()}
+    listed = {shard["path"]: (shard["size_bytes"], shard["sha256"]) for shard in shards}
+    assert shards and listed.items() <= found.items()
+    assert found.keys() == {"README.md", "manifest.json", *listed}

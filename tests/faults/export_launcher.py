@@ -1,0 +1,52 @@
+"""Runs of exports one after the other: one process has imported them, each life is a child that works.
+
+`python -m tests.faults.export_launcher DATA_DIR DATABASE_URL LEASE_MS` reads export ids, one a line. Each
+starts a life, once the one before it has ended; its process id is written to stdout, and `ended` when it
+brought the export to its end.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from recorder.exports import plan
+from recorder.exports.claims import ExportBusy
+from recorder.exports.run import run_export
+from tests.sealed import make_runtime
+
+#: So small that some sessions make many shards.
+SHARD_BYTES = 30_000
+
+
+def live(export_id: str) -> None:
+    """Work on an export until it is at its end; the lease of the life before is waited for."""
+    plan.SHARD_BYTES = SHARD_BYTES
+    runtime = make_runtime(Path(sys.argv[1]), database_url=sys.argv[2])
+    while True:
+        try:
+            run_export(runtime, export_id, owner=f"life-{os.getpid()}", lease_ms=int(sys.argv[3]))
+        except ExportBusy:
+            time.sleep(0.02)
+        else:
+            break
+    os.write(1, b"ended\n")
+
+
+def main() -> None:
+    """Start a life for each line, until there is no more."""
+    life = 0
+    for line in sys.stdin:
+        if life:
+            os.waitpid(life, 0)
+        life = os.fork()
+        if not life:
+            live(line.strip())
+            os._exit(0)
+        os.write(1, b"%d\n" % life)
+    if life:
+        os.waitpid(life, 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""kill -9 of Dagster's runs in mid-export: each export is carried on by the next run, and comes out right.
+
+A real daemon looks at the queue and starts the runs. `make test` kills one of them;
+`RECORDER_FAULT_EXPORT_RUN_KILLS=10` gives the figure. The moments of the kills follow a seed, which a failure
+names.
+"""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._core.storage.dagster_run import FINISHED_STATUSES
+from sqlmodel import col, select
+
+from recorder.exports.lake_check import compare_with_lake
+from recorder.exports.verify import verify_manifest
+from recorder.models.export import ExportRow
+from recorder.models.outbox import LeaseRow
+from recorder.runtime import Runtime
+from recorder.supervisor.commands import environment
+from tests.exporting import ask, folder_of, manifest_of
+from tests.processes import ROOT, left_after
+from tests.sealed import Recording, make_runtime, seal
+
+KILLS = min(100, int(os.environ.get("RECORDER_FAULT_EXPORT_RUN_KILLS", "1")))  # noqa: TID251
+SEED = int(os.environ.get("RECORDER_FAULT_SEED", "1"))  # noqa: TID251
+#: Each workflow is two shards, written in some milliseconds: an export lasts long enough to be hit.
+WORKFLOWS = [f"flow_{number}" for number in range(40)]
+_FORMATS = ("parquet", "webdataset", "jsonl", "arrow")
+_PATIENCE_S = 150.0
+
+
+@contextmanager
+def running_daemon(runtime: Runtime, folder: Path) -> Iterator[dg.DagsterInstance]:
+    """Dagster's daemon on this deployment, and its instance; what it started ends with it."""
+    variables = environment(runtime.settings, ROOT)
+    home, storage = variables["DAGSTER_HOME"], Path(variables["RECORDER_DAGSTER_DIR"])
+    storage.mkdir(parents=True, exist_ok=True)
+    workspace = folder / "workspace.yaml"
+    place = f"{{module_name: tests.faults.quick_exports, working_directory: '{ROOT}'}}"
+    workspace.write_text(f"load_from:\n  - python_module: {place}\n")
+    command = [sys.executable, "-m", "dagster._daemon", "run", "--workspace", str(workspace)]
+    with (folder / "daemon.log").open("w") as log:
+        daemon = subprocess.Popen(command, env=variables, stdout=log, stderr=log, start_new_session=True)
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("RECORDER_DAGSTER_DIR", str(storage))
+                with dg.DagsterInstance.from_config(home) as instance:
+                    yield instance
+        finally:
+            daemon.terminate()
+            daemon.wait(20)
+            for process in left_after(runtime.settings.data_dir, 5):
+                os.kill(process, signal.SIGKILL)
+
+
+def exports_of(runtime: Runtime) -> list[ExportRow]:
+    """All exports as they stand."""
+    with runtime.database.transaction(write=False) as db:
+        return list(db.exec(select(ExportRow).order_by(col(ExportRow.id))))
+
+
+def run_at_work(runtime: Runtime, instance: dg.DagsterInstance, row: ExportRow) -> int | None:
+    """The process that works on an export: that of the run which holds its lease, as its log says."""
+    with runtime.database.transaction(write=False) as db:
+        lease = db.get(LeaseRow, f"export:{row.id}")
+    if lease is None:
+        return None
+    told = instance.all_logs(lease.owner, of_type=dg.DagsterEventType.ENGINE_EVENT)
+    found = [match for record in told if (match := re.search(r"\(pid: (\d+)\)", record.message))]
+    return int(found[-1][1]) if found else None
+
+
+def kill_again_and_again(
+    runtime: Runtime, instance: dg.DagsterInstance, chance: random.Random
+) -> list[tuple[str, int]]:
+    """Kill so often as asked for, each time somewhere between two shards; gives export and shards done."""
+    killed: list[tuple[str, int]] = []
+    until, wanted = time.monotonic() + _PATIENCE_S, chance.random()
+    while len(killed) < KILLS:
+        assert time.monotonic() < until, f"seed {SEED}: after {len(killed)} kills no run is in mid-export"
+        for row in exports_of(runtime):
+            if row.status != "running" or row.shards_total is None:
+                continue
+            before = max([done for export_id, done in killed if export_id == row.id], default=0)
+            if not before + wanted * (row.shards_total - before) * 0.8 <= row.shards_done < row.shards_total:
+                continue
+            process = run_at_work(runtime, instance, row)
+            if process is not None:
+                os.kill(process, signal.SIGKILL)
+                killed.append((row.id, row.shards_done))
+                until, wanted = time.monotonic() + _PATIENCE_S, chance.random()
+                break
+        time.sleep(0.005)
+    return killed
+
+
+def wait_all_ended(runtime: Runtime, instance: dg.DagsterInstance) -> list[dg.DagsterRunStatus]:
+    """How the runs ended, once no export is left to be run and none is at work."""
+    until, statuses = time.monotonic() + _PATIENCE_S, [dg.DagsterRunStatus.STARTED]
+    while any(row.status in ("queued", "running") for row in exports_of(runtime)) or not all(
+        status in FINISHED_STATUSES for status in statuses
+    ):
+        assert time.monotonic() < until, f"seed {SEED}: nothing goes on"
+        time.sleep(0.2)
+        statuses = [record.dagster_run.status for record in instance.get_run_records()]
+    return statuses
+
+
+def test_every_export_completes_after_its_runs_were_killed(tmp_path: Path) -> None:
+    runtime = make_runtime(tmp_path)
+    seal(runtime, [Recording(workflow=name, frames=[0, 450]) for name in WORKFLOWS])
+    # As many as can be killed at once, and a few more times each.
+    formats = _FORMATS[: max(1, min(len(_FORMATS), KILLS // 2))]
+    for format in formats:
+        ask(runtime, workflow=WORKFLOWS, format=format, tag=format, destination={"kind": "signed_url"})
+    with running_daemon(runtime, tmp_path) as instance:
+        killed = kill_again_and_again(runtime, instance, random.Random(SEED))
+        statuses = wait_all_ended(runtime, instance)
+    rows = exports_of(runtime)
+    print(f"{KILLS} kills, at {sorted(done for _, done in killed)} shards, {len(rows)} exports")
+    assert [(row.status, row.error) for row in rows] == [("completed", None)] * len(formats), f"seed {SEED}"
+    assert sum(row.attempt for row in rows) >= len(formats) + KILLS
+    assert statuses.count(dg.DagsterRunStatus.FAILURE) >= KILLS
+    for row in rows:
+        folder, manifest = folder_of(runtime, row), manifest_of(folder_of(runtime, row))
+        report = verify_manifest(folder)
+        assert (report.problems, report.manifest_sha256) == ([], row.manifest_sha256)
+        assert compare_with_lake(runtime, row).problems == []
+        files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+        assert files == {"manifest.json", "README.md", *(shard["path"] for shard in manifest["shards"])}
+    runtime.close()

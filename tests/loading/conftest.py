@@ -1,0 +1,46 @@
+"""One set of sessions, exported in each of the four formats."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import polars as pl
+import pytest
+
+from recorder.models.export import ExportFormat
+from recorder.runtime import Runtime
+from tests.exporting import export
+from tests.hosting import WORKFLOWS, Host, hosting, seal_sessions
+from tests.sealed import make_runtime
+
+
+@pytest.fixture(scope="session")
+def sealed_sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
+    """Sixty sessions of three workflows with real pictures, some without an outcome or an actor."""
+    runtime = make_runtime(tmp_path_factory.mktemp("deployment"))
+    seal_sessions(runtime, 60)
+    yield runtime
+    runtime.close()
+
+
+@pytest.fixture(scope="session")
+def exports(sealed_sessions: Runtime) -> dict[str, Path]:
+    """Folder of an export by format: the same sessions, parts and frames in each."""
+    asked = {"workflow": WORKFLOWS, "frame_sampling": {"mode": "all"}}
+    shares = {"split": {"by": "session", "validation": 0.2, "test": 0.2}}
+    return {
+        format: export(sealed_sessions, format=format, **asked, **shares) for format in get_args(ExportFormat)
+    }
+
+
+@pytest.fixture(scope="session")
+def events(exports: dict[str, Path]) -> pl.DataFrame:
+    """All events, as polars reads them from Parquet without us."""
+    return pl.read_parquet(exports["parquet"] / "data" / "*" / "events-*.parquet", hive_partitioning=False)
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """A running service with twelve sealed sessions."""
+    with hosting(tmp_path_factory.mktemp("host")) as running:
+        yield running
