@@ -11,6 +11,8 @@ from rich.console import Console
 
 from benchmarks import (
     drift,
+    export_repeats,
+    export_workers,
     fsync,
     gate,
     ingest,
@@ -25,6 +27,8 @@ from benchmarks import (
     streams,
     webhooks,
 )
+from benchmarks.exports import growth
+from benchmarks.exports import parts as exports
 from benchmarks.figures import Figure, Skipped, describe_machine, show, write_json
 from benchmarks.memory import parts
 
@@ -47,6 +51,10 @@ class Name(StrEnum):
     MLFLOW = "mlflow"
     PROCESS_MINING = "process-mining"
     MEMORY = "memory"
+    EXPORTS = "exports"
+    EXPORTS_MEMORY = "exports-memory"
+    EXPORT_WORKERS = "export-workers"
+    EXPORT_REPEATS = "export-repeats"
 
 
 _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
@@ -65,9 +73,13 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.MLFLOW: mlflow_peer.measure,
     Name.PROCESS_MINING: process_mining.measure,
     Name.MEMORY: parts.measure,
+    Name.EXPORTS: exports.measure,
+    Name.EXPORTS_MEMORY: growth.measure_large,
+    Name.EXPORT_WORKERS: export_workers.measure,
+    Name.EXPORT_REPEATS: export_repeats.measure,
 }
-#: They fetch a peer of half a gigabyte first, so they are measured when they are named.
-_ON_DEMAND = (Name.MLFLOW, Name.PROCESS_MINING, Name.MEMORY)
+#: They fetch a peer of half a gigabyte first, or take gigabytes of memory: measured when they are named.
+_ON_DEMAND = (Name.MLFLOW, Name.PROCESS_MINING, Name.MEMORY, Name.EXPORTS, Name.EXPORTS_MEMORY)
 
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
@@ -76,7 +88,7 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 @app.command()
 def main(
     names: Annotated[
-        list[Name] | None, typer.Argument(help="Which figures; where none is named, all that fetch no peer.")
+        list[Name] | None, typer.Argument(help="Which figures; where none is named, all but the heavy ones.")
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Shorter runs: rougher figures in a few minutes.")

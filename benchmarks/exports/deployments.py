@@ -1,0 +1,35 @@
+"""Deployments to export from: filled once, on a file system in memory where there is one."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.exports.lake import Shape, fill
+from benchmarks.seeds import new_settings
+from recorder.runtime import Runtime
+from recorder.settings import Settings
+
+_IN_MEMORY = Path("/dev/shm")
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for everything, so that no disk is measured; on disk where the system has no `/dev/shm`."""
+    place = _IN_MEMORY if _IN_MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=place) as folder:
+        yield Path(folder)
+
+
+def deploy(folder: Path, shape: Shape, *, files: int = 8) -> Settings:
+    """A deployment with sessions of this shape, and a local folder to export to."""
+    local = folder / "local"
+    local.mkdir(parents=True)
+    settings = replace(new_settings(folder), local_export_root=local)
+    runtime = Runtime.open(settings)
+    try:
+        fill(runtime, shape, files=files)
+    finally:
+        runtime.close()
+    return settings

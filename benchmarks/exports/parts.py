@@ -1,0 +1,13 @@
+"""The figure `exports`: files beside floors and peers, and the memory they are made in."""
+
+from benchmarks.exports import growth, pictures, rows
+from benchmarks.figures import Figure
+
+
+def measure(*, quick: bool = False) -> list[Figure]:
+    """The figures of all parts.
+
+    Raises:
+        Skipped: if a peer is not installed.
+    """
+    return [figure for part in (rows, pictures, growth) for figure in part.measure(quick=quick)]
