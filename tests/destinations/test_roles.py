@@ -38,7 +38,9 @@ def test_an_export_is_written_with_the_customers_role_alone(s3: EmulatedS3, tmp_
 
 
 @pytest.mark.parametrize(
-    ("role", "says"), [(ANYBODY, "any external id"), (new_id("wsp"), "cannot be assumed")]
+    ("role", "says"),
+    [(ANYBODY, "any external id"), (new_id("wsp"), "cannot be assumed")],
+    ids=["everybody", "somebody else"],
 )
 def test_a_role_that_trusts_everybody_or_somebody_else_is_refused(
     s3: EmulatedS3, tmp_path: Path, role: str, says: str
