@@ -20,7 +20,7 @@ from typing import Any
 from deltalake import DeltaTable
 from sqlmodel import select
 
-import recorder.exports.plan
+import recorder.exports.planning.plan
 from benchmarks.exports.deployments import scratch
 from benchmarks.exports.lake import WORKFLOW, WORKSPACE, Shape, fill
 from benchmarks.figures import Figure, at_most
@@ -29,7 +29,8 @@ from recorder import clock
 from recorder.exports.executor import InProcess, ShardExecutor
 from recorder.exports.executor.cluster import DaskCluster
 from recorder.exports.executor.pool import ProcessPool
-from recorder.exports.run import queue_export, run_export
+from recorder.exports.running.operator import queue_export
+from recorder.exports.running.run import run_export
 from recorder.ids import new_id
 from recorder.models.export import ExportCreate
 from recorder.models.session import SessionRow
@@ -154,7 +155,7 @@ def _executor(name: str) -> ShardExecutor:
 
 def _export(runtime: Runtime, executor: ShardExecutor, format: str) -> dict[str, Any]:
     """Export all sessions to a place of its own; gives the row set and the hashes of all shards."""
-    recorder.exports.plan.SHARD_BYTES = _SHARD_BYTES
+    recorder.exports.planning.plan.SHARD_BYTES = _SHARD_BYTES
     place = new_id("exp")
     body = {"workflow": WORKFLOW, "format": format, "destination": {"kind": "local", "path": place}}
     wanted = ExportCreate.model_validate(body | {"frame_sampling": {"mode": "all"}})

@@ -18,8 +18,9 @@ from recorder.exports.executor import InProcess, ShardExecutor
 from recorder.exports.executor.cluster import DaskCluster
 from recorder.exports.executor.pool import ProcessPool
 from recorder.exports.manifest import WrittenShard
-from recorder.exports.run import queue_export, run_export
-from recorder.exports.shards import ShardTask
+from recorder.exports.running.operator import queue_export
+from recorder.exports.running.run import run_export
+from recorder.exports.writers.shards import ShardTask
 from recorder.models.export import ExportCreate
 from recorder.runtime import Runtime
 from recorder.settings import Settings

@@ -7,12 +7,12 @@ from typing import Any
 import dagster as dg
 import polars as pl
 
+from recorder.exports.asking.wire import manifest_url
 from recorder.exports.destinations import open_destination
-from recorder.exports.lake_check import compare_with_lake
-from recorder.exports.serving import read_manifest
-from recorder.exports.summary import DatasetSummary, summarize
+from recorder.exports.reading.serving import read_manifest
+from recorder.exports.reading.summary import DatasetSummary, summarize
 from recorder.exports.verify import verify_manifest
-from recorder.exports.wire import manifest_url
+from recorder.exports.verify.lake_check import compare_with_lake
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings

@@ -1,8 +1,9 @@
 """Exports in Dagster: the `datasets` asset, its job, and the sensor that takes up queued ones. Spec §4.3.
 
 A partition is a dataset, named by the export's tag or its workflows (`dataset_name` in
-recorder/exports/requests.py); an export is a version of it. The exports table is the queue: posting an export
-fills it, the sensor starts a run for each row that has none, the run writes the row's status under a lease.
+recorder/exports/asking/requests.py); an export is a version of it. The exports table is the queue: posting an
+export fills it, the sensor starts a run for each row that has none, the run writes the row's status under a
+lease.
 """
 
 from collections.abc import Sequence
@@ -17,9 +18,10 @@ from pipelines.resources import RecorderResource
 from pipelines.runs import LANE_TAG, fail_lost
 from recorder import clock
 from recorder.access.workspaces import find_workspace
-from recorder.exports.claims import due_exports
 from recorder.exports.executor import open_executor
-from recorder.exports.run import cancel_export, queue_export, run_export
+from recorder.exports.running.claims import due_exports
+from recorder.exports.running.operator import cancel_export, queue_export
+from recorder.exports.running.run import run_export
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
 

@@ -7,9 +7,9 @@ import orjson
 import polars as pl
 
 from recorder.audit.log import Origin
+from recorder.exports.asking.requests import create_export
 from recorder.exports.executor import ShardExecutor
-from recorder.exports.requests import create_export
-from recorder.exports.run import run_export
+from recorder.exports.running.run import run_export
 from recorder.models.export import ExportCreate, ExportRow
 from recorder.runtime import Runtime
 from tests.sealed import WORKSPACE

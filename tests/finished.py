@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import orjson
 from sqlmodel import select
 
-from recorder.exports.run import run_export
+from recorder.exports.running.run import run_export
 from recorder.models.outbox import OutboxRow
 from recorder.sealing import Sealer
 from recorder.webhooks.secrets import SecretBox

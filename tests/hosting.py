@@ -17,8 +17,8 @@ from PIL import Image
 from api.app import create_app
 from recorder.access.keys import create_workspace
 from recorder.client import Client
-from recorder.exports.claims import due_exports
-from recorder.exports.run import run_export
+from recorder.exports.running.claims import due_exports
+from recorder.exports.running.run import run_export
 from recorder.runtime import Runtime
 from tests import sealed
 from tests.running import serving

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from recorder.exports.run import run_export
+from recorder.exports.running.run import run_export
 from tests.factories import Caller, Service, event, frame
 from tests.finished import EVENTS, make_webhook, seal_all, stopped_session
 

@@ -13,8 +13,10 @@ from api.ranges import OUTSIDE, ranged_stream
 from api.strict_route import StrictRoute
 from recorder import clock, limits
 from recorder.errors import ValidationFailed
-from recorder.exports import comparison, ending, requests, serving, wire
+from recorder.exports.asking import requests, wire
 from recorder.exports.formats import FORMATS
+from recorder.exports.reading import comparison, serving
+from recorder.exports.running import ending
 from recorder.models.export import (
     Export,
     ExportCreate,

@@ -13,13 +13,13 @@ import zstandard
 from benchmarks.exports.arms import answer, timed
 from benchmarks.exports.lake import WORKFLOW, WORKSPACE
 from recorder.audit.log import Origin
+from recorder.exports.asking.requests import create_export
 from recorder.exports.executor import InProcess
 from recorder.exports.manifest import WrittenShard
-from recorder.exports.plan import Plan, plan_shards
-from recorder.exports.requests import create_export
-from recorder.exports.run import run_export
-from recorder.exports.selection import read_plan
-from recorder.exports.shards import ShardTask
+from recorder.exports.planning.plan import Plan, plan_shards
+from recorder.exports.planning.selection import read_plan
+from recorder.exports.running.run import run_export
+from recorder.exports.writers.shards import ShardTask
 from recorder.models.export import ExportCreate, ExportRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings

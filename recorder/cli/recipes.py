@@ -10,7 +10,7 @@ from recorder.cli.options import AsJson, DataDir, Where, print_json
 if TYPE_CHECKING:
     from sqlmodel import Session as DbSession
 
-    from recorder.exports.recipes import ListedRecipe
+    from recorder.exports.asking.recipes import ListedRecipe
 
 app = typer.Typer(no_args_is_help=True, help="Exports that are made again and again.")
 
@@ -41,7 +41,7 @@ def add(
     from recorder import clock
     from recorder.audit.log import Origin
     from recorder.cli.deployment import opened
-    from recorder.exports import recipes
+    from recorder.exports.asking import recipes
 
     members = members_of(workflow, format=format, to=to, where=where, sampling=sampling, split=split)
     body = recipes.read_request({**members, "tag": name})
@@ -67,7 +67,7 @@ def list_all(
 ) -> None:
     """Recipes: when each is due, what its last export came to, what went wrong."""
     from recorder.cli.deployment import opened
-    from recorder.exports.recipes import list_recipes
+    from recorder.exports.asking.recipes import list_recipes
 
     with opened(data) as runtime, runtime.database.transaction(write=False) as db:
         workspace_id = None if workspace is None else _workspace_id(db, workspace)
@@ -85,7 +85,7 @@ def remove(name: _Name, workspace: _Workspace = None, mode: _Mode = "live", data
     """Make no more exports of a recipe; those it made stay."""
     from recorder.audit.log import Origin
     from recorder.cli.deployment import opened
-    from recorder.exports.recipes import remove_recipe
+    from recorder.exports.asking.recipes import remove_recipe
 
     with opened(data) as runtime, runtime.database.transaction(write=True) as db:
         workspace_id = _workspace_id(db, workspace)
@@ -104,7 +104,7 @@ def run(
     """Make the export of a recipe now, beside its times; prints the export's id."""
     from recorder.audit.log import Origin
     from recorder.cli.deployment import opened
-    from recorder.exports.recipes import run_recipe
+    from recorder.exports.asking.recipes import run_recipe
 
     with opened(data) as runtime:
         with runtime.database.transaction(write=False) as db:

@@ -8,7 +8,7 @@ import orjson
 
 from recorder import clock
 from recorder.digest import sha256_of
-from recorder.exports.plan import Plan, PlannedShard, writer_versions
+from recorder.exports.planning.plan import Plan, PlannedShard, writer_versions
 from recorder.exports.schemas import describe, fingerprint
 
 

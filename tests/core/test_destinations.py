@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from recorder.errors import Unavailable
 from recorder.exports.destinations import DiskFull, open_url, target_of
 from recorder.exports.destinations.deadline import within
-from recorder.exports.run import run_export
+from recorder.exports.running.run import run_export
 from recorder.ids import new_id
 from recorder.models.export import ExportCreate, ExportRow
 from recorder.settings import InvalidSetting, Settings

@@ -10,12 +10,13 @@ from sqlmodel import select
 from recorder.access.usage import read_quota
 from recorder.audit.log import Origin
 from recorder.errors import InvalidState
-from recorder.exports.claims import due_exports
-from recorder.exports.ending import cancel
 from recorder.exports.executor import InProcess
 from recorder.exports.manifest import WrittenShard
-from recorder.exports.run import cancel_export, run_export
-from recorder.exports.shards import ShardTask
+from recorder.exports.running.claims import due_exports
+from recorder.exports.running.ending import cancel
+from recorder.exports.running.operator import cancel_export
+from recorder.exports.running.run import run_export
+from recorder.exports.writers.shards import ShardTask
 from recorder.models.audit import AuditRow
 from recorder.models.export import ExportRow
 from recorder.models.outbox import OutboxRow
@@ -32,7 +33,7 @@ def runtime(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Runtime]:
     """A deployment on either engine, with small shards."""
-    monkeypatch.setattr("recorder.exports.plan.SHARD_BYTES", 4_000)
+    monkeypatch.setattr("recorder.exports.planning.plan.SHARD_BYTES", 4_000)
     chosen = {}
     if request.param == "postgresql":
         chosen["database_url"] = create_database(request.getfixturevalue("postgres"))

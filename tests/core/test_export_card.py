@@ -13,7 +13,7 @@ import yaml
 from markdown_it import MarkdownIt
 
 from recorder.exports.card import dataset_card
-from recorder.exports.statistics import Statistics
+from recorder.exports.card.statistics import Statistics
 from recorder.runtime import Runtime
 from tests.exporting import export, manifest_of
 from tests.reading_back import FORMATS

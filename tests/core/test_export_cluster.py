@@ -13,10 +13,10 @@ from recorder.errors import Unavailable
 from recorder.exports.executor import cluster as module
 from recorder.exports.executor.cluster import DaskCluster
 from recorder.exports.executor.cluster_worker import write_portion
-from recorder.exports.plan import writer_versions
-from recorder.exports.run import run_export
-from recorder.exports.shards import ShardTask
+from recorder.exports.planning.plan import writer_versions
+from recorder.exports.running.run import run_export
 from recorder.exports.verify import verify_manifest
+from recorder.exports.writers.shards import ShardTask
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
 from tests.certificates import write_authority
@@ -43,7 +43,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture(scope="module", autouse=True)
 def small_shards() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("recorder.exports.plan.SHARD_BYTES", 4_000)
+        patch.setattr("recorder.exports.planning.plan.SHARD_BYTES", 4_000)
         yield
 
 

@@ -19,7 +19,7 @@ from tests.sealed import WORKSPACE, Recording, delete, make_runtime, seal
 _EXPORTS = """
 import json, sys
 from pathlib import Path
-import recorder.exports.plan as plan
+import recorder.exports.planning.plan as plan
 from tests.exporting import export, hashes_of
 from tests.sealed import make_runtime
 plan.SHARD_BYTES = 1_300_000
@@ -101,7 +101,7 @@ def test_a_repeat_is_the_same_dataset(tmp_path: Path) -> None:
 def test_one_deleted_session_changes_one_shard_of_a_kind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recorder.exports.plan.SHARD_BYTES", 300_000)
+    monkeypatch.setattr("recorder.exports.planning.plan.SHARD_BYTES", 300_000)
     runtime = make_runtime(tmp_path)
     ids = seal(runtime, list(_recordings(60)))
     before = hashes_of(export(runtime))

@@ -9,7 +9,7 @@ import zstandard
 
 from recorder import clock
 from recorder.errors import InvalidState, NotFound
-from recorder.exports.comparison import Compared, compare
+from recorder.exports.reading.comparison import Compared, compare
 from recorder.models.export import ExportRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime

@@ -17,9 +17,9 @@ from recorder.errors import Unavailable
 from recorder.exports.executor import InProcess, ShardExecutor, open_executor
 from recorder.exports.executor.pool import ProcessPool
 from recorder.exports.executor.portions import in_portions
-from recorder.exports.run import run_export
-from recorder.exports.shards import RowsMissing, ShardTask
+from recorder.exports.running.run import run_export
 from recorder.exports.verify import verify_manifest
+from recorder.exports.writers.shards import RowsMissing, ShardTask
 from recorder.runtime import Runtime
 from recorder.settings import InvalidSetting, Settings
 from tests.executing import InAllFormats, Watched, elsewhere, write, write_all_formats, written_by
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("small_shards")
 @pytest.fixture(scope="module")
 def small_shards() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("recorder.exports.plan.SHARD_BYTES", 4_000)
+        patch.setattr("recorder.exports.planning.plan.SHARD_BYTES", 4_000)
         yield
 
 
@@ -194,7 +194,7 @@ def test_the_setting_chooses_the_executor(tmp_path: Path, chosen: str, kind: str
 
 def test_dask_is_loaded_by_nobody_who_does_not_use_it() -> None:
     program = (
-        "import sys, recorder.exports.run; from recorder.exports.executor import open_executor\n"
+        "import sys, recorder.exports.running.run; from recorder.exports.executor import open_executor\n"
         "open_executor('in_process'), open_executor('processes:2'), open_executor('tcp://127.0.0.1:1')\n"
         "print([name for name in ('dask', 'distributed', 'tornado') if name in sys.modules])"
     )

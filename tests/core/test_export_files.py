@@ -13,11 +13,11 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
+from recorder.exports.asking.wire import manifest_url
 from recorder.exports.destinations import FileConflict, open_url
-from recorder.exports.run import run_export
+from recorder.exports.running.run import run_export
 from recorder.exports.schemas import EVENTS, FRAMES
 from recorder.exports.verify import ManifestUnreadable, verify_manifest
-from recorder.exports.wire import manifest_url
 from recorder.models.workspace import WorkspaceRow
 from tests.exporting import ask, export, folder_of, manifest_of
 from tests.running import running_service

@@ -13,7 +13,8 @@ from recorder import clock
 from recorder.access.surfaces import TIERS
 from recorder.access.usage import read_quota, reserve_rows
 from recorder.errors import QuotaExceeded, RecorderError
-from recorder.exports.run import cancel_export, run_export
+from recorder.exports.running.operator import cancel_export
+from recorder.exports.running.run import run_export
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.models.outbox import OutboxRow
 from recorder.models.usage import Quota, UsageRow

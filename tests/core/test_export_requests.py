@@ -19,8 +19,8 @@ from recorder.errors import (
     TooManyIds,
     ValidationFailed,
 )
-from recorder.exports.requests import create_export, dataset_name, find_export, list_exports
-from recorder.exports.wire import to_wire
+from recorder.exports.asking.requests import create_export, dataset_name, find_export, list_exports
+from recorder.exports.asking.wire import to_wire
 from recorder.ids import new_id
 from recorder.models.export import ExportCreate, ExportRow
 from recorder.models.outbox import OutboxRow

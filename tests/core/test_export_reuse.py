@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from recorder.exports.run import run_export
+from recorder.exports.running.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
@@ -20,7 +20,7 @@ def runtime(tmp_path: Path) -> Runtime:
 
 @pytest.fixture(autouse=True)
 def many_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recorder.exports.plan.SHARD_BYTES", 4_000)
+    monkeypatch.setattr("recorder.exports.planning.plan.SHARD_BYTES", 4_000)
 
 
 def reused(manifest: dict[str, Any]) -> set[str | None]:
@@ -138,7 +138,7 @@ def test_a_file_that_is_not_as_it_was_is_written_anew(runtime: Runtime, damage: 
 
 
 def test_a_failed_or_cancelled_export_is_no_parent(runtime: Runtime) -> None:
-    from recorder.exports.run import cancel_export
+    from recorder.exports.running.operator import cancel_export
 
     seal(runtime, [Recording()])
     cancel_export(runtime, ask(runtime).id, owner="test")

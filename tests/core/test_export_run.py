@@ -11,14 +11,14 @@ import pytest
 from sqlmodel import select
 
 from recorder.errors import RecorderError, Unavailable
-from recorder.exports.claims import ExportBusy, LeaseLost, claim_export, due_exports
+from recorder.exports.asking.wire import to_wire
 from recorder.exports.executor import InProcess
 from recorder.exports.manifest import WrittenShard
-from recorder.exports.plan import SHARD_BYTES, bucket_bits
-from recorder.exports.run import MAX_ATTEMPTS, run_export
-from recorder.exports.shards import ShardTask
+from recorder.exports.planning.plan import SHARD_BYTES, bucket_bits
+from recorder.exports.running.claims import ExportBusy, LeaseLost, claim_export, due_exports
+from recorder.exports.running.run import MAX_ATTEMPTS, run_export
 from recorder.exports.verify import verify_manifest
-from recorder.exports.wire import to_wire
+from recorder.exports.writers.shards import ShardTask
 from recorder.ids import new_id
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.models.outbox import LeaseRow, OutboxRow
@@ -36,7 +36,7 @@ def runtime(tmp_path: Path) -> Runtime:
 
 @pytest.fixture
 def many_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recorder.exports.plan.SHARD_BYTES", 4_000)
+    monkeypatch.setattr("recorder.exports.planning.plan.SHARD_BYTES", 4_000)
 
 
 class Stopped(BaseException):
@@ -251,9 +251,9 @@ def test_a_store_that_is_away_leaves_the_export_to_the_next_run(runtime: Runtime
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-import recorder.exports.plan as plan
+import recorder.exports.planning.plan as plan
 from recorder.exports.executor import InProcess
-from recorder.exports.run import run_export
+from recorder.exports.running.run import run_export
 from tests.sealed import make_runtime
 plan.SHARD_BYTES = 4_000
 class Killing:

@@ -113,7 +113,7 @@ def test_what_no_header_can_hold_is_refused(name: str, size: int) -> None:
 
 
 def test_many_shards_hold_every_frame_once(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recorder.exports.plan.SHARD_BYTES", 1_000)
+    monkeypatch.setattr("recorder.exports.planning.plan.SHARD_BYTES", 1_000)
     folder = export(
         runtime,
         format="webdataset",

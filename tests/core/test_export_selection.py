@@ -9,7 +9,7 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import NotFound, ValidationFailed
-from recorder.exports.run import run_export
+from recorder.exports.running.run import run_export
 from recorder.ids import new_id
 from recorder.memory.storing.indexing import GraphIndexer
 from recorder.models.memory import GraphPathRow, GraphTraceRow, GraphVariantRow, SessionPathRow

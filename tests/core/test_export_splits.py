@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from recorder.exports.splits import split_of
+from recorder.exports.planning.splits import split_of
 from recorder.models.export import SplitRule
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime

@@ -7,7 +7,7 @@ import pytest
 
 from recorder.exports.destinations import open_url
 from recorder.exports.names import FormatName
-from recorder.exports.summary import DatasetSummary, summarize
+from recorder.exports.reading.summary import DatasetSummary, summarize
 from recorder.exports.verify import verify_manifest
 from recorder.runtime import Runtime
 from tests.exporting import export, manifest_of

@@ -12,9 +12,9 @@ import pytest
 from recorder.errors import RecorderError, Unavailable
 from recorder.exports.executor import InProcess
 from recorder.exports.manifest import WrittenShard
-from recorder.exports.run import MAX_ATTEMPTS, run_export
-from recorder.exports.shards import ShardTask
+from recorder.exports.running.run import MAX_ATTEMPTS, run_export
 from recorder.exports.verify import verify_manifest
+from recorder.exports.writers.shards import ShardTask
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
 from tests.databases import part_is_missing
@@ -25,7 +25,7 @@ from tests.sealed import Recording, make_runtime, seal
 
 @pytest.fixture
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runtime:
-    monkeypatch.setattr("recorder.exports.plan.SHARD_BYTES", 4_000)
+    monkeypatch.setattr("recorder.exports.planning.plan.SHARD_BYTES", 4_000)
     return make_runtime(tmp_path)
 
 
@@ -100,8 +100,8 @@ def test_what_cannot_be_taken_away_is_tried_again_and_left_in_the_end(runtime: R
 _ON_A_SMALL_DISK = """
 import sys
 from pathlib import Path
-from recorder.exports import plan
-from recorder.exports.run import run_export
+from recorder.exports.planning import plan
+from recorder.exports.running.run import run_export
 from tests.sealed import make_runtime
 plan.SHARD_BYTES = 4_000
 row = run_export(make_runtime(Path(sys.argv[1])), sys.argv[2], owner="test")

@@ -11,10 +11,10 @@ from sqlmodel import select
 
 from recorder import clock
 from recorder.access.usage import read_quota
-from recorder.exports.claims import due_exports
-from recorder.exports.run import run_export
+from recorder.exports.asking.wire import to_wire
+from recorder.exports.running.claims import due_exports
+from recorder.exports.running.run import run_export
 from recorder.exports.verify import verify_manifest
-from recorder.exports.wire import to_wire
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.models.usage import UsageRow
 from recorder.models.workspace import WorkspaceRow

@@ -9,8 +9,8 @@ import orjson
 import polars as pl
 import pytest
 
-from recorder.exports.lake_check import LakeReport, compare_with_lake
-from recorder.exports.run import run_export
+from recorder.exports.running.run import run_export
+from recorder.exports.verify.lake_check import LakeReport, compare_with_lake
 from recorder.models.export import ExportRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime

@@ -14,8 +14,8 @@ from recorder import clock
 from recorder.access.keys import create_workspace
 from recorder.audit.log import Origin
 from recorder.errors import DestinationNotAllowed, InvalidRange, NotFound, RecorderError
-from recorder.exports.cron import InvalidCron
-from recorder.exports.recipes import (
+from recorder.exports.asking.cron import InvalidCron
+from recorder.exports.asking.recipes import (
     InvalidRecipe,
     ListedRecipe,
     RecipeExists,

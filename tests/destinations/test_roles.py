@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from recorder.errors import InvalidDestination
 from recorder.exports.destinations.gcs import credentials_of
-from recorder.exports.run import run_export
+from recorder.exports.running.run import run_export
 from recorder.ids import new_id
 from tests.aws_server import ANYBODY
 from tests.destinations.test_stores import require_right_objects

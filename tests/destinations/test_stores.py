@@ -17,8 +17,8 @@ from recorder.exports.destinations import (
     open_target,
     target_of,
 )
-from recorder.exports.run import run_export
-from recorder.exports.serving import find_file, read_manifest
+from recorder.exports.reading.serving import find_file, read_manifest
+from recorder.exports.running.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.ids import new_id
 from recorder.models.export import ExportRow
@@ -172,7 +172,7 @@ def test_an_export_lies_in_the_bucket_as_its_manifest_says(
 def test_over_a_bad_line_no_wrong_object_is_under_a_completed_manifest(
     store: EmulatedStore, tmp_path: Path, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recorder.exports.plan.SHARD_BYTES", 30_000)
+    monkeypatch.setattr("recorder.exports.planning.plan.SHARD_BYTES", 30_000)
     runtime = make_runtime(tmp_path, **store.chosen())
     seal(runtime, [Recording(frames=[0, 100, 200]) for _ in range(6)])
     asked = ask(runtime, destination=store.destination(prefix))

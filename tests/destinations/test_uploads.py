@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from recorder.exports.destinations import open_target
-from recorder.exports.run import run_export
+from recorder.exports.running.run import run_export
 from recorder.models.outbox import LeaseRow
 from recorder.settings import environment_with
 from tests.destinations.test_stores import require_right_objects, target_in
@@ -22,8 +22,8 @@ _KILLED = """
 import os, random, signal, sys
 from pathlib import Path
 import recorder.exports.destinations.s3 as s3
-import recorder.exports.shards as shards
-from recorder.exports.run import run_export
+import recorder.exports.writers.shards as shards
+from recorder.exports.running.run import run_export
 from tests.sealed import make_runtime
 s3.PART_BYTES = 1_000
 sent = s3.S3Store._send_part

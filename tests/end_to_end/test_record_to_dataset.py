@@ -13,8 +13,8 @@ from starlette.testclient import TestClient
 
 from api.app import create_app
 from recorder.access.keys import create_workspace
-from recorder.exports.claims import claim_export, due_exports
-from recorder.exports.run import run_export
+from recorder.exports.running.claims import claim_export, due_exports
+from recorder.exports.running.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer

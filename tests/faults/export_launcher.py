@@ -10,9 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from recorder.exports import plan
-from recorder.exports.claims import ExportBusy
-from recorder.exports.run import run_export
+from recorder.exports.planning import plan
+from recorder.exports.running.claims import ExportBusy
+from recorder.exports.running.run import run_export
 from tests.sealed import make_runtime
 
 #: So small that some sessions make many shards.

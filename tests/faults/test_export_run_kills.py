@@ -21,8 +21,8 @@ import pytest
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from sqlmodel import col, select
 
-from recorder.exports.lake_check import compare_with_lake
 from recorder.exports.verify import verify_manifest
+from recorder.exports.verify.lake_check import compare_with_lake
 from recorder.models.export import ExportRow
 from recorder.models.outbox import LeaseRow
 from recorder.runtime import Runtime

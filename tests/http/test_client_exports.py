@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from recorder.client import Client
-from recorder.exports.run import run_export
+from recorder.exports.running.run import run_export
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from tests.running import running_service

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 from recorder import clock
-from recorder.exports.run import run_export
-from recorder.exports.signing import signed_url
+from recorder.exports.reading.signing import signed_url
+from recorder.exports.running.run import run_export
 from tests.factories import Caller, assert_problem
 from tests.sealed import Recording, seal
 

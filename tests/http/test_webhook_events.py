@@ -8,7 +8,7 @@ import orjson
 import pytest
 from jsonschema import Draft202012Validator
 
-from recorder.exports.run import run_export
+from recorder.exports.running.run import run_export
 from recorder.ids import new_id
 from recorder.memory.building.nodes import GraphScope
 from recorder.models.notification import Notification

@@ -18,11 +18,12 @@ from pipelines.recipes import scheduled_recipes
 from pipelines.resources import RecorderResource, close_runtimes
 from recorder.access.keys import create_workspace
 from recorder.audit.log import Origin
-from recorder.exports.claims import claim_export
+from recorder.exports.asking.recipes import add_recipe, read_request
+from recorder.exports.asking.requests import create_export, list_exports
 from recorder.exports.executor import InProcess
-from recorder.exports.recipes import add_recipe, read_request
-from recorder.exports.requests import create_export, list_exports
-from recorder.exports.run import cancel_export, run_export
+from recorder.exports.running.claims import claim_export
+from recorder.exports.running.operator import cancel_export
+from recorder.exports.running.run import run_export
 from recorder.models.export import ExportCreate, ExportRow
 from recorder.models.outbox import OutboxRow
 from recorder.models.recipe import RecipeRow

@@ -9,7 +9,7 @@ from recorder.access.key_admin import issue_key, revoke_key
 from recorder.access.workspaces import open_workspace, set_workspace
 from recorder.audit.actions import Action
 from recorder.audit.log import Origin
-from recorder.exports.run import cancel_export, queue_export
+from recorder.exports.running.operator import cancel_export, queue_export
 from recorder.ids import new_id
 from recorder.models.export import ExportCreate
 from recorder.models.key import KeyCreate

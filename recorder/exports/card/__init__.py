@@ -4,7 +4,7 @@ from typing import Any
 
 from recorder.exports.card.front_matter import front_matter
 from recorder.exports.card.page import page
-from recorder.exports.statistics import Statistics
+from recorder.exports.card.statistics import Statistics
 
 
 def dataset_card(manifest: dict[str, Any], statistics: Statistics) -> str:

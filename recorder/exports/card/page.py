@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from recorder.exports.card.front_matter import SPLIT, kinds_of, pattern
+from recorder.exports.card.statistics import Statistics
 from recorder.exports.card.words import COLUMNS
 from recorder.exports.names import FileKind
 from recorder.exports.schemas import describe
-from recorder.exports.statistics import Statistics
 
 _TYPES = 20
 _KINDS: dict[FileKind, str] = {

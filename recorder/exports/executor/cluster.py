@@ -17,8 +17,8 @@ from recorder.exports.executor.cluster_worker import is_at_work, write_portion
 from recorder.exports.executor.lost import WorkerLost
 from recorder.exports.executor.portions import in_portions
 from recorder.exports.manifest import WrittenShard
-from recorder.exports.plan import writer_versions
-from recorder.exports.shards import ShardTask
+from recorder.exports.planning.plan import writer_versions
+from recorder.exports.writers.shards import ShardTask
 from recorder.ids import new_id
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from recorder.errors import RecorderError
 from recorder.exports.manifest import WrittenShard
-from recorder.exports.plan import writer_versions
-from recorder.exports.shards import ShardTask, write_shards
+from recorder.exports.planning.plan import writer_versions
+from recorder.exports.writers.shards import ShardTask, write_shards
 
 if TYPE_CHECKING:
     from distributed import Worker

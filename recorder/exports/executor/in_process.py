@@ -6,7 +6,7 @@ from typing import Protocol
 
 from recorder.exports.executor.portions import in_portions
 from recorder.exports.manifest import WrittenShard
-from recorder.exports.shards import ShardTask, write_shards
+from recorder.exports.writers.shards import ShardTask, write_shards
 
 
 class ShardExecutor(Protocol):

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from recorder.exports.formats import FORMATS
-from recorder.exports.plan import BYTES_PER_EVENT, PlannedShard
-from recorder.exports.shards import ShardTask
+from recorder.exports.planning.plan import BYTES_PER_EVENT, PlannedShard
+from recorder.exports.writers.shards import ShardTask
 
 #: A worker gets at least so many tasks where there are shards for it. More would share the work out more
 #: evenly, and read the lake's files more often: a lake file holds sessions of every shard.

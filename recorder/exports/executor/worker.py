@@ -13,7 +13,7 @@ import threading
 from multiprocessing.connection import Connection
 from types import FrameType
 
-from recorder.exports.shards import ShardTask, write_shards
+from recorder.exports.writers.shards import ShardTask, write_shards
 
 
 def serve(connection: "Connection[object, ShardTask]") -> None:

@@ -7,6 +7,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
 
+import polars as pl
+
 from recorder.exports.names import FormatName
 from recorder.exports.verify.archives import Sample, read_samples
 from recorder.exports.verify.contents import Event, Frame, Unreadable, read_events, read_frames
@@ -89,7 +91,9 @@ class _Check:
     def whole(self) -> VerifyReport:
         """Compare the sums; gives everything that was found."""
         report, totals = self.report, self._listing.totals
-        report.row_set_sha256 = row_set_sha256(self._digests)
+        report.row_set_sha256 = row_set_sha256(
+            pl.DataFrame(self._digests, schema=[*SessionRows._fields], orient="row")
+        )
         if report.row_set_sha256 != self._listing.row_set_sha256:
             report.add("The rows in the files are not the row set of the manifest.")
         for name, found, said in (

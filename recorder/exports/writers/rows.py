@@ -10,8 +10,8 @@ from typing import Protocol
 import polars as pl
 import pyarrow as pa
 
-from recorder.exports.images import FILE_ENDINGS, Place, read_images
 from recorder.exports.schemas import FRAMES, IMAGE
+from recorder.exports.writers.images import FILE_ENDINGS, Place, read_images
 from recorder.storage.blobs import Blobs
 
 #: Rows of a block of events: fixed, since a writer that chooses for itself chooses by thread timing.

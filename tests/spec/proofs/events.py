@@ -5,7 +5,7 @@ import hmac
 import re
 from typing import Any
 
-from recorder.exports.run import cancel_export
+from recorder.exports.running.operator import cancel_export
 from recorder.memory.building.nodes import GraphScope
 from recorder.net.client import OutboundClient
 from tests.drifting import BASELINE, NEEDED, Story

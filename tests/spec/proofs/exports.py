@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from recorder.exports.run import cancel_export, run_export
+from recorder.exports.running.operator import cancel_export
+from recorder.exports.running.run import run_export
 from tests.factories import Caller, assert_problem
 from tests.finished import completed_export, queued_export, shown_dataset
 from tests.rows import Rows

@@ -14,9 +14,9 @@ from sqlmodel import col, select
 
 from recorder.errors import InvalidState, NotFound
 from recorder.exports.destinations import open_destination
-from recorder.exports.ledger import read_shards, read_stored_plan
 from recorder.exports.names import MANIFEST
-from recorder.exports.plan import Plan
+from recorder.exports.planning.plan import Plan
+from recorder.exports.running.ledger import read_shards, read_stored_plan
 from recorder.models.export import ChangeCause, DifferenceCounts, ExportRow, SessionDifference
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime

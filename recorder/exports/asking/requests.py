@@ -20,9 +20,9 @@ from recorder.errors import (
     Unavailable,
     ValidationFailed,
 )
+from recorder.exports.asking.wire import emit
 from recorder.exports.destinations import open_destination
-from recorder.exports.series import series_of
-from recorder.exports.wire import emit
+from recorder.exports.planning.series import series_of
 from recorder.ids import is_id, new_timed_id
 from recorder.memory.queries.subpaths import workflow_of_path
 from recorder.models.export import (

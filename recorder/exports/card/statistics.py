@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from recorder.exports.facts import LakeFacts
-from recorder.exports.plan import Plan
+from recorder.exports.planning.facts import LakeFacts
+from recorder.exports.planning.plan import Plan
 from recorder.storage.lake import Lake
 
 

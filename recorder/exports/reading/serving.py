@@ -13,7 +13,7 @@ from recorder.errors import InvalidSignature, InvalidState, NotFound, WorkspaceD
 from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.formats import FORMATS
 from recorder.exports.names import CARD, MANIFEST
-from recorder.exports.signing import check_signature, signed_url
+from recorder.exports.reading.signing import check_signature, signed_url
 from recorder.models.export import ExportFormat, ExportRow, ExportShardRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.settings import Settings

@@ -5,7 +5,7 @@ import math
 import polars as pl
 
 from recorder.errors import RecorderError
-from recorder.exports.sampling import FACTS, select_frames
+from recorder.exports.planning.sampling import FACTS, select_frames
 from recorder.models.export import FrameSampling
 from recorder.rowset import frames_digest, samples_digest
 from recorder.storage.lake import Lake

@@ -10,12 +10,12 @@ from sqlmodel import col, select
 
 from recorder.errors import RecorderError
 from recorder.exports.destinations import Destination, open_destination
-from recorder.exports.ledger import as_written, read_shards, read_stored_plan
 from recorder.exports.manifest import Lineage, WrittenShard
 from recorder.exports.names import MANIFEST
-from recorder.exports.plan import Plan, PlannedShard
-from recorder.exports.selection import Gone, find_gone
-from recorder.exports.series import series_of
+from recorder.exports.planning.plan import Plan, PlannedShard
+from recorder.exports.planning.selection import Gone, find_gone
+from recorder.exports.planning.series import series_of
+from recorder.exports.running.ledger import as_written, read_shards, read_stored_plan
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
 

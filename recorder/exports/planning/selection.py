@@ -11,10 +11,10 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.exports.facts import LakeFacts
 from recorder.exports.formats import FORMATS
-from recorder.exports.plan import Plan, make_plan
-from recorder.exports.splits import split_of
+from recorder.exports.planning.facts import LakeFacts
+from recorder.exports.planning.plan import Plan, make_plan
+from recorder.exports.planning.splits import split_of
 from recorder.memory.queries.subpaths import SubPath
 from recorder.models.export import ExportFormat, ExportRow, FrameSampling, SplitRule
 from recorder.models.session import SessionRow

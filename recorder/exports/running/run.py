@@ -6,39 +6,30 @@ every step can be done again. The manifest comes last: its presence says that th
 
 import logging
 from functools import cached_property
-from typing import Any
 
 from recorder import clock
-from recorder.audit.log import Origin, record
-from recorder.errors import InvalidDestination, NotFound, RecorderError, Unavailable
-from recorder.exports.allowance import settle
-from recorder.exports.card import dataset_card
-from recorder.exports.claims import (
+from recorder.errors import NotFound, RecorderError, Unavailable
+from recorder.exports.destinations import Destination, open_destination, target_of
+from recorder.exports.executor import ShardExecutor, open_executor
+from recorder.exports.names import MANIFEST
+from recorder.exports.planning.plan import Plan, PlannedShard, plan_shards, read_together, without_sessions
+from recorder.exports.planning.selection import Gone, find_gone, read_plan
+from recorder.exports.planning.series import series_of
+from recorder.exports.running.claims import (
     LEASE_MS,
     Claim,
-    ExportCancelled,
     LeaseLost,
     claim_export,
     is_over,
     lock_export,
 )
-from recorder.exports.destinations import Destination, FileConflict, open_destination, target_of
-from recorder.exports.ending import end_as_failed, take_files_away
-from recorder.exports.executor import ShardExecutor, open_executor
-from recorder.exports.ledger import Ledger
-from recorder.exports.manifest import ExportFacts, build_manifest, manifest_bytes
-from recorder.exports.names import CARD, MANIFEST
-from recorder.exports.parents import Parent, after_loss, find_parent, lineage_of, open_parent
-from recorder.exports.plan import Plan, PlannedShard, plan_shards, read_together, without_sessions
-from recorder.exports.requests import create_export
-from recorder.exports.selection import Gone, find_gone, read_plan
-from recorder.exports.series import series_of
-from recorder.exports.shards import ShardTask
-from recorder.exports.statistics import read_statistics
-from recorder.exports.wire import emit
-from recorder.models.export import ExportCreate, ExportRow, SplitRule
+from recorder.exports.running.ending import end_as_failed, take_files_away
+from recorder.exports.running.ledger import Ledger
+from recorder.exports.running.parents import Parent, after_loss, find_parent, lineage_of, open_parent
+from recorder.exports.running.publishing import missing_files, publish
+from recorder.exports.writers.shards import ShardTask
+from recorder.models.export import ExportRow, SplitRule
 from recorder.runtime import Runtime
-from recorder.storage.leases import release_lease
 
 log = logging.getLogger("recorder.exports")
 
@@ -67,44 +58,6 @@ class FilesMissing(RecorderError):
 
     def __init__(self, count: int) -> None:
         super().__init__(f"{count} file(s) were written to the destination and are not there any more.")
-
-
-def _at_dagster(workspace_id: str) -> Origin:
-    """Whoever works at Dagster's pages, which know no names."""
-    return Origin(workspace_id, "operator", "dagster")
-
-
-def queue_export(runtime: Runtime, workspace_id: str, mode: str, body: ExportCreate, *, owner: str) -> str:
-    """Make an export for a run that begins at once; no other run can take it up in between.
-
-    Returns:
-        Its id, for `run_export` with the same owner.
-    """
-    with runtime.database.transaction(write=True) as db:
-        origin = _at_dagster(workspace_id)
-        row = create_export(db, runtime.settings, workspace_id, mode, body, origin=origin)
-        claim_export(runtime.database, db, row.id, owner=owner)
-    return row.id
-
-
-def cancel_export(runtime: Runtime, export_id: str, *, owner: str) -> None:
-    """End an export whose run was cancelled, and take its files away; a finished one stays as it is.
-
-    Raises:
-        ExportBusy: if a run works on it.
-    """
-    with runtime.database.transaction(write=True) as db:
-        if is_over(db.get_one(ExportRow, export_id)):
-            return
-        claim = claim_export(runtime.database, db, export_id, owner=owner)
-        row = lock_export(db, export_id)
-        assert row is not None
-        if row.status in ("queued", "running"):
-            text = "The run of this export was cancelled."
-            end_as_failed(db, row, runtime.settings, ExportCancelled.code, text)
-            origin = _at_dagster(row.workspace_id)
-            record(db, origin, "export.cancel", resource_type="export", resource_id=export_id)
-    take_files_away(runtime, claim, row)
 
 
 def run_export(
@@ -204,9 +157,11 @@ class _Run:
                 for path in self._ledger.store_plan(plan, shards, lineage):
                     destination.remove(path)
                 self._write(plan, shards, destination)
-            missing = _missing(shards, destination)
+            missing = missing_files(shards, destination)
             if not missing:
-                return self._publish(plan, shards, destination)
+                return publish(
+                    self._runtime, self._export, self._claim, self._ledger, plan, shards, destination
+                )
             # Written, and taken away by others before the whole was there.
             self._ledger.reopen(missing)
             self._write(plan, shards, destination)
@@ -272,55 +227,6 @@ class _Run:
         with self._runtime.database.transaction(write=False) as db:
             return find_gone(db, export.workspace_id, export.mode, plan.spec["workflow"], sessions)
 
-    def _card(self, manifest: dict[str, Any], plan: Plan) -> bytes:
-        runtime, row = self._runtime, self._export
-        statistics = read_statistics(runtime.lake, row.workspace_id, row.mode, plan)
-        return dataset_card(manifest, statistics).encode()
-
-    def _publish(self, plan: Plan, shards: list[PlannedShard], destination: Destination) -> ExportRow:
-        """Write card and manifest, then say that the export is completed."""
-        written = self._ledger.written()
-        facts = ExportFacts(
-            export_id=self._export.id,
-            workspace_id=self._export.workspace_id,
-            created_at=self._export.created_at,
-            tag=self._export.tag,
-            lineage=self._ledger.lineage(),
-        )
-        manifest = build_manifest(facts, plan, [(shard, written[shard.path]) for shard in shards])
-        self._put(destination, CARD, self._card(manifest, plan))
-        manifest_sha256 = self._put(destination, MANIFEST, manifest_bytes(manifest))
-        destination.finish()
-        totals = manifest["totals"]
-        with self._claim.transaction() as (db, row):
-            row.status, row.completed_at = "completed", clock.now()
-            row.rows, row.frames, row.actions = totals["rows"], totals["frames"], totals["actions"]
-            row.shards = totals["shards"]
-            row.shard_size_bytes = max((shard["size_bytes"] for shard in manifest["shards"]), default=0)
-            row.row_set_sha256, row.manifest_sha256 = manifest["row_set_sha256"], manifest_sha256
-            settle(db, row, exported=totals["rows"])
-            emit(db, row, self._runtime.settings, "export.completed")
-            release_lease(db, self._claim.lease)
-        return row
-
-    def _put(self, destination: Destination, path: str, data: bytes) -> str:
-        """Write a file that says of the whole; gives its SHA-256.
-
-        A run that stood still while another took over must not replace that one's, so whoever finds a file
-        makes sure of the lease first.
-        """
-        for replace in (False, True):
-            try:
-                with destination.create(path, replace=replace) as file:
-                    file.write(data)
-                break
-            except FileConflict:
-                if replace:
-                    raise
-                with self._claim.transaction():
-                    pass
-        return file.sha256
-
     def _note_trouble(self, error: Unavailable) -> None:
         try:
             with self._claim.transaction() as (_, row):
@@ -334,11 +240,3 @@ class _Run:
             if row.status == "running":
                 end_as_failed(db, row, self._runtime.settings, code, message)
         return take_files_away(self._runtime, self._claim, row)
-
-
-def _missing(shards: list[PlannedShard], destination: Destination) -> set[str]:
-    """Files that the destination does not have; none where we may write but not look."""
-    try:
-        return {shard.path for shard in shards} - set(destination.files())
-    except InvalidDestination:
-        return set()

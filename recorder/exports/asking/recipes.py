@@ -25,8 +25,8 @@ from recorder.errors import (
     Unavailable,
     json_pointer,
 )
-from recorder.exports.cron import read_cron
-from recorder.exports.requests import create_export, dataset_name
+from recorder.exports.asking.cron import read_cron
+from recorder.exports.asking.requests import create_export, dataset_name
 from recorder.models.export import ExportCreate, ExportFilter, ExportRow
 from recorder.models.recipe import RecipeRow
 from recorder.models.workspace import WorkspaceRow

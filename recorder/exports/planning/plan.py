@@ -14,7 +14,7 @@ from recorder.digest import canonical_json, sha256_of
 from recorder.exports.formats import FORMATS, Format
 from recorder.exports.schemas import fingerprint
 from recorder.models.export import ExportFormat, FrameSampling, ShardKind
-from recorder.rowset import SessionRows, row_set_sha256
+from recorder.rowset import row_set_sha256
 
 #: Stored plans of another version are made anew: what they say of files no longer holds.
 PLAN_VERSION = 2
@@ -132,11 +132,15 @@ class Plan:
     def row_set_sha256(self) -> str:
         """The digest of all rows, as `verify` will find it in the files."""
         return row_set_sha256(
-            SessionRows(kind, session_id, n_rows, digest)
-            for kind in self.files.kinds
-            for session_id, n_rows, digest in self.sessions.select(
-                "session_id", _ROWS[kind], _DIGESTS[kind]
-            ).iter_rows()
+            pl.concat(
+                self.sessions.select(
+                    pl.lit(kind).alias("kind"),
+                    "session_id",
+                    pl.col(_ROWS[kind]).alias("n_rows"),
+                    pl.col(_DIGESTS[kind]).alias("digest"),
+                )
+                for kind in self.files.kinds
+            )
         )
 
 

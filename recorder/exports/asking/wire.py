@@ -5,7 +5,7 @@ from datetime import timedelta
 from sqlmodel import Session as DbSession
 
 from recorder import clock
-from recorder.exports.signing import signed_url
+from recorder.exports.reading.signing import signed_url
 from recorder.models.export import Export, ExportCreated, ExportRow
 from recorder.settings import Settings
 from recorder.tracing import following

@@ -11,12 +11,12 @@ from sqlmodel import Session as DbSession
 from recorder import clock
 from recorder.audit.log import Origin, record
 from recorder.errors import InvalidState, NotFound, RecorderError
-from recorder.exports.allowance import settle
-from recorder.exports.claims import Claim, ExportCancelled, lock_export
+from recorder.exports.asking.wire import emit
 from recorder.exports.destinations import FileConflict, open_destination
-from recorder.exports.ledger import read_shards
 from recorder.exports.names import CARD, MANIFEST
-from recorder.exports.wire import emit
+from recorder.exports.running.allowance import settle
+from recorder.exports.running.claims import Claim, ExportCancelled, lock_export
+from recorder.exports.running.ledger import read_shards
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings

@@ -21,7 +21,7 @@ from sqlmodel import col, select
 from recorder import clock
 from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.names import MANIFEST
-from recorder.exports.sampling import select_frames
+from recorder.exports.planning.sampling import select_frames
 from recorder.exports.verify.archives import read_samples
 from recorder.exports.verify.contents import Unreadable, read_events, read_frames
 from recorder.memory.queries.subpaths import SubPath

@@ -10,10 +10,10 @@ from sqlmodel import col, select
 
 from recorder.digest import sha256_of
 from recorder.errors import QuotaExceeded
-from recorder.exports.allowance import hold_rows
-from recorder.exports.claims import Claim, ExportCancelled
 from recorder.exports.manifest import Lineage, WrittenShard
-from recorder.exports.plan import Plan, PlannedShard
+from recorder.exports.planning.plan import Plan, PlannedShard
+from recorder.exports.running.allowance import hold_rows
+from recorder.exports.running.claims import Claim, ExportCancelled
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.storage.blobs import Blobs
 

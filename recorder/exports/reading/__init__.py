@@ -1,0 +1,1 @@
+"""Finished exports read back: manifests, hosted files, figures, differences. Contract §5."""

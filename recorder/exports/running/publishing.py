@@ -1,0 +1,88 @@
+"""The last step of an export: its card and its manifest, which makes the files a dataset. Spec §2.5."""
+
+from recorder import clock
+from recorder.errors import InvalidDestination
+from recorder.exports.asking.wire import emit
+from recorder.exports.card import dataset_card
+from recorder.exports.card.statistics import read_statistics
+from recorder.exports.destinations import Destination, FileConflict
+from recorder.exports.manifest import ExportFacts, build_manifest, manifest_bytes
+from recorder.exports.names import CARD, MANIFEST
+from recorder.exports.planning.plan import Plan, PlannedShard
+from recorder.exports.running.allowance import settle
+from recorder.exports.running.claims import Claim
+from recorder.exports.running.ledger import Ledger
+from recorder.models.export import ExportRow
+from recorder.runtime import Runtime
+from recorder.storage.leases import release_lease
+
+
+def missing_files(shards: list[PlannedShard], destination: Destination) -> set[str]:
+    """Files that the destination does not have; none where we may write but not look."""
+    try:
+        return {shard.path for shard in shards} - set(destination.files())
+    except InvalidDestination:
+        return set()
+
+
+def publish(
+    runtime: Runtime,
+    export: ExportRow,
+    claim: Claim,
+    ledger: Ledger,
+    plan: Plan,
+    shards: list[PlannedShard],
+    destination: Destination,
+) -> ExportRow:
+    """Write card and manifest, then say that the export is completed.
+
+    Args:
+        export: its row as it was claimed.
+        shards: those of the plan, each written.
+
+    Raises:
+        LeaseLost, ExportCancelled: if it is not ours to complete any more.
+    """
+    written = ledger.written()
+    facts = ExportFacts(
+        export_id=export.id,
+        workspace_id=export.workspace_id,
+        created_at=export.created_at,
+        tag=export.tag,
+        lineage=ledger.lineage(),
+    )
+    manifest = build_manifest(facts, plan, [(shard, written[shard.path]) for shard in shards])
+    statistics = read_statistics(runtime.lake, export.workspace_id, export.mode, plan)
+    _put(claim, destination, CARD, dataset_card(manifest, statistics).encode())
+    manifest_sha256 = _put(claim, destination, MANIFEST, manifest_bytes(manifest))
+    destination.finish()
+    totals = manifest["totals"]
+    with claim.transaction() as (db, row):
+        row.status, row.completed_at = "completed", clock.now()
+        row.rows, row.frames, row.actions = totals["rows"], totals["frames"], totals["actions"]
+        row.shards = totals["shards"]
+        row.shard_size_bytes = max((shard["size_bytes"] for shard in manifest["shards"]), default=0)
+        row.row_set_sha256, row.manifest_sha256 = manifest["row_set_sha256"], manifest_sha256
+        settle(db, row, exported=totals["rows"])
+        emit(db, row, runtime.settings, "export.completed")
+        release_lease(db, claim.lease)
+    return row
+
+
+def _put(claim: Claim, destination: Destination, path: str, data: bytes) -> str:
+    """Write a file that says of the whole; gives its SHA-256.
+
+    A run that stood still while another took over must not replace that one's, so whoever finds a file makes
+    sure of the lease first.
+    """
+    for replace in (False, True):
+        try:
+            with destination.create(path, replace=replace) as file:
+                file.write(data)
+            break
+        except FileConflict:
+            if replace:
+                raise
+            with claim.transaction():
+                pass
+    return file.sha256
