@@ -76,6 +76,14 @@ class KeyedRequest:
                     self._keep(db, problem(error, self.request_id))
                 raise
 
+    def look(self, db: DbSession) -> None:
+        """Look for a kept answer before the request's own transaction; the first statement finds it.
+
+        Raises:
+            AnswerKept, IdempotencyKeyReused, IdempotencyInProgress: out of that statement.
+        """
+        claim_at_first_statement(db, self.key)
+
     def _keep(self, db: DbSession, response: Response) -> None:
         answer = orjson.loads(response.body) if response.body else None
         keep_answer(

@@ -22,9 +22,8 @@ def ask(runtime: Runtime, *, mode: str = "live", **body: Any) -> ExportRow:
         "format": "parquet",
         "destination": {"kind": "local", "path": "out"},
     } | body
-    with runtime.database.transaction(write=True) as db:
-        wanted, origin = ExportCreate.model_validate(asked), Origin.operator(WORKSPACE)
-        return create_export(db, runtime.settings, WORKSPACE, mode, wanted, origin=origin)
+    wanted, origin = ExportCreate.model_validate(asked), Origin.operator(WORKSPACE)
+    return create_export(runtime, WORKSPACE, mode, wanted, origin=origin)
 
 
 def export(runtime: Runtime, *, executor: ShardExecutor | None = None, **body: Any) -> Path:

@@ -12,7 +12,7 @@ from api.paging import Pager
 from api.ranges import OUTSIDE, ranged_stream
 from api.strict_route import StrictRoute
 from recorder import clock, limits
-from recorder.errors import ValidationFailed
+from recorder.errors import RecorderError, ValidationFailed
 from recorder.exports.asking import requests, wire
 from recorder.exports.formats import FORMATS
 from recorder.exports.reading import comparison, serving
@@ -78,13 +78,34 @@ def get_opened_export(
 Opened = Annotated[OpenedExport, Depends(get_opened_export)]
 
 
+def get_draft(request: Request, caller: CallerDep, runtime: RuntimeDep, body: ExportCreate) -> ExportRow:
+    """The export that is asked for, its destination probed: that may take seconds, and is in no transaction.
+
+    Raises:
+        InvalidDestination, DestinationNotAllowed, Unavailable: if it cannot be written to.
+    """
+    draft = requests.draft_export(caller.workspace_id, caller.mode, body)
+    try:
+        with runtime.database.transaction(write=False) as db:
+            if (keyed := getattr(request.state, "keyed", None)) is not None:
+                keyed.look(db)
+            requests.require_known(db, draft)
+    except RecorderError:
+        return draft  # the request's transaction finds the same, and keeps the answer
+    requests.probe_destination(draft, runtime.settings)
+    return draft
+
+
+# Bounded, since each may wait for a store; and before the transaction, since those are resolved in order.
+Draft = Annotated[ExportRow, Depends(get_draft, max_concurrency=8)]
+
+
 @router.post("", status_code=202, responses=problem_responses(401, 404, 422, 503))
-def create_export(
-    db: Db, caller: CallerDep, origin: OriginDep, runtime: RuntimeDep, body: ExportCreate
-) -> ExportCreated:
+def create_export(draft: Draft, db: Db, origin: OriginDep, runtime: RuntimeDep) -> ExportCreated:
     """Queue an export of sealed sessions as a dataset."""
-    row = requests.create_export(db, runtime.settings, caller.workspace_id, caller.mode, body, origin=origin)
-    return wire.to_created(row, runtime.settings)
+    return wire.to_created(
+        requests.store_export(db, runtime.settings, draft, origin=origin), runtime.settings
+    )
 
 
 @router.get("", responses=problem_responses(400, 401, 422))

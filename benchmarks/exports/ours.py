@@ -141,10 +141,8 @@ def _queue(runtime: Runtime, format: str) -> str:
         "frame_sampling": {"mode": "all"},
         "destination": {"kind": "local", "path": "out"},
     }
-    with runtime.database.transaction(write=True) as db:
-        origin = Origin.operator(WORKSPACE)
-        body = ExportCreate.model_validate(asked)
-        return create_export(db, runtime.settings, WORKSPACE, "live", body, origin=origin).id
+    body, origin = ExportCreate.model_validate(asked), Origin.operator(WORKSPACE)
+    return create_export(runtime, WORKSPACE, "live", body, origin=origin).id
 
 
 @cache

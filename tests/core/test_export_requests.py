@@ -37,9 +37,8 @@ def runtime(tmp_path: Path) -> Runtime:
 
 def ask(runtime: Runtime, **body: Any) -> ExportRow:
     asked = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}} | body
-    with runtime.database.transaction(write=True) as db:
-        wanted, origin = ExportCreate.model_validate(asked), Origin.operator(WORKSPACE)
-        return create_export(db, runtime.settings, WORKSPACE, "live", wanted, origin=origin)
+    wanted, origin = ExportCreate.model_validate(asked), Origin.operator(WORKSPACE)
+    return create_export(runtime, WORKSPACE, "live", wanted, origin=origin)
 
 
 def test_a_queued_export_shows_everything_that_was_asked_for(runtime: Runtime) -> None:

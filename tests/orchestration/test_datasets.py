@@ -45,10 +45,8 @@ class Deployment:
     instance: dg.DagsterInstance
 
     def queue(self, **body: Any) -> ExportRow:
-        with self.runtime.database.transaction(write=True) as db:
-            asked = ExportCreate.model_validate(_BODY | body)
-            place, origin = (self.workspace_id, "live"), Origin.operator(self.workspace_id)
-            return create_export(db, self.runtime.settings, *place, asked, origin=origin)
+        asked, origin = ExportCreate.model_validate(_BODY | body), Origin.operator(self.workspace_id)
+        return create_export(self.runtime, self.workspace_id, "live", asked, origin=origin)
 
     def tick(self) -> list[dg.RunRequest]:
         """What the sensor asks for now."""

@@ -6,6 +6,7 @@ daemons, or a daemon that is killed and looks again, make one export.
 
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -26,7 +27,13 @@ from recorder.errors import (
     json_pointer,
 )
 from recorder.exports.asking.cron import read_cron
-from recorder.exports.asking.requests import create_export, dataset_name
+from recorder.exports.asking.requests import (
+    dataset_name,
+    draft_export,
+    probe_destination,
+    require_known,
+    store_export,
+)
 from recorder.models.export import ExportCreate, ExportFilter, ExportRow
 from recorder.models.recipe import RecipeRow
 from recorder.models.workspace import WorkspaceRow
@@ -116,7 +123,7 @@ def add_recipe(
         next_at=read_cron(cron, timezone).next_after(now),
         created_at=now,
     )
-    _try_out(runtime, row, origin)
+    _try_out(runtime, row)
     with runtime.database.transaction(write=True) as db:
         if db.get(RecipeRow, _key(row)) is not None:
             raise RecipeExists
@@ -157,9 +164,11 @@ def run_recipe(runtime: Runtime, workspace_id: str, mode: str, name: str, *, ori
         UnknownRecipe: if there is none.
         RecorderError: what `create_export` raises.
     """
+    with runtime.database.transaction(write=False) as db:
+        draft = _draft_at(_find(db, workspace_id, mode, name), clock.now())
+    probe_destination(draft, runtime.settings)
     with runtime.database.transaction(write=True) as db:
-        recipe = _find(db, workspace_id, mode, name)
-        return _make_export(db, runtime, recipe, clock.now(), origin)
+        return _make_export(db, runtime, _find(db, workspace_id, mode, name), draft, origin)
 
 
 def make_due_exports(runtime: Runtime) -> Iterator[ListedRecipe]:
@@ -182,13 +191,15 @@ def make_due_exports(runtime: Runtime) -> Iterator[ListedRecipe]:
 def _follow(runtime: Runtime, recipe: RecipeRow, now: datetime) -> ListedRecipe | None:
     """Make the export of a recipe's tick; None if another process did, or will."""
     try:
+        # Before the tick is taken, since a store that does not answer must hold up no other writer.
+        probe_destination(_draft_at(recipe, now), runtime.settings)
         with runtime.database.transaction(write=True) as db:
             held = _claim(db, recipe, now)
             if held is None:
                 return None
             assert held.last_at is not None
             origin = Origin.system(held.workspace_id, "recipes")
-            return ListedRecipe(held, _make_export(db, runtime, held, held.last_at, origin))
+            return ListedRecipe(held, _make_export(db, runtime, held, _draft_at(held, held.last_at), origin))
     except Unavailable as error:
         return _note_error(runtime, recipe, error.code, str(error), taken_at=None)
     except RecorderError as error:
@@ -232,18 +243,17 @@ def _note_error(
 
 
 def _make_export(
-    db: DbSession, runtime: Runtime, recipe: RecipeRow, moment: datetime, origin: Origin
+    db: DbSession, runtime: Runtime, recipe: RecipeRow, draft: ExportRow, origin: Origin
 ) -> ExportRow:
-    """Queue the export that the recipe asks for at this moment."""
-    body = _request_at(recipe, moment)
-    export = create_export(db, runtime.settings, recipe.workspace_id, recipe.mode, body, origin=origin)
+    """Queue the export that the recipe asks for."""
+    export = store_export(db, runtime.settings, draft, origin=origin)
     recipe.last_export_id, recipe.last_error = export.id, None
     db.add(recipe)
     return export
 
 
-def _request_at(recipe: RecipeRow, moment: datetime) -> ExportCreate:
-    """The request, its relative times counted from the moment: ticks follow each other without a gap."""
+def _draft_at(recipe: RecipeRow, moment: datetime) -> ExportRow:
+    """The export that the recipe asks for at this moment; relative times count from it, without a gap."""
     body = read_request({**recipe.body, "tag": recipe.name})
     asked = body.filter or ExportFilter()
     times = {"until": clock.to_iso(moment)}
@@ -251,22 +261,16 @@ def _request_at(recipe: RecipeRow, moment: datetime) -> ExportCreate:
         text = getattr(asked, name)
         if text is not None:
             times[name] = clock.to_iso(clock.resolve_time(text, now=moment, name=name))
-    return body.model_copy(update={"filter": asked.model_copy(update=times)})
+    body = body.model_copy(update={"filter": asked.model_copy(update=times)})
+    return draft_export(recipe.workspace_id, recipe.mode, body)
 
 
-class _TriedOut(Exception):
-    """Ends a transaction whose changes are not wanted."""
-
-
-def _try_out(runtime: Runtime, row: RecipeRow, origin: Origin) -> None:
-    """Ask for the export as if it were due, and take it back."""
-    try:
-        with runtime.database.transaction(write=True) as db:
-            body = _request_at(row, row.created_at)
-            create_export(db, runtime.settings, row.workspace_id, row.mode, body, origin=origin)
-            raise _TriedOut
-    except (_TriedOut, QuotaExceeded):
-        pass
+def _try_out(runtime: Runtime, row: RecipeRow) -> None:
+    """See that the export would be accepted if it were due."""
+    draft = _draft_at(row, row.created_at)
+    with runtime.database.transaction(write=False) as db, suppress(QuotaExceeded):
+        require_known(db, draft)
+    probe_destination(draft, runtime.settings)
 
 
 def _find(db: DbSession, workspace_id: str, mode: str, name: str) -> RecipeRow:

@@ -34,22 +34,18 @@ from recorder.models.export import (
     SplitRule,
 )
 from recorder.models.workflow import WorkflowRow
+from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.tracing import current_request_id
 
 _DATASET_NAME_CHARACTERS = 200
 
 
-def create_export(
-    db: DbSession, settings: Settings, workspace_id: str, mode: str, body: ExportCreate, *, origin: Origin
-) -> ExportRow:
-    """Queue an export; relative times are resolved here, once.
+def draft_export(workspace_id: str, mode: str, body: ExportCreate) -> ExportRow:
+    """What is asked for, not stored yet; relative times are resolved here, once.
 
     Raises:
         ValidationFailed, InvalidTime, InvalidRange, TooManyIds: if a filter or the sampling is wrong.
-        NotFound: if a workflow or the path is unknown.
-        QuotaExceeded: if no rows to export are left.
-        DestinationNotAllowed, InvalidDestination: if files may not or cannot be written there.
     """
     export_id, created_at = new_timed_id("exp")
     workflows = list(dict.fromkeys(body.workflow))
@@ -59,9 +55,6 @@ def create_export(
         "frame_sampling": _sampling(body.frame_sampling or FrameSampling()),
         "split": _split(body.split or SplitRule()),
     }
-    _require_workflows(db, workspace_id, mode, workflows)
-    _require_path(db, workspace_id, mode, spec)
-    require_rows(db, workspace_id, mode)
     row = ExportRow(
         id=export_id,
         workspace_id=workspace_id,
@@ -76,16 +69,73 @@ def create_export(
         created_at=created_at,
     )
     row.series_sha256 = series_of(row)
-    _probe(row, settings)
+    return row
+
+
+def require_known(db: DbSession, draft: ExportRow) -> None:
+    """See that what a draft names is there, and that rows may be exported.
+
+    Raises:
+        NotFound: if a workflow or the path is unknown.
+        ValidationFailed: if the path is of a workflow that is not exported.
+        QuotaExceeded: if no rows to export are left.
+    """
+    _require_workflows(db, draft.workspace_id, draft.mode, draft.spec["workflow"])
+    _require_path(db, draft.workspace_id, draft.mode, draft.spec)
+    require_rows(db, draft.workspace_id, draft.mode)
+
+
+def probe_destination(draft: ExportRow, settings: Settings) -> None:
+    """Write and remove one file where a draft wants its files. It may take seconds: in no transaction.
+
+    Raises:
+        DestinationNotAllowed, InvalidDestination: if files may not or cannot be written there.
+        Unavailable: if the store does not answer.
+    """
+    try:
+        open_destination(draft, settings).probe()
+    except InvalidDestination as error:
+        if draft.destination["kind"] != "signed_url":
+            raise
+        # The client did not choose this place: it is ours that fails.
+        raise Unavailable("The export store") from error
+
+
+def store_export(db: DbSession, settings: Settings, draft: ExportRow, *, origin: Origin) -> ExportRow:
+    """Queue the export of a draft whose destination was probed. Needs a write transaction.
+
+    Raises:
+        NotFound, ValidationFailed, QuotaExceeded: as `require_known`.
+    """
+    require_known(db, draft)
+    row, workflows = draft, draft.spec["workflow"]
     db.add(row)
     for workflow in workflows:
         db.add(
-            ExportWorkflowRow(export_id=export_id, workflow=workflow, workspace_id=workspace_id, mode=mode)
+            ExportWorkflowRow(
+                export_id=row.id, workflow=workflow, workspace_id=row.workspace_id, mode=row.mode
+            )
         )
     emit(db, row, settings, "export.queued")
     asked = {"workflow": workflows, "format": row.format, "destination": row.destination, "tag": row.tag}
     record(db, origin, "export.create", resource_type="export", resource_id=row.id, details=asked)
     return row
+
+
+def create_export(
+    runtime: Runtime, workspace_id: str, mode: str, body: ExportCreate, *, origin: Origin
+) -> ExportRow:
+    """Queue an export in a transaction of its own.
+
+    Raises:
+        RecorderError: whatever the steps above raise.
+    """
+    draft = draft_export(workspace_id, mode, body)
+    with runtime.database.transaction(write=False) as db:
+        require_known(db, draft)
+    probe_destination(draft, runtime.settings)
+    with runtime.database.transaction(write=True) as db:
+        return store_export(db, runtime.settings, draft, origin=origin)
 
 
 def find_export(db: DbSession, workspace_id: str, mode: str, export_id: str) -> ExportRow:
@@ -224,13 +274,3 @@ def _require_path(db: DbSession, workspace_id: str, mode: str, spec: dict[str, A
     if workflow not in spec["workflow"]:
         text = f"This path is of the workflow {workflow}, which the export does not name: it would be empty."
         raise ValidationFailed.of("/filter/path", "invalid_value", text)
-
-
-def _probe(row: ExportRow, settings: Settings) -> None:
-    try:
-        open_destination(row, settings).probe()
-    except InvalidDestination as error:
-        if row.destination["kind"] != "signed_url":
-            raise
-        # The client did not choose this place: it is ours that fails.
-        raise Unavailable("The export store") from error

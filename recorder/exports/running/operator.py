@@ -1,7 +1,12 @@
 """Exports that an operator starts or calls off at Dagster's pages. Spec §4.3."""
 
 from recorder.audit.log import Origin, record
-from recorder.exports.asking.requests import create_export
+from recorder.exports.asking.requests import (
+    draft_export,
+    probe_destination,
+    require_known,
+    store_export,
+)
 from recorder.exports.running.claims import ExportCancelled, claim_export, is_over, lock_export
 from recorder.exports.running.ending import end_as_failed, take_files_away
 from recorder.models.export import ExportCreate, ExportRow
@@ -19,9 +24,12 @@ def queue_export(runtime: Runtime, workspace_id: str, mode: str, body: ExportCre
     Returns:
         Its id, for `run_export` with the same owner.
     """
+    draft = draft_export(workspace_id, mode, body)
+    with runtime.database.transaction(write=False) as db:
+        require_known(db, draft)
+    probe_destination(draft, runtime.settings)
     with runtime.database.transaction(write=True) as db:
-        origin = _at_dagster(workspace_id)
-        row = create_export(db, runtime.settings, workspace_id, mode, body, origin=origin)
+        row = store_export(db, runtime.settings, draft, origin=_at_dagster(workspace_id))
         claim_export(runtime.database, db, row.id, owner=owner)
     return row.id
 
