@@ -21,6 +21,14 @@ def with_parameter(service: Service, name: str) -> list[str]:
     return [fill(path) for path, taken in found.items() if name in {one["name"] for one in taken}]
 
 
+def required(path: str) -> dict[str, str]:
+    """The query that a path cannot do without."""
+    if path.endswith("/diff") and path.startswith("/v1/exports/"):
+        return {"against": "exp_unknown"}
+    other_side = {"against_until": "30d"} if path == "/v1/memory/diff" else {}
+    return {"workflow": "checkout", **other_side} if path.startswith("/v1/memory/") else {}
+
+
 def fill(path: str, value: str = "unknown") -> str:
     """A path with a value for every id."""
     return re.sub(r"\{\w+\}", value, path)

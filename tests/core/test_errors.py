@@ -24,6 +24,17 @@ INTERNAL = {
     "disk_full",
     "manifest_unreadable",
     "unknown_region",
+    "worker_lost",
+    "worker_release",
+    "destination_not_shared",
+    "address_expired",
+    "dataset_changed",
+    "file_damaged",
+    "file_gone",
+    "library_missing",
+    "manifest_refused",
+    "not_in_dataset",
+    "state_refused",
     "wrong_region",
 }
 #: Contract §1.

@@ -2,9 +2,11 @@
 
 import re
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 
+from recorder.exports.running.run import run_export
 from tests.addresses import make_webhook, other, with_parameter
 from tests.factories import Caller, Service, event, frame
 from tests.hostile import CANARY, Refused, case, judge
@@ -25,7 +27,8 @@ def fill_lists(caller: Caller) -> dict[str, str]:
     webhook_id, _ = make_webhook(caller)
     make_webhook(caller)
     caller.post(f"/v1/webhooks/{webhook_id}/test")
-    sealed_walks(caller, "ab", "xyz")
+    sealed = sealed_walks(caller, "ab", "xyz")
+    whole, part = (_exported(caller, exclude_session_ids=left_out) for left_out in ([], sealed))
     session = f"/v1/sessions/{session_id}"
     return {
         "sessions": "/v1/sessions",
@@ -33,6 +36,7 @@ def fill_lists(caller: Caller) -> dict[str, str]:
         "frames": f"{session}/frames",
         "tags": f"{session}/tags",
         "exports": "/v1/exports",
+        "diff": f"/v1/exports/{whole}/diff?against={part}",
         "keys": "/v1/keys",
         "webhooks": "/v1/webhooks",
         "deliveries": f"/v1/webhooks/{webhook_id}/deliveries",
@@ -42,13 +46,23 @@ def fill_lists(caller: Caller) -> dict[str, str]:
     }
 
 
+def _exported(caller: Caller, **filters: Any) -> str:
+    wanted = {"workflow": "checkout", "format": "jsonl", "destination": {"kind": "signed_url"}}
+    export_id: str = caller.post("/v1/exports", wanted | {"filter": filters}).json()["id"]
+    assert run_export(caller.service.runtime, export_id, owner="test").status == "completed"
+    return export_id
+
+
 #: Queries without which a list is refused or empty.
 _NEEDED = {"/v1/memory/outliers": {"workflow": "checkout", "threshold": "1"}}
 
 
 def ask(caller: Caller, path: str, **query: str) -> Any:
     """A list with this query."""
-    return caller.request("GET", path, params={**_NEEDED.get(path, {}), **query})
+    address, _, needed = path.partition("?")
+    return caller.request(
+        "GET", address, params={**dict(parse_qsl(needed)), **_NEEDED.get(path, {}), **query}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +94,7 @@ NOT_MINE = Refused(400, "invalid_cursor")
 
 
 def test_every_list_is_tried(service: Service, paths: dict[str, str]) -> None:
-    tried = {re.sub(r"/\w{3}_\w+", "/unknown", path) for path in paths.values()}
+    tried = {re.sub(r"/\w{3}_\w+", "/unknown", path.partition("?")[0]) for path in paths.values()}
     assert tried == set(with_parameter(service, "cursor"))
 
 

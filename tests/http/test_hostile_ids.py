@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.addresses import fill, make_webhook, other
+from tests.addresses import fill, make_webhook, other, required
 from tests.factories import Caller, event, frame
 from tests.hostile import BODY_ROUTES, Refused, case, judge, nothing_stored
 from tests.walks import sealed_walks
@@ -153,7 +153,8 @@ def test_a_malformed_id_is_not_found_anywhere(caller: Caller, malformed: str) ->
                 sent = {} if route is None else {"content": route.template % route.good}
                 headers = {"Content-Type": "application/json"} if sent else {}
                 address = fill(path, malformed)
-                answer = caller.request(method.upper(), address, headers=headers, **sent)
+                params = required(path)
+                answer = caller.request(method.upper(), address, params=params, headers=headers, **sent)
                 problem = judge(answer, Refused(404, "not_found"))
                 assert problem["resource"] in RESOURCES
                 tried += 1

@@ -37,6 +37,13 @@ def exported(caller: Caller) -> Request:
     return {}, EXPORT
 
 
+def waiting_export(caller: Caller) -> Request:
+    """An export that nobody has begun."""
+    caller.make_session()
+    made: str = caller.post("/v1/exports", EXPORT).json()["id"]
+    return {"export_id": made}, None
+
+
 #: One request for every address: the ids in its path, and its body.
 REQUESTS: dict[str, Callable[[Caller], Request]] = {
     "/v1/sessions": lambda _: ({}, {"workflow": "checkout"}),
@@ -46,6 +53,7 @@ REQUESTS: dict[str, Callable[[Caller], Request]] = {
     "/v1/sessions:batch_stop": lambda one: ({}, {"ids": [one.make_session(), one.make_session()]}),
     "/v1/memory/similar": lambda one: ({}, {"session_id": sealed_session(one)}),
     "/v1/exports": exported,
+    "/v1/exports/{export_id}/cancel": waiting_export,
     "/v1/keys": lambda _: ({}, {"label": "robot", "scope": "write"}),
     "/v1/webhooks": lambda _: ({}, HOOK),
     "/v1/webhooks/{webhook_id}/secret": lambda one: ({"webhook_id": webhook(one)}, None),

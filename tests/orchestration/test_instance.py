@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 import yaml
 
-from tests.databases import create_database
+from tests.databases import create_empty_database
 
 ROOT = Path(__file__).parents[2]
 HOME = ROOT / "dagster_home"
@@ -57,7 +57,7 @@ def test_the_variant_for_several_machines_works_as_written(
     settings = _settings() | yaml.safe_load("\n".join(commented))
     (tmp_path / "dagster.yaml").write_text(yaml.safe_dump(settings))
     monkeypatch.setenv("RECORDER_DAGSTER_DIR", str(tmp_path / "dagster"))
-    monkeypatch.setenv("RECORDER_DAGSTER_POSTGRES_URL", create_database(postgres))
+    monkeypatch.setenv("RECORDER_DAGSTER_POSTGRES_URL", create_empty_database(postgres))
     with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
         assert "postgres" in type(instance.run_storage).__name__.lower()
         assert instance.get_run_records() == []
