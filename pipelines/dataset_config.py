@@ -198,15 +198,20 @@ def to_body(config: DatasetConfig, *, partition: str) -> ExportCreate:
 
 
 def from_row(row: ExportRow) -> DatasetConfig:
-    """The config that shows in the launchpad for a queued export: what was asked for, resolved."""
+    """The config that shows in the launchpad for a queued export: what was asked for, resolved.
+
+    Sessions that are left out stand in the export alone.
+    """
     # Dagster spells a union as a selector: `{kind: {its other members}}`.
     members = dict(row.destination)
+    # The run reads the row; thousands of ids are nothing for a launchpad, nor for each record of the run.
+    filters = {name: value for name, value in row.spec["filter"].items() if name != "exclude_session_ids"}
     return DatasetConfig.model_validate(
         {
             "workspace": row.workspace_id,
             "mode": row.mode,
             "workflow": row.spec["workflow"],
-            "filter": _renamed(row.spec["filter"], "actor.kind", "actor_kind"),
+            "filter": _renamed(filters, "actor.kind", "actor_kind"),
             "format": row.format,
             "frame_sampling": row.spec["frame_sampling"],
             # The release before knew no parts.

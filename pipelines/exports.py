@@ -33,6 +33,9 @@ PARTITIONS = dg.DynamicPartitionsDefinition(name="datasets")
 
 _GROUP = "datasets"
 _EXPORTS_PER_TICK = 20
+# Those in a pause take no place of a tick: so many are looked at, and so many of one workspace.
+_LOOKED_AT = 100
+_LOOKED_AT_OF_ONE = 20
 # A run that ended without finishing its export is followed after a pause that doubles: an error that stays
 # must not fill the run list. The first (`export_pause_s` of the resource) also covers the seconds until a
 # fresh run holds its lease.
@@ -123,16 +126,19 @@ def queued_exports(
 ) -> dg.SensorResult | dg.SkipReason:
     """Start a run for each export that is queued or whose run was lost."""
     with recorder.runtime.database.transaction(write=False) as db:
-        due = due_exports(db, limit=_EXPORTS_PER_TICK)
+        due = due_exports(db, limit=_LOOKED_AT, per_workspace=_LOOKED_AT_OF_ONE)
     requests = []
     for row in due:
         runs = context.instance.get_run_records(dg.RunsFilter(tags={EXPORT_TAG: row.id}))
-        if runs and runs[0].dagster_run.status == dg.DagsterRunStatus.CANCELED:
+        is_cancelled = bool(runs) and runs[0].dagster_run.status == dg.DagsterRunStatus.CANCELED
+        if is_cancelled and row.status in ("queued", "running"):
             cancel_export(recorder.runtime, row.id, owner=runs[0].dagster_run.run_id)
         elif _is_time(runs, first_pause_s=recorder.export_pause_s):
             # Else a run lost with its machine would hold a place in the queue's limits for good.
             fail_lost(context.instance, runs)
             requests.append(_request(row, attempt=len(runs)))
+            if len(requests) == _EXPORTS_PER_TICK:
+                break
     if not requests:
         return dg.SkipReason(f"{len(due)} exports wait for their next run." if due else "No export waits.")
     names = {request.partition_key for request in requests if request.partition_key}

@@ -47,6 +47,8 @@ LIST_DEFAULT = 100
 LIST_MAX = 500
 SIMILAR_DEFAULT = 10
 EXCLUDED_SESSIONS = 10_000
+#: So many are shown wherever an export is; a longer list is shown by reading the export alone.
+EXCLUDED_SESSIONS_SHOWN = 100
 SIGNED_URL_SECONDS = (60, 604_800)
 SIGNED_URL_DEFAULT_SECONDS = 86_400
 HOSTED_EXPORT_DAYS = 30

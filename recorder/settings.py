@@ -13,6 +13,7 @@ from recorder.errors import Invalid
 DEFAULT_DATA_DIR = Path("recorder-data")
 # No name and password: an address ends up in log lines.
 _HOST = r"(\[[0-9A-Fa-f:]+\]|[^][/@:\s]+)"
+_PASSWORD = re.compile(r"://[^/]*:[^/]*@")
 _EXECUTOR = re.compile(rf"in_process|processes:[1-9][0-9]{{0,2}}|(dask|tcp|tls)://{_HOST}:[0-9]{{1,5}}")
 
 
@@ -82,9 +83,9 @@ class Settings:
         return cls(
             data_dir=data,
             database_url=env.get("RECORDER_DATABASE_URL", f"sqlite:///{data / 'recorder.db'}"),
-            blob_url=env.get("RECORDER_BLOB_URL", str(data / "blobs")),
-            lake_url=env.get("RECORDER_LAKE_URL", str(data / "lake")),
-            export_url=env.get("RECORDER_EXPORT_URL", str(data / "exports")),
+            blob_url=_store(env, "RECORDER_BLOB_URL") or str(data / "blobs"),
+            lake_url=_store(env, "RECORDER_LAKE_URL") or str(data / "lake"),
+            export_url=_store(env, "RECORDER_EXPORT_URL") or str(data / "exports"),
             local_export_root=Path(root).expanduser().resolve() if root else None,
             secret=env["RECORDER_SECRET"].encode() if env.get("RECORDER_SECRET") else _kept_secret(data),
             region=env.get("RECORDER_REGION", "us"),
@@ -94,7 +95,7 @@ class Settings:
             azure_endpoint=_address(env, "RECORDER_AZURE_ENDPOINT"),
             export_buckets=_buckets(env.get("RECORDER_EXPORT_BUCKETS", "")),
             redis_url=env.get("RECORDER_REDIS_URL") or None,
-            cold_url=env.get("RECORDER_COLD_URL") or None,
+            cold_url=_store(env, "RECORDER_COLD_URL") or None,
             allowed_outbound=_words(env.get("RECORDER_ALLOWED_OUTBOUND", "loopback")),
             webhook_attempts=_webhook_attempts(env.get("RECORDER_WEBHOOK_ATTEMPTS", "7")),
             metrics_token=env.get("RECORDER_METRICS_TOKEN") or None,
@@ -165,6 +166,18 @@ def _address(env: Mapping[str, str], name: str) -> str | None:
     if url and not url.startswith(("http://", "https://")):
         raise InvalidSetting(name, "an address that begins with http:// or https://")
     return url or None
+
+
+def _store(env: Mapping[str, str], name: str) -> str:
+    """An address that may be shown: it is logged, and handed to workers."""
+    url = env.get(name, "")
+    if _PASSWORD.search(url):
+        raise InvalidSetting(
+            name,
+            "an address without a password; give that in the store's own environment variables "
+            "(AWS_SECRET_ACCESS_KEY, FSSPEC_SFTP_PASSWORD and so on)",
+        )
+    return url
 
 
 def _buckets(text: str) -> tuple[str, ...]:

@@ -16,10 +16,14 @@ from werkzeug.serving import WSGIRequestHandler, run_simple
 
 #: A role of this name trusts whoever comes; every other one the external id that is its name.
 ANYBODY = "anybody"
+#: The role of this name takes its own id, and for every other one STS is too busy.
+BUSY = "busy-"
+
 _DENIED = (
     b"<ErrorResponse><Error><Type>Sender</Type><Code>AccessDenied</Code><Message>no</Message></Error>"
     b"<RequestId>1</RequestId></ErrorResponse>"
 )
+_THROTTLED = _DENIED.replace(b"AccessDenied", b"Throttling")
 
 
 class _Quiet(WSGIRequestHandler):
@@ -45,7 +49,11 @@ class TrustPolicies:
         with self._log.open("ab") as log:
             log.write(orjson.dumps(noted) + b"\n")
         role = asked.get("RoleArn", "").rpartition("/")[2]
-        if asked.get("Action") == "AssumeRole" and role not in (ANYBODY, asked.get("ExternalId")):
+        own = asked.get("ExternalId")
+        if asked.get("Action") == "AssumeRole" and role.startswith(BUSY) and role != f"{BUSY}{own}":
+            start_response("400 Bad Request", [("Content-Type", "text/xml")])
+            return [_THROTTLED]
+        if asked.get("Action") == "AssumeRole" and role not in (ANYBODY, own, f"{BUSY}{own}"):
             start_response("403 Forbidden", [("Content-Type", "text/xml")])
             return [_DENIED]
         return self._application(environ, start_response)

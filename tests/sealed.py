@@ -66,6 +66,8 @@ class Recording:
     duration_ms: int = 1_000
     is_import: bool = False
     tags: list[str] = field(default_factory=list)
+    #: Letters that each event's payload has more than the rest of it needs.
+    padding: int = 0
     session_id: str = field(default_factory=lambda: new_id("ses"))
 
 
@@ -184,7 +186,7 @@ def _event_rows(recording: Recording, frames: list[dict[str, Any]]) -> list[dict
                 "frame_id": frame["frame_id"] if frame and seq % 2 == 0 else None,
                 "frame_seq": frame["seq"] if frame else None,
                 "is_action": is_action,
-                "payload": f'{{"url":"https://shop.example/{seq}"}}',
+                "payload": f'{{"url":"https://shop.example/{seq}{"x" * recording.padding}"}}',
             }
         )
     return rows

@@ -12,6 +12,7 @@ from api.paging import Pager
 from api.ranges import OUTSIDE, ranged_stream
 from api.strict_route import StrictRoute
 from recorder import clock, limits
+from recorder.access.keys import Caller
 from recorder.errors import RecorderError, ValidationFailed
 from recorder.exports.asking import requests, wire
 from recorder.exports.formats import FORMATS
@@ -26,6 +27,7 @@ from recorder.models.export import (
     ExportStatus,
 )
 from recorder.models.wire import Page
+from recorder.runtime import Runtime
 
 router = APIRouter(prefix="/v1/exports", tags=["exports"], route_class=StrictRoute)
 
@@ -45,13 +47,12 @@ class OpenedExport:
 def get_opened_export(
     export_id: str,
     request: Request,
-    db: Db,
     runtime: RuntimeDep,
     exp: Annotated[int | None, Query(description="End of a signed address, unix seconds.")] = None,
     kid: Annotated[str | None, Query(description="Which secret signed the address.")] = None,
     sig: Annotated[str | None, Query(description="Signature of the address.")] = None,
 ) -> OpenedExport:
-    """The export of an address that a key opens, or a signature.
+    """The export of an address that a key opens, or a signature; its transaction ends here.
 
     Raises:
         NotFound: if the caller has no such export.
@@ -59,23 +60,54 @@ def get_opened_export(
     """
     caller = request.state.caller
     if caller is not None:
-        return OpenedExport(requests.find_export(db, caller.workspace_id, caller.mode, export_id), None)
+        return OpenedExport(_find(runtime, caller, export_id), None)
     if exp is None or kid is None or sig is None:
         text = "A signed address carries exp, kid and sig."
         raise ValidationFailed.of("sig", "missing", text, where="query")
-    row = serving.open_by_signature(
-        db,
-        runtime.settings,
-        export_id,
-        request.scope["path"],
-        expires_s=exp,
-        key_id=kid,
-        signature=sig,
-    )
+    with runtime.database.transaction(write=False) as db:
+        row = serving.open_by_signature(
+            db,
+            runtime.settings,
+            export_id,
+            request.scope["path"],
+            expires_s=exp,
+            key_id=kid,
+            signature=sig,
+        )
     return OpenedExport(row, clock.from_ms(exp * 1000))
 
 
-Opened = Annotated[OpenedExport, Depends(get_opened_export)]
+def _find(runtime: Runtime, caller: Caller, export_id: str) -> ExportRow:
+    with runtime.database.transaction(write=False) as db:
+        return requests.find_export(db, caller.workspace_id, caller.mode, export_id)
+
+
+Opened = Annotated[OpenedExport, Depends(get_opened_export, max_concurrency=20)]
+
+
+def get_stored_manifest(opened: Opened, runtime: RuntimeDep) -> dict[str, Any]:
+    """The manifest, from a store that may be slow: in no transaction.
+
+    Raises:
+        InvalidState, NotFound, Unavailable: if there is none, or its store does not answer.
+    """
+    return serving.read_manifest(opened.row, runtime.settings, until=opened.until)
+
+
+def get_hosted_file(path: str, opened: Opened, runtime: RuntimeDep) -> serving.HostedFile:
+    """A file of a hosted export, found in a transaction and opened after it.
+
+    Raises:
+        NotFound, Unavailable: if there is none, or its store does not answer.
+    """
+    with runtime.database.transaction(write=False) as db:
+        serving.require_file(db, opened.row, path)
+    return serving.open_file(opened.row, runtime.settings, path)
+
+
+# Bounded, since each may wait for a store: what waits must not take the worker threads of all others.
+Manifest = Annotated[dict[str, Any], Depends(get_stored_manifest, max_concurrency=8)]
+File = Annotated[serving.HostedFile, Depends(get_hosted_file, max_concurrency=8)]
 
 
 def get_draft(request: Request, caller: CallerDep, runtime: RuntimeDep, body: ExportCreate) -> ExportRow:
@@ -139,7 +171,7 @@ def list_exports(
 def get_export(export_id: str, db: Db, caller: CallerDep, runtime: RuntimeDep) -> Export:
     """One export."""
     row = requests.find_export(db, caller.workspace_id, caller.mode, export_id)
-    return wire.to_wire(row, runtime.settings)
+    return wire.to_wire(row, runtime.settings, is_whole=True)
 
 
 @router.post("/{export_id}/cancel", responses=problem_responses(401, 404, 409))
@@ -151,23 +183,24 @@ def cancel_export(
     return wire.to_wire(row, runtime.settings)
 
 
-@router.get("/{export_id}/diff", responses=problem_responses(400, 401, 404, 409, 422))
-def compare_exports(
+def get_difference(
     request: Request,
     export_id: str,
-    db: Db,
     caller: CallerDep,
     runtime: RuntimeDep,
     against: Annotated[str, Query(description="Id of the export to compare with.")],
     cursor: CursorText = None,
     limit: Limit = limits.LIST_DEFAULT,
 ) -> ExportDifference:
-    """Which sessions and files differ from those of another export, and why."""
+    """A page of what differs; plans are read and compared in no transaction.
+
+    Raises:
+        InvalidCursor, InvalidState, NotFound, ValidationFailed, Unavailable: if there is no such page.
+    """
     pager = Pager(request, caller)
     after = pager.read(cursor)
-    row = requests.find_export(db, caller.workspace_id, caller.mode, export_id)
-    other = requests.find_export(db, caller.workspace_id, caller.mode, against)
-    compared = comparison.compare(db, runtime, row, other)
+    row, other = (_find(runtime, caller, one) for one in (export_id, against))
+    compared = comparison.compare(runtime, row, other)
     data, has_more = compared.page(after_id=after[0] if after else None, limit=limit)
     return ExportDifference(
         export_id=row.id,
@@ -181,25 +214,31 @@ def compare_exports(
     )
 
 
-@router.get("/{export_id}/manifest", responses=problem_responses(401, 403, 404, 409))
-def get_manifest(opened: Opened, runtime: RuntimeDep) -> dict[str, Any]:
+# Few, since they compare one after the other.
+Difference = Annotated[ExportDifference, Depends(get_difference, max_concurrency=4)]
+
+
+@router.get("/{export_id}/diff", responses=problem_responses(400, 401, 404, 409, 422, 503))
+def compare_exports(difference: Difference) -> ExportDifference:
+    """Which sessions and files differ from those of another export, and why."""
+    return difference
+
+
+@router.get("/{export_id}/manifest", responses=problem_responses(401, 403, 404, 409, 503))
+def get_manifest(manifest: Manifest) -> dict[str, Any]:
     """Every file with size, rows and SHA-256; of a hosted export also with a fresh address."""
-    return serving.read_manifest(opened.row, runtime.settings, until=opened.until)
+    return manifest
 
 
 @router.get(
     "/{export_id}/files/{path:path}",
     response_class=Response,
-    responses={200: _BYTES, 206: _BYTES, **problem_responses(401, 403, 404), 416: OUTSIDE},
+    responses={200: _BYTES, 206: _BYTES, **problem_responses(401, 403, 404, 503), 416: OUTSIDE},
 )
 def get_file(
-    path: str,
-    db: Db,
-    opened: Opened,
-    runtime: RuntimeDep,
+    file: File,
     range_header: Annotated[str | None, Header(alias="Range")] = None,
 ) -> Response:
     """A file of a hosted export; `Range` gives a part of it."""
-    file = serving.find_file(db, opened.row, runtime.settings, path)
     headers = {"Content-Disposition": f'attachment; filename="{file.name}"'}
     return ranged_stream(file.read, file.size_bytes, file.media_type, range_header, headers)

@@ -5,6 +5,8 @@ whenever nobody reads from it.
 """
 
 import hashlib
+import os
+import stat
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -62,4 +64,15 @@ def _default_folder() -> Path:
     try:
         return Path.home() / ".cache" / "recorder"
     except RuntimeError:  # a user without a home, as containers have them
-        return Path(tempfile.gettempdir()) / "recorder-cache"
+        return _own_folder(Path(tempfile.gettempdir()) / f"recorder-cache-{os.getuid()}")
+
+
+def _own_folder(folder: Path) -> Path:
+    """The folder, where nobody else may write in it: everybody shares what it lies in. Else a fresh one."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="recorder-cache-"))
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    return folder if is_own else Path(tempfile.mkdtemp(prefix="recorder-cache-"))

@@ -5,18 +5,21 @@ sample of a WebDataset is the row of its frame, with `image` as in the other for
 `__key__`.
 """
 
-import tarfile
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from recorder.exports.verify.archives import Member, members_of
+from recorder.exports.verify.contents import Unreadable
 from recorder.loading.json_rows import typed_row
+from recorder.loading.refusals import FileDamaged
 
 Row = dict[str, Any]
 #: Rows that are made at once; pictures make frames large.
@@ -33,16 +36,28 @@ def read_rows(
         start: how many rows to pass over; of the split, if there is one.
         columns: the members a row shall have; None for all.
         split: take the rows of this part alone.
+
+    Raises:
+        FileDamaged: where it is broken.
     """
-    match path.suffix:
-        case ".tar":
-            yield from _samples(path, start, columns, split)
-        case ".jsonl":
-            yield from _lines(path, start, columns, split)
-        case ".parquet":
-            yield from _parquet_rows(path, kind, start, columns, split)
-        case _:
-            yield from _arrow_rows(path, kind, start, columns, split)
+    with _told(path):
+        match path.suffix:
+            case ".tar":
+                yield from _samples(path, start, columns, split)
+            case ".jsonl":
+                yield from _lines(path, start, columns, split)
+            case ".parquet":
+                yield from _parquet_rows(path, kind, start, columns, split)
+            case _:
+                yield from _arrow_rows(path, kind, start, columns, split)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (Unreadable, pa.ArrowInvalid) as error:
+        raise FileDamaged(path.name) from error
 
 
 def count_rows(path: Path, kind: str, split: str) -> int:
@@ -75,6 +90,8 @@ def _arrow_rows(
     with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
         for index in range(reader.num_record_batches):
             batch = reader.get_batch(index)
+            # What lies in the buffers is taken as it is: lengths and offsets could lead anywhere.
+            batch.validate(full=True)
             rows = batch.num_rows if split is None else _of_split(batch, split)
             if start < rows:
                 places = range(0, batch.num_rows, _AT_ONCE[kind])
@@ -108,23 +125,22 @@ def _lines(path: Path, start: int, columns: list[str] | None, split: str | None)
 
 
 def _samples(path: Path, start: int, columns: list[str] | None, split: str | None) -> Iterator[Row]:
-    with tarfile.open(path, "r:") as archive:
-        samples = groupby(archive, key=lambda member: member.name.partition(".")[0])
+    with path.open("rb") as file:
+        samples = groupby(members_of(file), key=lambda member: member.name.partition(".")[0])
         for place, (key, members) in enumerate(samples):
             if split is None and place < start:
                 continue
-            sample = _sample(archive, key, list(members))
+            sample = _sample(file, key, members)
             if split is not None and (sample[_SPLIT] != split or (start := start - 1) >= 0):
                 continue
             yield _chosen(sample, columns)
 
 
-def _sample(archive: tarfile.TarFile, key: str, members: list[tarfile.TarInfo]) -> Row:
+def _sample(archive: BinaryIO, key: str, members: Iterator[Member]) -> Row:
     frame: Row = {}
     image, events = None, []
     for member in members:
-        file = archive.extractfile(member)
-        data = file.read() if file is not None else b""
+        data = archive.read(member.size)
         match member.name.removeprefix(f"{key}."):
             case "json":
                 frame = typed_row(orjson.loads(data))

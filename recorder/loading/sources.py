@@ -12,9 +12,11 @@ from recorder.client.errors import ApiError, ClientError, Unreachable
 from recorder.client.transport import api_error
 from recorder.exports.names import CARD, MANIFEST
 from recorder.exports.verify import ManifestUnreadable
+from recorder.exports.verify.listing import MAX_BYTES
+from recorder.exports.verify.places import NotFetched, is_own, path_within
 from recorder.loading.cache import Cache
 from recorder.loading.manifest import Shard, read_shards
-from recorder.loading.refusals import AddressExpired, DatasetChanged, FileDamaged, FileGone
+from recorder.loading.refusals import AddressExpired, DatasetChanged, FileDamaged, FileGone, ManifestRefused
 
 _CHUNK_BYTES = 1024 * 1024
 _TIMEOUT = httpx.Timeout(60.0, connect=10.0)
@@ -55,7 +57,7 @@ class Folder:
         """The manifest's bytes.
 
         Raises:
-            ManifestUnreadable: if there is none.
+            ManifestUnreadable: if there is none, or one longer than any of ours.
         """
         data = self._read(MANIFEST)
         if data is None:
@@ -67,12 +69,16 @@ class Folder:
 
         Raises:
             FileGone: if it is not there.
+            ManifestRefused: if it is a link that leads out of the dataset's folder.
             FileDamaged: if it has other bytes than the manifest says; here its size alone is looked at.
         """
         if self.here is not None:
-            path = self.here / shard.path
-            if not path.is_file():
-                raise FileGone(shard.path)
+            try:
+                path = path_within(self.here, shard.path)
+            except NotFetched as error:
+                if (self.here / shard.path).is_file():
+                    raise ManifestRefused(f"{shard.path} {error}. Copy the files into the folder.") from error
+                raise FileGone(shard.path) from error
             if path.stat().st_size != shard.size_bytes:
                 raise FileDamaged(shard.path)
             return path
@@ -84,10 +90,11 @@ class Folder:
 
     def _read(self, name: str) -> bytes | None:
         try:
-            data: bytes = self._fs.cat_file(f"{self._root}/{name}")
+            with self._fs.open(f"{self._root}/{name}", "rb") as file:
+                data: bytes = file.read(MAX_BYTES + 1)
         except OSError:
             return None
-        return data
+        return data if len(data) <= MAX_BYTES else None
 
     def _chunks(self, shard: Shard) -> Iterator[bytes]:
         try:
@@ -115,15 +122,17 @@ class Hosted:
         """The manifest with addresses for its files.
 
         Raises:
+            ManifestUnreadable: if it is longer than any of ours.
             ApiError, Unreachable: if the service refuses or does not answer.
         """
-        return b"".join(_download(self._url, self._headers))
+        return self._text(self._url)
 
     def fetch(self, shard: Shard, cache: Cache) -> Path:
         """A checked copy; addresses that are over are signed anew through the manifest's, while that is good.
 
         Raises:
             AddressExpired, FileGone, DatasetChanged, FileDamaged: as their names say.
+            ManifestRefused: if the manifest gives it an address that is not the export's own.
             ApiError, Unreachable: if the service refuses or does not answer.
         """
         found = cache.find(shard)
@@ -132,14 +141,14 @@ class Hosted:
         url = self._addresses.get(shard.path, shard.url)
         try:
             if url is not None:
-                return cache.add(shard, _download(url))
+                return cache.add(shard, _download(self._own(url, shard)))
         except ApiError as error:
             _check_gone(error, shard)
             if error.status not in (401, 403):
                 raise
         url = self._renewed(shard)
         try:
-            return cache.add(shard, _download(url))
+            return cache.add(shard, _download(self._own(url, shard)))
         except ApiError as error:
             _check_gone(error, shard)
             raise
@@ -148,9 +157,26 @@ class Hosted:
         """README.md; without a key nothing opens it."""
         base = self._url.partition("?")[0].removesuffix("/manifest")
         try:
-            return b"".join(_download(f"{base}/files/{CARD}", self._headers)) if self._headers else None
-        except ApiError:
+            return self._text(f"{base}/files/{CARD}") if self._headers else None
+        except (ApiError, ManifestUnreadable):
             return None
+
+    def _text(self, url: str) -> bytes:
+        data = b""
+        for chunk in _download(url, self._headers):
+            data += chunk
+            if len(data) > MAX_BYTES:
+                raise ManifestUnreadable
+        return data
+
+    def _own(self, url: str, shard: Shard) -> str:
+        """An address, if it is where this service serves the file: nothing else is asked for it."""
+        if not is_own(self._url, url, shard.path):
+            raise ManifestRefused(
+                f"it gives {shard.path} an address that is not the export's own. Open the address of the "
+                "service that wrote it, as GET /v1/exports/{id} has it in manifest_url."
+            )
+        return url
 
     def _renewed(self, shard: Shard) -> str:
         """A fresh address of a file, if it is still the file that was opened."""
@@ -201,7 +227,7 @@ def _try_download(url: str, headers: Mapping[str, str], start: int) -> Iterator[
     part = {"Range": f"bytes={start}-"} if start else {}
     asked = {**headers, **part, "Accept-Encoding": "identity"}
     try:
-        with httpx.stream("GET", url, headers=asked, timeout=_TIMEOUT) as answer:
+        with httpx.stream("GET", url, headers=asked, timeout=_TIMEOUT, follow_redirects=False) as answer:
             if not answer.is_success:
                 answer.read()
                 raise api_error(answer)

@@ -51,8 +51,8 @@ class ExportFilter(WireInput):
     since: str | None = None
     until: str | None = None
     actor_kind: ActorKind | None = WireField(default=None, alias="actor.kind")
-    min_duration_ms: int | None = WireField(default=None, ge=0)
-    max_duration_ms: int | None = WireField(default=None, ge=0)
+    min_duration_ms: int | None = WireField(default=None, ge=0, le=limits.T_MS_MAX)
+    max_duration_ms: int | None = WireField(default=None, ge=0, le=limits.T_MS_MAX)
     tag: str | None = WireField(default=None, min_length=1, max_length=limits.TAG_NAME_CHARACTERS)
     path: str | None = None
     exclude_session_ids: list[str] | None = None
@@ -64,6 +64,12 @@ class FrameSampling(WireInput):
     mode: SamplingMode = "event_only"
     interval_ms: int | None = WireField(default=None, ge=1)
     keep_action_frames: bool = False
+
+
+class FrameSamplingAsked(FrameSampling):
+    """The same as it is asked for; what an earlier release took is still shown."""
+
+    interval_ms: int | None = WireField(default=None, ge=1, le=limits.T_MS_MAX)
 
 
 class SplitRule(WireInput):
@@ -160,7 +166,7 @@ class ExportCreate(WireInput):
     workflow: Annotated[list[Slug], WireField(min_length=1), BeforeValidator(_in_list)]
     filter: ExportFilter | None = None
     format: ExportFormat
-    frame_sampling: FrameSampling | None = None
+    frame_sampling: FrameSamplingAsked | None = None
     split: SplitRule | None = None
     destination: Destination
     tag: Label | None = None

@@ -130,8 +130,10 @@ def test_what_a_killed_run_wrote_is_taken_away_by_the_next(runtime: Runtime) -> 
     assert files_of(runtime, row) != []
     with runtime.database.transaction(write=False) as db:
         assert [one.id for one in due_exports(db, limit=9)] == [row.id]
+    assert len(list(runtime.blobs.keys("exports"))) == 1
     assert run_export(runtime, row.id, owner="second").status == "failed"
     assert files_of(runtime, row) == []
+    assert list(runtime.blobs.keys("exports")) == []  # the stored plan
     with runtime.database.transaction(write=False) as db:
         assert due_exports(db, limit=9) == []
     assert told(runtime, row) == (["export.queued", "export.failed"], 1)

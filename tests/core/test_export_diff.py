@@ -8,7 +8,9 @@ import pytest
 import zstandard
 
 from recorder import clock
-from recorder.errors import InvalidState, NotFound
+from recorder.errors import InvalidState, NotFound, ValidationFailed
+from recorder.exports.planning.plan import PLAN_VERSION
+from recorder.exports.reading import plans
 from recorder.exports.reading.comparison import Compared, compare
 from recorder.models.export import ExportRow
 from recorder.models.session import SessionRow
@@ -28,7 +30,7 @@ def compared(runtime: Runtime, newer: Path, older: Path) -> Compared:
     """Two exports by their folders."""
     with runtime.database.transaction(write=False) as db:
         rows = [db.get_one(ExportRow, folder.name) for folder in (newer, older)]
-        return compare(db, runtime, *rows)
+    return compare(runtime, *rows)
 
 
 def change(runtime: Runtime, session_id: str, **values: Any) -> None:
@@ -62,6 +64,27 @@ def test_a_deleted_session_is_counted_and_not_named(runtime: Runtime) -> None:
     found = compared(runtime, export(runtime, filter=_UNTIL), first)
     assert (found.sessions.removed, found.causes(), told(found)) == (1, {"deletion": 1}, set())
     assert (found.same_rows, found.shards.changed) == (False, 1)
+
+
+def test_a_session_that_is_deleted_between_two_pages_is_named_no_more(runtime: Runtime) -> None:
+    ids = seal(runtime, [Recording(), Recording()])
+    first = export(runtime, filter=_UNTIL | {"exclude_session_ids": ids})
+    second = export(runtime, filter=_UNTIL)
+    assert {one[0] for one in told(compared(runtime, second, first))} == set(ids)
+    delete(runtime, ids[0])
+    assert told(compared(runtime, second, first)) == {(ids[1], "added", "request")}
+
+
+def test_plans_are_read_for_the_first_page_alone(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    seal(runtime, [Recording()])
+    first, second = export(runtime, filter=_UNTIL), export(runtime, filter=_UNTIL)
+    compared(runtime, second, first)
+    monkeypatch.setattr(plans, "MOST_BYTES", 10)
+    assert compared(runtime, second, first).sessions.same == 1
+    seal(runtime, [Recording()])
+    with pytest.raises(ValidationFailed) as refused:
+        compared(runtime, export(runtime, filter=_UNTIL), first)
+    assert "manifests" in refused.value.problems[0].message
 
 
 def test_an_import_into_the_past_is_told_apart(runtime: Runtime) -> None:
@@ -123,7 +146,8 @@ def test_files_and_plans_that_are_gone_cannot_be_compared(runtime: Runtime) -> N
     with runtime.database.transaction(write=True) as db:
         runtime.blobs.delete(db.get_one(ExportRow, third.name).plan_key or "")
         key = db.get_one(ExportRow, fourth.name).plan_key or ""
-    plan = zstandard.decompress(runtime.blobs.get(key)).replace(b'"plan_version":2', b'"plan_version":1')
+    ours = f'"plan_version":{PLAN_VERSION}'.encode()
+    plan = zstandard.decompress(runtime.blobs.get(key)).replace(ours, b'"plan_version":1')
     runtime.blobs.put(key, zstandard.compress(plan))
     for gone in (second, third, fourth):
         with pytest.raises(NotFound):

@@ -16,7 +16,8 @@ from recorder.exports.executor import InProcess
 from recorder.exports.manifest import WrittenShard
 from recorder.exports.planning.plan import SHARD_BYTES, bucket_bits
 from recorder.exports.running.claims import ExportBusy, LeaseLost, claim_export, due_exports
-from recorder.exports.running.run import MAX_ATTEMPTS, run_export
+from recorder.exports.running.giving_up import MAX_ATTEMPTS
+from recorder.exports.running.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.exports.writers.shards import ShardTask
 from recorder.ids import new_id
@@ -127,6 +128,25 @@ def test_a_picture_whose_bytes_are_gone_is_null(runtime: Runtime) -> None:
 
 def test_buckets_are_as_few_as_the_shard_size_allows() -> None:
     assert [bucket_bits(size) for size in (0, SHARD_BYTES, SHARD_BYTES + 1, 3 * SHARD_BYTES)] == [0, 0, 1, 2]
+
+
+@pytest.mark.usefixtures("many_buckets")
+def test_large_payloads_are_spread_over_more_buckets_and_read_in_smaller_tasks(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recorder.exports.planning.plan.BYTES_AT_ONCE", 20_000)
+    tasks: list[ShardTask] = []
+
+    class Noting:
+        def run(self, asked: Sequence[ShardTask]) -> Iterator[WrittenShard]:
+            tasks.extend(asked)
+            return InProcess().run(asked)
+
+    seal(runtime, [Recording(padding=4_000) for _ in range(8)])
+    folder = export(runtime, executor=Noting())
+    # About 12 kB each: by rows alone they would be four buckets and one task.
+    assert manifest_of(folder)["layout"]["checkout"]["bucket_bits"] == 5
+    assert {len(task.shards) for task in tasks} == {1}
 
 
 @pytest.mark.usefixtures("many_buckets")

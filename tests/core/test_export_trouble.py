@@ -12,7 +12,8 @@ import pytest
 from recorder.errors import RecorderError, Unavailable
 from recorder.exports.executor import InProcess
 from recorder.exports.manifest import WrittenShard
-from recorder.exports.running.run import MAX_ATTEMPTS, run_export
+from recorder.exports.running.giving_up import MAX_ATTEMPTS
+from recorder.exports.running.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.exports.writers.shards import ShardTask
 from recorder.models.export import ExportRow

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import tarfile
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ import fsspec
 import orjson
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from recorder.exports.verify import ManifestUnreadable, verify_manifest
+from recorder.exports.verify.checking import ANOTHER_MANIFEST
+from recorder.exports.verify.contents import read_events, read_frames
 from recorder.exports.verify.listing import Entry, parse_listing
 from recorder.exports.verify.places import NotFetched, open_place
 from recorder.exports.writers.ustar import _header
@@ -294,6 +298,76 @@ def test_arrow_buffers_are_not_taken_at_their_word(copy: Callable[[str], Path]) 
     data[at + 8 : at + 16] = (2**40).to_bytes(8, "little")
     _put(folder, path, bytes(data))
     assert "cannot be read" in _problems(folder)
+
+
+def test_a_file_of_another_hash_is_not_parsed(copy: Callable[[str], Path]) -> None:
+    folder = copy("parquet")
+    path = _file(folder)
+    pl.read_parquet(path).with_columns(t_ms=pl.col("t_ms") + 1).write_parquet(path)
+    report = verify_manifest(folder)
+    assert report.rows == 0 and "its rows were not read" in " ".join(report.problems)
+    report = verify_manifest(folder, manifest_sha256="0" * 64)
+    assert (report.problems, report.shards) == ([ANOTHER_MANIFEST], 0)
+
+
+@pytest.mark.parametrize("kind", ["events", "frames"])
+def test_one_long_value_that_all_rows_repeat_takes_little_memory(
+    copy: Callable[[str], Path], kind: str
+) -> None:
+    path = next(copy("parquet").glob(f"data/*/{kind}-*"))
+    row = pq.read_table(path).slice(0, 1)
+    name, count, long = ("payload", 150, "x" * 2**20)
+    if kind == "frames":
+        name, count, long = ("image", 15, {"bytes": b"x" * 10 * 2**20, "path": "a"})  # type: ignore[assignment]
+    place = row.schema.get_field_index(name)
+    column = pa.repeat(pa.scalar(long, row.schema.field(name).type), count)
+    rows = pa.concat_tables([row] * count).set_column(place, row.schema.field(name), column)
+    pq.write_table(rows, path, compression="zstd")
+    del rows, column
+    read: Any = read_events if kind == "events" else read_frames
+    before = pa.total_allocated_bytes()
+    allocated = [pa.total_allocated_bytes() - before for _ in read(path, "parquet")]
+    assert len(allocated) == count and path.stat().st_size < 2**20
+    assert max(allocated) < 120 * 2**20
+
+
+def test_an_arrow_dictionary_is_expanded_by_few_rows_at_a_time(copy: Callable[[str], Path]) -> None:
+    path = next(copy("arrow").glob("data/*/events-*"))
+    with pa.ipc.open_file(path) as file:
+        row = file.read_all().slice(0, 1).combine_chunks()
+    rows = pa.concat_tables([row] * 100).combine_chunks()
+    long = pa.DictionaryArray.from_arrays(pa.array([0] * 100, pa.int32()), ["x" * 2**20])
+    rows = rows.set_column(rows.schema.get_field_index("payload"), "payload", long)
+    with pa.ipc.new_file(path, rows.schema) as writer:
+        writer.write_table(rows)
+    before = pa.total_allocated_bytes()
+    allocated = [pa.total_allocated_bytes() - before for _ in read_events(path, "arrow")]
+    assert len(allocated) == 100 and max(allocated) < 80 * 2**20
+
+
+def test_a_destination_gives_no_more_of_a_file_than_was_listed(originals: dict[str, Path]) -> None:
+    class Store:
+        """A store whose files have become very long; it counts what is asked of them."""
+
+        asked = 0
+
+        def size(self, path: str) -> int:
+            return 2**40
+
+        def read_range(self, path: str, start: int, end: int) -> Iterator[bytes]:
+            self.asked = end - start
+            yield b""
+
+        def fetch(self, path: str, folder: Path) -> Path:
+            raise AssertionError("the whole file is fetched")
+
+    store = Store()
+    with pytest.raises(ManifestUnreadable):
+        verify_manifest(store)
+    entry = parse_listing((originals["parquet"] / "manifest.json").read_bytes()).shards[0]
+    with tempfile.TemporaryDirectory() as folder:
+        open_place(store).fetch(entry, Path(folder))
+    assert store.asked == entry.size_bytes + 1
 
 
 def test_a_wholly_wrong_dataset_is_told_of_briefly(copy: Callable[[str], Path]) -> None:

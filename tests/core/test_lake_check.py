@@ -1,5 +1,6 @@
 """A dataset is compared with the lake, over rows that are read anew from both. docs/operations.md."""
 
+import hashlib
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -10,6 +11,7 @@ import polars as pl
 import pytest
 
 from recorder.exports.running.run import run_export
+from recorder.exports.verify.checking import ANOTHER_MANIFEST
 from recorder.exports.verify.lake_check import LakeReport, compare_with_lake
 from recorder.models.export import ExportRow
 from recorder.models.session import SessionRow
@@ -58,7 +60,7 @@ def events_file(runtime: Runtime, row: ExportRow) -> Path:
 
 
 def rewrite(runtime: Runtime, row: ExportRow, change: Callable[[pl.DataFrame], pl.DataFrame]) -> None:
-    """Change the events of a dataset, and let its manifest say that this is right."""
+    """Change the events of a dataset, and let manifest and row say that this is right."""
     path = events_file(runtime, row)
     rows = change(pl.read_parquet(path, hive_partitioning=False))
     rows.write_parquet(path)
@@ -66,7 +68,11 @@ def rewrite(runtime: Runtime, row: ExportRow, change: Callable[[pl.DataFrame], p
     for entry in manifest["shards"]:
         if entry["kind"] == "events":
             entry["rows"], entry["sessions"] = rows.height, rows["session_id"].n_unique()
-    (folder_of(runtime, row) / "manifest.json").write_bytes(orjson.dumps(manifest))
+            entry["size_bytes"] = path.stat().st_size
+            entry["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    text = orjson.dumps(manifest)
+    (folder_of(runtime, row) / "manifest.json").write_bytes(text)
+    row.manifest_sha256 = hashlib.sha256(text).hexdigest()
 
 
 @pytest.mark.parametrize("format", ["parquet", "webdataset", "jsonl", "arrow"])
@@ -153,6 +159,12 @@ def test_a_session_that_never_reached_the_dataset_is_found(runtime: Runtime) -> 
         with runtime.database.transaction(write=True) as db:
             db.get_one(SessionRow, PLAIN.session_id).outcome = outcome
         assert len(check(runtime, row).problems) == problems
+
+
+def test_a_manifest_that_was_exchanged_is_not_followed(runtime: Runtime) -> None:
+    row = completed(runtime)
+    (folder_of(runtime, row) / "manifest.json").write_bytes(b'{"shards": [{"path": "/etc/passwd"}]}')
+    assert check(runtime, row).problems == [ANOTHER_MANIFEST]
 
 
 def test_one_seed_draws_the_same_files(tmp_path: Path) -> None:

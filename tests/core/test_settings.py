@@ -75,6 +75,16 @@ def test_processes_that_start_at_once_share_one_secret(tmp_path: Path, attempt: 
     assert [path.name for path in tmp_path.iterdir()] == ["secret"]
 
 
+@pytest.mark.parametrize("name", ["BLOB", "LAKE", "EXPORT", "COLD"])
+def test_an_address_with_a_password_is_refused_and_not_shown(tmp_path: Path, name: str) -> None:
+    for url in ("sftp://ada:hunter2@files.example/x", "simplecache::s3://key:hunter2@bucket"):
+        with pytest.raises(InvalidSetting, match="FSSPEC_SFTP_PASSWORD") as refused:
+            Settings.from_env({f"RECORDER_{name}_URL": url}, data_dir=tmp_path)
+        assert "hunter2" not in str(refused.value)
+    for url in ("abfss://box@account.dfs.core.windows.net/x", "sftp://ada@files.example/x", "/srv/a:b@c"):
+        assert url in repr(Settings.from_env({f"RECORDER_{name}_URL": url}, data_dir=tmp_path))
+
+
 def test_the_attempts_of_a_delivery_are_a_number_from_one_to_eight(tmp_path: Path) -> None:
     chosen = Settings.from_env({"RECORDER_WEBHOOK_ATTEMPTS": "8"}, data_dir=tmp_path)
     assert (chosen.webhook_attempts, chosen.as_env()["RECORDER_WEBHOOK_ATTEMPTS"]) == (8, "8")

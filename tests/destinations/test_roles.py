@@ -8,11 +8,11 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from recorder.errors import InvalidDestination
+from recorder.errors import InvalidDestination, Unavailable
 from recorder.exports.destinations.gcs import credentials_of
 from recorder.exports.running.run import run_export
 from recorder.ids import new_id
-from tests.aws_server import ANYBODY
+from tests.aws_server import ANYBODY, BUSY
 from tests.destinations.test_stores import require_right_objects
 from tests.exporting import ask
 from tests.sealed import WORKSPACE, Recording, make_runtime, seal
@@ -32,7 +32,8 @@ def test_an_export_is_written_with_the_customers_role_alone(s3: EmulatedS3, tmp_
     asked = [request for request in noted if request.get("RoleSessionName") == f"recorder-{row.id}"]
     ours = [request for request in asked if request["ExternalId"] == WORKSPACE]
     assert ours and all(request["RoleArn"] == _ROLE + WORKSPACE for request in asked)
-    assert len(asked) == len(ours) + 1  # once with a stranger's id, which was refused
+    # At the request and at the run, once with a stranger's id, which was refused.
+    assert len(asked) == len(ours) + 2
     signers = {request["signed_by"] for request in noted if row.id in request["request"]}
     assert signers and all(signer.startswith("ASIA") for signer in signers)
 
@@ -51,6 +52,14 @@ def test_a_role_that_trusts_everybody_or_somebody_else_is_refused(
         ask(runtime, destination=s3.destination("refused", role_arn=_ROLE + role))
     assert refused.value.extra["errors"][0]["pointer"] == "/destination/role_arn"
     assert s3.objects("refused") == {}
+
+
+def test_a_role_of_which_sts_does_not_say_whom_it_trusts_is_not_taken(s3: EmulatedS3, tmp_path: Path) -> None:
+    runtime = make_runtime(tmp_path, **s3.chosen(is_listed=False))
+    seal(runtime, [Recording()])
+    with pytest.raises(Unavailable):
+        ask(runtime, destination=s3.destination("busy", role_arn=f"{_ROLE}{BUSY}{WORKSPACE}"))
+    assert s3.objects("busy") == {}
 
 
 def test_nothing_that_is_kept_or_sent_to_workers_holds_credentials(s3: EmulatedS3, tmp_path: Path) -> None:

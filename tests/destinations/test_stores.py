@@ -17,7 +17,7 @@ from recorder.exports.destinations import (
     open_target,
     target_of,
 )
-from recorder.exports.reading.serving import find_file, read_manifest
+from recorder.exports.reading.serving import open_file, read_manifest, require_file
 from recorder.exports.running.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.ids import new_id
@@ -27,7 +27,7 @@ from recorder.runtime import Runtime
 from tests.exporting import ask
 from tests.faulty import faulty_line
 from tests.sealed import WORKSPACE, Recording, make_runtime, make_settings, seal
-from tests.stores import EmulatedStore
+from tests.stores import BUCKET, EmulatedS3, EmulatedStore
 
 _MIB = 2**20
 
@@ -150,6 +150,33 @@ def test_a_bucket_that_says_nothing_of_the_workspace_is_refused(
     open_target(stranger).probe()
 
 
+def test_a_claim_that_was_taken_back_fails_the_export_before_a_file_is_written(
+    store: EmulatedStore, tmp_path: Path, prefix: str
+) -> None:
+    runtime = make_runtime(tmp_path, **store.chosen(is_listed=False))
+    seal(runtime, [Recording()])
+    claim = f"recorder-workspaces/{WORKSPACE}"
+    store.put(claim, b"")
+    row = ask(runtime, destination=store.destination(prefix))
+    open_target(replace(target_in(store, tmp_path, prefix=prefix), root="recorder-workspaces")).remove(
+        WORKSPACE
+    )
+    ended = run_export(runtime, row.id, owner="test")
+    assert (ended.status, ended.error and ended.error["code"]) == ("failed", "invalid_destination")
+    assert store.objects(prefix) == {}
+
+
+def test_what_an_object_says_of_its_bytes_is_not_believed(s3: EmulatedS3, tmp_path: Path) -> None:
+    older, newer = (open_target(target_in(s3, tmp_path, prefix=name)) for name in ("older", "newer"))
+    write(older, "data/a", b"bytes")
+    (key,) = s3.objects("older")
+    right, wrong = hashlib.sha256(b"bytes").hexdigest(), b"other"
+    s3.client.put_object(Bucket=BUCKET, Key=key, Body=wrong, Metadata={"sha256": right})
+    with pytest.raises(KeyError):
+        newer.copy("data/a", older, sha256=right)
+    assert s3.objects("newer") == {}
+
+
 def test_a_store_that_is_away_is_told_from_one_that_refuses(target: Target) -> None:
     with pytest.raises(Unavailable):
         open_target(replace(target, endpoint="http://127.0.0.1:9")).probe()
@@ -200,7 +227,8 @@ def test_hosted_files_may_lie_in_an_object_store(
     assert row.status == "completed", row.error
     (shard,) = read_manifest(row, runtime.settings)["shards"]
     with runtime.database.transaction(write=False) as db:
-        file = find_file(db, row, runtime.settings, shard["path"])
+        require_file(db, row, shard["path"])
+    file = open_file(row, runtime.settings, shard["path"])
     stored = store.objects(f"{prefix}/{WORKSPACE}/{row.id}/{shard['path']}")
     assert b"".join(file.read(4, 20)) == next(iter(stored.values()))[4:20]
 

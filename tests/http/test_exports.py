@@ -1,16 +1,28 @@
 """Exports over HTTP: ask, list, read, manifest, hosted files. Spec §4.3, contract §5."""
 
 import hashlib
+import socket
+import tracemalloc
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from fastapi.routing import APIRoute
+from sqlmodel import select
 
-from recorder import clock
+from api.deps import get_db
+from api.routes.exports import router
+from recorder import clock, limits
+from recorder.errors import Unavailable
+from recorder.exports.reading import serving
 from recorder.exports.reading.signing import signed_url
 from recorder.exports.running.run import run_export
+from recorder.ids import new_id
+from recorder.models.export import ExportRow
+from recorder.models.outbox import OutboxRow
 from tests.factories import Caller, assert_problem
 from tests.sealed import Recording, seal
 
@@ -86,12 +98,20 @@ def test_reading_gives_the_whole_object(owner: Caller) -> None:
         ({"filter": {"actor.kind": "robot"}}, "/filter/actor.kind", "invalid_value"),
         ({"filter": {"outcome": ["success"]}}, "/filter/outcome", "invalid_value"),
         ({"filter": {"min_duration_ms": 1.0}}, "/filter/min_duration_ms", "invalid_value"),
+        ({"filter": {"min_duration_ms": 10**12 + 1}}, "/filter/min_duration_ms", "invalid_value"),
+        ({"filter": {"max_duration_ms": 10**12 + 1}}, "/filter/max_duration_ms", "invalid_value"),
+        ({"filter": {"tag": "a\0b"}}, "/filter/tag", "invalid_string"),
         ({"filter": {"since": "1h", "until": "2h"}}, "/filter/since", "invalid_range"),
         ({"split": {"by": "person"}}, "/split/by", "invalid_value"),
         ({"split": {"validation": 0.6, "test": 0.5}}, "/split", "invalid_value"),
         ({"frame_sampling": {"mode": "every_n_ms"}}, "/frame_sampling/interval_ms", "missing"),
         (
             {"frame_sampling": {"mode": "all", "interval_ms": 0}},
+            "/frame_sampling/interval_ms",
+            "invalid_value",
+        ),
+        (
+            {"frame_sampling": {"mode": "every_n_ms", "interval_ms": 10**12 + 1}},
             "/frame_sampling/interval_ms",
             "invalid_value",
         ),
@@ -114,6 +134,83 @@ def test_an_unknown_workflow_is_404(owner: Caller) -> None:
 def test_an_unknown_path_is_404(owner: Caller) -> None:
     answer = owner.post("/v1/exports", _BODY | {"filter": {"path": "pth_unknown"}})
     assert (answer.status_code, answer.json()["resource"]) == (404, "path")
+
+
+@pytest.mark.parametrize("odd", ["pth_\x1b[0m", "\ufffe", "'; --", "a" * 100_000, ""])
+def test_a_filter_of_odd_characters_finds_nothing(owner: Caller, odd: str) -> None:
+    answer = owner.post("/v1/exports", _BODY | {"filter": {"path": odd}})
+    assert (answer.status_code, answer.json()["resource"]) == (404, "path")
+    tagged = owner.post("/v1/exports", _BODY | {"filter": {"tag": odd}})
+    assert tagged.status_code in (202, 422)
+    if tagged.status_code == 202:
+        row = run_export(owner.service.runtime, tagged.json()["id"], owner="test")
+        assert (row.status, row.rows) == ("completed", 0)
+
+
+@pytest.mark.parametrize("address", ["/files/%00", "/diff?against=%00", "/files/data%00.parquet"])
+def test_a_nul_in_an_address_is_404(owner: Caller, address: str) -> None:
+    assert owner.get(f"/v1/exports/{export(owner)['id']}{address}").status_code == 404
+
+
+def test_a_long_list_of_sessions_is_shown_by_the_export_alone(owner: Caller) -> None:
+    ids = [new_id("ses") for _ in range(limits.EXCLUDED_SESSIONS_SHOWN + 1)]
+    few, many = (
+        owner.post("/v1/exports", _BODY | {"filter": {"exclude_session_ids": some}}).json()["id"]
+        for some in (ids[1:], ids)
+    )
+    assert owner.get(f"/v1/exports/{many}").json()["filter"]["exclude_session_ids"] == ids
+    in_list = {one["id"]: one["filter"] for one in owner.get("/v1/exports").json()["data"]}
+    assert in_list[few]["exclude_session_ids"] == ids[1:]
+    assert (in_list[many]["excluded_sessions"], "exclude_session_ids" in in_list[many]) == (len(ids), False)
+    with owner.service.runtime.database.transaction(write=False) as db:
+        told = db.exec(select(OutboxRow).where(OutboxRow.subject_id == many)).one()
+    assert ids[0] not in str(told.model_dump())
+
+
+@pytest.mark.parametrize("hosted", [True, False])
+def test_a_manifest_that_was_exchanged_is_not_served(owner: Caller, hosted: bool) -> None:
+    place = {"kind": "signed_url"} if hosted else {"kind": "local", "path": "exchanged"}
+    shown = export(owner, destination=place)
+    settings = owner.service.runtime.settings
+    root = Path(settings.export_url) if hosted else settings.local_export_root
+    assert root is not None
+    (path,) = root.rglob(f"{shown['id']}/manifest.json")
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(shown["id"].encode(), new_id("exp").encode()))
+    foreign = owner.get(f"/v1/exports/{shown['id']}/manifest")
+    assert (foreign.status_code, foreign.json()["resource"]) == (404, "manifest")
+    with path.open("r+b") as file:
+        file.truncate(300_000_000)
+    tracemalloc.start()
+    assert owner.get(f"/v1/exports/{shown['id']}/manifest").status_code == 404
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 50_000_000
+    path.write_bytes(whole)
+    assert owner.get(f"/v1/exports/{shown['id']}/manifest").status_code == 200
+
+
+@pytest.mark.parametrize("address", ["/manifest", "/files/{path:path}", "/diff"])
+def test_no_transaction_waits_for_a_store(address: str) -> None:
+    (route,) = (one for one in router.routes if isinstance(one, APIRoute) and one.path.endswith(address))
+    asked, seen = [route.dependant], []
+    while asked:
+        seen.append(one := asked.pop())
+        asked += one.dependencies
+    assert get_db not in [one.call for one in seen]
+
+
+def test_a_store_that_does_not_answer_is_given_up(owner: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setattr(serving, "READ_SECONDS", 0.3)
+        settings = replace(owner.service.runtime.settings, gcs_endpoint=address)
+        place = {"kind": "gcs", "bucket": "bucket-of-acme"}
+        row = ExportRow.model_construct(
+            id=new_id("exp"), workspace_id="wsp_1", status="completed", destination=place, shards=0
+        )
+        with pytest.raises(Unavailable):
+            serving.read_manifest(row, settings)
 
 
 def test_the_actors_id_splits_a_dataset_and_is_not_in_it(owner: Caller) -> None:

@@ -5,6 +5,7 @@ import io
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,8 @@ def test_hugging_face_loads_events(
     loaded = hf.load_dataset(str(exports[format]), "events", split="full")
     expected = [plain(row) for row in events.iter_rows(named=True)]
     assert [plain(row) for row in loaded] == expected
+    assert format != "jsonl" or isinstance(loaded[0]["date"], date), "a day is no instant"
+    assert not isinstance(loaded[0]["date"], datetime)
     opened = recorder.open_export(exports[format]).hf(split="validation")
     assert [plain(row) for row in opened] == [row for row in expected if row["split"] == "validation"]
 

@@ -122,6 +122,8 @@ def test_the_launchpad_says_what_the_body_said(variant: dict[str, Any]) -> None:
     config = through_dagster(from_row(row))
     again = queued(to_body(config, partition=row.dataset).model_dump(by_alias=True, exclude_none=True))
     said = ("format", "spec", "destination", "tag", "dataset")
+    # Ids of sessions stand in the export alone: a run's config is kept with each of its records.
+    row.spec["filter"].pop("exclude_session_ids", None)
     assert {name: getattr(again, name) for name in said} == {name: getattr(row, name) for name in said}
     assert (config.export_id, config.workspace, config.mode.value) == (row.id, row.workspace_id, row.mode)
 

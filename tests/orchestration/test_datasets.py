@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import polars as pl
 import pytest
 from sqlmodel import select
 
 from pipelines.dataset_config import from_row
+from pipelines.dataset_report import _markdown, check_files, check_lake
 from pipelines.export_progress import ToldProgress
 from pipelines.exports import DATASET_TAG, EXPORT_TAG, PARTITIONS, REQUEST_TAG, datasets, queued_exports
 from pipelines.recipes import scheduled_recipes
@@ -24,6 +26,7 @@ from recorder.exports.executor import InProcess
 from recorder.exports.running.claims import claim_export
 from recorder.exports.running.operator import cancel_export
 from recorder.exports.running.run import run_export
+from recorder.exports.verify.checking import ANOTHER_MANIFEST
 from recorder.models.export import ExportCreate, ExportRow
 from recorder.models.outbox import OutboxRow
 from recorder.models.recipe import RecipeRow
@@ -188,6 +191,7 @@ def test_the_ui_shows_figures_columns_rows_and_a_picture(deployment: Deployment)
     assert metadata["dagster/row_count"].value == 6
     assert "payload" in [column.name for column in metadata["dagster/column_schema"].value.columns]
     assert metadata["preview"].value.count("\n") == 7
+    assert metadata["manifest"].value.endswith(f"/v1/exports/{metadata['export_id'].value}/manifest")
     assert metadata["picture"].value.startswith("![what the dataset holds](data:image/png;base64,iVBOR")
 
 
@@ -221,6 +225,17 @@ def test_a_spoiled_file_fails_the_check(deployment: Deployment) -> None:
     assert (files.passed, lake.passed) == (False, False)
     assert "another SHA-256" in str(files.metadata["problems"].value)
     assert "cannot be read" in str(lake.metadata["problems"].value)
+    (folder / "manifest.json").write_bytes(b"{}")
+    with deployment.runtime.database.transaction(write=False) as db:
+        again = db.get_one(ExportRow, row.id)
+    for check in (check_files(again, deployment.runtime.settings), check_lake(deployment.runtime, again)):
+        assert (check.passed, ANOTHER_MANIFEST in str(check.metadata["problems"].value)) == (False, True)
+
+
+def test_what_a_client_wrote_is_no_link_in_the_preview() -> None:
+    assert _markdown(pl.DataFrame({"payload": ["[a](http://b) <img>|"]})).splitlines()[2] == (
+        "| \\[a\\](http\\://b) \\<img\\>\\| |"
+    )
 
 
 def test_equal_rows_have_an_equal_data_version(deployment: Deployment) -> None:
@@ -262,6 +277,41 @@ def test_a_cancelled_run_cancels_its_export(deployment: Deployment) -> None:
     deployment.tick()
     (export,) = deployment.exports()
     assert (export.status, (export.error or {})["code"]) == ("failed", "cancelled")
+
+
+def test_files_of_a_cancelled_run_are_taken_away_by_a_run_and_not_in_the_tick(deployment: Deployment) -> None:
+    row = deployment.queue()
+
+    class Killed(BaseException):
+        pass
+
+    def _die(text: str) -> None:
+        if text.startswith("1 of"):
+            raise Killed
+
+    with pytest.raises(Killed):
+        run_export(
+            deployment.runtime, row.id, owner="killed", executor=ToldProgress(InProcess(), _die, every_s=0)
+        )
+    deployment.add_run(row, dg.DagsterRunStatus.CANCELED)
+    deployment.recorder = RecorderResource(data_dir=deployment.recorder.data_dir, export_pause_s=-1)
+    folder = Path(deployment.runtime.settings.export_url) / deployment.workspace_id / row.id
+    assert deployment.tick() == []
+    assert deployment.exports()[0].status == "failed" and list(folder.rglob("*.parquet"))
+    (request,) = deployment.tick()
+    config = request.run_config["ops"]["datasets"]["config"]
+    assert not deployment.materialize(str(request.partition_key), config, raise_on_error=False).success
+    assert not list(folder.rglob("*.parquet"))
+    assert deployment.tick() == []
+
+
+def test_an_export_in_its_pause_takes_no_place_of_a_tick(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.exports._EXPORTS_PER_TICK", 1)
+    waiting, next_one = deployment.queue(), deployment.queue()
+    deployment.add_run(waiting, dg.DagsterRunStatus.FAILURE)
+    assert [request.tags[EXPORT_TAG] for request in deployment.tick()] == [next_one.id]
 
 
 @pytest.mark.parametrize("format", ["parquet", "webdataset", "jsonl", "arrow"])

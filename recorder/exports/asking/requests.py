@@ -144,7 +144,8 @@ def find_export(db: DbSession, workspace_id: str, mode: str, export_id: str) -> 
     Raises:
         NotFound: if it is missing or of another workspace or mode.
     """
-    row = db.get(ExportRow, export_id)
+    # What is no id of ours may hold characters that a database refuses.
+    row = db.get(ExportRow, export_id) if is_id(export_id, "exp") else None
     if row is None or (row.workspace_id, row.mode) != (workspace_id, mode):
         raise NotFound("export")
     return row

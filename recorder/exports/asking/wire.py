@@ -1,10 +1,11 @@
 """The export object as clients see it, and the events that carry it. Spec §2.5, §6.1; contract §5."""
 
 from datetime import timedelta
+from typing import Any
 
 from sqlmodel import Session as DbSession
 
-from recorder import clock
+from recorder import clock, limits
 from recorder.exports.reading.signing import signed_url
 from recorder.models.export import Export, ExportCreated, ExportRow
 from recorder.settings import Settings
@@ -28,17 +29,30 @@ _COLUMNS = {
 }
 
 
-def to_wire(row: ExportRow, settings: Settings) -> Export:
-    """The export object of spec §2.5."""
+def to_wire(row: ExportRow, settings: Settings, *, is_whole: bool = False) -> Export:
+    """The export object of spec §2.5.
+
+    Args:
+        is_whole: with the ids of all sessions that are left out; else a long list is told by its length.
+    """
+    # The release before knew no parts; a run of ours deals them.
+    spec = {"split": None} | row.spec
     return Export.model_validate(
         {
             **row.model_dump(include=_COLUMNS),
-            # The release before knew no parts; a run of ours deals them.
-            **({"split": None} | row.spec),
+            **(spec if is_whole else spec | {"filter": _short(spec["filter"])}),
             "manifest_url": manifest_url(row, settings),
             "progress": {"shards_done": row.shards_done, "shards_total": row.shards_total},
         }
     )
+
+
+def _short(filter: dict[str, Any]) -> dict[str, Any]:
+    excluded = len(filter.get("exclude_session_ids", ()))
+    if excluded <= limits.EXCLUDED_SESSIONS_SHOWN:
+        return filter
+    others = {name: value for name, value in filter.items() if name != "exclude_session_ids"}
+    return others | {"excluded_sessions": excluded}
 
 
 def to_created(row: ExportRow, settings: Settings) -> ExportCreated:

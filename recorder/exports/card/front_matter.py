@@ -47,6 +47,9 @@ def front_matter(manifest: dict[str, Any]) -> Iterator[str]:
             yield f"- config_name: {kind}"
             yield "  features:"
             fields = list(SCHEMAS[manifest["format"]][kind])
+            if manifest["format"] == "jsonl":
+                # Its reader takes a day for an instant where it is not told that it is a day.
+                fields = [one.with_type(pa.date32()) if one.name == "date" else one for one in fields]
             # The reader of archives adds the address of each.
             more = [pa.field("__url__", pa.string())] if kind == "samples" else []
             yield from _features([*fields, *more], "  ")
@@ -65,4 +68,4 @@ def _features(fields: Iterable[pa.Field], margin: str) -> Iterator[str]:
             yield f"{margin}  list:"
             yield from _features(field.type.value_type, f"{margin}  ")
         else:
-            yield f"{margin}  dtype: {field.type}"
+            yield f"{margin}  dtype: {'date32' if pa.types.is_date32(field.type) else field.type}"

@@ -22,9 +22,9 @@ _MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_[]<>|#~&!$:@"})
 def page(manifest: dict[str, Any], statistics: Statistics) -> Iterator[str]:
     """The lines of the page."""
     spec, totals = manifest["spec"], manifest["totals"]
-    yield from (f"# {_plain(manifest['tag'] or ' + '.join(spec['workflow']))}", "")
+    yield from (f"# {plain(manifest['tag'] or ' + '.join(spec['workflow']))}", "")
     yield (
-        f"Recordings of {_plain(', '.join(spec['workflow']))}: {totals['sessions']:,} sessions of "
+        f"Recordings of {plain(', '.join(spec['workflow']))}: {totals['sessions']:,} sessions of "
         f"{_time(statistics.duration_ms / 1000)} together, started before {spec['filter']['until']}. Export "
         f"`{manifest['export_id']}`, format `{manifest['format']}`."
     )
@@ -167,9 +167,9 @@ def _cell(value: Any) -> str:
 
 def _named(counts: list[tuple[str | None, int]]) -> list[tuple[str, int]]:
     """Counts by a name that clients chose."""
-    return [("none" if name is None else _plain(name), count) for name, count in counts]
+    return [("none" if name is None else plain(name), count) for name, count in counts]
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text that Markdown shows as it is: one line, and no mark or link of its own."""
     return "".join(mark if mark.isprintable() else " " for mark in text).translate(_MARKS)

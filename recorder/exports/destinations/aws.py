@@ -4,6 +4,7 @@ The external id keeps one customer from naming another's role (the confused depu
 assumed without the right one is refused.
 """
 
+import logging
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
@@ -13,8 +14,12 @@ from recorder.exports.destinations.store import Patience
 from recorder.exports.destinations.target import Target
 from recorder.ids import new_id
 
+log = logging.getLogger("recorder.exports")
+
 _DEFAULT_REGION = "us-east-1"
 _POINTER = "/destination/role_arn"
+#: What STS says of a role that does not trust whoever asks; all else leaves the question open.
+_REFUSAL = "AccessDenied"
 
 
 def open_client(service: str, target: Target, patience: Patience) -> Any:
@@ -31,7 +36,7 @@ def require_external_id(target: Target, patience: Patience) -> None:
 
     Raises:
         InvalidDestination: if the role does not ask for the id, or refuses it.
-        Unavailable: if STS does not answer.
+        Unavailable: if STS does not answer, or answers neither yes nor no.
     """
     if not _assume(target, target.workspace_id, patience):
         text = "The role cannot be assumed with your workspace id as external id; check its trust policy."
@@ -44,10 +49,10 @@ def require_external_id(target: Target, patience: Patience) -> None:
 
 
 def _assume(target: Target, external_id: str, patience: Patience) -> bool:
-    from botocore.exceptions import ClientError
+    from botocore.exceptions import BotoCoreError, ClientError
 
-    client = _client("sts", target.region, target.endpoint, None, "", "", patience)
     try:
+        client = _client("sts", target.region, target.endpoint, None, "", "", patience)
         client.assume_role(
             RoleArn=target.role_arn,
             RoleSessionName=f"recorder-{target.export_id}",
@@ -55,9 +60,13 @@ def _assume(target: Target, external_id: str, patience: Patience) -> bool:
             DurationSeconds=900,
         )
     except ClientError as error:
-        if error.response["ResponseMetadata"]["HTTPStatusCode"] >= 500:
-            raise Unavailable("The export destination") from error
-        return False
+        code = error.response.get("Error", {}).get("Code")
+        if code == _REFUSAL:
+            return False
+        log.warning("STS does not say whether the role of %s can be assumed: %s", target.export_id, code)
+        raise Unavailable("The export destination") from error
+    except (BotoCoreError, OSError) as error:
+        raise Unavailable("The export destination") from error
     return True
 
 

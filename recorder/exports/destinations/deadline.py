@@ -2,23 +2,29 @@
 
 import threading
 from collections.abc import Callable
+from typing import TypeVar
 
 from recorder.errors import Unavailable
 
 PROBE_SECONDS = 10.0
+#: For what a request of the API reads; the client may ask again.
+READ_SECONDS = 5.0
+
+_Found = TypeVar("_Found")
 
 
-def within(act: Callable[[], None], *, seconds: float = PROBE_SECONDS) -> None:
+def within(act: Callable[[], _Found], *, seconds: float = PROBE_SECONDS) -> _Found:
     """Do something that may wait for a network; its errors are raised here.
 
     Raises:
         Unavailable: if it is not done in time; it is then left to its own time limits.
     """
+    found: list[_Found] = []
     errors: list[BaseException] = []
 
     def _act() -> None:
         try:
-            act()
+            found.append(act())
         except BaseException as error:
             errors.append(error)
 
@@ -29,3 +35,4 @@ def within(act: Callable[[], None], *, seconds: float = PROBE_SECONDS) -> None:
         raise Unavailable("The export destination")
     if errors:
         raise errors[0]
+    return found[0]

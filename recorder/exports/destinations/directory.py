@@ -48,6 +48,14 @@ class Destination(ABC):
         """
 
     @abstractmethod
+    def require_owner(self) -> None:
+        """See that the place still takes files of this workspace.
+
+        Raises:
+            InvalidDestination: if it does not.
+        """
+
+    @abstractmethod
     def size(self, path: str) -> int:
         """How many bytes a file has.
 

@@ -60,6 +60,9 @@ class Folder(Destination):
         except OSError as error:
             raise Unavailable(_NAME) from error
 
+    def require_owner(self) -> None:
+        """A folder of this machine is the operator's own and takes everybody's files."""
+
     def size(self, path: str) -> int:
         """How many bytes a file has."""
         with _read_errors(path):

@@ -16,7 +16,6 @@ from recorder.exports.destinations.hashing import HashedFile
 from recorder.exports.destinations.local import written_as
 from recorder.exports.destinations.store import (
     PROBING,
-    WORKING,
     AlreadyThere,
     Damaged,
     Patience,
@@ -33,20 +32,24 @@ _NAME = "The export destination"
 class ObjectStore(Destination):
     """The directory of one export: the objects whose keys begin with its root."""
 
-    def __init__(self, open_store: Callable[[Patience], Store], root: str, place: object) -> None:
+    def __init__(
+        self, open_store: Callable[[Patience], Store], root: str, place: object, patience: Patience
+    ) -> None:
         """
         Args:
             root: what all keys begin with, without a slash at its end.
             place: equal for directories between which the store itself can copy.
+            patience: how long the store is waited for, except by a probe.
         """
         self._open_store = open_store
         self._root = root
         self._place = place
+        self._patience = patience
 
     @cached_property
     def _store(self) -> Store:
         """Opened when it is first needed: a probe opens its own, with less patience."""
-        return self._open_store(WORKING)
+        return self._open_store(self._patience)
 
     @contextmanager
     def create(self, path: str, *, replace: bool = False) -> Iterator[HashedFile]:
@@ -69,6 +72,10 @@ class ObjectStore(Destination):
     def probe(self) -> None:
         """Write and remove one object, in ten seconds at most."""
         within(self._probe)
+
+    def require_owner(self) -> None:
+        """See that the bucket still takes files of this workspace."""
+        self._store.require_owner()
 
     def size(self, path: str) -> int:
         """How many bytes a file has."""

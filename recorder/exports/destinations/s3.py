@@ -96,19 +96,21 @@ class S3Store:
                 yield from (item["Key"] for item in page.get("Contents", ()))
 
     def copy(self, key: str, source_key: str, *, sha256: str) -> bool:
-        """Take an object over that we uploaded with this hash; False where there is none or one is here."""
+        """Take an object over that S3 knows to have this hash; False where there is none or one is here."""
         bucket = self._target.bucket
         try:
             with _errors(source_key):
-                found = self._client.head_object(Bucket=bucket, Key=source_key)
-                if found["Metadata"].get("sha256") != sha256:
+                found = self._client.head_object(Bucket=bucket, Key=source_key, ChecksumMode="ENABLED")
+                # What S3 itself hashed; metadata may be anybody's. A file that came in parts has a checksum
+                # of checksums, which says nothing of the whole.
+                if found.get("ChecksumSHA256") != _text(bytes.fromhex(sha256)):
                     return False
                 with suppress(KeyError):
                     self.size(key)
                     return False
                 source = {"Bucket": bucket, "Key": source_key}
-                unchanged = {"CopySourceIfMatch": found["ETag"]}
-                self._client.copy_object(Bucket=bucket, Key=key, CopySource=source, **unchanged)
+                conditions = {"CopySourceIfMatch": found["ETag"], "IfNoneMatch": "*"}
+                self._client.copy_object(Bucket=bucket, Key=key, CopySource=source, **conditions)
         except (KeyError, AlreadyThere, InvalidDestination):
             # Not there, or not to be seen: whoever asks then reads and writes it himself.
             return False

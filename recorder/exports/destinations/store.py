@@ -22,6 +22,8 @@ class Patience:
 
 WORKING = Patience(connect_s=5, read_s=60, attempts=6)
 PROBING = Patience(connect_s=3, read_s=5, attempts=1)
+#: Of requests of the API, which a client waits for.
+READING = Patience(connect_s=2, read_s=3, attempts=2)
 
 
 class AlreadyThere(Exception):

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 from recorder.errors import DestinationNotAllowed, InvalidDestination
 from recorder.exports.destinations.directory import Destination
 from recorder.exports.destinations.local import Folder
-from recorder.exports.destinations.store import Patience, Store
+from recorder.exports.destinations.store import WORKING, Patience, Store
 from recorder.settings import Settings
 
 
@@ -75,14 +75,14 @@ def target_of(row: AskedFor, settings: Settings) -> Target:
     )
 
 
-def open_target(target: Target) -> Destination:
+def open_target(target: Target, patience: Patience = WORKING) -> Destination:
     """Open the directory of an export with its own rights; the store is asked when it is used."""
     if target.kind == "local":
         return Folder(target.root)
     from recorder.exports.destinations.object_store import ObjectStore
 
     place = replace(target, workspace_id="", export_id="", root="")
-    return ObjectStore(partial(_open_store, target), target.root, place)
+    return ObjectStore(partial(_open_store, target), target.root, place, patience)
 
 
 def _open_store(target: Target, patience: Patience) -> Store:
@@ -105,13 +105,16 @@ def _open_store(target: Target, patience: Patience) -> Store:
     return FsspecStore(target)
 
 
-def open_destination(row: AskedFor, settings: Settings) -> Destination:
+def open_destination(row: AskedFor, settings: Settings, patience: Patience = WORKING) -> Destination:
     """Open the directory of an export.
+
+    Args:
+        patience: how long an object store is waited for; a probe has its own.
 
     Raises:
         DestinationNotAllowed: if a local path leads out of the export root, also over a link.
     """
-    return open_target(target_of(row, settings))
+    return open_target(target_of(row, settings), patience)
 
 
 def open_url(url: str) -> Destination:

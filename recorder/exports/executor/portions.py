@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from recorder.exports.formats import FORMATS
-from recorder.exports.planning.plan import BYTES_PER_EVENT, PlannedShard
+from recorder.exports.planning.plan import PlannedShard
 from recorder.exports.writers.shards import ShardTask
 
 #: A worker gets at least so many tasks where there are shards for it. More would share the work out more
@@ -38,7 +38,7 @@ def _cut(task: ShardTask, share: float) -> Iterator[list[PlannedShard]]:
 
 def _bytes(task: ShardTask, shards: Sequence[PlannedShard]) -> int:
     """About how much there is to write: rows, and the pictures that the format carries."""
-    rows = sum(shard.rows for shard in shards) * BYTES_PER_EVENT
+    rows = sum(shard.bytes_read for shard in shards)
     if task.shards[0].kind == "events" or not FORMATS[task.format].carries_images:
         return rows
     return rows + sum(int(shard.sessions["image_bytes"].sum()) for shard in shards)

@@ -55,6 +55,9 @@ class LakeFacts:
             pl.col("frame_count").cast(pl.Int64),
         )
         found = self._chosen.lazy().join(facts, on="session_id", how="inner", validate="1:1").collect()
+        found = found.join(self._payload_bytes(), on="session_id", how="left").with_columns(
+            pl.col("payload_bytes").fill_null(0)
+        )
         if found.height != self._chosen.height:
             raise FactsMissing(self._chosen.height - found.height)
         return found
@@ -93,6 +96,15 @@ class LakeFacts:
         """How long the sessions took, all together."""
         total = self._of_chosen("sessions").select(pl.col("duration_ms").sum()).collect()
         return int(total.item())
+
+    def _payload_bytes(self) -> pl.DataFrame:
+        """How many bytes the payloads of each session have: what a file needs in memory hangs on them.
+
+        Counted and not estimated from the lake's files, which compaction writes anew: equal sessions are to
+        have equal plans.
+        """
+        size = pl.col("payload").str.len_bytes().cast(pl.Int64).sum().alias("payload_bytes")
+        return self._of_chosen("events").group_by("session_id").agg(size).collect(engine="streaming")
 
     def _of_chosen(self, kind: Kind) -> pl.LazyFrame:
         chosen = self._chosen.lazy().select("session_id")

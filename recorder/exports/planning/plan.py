@@ -17,12 +17,13 @@ from recorder.models.export import ExportFormat, FrameSampling, ShardKind
 from recorder.rowset import row_set_sha256
 
 #: Stored plans of another version are made anew: what they say of files no longer holds.
-PLAN_VERSION = 2
+PLAN_VERSION = 3
 #: A shard is kept below this size, by the estimate of `bucket_bits`.
 SHARD_BYTES = 128 * 1024 * 1024
+#: What a row is taken for, unless the payloads of its session have more.
 BYTES_PER_EVENT = 512
-#: Rows that one task reads and sorts in memory, unless a single shard has more.
-ROWS_AT_ONCE = 400_000
+#: What one task reads and sorts in memory, unless a single shard has more.
+BYTES_AT_ONCE = 400_000 * BYTES_PER_EVENT
 _HASH_BITS = 16
 _ROWS: dict[ShardKind, str] = {"events": "rows", "frames": "frames", "samples": "frames"}
 _DIGESTS: dict[ShardKind, str] = {
@@ -42,6 +43,8 @@ SESSIONS = pl.Schema(
         "actor_kind": pl.String,
         "split": pl.String,
         "rows": pl.Int64,
+        # Of its payloads, all together.
+        "payload_bytes": pl.Int64,
         "actions": pl.Int64,
         "rows_sha256": pl.String,
         "frames": pl.Int64,
@@ -52,6 +55,8 @@ SESSIONS = pl.Schema(
         "sample_actions": pl.Int64,
     }
 )
+#: About how many bytes the events of sessions are.
+EVENT_BYTES = pl.max_horizontal(pl.col("rows") * BYTES_PER_EVENT, "payload_bytes").sum()
 
 
 def writer_versions() -> dict[str, str]:
@@ -166,9 +171,10 @@ class PlannedShard:
         return f"data/workflow={self.workflow}/{name}"
 
     @property
-    def rows_read(self) -> int:
-        """Rows of the lake that are in memory to write it: its own, and for samples those of the events."""
-        return self.rows + (int(self.sessions["rows"].sum()) if self.kind == "samples" else 0)
+    def bytes_read(self) -> int:
+        """About what of the lake is in memory to write it: its rows, and for samples the events as well."""
+        events = int(self.sessions.select(EVENT_BYTES).item()) if self.kind != "frames" else 0
+        return events + (self.rows * BYTES_PER_EVENT if self.kind != "events" else 0)
 
     @property
     def bucket_range(self) -> tuple[int, int]:
@@ -192,9 +198,7 @@ def make_plan(
     """
     ordered = sessions.select(SESSIONS.names()).cast(SESSIONS).sort("workflow", "bucket", "session_id")
     images = pl.col("image_bytes").sum() if FORMATS[format].carries_images else 0
-    sizes = ordered.group_by("workflow", maintain_order=True).agg(
-        pl.col("rows").sum() * BYTES_PER_EVENT + images
-    )
+    sizes = ordered.group_by("workflow", maintain_order=True).agg(EVENT_BYTES + images)
     bits = {workflow: bucket_bits(size) for workflow, size in sizes.iter_rows()}
     return Plan(
         format=format,
@@ -237,13 +241,13 @@ def read_together(shards: list[PlannedShard]) -> Iterator[list[PlannedShard]]:
     portion: list[PlannedShard] = []
     held = 0
     for shard in shards:
-        rows = shard.rows_read
+        size = shard.bytes_read
         belongs = portion and (portion[0].kind, portion[0].workflow) == (shard.kind, shard.workflow)
-        if portion and not (belongs and held + rows <= ROWS_AT_ONCE):
+        if portion and not (belongs and held + size <= BYTES_AT_ONCE):
             yield portion
             portion, held = [], 0
         portion.append(shard)
-        held += rows
+        held += size
     if portion:
         yield portion
 

@@ -11,8 +11,11 @@ from sqlmodel import Session as DbSession
 from recorder import clock
 from recorder.errors import InvalidSignature, InvalidState, NotFound, WorkspaceDisabled
 from recorder.exports.destinations import Destination, open_destination
+from recorder.exports.destinations.deadline import READ_SECONDS, within
+from recorder.exports.destinations.store import READING
 from recorder.exports.formats import FORMATS
 from recorder.exports.names import CARD, MANIFEST
+from recorder.exports.own_manifest import read_own_manifest
 from recorder.exports.reading.signing import check_signature, signed_url
 from recorder.models.export import ExportFormat, ExportRow, ExportShardRow
 from recorder.models.workspace import WorkspaceRow
@@ -60,21 +63,23 @@ def open_by_signature(
 
 
 def read_manifest(row: ExportRow, settings: Settings, *, until: datetime | None = None) -> dict[str, Any]:
-    """The stored manifest; a hosted one gets an address for each shard.
+    """The manifest that the export wrote; a hosted one gets an address for each shard.
+
+    It waits for the store, some seconds at most: in no transaction.
 
     Args:
         until: end of the address that asked: those it is given must not outlive it.
 
     Raises:
         InvalidState: if the export is not completed.
-        NotFound: if its files are gone.
+        NotFound: if it is gone, or another file lies in its place.
+        Unavailable: if the store does not answer in time.
     """
     if row.status != "completed":
         raise InvalidState(row.status, needed="export must be completed to have a manifest")
-    try:
-        manifest: dict[str, Any] = orjson.loads(open_destination(row, settings).read(MANIFEST))
-    except KeyError as error:
-        raise NotFound("manifest") from error
+    destination = open_destination(row, settings, READING)
+    data = within(lambda: read_own_manifest(destination, row), seconds=READ_SECONDS)
+    manifest: dict[str, Any] = orjson.loads(data)
     if row.destination["kind"] == "signed_url":
         end = until or clock.now() + timedelta(seconds=row.destination["expires_in"])
         for shard in manifest["shards"]:
@@ -98,21 +103,28 @@ class HostedFile:
         return self.destination.read_range(self.path, start, end)
 
 
-def find_file(db: DbSession, row: ExportRow, settings: Settings, path: str) -> HostedFile:
-    """A file of a completed hosted export.
-
-    The path is looked up among the export's own files; it never leads anywhere by itself.
+def require_file(db: DbSession, row: ExportRow, path: str) -> None:
+    """See that a path is one of a completed hosted export's own files; it never leads anywhere by itself.
 
     Raises:
-        NotFound: if the export has no such file, or it is gone.
+        NotFound: if the export has no such file.
     """
     if row.status != "completed" or row.destination["kind"] != "signed_url":
         raise NotFound("file")
     if path not in _PLAIN_FILES and db.get(ExportShardRow, (row.id, path)) is None:
         raise NotFound("file")
-    destination = open_destination(row, settings)
+
+
+def open_file(row: ExportRow, settings: Settings, path: str) -> HostedFile:
+    """A file that `require_file` found. It waits for the store, some seconds at most: in no transaction.
+
+    Raises:
+        NotFound: if it is gone.
+        Unavailable: if the store does not answer in time.
+    """
+    destination = open_destination(row, settings, READING)
     try:
-        size = destination.size(path)
+        size = within(lambda: destination.size(path), seconds=READ_SECONDS)
     except KeyError as error:
         raise NotFound("file") from error
     return HostedFile(

@@ -1,17 +1,19 @@
 """Who works on an export: the lease, checked again in every transaction of a run. Design §3."""
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from sqlalchemy import exists, literal, text
+from sqlalchemy import exists, func, literal, text
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.errors import Conflict, RecorderError, Unavailable
+from recorder.errors import Conflict, RecorderError
 from recorder.models.export import ExportRow
 from recorder.models.outbox import LeaseRow
 from recorder.storage.database import Database
@@ -55,21 +57,28 @@ class ExportCancelled(RecorderError):
         super().__init__("The export was cancelled.")
 
 
-def due_exports(db: DbSession, *, limit: int) -> list[ExportRow]:
-    """Exports that need a run, oldest first.
+def due_exports(db: DbSession, *, limit: int, per_workspace: int | None = None) -> list[ExportRow]:
+    """Exports that need a run: those that had fewest first, then the oldest.
 
-    Queued ones, running ones whose run was lost, and failed ones whose files nobody has taken away yet.
+    Queued ones, running ones whose run was lost, and failed ones whose files nobody has taken away yet. An
+    export whose store is gone is run again and again: it goes behind what has not been tried as often.
+
+    Args:
+        per_workspace: no more than so many of each; one client's exports must not keep out everybody else's.
     """
     held = select(LeaseRow.name).where(
         col(LeaseRow.name) == literal(_PREFIX) + col(ExportRow.id), col(LeaseRow.expires_ms) > clock.now_ms()
     )
     free = ~exists(held.correlate(ExportRow))
-    found = [
-        row
-        for waiting in (col(ExportRow.status).in_(("queued", "running")), _FILES_LEFT)
-        for row in db.exec(select(ExportRow).where(waiting, free).order_by(col(ExportRow.id)).limit(limit))
-    ]
-    return sorted(found, key=lambda row: row.id)[:limit]
+    order = (col(ExportRow.attempt), col(ExportRow.id))
+    place = func.row_number().over(partition_by=col(ExportRow.workspace_id), order_by=order)
+    ids: set[str] = set()
+    for waiting in (col(ExportRow.status).in_(("queued", "running")), _FILES_LEFT):
+        ranked = select(ExportRow.id, ExportRow.attempt, place.label("place")).where(waiting, free).subquery()
+        first = select(ranked.c.id).order_by(ranked.c.attempt, ranked.c.id).limit(limit)
+        ids.update(db.exec(first.where(ranked.c.place <= (per_workspace or limit))))
+    found = db.exec(select(ExportRow).where(col(ExportRow.id).in_(ids)).order_by(*order))
+    return list(found)[:limit]
 
 
 def is_over(row: ExportRow) -> bool:
@@ -83,14 +92,36 @@ def lock_export(db: DbSession, export_id: str) -> ExportRow | None:
     return db.exec(statement.execution_options(populate_existing=True)).one_or_none()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Claim:
-    """The right to work on an export, and the only way to change it."""
+    """The right to work on an export, and the only way to change it.
+
+    A process that stood still for a whole lease takes the right for lost by its own clock, before it asks.
+    """
 
     database: Database
     export_id: str
     lease: Lease
     lease_ms: int = LEASE_MS
+    #: When it was last renewed, in seconds of this process's monotonic clock.
+    renewed_s: float = field(default_factory=time.monotonic, compare=False)
+
+    def require(self) -> None:
+        """See that the export is still ours, right before files of it are removed, copied or replaced.
+
+        Raises:
+            LeaseLost: if another run took over.
+            ExportCancelled: if it was cancelled meanwhile.
+        """
+        with self.transaction():
+            pass
+        self._require_time()
+
+    def require_lease(self) -> None:
+        """The same whatever the export's status."""
+        with self.ending_transaction():
+            pass
+        self._require_time()
 
     @contextmanager
     def transaction(self) -> Iterator[tuple[DbSession, ExportRow]]:
@@ -112,6 +143,8 @@ class Claim:
         Raises:
             LeaseLost: if another run took over.
         """
+        self._require_time()
+        now_s = time.monotonic()
         with self.database.transaction(write=True) as db:
             if not renew_lease(db, self.lease, now_ms=clock.now_ms(), ttl_ms=self.lease_ms):
                 raise LeaseLost
@@ -120,6 +153,7 @@ class Claim:
                 raise LeaseLost
             yield db, row
             db.add(row)
+        self.renewed_s = max(self.renewed_s, now_s)
 
     def give_back(self) -> None:
         """Let the next run begin without waiting for the lease to run out."""
@@ -140,11 +174,19 @@ class Claim:
 
     def _beat(self, done: threading.Event) -> None:
         while not done.wait(self.lease_ms / 1000 / _BEATS_PER_LEASE):
+            now_s = time.monotonic()
             try:
                 with self.database.transaction(write=True) as db:
-                    renew_lease(db, self.lease, now_ms=clock.now_ms(), ttl_ms=self.lease_ms)
-            except Unavailable:
-                log.warning("the lease %s could not be renewed; trying again", self.lease.name)
+                    is_ours = renew_lease(db, self.lease, now_ms=clock.now_ms(), ttl_ms=self.lease_ms)
+            except Exception as error:  # whatever it was: without a beat the lease is lost
+                log.warning("the lease %s could not be renewed; trying again: %r", self.lease.name, error)
+            else:
+                # Of two renewals at once the later counts.
+                self.renewed_s = max(self.renewed_s, now_s) if is_ours else -math.inf
+
+    def _require_time(self) -> None:
+        if time.monotonic() - self.renewed_s > self.lease_ms / 1000:
+            raise LeaseLost
 
 
 def claim_export(

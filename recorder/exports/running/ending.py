@@ -15,7 +15,7 @@ from recorder.exports.asking.wire import emit
 from recorder.exports.destinations import FileConflict, open_destination
 from recorder.exports.names import CARD, MANIFEST
 from recorder.exports.running.allowance import settle
-from recorder.exports.running.claims import Claim, ExportCancelled, lock_export
+from recorder.exports.running.claims import Claim, ExportCancelled, LeaseLost, lock_export
 from recorder.exports.running.ledger import read_shards
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
@@ -62,7 +62,7 @@ def end_as_failed(db: DbSession, row: ExportRow, settings: Settings, code: str, 
 def take_files_away(
     runtime: Runtime, claim: Claim, row: ExportRow, *, is_last_try: bool = False
 ) -> ExportRow:
-    """Remove what a failed export wrote, and give the lease back.
+    """Remove what a failed export wrote and its stored plan, and give the lease back.
 
     Where the destination does not let us, the export is left to the next run; without a manifest nobody takes
     what lies there for a dataset.
@@ -80,15 +80,22 @@ def take_files_away(
         paths = [shard.path for shard in shards if shard.is_done or is_ours]
         try:
             destination = open_destination(row, runtime.settings)
+            destination.require_owner()
             # First what would call the rest a dataset.
             for path in (MANIFEST, CARD, *paths):
+                claim.require_lease()
                 destination.remove(path)
+            claim.require_lease()
             destination.finish()
+            if row.plan_key is not None:
+                runtime.blobs.delete(row.plan_key)
+        except LeaseLost:
+            raise
         except RecorderError as error:
             log.warning("files of export %s are left behind: %s", row.id, error)
             if not is_last_try:
                 return row
     with claim.ending_transaction() as (db, row):
-        row.files_left = False
+        row.files_left, row.plan_key = False, None
         release_lease(db, claim.lease)
     return row

@@ -18,14 +18,25 @@ from recorder.models.export import ExportRow, ExportShardRow
 from recorder.storage.blobs import Blobs
 
 
-def read_stored_plan(blobs: Blobs, key: str) -> Plan | None:
+class PlanTooLarge(Exception):
+    """A stored plan has more bytes than its reader wants in memory."""
+
+
+def read_stored_plan(blobs: Blobs, key: str, *, most_bytes: int | None = None) -> Plan | None:
     """The plan of this key; None for one that another release stored.
+
+    Args:
+        most_bytes: compressed bytes up to which it is read.
 
     Raises:
         KeyError: if there is none.
+        PlanTooLarge: if it has more bytes.
         Unavailable: if the store does not answer.
     """
-    return Plan.from_json(zstandard.decompress(blobs.get(key)))
+    data = blobs.get(key, length=None if most_bytes is None else most_bytes + 1)
+    if most_bytes is not None and len(data) > most_bytes:
+        raise PlanTooLarge
+    return Plan.from_json(zstandard.decompress(data))
 
 
 def read_shards(db: DbSession, export_id: str) -> list[ExportShardRow]:

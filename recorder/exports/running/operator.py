@@ -8,9 +8,10 @@ from recorder.exports.asking.requests import (
     store_export,
 )
 from recorder.exports.running.claims import ExportCancelled, claim_export, is_over, lock_export
-from recorder.exports.running.ending import end_as_failed, take_files_away
+from recorder.exports.running.ending import end_as_failed
 from recorder.models.export import ExportCreate, ExportRow
 from recorder.runtime import Runtime
+from recorder.storage.leases import release_lease
 
 
 def _at_dagster(workspace_id: str) -> Origin:
@@ -35,7 +36,9 @@ def queue_export(runtime: Runtime, workspace_id: str, mode: str, body: ExportCre
 
 
 def cancel_export(runtime: Runtime, export_id: str, *, owner: str) -> None:
-    """End an export whose run was cancelled, and take its files away; a finished one stays as it is.
+    """End an export whose run was cancelled; a finished one stays as it is.
+
+    No store is asked: what the run wrote is taken away by the next run (`files_left`).
 
     Raises:
         ExportBusy: if a run works on it.
@@ -51,4 +54,4 @@ def cancel_export(runtime: Runtime, export_id: str, *, owner: str) -> None:
             end_as_failed(db, row, runtime.settings, ExportCancelled.code, text)
             origin = _at_dagster(row.workspace_id)
             record(db, origin, "export.cancel", resource_type="export", resource_id=export_id)
-    take_files_away(runtime, claim, row)
+        release_lease(db, claim.lease)

@@ -1,6 +1,5 @@
 """The export before: the newest of the same series, whose files a new one may take over. Contract §5."""
 
-import hashlib
 import logging
 from dataclasses import dataclass, replace
 
@@ -11,10 +10,11 @@ from sqlmodel import col, select
 from recorder.errors import RecorderError
 from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.manifest import Lineage, WrittenShard
-from recorder.exports.names import MANIFEST
+from recorder.exports.own_manifest import read_own_manifest
 from recorder.exports.planning.plan import Plan, PlannedShard
 from recorder.exports.planning.selection import Gone, find_gone
 from recorder.exports.planning.series import series_of
+from recorder.exports.running.claims import Claim, ExportCancelled, LeaseLost
 from recorder.exports.running.ledger import as_written, read_shards, read_stored_plan
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
@@ -36,16 +36,24 @@ class Parent:
     #: Its files by path and `content_key`.
     files: dict[tuple[str, str], WrittenShard]
 
-    def copy(self, shard: PlannedShard, destination: Destination) -> WrittenShard | None:
-        """Copy the file of this shard; None where there is none, or where it is not as it was written."""
+    def copy(self, shard: PlannedShard, destination: Destination, claim: Claim) -> WrittenShard | None:
+        """Copy the file of this shard; None where there is none, or where it is not as it was written.
+
+        Raises:
+            LeaseLost, ExportCancelled: if the export that it is for is not ours any more.
+        """
         file = self.files.get((shard.path, shard.content_key))
         if file is None:
             return None
+        claim.require()
         try:
             destination.copy(shard.path, self.destination, sha256=file.sha256)
             if destination.size(shard.path) != file.size_bytes:
+                claim.require()
                 destination.remove(shard.path)
                 return None
+        except (LeaseLost, ExportCancelled):
+            raise
         except (RecorderError, KeyError) as error:
             log.info("%s of %s is not taken over: %r", shard.path, self.export_id, error)
             return None
@@ -80,12 +88,12 @@ def open_parent(runtime: Runtime, export_id: str) -> Parent | None:
         return None
     try:
         destination = open_destination(row, runtime.settings)
-        manifest = destination.read(MANIFEST)
+        read_own_manifest(destination, row)
         plan = read_stored_plan(runtime.blobs, row.plan_key)
     except (RecorderError, KeyError) as error:
         log.info("the files of %s are not taken over: %r", export_id, error)
         return None
-    if plan is None or hashlib.sha256(manifest).hexdigest() != row.manifest_sha256:
+    if plan is None:
         return None
     files = {
         (shard.path, shard.content_key): file for shard in shards if (file := as_written(shard)) is not None

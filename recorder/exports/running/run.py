@@ -24,6 +24,7 @@ from recorder.exports.running.claims import (
     lock_export,
 )
 from recorder.exports.running.ending import end_as_failed, take_files_away
+from recorder.exports.running.giving_up import MAX_ATTEMPTS, AttemptsExhausted, DeletionGoesOn, FilesMissing
 from recorder.exports.running.ledger import Ledger
 from recorder.exports.running.parents import Parent, after_loss, find_parent, lineage_of, open_parent
 from recorder.exports.running.publishing import missing_files, publish
@@ -33,31 +34,10 @@ from recorder.runtime import Runtime
 
 log = logging.getLogger("recorder.exports")
 
-#: So many runs in a row may end without having brought an export on; then it fails.
-MAX_ATTEMPTS = 10
 #: So often a run looks whether all that it wrote is there, writing what is not.
 _LOOKS = 3
-
-
-class AttemptsExhausted(RecorderError):
-    """Run after run did not bring the export on."""
-
-    code = "attempts_exhausted"
-    title = "Attempts exhausted"
-
-    def __init__(self, last_error: str | None) -> None:
-        cause = f" The last one said: {last_error}" if last_error else ""
-        super().__init__(f"{MAX_ATTEMPTS} runs in a row brought this export no further.{cause}")
-
-
-class FilesMissing(RecorderError):
-    """Somebody takes the files away while they are written."""
-
-    code = "files_missing"
-    title = "Files missing"
-
-    def __init__(self, count: int) -> None:
-        super().__init__(f"{count} file(s) were written to the destination and are not there any more.")
+#: So often a run begins to publish, and leaves it because a session was deleted at that moment.
+_PUBLICATIONS = 20
 
 
 def run_export(
@@ -142,12 +122,27 @@ class _Run:
 
     def _complete(self) -> ExportRow:
         destination = open_destination(self._export, self._runtime.settings)
+        # Asked at the request already; since then a claim or a role may have been taken back.
+        destination.require_owner()
         if self._export.attempt > 1:
             # The run before may have been cut off behind it; until all is done there must be none.
-            destination.remove(MANIFEST)
+            self._remove(MANIFEST, destination)
         plan = self._ledger.load_plan() or self._new_plan(destination)
         shards = plan_shards(plan)
         self._write(plan, shards, destination)
+        for _ in range(_PUBLICATIONS):
+            plan, shards = self._make_whole(plan, shards, destination)
+            published = publish(
+                self._runtime, self._export, self._claim, self._ledger, plan, shards, destination
+            )
+            if published is not None:
+                return published
+        raise DeletionGoesOn
+
+    def _make_whole(
+        self, plan: Plan, shards: list[PlannedShard], destination: Destination
+    ) -> tuple[Plan, list[PlannedShard]]:
+        """See that nothing deleted is in the files and that all of them are there; gives plan and shards."""
         for _ in range(_LOOKS):
             while (gone := self._find_gone(plan)).ids:
                 # Deleted while this ran: the shards that held them are written anew.
@@ -155,17 +150,20 @@ class _Run:
                 shards = plan_shards(plan)
                 lineage = after_loss(self._ledger.lineage(), gone, self._parent)
                 for path in self._ledger.store_plan(plan, shards, lineage):
-                    destination.remove(path)
+                    self._remove(path, destination)
                 self._write(plan, shards, destination)
             missing = missing_files(shards, destination)
             if not missing:
-                return publish(
-                    self._runtime, self._export, self._claim, self._ledger, plan, shards, destination
-                )
+                return plan, shards
             # Written, and taken away by others before the whole was there.
             self._ledger.reopen(missing)
             self._write(plan, shards, destination)
         raise FilesMissing(len(missing))
+
+    def _remove(self, path: str, destination: Destination) -> None:
+        """Take a file away, unless it is another run's by now."""
+        self._claim.require()
+        destination.remove(path)
 
     def _new_plan(self, destination: Destination) -> Plan:
         plan = read_plan(self._runtime.database, self._runtime.lake, self._export)
@@ -173,7 +171,7 @@ class _Run:
         with self._runtime.database.transaction(write=False) as db:
             lineage = lineage_of(db, self._export, plan, parent)
         for path in self._ledger.store_plan(plan, plan_shards(plan), lineage):
-            destination.remove(path)  # of a plan of the release before
+            self._remove(path, destination)  # of a plan of the release before
         return plan
 
     @cached_property
@@ -188,7 +186,7 @@ class _Run:
         if self._export.attempt > 1:
             for path in paths:
                 # A killed run may have written it after another form of the plan.
-                destination.remove(path)
+                self._remove(path, destination)
         paths -= self._take_over([shard for shard in shards if shard.path in paths], destination)
         to_write = [shard for shard in shards if shard.path in paths]
         tasks = [self._task(portion, plan) for portion in read_together(to_write)]
@@ -204,7 +202,7 @@ class _Run:
         """Copy the files that the export before has alike; gives their paths."""
         taken = set()
         for shard in shards if shards and self._parent else ():
-            if self._parent and (file := self._parent.copy(shard, destination)):
+            if self._parent and (file := self._parent.copy(shard, destination, self._claim)):
                 self._ledger.note(file)
                 taken.add(shard.path)
         return taken

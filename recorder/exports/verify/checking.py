@@ -21,9 +21,15 @@ _Shown = TypeVar("_Shown", Frame, Sample)
 #: Told how many bytes have been hashed, and how many there are.
 Progress = Callable[[int, int], None]
 _PIECE_BYTES = 4 * 1024 * 1024
+ANOTHER_MANIFEST = "The manifest is not the one that the export wrote; no file was read."
 
 
-def verify_manifest(source: str | Path | Directory, *, on_progress: Progress | None = None) -> VerifyReport:
+def verify_manifest(
+    source: str | Path | Directory,
+    *,
+    manifest_sha256: str | None = None,
+    on_progress: Progress | None = None,
+) -> VerifyReport:
     """Recompute from the files what a manifest says of them; needs nothing but them.
 
     A portion of one file is in memory at a time, and the digests of the sessions.
@@ -31,6 +37,7 @@ def verify_manifest(source: str | Path | Directory, *, on_progress: Progress | N
     Args:
         source: path of a manifest or its folder, any address fsspec knows, a signed `manifest_url`, or an
             opened destination.
+        manifest_sha256: what the manifest must hash to, where that is known; no file of another is opened.
         on_progress: told how many bytes of files have been checked, and how many there are.
 
     Raises:
@@ -38,7 +45,11 @@ def verify_manifest(source: str | Path | Directory, *, on_progress: Progress | N
         Unavailable: if a destination does not answer.
     """
     place = open_place(source)
-    listing = parse_listing(place.manifest())
+    text = place.manifest()
+    found = hashlib.sha256(text).hexdigest()
+    if manifest_sha256 not in (None, found):
+        return VerifyReport("", found, problems=[ANOTHER_MANIFEST])
+    listing = parse_listing(text)
     check = _Check(listing, on_progress or (lambda done, total: None))
     with tempfile.TemporaryDirectory(prefix="recorder-verify-") as folder:
         for entry in listing.shards:
@@ -72,7 +83,8 @@ class _Check:
         """Check one file."""
         self.report.shards += 1
         try:
-            self._check_bytes(path, entry)
+            if not self._has_its_bytes(path, entry):
+                return
             digests = list(self._sessions(path, entry, self._listing.format))
         except (Unreadable, OSError) as error:
             words = error if isinstance(error, Unreadable) else f"cannot be read ({type(error).__name__})"
@@ -106,7 +118,8 @@ class _Check:
                 report.add(f"The files hold {found} {name}, the manifest says {said}.")
         return report
 
-    def _check_bytes(self, path: Path, entry: Entry) -> None:
+    def _has_its_bytes(self, path: Path, entry: Entry) -> bool:
+        """Whether the file is the one that was listed; another is not parsed, its rows count as unread."""
         digest, size = hashlib.sha256(), 0
         with path.open("rb") as file:
             while piece := file.read(_PIECE_BYTES):
@@ -116,8 +129,12 @@ class _Check:
         self.report.size_bytes += size
         if size != entry.size_bytes:
             self.report.add(f"{entry.path} has {size} bytes, the manifest says {entry.size_bytes}.")
+        is_its_own = (size, digest.hexdigest()) == (entry.size_bytes, entry.sha256)
         if digest.hexdigest() != entry.sha256:
-            self.report.add(f"{entry.path} has another SHA-256 than the manifest says.")
+            self.report.add(
+                f"{entry.path} has another SHA-256 than the manifest says; its rows were not read."
+            )
+        return is_its_own
 
     def _sessions(self, path: Path, entry: Entry, format: FormatName) -> Iterator[SessionRows]:
         """The digests of the sessions in a file, by the order in which it has them."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from recorder import limits
@@ -22,9 +23,15 @@ _ROWS_AT_ONCE = 10_000
 _IMAGES_AT_ONCE = 16
 #: No line and no row group of pictures that the writers make comes near it.
 _PORTION_BYTES = 1024 * 1024 * 1024
+#: As many as the writers put together, each as long as events get, and room beside that.
+_EVENTS_BYTES = 2 * 65_536 * limits.EVENT_BYTES
+#: What rows that are expanded together may come to; one row may be as long.
+_EXPANDED_BYTES = 64 * 1024 * 1024
 _LINE_BYTES = 16 * limits.EVENT_BYTES
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+#: Their values may lie on each other, so that their buffers do not tell how long they are.
+_UNUSED_TYPES = (pa.types.is_run_end_encoded, pa.types.is_string_view, pa.types.is_binary_view)
 _TEXT, _BYTES = pa.large_string(), pa.large_binary()
 _EVENT = pa.schema(
     {
@@ -146,13 +153,50 @@ def _lines(path: Path, kind: type[Any]) -> Iterator[Any]:
 
 
 def _parquet_batches(path: Path, columns: list[str], at_once: int) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(path) as file:
-        if "image" in columns:
-            for group in range(file.num_row_groups):
-                size = file.metadata.row_group(group).total_byte_size
-                if size > _PORTION_BYTES:
-                    raise Unreadable(f"has a row group of {size} bytes")
-        yield from file.iter_batches(batch_size=at_once, columns=columns)
+    # One long value that a thousand rows repeat takes a few bytes here, and is made a thousand only later,
+    # by a few rows at a time.
+    leaves = ["image.bytes" if name == "image" else name for name in columns]
+    most = _PORTION_BYTES if "image" in columns else _EVENTS_BYTES
+    with pq.ParquetFile(path, read_dictionary=leaves) as file:
+        for number in range(file.num_row_groups):
+            group = file.metadata.row_group(number)
+            chunks = map(group.column, range(group.num_columns))
+            size = sum(one.total_uncompressed_size for one in chunks if one.path_in_schema in leaves)
+            if size > most:
+                raise Unreadable(f"has a row group of {size} bytes")
+        for batch in file.iter_batches(batch_size=at_once, columns=leaves):
+            yield from _portions(batch)
+
+
+def _portions(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows of a batch in slices that stay small when they are expanded.
+
+    Raises:
+        Unreadable: if one row alone is too long.
+    """
+    size = sum(map(_expanded_bytes, batch.columns))
+    if size <= _EXPANDED_BYTES:
+        yield batch
+    elif batch.num_rows == 1:
+        raise Unreadable(f"has a row of {size} bytes")
+    else:
+        middle = batch.num_rows // 2
+        yield from _portions(batch.slice(0, middle))
+        yield from _portions(batch.slice(middle))
+
+
+def _expanded_bytes(column: pa.Array) -> int:
+    """What a column takes once each row has its own value."""
+    if pa.types.is_struct(column.type):
+        return sum(map(_expanded_bytes, column.flatten()))
+    if any(is_one(column.type) for is_one in _UNUSED_TYPES):
+        raise Unreadable(f"has a column of a type that no writer uses ({column.type})")
+    if not pa.types.is_dictionary(column.type):
+        return int(column.nbytes)
+    lengths = pc.binary_length(column.dictionary).cast(pa.int64())
+    most = len(column) * int(pc.max(lengths).as_py() or 0)
+    # Looking at each row takes time, and is seldom needed.
+    return most if most <= _EXPANDED_BYTES // 8 else int(pc.sum(lengths.take(column.indices)).as_py() or 0)
 
 
 def _arrow_batches(path: Path, columns: list[str], at_once: int) -> Iterator[pa.RecordBatch]:
@@ -162,7 +206,7 @@ def _arrow_batches(path: Path, columns: list[str], at_once: int) -> Iterator[pa.
             # What lies in the buffers is taken as it is: lengths and offsets could lead anywhere.
             batch.validate(full=True)
             for start in range(0, batch.num_rows, at_once):
-                yield batch.slice(start, at_once)
+                yield from _portions(batch.slice(start, at_once))
 
 
 _BATCHES: dict[str, Callable[[Path, list[str], int], Iterator[pa.RecordBatch]]] = {
@@ -172,11 +216,16 @@ _BATCHES: dict[str, Callable[[Path, list[str], int], Iterator[pa.RecordBatch]]] 
 
 
 def _typed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_batches([batch.select(schema.names)]).cast(schema)
+    columns = [_plain(batch.column(name)) for name in schema.names]
+    return pa.table(columns, names=schema.names).cast(schema)
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def _digests(images: pa.StructArray) -> Iterator[str | None]:
-    pictures = images.field("bytes").cast(_BYTES)
+    pictures = _plain(images.field("bytes")).cast(_BYTES)
     for is_there, picture in zip(images.is_valid(), pictures, strict=True):
         data = picture.as_buffer() if is_there.as_py() else None
         yield None if data is None else hashlib.sha256(data).hexdigest()

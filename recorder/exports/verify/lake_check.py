@@ -4,6 +4,7 @@ It looks at the request, the lake at the pinned versions, and the files. Plan, s
 noted of sessions are not asked, so that what is wrong in them shows.
 """
 
+import hashlib
 import random
 import secrets
 import tempfile
@@ -13,6 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 import polars as pl
 from sqlalchemy import or_
@@ -20,10 +22,12 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.exports.destinations import Destination, open_destination
-from recorder.exports.names import MANIFEST
 from recorder.exports.planning.sampling import select_frames
 from recorder.exports.verify.archives import read_samples
+from recorder.exports.verify.checking import ANOTHER_MANIFEST
 from recorder.exports.verify.contents import Unreadable, read_events, read_frames
+from recorder.exports.verify.listing import Entry
+from recorder.exports.verify.places import NotFetched, open_place
 from recorder.memory.queries.subpaths import SubPath
 from recorder.models.export import ExportRow, FrameSampling
 from recorder.models.session import SessionRow
@@ -71,9 +75,14 @@ def compare_with_lake(
         Unavailable: if the lake or the destination does not answer.
     """
     destination = open_destination(row, runtime.settings)
-    manifest = orjson.loads(destination.read(MANIFEST))
+    text = open_place(destination).manifest()
+    report = LakeReport(seed=secrets.randbits(32) if seed is None else seed)
+    if hashlib.sha256(text).hexdigest() != row.manifest_sha256:
+        report.problems.append(ANOTHER_MANIFEST)
+        return report
+    manifest = orjson.loads(text)
     lake = _PinnedLake(runtime, row, manifest)
-    report = LakeReport(seed=secrets.randbits(32) if seed is None else seed, files=len(manifest["shards"]))
+    report.files = len(manifest["shards"])
     taken, doubtful = _choose(runtime, row, manifest["spec"], lake.session_ids())
     report.sessions = len(taken)
     for kind in sorted({"events", "frames"} if manifest["format"] != "webdataset" else {"samples"}):
@@ -228,7 +237,7 @@ def _compare_rows(
             break
         try:
             found = _read_digests(destination, entry, manifest["format"])
-        except (Unreadable, KeyError):
+        except (Unreadable, NotFetched):
             report.problems.append(f"{entry['path']} cannot be read.")
             continue
         report.files_hashed += 1
@@ -248,9 +257,16 @@ def _compare_rows(
 
 
 def _read_digests(destination: Destination, entry: dict[str, Any], format: Any) -> dict[str, str]:
-    """The digest of each session in a file, over the rows that it holds."""
+    """The digest of each session in a file, over the rows that it holds.
+
+    Raises:
+        NotFetched, Unreadable: if it is missing, broken, or another file than was listed.
+    """
     with tempfile.TemporaryDirectory(prefix="recorder-lake-check-") as folder:
-        path = destination.fetch(entry["path"], Path(folder))
+        path = open_place(destination).fetch(msgspec.convert(entry, Entry), Path(folder))
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
+                raise Unreadable("has another SHA-256 than the manifest says")
         match entry["kind"]:
             case "events":
                 return dict(_digests(read_events(path, format), slice(1, None), events_digest))

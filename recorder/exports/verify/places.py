@@ -11,6 +11,7 @@ from urllib.parse import quote, urlsplit
 import fsspec
 import httpx
 
+from recorder.exports.destinations.local import Folder
 from recorder.exports.names import MANIFEST
 from recorder.exports.verify.listing import MAX_BYTES, Entry, ManifestUnreadable
 
@@ -41,8 +42,11 @@ class Place(Protocol):
 class Directory(Protocol):
     """What is needed of an export's destination, which has rights of its own."""
 
-    def read(self, path: str) -> bytes:
-        """The bytes of a file; KeyError if there is none."""
+    def size(self, path: str) -> int:
+        """How many bytes a file has; KeyError if there is none."""
+
+    def read_range(self, path: str, start: int, end: int) -> Iterator[bytes]:
+        """The bytes from `start` up to, not including, `end`; KeyError if there is no such file."""
 
     def fetch(self, path: str, folder: Path) -> Path:
         """A file of this machine with the bytes; KeyError if there is none."""
@@ -84,16 +88,7 @@ class _Folder:
             raise ManifestUnreadable from error
 
     def fetch(self, entry: Entry, folder: Path) -> Path:
-        try:
-            path = (self._root / entry.path).resolve()
-            inside, is_file = path.is_relative_to(self._root.resolve()), path.is_file()
-        except (OSError, RuntimeError) as error:
-            raise NotFetched("cannot be opened") from error
-        if not inside:
-            raise NotFetched("is a link that leads out of the dataset's folder")
-        if not is_file:
-            raise NotFetched("is missing")
-        return path
+        return path_within(self._root, entry.path)
 
 
 class _Opened:
@@ -104,13 +99,19 @@ class _Opened:
 
     def manifest(self) -> bytes:
         try:
-            return self._destination.read(MANIFEST)
+            size = self._destination.size(MANIFEST)
+            if size > MAX_BYTES:
+                raise ManifestUnreadable
+            return b"".join(self._destination.read_range(MANIFEST, 0, size))
         except KeyError as error:
             raise ManifestUnreadable from error
 
     def fetch(self, entry: Entry, folder: Path) -> Path:
         try:
-            return self._destination.fetch(entry.path, folder)
+            if isinstance(self._destination, Folder):
+                return self._destination.fetch(entry.path, folder)
+            size = min(self._destination.size(entry.path), entry.size_bytes + _MORE_BYTES)
+            return _copy(self._destination.read_range(entry.path, 0, size), entry, folder)
         except KeyError as error:
             raise NotFetched("is missing") from error
 
@@ -163,7 +164,7 @@ class _Hosted:
 
     def fetch(self, entry: Entry, folder: Path) -> Path:
         url = entry.url
-        if url is None or not self._is_own(url, entry.path):
+        if url is None or not is_own(self._url, url, entry.path):
             raise NotFetched("has an address that is not the export's own")
         try:
             with httpx.stream("GET", url, timeout=_HTTP_SECONDS) as answer:
@@ -174,15 +175,34 @@ class _Hosted:
         except httpx.HTTPError as error:
             raise NotFetched(f"cannot be read ({type(error).__name__})") from error
 
-    def _is_own(self, url: str, path: str) -> bool:
-        """Whether it is where this service serves the file: a manifest could name any address there is."""
-        try:
-            own, asked = urlsplit(self._url), urlsplit(url)
-        except ValueError:
-            return False
-        expected = f"{own.path.removesuffix('/manifest')}/files/{path}"
-        allowed = {expected, quote(expected), quote(expected, safe="/=")}
-        return (asked.scheme, asked.netloc) == (own.scheme, own.netloc) and asked.path in allowed
+
+def is_own(manifest_url: str, url: str, path: str) -> bool:
+    """Whether a file's address is where the service serves it: a manifest could name any address there is."""
+    try:
+        own, asked = urlsplit(manifest_url), urlsplit(url)
+    except ValueError:
+        return False
+    expected = f"{own.path.removesuffix('/manifest')}/files/{path}"
+    allowed = {expected, quote(expected), quote(expected, safe="/=")}
+    return (asked.scheme, asked.netloc) == (own.scheme, own.netloc) and asked.path in allowed
+
+
+def path_within(root: Path, path: str) -> Path:
+    """A file below a folder of this machine; links are followed within the folder alone.
+
+    Raises:
+        NotFetched: if it is not there, or a link leads elsewhere.
+    """
+    try:
+        found = (root / path).resolve()
+        inside, is_file = found.is_relative_to(root.resolve()), found.is_file()
+    except (OSError, RuntimeError) as error:
+        raise NotFetched("cannot be opened") from error
+    if not inside:
+        raise NotFetched("is a link that leads out of the dataset's folder")
+    if not is_file:
+        raise NotFetched("is missing")
+    return found
 
 
 def _copy(chunks: Iterator[bytes], entry: Entry, folder: Path) -> Path:

@@ -1,0 +1,140 @@
+"""A run that stood still spoils nothing of the next one's; a deletion at the last moment counts. Spec §3.2"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recorder.exports.destinations import Destination, open_destination
+from recorder.exports.executor import InProcess
+from recorder.exports.running import publishing, run
+from recorder.exports.running.claims import Claim, LeaseLost, claim_export, due_exports
+from recorder.exports.running.run import run_export
+from recorder.exports.verify import verify_manifest
+from recorder.models.export import ExportRow
+from recorder.models.outbox import LeaseRow
+from recorder.runtime import Runtime
+from tests.exporting import ask, folder_of, manifest_of
+from tests.sealed import Recording, delete, make_runtime, seal
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> Runtime:
+    return make_runtime(tmp_path)
+
+
+class Stopped(BaseException):
+    """What ends a run without a word."""
+
+
+class Stopping:
+    """An executor that stops the run behind its first shard."""
+
+    def run(self, tasks: Any) -> Iterator[Any]:
+        yield next(iter(InProcess().run(tasks)))
+        raise Stopped
+
+
+def let_lease_run_out(runtime: Runtime, row: ExportRow) -> None:
+    with runtime.database.transaction(write=True) as db:
+        lease = db.get_one(LeaseRow, f"export:{row.id}")
+        lease.expires_ms = 0
+        db.add(lease)
+
+
+def claim(runtime: Runtime, row: ExportRow, **chosen: Any) -> Claim:
+    with runtime.database.transaction(write=True) as db:
+        return claim_export(runtime.database, db, row.id, owner="test", **chosen)
+
+
+def test_a_run_that_stood_still_removes_nothing_of_the_export_that_was_completed_meanwhile(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seal(runtime, [Recording(frames=[0])])
+    row = ask(runtime)
+    with pytest.raises(Stopped):
+        run_export(runtime, row.id, owner="first", executor=Stopping())
+
+    def _stand_still(*asked: Any) -> Destination:
+        """The moment between the claim and the first removal."""
+        monkeypatch.undo()
+        let_lease_run_out(runtime, row)
+        assert run_export(runtime, row.id, owner="third").status == "completed"
+        return open_destination(*asked)
+
+    monkeypatch.setattr(run, "open_destination", _stand_still)
+    with pytest.raises(LeaseLost):
+        run_export(runtime, row.id, owner="second")
+    assert verify_manifest(folder_of(runtime, row)).is_valid
+
+
+def test_a_run_that_took_longer_than_its_lease_takes_it_for_lost_by_its_own_clock(runtime: Runtime) -> None:
+    held = claim(runtime, ask_for_one(runtime), lease_ms=1)
+    time.sleep(0.01)
+    with pytest.raises(LeaseLost), held.ending_transaction():
+        pass
+
+
+def test_the_beat_outlives_an_error_of_any_kind(runtime: Runtime) -> None:
+    class Stumbling:
+        """A database that fails once, as no store would."""
+
+        failures = 0
+
+        @contextmanager
+        def transaction(self, *, write: bool) -> Iterator[Any]:
+            if not self.failures:
+                self.failures += 1
+                raise ValueError("something else")
+            with runtime.database.transaction(write=write) as db:
+                yield db
+
+    held = claim(runtime, ask_for_one(runtime), lease_ms=2_000)
+    before, held.database, held.lease_ms = held.renewed_s, Stumbling(), 80  # type: ignore[assignment]
+    with held.kept_alive():
+        until = time.monotonic() + 5
+        while held.renewed_s == before and time.monotonic() < until:
+            time.sleep(0.01)
+    assert held.renewed_s > before
+
+
+def test_a_session_deleted_while_the_manifest_is_written_is_in_no_completed_export(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = seal(runtime, [Recording(frames=[0]) for _ in range(3)])
+    row = ask(runtime)
+    read = publishing.read_statistics
+
+    def _delete_meanwhile(*asked: Any) -> Any:
+        monkeypatch.undo()
+        delete(runtime, ids[1])
+        return read(*asked)
+
+    monkeypatch.setattr(publishing, "read_statistics", _delete_meanwhile)
+    done = run_export(runtime, row.id, owner="test")
+    folder = folder_of(runtime, row)
+    assert (done.status, done.rows) == ("completed", 6)
+    assert manifest_of(folder)["tombstones"]["deleted"] == 1
+    assert verify_manifest(folder).is_valid
+
+
+def test_exports_that_run_in_vain_or_come_in_masses_keep_nobody_out(runtime: Runtime) -> None:
+    seal(runtime, [Recording()])
+    tired, *many = [ask(runtime) for _ in range(5)]
+    with runtime.database.transaction(write=True) as db:
+        db.get_one(ExportRow, tired.id).attempt = 3
+        db.get_one(ExportRow, many[-1].id).workspace_id = "wsp_another"
+    with runtime.database.transaction(write=False) as db:
+        found = [row.id for row in due_exports(db, limit=9, per_workspace=2)]
+        everyone = [row.id for row in due_exports(db, limit=9)]
+    assert found == [many[0].id, many[1].id, many[-1].id]
+    assert everyone == [*(row.id for row in many), tired.id]
+
+
+def ask_for_one(runtime: Runtime) -> ExportRow:
+    """An export of one session."""
+    seal(runtime, [Recording()])
+    return ask(runtime)

@@ -1,0 +1,154 @@
+"""Datasets that were made to do harm: nothing beside them is read or asked. docs/loading.md."""
+
+import os
+import shutil
+import stat
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+
+import recorder
+from recorder.client.errors import ApiError
+from recorder.exports.verify import listing
+from recorder.loading import Dataset, sources
+from recorder.loading.cache import Cache
+from recorder.loading.refusals import FileDamaged, ManifestRefused
+from recorder.loading.rows import read_rows
+
+
+@pytest.fixture
+def service(exports: dict[str, Path]) -> Iterator[Callable[..., Any]]:
+    """A service that gives a manifest with addresses of its own choice, and counts what else is asked."""
+    manifest = orjson.loads((exports["parquet"] / "manifest.json").read_bytes())
+    state: dict[str, Any] = {"asked": []}
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if not self.path.endswith("/manifest"):
+                state["asked"].append(self.path)
+                self.send_response(302)
+                self.send_header("Location", "/elsewhere")
+                self.end_headers()
+                return
+            body = orjson.dumps(manifest)
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Answer)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    base = f"http://127.0.0.1:{server.server_port}"
+
+    def opened(address: Callable[[str, str], str], folder: Path) -> tuple[Dataset, list[str]]:
+        for shard in manifest["shards"]:
+            shard["url"] = address(base, shard["path"])
+        return recorder.open_export(f"{base}/v1/exports/exp_1/manifest", cache=folder), state["asked"]
+
+    yield opened
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        lambda base, path: f"{base}/admin/{path}",
+        lambda base, path: f"{base}/v1/exports/exp_2/files/{path}",
+        lambda base, path: f"http://localhost:{base.rpartition(':')[2]}/v1/exports/exp_1/files/{path}",
+    ],
+)
+def test_no_address_but_the_exports_own_is_asked(
+    service: Callable[..., Any], tmp_path: Path, address: Callable[[str, str], str]
+) -> None:
+    dataset, asked = service(address, tmp_path)
+    with pytest.raises(ManifestRefused, match="not the export's own"):
+        dataset.polars()
+    dataset._shards = [replace(shard, url=None) for shard in dataset._shards]
+    with pytest.raises(ManifestRefused, match="not the export's own"):  # also where they are signed anew
+        dataset.polars()
+    assert asked == []
+
+
+def test_a_redirect_is_not_followed(service: Callable[..., Any], tmp_path: Path) -> None:
+    dataset, asked = service(lambda base, path: f"{base}/v1/exports/exp_1/files/{path}", tmp_path)
+    with pytest.raises(ApiError, match="302"):
+        dataset.polars()
+    assert asked and "/elsewhere" not in asked
+
+
+def test_a_manifest_that_never_ends_is_not_read_to_its_end(
+    service: Callable[..., Any], exports: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "MAX_BYTES", 1000)
+    with pytest.raises(listing.ManifestUnreadable):
+        recorder.open_export(exports["parquet"])
+    with pytest.raises(listing.ManifestUnreadable):
+        service(lambda base, path: base, tmp_path)
+
+
+def test_a_link_out_of_the_folder_is_not_followed(exports: dict[str, Path], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(exports["jsonl"], tmp_path / "dataset"))
+    path = next(folder.rglob("events-*"))
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ManifestRefused, match="leads out of the dataset's folder"):
+        recorder.open_export(folder).polars()
+
+
+def test_arrow_buffers_are_not_taken_at_their_word(exports: dict[str, Path], tmp_path: Path) -> None:
+    path = Path(shutil.copy(next(exports["arrow"].rglob("events-*")), tmp_path))
+    data = bytearray(path.read_bytes())
+    with pa.ipc.open_file(path) as file:
+        offsets = file.get_batch(0).column("payload").buffers()[1].to_pybytes()
+    at = bytes(data).index(offsets[:24])
+    data[at + 8 : at + 16] = (2**40).to_bytes(8, "little")
+    path.write_bytes(data)
+    with pytest.raises(FileDamaged):
+        next(read_rows(path, "events"))
+
+
+def test_a_member_of_an_archive_is_as_long_as_it_lies_there(tmp_path: Path) -> None:
+    path = tmp_path / "samples.tar"
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
+        member = tarfile.TarInfo("ses_1-000000.png")
+        member.pax_headers = {
+            "GNU.sparse.major": "0",
+            "GNU.sparse.minor": "1",
+            "GNU.sparse.map": "0,0",
+            "GNU.sparse.size": str(2**40),
+        }
+        archive.addfile(member)
+    with pytest.raises(FileDamaged):
+        next(read_rows(path, "samples"))
+
+
+def test_a_cache_without_a_home_belongs_to_its_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def homeless() -> Path:
+        raise RuntimeError
+
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    own = tmp_path / f"recorder-cache-{os.getuid()}"
+    assert Cache().folder == Cache().folder == own
+    assert stat.S_IMODE(own.stat().st_mode) == 0o700
+    own.chmod(0o777)
+    assert Cache().folder != own, "others may have written in it"
+    own.rmdir()
+    own.symlink_to(tmp_path)
+    assert own not in (Cache().folder, Cache().folder.parent)
