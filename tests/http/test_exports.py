@@ -18,8 +18,8 @@ from api.routes.exports import router
 from recorder import clock, limits
 from recorder.errors import Unavailable
 from recorder.exports.reading import serving
-from recorder.exports.reading.signing import signed_url
 from recorder.exports.running.run import run_export
+from recorder.exports.signing import signed_url
 from recorder.ids import new_id
 from recorder.models.export import ExportRow
 from recorder.models.outbox import OutboxRow

@@ -15,8 +15,8 @@ from starlette.testclient import TestClient
 
 from api.app import create_app
 from recorder import clock, limits
-from recorder.exports.reading.signing import signed_url
 from recorder.exports.running.run import run_export
+from recorder.exports.signing import signed_url
 from recorder.ids import new_id
 from recorder.models.workspace import WorkspaceRow
 from tests.factories import Caller, Service, frame, multipart, picture

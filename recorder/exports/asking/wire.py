@@ -6,7 +6,7 @@ from typing import Any
 from sqlmodel import Session as DbSession
 
 from recorder import clock, limits
-from recorder.exports.reading.signing import signed_url
+from recorder.exports.signing import signed_url
 from recorder.models.export import Export, ExportCreated, ExportRow
 from recorder.settings import Settings
 from recorder.tracing import following
