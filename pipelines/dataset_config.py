@@ -7,7 +7,7 @@ import dagster as dg
 from pydantic import Field
 
 from recorder import limits
-from recorder.exports.asking.requests import dataset_name
+from recorder.exports.asking.drafts import dataset_name
 from recorder.models.export import ExportCreate, ExportRow
 
 

@@ -1,7 +1,7 @@
 """Exports in Dagster: the `datasets` asset, its job, and the sensor that takes up queued ones. Spec §4.3.
 
 A partition is a dataset, named by the export's tag or its workflows (`dataset_name` in
-recorder/exports/asking/requests.py); an export is a version of it. The exports table is the queue: posting an
+recorder/exports/asking/drafts.py); an export is a version of it. The exports table is the queue: posting an
 export fills it, the sensor starts a run for each row that has none, the run writes the row's status under a
 lease.
 """

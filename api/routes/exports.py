@@ -14,7 +14,7 @@ from api.strict_route import StrictRoute
 from recorder import clock, limits
 from recorder.access.keys import Caller
 from recorder.errors import RecorderError, ValidationFailed
-from recorder.exports.asking import requests, wire
+from recorder.exports.asking import drafts, requests, wire
 from recorder.exports.formats import FORMATS
 from recorder.exports.reading import comparison, serving
 from recorder.exports.running import ending
@@ -116,7 +116,7 @@ def get_draft(request: Request, caller: CallerDep, runtime: RuntimeDep, body: Ex
     Raises:
         InvalidDestination, DestinationNotAllowed, Unavailable: if it cannot be written to.
     """
-    draft = requests.draft_export(caller.workspace_id, caller.mode, body)
+    draft = drafts.draft_export(caller.workspace_id, caller.mode, body)
     try:
         with runtime.database.transaction(write=False) as db:
             if (keyed := getattr(request.state, "keyed", None)) is not None:

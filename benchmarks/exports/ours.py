@@ -16,8 +16,9 @@ from recorder.audit.log import Origin
 from recorder.exports.asking.requests import create_export
 from recorder.exports.executor import InProcess
 from recorder.exports.manifest import WrittenShard
-from recorder.exports.planning.plan import Plan, plan_shards
+from recorder.exports.planning.plan import Plan
 from recorder.exports.planning.selection import read_plan
+from recorder.exports.planning.sharding import plan_shards
 from recorder.exports.running.run import run_export
 from recorder.exports.writers.shards import ShardTask
 from recorder.models.export import ExportCreate, ExportRow

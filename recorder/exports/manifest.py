@@ -8,7 +8,8 @@ import orjson
 
 from recorder import clock
 from recorder.digest import sha256_of
-from recorder.exports.planning.plan import Plan, PlannedShard, writer_versions
+from recorder.exports.planning.plan import Plan, writer_versions
+from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.schemas import describe, fingerprint
 
 

@@ -19,7 +19,8 @@ from recorder.errors import (
     TooManyIds,
     ValidationFailed,
 )
-from recorder.exports.asking.requests import create_export, dataset_name, find_export, list_exports
+from recorder.exports.asking.drafts import dataset_name
+from recorder.exports.asking.requests import create_export, find_export, list_exports
 from recorder.exports.asking.wire import to_wire
 from recorder.ids import new_id
 from recorder.models.export import ExportCreate, ExportRow

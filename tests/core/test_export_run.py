@@ -134,7 +134,7 @@ def test_buckets_are_as_few_as_the_shard_size_allows() -> None:
 def test_large_payloads_are_spread_over_more_buckets_and_read_in_smaller_tasks(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recorder.exports.planning.plan.BYTES_AT_ONCE", 20_000)
+    monkeypatch.setattr("recorder.exports.planning.sharding.BYTES_AT_ONCE", 20_000)
     tasks: list[ShardTask] = []
 
     class Noting:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from recorder.exports.formats import FORMATS
-from recorder.exports.planning.plan import PlannedShard
+from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.writers.shards import ShardTask
 
 #: A worker gets at least so many tasks where there are shards for it. More would share the work out more

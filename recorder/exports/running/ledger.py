@@ -11,7 +11,8 @@ from sqlmodel import col, select
 from recorder.digest import sha256_of
 from recorder.errors import QuotaExceeded
 from recorder.exports.manifest import Lineage, WrittenShard
-from recorder.exports.planning.plan import Plan, PlannedShard
+from recorder.exports.planning.plan import Plan
+from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.running.allowance import hold_rows
 from recorder.exports.running.claims import Claim, ExportCancelled
 from recorder.models.export import ExportRow, ExportShardRow

@@ -1,12 +1,8 @@
 """Exports that an operator starts or calls off at Dagster's pages. Spec §4.3."""
 
 from recorder.audit.log import Origin, record
-from recorder.exports.asking.requests import (
-    draft_export,
-    probe_destination,
-    require_known,
-    store_export,
-)
+from recorder.exports.asking.drafts import draft_export
+from recorder.exports.asking.requests import probe_destination, require_known, store_export
 from recorder.exports.running.claims import ExportCancelled, claim_export, is_over, lock_export
 from recorder.exports.running.ending import end_as_failed
 from recorder.models.export import ExportCreate, ExportRow

@@ -11,9 +11,10 @@ from recorder.errors import RecorderError
 from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.manifest import Lineage, WrittenShard
 from recorder.exports.own_manifest import read_own_manifest
-from recorder.exports.planning.plan import Plan, PlannedShard
+from recorder.exports.planning.plan import Plan
 from recorder.exports.planning.selection import Gone, find_gone
 from recorder.exports.planning.series import series_of
+from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.running.claims import Claim, ExportCancelled, LeaseLost
 from recorder.exports.running.ledger import as_written, read_shards, read_stored_plan
 from recorder.models.export import ExportRow

@@ -8,8 +8,9 @@ from recorder.exports.card.statistics import read_statistics
 from recorder.exports.destinations import Destination, FileConflict
 from recorder.exports.manifest import ExportFacts, build_manifest, manifest_bytes
 from recorder.exports.names import CARD, MANIFEST
-from recorder.exports.planning.plan import Plan, PlannedShard
+from recorder.exports.planning.plan import Plan
 from recorder.exports.planning.selection import find_gone
+from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.running.allowance import settle
 from recorder.exports.running.claims import Claim
 from recorder.exports.running.ledger import Ledger

@@ -12,9 +12,10 @@ from recorder.errors import NotFound, RecorderError, Unavailable
 from recorder.exports.destinations import Destination, open_destination, target_of
 from recorder.exports.executor import ShardExecutor, open_executor
 from recorder.exports.names import MANIFEST
-from recorder.exports.planning.plan import Plan, PlannedShard, plan_shards, read_together, without_sessions
+from recorder.exports.planning.plan import Plan, without_sessions
 from recorder.exports.planning.selection import Gone, find_gone, read_plan
 from recorder.exports.planning.series import series_of
+from recorder.exports.planning.sharding import PlannedShard, plan_shards, read_together
 from recorder.exports.running.claims import (
     LEASE_MS,
     Claim,

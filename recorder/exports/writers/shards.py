@@ -9,8 +9,8 @@ import polars as pl
 from recorder.errors import RecorderError
 from recorder.exports.destinations import Target, open_target
 from recorder.exports.manifest import WrittenShard
-from recorder.exports.planning.plan import PlannedShard
 from recorder.exports.planning.sampling import select_frames
+from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.schemas import EVENTS, FRAMES
 from recorder.exports.writers import arrow, jsonl, parquet, webdataset
 from recorder.exports.writers.rows import Output

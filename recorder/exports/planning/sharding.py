@@ -1,0 +1,117 @@
+"""The files of a plan: the sessions of one workflow in one hash bucket, in one kind. Design §4 (shards)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from recorder.digest import sha256_of
+from recorder.exports.planning.plan import (
+    BYTES_PER_EVENT,
+    DIGESTS,
+    EVENT_BYTES,
+    HASH_BITS,
+    ROWS,
+    Plan,
+    writer_versions,
+)
+from recorder.exports.schemas import fingerprint
+from recorder.models.export import ShardKind
+
+#: What one task reads and sorts in memory, unless a single shard has more.
+BYTES_AT_ONCE = 400_000 * BYTES_PER_EVENT
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedShard:
+    """One file to write: the sessions of one workflow in one hash bucket, in one kind."""
+
+    kind: ShardKind
+    ending: str
+    workflow: str
+    bucket: int
+    bucket_bits: int
+    #: Digest of all that its bytes depend on: equal keys, equal bytes.
+    content_key: str
+    rows: int
+    #: Rows of `SESSIONS` that have rows of this kind, ordered by id.
+    sessions: pl.DataFrame
+
+    @property
+    def path(self) -> str:
+        """Where the file lies, relative to the manifest."""
+        name = f"{self.kind}-{self.bucket:05d}-of-{2**self.bucket_bits:05d}.{self.ending}"
+        return f"data/workflow={self.workflow}/{name}"
+
+    @property
+    def bytes_read(self) -> int:
+        """About what of the lake is in memory to write it: its rows, and for samples the events as well."""
+        events = int(self.sessions.select(EVENT_BYTES).item()) if self.kind != "frames" else 0
+        return events + (self.rows * BYTES_PER_EVENT if self.kind != "events" else 0)
+
+    @property
+    def bucket_range(self) -> tuple[int, int]:
+        """The hash values it holds: from the first up to, not including, the second."""
+        width = 2 ** (HASH_BITS - self.bucket_bits)
+        return self.bucket * width, (self.bucket + 1) * width
+
+
+def plan_shards(plan: Plan) -> list[PlannedShard]:
+    """The files that a plan needs, by kind, workflow and bucket; empty buckets need none."""
+    shards = [shard for kind in plan.files.kinds for shard in _shards_of_kind(plan, kind)]
+    return sorted(shards, key=lambda shard: (shard.kind, shard.workflow, shard.bucket))
+
+
+def read_together(shards: list[PlannedShard]) -> Iterator[list[PlannedShard]]:
+    """Neighbours among planned shards, in portions that one read of the lake can hold.
+
+    A lake file holds sessions of all buckets, so each read touches more of it than it needs; a read that
+    serves several shards does so once.
+    """
+    portion: list[PlannedShard] = []
+    held = 0
+    for shard in shards:
+        size = shard.bytes_read
+        belongs = portion and (portion[0].kind, portion[0].workflow) == (shard.kind, shard.workflow)
+        if portion and not (belongs and held + size <= BYTES_AT_ONCE):
+            yield portion
+            portion, held = [], 0
+        portion.append(shard)
+        held += size
+    if portion:
+        yield portion
+
+
+def _shards_of_kind(plan: Plan, kind: ShardKind) -> Iterator[PlannedShard]:
+    base = {
+        "format": plan.format,
+        "kind": kind,
+        "schema": fingerprint(kind, plan.format),
+        "writer": writer_versions(),
+    }
+    if kind != "events":
+        base["sampling"] = plan.spec["frame_sampling"]
+    for workflow, bits in plan.bucket_bits.items():
+        members = plan.sessions.filter((pl.col("workflow") == workflow) & (pl.col(ROWS[kind]) > 0))
+        bucket = pl.col("bucket") // 2 ** (HASH_BITS - bits)
+        for (number,), sessions in members.sort("session_id").group_by(bucket, maintain_order=True):
+            yield PlannedShard(
+                kind=kind,
+                ending=plan.files.ending,
+                workflow=workflow,
+                bucket=int(number),
+                bucket_bits=bits,
+                content_key=sha256_of({**base, "sessions": _content(kind, sessions)}),
+                rows=int(sessions[ROWS[kind]].sum()),
+                sessions=sessions,
+            )
+
+
+def _content(kind: ShardKind, sessions: pl.DataFrame) -> list[tuple[Any, ...]]:
+    facts = ["session_id", "split", "rows_sha256"]
+    if kind != "frames":  # events stand in both
+        facts += ["date", "outcome", "actor_kind"]
+    if kind != "events":
+        facts.append(DIGESTS[kind])
+    return sessions.select(facts).rows()
