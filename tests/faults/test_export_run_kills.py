@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import dagster as dg
@@ -85,6 +85,7 @@ def kill_again_and_again(
 ) -> list[tuple[str, int]]:
     """Kill so often as asked for, each time somewhere between two shards; gives export and shards done."""
     killed: list[tuple[str, int]] = []
+    gone: set[int] = set()
     until, wanted = time.monotonic() + _PATIENCE_S, chance.random()
     while len(killed) < KILLS:
         assert time.monotonic() < until, f"seed {SEED}: after {len(killed)} kills no run is in mid-export"
@@ -95,9 +96,12 @@ def kill_again_and_again(
             if not before + wanted * (row.shards_total - before) * 0.8 <= row.shards_done < row.shards_total:
                 continue
             process = run_at_work(runtime, instance, row)
-            if process is not None:
-                os.kill(process, signal.SIGKILL)
-                killed.append((row.id, row.shards_done))
+            # One that was killed holds its lease for a while yet.
+            if process is not None and process not in gone:
+                gone.add(process)
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+                    killed.append((row.id, row.shards_done))
                 until, wanted = time.monotonic() + _PATIENCE_S, chance.random()
                 break
         time.sleep(0.005)
