@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test check format faults fuzz bench requirements
+.PHONY: help install demo up test system check format faults fuzz bench requirements
 
 help: ## show what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
@@ -19,8 +19,15 @@ demo: $(INSTALLED) ## the whole road: record, seal, learn, export, load; DATA=fo
 up: $(INSTALLED) ## serve the API and Dagster until Ctrl-C; DATA=folder, default ./recorder-data
 	exec $(BIN)/python -m recorder.cli up $(if $(DATA),--data "$(DATA)")
 
-test: $(INSTALLED) ## run every test; ARGS="-k sealing" goes to pytest
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
+# Tests that start whole deployments, and wait for them, take as long as all others together.
+SYSTEM := tests/end_to_end tests/faults tests/fuzz
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
+test: $(INSTALLED) ## run the tests but those of whole deployments; ARGS="-k sealing" goes to pytest
+	$(PYTEST) $(SYSTEM:%=--ignore=%) $(ARGS)
+
+system: $(INSTALLED) ## run those: examples of README and docs, notebooks, kills, made-up requests
+	$(PYTEST) $(SYSTEM) $(ARGS)
 
 check: $(INSTALLED) ## format, lint, import rules, types
 	$(BIN)/ruff format --check .
@@ -34,7 +41,7 @@ format: $(INSTALLED) ## put the code into its form
 
 faults: $(INSTALLED) ## kill the API while it is loaded, and sealing at every statement; KILLS=300 EVENTS=1000000
 	RECORDER_FAULT_KILLS=$(or $(KILLS),300) RECORDER_FAULT_EVENTS=$(or $(EVENTS),1000000) \
-		RECORDER_FAULT_STRIDE=1 \
+		RECORDER_FAULT_STRIDE=1 RECORDER_FAULT_EXPORT_KILLS=100 RECORDER_FAULT_EXPORT_RUN_KILLS=10 \
 		$(BIN)/python -m pytest tests/faults tests/core/test_sealing_faults.py --timeout 0 --capture no $(ARGS)
 
 fuzz: $(INSTALLED) ## made-up requests on the running service, on each engine; CASES=100000 EXAMPLES=2000

@@ -1,6 +1,6 @@
 """kill -9 of the API between work and reply: a create under its key is there once, or not. Contract §1.
 
-`make faults` kills 300 times during 10,000 requests on each engine; `make test` does a little of it. The
+`make faults` kills 300 times during 10,000 requests on each engine; `make system` does a little of it. The
 moments of the kills follow a seed, which a failure names.
 """
 

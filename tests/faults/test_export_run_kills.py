@@ -1,6 +1,6 @@
 """kill -9 of Dagster's runs in mid-export: each export is carried on by the next run, and comes out right.
 
-A real daemon looks at the queue and starts the runs. `make test` kills one of them;
+A real daemon looks at the queue and starts the runs. `make system` kills one of them;
 `RECORDER_FAULT_EXPORT_RUN_KILLS=10` gives the figure. The moments of the kills follow a seed, which a failure
 names.
 """

@@ -1,7 +1,7 @@
 """Requests made up from OpenAPI, right and wrong, alone and in sequences, on the running service.
 
 No answer is 5xx, none has a status or a content type that the description does not name, and every body is as
-described. `make fuzz` sends 100,000 on each engine; `make test` some hundred.
+described. `make fuzz` sends 100,000 on each engine; `make system` some hundred.
 """
 
 import json
