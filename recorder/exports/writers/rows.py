@@ -85,7 +85,8 @@ def frame_tables(frames: pl.DataFrame, blobs: Blobs) -> Iterator[pa.Table]:
         table = fixed(part, FRAME_FACTS).to_arrow().cast(FRAME_FACTS).combine_chunks()
         column = pa.array(
             [
-                None if data is None else {"bytes": data, "path": name}
+                # Copied: pyarrow keeps a memoryview that it reads, and with it the whole pack, for good.
+                None if data is None else {"bytes": bytes(data), "path": name}
                 for data, name in zip(images, image_names(part), strict=True)
             ],
             type=IMAGE,
