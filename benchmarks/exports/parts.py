@@ -1,6 +1,6 @@
 """The figure `exports`: files beside floors and peers, and the memory they are made in."""
 
-from benchmarks.exports import growth, pictures, rows
+from benchmarks.exports import archives, growth, pictures, rows
 from benchmarks.figures import Figure
 
 
@@ -10,4 +10,4 @@ def measure(*, quick: bool = False) -> list[Figure]:
     Raises:
         Skipped: if a peer is not installed.
     """
-    return [figure for part in (rows, pictures, growth) for figure in part.measure(quick=quick)]
+    return [figure for part in (rows, pictures, archives, growth) for figure in part.measure(quick=quick)]
