@@ -58,6 +58,7 @@ class StreamSlots:
         self._process = secrets.token_hex(8)
         self._made = 0
         self._renewal: asyncio.Task[None] | None = None
+        self._is_closing = False
         self._freeing: set[asyncio.Task[None]] = set()
         # A slot that is given back while others are renewed must not be renewed after it.
         self._turn = asyncio.Lock()
@@ -120,6 +121,7 @@ class StreamSlots:
         """Give everything back, at the end of the process."""
         if self._shared is None:
             return
+        self._is_closing = True
         if self._renewal is not None:
             self._renewal.cancel()
             with suppress(asyncio.CancelledError):
@@ -150,7 +152,8 @@ class StreamSlots:
             await shared.free([slot])
 
     async def _renew(self, shared: SharedSlots) -> None:
-        while True:
+        # A client library may swallow the cancellation that comes while it waits for its server.
+        while not self._is_closing:
             await asyncio.sleep(shared.renew_s)
             async with self._turn:
                 await shared.renew(list(self._open.values()))
