@@ -157,7 +157,7 @@ def _parquet_batches(path: Path, columns: list[str], at_once: int) -> Iterator[p
     # by a few rows at a time.
     leaves = ["image.bytes" if name == "image" else name for name in columns]
     most = _PORTION_BYTES if "image" in columns else _EVENTS_BYTES
-    # Arrow cannot give a struct's member as a dictionary where a batch meets two of them: pictures come plain.
+    # Arrow gives no member of a struct as a dictionary where a batch meets two of them: pictures come plain.
     with pq.ParquetFile(path, read_dictionary=[name for name in leaves if name != "image.bytes"]) as file:
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)
