@@ -4,6 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import typer
+from sqlmodel import Session as DbSession
+
+from recorder.access.workspaces import find_workspace, list_workspaces
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 
@@ -16,3 +20,21 @@ def opened(data: Path | None) -> Iterator[Runtime]:
         yield runtime
     finally:
         runtime.close()
+
+
+def workspace_id_of(db: DbSession, workspace: str | None) -> str:
+    """The workspace that a command names by name or id, or the only one there is.
+
+    Raises:
+        NotFound: if there is none of this name.
+        BadParameter: if none is named and there is not exactly one.
+    """
+    if workspace is not None:
+        return find_workspace(db, workspace).id
+    found = list_workspaces(db)
+    if len(found) != 1:
+        raise typer.BadParameter(
+            f"there are {len(found)} workspaces; name one (`recorder workspace list` shows them)",
+            param_hint="--workspace",
+        )
+    return found[0].id

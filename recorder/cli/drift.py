@@ -8,8 +8,6 @@ import typer
 from recorder.cli.options import AsJson, DataDir, print_json
 
 if TYPE_CHECKING:
-    from sqlmodel import Session as DbSession
-
     from recorder.memory.building.nodes import GraphScope
     from recorder.memory.drift.backtest import Backtest
     from recorder.runtime import Runtime
@@ -35,14 +33,14 @@ def backtest(
     as_json: AsJson = False,
 ) -> None:
     """Replay the stored history of a workflow: what drift would have told, and when. Nobody is told."""
-    from recorder.cli.deployment import opened
+    from recorder.cli.deployment import opened, workspace_id_of
     from recorder.memory.building.nodes import GraphScope
     from recorder.memory.drift.rules import Rules
 
     rules = Rules(baseline=baseline, least_baseline=min(baseline, Rules().least_baseline))
     with opened(data) as runtime:
         with runtime.database.transaction(write=False) as db:
-            scope = GraphScope(_workspace_id(db, workspace), mode, workflow)
+            scope = GraphScope(workspace_id_of(db, workspace), mode, workflow)
         found = _replay(runtime, scope, rules)
     if as_json:
         print_json(_as_json(workflow, baseline, found))
@@ -61,11 +59,11 @@ def list_alarms(
 ) -> None:
     """The alarms that were given, the newest first."""
     from recorder import clock
-    from recorder.cli.deployment import opened
+    from recorder.cli.deployment import opened, workspace_id_of
     from recorder.memory.drift.store import list_alarms as stored_alarms
 
     with opened(data) as runtime, runtime.database.transaction(write=False) as db:
-        workspace_id = None if workspace is None else _workspace_id(db, workspace)
+        workspace_id = None if workspace is None else workspace_id_of(db, workspace)
         rows = stored_alarms(db, workspace_id=workspace_id, mode=mode, workflow=workflow, limit=limit)
     if as_json:
         print_json(
@@ -100,20 +98,6 @@ def list_alarms(
             for row in rows
         ],
     )
-
-
-def _workspace_id(db: "DbSession", workspace: str | None) -> str:
-    from recorder.access.workspaces import find_workspace, list_workspaces
-
-    if workspace is not None:
-        return find_workspace(db, workspace).id
-    found = list_workspaces(db)
-    if len(found) != 1:
-        raise typer.BadParameter(
-            f"there are {len(found)} workspaces; name one (`recorder workspace list` shows them)",
-            param_hint="--workspace",
-        )
-    return found[0].id
 
 
 def _replay(runtime: "Runtime", scope: "GraphScope", rules: Any) -> "Backtest":

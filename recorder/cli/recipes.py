@@ -8,8 +8,6 @@ from recorder.cli.asking import Format, Sampling, Split, To, members_of
 from recorder.cli.options import AsJson, DataDir, Where, print_json
 
 if TYPE_CHECKING:
-    from sqlmodel import Session as DbSession
-
     from recorder.exports.asking.recipes import ListedRecipe
 
 app = typer.Typer(no_args_is_help=True, help="Exports that are made again and again.")
@@ -40,14 +38,14 @@ def add(
     """Save a recipe; the running service follows it. Its destination is tried at once."""
     from recorder import clock
     from recorder.audit.log import Origin
-    from recorder.cli.deployment import opened
+    from recorder.cli.deployment import opened, workspace_id_of
     from recorder.exports.asking import recipes
 
     members = members_of(workflow, format=format, to=to, where=where, sampling=sampling, split=split)
     body = recipes.read_request({**members, "tag": name})
     with opened(data) as runtime:
         with runtime.database.transaction(write=False) as db:
-            workspace_id = _workspace_id(db, workspace)
+            workspace_id = workspace_id_of(db, workspace)
         origin = Origin.operator(workspace_id)
         made = recipes.add_recipe(
             runtime, workspace_id, mode, body, cron=cron, timezone=timezone, origin=origin
@@ -66,11 +64,11 @@ def list_all(
     as_json: AsJson = False,
 ) -> None:
     """Recipes: when each is due, what its last export came to, what went wrong."""
-    from recorder.cli.deployment import opened
+    from recorder.cli.deployment import opened, workspace_id_of
     from recorder.exports.asking.recipes import list_recipes
 
     with opened(data) as runtime, runtime.database.transaction(write=False) as db:
-        workspace_id = None if workspace is None else _workspace_id(db, workspace)
+        workspace_id = None if workspace is None else workspace_id_of(db, workspace)
         found = list_recipes(db, workspace_id=workspace_id, mode=mode)
     if as_json:
         print_json([_as_json(one) for one in found])
@@ -84,11 +82,11 @@ def list_all(
 def remove(name: _Name, workspace: _Workspace = None, mode: _Mode = "live", data: DataDir = None) -> None:
     """Make no more exports of a recipe; those it made stay."""
     from recorder.audit.log import Origin
-    from recorder.cli.deployment import opened
+    from recorder.cli.deployment import opened, workspace_id_of
     from recorder.exports.asking.recipes import remove_recipe
 
     with opened(data) as runtime, runtime.database.transaction(write=True) as db:
-        workspace_id = _workspace_id(db, workspace)
+        workspace_id = workspace_id_of(db, workspace)
         remove_recipe(db, workspace_id, mode, name, origin=Origin.operator(workspace_id))
     typer.echo(f"{name} is removed.", err=True)
 
@@ -103,31 +101,17 @@ def run(
 ) -> None:
     """Make the export of a recipe now, beside its times; prints the export's id."""
     from recorder.audit.log import Origin
-    from recorder.cli.deployment import opened
+    from recorder.cli.deployment import opened, workspace_id_of
     from recorder.exports.asking.recipes import run_recipe
 
     with opened(data) as runtime:
         with runtime.database.transaction(write=False) as db:
-            workspace_id = _workspace_id(db, workspace)
+            workspace_id = workspace_id_of(db, workspace)
         export = run_recipe(runtime, workspace_id, mode, name, origin=Origin.operator(workspace_id))
     if as_json:
         print_json({"id": export.id, "status": export.status})
         return
     typer.echo(export.id)
-
-
-def _workspace_id(db: "DbSession", workspace: str | None) -> str:
-    from recorder.access.workspaces import find_workspace, list_workspaces
-
-    if workspace is not None:
-        return find_workspace(db, workspace).id
-    found = list_workspaces(db)
-    if len(found) != 1:
-        raise typer.BadParameter(
-            f"there are {len(found)} workspaces; name one (`recorder workspace list` shows them)",
-            param_hint="--workspace",
-        )
-    return found[0].id
 
 
 def _as_json(one: "ListedRecipe") -> dict[str, Any]:
