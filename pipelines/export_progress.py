@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Sequence
 
 from recorder.exports.executor import ShardExecutor
 from recorder.exports.manifest import WrittenShard
-from recorder.exports.writers.shards import ShardTask
+from recorder.exports.writers.tasks import ShardTask
 
 _EVERY_S = 5.0
 

@@ -17,7 +17,7 @@ import orjson
 from recorder.exports.executor import InProcess, ShardExecutor
 from recorder.exports.formats import FORMATS
 from recorder.exports.manifest import WrittenShard
-from recorder.exports.writers.shards import ShardTask
+from recorder.exports.writers.tasks import ShardTask
 from recorder.ids import new_id
 from recorder.runtime import Runtime
 from recorder.settings import environment_with

@@ -131,6 +131,7 @@ def _add_lake_rows(
             "image_bytes": sum(frame["bytes"] for frame in frames),
             "rows_sha256": _digest(events),
             "replayability": None,
+            "payload_bytes": sum(len(event["payload"].encode()) for event in events),
         }
     )
 

@@ -75,8 +75,7 @@ def _ours(folder: Path, samples: Samples) -> None:
     from recorder.exports.writers.ustar import Archive
 
     for name, part in _parts(samples):
-        with (folder / name).open("wb") as file:
-            hashed = HashedFile(file)
+        with (folder / name).open("wb") as file, HashedFile(file) as hashed:
             with Archive(hashed) as archive:
                 for key, picture in part:
                     archive.add(f"{key}.events.json", _TEXT)

@@ -15,9 +15,9 @@ _IN_MEMORY = Path("/dev/shm")
 
 
 @contextmanager
-def scratch() -> Iterator[Path]:
-    """A folder for everything, so that no disk is measured; on disk where the system has no `/dev/shm`."""
-    place = _IN_MEMORY if _IN_MEMORY.is_dir() else None
+def scratch(*, in_memory: bool = True) -> Iterator[Path]:
+    """A folder for everything; in memory, where the system has `/dev/shm`, no disk is measured."""
+    place = _IN_MEMORY if in_memory and _IN_MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="bench-", dir=place) as folder:
         yield Path(folder)
 

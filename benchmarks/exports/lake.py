@@ -1,8 +1,7 @@
 """Sealed sessions by the million, put where sealing leaves them: lake rows, pictures, SQL rows. Spec §3.1.
 
 A session's rows and pictures follow from its number and the shape alone, in whichever file of the lake they
-lie. Half of each payload is random, so that it packs like people's text and not like a template; nullable
-columns have nulls.
+lie; nullable columns have nulls.
 """
 
 import hashlib
@@ -14,6 +13,7 @@ import numpy as np
 import polars as pl
 from sqlalchemy import insert
 
+from benchmarks.exports.payloads import NOISE, Payloads, payload
 from recorder import clock
 from recorder.digest import bucket_of
 from recorder.ids import encode, id_range
@@ -34,7 +34,6 @@ _STEP_MS = 300
 _TYPES = ("click", "fill", "pointer_move", "scroll", "key_down", "navigate", "request")
 _OUTCOMES = ("success", "error", None)
 _ACTORS = ("human", "model", "script", None)
-_NOISE = 160  # random hex digits drawn for a payload, of which it takes a quarter at least
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -47,6 +46,7 @@ class Shape:
     frames: int = 0
     #: With 0 the frames have no pictures, as when their days are over.
     picture_bytes: int = 80_000
+    payloads: Payloads = "recorded"
     seed: int = 1
 
 
@@ -106,9 +106,8 @@ def _events(shape: Shape, sessions: list[dict[str, Any]]) -> pl.DataFrame:
     event_ids, noise = list[str](), list[str]()
     for session in sessions:
         event_ids += id_range(f"evt_{session['ulid']}", shape.events)
-        drawn = _noise(shape, session["number"], "text", shape.events * _NOISE // 2).hex()
-        noise += [drawn[at : at + _NOISE] for at in range(0, len(drawn), _NOISE)]
-    length = _NOISE // 4 + pl.col("noise").str.head(2).str.to_integer(base=16) % (_NOISE * 3 // 4)
+        drawn = _noise(shape, session["number"], "text", shape.events * NOISE // 2).hex()
+        noise += [drawn[at : at + NOISE] for at in range(0, len(drawn), NOISE)]
     bound = pl.col("seq") * shape.frames // shape.events
     is_known = pl.lit(shape.frames > 0)
     return (
@@ -125,13 +124,7 @@ def _events(shape: Shape, sessions: list[dict[str, Any]]) -> pl.DataFrame:
             is_action=pl.col("type").is_in([name for name in _TYPES if is_action(name)]),
             # Some say themselves what frame they are of; where none came, they name one that is missing.
             frame_id=pl.when(pl.col("seq") % 2 == 0).then(_frame_id(pl.col("frame_seq").fill_null(0))),
-            payload=pl.format(
-                '{{"input":{{"value":"{}"}},"target":{{"name":"{}","role":"textbox"}},"url":"{}/{}"}}',
-                pl.col("noise").str.head(length),
-                _dealt(("Amount", "Approve", "Cost centre", "Due date", "Supplier"), pl.col("seq")),
-                pl.lit("https://erp.example.com/payables"),
-                "number",
-            ),
+            payload=payload(shape.payloads),
         )
     )
 
@@ -213,6 +206,7 @@ def _facts(shape: Shape, sessions: list[dict[str, Any]], events: pl.DataFrame) -
     """What sealing notes of each session."""
     counted = events.group_by("session_id", maintain_order=True).agg(
         pl.col("is_action").sum().cast(pl.Int32).alias("action_count"),
+        pl.col("payload").str.len_bytes().cast(pl.Int64).sum().alias("payload_bytes"),
         _canonical_event().str.join("\n").alias("lines"),
     )
     digests = [hashlib.sha256(lines.encode()).hexdigest() for lines in counted["lines"]]
@@ -234,7 +228,8 @@ def _facts(shape: Shape, sessions: list[dict[str, Any]], events: pl.DataFrame) -
 def _canonical_event() -> pl.Expr:
     """The line of an event in its session's digest, as `rowset.events_digest` writes it."""
     frame = pl.format('"{}"', "frame_id").fill_null("null")
-    payload = pl.col("payload").str.replace_all('"', '\\"', literal=True)
+    escaped = pl.col("payload").str.replace_all("\\", "\\\\", literal=True)
+    payload = escaped.str.replace_all('"', '\\"', literal=True)
     times = pl.col("t_ms"), pl.col("ts").dt.timestamp("us")
     return pl.format('["{}",{},{},"{}",{},"{}"]', "event_id", *times, "type", frame, payload)
 

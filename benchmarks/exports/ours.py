@@ -20,7 +20,7 @@ from recorder.exports.planning.plan import Plan
 from recorder.exports.planning.selection import read_plan
 from recorder.exports.planning.sharding import plan_shards
 from recorder.exports.running.run import run_export
-from recorder.exports.writers.shards import ShardTask
+from recorder.exports.writers.tasks import ShardTask
 from recorder.models.export import ExportCreate, ExportRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings

@@ -1,12 +1,15 @@
 """Events to Parquet, Arrow, JSONL: rows a second beside a sorted read of the lake and HF `datasets`.
 
 Floor: the pinned version of the lake read by polars and sorted by session, time and id, all columns, nothing
-written. Ours: `run_export`, which plans, reads, sorts, writes, hashes, and publishes with a manifest; "shards
-alone" leaves out what is done once per export. `datasets`: `load_dataset` of the same rows in Parquet files,
-unsorted and without a cache, then `to_parquet` or `to_json`; it hashes nothing.
+written. Ours: `run_export`, which plans, reads, sorts, writes, hashes, and publishes with a manifest; "shards"
+leaves out what is done once per export. `datasets`: `load_dataset` of the same rows in Parquet files, unsorted
+and without a cache, then `to_parquet` or `to_json`; it hashes nothing. Payloads are like those of recordings;
+half random ones show beside the floor what the hard case costs.
 """
 
 import shutil
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,8 @@ _FORMATS = ("parquet", "arrow", "jsonl")
 _GOALS = {"parquet": at_least(0.5), "arrow": at_least(0.4), "jsonl": None}
 _PEER_GOALS = {"parquet": at_least(1.5), "jsonl": at_least(4)}
 _PEER_CALLS = {"parquet": "load + to_parquet", "jsonl": "load + to_json"}
+#: `to_json` of the peer takes half a minute: it is in the first rounds alone.
+_ROUNDS, _SLOW_ROUNDS, _SLOW = 7, 3, "jsonl"
 
 Runs = dict[str, list[dict[str, Any]]]
 
@@ -36,6 +41,11 @@ def measure(*, quick: bool = False, sessions: int | None = None) -> list[Figure]
     """
     require("datasets")
     shape = Shape(sessions=sessions or (_QUICK_SESSIONS if quick else _SESSIONS), events=_EVENTS)
+    rounds = 1 if sessions else _ROUNDS
+    return [*_of_recordings(shape, rounds), *_of_random_payloads(replace(shape, payloads="random"), rounds)]
+
+
+def _of_recordings(shape: Shape, rounds: int) -> Iterator[Figure]:
     with scratch() as folder:
         settings = deploy(folder / "data", shape)
         with (
@@ -44,11 +54,24 @@ def measure(*, quick: bool = False, sessions: int | None = None) -> list[Figure]
             started("peers", settings, folder) as peer,
         ):
             sources = _write_sources(ours, folder)
-            runs = _alternate(ours, floor, peer, folder, sources, rounds=1 if sessions else 3)
-    return [
-        *(_beside_floor(runs, format, goal) for format, goal in _GOALS.items()),
-        *(_beside_peer(runs, format, goal) for format, goal in _PEER_GOALS.items()),
-    ]
+            runs = _alternate(ours, floor, peer, folder, sources, rounds)
+    rows = f"{runs['floor'][0]['rows']:,} rows"
+    for format, goal in _GOALS.items():
+        yield _beside_floor(f"{format}, shards: {rows}", runs, format, goal)
+    for format, goal in _PEER_GOALS.items():
+        yield _beside_peer(f"{format}, whole export: {rows}", runs, format, goal)
+
+
+def _of_random_payloads(shape: Shape, rounds: int) -> Iterator[Figure]:
+    with scratch() as folder:
+        settings = deploy(folder / "data", shape)
+        data = str(folder / "data")
+        runs: Runs = {}
+        with started("ours", settings, folder) as ours, started("ours", settings, folder) as floor:
+            for turn in range(rounds + 1):
+                _note(runs, _beside_each_other(ours, floor, data, ("parquet", "arrow")), turn)
+    for format in ("parquet", "arrow"):
+        yield _beside_floor(f"{format}, shards, half random payloads", runs, format, None)
 
 
 def _write_sources(ours: Arm, folder: Path) -> list[str]:
@@ -59,27 +82,36 @@ def _write_sources(ours: Arm, folder: Path) -> list[str]:
     return [str(path) for path in sorted((folder / "sources").glob("*/events-*"))]
 
 
-def _alternate(ours: Arm, floor: Arm, peer: Arm, folder: Path, sources: list[str], *, rounds: int) -> Runs:
+def _alternate(ours: Arm, floor: Arm, peer: Arm, folder: Path, sources: list[str], rounds: int) -> Runs:
     """All ways in turn; a first turn warms up, the peer's on one file."""
-    data = str(folder / "data")
     runs: Runs = {}
     for turn in range(rounds + 1):
-        found = {"floor": floor.call("read_sorted", data=data)}
-        for format in _FORMATS:
-            found[format] = ours.call("export", data=data, format=format)
+        found = _beside_each_other(ours, floor, str(folder / "data"), _FORMATS)
         for format in _PEER_GOALS:
             files = sources if turn else sources[:1]
-            found[f"hf {format}"] = peer.call("hf", files=files, format=format, folder=str(folder))
-        if turn:
-            for name, one in found.items():
-                runs.setdefault(name, []).append(one)
+            if format != _SLOW or turn <= _SLOW_ROUNDS:
+                found[f"hf {format}"] = peer.call("hf", files=files, format=format, folder=str(folder))
+        _note(runs, found, turn)
     return runs
 
 
-def _beside_floor(runs: Runs, format: str, goal: Goal | None) -> Figure:
+def _beside_each_other(
+    ours: Arm, floor: Arm, data: str, formats: tuple[str, ...]
+) -> dict[str, dict[str, Any]]:
+    read = {"floor": floor.call("read_sorted", data=data)}
+    return read | {format: ours.call("export", data=data, format=format) for format in formats}
+
+
+def _note(runs: Runs, found: dict[str, dict[str, Any]], turn: int) -> None:
+    if turn:
+        for name, one in found.items():
+            runs.setdefault(name, []).append(one)
+
+
+def _beside_floor(name: str, runs: Runs, format: str, goal: Goal | None) -> Figure:
     ours, floor = runs[format], runs["floor"]
     return Figure(
-        name=f"{format}, shards: {ours[0]['rows']:,} rows",
+        name=name,
         unit="M rows/s",
         ours=[one["rows"] / one["shard_seconds"] / 1e6 for one in ours],
         peer=speeds(floor),
@@ -100,12 +132,12 @@ def _beside_floor(runs: Runs, format: str, goal: Goal | None) -> Figure:
     )
 
 
-def _beside_peer(runs: Runs, format: str, goal: Goal) -> Figure:
+def _beside_peer(name: str, runs: Runs, format: str, goal: Goal) -> Figure:
     peer = runs[f"hf {format}"]
     return Figure(
-        name=f"{format}, whole export",
+        name=name,
         unit="M rows/s",
-        ours=speeds(runs[format]),
+        ours=speeds(runs[format][: len(peer)]),
         peer=speeds(peer),
         peer_name=f"datasets: {_PEER_CALLS[format]}",
         goal=goal,

@@ -103,4 +103,5 @@ def _session(batch: ClaimedBatch, facts: SessionFacts) -> dict[str, Any]:
         "image_bytes": sum(found.frame.bytes for found in facts.frames),
         "rows_sha256": facts.rows_sha256,
         "replayability": None,
+        "payload_bytes": sum(len(event.payload) for event in facts.events),
     }

@@ -87,6 +87,8 @@ class Lake:
                     table,
                     ordered,
                     mode="append",
+                    # A table that an earlier release made gets the columns that came since.
+                    schema_mode="merge",
                     writer_properties=_WRITER,
                     commit_properties=CommitProperties(app_transactions=[Transaction(lane, number)]),
                 )
@@ -102,11 +104,17 @@ class Lake:
         return None if table is None else table.version()
 
     def scan(self, kind: Kind, workspace_id: str, mode: str, *, version: int | None = None) -> pl.LazyFrame:
-        """The rows of a table, at a pinned version if one is given; empty before the first batch."""
+        """The rows of a table, at a pinned version if one is given; empty before the first batch.
+
+        Columns that came since the table was made are null.
+        """
+        schema = pl.Schema(LAYOUTS[kind].schema)
         table = self._open(kind, workspace_id, mode, version)
         if table is None:
-            return pl.LazyFrame(pl.from_arrow(LAYOUTS[kind].schema.empty_table()))
-        return pl.scan_delta(table)
+            return pl.LazyFrame(schema=schema)
+        known = {field.name for field in table.schema().fields}
+        missing = [pl.lit(None, dtype).alias(name) for name, dtype in schema.items() if name not in known]
+        return pl.scan_delta(table).with_columns(missing)
 
     def read_session(
         self,

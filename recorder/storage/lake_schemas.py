@@ -81,6 +81,7 @@ SESSIONS = pa.schema(
         _required("image_bytes", _LONG),
         _required("rows_sha256", _STRING),
         pa.field("replayability", pa.float64()),
+        pa.field("payload_bytes", _LONG),  # of its events; null where it was sealed without
     ]
 )
 STEPS = pa.schema(

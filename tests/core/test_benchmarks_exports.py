@@ -2,11 +2,16 @@
 
 import io
 import tarfile
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args
+
+import pytest
 
 from benchmarks.exports import ours, peers
 from benchmarks.exports.deployments import deploy
 from benchmarks.exports.lake import Shape, fill
+from benchmarks.exports.payloads import Payloads
 from recorder.exports.verify import verify_manifest
 from recorder.runtime import Runtime
 from tests.exporting import manifest_of
@@ -21,8 +26,9 @@ def _filled(folder: Path, shuffled: int | None = None) -> Runtime:
     return runtime
 
 
-def test_made_up_sessions_are_what_their_digests_say(tmp_path: Path) -> None:
-    deploy(tmp_path / "data", _SHAPE, files=2)
+@pytest.mark.parametrize("payloads", get_args(Payloads))
+def test_made_up_sessions_are_what_their_digests_say(tmp_path: Path, payloads: Payloads) -> None:
+    deploy(tmp_path / "data", replace(_SHAPE, payloads=payloads), files=2)
     found = ours.export(str(tmp_path / "data"), "parquet", keep=True)
     report = verify_manifest(f"{found['folder']}/manifest.json")
     assert (report.problems, report.rows, report.frames) == ([], 120, 36)

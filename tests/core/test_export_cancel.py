@@ -16,7 +16,7 @@ from recorder.exports.running.claims import due_exports
 from recorder.exports.running.ending import cancel
 from recorder.exports.running.operator import cancel_export
 from recorder.exports.running.run import run_export
-from recorder.exports.writers.shards import ShardTask
+from recorder.exports.writers.tasks import ShardTask
 from recorder.models.audit import AuditRow
 from recorder.models.export import ExportRow
 from recorder.models.outbox import OutboxRow

@@ -16,7 +16,7 @@ from recorder.exports.executor.cluster_worker import write_portion
 from recorder.exports.planning.plan import writer_versions
 from recorder.exports.running.run import run_export
 from recorder.exports.verify import verify_manifest
-from recorder.exports.writers.shards import ShardTask
+from recorder.exports.writers.tasks import ShardTask
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
 from tests.certificates import write_authority

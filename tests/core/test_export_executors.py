@@ -19,7 +19,8 @@ from recorder.exports.executor.pool import ProcessPool
 from recorder.exports.executor.portions import in_portions
 from recorder.exports.running.run import run_export
 from recorder.exports.verify import verify_manifest
-from recorder.exports.writers.shards import RowsMissing, ShardTask
+from recorder.exports.writers.shards import RowsMissing
+from recorder.exports.writers.tasks import ShardTask
 from recorder.runtime import Runtime
 from recorder.settings import InvalidSetting, Settings
 from tests.executing import InAllFormats, Watched, elsewhere, write, write_all_formats, written_by

@@ -19,7 +19,7 @@ from recorder.exports.running.claims import ExportBusy, LeaseLost, claim_export,
 from recorder.exports.running.giving_up import MAX_ATTEMPTS
 from recorder.exports.running.run import run_export
 from recorder.exports.verify import verify_manifest
-from recorder.exports.writers.shards import ShardTask
+from recorder.exports.writers.tasks import ShardTask
 from recorder.ids import new_id
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.models.outbox import LeaseRow, OutboxRow

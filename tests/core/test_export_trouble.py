@@ -15,7 +15,7 @@ from recorder.exports.manifest import WrittenShard
 from recorder.exports.running.giving_up import MAX_ATTEMPTS
 from recorder.exports.running.run import run_export
 from recorder.exports.verify import verify_manifest
-from recorder.exports.writers.shards import ShardTask
+from recorder.exports.writers.tasks import ShardTask
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
 from tests.databases import part_is_missing

@@ -3,15 +3,20 @@
 import errno
 import hashlib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import BinaryIO
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import BinaryIO, Self
 
 from recorder.errors import RecorderError
 
 #: Room that is left to the databases that may lie on the same disk.
 _RESERVED_BYTES = 64 * 1024 * 1024
 _CHECK_EVERY_BYTES = 16 * 1024 * 1024
+#: Smaller pieces are gathered to one of this size before they are handed on.
+_PIECE_BYTES = 1024 * 1024
+#: So much, or a single larger piece, waits to be written at most.
+_WAITING_BYTES = 4 * 1024 * 1024
 
 
 class DiskFull(RecorderError):
@@ -30,37 +35,69 @@ class DiskFull(RecorderError):
 
 
 class HashedFile:
-    """A file that is hashed while it is written.
+    """A file that is written and hashed behind the caller's back, who makes the next bytes meanwhile.
 
-    Writers may bury what a write raises under errors of their own: `failure` keeps it.
+    Writing takes as long as hashing, and both leave Python's lock: each has a thread. An error shows in the
+    next call; writers may bury it under errors of their own, and `failure` keeps it.
     """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._digest = hashlib.sha256()
         self._checked_bytes = -_CHECK_EVERY_BYTES
+        self._written_bytes = 0
+        self._gathered = bytearray()
+        self._waiting: deque[tuple[int, Future[None], Future[None]]] = deque()
+        self._waiting_bytes = 0
+        # A pool starts its thread with its first piece; a small file has none.
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="write")
+        self._hasher = ThreadPoolExecutor(1, thread_name_prefix="hash")
         self.size_bytes = 0
         self.failure: Exception | None = None
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """See that nothing is at work any more; the file itself stays open."""
+        for pool in (self._writer, self._hasher):
+            pool.shutdown(cancel_futures=True)
+
     def write(self, data: bytes | memoryview) -> int:
-        """Append bytes.
+        """Append bytes; they may be written later.
 
         Raises:
-            DiskFull: if the disk has no room for them.
+            DiskFull: if the disk has no room for earlier ones.
         """
-        with self._noted():
-            if self.size_bytes - self._checked_bytes >= _CHECK_EVERY_BYTES:
-                self._checked_bytes = self.size_bytes
-                _require_room(self._file)
-            self._digest.update(data)
-            written = self._file.write(data)
-        self.size_bytes += written
-        return written
+        if self.failure is not None:
+            raise self.failure
+        size = len(data)
+        if size < _PIECE_BYTES:
+            self._gathered += data
+        else:
+            self._hand_on_gathered()
+            # What is not immutable may be another's to change by the time it is written.
+            self._hand_on(data if isinstance(data, bytes) else bytes(data))
+        if len(self._gathered) >= _PIECE_BYTES:
+            self._hand_on_gathered()
+        self.size_bytes += size
+        return size
 
     def flush(self) -> None:
-        """Hand the bytes to the operating system."""
-        with self._noted():
+        """Wait until all is hashed and with the operating system.
+
+        Raises:
+            DiskFull: if the disk has no room for it.
+        """
+        self._hand_on_gathered()
+        while self._waiting:
+            self._await_oldest()
+        try:
             self._file.flush()
+        except OSError as error:
+            raise self._failed(error) from error
 
     def tell(self) -> int:
         """How many bytes were written."""
@@ -74,18 +111,41 @@ class HashedFile:
     @property
     def sha256(self) -> str:
         """Hex SHA-256 of the bytes so far."""
+        if self._gathered or self._waiting:
+            self.flush()
         return self._digest.hexdigest()
 
-    @contextmanager
-    def _noted(self) -> Iterator[None]:
+    def _hand_on_gathered(self) -> None:
+        if self._gathered:
+            piece, self._gathered = self._gathered, bytearray()
+            self._hand_on(piece)
+
+    def _hand_on(self, piece: bytes | bytearray) -> None:
+        hashed = self._hasher.submit(self._digest.update, piece)
+        self._waiting.append((len(piece), self._writer.submit(self._write, piece), hashed))
+        self._waiting_bytes += len(piece)
+        while self._waiting_bytes > _WAITING_BYTES and len(self._waiting) > 1:
+            self._await_oldest()
+
+    def _write(self, piece: bytes | bytearray) -> None:
+        if self._written_bytes - self._checked_bytes >= _CHECK_EVERY_BYTES:
+            self._checked_bytes = self._written_bytes
+            _require_room(self._file)
+        self._file.write(piece)
+        self._written_bytes += len(piece)
+
+    def _await_oldest(self) -> None:
+        size, written, hashed = self._waiting.popleft()
+        self._waiting_bytes -= size
+        hashed.result()
         try:
-            yield
-        except OSError as error:
-            self.failure = DiskFull() if DiskFull.is_meant_by(error) else error
-            raise self.failure from error
-        except DiskFull as error:
-            self.failure = error
-            raise
+            written.result()
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> Exception:
+        self.failure = DiskFull() if DiskFull.is_meant_by(error) else error
+        return self.failure
 
 
 def _require_room(file: BinaryIO) -> None:

@@ -34,8 +34,7 @@ class Folder(Destination):
         staged = self.root / _STAGING / new_id("req")
         try:
             staged.parent.mkdir(parents=True, exist_ok=True)
-            with staged.open("xb") as file:
-                hashed = HashedFile(file)
+            with staged.open("xb") as file, HashedFile(file) as hashed:
                 yield hashed
                 hashed.flush()
                 os.fdatasync(file.fileno())

@@ -59,8 +59,7 @@ class ObjectStore(Destination):
         """
         hashed: HashedFile | None = None
         try:
-            with tempfile.TemporaryFile(prefix="recorder-export-") as file:
-                hashed = HashedFile(file)
+            with tempfile.TemporaryFile(prefix="recorder-export-") as file, HashedFile(file) as hashed:
                 yield hashed
                 hashed.flush()
                 self._publish(Staged(file, hashed.size_bytes, hashed.sha256), path, replace=replace)

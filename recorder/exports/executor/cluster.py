@@ -18,7 +18,7 @@ from recorder.exports.executor.lost import WorkerLost
 from recorder.exports.executor.portions import in_portions
 from recorder.exports.manifest import WrittenShard
 from recorder.exports.planning.plan import writer_versions
-from recorder.exports.writers.shards import ShardTask
+from recorder.exports.writers.tasks import ShardTask
 from recorder.ids import new_id
 
 if TYPE_CHECKING:

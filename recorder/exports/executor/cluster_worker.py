@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from recorder.errors import RecorderError
 from recorder.exports.manifest import WrittenShard
 from recorder.exports.planning.plan import writer_versions
-from recorder.exports.writers.shards import ShardTask, write_shards
+from recorder.exports.writers.shards import write_shards
+from recorder.exports.writers.tasks import ShardTask
 
 if TYPE_CHECKING:
     from distributed import Worker

@@ -16,7 +16,7 @@ from multiprocessing.connection import wait
 from recorder.exports.executor.lost import MAX_STARTS, WorkerLost
 from recorder.exports.executor.portions import in_portions
 from recorder.exports.manifest import WrittenShard
-from recorder.exports.writers.shards import ShardTask
+from recorder.exports.writers.tasks import ShardTask
 from recorder.settings import environment_with
 
 _WORKER = "recorder.exports.executor.worker"

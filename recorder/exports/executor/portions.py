@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from recorder.exports.formats import FORMATS
 from recorder.exports.planning.sharding import PlannedShard
-from recorder.exports.writers.shards import ShardTask
+from recorder.exports.writers.tasks import ShardTask
 
 #: A worker gets at least so many tasks where there are shards for it. More would share the work out more
 #: evenly, and read the lake's files more often: a lake file holds sessions of every shard.

@@ -13,7 +13,8 @@ import threading
 from multiprocessing.connection import Connection
 from types import FrameType
 
-from recorder.exports.writers.shards import ShardTask, write_shards
+from recorder.exports.writers.shards import write_shards
+from recorder.exports.writers.tasks import ShardTask
 
 
 def serve(connection: "Connection[object, ShardTask]") -> None:

@@ -5,8 +5,7 @@ import math
 import polars as pl
 
 from recorder.errors import RecorderError
-from recorder.exports.planning.sampling import FACTS, select_frames
-from recorder.models.export import FrameSampling
+from recorder.exports.planning.sampling import FACTS, Sampling, select_frames
 from recorder.rowset import frames_digest, samples_digest
 from recorder.storage.lake import Lake
 from recorder.storage.lake_schemas import Kind
@@ -53,16 +52,14 @@ class LakeFacts:
             pl.col("action_count").cast(pl.Int64).alias("actions"),
             "rows_sha256",
             pl.col("frame_count").cast(pl.Int64),
+            "payload_bytes",
         )
         found = self._chosen.lazy().join(facts, on="session_id", how="inner", validate="1:1").collect()
-        found = found.join(self._payload_bytes(), on="session_id", how="left").with_columns(
-            pl.col("payload_bytes").fill_null(0)
-        )
         if found.height != self._chosen.height:
             raise FactsMissing(self._chosen.height - found.height)
-        return found
+        return self._with_payload_bytes(found)
 
-    def frames(self, sessions: pl.DataFrame, sampling: FrameSampling, *, with_events: bool) -> pl.DataFrame:
+    def frames(self, sessions: pl.DataFrame, sampling: Sampling, *, with_events: bool) -> pl.DataFrame:
         """The sessions with what they have of selected frames: how many, their bytes, their digest.
 
         Read in slices of the hash range, so that no more than some hundred thousand frames are in memory.
@@ -97,21 +94,27 @@ class LakeFacts:
         total = self._of_chosen("sessions").select(pl.col("duration_ms").sum()).collect()
         return int(total.item())
 
-    def _payload_bytes(self) -> pl.DataFrame:
-        """How many bytes the payloads of each session have: what a file needs in memory hangs on them.
+    def _with_payload_bytes(self, sessions: pl.DataFrame) -> pl.DataFrame:
+        """The sessions with the bytes of their payloads, counted where sealing did not note them.
 
-        Counted and not estimated from the lake's files, which compaction writes anew: equal sessions are to
-        have equal plans.
+        What a file needs in memory hangs on them. They are not estimated from the lake's files, which
+        compaction writes anew: equal sessions are to have equal plans.
         """
-        size = pl.col("payload").str.len_bytes().cast(pl.Int64).sum().alias("payload_bytes")
-        return self._of_chosen("events").group_by("session_id").agg(size).collect(engine="streaming")
+        unknown = sessions.filter(pl.col("payload_bytes").is_null())
+        if unknown.is_empty():
+            return sessions
+        events = self._scan("events").join(unknown.lazy(), on="session_id", how="semi")
+        size = pl.col("payload").str.len_bytes().cast(pl.Int64).sum().alias("counted")
+        counted = events.group_by("session_id").agg(size).collect(engine="streaming")
+        known = pl.coalesce("payload_bytes", "counted", pl.lit(0)).alias("payload_bytes")
+        return sessions.join(counted, on="session_id", how="left").with_columns(known).drop("counted")
 
     def _of_chosen(self, kind: Kind) -> pl.LazyFrame:
         chosen = self._chosen.lazy().select("session_id")
         return self._scan(kind).join(chosen, on="session_id", how="semi")
 
     def _frames_between(
-        self, sessions: pl.DataFrame, first: int, last: int, sampling: FrameSampling, with_events: bool
+        self, sessions: pl.DataFrame, first: int, last: int, sampling: Sampling, with_events: bool
     ) -> pl.DataFrame:
         frames = (
             self._scan("frames")

@@ -12,7 +12,8 @@ import pyarrow as pa
 from recorder import __version__
 from recorder.digest import canonical_json
 from recorder.exports.formats import FORMATS, Format
-from recorder.models.export import ExportFormat, FrameSampling, ShardKind
+from recorder.exports.names import FileKind, FormatName
+from recorder.exports.planning.sampling import Sampling
 from recorder.rowset import row_set_sha256
 
 #: Stored plans of another version are made anew: what they say of files no longer holds.
@@ -24,8 +25,8 @@ BYTES_PER_EVENT = 512
 #: Of a session id: what it is dealt to buckets by.
 HASH_BITS = 16
 #: Columns of `SESSIONS` with the rows of each kind and their digests.
-ROWS: dict[ShardKind, str] = {"events": "rows", "frames": "frames", "samples": "frames"}
-DIGESTS: dict[ShardKind, str] = {
+ROWS: dict[FileKind, str] = {"events": "rows", "frames": "frames", "samples": "frames"}
+DIGESTS: dict[FileKind, str] = {
     "events": "rows_sha256",
     "frames": "frames_sha256",
     "samples": "samples_sha256",
@@ -85,7 +86,7 @@ def canonical_spec(spec: dict[str, Any]) -> dict[str, Any]:
 class Plan:
     """The row set of an export, pinned: the same plan gives the same files."""
 
-    format: ExportFormat
+    format: FormatName
     #: The canonical, resolved request.
     spec: dict[str, Any]
     #: Pinned version of each lake table; None where the table did not exist.
@@ -97,9 +98,9 @@ class Plan:
     sessions: pl.DataFrame
 
     @property
-    def sampling(self) -> FrameSampling:
+    def sampling(self) -> Sampling:
         """Which frames are taken."""
-        return FrameSampling.model_validate(self.spec["frame_sampling"])
+        return Sampling(**self.spec["frame_sampling"])
 
     @property
     def files(self) -> Format:
@@ -150,7 +151,7 @@ class Plan:
 
 def make_plan(
     *,
-    format: ExportFormat,
+    format: FormatName,
     spec: dict[str, Any],
     versions: dict[str, int | None],
     graph: dict[str, int],

@@ -1,14 +1,24 @@
 """Which frames of a session go into a dataset: every mode is a filter over facts of sealing. Spec §4.3."""
 
-import polars as pl
+from dataclasses import dataclass
 
-from recorder.models.export import FrameSampling
+import polars as pl
 
 #: Columns of the lake's frames that the filters look at.
 FACTS = ("session_id", "seq", "t_ms", "is_keyframe", "n_events", "has_action")
 
 
-def select_frames(frames: pl.LazyFrame, sampling: FrameSampling) -> pl.LazyFrame:
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """`frame_sampling` of a resolved request: workers know it without the models of the database."""
+
+    mode: str
+    #: Of `every_n_ms`; the other modes take none.
+    interval_ms: int | None = None
+    keep_action_frames: bool = False
+
+
+def select_frames(frames: pl.LazyFrame, sampling: Sampling) -> pl.LazyFrame:
     """The frames that the sampling takes, in no particular order.
 
     Args:
@@ -20,7 +30,7 @@ def select_frames(frames: pl.LazyFrame, sampling: FrameSampling) -> pl.LazyFrame
     return frames.filter(chosen)
 
 
-def _chosen(sampling: FrameSampling) -> pl.Expr:
+def _chosen(sampling: Sampling) -> pl.Expr:
     match sampling.mode:
         case "event_only":
             return pl.col("n_events") > 0
@@ -33,3 +43,5 @@ def _chosen(sampling: FrameSampling) -> pl.Expr:
             return pl.col("is_keyframe")
         case "all":
             return pl.lit(True)
+        case unknown:
+            raise ValueError(f"No sampling is called {unknown}.")

@@ -14,9 +14,10 @@ from recorder import clock
 from recorder.exports.formats import FORMATS
 from recorder.exports.planning.facts import LakeFacts
 from recorder.exports.planning.plan import Plan, make_plan
+from recorder.exports.planning.sampling import Sampling
 from recorder.exports.planning.splits import split_of
 from recorder.memory.queries.subpaths import SubPath
-from recorder.models.export import ExportFormat, ExportRow, FrameSampling, SplitRule
+from recorder.models.export import ExportFormat, ExportRow, SplitRule
 from recorder.models.session import SessionRow
 from recorder.models.tag import TagRow
 from recorder.storage.database import Database
@@ -58,7 +59,7 @@ def read_plan(database: Database, lake: Lake, row: ExportRow) -> Plan:
     format = cast(ExportFormat, row.format)
     sessions = facts.frames(
         facts.sessions(),
-        FrameSampling.model_validate(row.spec["frame_sampling"]),
+        Sampling(**row.spec["frame_sampling"]),
         with_events="samples" in FORMATS[format].kinds,
     )
     return make_plan(format=format, spec=row.spec, versions=versions, graph=graph, sessions=sessions)

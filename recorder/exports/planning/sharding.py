@@ -7,27 +7,28 @@ from typing import Any
 import polars as pl
 
 from recorder.digest import sha256_of
+from recorder.exports.names import FileKind
 from recorder.exports.planning.plan import (
     BYTES_PER_EVENT,
     DIGESTS,
     EVENT_BYTES,
     HASH_BITS,
     ROWS,
+    SHARD_BYTES,
     Plan,
     writer_versions,
 )
 from recorder.exports.schemas import fingerprint
-from recorder.models.export import ShardKind
 
-#: What one task reads and sorts in memory, unless a single shard has more.
-BYTES_AT_ONCE = 400_000 * BYTES_PER_EVENT
+#: What one task reads and sorts in memory: two full shards, or a single larger one.
+BYTES_AT_ONCE = 2 * SHARD_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedShard:
     """One file to write: the sessions of one workflow in one hash bucket, in one kind."""
 
-    kind: ShardKind
+    kind: FileKind
     ending: str
     workflow: str
     bucket: int
@@ -83,7 +84,7 @@ def read_together(shards: list[PlannedShard]) -> Iterator[list[PlannedShard]]:
         yield portion
 
 
-def _shards_of_kind(plan: Plan, kind: ShardKind) -> Iterator[PlannedShard]:
+def _shards_of_kind(plan: Plan, kind: FileKind) -> Iterator[PlannedShard]:
     base = {
         "format": plan.format,
         "kind": kind,
@@ -108,7 +109,7 @@ def _shards_of_kind(plan: Plan, kind: ShardKind) -> Iterator[PlannedShard]:
             )
 
 
-def _content(kind: ShardKind, sessions: pl.DataFrame) -> list[tuple[Any, ...]]:
+def _content(kind: FileKind, sessions: pl.DataFrame) -> list[tuple[Any, ...]]:
     facts = ["session_id", "split", "rows_sha256"]
     if kind != "frames":  # events stand in both
         facts += ["date", "outcome", "actor_kind"]

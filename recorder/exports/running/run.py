@@ -29,7 +29,7 @@ from recorder.exports.running.giving_up import MAX_ATTEMPTS, AttemptsExhausted, 
 from recorder.exports.running.ledger import Ledger
 from recorder.exports.running.parents import Parent, after_loss, find_parent, lineage_of, open_parent
 from recorder.exports.running.publishing import missing_files, publish
-from recorder.exports.writers.shards import ShardTask
+from recorder.exports.writers.tasks import ShardTask
 from recorder.models.export import ExportRow, SplitRule
 from recorder.runtime import Runtime
 

@@ -22,14 +22,14 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.exports.destinations import Destination, open_destination
-from recorder.exports.planning.sampling import select_frames
+from recorder.exports.planning.sampling import Sampling, select_frames
 from recorder.exports.verify.archives import read_samples
 from recorder.exports.verify.checking import ANOTHER_MANIFEST
 from recorder.exports.verify.contents import Unreadable, read_events, read_frames
 from recorder.exports.verify.listing import Entry
 from recorder.exports.verify.places import NotFetched, open_place
 from recorder.memory.queries.subpaths import SubPath
-from recorder.models.export import ExportRow, FrameSampling
+from recorder.models.export import ExportRow
 from recorder.models.session import SessionRow
 from recorder.models.tag import TagRow
 from recorder.rowset import events_digest, frames_digest, samples_digest
@@ -100,7 +100,7 @@ class _PinnedLake:
         self._row = row
         self._tables = manifest["source"]["tables"]
         self._workflows = manifest["spec"]["workflow"]
-        self._sampling = FrameSampling.model_validate(manifest["spec"]["frame_sampling"])
+        self._sampling = Sampling(**manifest["spec"]["frame_sampling"])
 
     def session_ids(self) -> set[str]:
         """Sessions that were in the lake."""

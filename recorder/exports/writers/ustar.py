@@ -4,8 +4,6 @@ Written by hand: `tarfile` takes more than twice the time (`benchmarks/exports/`
 is fixed here.
 """
 
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
@@ -14,9 +12,6 @@ from recorder.exports.writers.rows import Output
 _BLOCK = 512
 _RECORD = 20 * _BLOCK
 _ZEROS = bytes(_RECORD)
-# What is hashed while it is still in the processor's cache.
-_BYTES_AT_ONCE = 2 * 1024 * 1024
-_WAITING = 2
 # The fields of a header but name, size and sum: mode, owner and group; time; kind of file, and what follows.
 _OWNERS = b"0000644\0" + b"0000000\0" * 2
 _TIME = b"00000000000\0"
@@ -26,18 +21,11 @@ _FIXED_SUM = sum(_OWNERS) + sum(_TIME) + sum(_REST) + 8 * ord(" ")
 
 
 class Archive:
-    """An archive that is written behind the caller's back, who reads the next member meanwhile.
-
-    Hashing and writing leave Python's lock. A few MiB of members wait at most.
-    """
+    """An archive as it is written."""
 
     def __init__(self, file: Output) -> None:
         self._file = file
-        self._pieces: list[bytes | memoryview] = []
-        self._waiting_bytes = 0
         self._size = 0
-        self._behind = ThreadPoolExecutor(1, thread_name_prefix="tar")
-        self._under_way: deque[Future[int]] = deque()
 
     def __enter__(self) -> Self:
         return self
@@ -45,15 +33,11 @@ class Archive:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the archive, if nothing went wrong, and wait until it is written."""
-        with self._behind:
-            if error is None:
-                # Two empty blocks end an archive, which is a whole number of records long.
-                size = self._size + self._waiting_bytes + 2 * _BLOCK
-                self._pieces += (_ZEROS[: 2 * _BLOCK], _ZEROS[: -size % _RECORD])
-                self._hand_on()
-                while self._under_way:
-                    self._under_way.popleft().result()
+        """End the archive, if nothing went wrong."""
+        if error is None:
+            # Two empty blocks end an archive, which is a whole number of records long.
+            size = self._size + 2 * _BLOCK
+            self._file.write(_ZEROS[: 2 * _BLOCK] + _ZEROS[: -size % _RECORD])
 
     def add(self, name: str, content: bytes | memoryview) -> None:
         """Append a member.
@@ -64,17 +48,10 @@ class Archive:
         """
         length = len(content)
         padding = -length % _BLOCK
-        self._pieces += (_header(name.encode(), length), content, _ZEROS[:padding])
-        self._waiting_bytes += _BLOCK + length + padding
-        if self._waiting_bytes >= _BYTES_AT_ONCE:
-            self._hand_on()
-
-    def _hand_on(self) -> None:
-        self._under_way.append(self._behind.submit(self._file.write, b"".join(self._pieces)))
-        self._size += self._waiting_bytes
-        self._pieces, self._waiting_bytes = [], 0
-        if len(self._under_way) > _WAITING:
-            self._under_way.popleft().result()
+        self._file.write(_header(name.encode(), length))
+        self._file.write(content)
+        self._file.write(_ZEROS[:padding])
+        self._size += _BLOCK + length + padding
 
 
 def _header(name: bytes, size: int) -> bytes:

@@ -1,0 +1,102 @@
+"""The rows of shards in the lake, at the pinned version, in the order of their files. Spec §4.3."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import polars as pl
+
+from recorder.exports.planning.sampling import select_frames
+from recorder.exports.planning.sharding import PlannedShard
+from recorder.exports.schemas import EVENTS, FRAMES
+from recorder.exports.writers.tasks import ShardTask
+from recorder.storage.lake import Lake
+from recorder.storage.lake_schemas import Kind
+
+#: Rows of one file, as tables: its events or frames, or its samples' frames and the events bound to them.
+ShardRows = tuple[pl.DataFrame, ...]
+
+#: What the rows of a session have in common. It comes from the plan, once the lake's own columns are sorted.
+_OF_SESSION = ("workspace", "workflow", "date", "session_id", "outcome", "actor_kind", "split")
+_EVENT_COLUMNS = [name for name in EVENTS.names if name not in _OF_SESSION]
+_FRAME_COLUMNS = [
+    *(name for name in FRAMES.names if name not in (*_OF_SESSION, "image")),
+    *("object", "offset", "length"),
+]
+_PLACE = "session_place"
+# Sessions of a task are in the order of their ids within each shard, and `seq` numbers a session's rows by
+# (t_ms, id): together they are the files' sort key as one integer, which sorts twice as fast as the strings.
+_ORDER = pl.col(_PLACE).cast(pl.Int64) * 2**32 + pl.col("seq")
+
+
+def read_rows(task: ShardTask) -> list[ShardRows]:
+    """What the files of a task are made of, one entry for each.
+
+    Tables have the columns of `schemas.EVENTS`, with `frame_seq` where they are bound to samples, or those of
+    `schemas.FRAMES` with `object`, `offset` and `length` instead of `image`.
+    """
+    tables = [_cut(rows, task.shards) for rows in _tables(task)]
+    return list(zip(*tables, strict=True))
+
+
+def _tables(task: ShardTask) -> list[pl.DataFrame]:
+    match task.shards[0].kind:
+        case "events":
+            return [_sorted(_scan("events", task).select("session_id", *_EVENT_COLUMNS), task)]
+        case "frames":
+            return [_frames(task)]
+        case "samples":
+            bound = _scan("events", task).filter(pl.col("frame_seq").is_not_null())
+            return [_frames(task), _sorted(bound.select("session_id", *_EVENT_COLUMNS, "frame_seq"), task)]
+
+
+def _frames(task: ShardTask) -> pl.DataFrame:
+    rows = select_frames(_scan("frames", task), task.sampling)
+    hashes = pl.col("dhash").reinterpret(signed=False)
+    return _sorted(rows.with_columns(hashes).select("session_id", *_FRAME_COLUMNS), task)
+
+
+def _scan(kind: Kind, task: ShardTask) -> pl.LazyFrame:
+    """The rows of the task's sessions; partition, bucket and id let the reader skip what lies elsewhere."""
+    first, _ = task.shards[0].bucket_range
+    _, end = task.shards[-1].bucket_range
+    sessions = _sessions(task)
+    table = Lake(task.lake_url).scan(kind, task.workspace_id, task.mode, version=task.versions[kind])
+    return table.filter(
+        (pl.col("workflow") == task.shards[0].workflow)
+        & pl.col("date").is_in(sessions["date"].unique().to_list())
+        & pl.col("bucket").is_between(first, end - 1)
+        # Rows that are not wanted are left in the files: a join would read them first.
+        & pl.col("session_id").is_in(sessions["session_id"].implode())
+    )
+
+
+def _sessions(task: ShardTask) -> pl.DataFrame:
+    """The sessions of the task's shards, in the order of their rows."""
+    return pl.concat(shard.sessions for shard in task.shards)
+
+
+def _sorted(rows: pl.LazyFrame, task: ShardTask) -> pl.DataFrame:
+    """The rows in the order of the files, with what the plan says of their sessions and their place."""
+    sessions = _sessions(task).with_columns(workspace=pl.lit(task.workspace_id))
+    found = rows.collect()
+    places = _places(found["session_id"], sessions["session_id"])
+    ordered = found.drop("session_id").with_columns(places).sort(_ORDER)
+    return ordered.hstack(sessions.select(pl.col(_OF_SESSION).gather(ordered[_PLACE])))
+
+
+def _places(ids: pl.Series, sessions: pl.Series) -> pl.Series:
+    """For each row the place of its session among them; the lake keeps a session's rows together."""
+    runs = ids.rle().struct.unnest()
+    known = pl.DataFrame({"value": sessions}).with_row_index(_PLACE)
+    found = runs.join(known, on="value", how="left", maintain_order="left")
+    return pl.Series(_PLACE, np.repeat(found[_PLACE].to_numpy(), found["len"].to_numpy()), pl.UInt32)
+
+
+def _cut(rows: pl.DataFrame, shards: list[PlannedShard]) -> Iterator[pl.DataFrame]:
+    """The rows of each shard, cut where the places of its sessions end."""
+    start = end_place = 0
+    for shard in shards:
+        end_place += shard.sessions.height
+        end = rows[_PLACE].search_sorted(end_place)
+        yield rows.slice(start, end - start).drop(_PLACE)
+        start = end
