@@ -45,7 +45,7 @@ faults: $(INSTALLED) ## kill the API while it is loaded, and sealing at every st
 		$(BIN)/python -m pytest tests/faults tests/core/test_sealing_faults.py --timeout 0 --capture no $(ARGS)
 
 fuzz: $(INSTALLED) ## made-up requests on the running service, on each engine; CASES=100000 EXAMPLES=2000
-	RECORDER_FUZZ_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest tests/core -m hypothesis --timeout 0 $(ARGS)
+	RECORDER_FUZZ_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest tests/core tests/exports -m hypothesis --timeout 0 $(ARGS)
 	RECORDER_FUZZ_CASES=$(or $(CASES),100000) $(BIN)/python -m pytest tests/fuzz --timeout 0 --capture no $(ARGS)
 
 bench: $(INSTALLED) ## measure this machine

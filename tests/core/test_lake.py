@@ -3,6 +3,7 @@
 import multiprocessing
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,28 @@ def test_a_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
     append(lake, 2)
     assert counts(lake) == {"ses_1": 3, "ses_2": 3}
     assert lake.scan(*PLACE, version=1).collect().height == 3  # type: ignore[arg-type]
+
+
+def test_a_table_made_by_an_earlier_release_gets_the_columns_that_came_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, now = Lake(str(tmp_path)), LAYOUTS["events"]
+    before = pa.schema([field for field in now.schema if field.name != "frame_id"])
+    with monkeypatch.context() as patch:
+        patch.setitem(LAYOUTS, "events", replace(now, schema=before))
+        lake.append(*PLACE, rows("ses_1"), lane="lane", number=1)  # type: ignore[arg-type]
+    assert frame_ids(lake) == {"ses_1": None}
+    since = rows("ses_2").set_column(now.schema.names.index("frame_id"), "frame_id", pa.array(["frm_1"] * 3))
+    assert lake.append(*PLACE, since, lane="lane", number=2)  # type: ignore[arg-type]
+    assert not lake.append(*PLACE, since, lane="lane", number=2)  # type: ignore[arg-type]
+    assert frame_ids(lake) == {"ses_1": None, "ses_2": "frm_1"}
+    assert frame_ids(lake, version=1) == {"ses_1": None}
+
+
+def frame_ids(lake: Lake, version: int | None = None) -> dict[str, str | None]:
+    """The `frame_id` of each session's rows."""
+    found = lake.scan(*PLACE, version=version).select("session_id", "frame_id").unique()  # type: ignore[arg-type]
+    return dict(found.collect().iter_rows())
 
 
 def test_an_empty_lake_reads_as_no_rows(tmp_path: Path) -> None:

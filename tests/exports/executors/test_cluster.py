@@ -27,7 +27,6 @@ from tests.executing import (
     elsewhere,
     running_cluster,
     write,
-    write_all_formats,
     written_by,
 )
 from tests.exporting import ask, folder_of, hashes_of
@@ -38,30 +37,6 @@ from tests.sealed import WORKSPACE, Recording, make_runtime, seal
 def cluster() -> Iterator[Cluster]:
     with running_cluster(workers=2) as started:
         yield started
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_shards() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("recorder.exports.planning.plan.SHARD_BYTES", 4_000)
-        yield
-
-
-@pytest.fixture(scope="module")
-def runtime(tmp_path_factory: pytest.TempPathFactory, small_shards: None) -> Iterator[Runtime]:
-    made = make_runtime(tmp_path_factory.mktemp("executors"))
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def written(runtime: Runtime) -> InAllFormats:
-    return write_all_formats(runtime)
-
-
-@pytest.fixture(scope="module")
-def tasks(written: InAllFormats) -> list[ShardTask]:
-    return written.of("parquet")
 
 
 def test_the_cluster_writes_the_bytes_of_one_process(

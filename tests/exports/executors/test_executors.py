@@ -5,8 +5,9 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -17,41 +18,18 @@ from recorder.errors import Unavailable
 from recorder.exports.executor import InProcess, ShardExecutor, open_executor
 from recorder.exports.executor.pool import ProcessPool
 from recorder.exports.executor.portions import in_portions
+from recorder.exports.manifest import WrittenShard
 from recorder.exports.running.run import run_export
 from recorder.exports.verify import verify_manifest
+from recorder.exports.writers.lake_rows import ShardRows, read_rows
 from recorder.exports.writers.shards import RowsMissing
 from recorder.exports.writers.tasks import ShardTask
 from recorder.runtime import Runtime
 from recorder.settings import InvalidSetting, Settings
-from tests.executing import InAllFormats, Watched, elsewhere, write, write_all_formats, written_by
+from tests.delivering import wait_until
+from tests.executing import InAllFormats, Watched, elsewhere, write, written_by
 from tests.exporting import ask, folder_of, hashes_of
 from tests.sealed import WORKSPACE, Recording, make_runtime, seal
-
-pytestmark = pytest.mark.usefixtures("small_shards")
-
-
-@pytest.fixture(scope="module")
-def small_shards() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("recorder.exports.planning.plan.SHARD_BYTES", 4_000)
-        yield
-
-
-@pytest.fixture(scope="module")
-def runtime(tmp_path_factory: pytest.TempPathFactory, small_shards: None) -> Iterator[Runtime]:
-    made = make_runtime(tmp_path_factory.mktemp("executors"))
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def written(runtime: Runtime) -> InAllFormats:
-    return write_all_formats(runtime)
-
-
-@pytest.fixture(scope="module")
-def tasks(written: InAllFormats) -> list[ShardTask]:
-    return written.of("parquet")
 
 
 def workers() -> list[psutil.Process]:
@@ -109,6 +87,43 @@ def test_an_error_in_a_worker_of_the_chosen_pool_is_the_error_of_the_export(tmp_
     assert row.error["code"] == "rows_missing" and "was planned with" in row.error["message"]
     assert not (folder_of(runtime, row) / "manifest.json").exists()
     assert workers() == []
+
+
+def test_the_next_task_is_read_while_one_is_written(
+    tasks: list[ShardTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = list[str]()
+
+    def noted(task: ShardTask) -> list[ShardRows]:
+        read.append(task.shards[0].path)
+        return read_rows(task)
+
+    monkeypatch.setattr("recorder.exports.executor.in_process.read_rows", noted)
+    one_by_one = in_portions(elsewhere(tasks, tmp_path), 1_000)
+    results = InProcess().run(one_by_one)
+    first = next(results)
+    wait_until(lambda: len(read) == 2)
+    assert (first.path, read) == (
+        one_by_one[0].shards[0].path,
+        [one.shards[0].path for one in one_by_one[:2]],
+    )
+    results.close()
+    assert len(read) == 2 and not [one for one in threading.enumerate() if one.name.startswith("read")]
+
+
+def test_an_error_in_reading_ahead_comes_after_what_is_written(
+    tasks: list[ShardTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_by_one = in_portions(elsewhere(tasks, tmp_path), 1_000)
+    gone = replace(
+        one_by_one[1], lake_url=str(tmp_path / "nothing"), versions=dict.fromkeys(tasks[0].versions)
+    )
+    written = list[WrittenShard]()
+    with pytest.raises(RowsMissing):
+        for shard in InProcess().run([one_by_one[0], gone, one_by_one[2]]):
+            written.append(shard)
+    assert [shard.path for shard in written] == [one_by_one[0].shards[0].path]
+    assert not (tmp_path / one_by_one[2].shards[0].path).exists()
 
 
 def test_nothing_is_at_work_once_the_results_are_closed(tasks: list[ShardTask], tmp_path: Path) -> None:

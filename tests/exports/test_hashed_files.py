@@ -1,0 +1,118 @@
+"""Files that are written and hashed behind their writer's back. Spec §2.5."""
+
+import hashlib
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from recorder.exports.destinations.hashing import DiskFull, HashedFile
+
+_MIB = 1024 * 1024
+
+
+def pieces(seed: int) -> Iterator[bytes]:
+    """A few MiB in pieces of very different sizes, empty ones among them."""
+    drawn = random.Random(seed)
+    for _ in range(40):
+        yield drawn.randbytes(drawn.choice([0, 1, 56, 4_000, 300_000, _MIB - 1, _MIB, 2 * _MIB + 7]))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_all_bytes_arrive_in_order_whatever_their_pieces(tmp_path: Path, seed: int) -> None:
+    whole = b"".join(pieces(seed))
+    with (tmp_path / "file").open("wb") as file, HashedFile(file) as hashed:
+        for piece in pieces(seed):
+            assert hashed.write(piece) == len(piece)
+        assert hashed.tell() == hashed.size_bytes == len(whole)
+        hashed.flush()
+        assert (tmp_path / "file").read_bytes() == whole
+    assert hashed.sha256 == hashlib.sha256(whole).hexdigest()
+
+
+def test_what_is_lent_may_change_once_it_is_written(tmp_path: Path) -> None:
+    lent = bytearray(b"a" * 2 * _MIB)
+    with (tmp_path / "file").open("wb") as file, HashedFile(file) as hashed:
+        for letter in b"abc":
+            lent[:] = bytes([letter]) * len(lent)
+            hashed.write(memoryview(lent))
+            hashed.write(memoryview(lent)[:100])
+        hashed.flush()
+    size = 2 * _MIB + 100
+    assert hashed.sha256 == hashlib.sha256(b"a" * size + b"b" * size + b"c" * size).hexdigest()
+
+
+def test_the_hash_is_of_all_that_was_written_so_far(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file, HashedFile(file) as hashed:
+        hashed.write(b"one")
+        assert hashed.sha256 == hashlib.sha256(b"one").hexdigest()
+        hashed.write(b"two")
+        assert hashed.sha256 == hashlib.sha256(b"onetwo").hexdigest()
+
+
+def test_a_full_disk_is_told_in_the_next_call_and_kept() -> None:
+    with Path("/dev/full").open("wb", buffering=0) as file, HashedFile(file) as hashed:
+        with pytest.raises(DiskFull):
+            for _ in range(100):
+                hashed.write(bytes(_MIB))
+        assert hashed.size_bytes < 100 * _MIB and isinstance(hashed.failure, DiskFull)
+        with pytest.raises(DiskFull):
+            hashed.write(b"more")
+
+
+def test_a_full_disk_is_told_at_the_end_of_a_small_file() -> None:
+    with Path("/dev/full").open("wb", buffering=0) as file, HashedFile(file) as hashed:
+        hashed.write(b"small")
+        with pytest.raises(DiskFull):
+            hashed.flush()
+
+
+class Slow:
+    """A file whose first piece takes until it is let go."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.may_go_on = threading.Event()
+        self.closed = False
+
+    def fileno(self) -> int:
+        """The file's own."""
+        return self._file.fileno()
+
+    def write(self, data: bytes) -> int:
+        """Write when it is let go."""
+        assert self.may_go_on.wait(20)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        """Hand on."""
+        self._file.flush()
+
+
+def test_the_writer_waits_once_enough_is_waiting(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        slow = Slow(file)
+        with HashedFile(slow) as hashed:  # type: ignore[arg-type]
+            writer = threading.Thread(target=lambda: [hashed.write(bytes(_MIB)) for _ in range(64)])
+            writer.start()
+            writer.join(0.3)
+            assert writer.is_alive() and hashed.size_bytes < 32 * _MIB
+            slow.may_go_on.set()
+            writer.join()
+            hashed.flush()
+    assert (tmp_path / "file").stat().st_size == 64 * _MIB
+
+
+def test_nothing_is_at_work_after_an_error(tmp_path: Path) -> None:
+    before = threading.active_count()
+    with (tmp_path / "file").open("wb") as file:
+        with pytest.raises(RuntimeError), HashedFile(file) as hashed:
+            for _ in range(4):
+                hashed.write(bytes(4 * _MIB))
+            raise RuntimeError
+        assert threading.active_count() == before
+        size = file.tell()
+    assert (tmp_path / "file").stat().st_size == size
