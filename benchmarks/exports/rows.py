@@ -1,10 +1,11 @@
 """Events to Parquet, Arrow, JSONL: rows a second beside a sorted read of the lake and HF `datasets`.
 
-Floor: the pinned version of the lake read by polars and sorted by session, time and id, all columns, nothing
-written. Ours: `run_export`, which plans, reads, sorts, writes, hashes, and publishes with a manifest; what is
-done once for each export is left out of "shards". `datasets`: `load_dataset` of the same rows in Parquet files,
-unsorted and without a cache, then `to_parquet` or `to_json`; it hashes nothing. Payloads are like those of
-recordings; half random ones show beside the floor what the hard case costs.
+Floor: the pinned version of the lake read by polars and sorted by session, time and id, all columns,
+nothing written. Ours: `run_export`, which plans, reads, sorts, writes, hashes, and publishes with a
+manifest; what is done once for each export is left out of "shards". `datasets`: `load_dataset` of the
+same rows in Parquet files, unsorted and without a cache, then `to_parquet` or `to_json`; it hashes
+nothing. Payloads are like those of recordings; half random ones show beside the floor what the hard case
+costs.
 """
 
 import shutil
