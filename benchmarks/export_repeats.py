@@ -32,7 +32,7 @@ from recorder.exports.executor.pool import ProcessPool
 from recorder.exports.running.operator import queue_export
 from recorder.exports.running.run import run_export
 from recorder.ids import new_id
-from recorder.models.export import ExportCreate
+from recorder.models.export_request import ExportCreate
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.settings import environment_with

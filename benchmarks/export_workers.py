@@ -24,7 +24,7 @@ from recorder.exports.manifest import WrittenShard
 from recorder.exports.running.operator import queue_export
 from recorder.exports.running.run import run_export
 from recorder.exports.writers.tasks import ShardTask
-from recorder.models.export import ExportCreate
+from recorder.models.export_request import ExportCreate
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from tests.executing import Cluster, running_cluster

@@ -8,7 +8,8 @@ from pydantic import Field
 
 from recorder import limits
 from recorder.exports.asking.drafts import dataset_name
-from recorder.models.export import ExportCreate, ExportRow
+from recorder.models.export_request import ExportCreate
+from recorder.models.export_rows import ExportRow
 
 
 class Outcome(Enum):

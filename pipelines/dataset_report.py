@@ -13,7 +13,7 @@ from recorder.exports.reading.serving import read_manifest
 from recorder.exports.reading.summary import DatasetSummary, summarize
 from recorder.exports.verify import verify_manifest
 from recorder.exports.verify.lake_check import compare_with_lake
-from recorder.models.export import ExportRow
+from recorder.models.export_rows import ExportRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 

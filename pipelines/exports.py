@@ -22,7 +22,7 @@ from recorder.exports.executor import open_executor
 from recorder.exports.running.claims import due_exports
 from recorder.exports.running.operator import cancel_export, queue_export
 from recorder.exports.running.run import run_export
-from recorder.models.export import ExportRow
+from recorder.models.export_rows import ExportRow
 from recorder.runtime import Runtime
 
 EXPORT_TAG = "recorder/export_id"

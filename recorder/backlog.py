@@ -11,7 +11,7 @@ from sqlmodel import col, select
 from recorder import clock
 from recorder.ids import first_id_at
 from recorder.models.delivery import DeliveryRow, DeliveryStatus
-from recorder.models.export import ExportRow
+from recorder.models.export_rows import ExportRow
 from recorder.models.outbox import OutboxRow
 from recorder.models.session import SessionRow
 

@@ -10,7 +10,8 @@ from recorder.audit.log import Origin
 from recorder.exports.asking.requests import create_export
 from recorder.exports.executor import ShardExecutor
 from recorder.exports.running.run import run_export
-from recorder.models.export import ExportCreate, ExportRow
+from recorder.models.export_request import ExportCreate
+from recorder.models.export_rows import ExportRow
 from recorder.runtime import Runtime
 from tests.sealed import WORKSPACE
 

@@ -20,12 +20,12 @@ from recorder.exports.reading import comparison, serving
 from recorder.exports.running import ending
 from recorder.models.export import (
     Export,
-    ExportCreate,
     ExportCreated,
     ExportDifference,
-    ExportRow,
     ExportStatus,
 )
+from recorder.models.export_request import ExportCreate
+from recorder.models.export_rows import ExportRow
 from recorder.models.wire import Page
 from recorder.runtime import Runtime
 

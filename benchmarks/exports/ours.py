@@ -21,7 +21,8 @@ from recorder.exports.planning.selection import read_plan
 from recorder.exports.planning.sharding import plan_shards
 from recorder.exports.running.run import run_export
 from recorder.exports.writers.tasks import ShardTask
-from recorder.models.export import ExportCreate, ExportRow
+from recorder.models.export_request import ExportCreate
+from recorder.models.export_rows import ExportRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 

@@ -5,7 +5,7 @@ Pure: readers need them where the service's libraries are not installed.
 
 from typing import Literal
 
-#: The formats and the kinds of files; `models.export` has the same for requests.
+#: The formats, of which `models.export_request` has the same for requests, and the kinds of files.
 FormatName = Literal["parquet", "webdataset", "jsonl", "arrow"]
 FileKind = Literal["events", "frames", "samples"]
 

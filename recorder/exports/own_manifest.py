@@ -9,7 +9,7 @@ import hashlib
 from recorder.errors import NotFound
 from recorder.exports.destinations import Destination
 from recorder.exports.names import MANIFEST
-from recorder.models.export import ExportRow
+from recorder.models.export_rows import ExportRow
 
 _BYTES = 16 * 1024 * 1024
 _BYTES_PER_SHARD = 2048

@@ -21,7 +21,7 @@ from recorder.exports.reading.serving import open_file, read_manifest, require_f
 from recorder.exports.running.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.ids import new_id
-from recorder.models.export import ExportRow
+from recorder.models.export_rows import ExportRow
 from recorder.models.outbox import LeaseRow
 from recorder.runtime import Runtime
 from tests.exporting import ask

@@ -18,7 +18,7 @@ from recorder.exports.running.operator import cancel_export
 from recorder.exports.running.run import run_export
 from recorder.exports.writers.tasks import ShardTask
 from recorder.models.audit import AuditRow
-from recorder.models.export import ExportRow
+from recorder.models.export_rows import ExportRow
 from recorder.models.outbox import OutboxRow
 from recorder.models.usage import UsageRow
 from recorder.models.workspace import WorkspaceRow

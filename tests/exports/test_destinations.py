@@ -15,7 +15,8 @@ from recorder.exports.destinations import DiskFull, open_url, target_of
 from recorder.exports.destinations.deadline import within
 from recorder.exports.running.run import run_export
 from recorder.ids import new_id
-from recorder.models.export import ExportCreate, ExportRow
+from recorder.models.export_request import ExportCreate
+from recorder.models.export_rows import ExportRow
 from recorder.settings import InvalidSetting, Settings
 from tests.exporting import ask, folder_of
 from tests.sealed import WORKSPACE, Recording, make_runtime, make_settings, seal

@@ -12,7 +12,7 @@ from recorder.errors import InvalidState, NotFound, ValidationFailed
 from recorder.exports.planning.plan import PLAN_VERSION
 from recorder.exports.reading import plans
 from recorder.exports.reading.comparison import Compared, compare
-from recorder.models.export import ExportRow
+from recorder.models.export_rows import ExportRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from tests.exporting import ask, export

@@ -14,7 +14,7 @@ from recorder.exports.running import publishing, run
 from recorder.exports.running.claims import Claim, LeaseLost, claim_export, due_exports
 from recorder.exports.running.run import run_export
 from recorder.exports.verify import verify_manifest
-from recorder.models.export import ExportRow
+from recorder.models.export_rows import ExportRow
 from recorder.models.outbox import LeaseRow
 from recorder.runtime import Runtime
 from tests.exporting import ask, folder_of, manifest_of

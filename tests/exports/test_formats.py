@@ -13,7 +13,7 @@ from recorder.exports import names
 from recorder.exports.schemas import SCHEMAS, describe
 from recorder.exports.verify import verify_manifest
 from recorder.exports.writers import rows as shared
-from recorder.models.export import ExportFormat, ShardKind
+from recorder.models.export_request import ExportFormat
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
 from tests.exporting import export, manifest_of
@@ -134,7 +134,6 @@ def test_json_is_described_by_the_types_it_has() -> None:
 
 def test_readers_and_requests_know_the_same_formats() -> None:
     assert get_args(names.FormatName) == get_args(ExportFormat)
-    assert get_args(names.FileKind) == get_args(ShardKind)
 
 
 _SAMPLINGS: list[dict[str, Any]] = [

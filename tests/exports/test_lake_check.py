@@ -13,7 +13,7 @@ import pytest
 from recorder.exports.running.run import run_export
 from recorder.exports.verify.checking import ANOTHER_MANIFEST
 from recorder.exports.verify.lake_check import LakeReport, compare_with_lake
-from recorder.models.export import ExportRow
+from recorder.models.export_rows import ExportRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from tests.exporting import ask, folder_of, manifest_of

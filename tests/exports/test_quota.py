@@ -15,7 +15,7 @@ from recorder.access.usage import read_quota, reserve_rows
 from recorder.errors import QuotaExceeded, RecorderError
 from recorder.exports.running.operator import cancel_export
 from recorder.exports.running.run import run_export
-from recorder.models.export import ExportRow, ExportShardRow
+from recorder.models.export_rows import ExportRow, ExportShardRow
 from recorder.models.outbox import OutboxRow
 from recorder.models.usage import Quota, UsageRow
 from recorder.models.workspace import WorkspaceRow

@@ -28,7 +28,7 @@ from recorder.exports.asking.recipes import (
     run_recipe,
 )
 from recorder.models.audit import AuditRow
-from recorder.models.export import ExportRow
+from recorder.models.export_rows import ExportRow
 from recorder.models.recipe import RecipeRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.runtime import Runtime

@@ -21,7 +21,7 @@ from recorder.exports.running.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.exports.writers.tasks import ShardTask
 from recorder.ids import new_id
-from recorder.models.export import ExportRow, ExportShardRow
+from recorder.models.export_rows import ExportRow, ExportShardRow
 from recorder.models.outbox import LeaseRow, OutboxRow
 from recorder.models.session import SessionRow
 from recorder.models.tag import TagRow

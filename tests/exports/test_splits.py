@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from recorder.exports.planning.splits import split_of
-from recorder.models.export import SplitRule
+from recorder.models.export_request import SplitRule
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from tests.exporting import export

@@ -16,7 +16,7 @@ from recorder.exports.running.giving_up import MAX_ATTEMPTS
 from recorder.exports.running.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.exports.writers.tasks import ShardTask
-from recorder.models.export import ExportRow
+from recorder.models.export_rows import ExportRow
 from recorder.runtime import Runtime
 from tests.databases import part_is_missing
 from tests.exporting import ask, folder_of

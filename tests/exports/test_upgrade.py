@@ -15,7 +15,7 @@ from recorder.exports.asking.wire import to_wire
 from recorder.exports.running.claims import due_exports
 from recorder.exports.running.run import run_export
 from recorder.exports.verify import verify_manifest
-from recorder.models.export import ExportRow, ExportShardRow
+from recorder.models.export_rows import ExportRow, ExportShardRow
 from recorder.models.usage import UsageRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.runtime import Runtime

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from recorder.exports.verify import verify_manifest
-from recorder.models.export import ExportRow
+from recorder.models.export_rows import ExportRow
 from recorder.runtime import Runtime
 from tests.exporting import ask, folder_of, hashes_of, manifest_of
 from tests.processes import ROOT

@@ -23,7 +23,7 @@ from sqlmodel import col, select
 
 from recorder.exports.verify import verify_manifest
 from recorder.exports.verify.lake_check import compare_with_lake
-from recorder.models.export import ExportRow
+from recorder.models.export_rows import ExportRow
 from recorder.models.outbox import LeaseRow
 from recorder.runtime import Runtime
 from recorder.supervisor.commands import environment

@@ -21,7 +21,7 @@ from recorder.exports.reading import serving
 from recorder.exports.running.run import run_export
 from recorder.exports.signing import signed_url
 from recorder.ids import new_id
-from recorder.models.export import ExportRow
+from recorder.models.export_rows import ExportRow
 from recorder.models.outbox import OutboxRow
 from tests.factories import Caller, assert_problem
 from tests.sealed import Recording, seal

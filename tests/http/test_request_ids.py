@@ -2,7 +2,7 @@
 
 from sqlmodel import select
 
-from recorder.models.export import ExportRow
+from recorder.models.export_rows import ExportRow
 from recorder.models.outbox import OutboxRow
 from tests.factories import Caller, event
 

@@ -7,7 +7,7 @@ from typing import get_args
 import polars as pl
 import pytest
 
-from recorder.models.export import ExportFormat
+from recorder.models.export_request import ExportFormat
 from recorder.runtime import Runtime
 from tests.exporting import export
 from tests.hosting import WORKFLOWS, Host, hosting, seal_sessions

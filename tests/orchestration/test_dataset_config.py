@@ -10,17 +10,17 @@ from pipelines import dataset_config
 from pipelines.dataset_config import DatasetConfig, DatasetNameMismatch, from_row, to_body
 from recorder import clock
 from recorder.ids import new_id
-from recorder.models.export import (
+from recorder.models.export_request import (
     AnyDestination,
     ExportCreate,
     ExportFilter,
     ExportFormat,
-    ExportRow,
     FrameSampling,
     SamplingMode,
     SplitRule,
     SplitUnit,
 )
+from recorder.models.export_rows import ExportRow
 from recorder.models.wire import ActorKind, Mode, Outcome
 
 _BODY: dict[str, Any] = {

@@ -27,7 +27,8 @@ from recorder.exports.running.claims import claim_export
 from recorder.exports.running.operator import cancel_export
 from recorder.exports.running.run import run_export
 from recorder.exports.verify.checking import ANOTHER_MANIFEST
-from recorder.models.export import ExportCreate, ExportRow
+from recorder.models.export_request import ExportCreate
+from recorder.models.export_rows import ExportRow
 from recorder.models.outbox import OutboxRow
 from recorder.models.recipe import RecipeRow
 from recorder.runtime import Runtime

@@ -11,7 +11,7 @@ from recorder.audit.actions import Action
 from recorder.audit.log import Origin
 from recorder.exports.running.operator import cancel_export, queue_export
 from recorder.ids import new_id
-from recorder.models.export import ExportCreate
+from recorder.models.export_request import ExportCreate
 from recorder.models.key import KeyCreate
 from recorder.storage.database import Database
 from tests.factories import Caller

@@ -18,13 +18,11 @@ from recorder.models.audit import AuditEntry
 from recorder.models.delivery import Delivery, DeliveryRequest, DeliveryResponse
 from recorder.models.event import App, EventItem, Input, Target, Trace
 from recorder.models.event_types import EVENT_TYPES
-from recorder.models.export import (
-    Export,
+from recorder.models.export import Export, ExportDifference, SessionDifference
+from recorder.models.export_request import (
     ExportCreate,
-    ExportDifference,
     ExportFilter,
     FrameSampling,
-    SessionDifference,
     SplitRule,
 )
 from recorder.models.frame import Frame, FrameItem

@@ -7,7 +7,13 @@ from recorder import clock, limits
 from recorder.errors import InvalidRange, InvalidTime, Problem, TooManyIds, ValidationFailed
 from recorder.exports.planning.series import series_of
 from recorder.ids import is_id, new_timed_id
-from recorder.models.export import ExportCreate, ExportFilter, ExportRow, FrameSampling, SplitRule
+from recorder.models.export_request import (
+    ExportCreate,
+    ExportFilter,
+    FrameSampling,
+    SplitRule,
+)
+from recorder.models.export_rows import ExportRow
 from recorder.tracing import current_request_id
 
 _DATASET_NAME_CHARACTERS = 200

@@ -29,7 +29,8 @@ from recorder.errors import (
 from recorder.exports.asking.cron import read_cron
 from recorder.exports.asking.drafts import dataset_name, draft_export
 from recorder.exports.asking.requests import probe_destination, require_known, store_export
-from recorder.models.export import ExportCreate, ExportFilter, ExportRow
+from recorder.models.export_request import ExportCreate, ExportFilter
+from recorder.models.export_rows import ExportRow
 from recorder.models.recipe import RecipeRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.runtime import Runtime

@@ -19,11 +19,8 @@ from recorder.exports.asking.wire import emit
 from recorder.exports.destinations import open_destination
 from recorder.ids import is_id
 from recorder.memory.queries.subpaths import workflow_of_path
-from recorder.models.export import (
-    ExportCreate,
-    ExportRow,
-    ExportWorkflowRow,
-)
+from recorder.models.export_request import ExportCreate
+from recorder.models.export_rows import ExportRow, ExportWorkflowRow
 from recorder.models.workflow import WorkflowRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings

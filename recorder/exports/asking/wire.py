@@ -7,7 +7,8 @@ from sqlmodel import Session as DbSession
 
 from recorder import clock, limits
 from recorder.exports.signing import signed_url
-from recorder.models.export import Export, ExportCreated, ExportRow
+from recorder.models.export import Export, ExportCreated
+from recorder.models.export_rows import ExportRow
 from recorder.settings import Settings
 from recorder.tracing import following
 from recorder.webhooks.outbox import add_event

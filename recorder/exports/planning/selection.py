@@ -17,7 +17,8 @@ from recorder.exports.planning.plan import Plan, make_plan
 from recorder.exports.planning.sampling import Sampling
 from recorder.exports.planning.splits import split_of
 from recorder.memory.queries.subpaths import SubPath
-from recorder.models.export import ExportFormat, ExportRow, SplitRule
+from recorder.models.export_request import ExportFormat, SplitRule
+from recorder.models.export_rows import ExportRow
 from recorder.models.session import SessionRow
 from recorder.models.tag import TagRow
 from recorder.storage.database import Database

@@ -6,7 +6,7 @@ with the one before.
 """
 
 from recorder.digest import sha256_of
-from recorder.models.export import ExportRow
+from recorder.models.export_rows import ExportRow
 
 
 def series_of(row: ExportRow) -> str:

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from recorder.models.export import SplitRule
+from recorder.models.export_request import SplitRule
 
 _RANGE = 2**64
 

@@ -19,13 +19,8 @@ from recorder.exports.destinations.deadline import READ_SECONDS, within
 from recorder.exports.destinations.store import READING
 from recorder.exports.names import MANIFEST
 from recorder.exports.reading.plans import PlanDifference, compare_plans
-from recorder.models.export import (
-    ChangeCause,
-    DifferenceCounts,
-    ExportRow,
-    ExportShardRow,
-    SessionDifference,
-)
+from recorder.models.export import ChangeCause, DifferenceCounts, SessionDifference
+from recorder.models.export_rows import ExportRow, ExportShardRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 

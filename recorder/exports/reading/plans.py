@@ -9,7 +9,7 @@ import polars as pl
 
 from recorder.errors import NotFound, ValidationFailed
 from recorder.exports.running.ledger import PlanTooLarge, read_stored_plan
-from recorder.models.export import ExportRow
+from recorder.models.export_rows import ExportRow
 from recorder.storage.blobs import Blobs
 
 #: Compressed bytes of a plan that the API's process reads, about 300,000 sessions.

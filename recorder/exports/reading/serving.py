@@ -17,7 +17,8 @@ from recorder.exports.formats import FORMATS
 from recorder.exports.names import CARD, MANIFEST
 from recorder.exports.own_manifest import read_own_manifest
 from recorder.exports.signing import check_signature, signed_url
-from recorder.models.export import ExportFormat, ExportRow, ExportShardRow
+from recorder.models.export_request import ExportFormat
+from recorder.models.export_rows import ExportRow, ExportShardRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.settings import Settings
 

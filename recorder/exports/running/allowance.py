@@ -3,7 +3,7 @@
 from sqlmodel import Session as DbSession
 
 from recorder.access.usage import reserve_rows, settle_rows
-from recorder.models.export import ExportRow
+from recorder.models.export_rows import ExportRow
 
 
 def hold_rows(db: DbSession, row: ExportRow, rows: int) -> None:

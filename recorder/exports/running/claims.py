@@ -14,7 +14,7 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import Conflict, RecorderError
-from recorder.models.export import ExportRow
+from recorder.models.export_rows import ExportRow
 from recorder.models.outbox import LeaseRow
 from recorder.storage.database import Database
 from recorder.storage.leases import Lease, release_lease, renew_lease, take_lease

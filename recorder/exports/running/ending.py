@@ -17,7 +17,7 @@ from recorder.exports.names import CARD, MANIFEST
 from recorder.exports.running.allowance import settle
 from recorder.exports.running.claims import Claim, ExportCancelled, LeaseLost, lock_export
 from recorder.exports.running.ledger import read_shards
-from recorder.models.export import ExportRow
+from recorder.models.export_rows import ExportRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.storage.leases import release_lease

@@ -15,7 +15,7 @@ from recorder.exports.planning.plan import Plan
 from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.running.allowance import hold_rows
 from recorder.exports.running.claims import Claim, ExportCancelled
-from recorder.models.export import ExportRow, ExportShardRow
+from recorder.models.export_rows import ExportRow, ExportShardRow
 from recorder.storage.blobs import Blobs
 
 

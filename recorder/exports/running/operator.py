@@ -5,7 +5,8 @@ from recorder.exports.asking.drafts import draft_export
 from recorder.exports.asking.requests import probe_destination, require_known, store_export
 from recorder.exports.running.claims import ExportCancelled, claim_export, is_over, lock_export
 from recorder.exports.running.ending import end_as_failed
-from recorder.models.export import ExportCreate, ExportRow
+from recorder.models.export_request import ExportCreate
+from recorder.models.export_rows import ExportRow
 from recorder.runtime import Runtime
 from recorder.storage.leases import release_lease
 

@@ -17,7 +17,7 @@ from recorder.exports.planning.series import series_of
 from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.running.claims import Claim, ExportCancelled, LeaseLost
 from recorder.exports.running.ledger import as_written, read_shards, read_stored_plan
-from recorder.models.export import ExportRow
+from recorder.models.export_rows import ExportRow
 from recorder.runtime import Runtime
 
 log = logging.getLogger("recorder.exports")

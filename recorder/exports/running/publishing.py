@@ -14,7 +14,7 @@ from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.running.allowance import settle
 from recorder.exports.running.claims import Claim
 from recorder.exports.running.ledger import Ledger
-from recorder.models.export import ExportRow
+from recorder.models.export_rows import ExportRow
 from recorder.runtime import Runtime
 from recorder.storage.leases import release_lease
 

@@ -30,7 +30,8 @@ from recorder.exports.running.ledger import Ledger
 from recorder.exports.running.parents import Parent, after_loss, find_parent, lineage_of, open_parent
 from recorder.exports.running.publishing import missing_files, publish
 from recorder.exports.writers.tasks import ShardTask
-from recorder.models.export import ExportRow, SplitRule
+from recorder.models.export_request import SplitRule
+from recorder.models.export_rows import ExportRow
 from recorder.runtime import Runtime
 
 log = logging.getLogger("recorder.exports")

@@ -29,7 +29,7 @@ from recorder.exports.verify.contents import Unreadable, read_events, read_frame
 from recorder.exports.verify.listing import Entry
 from recorder.exports.verify.places import NotFetched, open_place
 from recorder.memory.queries.subpaths import SubPath
-from recorder.models.export import ExportRow
+from recorder.models.export_rows import ExportRow
 from recorder.models.session import SessionRow
 from recorder.models.tag import TagRow
 from recorder.rowset import events_digest, frames_digest, samples_digest

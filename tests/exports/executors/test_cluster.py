@@ -17,7 +17,7 @@ from recorder.exports.planning.plan import writer_versions
 from recorder.exports.running.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.exports.writers.tasks import ShardTask
-from recorder.models.export import ExportRow
+from recorder.models.export_rows import ExportRow
 from recorder.runtime import Runtime
 from tests.certificates import write_authority
 from tests.executing import (

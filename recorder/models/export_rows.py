@@ -1,0 +1,103 @@
+"""Exports in the database: what was asked for, and what lets a run go on. Spec §2.5, §4.3; contract §5."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Index, text
+from sqlmodel import Field, SQLModel
+
+
+class ExportRow(SQLModel, table=True):
+    """An export: the row is the queue that the dataset runs work on."""
+
+    __tablename__ = "exports"
+    __table_args__ = (
+        Index("ix_exports_list", "workspace_id", "mode", "id"),
+        Index("ix_exports_status", "status", "id"),
+        Index("ix_exports_series", "workspace_id", "mode", "series_sha256", "id"),
+        Index(
+            "ix_exports_files_left",
+            "id",
+            sqlite_where=text("files_left"),
+            postgresql_where=text("files_left"),
+        ),
+    )
+
+    id: str = Field(primary_key=True)
+    workspace_id: str
+    mode: str
+    status: str
+    format: str
+    #: Resolved request: workflow, filter, frame_sampling, split. Times are absolute.
+    spec: dict[str, Any] = Field(sa_type=JSON)
+    destination: dict[str, Any] = Field(sa_type=JSON)
+    tag: str | None = None
+    #: Dataset name = dynamic partition of the `datasets` asset.
+    dataset: str
+    #: How many runs took it up; a killed run leaves the export to the next one.
+    attempt: int = 0
+    #: The last of them that brought it on.
+    progressed_attempt: int | None = None
+    #: Why the last run that was cut short could not go on.
+    last_error: str | None = None
+    #: Whether files of an export that failed may still lie at the destination.
+    files_left: bool | None = None
+    shards_total: int | None = None
+    shards_done: int = 0
+    rows: int | None = Field(default=None, sa_type=BigInteger)
+    shards: int | None = None
+    shard_size_bytes: int | None = Field(default=None, sa_type=BigInteger)
+    frames: int | None = Field(default=None, sa_type=BigInteger)
+    actions: int | None = Field(default=None, sa_type=BigInteger)
+    #: Rows that the plan holds in the quota of this period (`YYYY-MM`); null where nothing is held.
+    reserved_rows: int | None = Field(default=None, sa_type=BigInteger)
+    reserved_period: str | None = None
+    #: Blob that holds the plan; a second attempt works on the same one.
+    plan_key: str | None = None
+    plan_sha256: str | None = None
+    #: Digest of what an export has in common with the one whose shards it may take over.
+    series_sha256: str | None = None
+    #: `parent` and `tombstones` of the manifest, as of the plan.
+    lineage: dict[str, Any] | None = Field(default=None, sa_type=JSON)
+    row_set_sha256: str | None = None
+    manifest_sha256: str | None = None
+    error: dict[str, Any] | None = Field(default=None, sa_type=JSON)
+    #: The POST that asked for it; None for one that was made in Dagster.
+    request_id: str | None = None
+    created_at: datetime
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+
+
+class ExportWorkflowRow(SQLModel, table=True):
+    """One workflow of an export; the list filter starts from it."""
+
+    __tablename__ = "export_workflows"
+    __table_args__ = (Index("ix_export_workflows", "workspace_id", "mode", "workflow", "export_id"),)
+
+    export_id: str = Field(primary_key=True)
+    workflow: str = Field(primary_key=True)
+    workspace_id: str
+    mode: str
+
+
+class ExportShardRow(SQLModel, table=True):
+    """One planned shard and what became of it; done shards are never written again."""
+
+    __tablename__ = "export_shards"
+
+    export_id: str = Field(primary_key=True)
+    #: Path relative to the manifest; unique, since it names kind, workflow and bucket.
+    path: str = Field(primary_key=True)
+    kind: str
+    workflow: str
+    bucket: int
+    content_key: str
+    #: As planned; a file with another number of rows is refused.
+    rows: int = Field(sa_type=BigInteger)
+    sessions: int
+    is_done: bool = False
+    #: The export of which the file was copied.
+    reused_from: str | None = None
+    size_bytes: int | None = Field(default=None, sa_type=BigInteger)
+    sha256: str | None = None
