@@ -1,7 +1,8 @@
 """Sessions for graph tests: a letter is an act, a digit before it the screen it happens on (`1a 1b 2a`)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from sqlmodel import Session as DbSession
 
@@ -13,6 +14,7 @@ from recorder.memory.tokens import key_of
 from recorder.models.session import SessionRow
 from recorder.models.workflow import WorkflowRow
 from recorder.storage.database import Database
+from tests.databases import create_file
 
 START = datetime(2026, 5, 1, 8, tzinfo=UTC)
 
@@ -36,6 +38,15 @@ def make_scope(db: DbSession, *, mode: str = "live") -> GraphScope:
     scope = GraphScope(new_id("wsp"), mode, "checkout")
     add_workflow(db, scope)
     return scope
+
+
+def database_with(scope: GraphScope, folder: Path) -> Iterator[Database]:
+    """A database with one workflow, in which nothing was recorded; closed when the iterator is."""
+    database = Database(create_file(folder))
+    with database.transaction(write=True) as db:
+        add_workflow(db, scope)
+    yield database
+    database.close()
 
 
 def add_workflow(db: DbSession, scope: GraphScope) -> None:

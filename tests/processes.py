@@ -16,6 +16,27 @@ def start_up(data: Path, *options: str, folder: Path, checkout: Path = ROOT) -> 
     return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
 
 
+def released_together(program: str, count: int) -> list[tuple[int, str]]:
+    """Run a program so many times; gives exit codes and what was printed.
+
+    Args:
+        program: prints `ready` when all is loaded, and reads a byte before it does what is tested.
+    """
+    pipe = subprocess.PIPE
+    starting = [
+        subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, text=True)
+        for _ in range(count)
+    ]
+    for process in starting:
+        assert process.stdout and process.stdout.readline() == "ready\n"
+    for process in starting:
+        assert process.stdin
+        process.stdin.write("x")
+        process.stdin.flush()
+    printed = [process.communicate()[0] for process in starting]
+    return [(process.returncode, words) for process, words in zip(starting, printed, strict=True)]
+
+
 def processes_of(data: Path) -> dict[int, str]:
     """Process id → command line of everything that was started for this data folder and still runs."""
     found = {}

@@ -16,8 +16,7 @@ from recorder.memory.queries.columns import ColumnsCache, GraphColumns, read_col
 from recorder.memory.queries.paths import read_graph
 from recorder.memory.storing.store import remove_session, replace_outcome
 from recorder.storage.database import Database
-from tests.databases import create_file
-from tests.graphs import add_workflow, index_words
+from tests.graphs import database_with, index_words
 from tests.views import columns_of
 
 SCOPE = GraphScope("wsp_a", "live", "checkout")
@@ -26,11 +25,7 @@ SCOPE = GraphScope("wsp_a", "live", "checkout")
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
     """A database with one empty workflow."""
-    database = Database(create_file(tmp_path))
-    with database.transaction(write=True) as db:
-        add_workflow(db, SCOPE)
-    yield database
-    database.close()
+    yield from database_with(SCOPE, tmp_path)
 
 
 def read(database: Database, version: int | None = None, cache: ColumnsCache | None = None) -> GraphColumns:

@@ -10,20 +10,15 @@ from recorder.memory.storing.counts import CountsCache, count_graphs
 from recorder.memory.storing.store import remove_session
 from recorder.models.workflow import WorkflowGraph
 from recorder.storage.database import Database
-from tests.databases import create_file
-from tests.graphs import add_workflow, index_words
+from tests.graphs import database_with, index_words
 
 SCOPE = GraphScope("wsp_a", "live", "checkout")
 
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    """A database with one workflow, in which nothing was recorded."""
-    database = Database(create_file(tmp_path))
-    with database.transaction(write=True) as db:
-        add_workflow(db, SCOPE)
-    yield database
-    database.close()
+    """A database with one empty workflow."""
+    yield from database_with(SCOPE, tmp_path)
 
 
 def size(database: Database, *, write: bool = False) -> WorkflowGraph:

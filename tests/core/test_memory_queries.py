@@ -19,8 +19,7 @@ from recorder.memory.storing.versions import read_head
 from recorder.models.memory import MemoryPath
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database
-from tests.databases import create_file
-from tests.graphs import START, add_workflow, make_row, make_steps
+from tests.graphs import START, database_with, make_row, make_steps
 
 SCOPE = GraphScope("wsp_a", "live", "checkout")
 USUAL, OTHER, RARE = "1a 2b 3c", "4d 5e 6f", "7g 8h 9i"
@@ -29,11 +28,7 @@ USUAL, OTHER, RARE = "1a 2b 3c", "4d 5e 6f", "7g 8h 9i"
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
     """A database with one empty workflow."""
-    database = Database(create_file(tmp_path))
-    with database.transaction(write=True) as db:
-        add_workflow(db, SCOPE)
-    yield database
-    database.close()
+    yield from database_with(SCOPE, tmp_path)
 
 
 def add(database: Database, *words: str, **members: Any) -> list[SessionRow]:

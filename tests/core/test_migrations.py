@@ -1,7 +1,5 @@
 """The schema: one tree of migrations that gives what the models say, on both engines. Design §4."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,6 +24,7 @@ from recorder.memory.storing.rebuilds import rebuild_graph
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database
 from tests.databases import create_empty_database
+from tests.processes import released_together
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -101,20 +100,7 @@ def test_processes_that_start_at_once_all_find_the_schema(empty_url: str) -> Non
         "print('ready', flush=True); sys.stdin.read(1)\n"
         "database.migrate()\n"
     )
-    pipe = subprocess.PIPE
-    starting = [
-        subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, text=True)
-        for _ in range(3)
-    ]
-    for process in starting:
-        assert process.stdout and process.stdout.readline() == "ready\n"
-    for process in starting:
-        assert process.stdin
-        process.stdin.write("x")
-        process.stdin.flush()
-    for process in starting:
-        process.communicate()
-    assert [process.returncode for process in starting] == [0, 0, 0]
+    assert released_together(program, 3) == [(0, "")] * 3
 
 
 def test_a_transaction_that_raises_leaves_nothing(empty_url: str) -> None:

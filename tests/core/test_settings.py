@@ -1,13 +1,12 @@
 """Settings: one data folder by default, a secret that is made once. Contract §9."""
 
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from recorder.settings import InvalidSetting, Settings
+from tests.processes import released_together
 
 
 def test_everything_lies_below_the_data_folder(tmp_path: Path) -> None:
@@ -59,18 +58,7 @@ def test_processes_that_start_at_once_share_one_secret(tmp_path: Path, attempt: 
         "print('ready', flush=True); sys.stdin.read(1)\n"
         f"print(Settings.from_env({{}}, data_dir=pathlib.Path({str(tmp_path)!r})).secret.decode())"
     )
-    pipe = subprocess.PIPE
-    starting = [
-        subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, text=True)
-        for _ in range(6)
-    ]
-    for process in starting:
-        assert process.stdout and process.stdout.readline() == "ready\n"
-    for process in starting:
-        assert process.stdin
-        process.stdin.write("x")
-        process.stdin.flush()
-    secrets = {process.communicate()[0] for process in starting}
+    secrets = {printed for _, printed in released_together(program, 6)}
     assert len(secrets) == 1 and len(secrets.pop().strip()) == 64
     assert [path.name for path in tmp_path.iterdir()] == ["secret"]
 

@@ -1,7 +1,27 @@
 """What several files of this folder need made; whoever needs another one makes it itself."""
 
-from tests.charging import make_tenant, tenant
-from tests.databases import database
-from tests.sealed import runtime
+from collections.abc import Iterator
+from pathlib import Path
 
-__all__ = ["database", "make_tenant", "runtime", "tenant"]
+import pytest
+
+from recorder.models.workspace import WorkspaceRow
+from recorder.runtime import Runtime
+from tests.charging import make_tenant, tenant
+from tests.databases import create_database, database
+from tests.sealed import START, WORKSPACE, make_runtime, runtime
+
+__all__ = ["database", "make_tenant", "on_either_engine", "runtime", "tenant"]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def on_either_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runtime]:
+    """A deployment with a workspace, on SQLite and on PostgreSQL."""
+    chosen = {}
+    if request.param == "postgresql":
+        chosen["database_url"] = create_database(request.getfixturevalue("postgres"))
+    made = make_runtime(tmp_path, **chosen)
+    with made.database.transaction(write=True) as db:
+        db.add(WorkspaceRow(id=WORKSPACE, name="acme", region="us", tier="default", created_at=START))
+    yield made
+    made.close()

@@ -21,27 +21,16 @@ from recorder.models.audit import AuditRow
 from recorder.models.export_rows import ExportRow
 from recorder.models.outbox import OutboxRow
 from recorder.models.usage import UsageRow
-from recorder.models.workspace import WorkspaceRow
 from recorder.runtime import Runtime
-from tests.databases import create_database
 from tests.exporting import ask, folder_of
-from tests.sealed import START, WORKSPACE, Recording, make_runtime, seal
+from tests.sealed import WORKSPACE, Recording, seal
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def runtime(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Runtime]:
+@pytest.fixture
+def runtime(on_either_engine: Runtime, monkeypatch: pytest.MonkeyPatch) -> Runtime:
     """A deployment on either engine, with small shards."""
     monkeypatch.setattr("recorder.exports.planning.plan.SHARD_BYTES", 4_000)
-    chosen = {}
-    if request.param == "postgresql":
-        chosen["database_url"] = create_database(request.getfixturevalue("postgres"))
-    made = make_runtime(tmp_path, **chosen)
-    with made.database.transaction(write=True) as db:
-        db.add(WorkspaceRow(id=WORKSPACE, name="acme", region="us", tier="default", created_at=START))
-    yield made
-    made.close()
+    return on_either_engine
 
 
 @dataclass

@@ -1,7 +1,5 @@
 """Exports of the release before: rows without its new columns, specs without `split`, plans of version 1."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -17,24 +15,15 @@ from recorder.exports.running.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.models.export_rows import ExportRow, ExportShardRow
 from recorder.models.usage import UsageRow
-from recorder.models.workspace import WorkspaceRow
 from recorder.runtime import Runtime
-from tests.databases import create_database
 from tests.exporting import ask, export, folder_of, manifest_of
-from tests.sealed import START, WORKSPACE, Recording, make_runtime, seal
+from tests.sealed import WORKSPACE, Recording, seal
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runtime]:
+@pytest.fixture
+def runtime(on_either_engine: Runtime) -> Runtime:
     """A deployment on either engine."""
-    chosen = {}
-    if request.param == "postgresql":
-        chosen["database_url"] = create_database(request.getfixturevalue("postgres"))
-    made = make_runtime(tmp_path, **chosen)
-    with made.database.transaction(write=True) as db:
-        db.add(WorkspaceRow(id=WORKSPACE, name="acme", region="us", tier="default", created_at=START))
-    yield made
-    made.close()
+    return on_either_engine
 
 
 def age(runtime: Runtime, export_id: str, **values: Any) -> ExportRow:
