@@ -8,7 +8,9 @@ import dagster as dg
 import polars as pl
 
 from recorder.exports.card.page import plain
+from recorder.exports.card.words import COLUMNS
 from recorder.exports.destinations import open_destination
+from recorder.exports.names import SPLITS
 from recorder.exports.reading.serving import read_manifest
 from recorder.exports.reading.summary import DatasetSummary, summarize
 from recorder.exports.verify import verify_manifest
@@ -123,6 +125,7 @@ def _columns(schema: dict[str, Any]) -> dict[str, dg.TableSchema]:
                 dg.TableColumn(
                     field["name"],
                     field["type"],
+                    COLUMNS.get(field["name"]) or None,
                     constraints=dg.TableColumnConstraints(nullable=field["nullable"]),
                 )
                 for field in described["fields"]
@@ -178,13 +181,15 @@ def _picture(summary: DatasetSummary) -> str:
     # Imported here: a sensor tick and the start of a run should not pay for it.
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(13, 3), layout="constrained")
+    # As wide as the page's dialog.
+    figure = Figure(figsize=(11.5, 2.9), layout="constrained")
     outcomes, splits, types, lengths = figure.subplots(1, 4)
     names = summary.outcomes["outcome"].to_list()
     colours = [_COLOURS.get(name, _BLUE) for name in names]
     _bars(outcomes, "Sessions by outcome", names, summary.outcomes["sessions"].to_list(), colours)
-    names = summary.splits["split"].to_list()
-    _bars(splits, "Sessions by part", names, summary.splits["sessions"].to_list(), [_BLUE] * len(names))
+    parts = dict(summary.splits.select("split", "sessions").iter_rows())
+    names = [name for name in SPLITS if name in parts]
+    _bars(splits, "Sessions by part", names, [parts[name] for name in names], [_BLUE] * len(names))
     names = summary.types["type"].to_list()
     _bars(types, "Events by type", names, summary.types["events"].to_list(), [_BLUE] * len(names))
     lengths.hist(summary.lengths_s.to_list(), bins=min(30, max(5, len(summary.lengths_s) // 4)), color=_BLUE)

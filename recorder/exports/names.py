@@ -9,6 +9,8 @@ from typing import Literal
 FormatName = Literal["parquet", "webdataset", "jsonl", "arrow"]
 FileKind = Literal["events", "frames", "samples"]
 
+#: The parts of a dataset, as column `split` names them.
+SPLITS = ("train", "validation", "test")
 #: Written last: its presence says that the dataset is whole.
 MANIFEST = "manifest.json"
 #: The dataset card.

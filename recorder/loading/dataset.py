@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from recorder.exports.formats import FORMATS
-from recorder.exports.names import MANIFEST
+from recorder.exports.names import MANIFEST, SPLITS
 from recorder.exports.verify import VerifyReport, verify_manifest
 from recorder.loading import tables
 from recorder.loading.cache import Cache
@@ -19,8 +19,6 @@ from recorder.loading.refusals import NotInDataset
 from recorder.loading.rows import Row
 from recorder.loading.sources import Source, open_source
 from recorder.loading.stream import WINDOW, RowStream
-
-SPLITS = ("train", "validation", "test")
 
 
 def open_export(
