@@ -182,7 +182,7 @@ def _picture(summary: DatasetSummary) -> str:
     from matplotlib.figure import Figure
 
     # As wide as the page's dialog.
-    figure = Figure(figsize=(11.5, 2.9), layout="constrained")
+    figure = Figure(figsize=(11, 2.9), layout="constrained")
     outcomes, splits, types, lengths = figure.subplots(1, 4)
     names = summary.outcomes["outcome"].to_list()
     colours = [_COLOURS.get(name, _BLUE) for name in names]

@@ -1,4 +1,4 @@
-"""Executors that are looked at, and a Dask cluster on loopback, for tests of who writes the shards."""
+"""Executors that are looked at or fail, and a Dask cluster on loopback, for tests of who writes shards."""
 
 import hashlib
 import signal
@@ -43,6 +43,33 @@ class Watched:
                 if count == 0:
                     self.act()
                 yield written
+
+
+@dataclass
+class Failing:
+    """An executor that raises after so many shards."""
+
+    error: BaseException
+    after: int = 0
+
+    def run(self, tasks: Sequence[ShardTask]) -> Iterator[WrittenShard]:
+        for count, written in enumerate(InProcess().run(tasks)):
+            if count == self.after:
+                raise self.error
+            yield written
+
+
+@dataclass
+class Interrupted:
+    """An executor that does something when the first shard is written."""
+
+    act: Callable[[], None]
+
+    def run(self, tasks: Sequence[ShardTask]) -> Iterator[WrittenShard]:
+        for count, written in enumerate(InProcess().run(tasks)):
+            if count == 0:
+                self.act()
+            yield written
 
 
 def elsewhere(tasks: list[ShardTask], folder: Path) -> list[ShardTask]:

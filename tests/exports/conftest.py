@@ -10,8 +10,18 @@ from recorder.runtime import Runtime
 from tests.charging import make_tenant, tenant
 from tests.databases import create_database, database
 from tests.sealed import START, WORKSPACE, make_runtime, runtime
+from tests.verifying import copy, originals
 
-__all__ = ["database", "make_tenant", "on_either_engine", "runtime", "tenant"]
+__all__ = [
+    "copy",
+    "database",
+    "make_tenant",
+    "many_buckets",
+    "on_either_engine",
+    "originals",
+    "runtime",
+    "tenant",
+]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -25,3 +35,9 @@ def on_either_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator
         db.add(WorkspaceRow(id=WORKSPACE, name="acme", region="us", tier="default", created_at=START))
     yield made
     made.close()
+
+
+@pytest.fixture
+def many_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few sessions make many shards."""
+    monkeypatch.setattr("recorder.exports.planning.plan.SHARD_BYTES", 4_000)

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from recorder.errors import Unavailable
+from recorder.errors import InvalidDestination, Unavailable
 from recorder.exports.destinations import DiskFull, open_url, target_of
 from recorder.exports.destinations.deadline import within
+from recorder.exports.destinations.local import Folder
 from recorder.exports.running.run import run_export
 from recorder.ids import new_id
 from recorder.models.export_request import ExportCreate
@@ -206,3 +207,25 @@ def test_a_local_copy_is_taken_over_only_with_its_bytes(tmp_path: Path) -> None:
         open_url(str(tmp_path / "c")).copy("data/x", older, sha256="0" * 64)
     assert (list(newer.files()), newer.read("data/x")) == (["data/x"], b"bytes")
     assert newer.fetch("data/x", tmp_path) == tmp_path / "b/data/x"
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (OSError(errno.ENOSPC, "full"), DiskFull),
+        (OSError(errno.EIO, "broken"), Unavailable),
+        (PermissionError(), InvalidDestination),
+        (ValueError("of a writer"), ValueError),
+        (DiskFull(), DiskFull),
+    ],
+)
+def test_an_error_in_writing_is_told_with_an_end_to_its_causes(
+    tmp_path: Path, raised: Exception, told: type[Exception]
+) -> None:
+    with pytest.raises(told) as found, Folder(tmp_path).create("data/file"):
+        raise raised
+    causes: list[BaseException | None] = [found.value]
+    while causes[-1] is not None:
+        assert causes[-1].__cause__ not in causes[:-1] and causes[-1].__cause__ is not causes[-1]
+        causes.append(causes[-1].__cause__)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -1,11 +1,14 @@
 """Files that are written and hashed behind their writer's back. Spec §2.5."""
 
+import errno
 import hashlib
+import io
 import random
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -55,9 +58,10 @@ def test_the_hash_is_of_all_that_was_written_so_far(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_told_in_the_next_call_and_kept() -> None:
     with Path("/dev/full").open("wb", buffering=0) as file, HashedFile(file) as hashed:
-        with pytest.raises(DiskFull):
+        with pytest.raises(DiskFull) as told:
             for _ in range(100):
                 hashed.write(bytes(_MIB))
+        assert told.value.__cause__ is None
         assert hashed.size_bytes < 100 * _MIB and isinstance(hashed.failure, DiskFull)
         with pytest.raises(DiskFull):
             hashed.write(b"more")
@@ -68,6 +72,56 @@ def test_a_full_disk_is_told_at_the_end_of_a_small_file() -> None:
         hashed.write(b"small")
         with pytest.raises(DiskFull):
             hashed.flush()
+
+
+class Odd(io.RawIOBase):
+    """A file in memory that takes a part of what it is given, or fails at its second piece."""
+
+    def __init__(self, folder: BinaryIO, *, most: int = _MIB, failing: OSError | None = None) -> None:
+        self.pieces = list[bytes]()
+        self._folder = folder
+        self._most = most
+        self._failing = failing
+
+    def fileno(self) -> int:
+        """That of a file where there is room."""
+        return self._folder.fileno()
+
+    def write(self, data: Any) -> int:
+        """Take a part."""
+        if self.pieces and self._failing is not None:
+            failing, self._failing = self._failing, None
+            raise failing
+        self.pieces.append(bytes(data[: self._most]))
+        return len(self.pieces[-1])
+
+
+def test_a_file_that_takes_a_part_is_given_the_rest(tmp_path: Path) -> None:
+    whole = random.Random(1).randbytes(5 * _MIB + 3)
+    with (tmp_path / "file").open("wb") as file:
+        odd = Odd(file, most=100_000)
+        with HashedFile(odd) as hashed:  # type: ignore[arg-type]
+            hashed.write(whole[: 3 * _MIB])
+            hashed.write(whole[3 * _MIB :])
+            hashed.flush()
+    assert b"".join(odd.pieces) == whole and hashed.sha256 == hashlib.sha256(whole).hexdigest()
+
+
+def test_nothing_stands_behind_a_hole_though_the_writer_buries_the_error(tmp_path: Path) -> None:
+    with (
+        (tmp_path / "file").open("wb") as file,
+        HashedFile(
+            odd := Odd(file, failing=OSError(errno.EIO, "no answer"))  # type: ignore[arg-type]
+        ) as hashed,
+    ):
+        for _ in range(20):
+            with suppress(OSError):
+                hashed.write(bytes(_MIB))
+        for ask in (hashed.flush, lambda: hashed.sha256):
+            with pytest.raises(OSError, match="no answer") as told:
+                ask()
+            assert told.value is hashed.failure and told.value.__cause__ is None
+    assert len(odd.pieces) == 1
 
 
 class Slow:

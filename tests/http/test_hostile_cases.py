@@ -24,7 +24,7 @@ ELSEWHERE: dict[int, tuple[str, str]] = {
     67: ("tests/isolated/hostile_servers.py", "test_a_compressed_body_stays_as_it_came"),
     82: ("tests/http/test_hostile_cases.py", "test_nothing_is_ever_unpickled"),
     86: (
-        "tests/exports/test_run.py",
+        "tests/exports/test_sharding.py",
         "test_a_session_deleted_meanwhile_is_dropped_and_its_shard_rebuilt",
     ),
     94: ("tests/http/test_slow_clients.py", "test_a_body_that_does_not_come_is_answered_408"),

@@ -1,4 +1,4 @@
-"""A deployment of its own for every test, as Dagster's resource."""
+"""A deployment of its own for every test: as Dagster's resource, and with an instance of Dagster."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +7,9 @@ import pytest
 
 from pipelines.resources import RecorderResource, close_runtimes
 from tests.databases import create_file
+from tests.orchestrating import deployment
+
+__all__ = ["deployment", "recorder"]
 
 
 @pytest.fixture

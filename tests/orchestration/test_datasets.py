@@ -1,159 +1,22 @@
-"""The `datasets` asset: queued exports, exports from the launchpad, what the UI shows. Spec §4.3."""
+"""The `datasets` asset: exports from the launchpad, what the UI shows, checks. Spec §4.3."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import polars as pl
 import pytest
-from sqlmodel import select
 
-from pipelines.dataset_config import from_row
 from pipelines.dataset_report import _markdown, check_files, check_lake
-from pipelines.export_progress import ToldProgress
-from pipelines.exports import DATASET_TAG, EXPORT_TAG, PARTITIONS, REQUEST_TAG, datasets, queued_exports
-from pipelines.recipes import scheduled_recipes
-from pipelines.resources import RecorderResource, close_runtimes
-from recorder.access.keys import create_workspace
-from recorder.audit.log import Origin
-from recorder.exports.asking.recipes import add_recipe, read_request
-from recorder.exports.asking.requests import create_export, list_exports
-from recorder.exports.executor import InProcess
-from recorder.exports.running.claims import claim_export
-from recorder.exports.running.operator import cancel_export
-from recorder.exports.running.run import run_export
 from recorder.exports.verify.checking import ANOTHER_MANIFEST
-from recorder.models.export_request import ExportCreate
 from recorder.models.export_rows import ExportRow
-from recorder.models.outbox import OutboxRow
-from recorder.models.recipe import RecipeRow
-from recorder.runtime import Runtime
-from recorder.tracing import following
-from tests.databases import create_file
-from tests.sealed import Recording, seal
-
-_BODY = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
-
-
-@dataclass
-class Deployment:
-    """A data folder with one workspace, and a Dagster instance of its own."""
-
-    recorder: RecorderResource
-    runtime: Runtime
-    workspace_id: str
-    instance: dg.DagsterInstance
-
-    def queue(self, **body: Any) -> ExportRow:
-        asked, origin = ExportCreate.model_validate(_BODY | body), Origin.operator(self.workspace_id)
-        return create_export(self.runtime, self.workspace_id, "live", asked, origin=origin)
-
-    def tick(self) -> list[dg.RunRequest]:
-        """What the sensor asks for now."""
-        context = dg.build_sensor_context(instance=self.instance, resources={"recorder": self.recorder})
-        result = queued_exports(context)
-        if isinstance(result, dg.SkipReason):
-            return []
-        for request in result.dynamic_partitions_requests or []:
-            self.instance.add_dynamic_partitions(PARTITIONS.name, request.partition_keys)
-        return list(result.run_requests or [])
-
-    def follow_recipes(self) -> str:
-        """What the sensor of recipes says now."""
-        context = dg.build_sensor_context(instance=self.instance, resources={"recorder": self.recorder})
-        result = scheduled_recipes(context)
-        assert isinstance(result, dg.SensorResult) and not result.run_requests
-        for request in result.dynamic_partitions_requests or []:
-            self.instance.add_dynamic_partitions(PARTITIONS.name, request.partition_keys)
-        return str(getattr(result.skip_reason, "skip_message", result.skip_reason))
-
-    def materialize(self, partition: str, config: dict[str, Any], **more: Any) -> dg.ExecuteInProcessResult:
-        self.instance.add_dynamic_partitions(PARTITIONS.name, [partition])
-        return dg.materialize(
-            [datasets],
-            partition_key=partition,
-            instance=self.instance,
-            resources={"recorder": self.recorder},
-            run_config={"ops": {"datasets": {"config": config}}},
-            **more,
-        )
-
-    def run(self, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
-        assert request.partition_key is not None
-        config = request.run_config["ops"]["datasets"]["config"]
-        return self.materialize(request.partition_key, config, tags=dict(request.tags))
-
-    def add_run(self, row: ExportRow, status: dg.DagsterRunStatus) -> None:
-        """A record of a run of this export that ended so."""
-        job = dg.Definitions(
-            [datasets], resources={"recorder": self.recorder}
-        ).resolve_implicit_global_asset_job_def()
-        config = dg.RunConfig(ops={"datasets": from_row(row)}).to_config_dict()
-        self.instance.create_run_for_job(job, tags={EXPORT_TAG: row.id}, status=status, run_config=config)
-
-    def exports(self) -> list[ExportRow]:
-        with self.runtime.database.transaction(write=False) as db:
-            rows, _ = list_exports(
-                db, self.workspace_id, "live", workflows=(), status=None, before_id=None, limit=9
-            )
-        return rows
-
-
-@pytest.fixture
-def deployment(tmp_path: Path) -> Iterator[Deployment]:
-    create_file(tmp_path)
-    recorder = RecorderResource(data_dir=str(tmp_path))
-    runtime = recorder.runtime
-    with runtime.database.transaction(write=True) as db:
-        key = create_workspace(db, "acme", region="us", secret=runtime.settings.secret, tier="unlimited")
-    recordings = [Recording(frames=[0, 600]), Recording(outcome=None), Recording(workflow="login")]
-    seal(runtime, recordings, workspace_id=key.workspace_id)
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield Deployment(recorder, runtime, key.workspace_id, instance)
-    close_runtimes()
+from tests.orchestrating import Deployment
 
 
 def _metadata(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
     (event,) = result.asset_materializations_for_node("datasets")
     return dict(event.metadata)
-
-
-def test_a_queued_export_becomes_a_run_of_its_dataset(deployment: Deployment) -> None:
-    row = deployment.queue(tag="v 3|ü")
-    (request,) = deployment.tick()
-    assert (request.run_key, request.partition_key) == (f"{row.id}:0", "v 3|ü")
-    assert (request.tags[EXPORT_TAG], request.tags[DATASET_TAG]) == (row.id, "v 3|ü")
-    assert deployment.instance.get_dynamic_partitions(PARTITIONS.name) == ["v 3|ü"]
-
-
-def test_the_run_of_a_queued_export_completes_it(deployment: Deployment) -> None:
-    row = deployment.queue()
-    (request,) = deployment.tick()
-    result = deployment.run(request)
-    (export,) = deployment.exports()
-    assert (export.id, export.status, export.rows) == (row.id, "completed", 6)
-    assert result.success
-    assert deployment.tick() == []
-
-
-def test_a_run_carries_the_id_of_the_request_that_asked_for_it(deployment: Deployment) -> None:
-    with following("req_asked"):
-        row = deployment.queue()
-    (request,) = deployment.tick()
-    result = deployment.run(request)
-    said = [record.user_message for record in deployment.instance.all_logs(result.run_id)]
-    assert result.dagster_run.tags[REQUEST_TAG] == "req_asked"
-    assert f"Export {row.id}, request req_asked" in said
-    with deployment.runtime.database.transaction(write=False) as db:
-        told = db.exec(select(OutboxRow).where(OutboxRow.subject_id == row.id).order_by(OutboxRow.id)).all()
-    assert [(event.type, event.request_id) for event in told] == [
-        ("export.queued", "req_asked"),
-        ("export.completed", "req_asked"),
-    ]
 
 
 def test_a_launchpad_run_makes_its_export_and_runs_it(deployment: Deployment) -> None:
@@ -174,17 +37,6 @@ def test_a_tag_that_names_another_dataset_is_refused(deployment: Deployment) -> 
     result = deployment.materialize("v7", config, raise_on_error=False)
     assert not result.success
     assert deployment.exports() == []
-
-
-def test_a_failed_export_fails_its_run(deployment: Deployment) -> None:
-    row = deployment.queue()
-    root = Path(deployment.runtime.settings.lake_url) / deployment.workspace_id / "live" / "sessions"
-    for path in root.rglob("*.parquet"):
-        path.unlink()
-    (request,) = deployment.tick()
-    with pytest.raises(Exception):  # noqa: B017
-        deployment.run(request)
-    assert [(export.id, export.status) for export in deployment.exports()] == [(row.id, "failed")]
 
 
 def test_the_ui_shows_figures_columns_rows_and_a_picture(deployment: Deployment) -> None:
@@ -248,73 +100,6 @@ def test_equal_rows_have_an_equal_data_version(deployment: Deployment) -> None:
     assert len(versions) == 1
 
 
-def test_an_export_that_somebody_works_on_gets_no_run(deployment: Deployment) -> None:
-    row = deployment.queue()
-    with deployment.runtime.database.transaction(write=True) as db:
-        claim_export(deployment.runtime.database, db, row.id, owner="somebody")
-    assert deployment.tick() == []
-
-
-def test_a_run_that_just_ended_is_not_repeated_at_once(deployment: Deployment) -> None:
-    row = deployment.queue()
-    deployment.add_run(row, dg.DagsterRunStatus.FAILURE)
-    assert deployment.tick() == []
-
-
-def test_a_run_that_lost_its_process_is_marked_and_followed(
-    deployment: Deployment,
-) -> None:
-    row = deployment.queue()
-    deployment.add_run(row, dg.DagsterRunStatus.STARTED)
-    deployment.recorder = RecorderResource(data_dir=deployment.recorder.data_dir, export_pause_s=-1)
-    assert len(deployment.tick()) == 1
-    (record,) = deployment.instance.get_run_records(dg.RunsFilter(tags={EXPORT_TAG: row.id}))
-    assert record.dagster_run.status == dg.DagsterRunStatus.FAILURE
-
-
-def test_a_cancelled_run_cancels_its_export(deployment: Deployment) -> None:
-    row = deployment.queue()
-    deployment.add_run(row, dg.DagsterRunStatus.CANCELED)
-    deployment.tick()
-    (export,) = deployment.exports()
-    assert (export.status, (export.error or {})["code"]) == ("failed", "cancelled")
-
-
-def test_files_of_a_cancelled_run_are_taken_away_by_a_run_and_not_in_the_tick(deployment: Deployment) -> None:
-    row = deployment.queue()
-
-    class Killed(BaseException):
-        pass
-
-    def _die(text: str) -> None:
-        if text.startswith("1 of"):
-            raise Killed
-
-    with pytest.raises(Killed):
-        run_export(
-            deployment.runtime, row.id, owner="killed", executor=ToldProgress(InProcess(), _die, every_s=0)
-        )
-    deployment.add_run(row, dg.DagsterRunStatus.CANCELED)
-    deployment.recorder = RecorderResource(data_dir=deployment.recorder.data_dir, export_pause_s=-1)
-    folder = Path(deployment.runtime.settings.export_url) / deployment.workspace_id / row.id
-    assert deployment.tick() == []
-    assert deployment.exports()[0].status == "failed" and list(folder.rglob("*.parquet"))
-    (request,) = deployment.tick()
-    config = request.run_config["ops"]["datasets"]["config"]
-    assert not deployment.materialize(str(request.partition_key), config, raise_on_error=False).success
-    assert not list(folder.rglob("*.parquet"))
-    assert deployment.tick() == []
-
-
-def test_an_export_in_its_pause_takes_no_place_of_a_tick(
-    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pipelines.exports._EXPORTS_PER_TICK", 1)
-    waiting, next_one = deployment.queue(), deployment.queue()
-    deployment.add_run(waiting, dg.DagsterRunStatus.FAILURE)
-    assert [request.tags[EXPORT_TAG] for request in deployment.tick()] == [next_one.id]
-
-
 @pytest.mark.parametrize("format", ["parquet", "webdataset", "jsonl", "arrow"])
 def test_a_dataset_of_each_format_shows_its_columns_and_files(deployment: Deployment, format: str) -> None:
     config = {"workspace": "acme", "workflow": ["checkout"], "format": format}
@@ -343,62 +128,3 @@ def test_the_run_log_says_how_far_it_is(deployment: Deployment) -> None:
     said = [record.user_message for record in deployment.instance.all_logs(result.run_id)]
     assert "2 shards to write" in said
     assert any(text.startswith("2 of 2 shards written: 8 rows, ") for text in said)
-
-
-def test_a_run_that_carries_on_says_so_and_writes_only_what_is_left(deployment: Deployment) -> None:
-    row = deployment.queue()
-    (request,) = deployment.tick()
-
-    class Killed(BaseException):
-        pass
-
-    def _die(text: str) -> None:
-        if text.startswith("1 of"):
-            raise Killed
-
-    told = ToldProgress(InProcess(), _die, every_s=0)
-    with pytest.raises(Killed):
-        run_export(deployment.runtime, row.id, owner="killed", executor=told)
-    said = [record.user_message for record in deployment.instance.all_logs(deployment.run(request).run_id)]
-    assert "Carried on, attempt 2: 1 of 2 shards are there" in said
-    assert "1 shards to write" in said
-    assert deployment.exports()[0].status == "completed"
-
-
-def test_the_run_of_a_cancelled_export_ends_and_says_so(deployment: Deployment) -> None:
-    row = deployment.queue()
-    (request,) = deployment.tick()
-    cancel_export(deployment.runtime, row.id, owner="somebody")
-    assert request.partition_key is not None
-    result = deployment.materialize(
-        request.partition_key, request.run_config["ops"]["datasets"]["config"], raise_on_error=False
-    )
-    (failure,) = [event for event in result.all_node_events if event.is_step_failure]
-    assert "The export was cancelled" in str(failure.event_specific_data)
-    assert result.asset_materializations_for_node("datasets") == []
-
-
-def test_a_recipe_is_a_partition_and_its_tick_becomes_a_run(deployment: Deployment) -> None:
-    body = read_request({**_BODY, "tag": "nightly", "format": "jsonl"})
-    add_recipe(
-        deployment.runtime,
-        deployment.workspace_id,
-        "live",
-        body,
-        cron="0 6 * * *",
-        timezone="UTC",
-        origin=Origin.operator(deployment.workspace_id),
-    )
-    assert deployment.follow_recipes() == "No recipe is due."
-    assert deployment.instance.get_dynamic_partitions(PARTITIONS.name) == ["nightly"]
-    assert deployment.tick() == []
-    with deployment.runtime.database.transaction(write=True) as db:
-        db.get_one(RecipeRow, (deployment.workspace_id, "live", "nightly")).next_at -= timedelta(days=1)
-    assert deployment.follow_recipes() == "1 exports made, 0 recipes failed."
-    assert deployment.follow_recipes() == "No recipe is due."
-    (request,) = deployment.tick()
-    assert request.partition_key == "nightly"
-    deployment.run(request)
-    assert [(row.status, row.format, row.dataset) for row in deployment.exports()] == [
-        ("completed", "jsonl", "nightly")
-    ]

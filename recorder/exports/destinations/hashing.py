@@ -4,9 +4,10 @@ import errno
 import hashlib
 import os
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 from recorder.errors import RecorderError
 
@@ -37,8 +38,9 @@ class DiskFull(RecorderError):
 class HashedFile:
     """A file that is written and hashed behind the caller's back, who makes the next bytes meanwhile.
 
-    Writing takes as long as hashing, and both leave Python's lock: each has a thread. An error shows in the
-    next call; writers may bury it under errors of their own, and `failure` keeps it.
+    Writing takes as long as hashing, and both leave Python's lock: each has a thread. An error shows in a
+    later call, at the latest in `flush`, and nothing is written after it; writers may bury it under errors of
+    their own, and `failure` keeps it.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -49,7 +51,6 @@ class HashedFile:
         self._gathered = bytearray()
         self._waiting: deque[tuple[int, Future[None], Future[None]]] = deque()
         self._waiting_bytes = 0
-        # A pool starts its thread with its first piece; a small file has none.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="write")
         self._hasher = ThreadPoolExecutor(1, thread_name_prefix="hash")
         self.size_bytes = 0
@@ -71,19 +72,22 @@ class HashedFile:
         Raises:
             DiskFull: if the disk has no room for earlier ones.
         """
-        if self.failure is not None:
-            raise self.failure
-        size = len(data)
-        if size < _PIECE_BYTES:
-            self._gathered += data
+        self._raise_failure()
+        view = memoryview(data).cast("B")
+        if view.nbytes < _PIECE_BYTES:
+            self._gathered += view
         else:
             self._hand_on_gathered()
-            # What is not immutable may be another's to change by the time it is written.
-            self._hand_on(data if isinstance(data, bytes) else bytes(data))
+            if isinstance(data, bytes):
+                self._hand_on(data)
+            else:
+                # What is not immutable may be another's to change by the time it is written.
+                for start in range(0, view.nbytes, _PIECE_BYTES):
+                    self._hand_on(bytes(view[start : start + _PIECE_BYTES]))
         if len(self._gathered) >= _PIECE_BYTES:
             self._hand_on_gathered()
-        self.size_bytes += size
-        return size
+        self.size_bytes += view.nbytes
+        return view.nbytes
 
     def flush(self) -> None:
         """Wait until all is hashed and with the operating system.
@@ -91,13 +95,17 @@ class HashedFile:
         Raises:
             DiskFull: if the disk has no room for it.
         """
-        self._hand_on_gathered()
-        while self._waiting:
-            self._await_oldest()
-        try:
-            self._file.flush()
-        except OSError as error:
-            raise self._failed(error) from error
+        self._raise_failure()
+        if self._waiting:
+            self._hand_on_gathered()
+            while self._waiting:
+                self._await_oldest()
+        elif self._gathered:
+            # A small file needs no threads.
+            self._digest.update(self._gathered)
+            self._noting_failure(self._write, self._gathered)
+            self._gathered = bytearray()
+        self._noting_failure(self._file.flush)
 
     def tell(self) -> int:
         """How many bytes were written."""
@@ -122,30 +130,51 @@ class HashedFile:
 
     def _hand_on(self, piece: bytes | bytearray) -> None:
         hashed = self._hasher.submit(self._digest.update, piece)
-        self._waiting.append((len(piece), self._writer.submit(self._write, piece), hashed))
+        self._waiting.append((len(piece), self._writer.submit(self._write_after_all, piece), hashed))
         self._waiting_bytes += len(piece)
         while self._waiting_bytes > _WAITING_BYTES and len(self._waiting) > 1:
             self._await_oldest()
+
+    def _write_after_all(self, piece: bytes | bytearray) -> None:
+        """Write a piece, unless one before it was not: nothing stands behind a hole."""
+        self._raise_failure()
+        try:
+            self._write(piece)
+        except Exception as error:
+            self._note_failure(error)
+            raise
 
     def _write(self, piece: bytes | bytearray) -> None:
         if self._written_bytes - self._checked_bytes >= _CHECK_EVERY_BYTES:
             self._checked_bytes = self._written_bytes
             _require_room(self._file)
-        self._file.write(piece)
+        left = memoryview(piece)
+        while left:
+            left = left[self._file.write(left) :]
         self._written_bytes += len(piece)
 
     def _await_oldest(self) -> None:
         size, written, hashed = self._waiting.popleft()
         self._waiting_bytes -= size
-        hashed.result()
-        try:
-            written.result()
-        except Exception as error:
-            raise self._failed(error) from error
+        self._noting_failure(written.result)
+        self._noting_failure(hashed.result)
 
-    def _failed(self, error: Exception) -> Exception:
-        self.failure = DiskFull() if DiskFull.is_meant_by(error) else error
-        return self.failure
+    def _noting_failure(self, work: Callable[..., None], *given: Any) -> None:
+        try:
+            work(*given)
+        except Exception as error:
+            self._note_failure(error)
+            self._raise_failure()
+
+    def _note_failure(self, error: Exception) -> None:
+        # The first one: those that follow come of it.
+        if self.failure is None:
+            self.failure = DiskFull() if DiskFull.is_meant_by(error) else error
+
+    def _raise_failure(self) -> None:
+        if self.failure is not None:
+            # Without a cause of its own: an error that is raised from itself has no end for who looks for it.
+            raise self.failure from None
 
 
 def _require_room(file: BinaryIO) -> None:

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 from recorder.errors import InvalidDestination, RecorderError, Unavailable
 from recorder.exports.destinations.directory import Destination, FileConflict
@@ -42,7 +42,7 @@ class Folder(Destination):
         except RecorderError:
             raise
         except Exception as error:
-            raise written_as(error, hashed) from error
+            raise_as_written(error, hashed)
         finally:
             with suppress(OSError):  # what happened before says more
                 staged.unlink(missing_ok=True)
@@ -131,20 +131,21 @@ def _read_errors(path: str) -> Iterator[None]:
         raise Unavailable(_NAME) from error
 
 
-def written_as(error: Exception, file: HashedFile | None) -> Exception:
-    """What an error in writing means to whoever asked for the export.
+def raise_as_written(error: Exception, file: HashedFile | None) -> NoReturn:
+    """Raise what an error in writing means to whoever asked for the export.
 
     Args:
         file: the file, where there is one: it keeps what a writer may have buried.
     """
-    error = file.failure if file is not None and file.failure is not None else error
-    if DiskFull.is_meant_by(error):
-        return DiskFull()
-    if isinstance(error, PermissionError):
-        return InvalidDestination(_REFUSAL)
-    if isinstance(error, OSError):
-        return Unavailable(_NAME)
-    return error
+    found = file.failure if file is not None and file.failure is not None else error
+    if DiskFull.is_meant_by(found):
+        raise DiskFull from error
+    if isinstance(found, PermissionError):
+        raise InvalidDestination(_REFUSAL) from error
+    if isinstance(found, OSError):
+        raise Unavailable(_NAME) from error
+    # Not from itself: whoever follows its causes would find no end.
+    raise found from (None if found is error else error)
 
 
 def _publish_new(staged: Path, target: Path) -> bool:

@@ -13,7 +13,7 @@ from recorder.errors import InvalidDestination, RecorderError, Unavailable
 from recorder.exports.destinations.deadline import within
 from recorder.exports.destinations.directory import Destination, FileConflict
 from recorder.exports.destinations.hashing import HashedFile
-from recorder.exports.destinations.local import written_as
+from recorder.exports.destinations.local import raise_as_written
 from recorder.exports.destinations.store import (
     PROBING,
     AlreadyThere,
@@ -66,7 +66,7 @@ class ObjectStore(Destination):
         except RecorderError:
             raise
         except Exception as error:
-            raise written_as(error, hashed) from error
+            raise_as_written(error, hashed)
 
     def probe(self) -> None:
         """Write and remove one object, in ten seconds at most."""

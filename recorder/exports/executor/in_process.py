@@ -13,7 +13,7 @@ from recorder.exports.writers.tasks import ShardTask
 
 
 class ShardExecutor(Protocol):
-    """Runs shard tasks somewhere; every form calls the one function `write_shards`."""
+    """Runs shard tasks somewhere; every form calls the functions of `writers.shards`."""
 
     def run(self, tasks: Sequence[ShardTask]) -> Generator[WrittenShard, None, None]:
         """Write the shards and give each result once, as it comes, in any order.

@@ -81,6 +81,7 @@ def _sorted(rows: pl.LazyFrame, task: ShardTask) -> pl.DataFrame:
     found = rows.collect()
     places = _places(found["session_id"], sessions["session_id"])
     ordered = found.drop("session_id").with_columns(places).sort(_ORDER)
+    del found  # the rows as they were read would stay until their constants are there
     return ordered.hstack(sessions.select(pl.col(_OF_SESSION).gather(ordered[_PLACE])))
 
 

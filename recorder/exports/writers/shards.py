@@ -40,14 +40,15 @@ def write_shards(task: ShardTask) -> Iterator[WrittenShard]:
     Raises:
         RowsMissing: if the lake holds other rows than the plan.
     """
-    return write_rows(task, read_rows(task))
+    # A generator: nothing is read before the first file is asked for, by whoever asks.
+    yield from write_rows(task, read_rows(task))
 
 
 def write_rows(task: ShardTask, rows: list[ShardRows]) -> Iterator[WrittenShard]:
-    """The same with the rows read: for who reads those of the next task meanwhile.
+    """Write and publish the files of a task whose rows have been read.
 
     Args:
-        rows: what `read_rows` gave for this task; it is emptied.
+        rows: what `read_rows` gave for this task; it is emptied, so that the last file ends their memory.
 
     Raises:
         RowsMissing: if these are other rows than were planned.

@@ -44,7 +44,7 @@ class Archive:
 
         Raises:
             ValueError: if the name has more than 100 bytes or the content more than 8 GiB.
-            OSError: if what came before could not be written.
+            OSError, DiskFull: if what came before could not be written.
         """
         length = len(content)
         padding = -length % _BLOCK

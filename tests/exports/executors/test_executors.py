@@ -111,6 +111,21 @@ def test_the_next_task_is_read_while_one_is_written(
     assert len(read) == 2 and not [one for one in threading.enumerate() if one.name.startswith("read")]
 
 
+def test_threads_read_what_they_write(
+    tasks: list[ShardTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers = set[str]()
+
+    def noted(task: ShardTask) -> list[ShardRows]:
+        readers.add(threading.current_thread().name)
+        return read_rows(task)
+
+    monkeypatch.setattr("recorder.exports.writers.shards.read_rows", noted)
+    written = list(InProcess(threads=2).run(elsewhere(tasks, tmp_path)))
+    assert len(written) == sum(len(task.shards) for task in tasks)
+    assert readers and all(name.startswith("shard") for name in readers)
+
+
 def test_an_error_in_reading_ahead_comes_after_what_is_written(
     tasks: list[ShardTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

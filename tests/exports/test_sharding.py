@@ -1,0 +1,91 @@
+"""The shards of a plan: how many, and what is deleted or tagged after it was made. Spec §3.2, contract §5."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from recorder.exports.executor import InProcess
+from recorder.exports.manifest import WrittenShard
+from recorder.exports.planning.plan import SHARD_BYTES, bucket_bits
+from recorder.exports.running.run import run_export
+from recorder.exports.verify import verify_manifest
+from recorder.exports.writers.tasks import ShardTask
+from recorder.ids import new_id
+from recorder.models.tag import TagRow
+from recorder.runtime import Runtime
+from tests.executing import Interrupted
+from tests.exporting import ask, export, folder_of, manifest_of, rows_of
+from tests.sealed import START, WORKSPACE, Recording, delete, make_runtime, seal
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> Runtime:
+    return make_runtime(tmp_path)
+
+
+def test_buckets_are_as_few_as_the_shard_size_allows() -> None:
+    assert [bucket_bits(size) for size in (0, SHARD_BYTES, SHARD_BYTES + 1, 3 * SHARD_BYTES)] == [0, 0, 1, 2]
+
+
+@pytest.mark.usefixtures("many_buckets")
+def test_large_payloads_are_spread_over_more_buckets_and_read_in_smaller_tasks(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recorder.exports.planning.sharding.BYTES_AT_ONCE", 20_000)
+    tasks: list[ShardTask] = []
+
+    class Noting:
+        def run(self, asked: Sequence[ShardTask]) -> Iterator[WrittenShard]:
+            tasks.extend(asked)
+            return InProcess().run(asked)
+
+    seal(runtime, [Recording(padding=4_000) for _ in range(8)])
+    folder = export(runtime, executor=Noting())
+    # About 12 kB each: by rows alone they would be four buckets and one task.
+    assert manifest_of(folder)["layout"]["checkout"]["bucket_bits"] == 5
+    assert {len(task.shards) for task in tasks} == {1}
+
+
+@pytest.mark.usefixtures("many_buckets")
+def test_sessions_are_spread_over_buckets_without_loss(runtime: Runtime) -> None:
+    ids = seal(runtime, [Recording(frames=[0]) for _ in range(40)])
+    folder = export(runtime)
+    assert manifest_of(folder)["layout"]["checkout"]["bucket_bits"] >= 4
+    assert sorted(rows_of(folder, "frames")["session_id"]) == sorted(ids)
+
+
+@pytest.mark.usefixtures("many_buckets")
+def test_a_session_deleted_meanwhile_is_dropped_and_its_shard_rebuilt(runtime: Runtime) -> None:
+    ids = seal(runtime, [Recording(frames=[0]) for _ in range(20)])
+    row = ask(runtime)
+    run_export(runtime, row.id, owner="test", executor=Interrupted(lambda: delete(runtime, ids[7])))
+    folder = folder_of(runtime, row)
+    manifest = manifest_of(folder)
+    assert set(rows_of(folder)["session_id"]) == set(ids) - {ids[7]}
+    assert (manifest["totals"]["sessions"], manifest["tombstones"]["deleted"]) == (19, 1)
+    assert verify_manifest(folder).is_valid
+
+
+def test_a_shard_that_loses_its_last_session_is_taken_away(runtime: Runtime) -> None:
+    (only,) = seal(runtime, [Recording()])
+    row = ask(runtime)
+    run_export(runtime, row.id, owner="test", executor=Interrupted(lambda: delete(runtime, only)))
+    folder = folder_of(runtime, row)
+    assert manifest_of(folder)["shards"] == []
+    assert list(folder.rglob("*.parquet")) == []
+
+
+@pytest.mark.usefixtures("many_buckets")
+def test_a_late_tag_does_not_change_a_plan(runtime: Runtime) -> None:
+    ids = seal(runtime, [Recording(tags=["gold"]), Recording(), Recording(tags=["gold"])])
+    row = ask(runtime, filter={"tag": "gold"})
+    run_export(runtime, row.id, owner="test", executor=Interrupted(lambda: tag(runtime, ids[1], "gold")))
+    assert set(rows_of(folder_of(runtime, row))["session_id"]) == {ids[0], ids[2]}
+
+
+def tag(runtime: Runtime, session_id: str, name: str) -> None:
+    """Tag a sealed session."""
+    with runtime.database.transaction(write=True) as db:
+        place = {"workspace_id": WORKSPACE, "mode": "live", "session_id": session_id}
+        db.add(TagRow(id=new_id("tag"), name=name, t_ms=0, position=9, created_at=START, **place))

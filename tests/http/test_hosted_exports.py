@@ -1,0 +1,160 @@
+"""Manifests and files over HTTP: signed addresses, ranges, what is not served. Spec §4.3, contract §5."""
+
+import hashlib
+import socket
+import tracemalloc
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from fastapi.routing import APIRoute
+
+from api.deps import get_db
+from api.routes.exports import router
+from recorder import clock
+from recorder.errors import Unavailable
+from recorder.exports.reading import serving
+from recorder.exports.signing import signed_url
+from recorder.ids import new_id
+from recorder.models.export_rows import ExportRow
+from tests.exported import BODY, export, first_shard, keyless
+from tests.factories import Caller
+
+
+@pytest.mark.parametrize("address", ["/files/%00", "/diff?against=%00", "/files/data%00.parquet"])
+def test_a_nul_in_an_address_is_404(owner: Caller, address: str) -> None:
+    assert owner.get(f"/v1/exports/{export(owner)['id']}{address}").status_code == 404
+
+
+@pytest.mark.parametrize("hosted", [True, False])
+def test_a_manifest_that_was_exchanged_is_not_served(owner: Caller, hosted: bool) -> None:
+    place = {"kind": "signed_url"} if hosted else {"kind": "local", "path": "exchanged"}
+    shown = export(owner, destination=place)
+    settings = owner.service.runtime.settings
+    root = Path(settings.export_url) if hosted else settings.local_export_root
+    assert root is not None
+    (path,) = root.rglob(f"{shown['id']}/manifest.json")
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(shown["id"].encode(), new_id("exp").encode()))
+    foreign = owner.get(f"/v1/exports/{shown['id']}/manifest")
+    assert (foreign.status_code, foreign.json()["resource"]) == (404, "manifest")
+    with path.open("r+b") as file:
+        file.truncate(300_000_000)
+    tracemalloc.start()
+    assert owner.get(f"/v1/exports/{shown['id']}/manifest").status_code == 404
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 50_000_000
+    path.write_bytes(whole)
+    assert owner.get(f"/v1/exports/{shown['id']}/manifest").status_code == 200
+
+
+@pytest.mark.parametrize("address", ["/manifest", "/files/{path:path}", "/diff"])
+def test_no_transaction_waits_for_a_store(address: str) -> None:
+    (route,) = (one for one in router.routes if isinstance(one, APIRoute) and one.path.endswith(address))
+    asked, seen = [route.dependant], []
+    while asked:
+        seen.append(one := asked.pop())
+        asked += one.dependencies
+    assert get_db not in [one.call for one in seen]
+
+
+def test_a_store_that_does_not_answer_is_given_up(owner: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setattr(serving, "READ_SECONDS", 0.3)
+        settings = replace(owner.service.runtime.settings, gcs_endpoint=address)
+        place = {"kind": "gcs", "bucket": "bucket-of-acme"}
+        row = ExportRow.model_construct(
+            id=new_id("exp"), workspace_id="wsp_1", status="completed", destination=place, shards=0
+        )
+        with pytest.raises(Unavailable):
+            serving.read_manifest(row, settings)
+
+
+def test_a_manifest_before_completion_is_409(owner: Caller) -> None:
+    created = owner.post("/v1/exports", BODY).json()
+    answer = owner.get(f"/v1/exports/{created['id']}/manifest")
+    assert (answer.status_code, answer.json()["current_status"]) == (409, "queued")
+
+
+def test_a_hosted_dataset_is_read_by_its_manifest_url_without_a_key(owner: Caller) -> None:
+    shown = export(owner)
+    manifest = keyless(owner, shown["manifest_url"]).json()
+    assert len(manifest["shards"]) == shown["shards"] == 2
+    for shard in manifest["shards"]:
+        data = keyless(owner, shard["url"]).content
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (shard["size_bytes"], shard["sha256"])
+
+
+def test_addresses_of_a_signed_manifest_do_not_outlive_it(owner: Caller) -> None:
+    shown = export(owner, destination={"kind": "signed_url", "expires_in": 60})
+    ends = first_shard(owner, shown)["url_expires_at"]
+    assert clock.parse_time(ends, name="end") <= clock.now() + timedelta(seconds=60)
+
+
+def test_the_manifest_of_a_local_export_needs_the_key(owner: Caller) -> None:
+    shown = export(owner, destination={"kind": "local", "path": "out"})
+    assert keyless(owner, shown["manifest_url"]).status_code == 401
+    manifest = owner.get(shown["manifest_url"]).json()
+    assert "url" not in manifest["shards"][0]
+
+
+def test_a_range_gives_a_part(owner: Caller) -> None:
+    shard = first_shard(owner, export(owner))
+    whole = keyless(owner, shard["url"]).content
+    part = keyless(owner, shard["url"], Range="bytes=4-9")
+    tail = keyless(owner, shard["url"], Range="bytes=-4")
+    assert (part.status_code, part.content, part.headers["content-range"]) == (
+        206,
+        whole[4:10],
+        f"bytes 4-9/{len(whole)}",
+    )
+    assert tail.content == b"PAR1"
+
+
+def test_a_range_behind_the_end_is_416(owner: Caller) -> None:
+    shard = first_shard(owner, export(owner))
+    answer = keyless(owner, shard["url"], Range="bytes=99999999-")
+    assert (answer.status_code, answer.headers["content-range"]) == (416, f"bytes */{shard['size_bytes']}")
+
+
+def test_a_changed_or_old_address_is_403(owner: Caller) -> None:
+    shown = export(owner)
+    shard = first_shard(owner, shown)
+    old = signed_url(
+        "",
+        f"/v1/exports/{shown['id']}/files/{shard['path']}",
+        workspace_id=owner.key.workspace_id,
+        expires_at=clock.now() - timedelta(seconds=1),
+        secret=owner.service.runtime.settings.secret,
+    )
+    other = shard["url"].replace("/events-", "/frames-")
+    assert keyless(owner, other).json()["code"] == "invalid_signature"
+    assert keyless(owner, old).json()["code"] == "url_expired"
+    assert keyless(owner, shard["url"] + "0").status_code == 403
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["nothing.parquet", "../../../recorder.db", "..%2F..%2F..%2Fsecret", "data/workflow=checkout", "%2e%2e"],
+)
+def test_only_the_files_of_the_export_are_served(owner: Caller, path: str) -> None:
+    shown = export(owner)
+    assert owner.get(f"/v1/exports/{shown['id']}/files/{path}").status_code == 404
+
+
+def test_the_card_lies_beside_the_shards(owner: Caller) -> None:
+    shown = export(owner)
+    card = owner.get(f"/v1/exports/{shown['id']}/files/README.md")
+    assert card.headers["content-type"].startswith("text/markdown")
+    assert card.text.startswith("---\nconfigs:")
+
+
+def test_files_that_are_gone_are_404(owner: Caller) -> None:
+    shown = export(owner)
+    folder = Path(owner.service.runtime.settings.export_url) / owner.key.workspace_id / shown["id"]
+    for path in [path for path in folder.rglob("*") if path.is_file()]:
+        path.unlink()
+    assert keyless(owner, shown["manifest_url"]).status_code == 404
