@@ -1,6 +1,7 @@
 """WebDataset archives: samples, their members, and how the archive is made. Spec §4.3 (`webdataset`)."""
 
 import json
+import re
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,7 @@ def test_a_sample_is_called_by_its_session_and_place(folder: Path) -> None:
     for sample in samples_in(folder):
         frame = _frame(sample)
         assert sample["__key__"].decode() == f"{frame['session_id']}-{frame['seq']:06d}"
+        assert re.fullmatch(rb"ses_[0-9a-z]{26}-[0-9]{6}", sample["__key__"]), "no slash, no dot"
 
 
 def test_a_sample_has_the_events_that_are_bound_to_its_frame(runtime: Runtime, folder: Path) -> None:

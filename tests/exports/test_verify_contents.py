@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from recorder.exports.verify import verify_manifest
 from recorder.exports.verify.contents import read_events, read_frames
 from recorder.exports.writers.ustar import _header
 from tests.verifying import exchange_file, file_of_rows, problems_of
@@ -130,6 +131,27 @@ def test_one_long_value_that_all_rows_repeat_takes_little_memory(
     allocated = [pa.total_allocated_bytes() - before for _ in read(path, "parquet")]
     assert len(allocated) == count and path.stat().st_size < 2**20
     assert max(allocated) < 120 * 2**20
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"row_group_size": 2},
+        {"write_batch_size": 1, "dictionary_pagesize_limit": 1},
+        {"use_dictionary": False},
+    ],
+    ids=["dictionaries", "overflowing", "plain"],
+)
+def test_pictures_are_read_whatever_their_dictionaries(
+    copy: Callable[[str], Path], written: dict[str, Any]
+) -> None:
+    folder = copy("parquet")
+    path = next(folder.glob("data/*/frames-*"))
+    rows = pq.read_table(path)
+    pq.write_table(rows, path, **written)
+    exchange_file(folder, path, path.read_bytes())
+    report = verify_manifest(folder)
+    assert (report.problems, report.frames) == ([], rows.num_rows)
 
 
 def test_an_arrow_dictionary_is_expanded_by_few_rows_at_a_time(copy: Callable[[str], Path]) -> None:

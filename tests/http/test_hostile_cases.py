@@ -22,6 +22,7 @@ ELSEWHERE: dict[int, tuple[str, str]] = {
     65: ("tests/isolated/hostile_servers.py", "test_a_redirect_is_a_failure_and_is_not_followed"),
     66: ("tests/isolated/hostile_servers.py", "test_reading_stops_at_four_kilobytes"),
     67: ("tests/isolated/hostile_servers.py", "test_a_compressed_body_stays_as_it_came"),
+    78: ("tests/exports/test_samples.py", "test_a_sample_is_called_by_its_session_and_place"),
     82: ("tests/http/test_hostile_cases.py", "test_nothing_is_ever_unpickled"),
     86: (
         "tests/exports/test_sharding.py",
@@ -31,8 +32,6 @@ ELSEWHERE: dict[int, tuple[str, str]] = {
 }
 #: Cases of parts that are not there yet, with the part. This is to become empty.
 LATER = {
-    78: "exports as WebDataset",
-    79: "exports to S3 by an assumed role",
     87: "erasure of a person",
     95: "replays in the live sandbox",
     96: "DOM snapshots shown in the console",

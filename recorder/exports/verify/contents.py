@@ -23,7 +23,6 @@ _ROWS_AT_ONCE = 10_000
 _IMAGES_AT_ONCE = 16
 #: No line and no row group of pictures that the writers make comes near it.
 _PORTION_BYTES = 1024 * 1024 * 1024
-_PLAIN_ROWS = 8
 #: As many as the writers put together, each as long as events get, and room beside that.
 _EVENTS_BYTES = 2 * 65_536 * limits.EVENT_BYTES
 #: What rows that are expanded together may come to; one row may be as long.
@@ -158,21 +157,16 @@ def _parquet_batches(path: Path, columns: list[str], at_once: int) -> Iterator[p
     # by a few rows at a time.
     leaves = ["image.bytes" if name == "image" else name for name in columns]
     most = _PORTION_BYTES if "image" in columns else _EVENTS_BYTES
-    with pq.ParquetFile(path, read_dictionary=leaves) as packed, pq.ParquetFile(path) as plain:
-        for number in range(packed.num_row_groups):
-            group = packed.metadata.row_group(number)
+    with pq.ParquetFile(path, read_dictionary=leaves) as file:
+        for number in range(file.num_row_groups):
+            group = file.metadata.row_group(number)
             chunks = map(group.column, range(group.num_columns))
             size = sum(one.total_uncompressed_size for one in chunks if one.path_in_schema in leaves)
             if size > most:
                 raise Unreadable(f"has a row group of {size} bytes")
-        for number in range(packed.num_row_groups):
-            asked = {"columns": leaves, "row_groups": [number]}
-            try:
-                batches = list(packed.iter_batches(batch_size=at_once, **asked))
-            except pa.ArrowNotImplementedError:
-                # Pictures that are too many for one dictionary: Arrow gives no member of a struct as two.
-                batches = plain.iter_batches(batch_size=_PLAIN_ROWS, **asked)
-            for batch in batches:
+        for number in range(file.num_row_groups):
+            # Each alone: Arrow gives no struct whose member has the dictionaries of two in one batch.
+            for batch in file.iter_batches(batch_size=at_once, columns=leaves, row_groups=[number]):
                 yield from _portions(batch)
 
 
