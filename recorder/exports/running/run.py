@@ -129,8 +129,7 @@ class _Run:
         if self._export.attempt > 1:
             # The run before may have been cut off behind it; until all is done there must be none.
             self._remove(MANIFEST, destination)
-        plan = self._ledger.load_plan() or self._new_plan(destination)
-        shards = plan_shards(plan)
+        plan, shards = self._stored_plan() or self._new_plan(destination)
         self._write(plan, shards, destination)
         for _ in range(_PUBLICATIONS):
             plan, shards = self._make_whole(plan, shards, destination)
@@ -167,14 +166,19 @@ class _Run:
         self._claim.require()
         destination.remove(path)
 
-    def _new_plan(self, destination: Destination) -> Plan:
+    def _stored_plan(self) -> tuple[Plan, list[PlannedShard]] | None:
+        plan = self._ledger.load_plan()
+        return None if plan is None else (plan, plan_shards(plan))
+
+    def _new_plan(self, destination: Destination) -> tuple[Plan, list[PlannedShard]]:
         plan = read_plan(self._runtime.database, self._runtime.lake, self._export)
         parent = find_parent(self._runtime, self._export)
         with self._runtime.database.transaction(write=False) as db:
             lineage = lineage_of(db, self._export, plan, parent)
-        for path in self._ledger.store_plan(plan, plan_shards(plan), lineage):
+        shards = plan_shards(plan)
+        for path in self._ledger.store_plan(plan, shards, lineage):
             self._remove(path, destination)  # of a plan of the release before
-        return plan
+        return plan, shards
 
     @cached_property
     def _parent(self) -> Parent | None:
