@@ -10,7 +10,8 @@ import dagster as dg
 
 from pipelines.exports import PARTITIONS, export_datasets
 from pipelines.resources import RecorderResource
-from recorder.exports.asking.recipes import list_recipes, make_due_exports
+from recorder.exports.asking.recipes import list_recipes
+from recorder.exports.asking.ticks import make_due_exports
 
 
 @dg.sensor(job=export_datasets, minimum_interval_seconds=10, default_status=dg.DefaultSensorStatus.RUNNING)

@@ -22,11 +22,11 @@ from recorder.exports.asking.recipes import (
     UnknownRecipe,
     add_recipe,
     list_recipes,
-    make_due_exports,
     read_request,
     remove_recipe,
     run_recipe,
 )
+from recorder.exports.asking.ticks import make_due_exports
 from recorder.models.audit import AuditRow
 from recorder.models.export_rows import ExportRow
 from recorder.models.recipe import RecipeRow

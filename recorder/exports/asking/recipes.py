@@ -1,11 +1,6 @@
-"""Recipes: exports that are asked for again and again, each tick of a cron line once. docs/recipes.md.
+"""Recipes: exports that are asked for again and again. docs/recipes.md."""
 
-The row's `next_at` is the claim on a tick: whoever moves it on makes the export, in the same transaction. Two
-daemons, or a daemon that is killed and looks again, make one export.
-"""
-
-import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 from sqlmodel import Session as DbSession
-from sqlmodel import col, select
+from sqlmodel import select
 
 from recorder import clock
 from recorder.audit.log import Origin, record
@@ -22,8 +17,6 @@ from recorder.errors import (
     Invalid,
     NotFound,
     QuotaExceeded,
-    RecorderError,
-    Unavailable,
     json_pointer,
 )
 from recorder.exports.asking.cron import read_cron
@@ -32,10 +25,7 @@ from recorder.exports.asking.requests import probe_destination, require_known, s
 from recorder.models.export_request import ExportCreate, ExportFilter
 from recorder.models.export_rows import ExportRow
 from recorder.models.recipe import RecipeRow
-from recorder.models.workspace import WorkspaceRow
 from recorder.runtime import Runtime
-
-log = logging.getLogger("recorder.exports")
 
 
 class RecipeExists(Conflict):
@@ -121,7 +111,7 @@ def add_recipe(
     )
     _try_out(runtime, row)
     with runtime.database.transaction(write=True) as db:
-        if db.get(RecipeRow, _key(row)) is not None:
+        if db.get(RecipeRow, key_of(row)) is not None:
             raise RecipeExists
         db.add(row)
         shown = {name: row.body[name] for name in ("workflow", "format", "destination")}
@@ -149,8 +139,8 @@ def list_recipes(
         statement = statement.where(RecipeRow.workspace_id == workspace_id)
     if mode is not None:
         statement = statement.where(RecipeRow.mode == mode)
-    recipes = sorted(db.exec(statement), key=_key)
-    return [ListedRecipe(one, _last_export(db, one)) for one in recipes]
+    recipes = sorted(db.exec(statement), key=key_of)
+    return [ListedRecipe(one, last_export(db, one)) for one in recipes]
 
 
 def run_recipe(runtime: Runtime, workspace_id: str, mode: str, name: str, *, origin: Origin) -> ExportRow:
@@ -161,84 +151,13 @@ def run_recipe(runtime: Runtime, workspace_id: str, mode: str, name: str, *, ori
         RecorderError: what `create_export` raises.
     """
     with runtime.database.transaction(write=False) as db:
-        draft = _draft_at(_find(db, workspace_id, mode, name), clock.now())
+        draft = draft_at(_find(db, workspace_id, mode, name), clock.now())
     probe_destination(draft, runtime.settings)
     with runtime.database.transaction(write=True) as db:
-        return _make_export(db, runtime, _find(db, workspace_id, mode, name), draft, origin)
+        return make_export(db, runtime, _find(db, workspace_id, mode, name), draft, origin)
 
 
-def make_due_exports(runtime: Runtime) -> Iterator[ListedRecipe]:
-    """Make the export of each recipe that is due, one after the other; gives those whose tick was taken.
-
-    Ticks that were missed come to one export, that of the last. A recipe that cannot be followed notes why
-    and keeps no other from its export; while a store is away its tick waits for the next look.
-    """
-    now = clock.now()
-    with runtime.database.transaction(write=False) as db:
-        due = select(RecipeRow).join(WorkspaceRow, col(WorkspaceRow.id) == col(RecipeRow.workspace_id))
-        due = due.where(col(RecipeRow.next_at) <= now, col(WorkspaceRow.status) == "active")
-        recipes = db.exec(due.order_by(col(RecipeRow.next_at))).all()
-    for recipe in recipes:
-        taken = _follow(runtime, recipe, now)
-        if taken is not None:
-            yield taken
-
-
-def _follow(runtime: Runtime, recipe: RecipeRow, now: datetime) -> ListedRecipe | None:
-    """Make the export of a recipe's tick; None if another process did, or will."""
-    try:
-        # Before the tick is taken, since a store that does not answer must hold up no other writer.
-        probe_destination(_draft_at(recipe, now), runtime.settings)
-        with runtime.database.transaction(write=True) as db:
-            held = _claim(db, recipe, now)
-            if held is None:
-                return None
-            assert held.last_at is not None
-            origin = Origin.system(held.workspace_id, "recipes")
-            return ListedRecipe(held, _make_export(db, runtime, held, _draft_at(held, held.last_at), origin))
-    except Unavailable as error:
-        return _note_error(runtime, recipe, error.code, str(error), taken_at=None)
-    except RecorderError as error:
-        return _note_error(runtime, recipe, error.code, str(error), taken_at=now)
-    except Exception:
-        # A recipe that we cannot follow keeps no other from its export.
-        log.exception("the recipe %s of %s could not be followed", recipe.name, recipe.workspace_id)
-        text = "Something went wrong on our side; the daemon's log tells more."
-        return _note_error(runtime, recipe, "internal_error", text, taken_at=now)
-
-
-def _claim(db: DbSession, recipe: RecipeRow, now: datetime) -> RecipeRow | None:
-    """The row with its tick taken and the next one set; None if it is no longer as it was read."""
-    same = select(RecipeRow).where(
-        RecipeRow.workspace_id == recipe.workspace_id,
-        RecipeRow.mode == recipe.mode,
-        RecipeRow.name == recipe.name,
-        RecipeRow.next_at == recipe.next_at,
-    )
-    row = db.exec(same.with_for_update()).one_or_none()
-    if row is not None:
-        cron = read_cron(row.cron, row.timezone)
-        # At the earliest the tick that waits, whatever has become of the zone's clocks since.
-        row.last_at = max(row.next_at, cron.last_until(now) or row.next_at)
-        row.next_at = cron.next_after(now)
-        db.add(row)
-    return row
-
-
-def _note_error(
-    runtime: Runtime, recipe: RecipeRow, code: str, message: str, *, taken_at: datetime | None
-) -> ListedRecipe | None:
-    """Say at the recipe why its tick made no export; the tick is over if it was taken."""
-    with runtime.database.transaction(write=True) as db:
-        row = db.get(RecipeRow, _key(recipe)) if taken_at is None else _claim(db, recipe, taken_at)
-        if row is None:
-            return None
-        row.last_error = {"code": code, "message": message}
-        db.add(row)
-        return ListedRecipe(row, _last_export(db, row))
-
-
-def _make_export(
+def make_export(
     db: DbSession, runtime: Runtime, recipe: RecipeRow, draft: ExportRow, origin: Origin
 ) -> ExportRow:
     """Queue the export that the recipe asks for."""
@@ -248,7 +167,7 @@ def _make_export(
     return export
 
 
-def _draft_at(recipe: RecipeRow, moment: datetime) -> ExportRow:
+def draft_at(recipe: RecipeRow, moment: datetime) -> ExportRow:
     """The export that the recipe asks for at this moment; relative times count from it, without a gap."""
     body = read_request({**recipe.body, "tag": recipe.name})
     asked = body.filter or ExportFilter()
@@ -263,7 +182,7 @@ def _draft_at(recipe: RecipeRow, moment: datetime) -> ExportRow:
 
 def _try_out(runtime: Runtime, row: RecipeRow) -> None:
     """See that the export would be accepted if it were due."""
-    draft = _draft_at(row, row.created_at)
+    draft = draft_at(row, row.created_at)
     with runtime.database.transaction(write=False) as db, suppress(QuotaExceeded):
         require_known(db, draft)
     probe_destination(draft, runtime.settings)
@@ -276,9 +195,11 @@ def _find(db: DbSession, workspace_id: str, mode: str, name: str) -> RecipeRow:
     return row
 
 
-def _last_export(db: DbSession, recipe: RecipeRow) -> ExportRow | None:
+def last_export(db: DbSession, recipe: RecipeRow) -> ExportRow | None:
+    """The export that it made last."""
     return None if recipe.last_export_id is None else db.get(ExportRow, recipe.last_export_id)
 
 
-def _key(recipe: RecipeRow) -> tuple[str, str, str]:
+def key_of(recipe: RecipeRow) -> tuple[str, str, str]:
+    """The primary key of its row."""
     return recipe.workspace_id, recipe.mode, recipe.name
