@@ -48,13 +48,13 @@ class Archive:
         """
         length = len(content)
         padding = -length % _BLOCK
-        self._file.write(_header(name.encode(), length))
+        self._file.write(header(name.encode(), length))
         self._file.write(content)
         self._file.write(_ZEROS[:padding])
         self._size += _BLOCK + length + padding
 
 
-def _header(name: bytes, size: int) -> bytes:
+def header(name: bytes, size: int) -> bytes:
     """A header that says of a file its name and size, and nothing of the time or the machine."""
     if len(name) > 100 or size >= 8**11:
         raise ValueError(f"A tar header has no room for {name.decode()} of {size} bytes.")
