@@ -12,7 +12,7 @@ import pytest
 
 from recorder.digest import bucket_of
 from recorder.exports.verify import verify_manifest
-from recorder.exports.writers.ustar import _header
+from recorder.exports.writers.ustar import header
 from recorder.runtime import Runtime
 from tests.exporting import export, manifest_of
 from tests.reading_back import Row, samples_in, typed
@@ -111,7 +111,7 @@ def test_an_archive_is_as_tarfile_would_write_it(folder: Path, tmp_path: Path) -
 @pytest.mark.parametrize(("name", "size"), [("n" * 101, 1), ("name", 8**11)])
 def test_what_no_header_can_hold_is_refused(name: str, size: int) -> None:
     with pytest.raises(ValueError, match="no room"):
-        _header(name.encode(), size)
+        header(name.encode(), size)
 
 
 def test_many_shards_hold_every_frame_once(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
