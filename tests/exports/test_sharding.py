@@ -4,10 +4,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from recorder.exports.executor import InProcess
 from recorder.exports.manifest import WrittenShard
 from recorder.exports.planning.plan import SHARD_BYTES, bucket_bits
+from recorder.exports.planning.selection import read_plan
 from recorder.exports.running.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.exports.writers.tasks import ShardTask
@@ -45,6 +47,17 @@ def test_large_payloads_are_spread_over_more_buckets_and_read_in_smaller_tasks(
     # About 12 kB each: by rows alone they would be four buckets and one task.
     assert manifest_of(folder)["layout"]["checkout"]["bucket_bits"] == 5
     assert {len(task.shards) for task in tasks} == {1}
+
+
+def test_payloads_that_sealing_did_not_note_are_counted(runtime: Runtime) -> None:
+    ids = seal(runtime, [Recording(padding=number) for number in (0, 10, 2_000)])
+    noted = read_plan(runtime.database, runtime.lake, ask(runtime)).sessions["payload_bytes"].to_list()
+    sessions = DeltaTable(f"{runtime.lake.url}/{WORKSPACE}/live/sessions")
+    sessions.update({"payload_bytes": "null"}, f"session_id IN ('{ids[0]}', '{ids[2]}')")
+    unknown = runtime.lake.scan("sessions", WORKSPACE, "live").select("payload_bytes").collect()
+    assert unknown.null_count().item() == 2
+    plan = read_plan(runtime.database, runtime.lake, ask(runtime))
+    assert plan.sessions["payload_bytes"].to_list() == noted and all(noted)
 
 
 @pytest.mark.usefixtures("many_buckets")
