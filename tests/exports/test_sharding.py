@@ -53,7 +53,7 @@ def test_payloads_that_sealing_did_not_note_are_counted(runtime: Runtime) -> Non
     ids = seal(runtime, [Recording(padding=number) for number in (0, 10, 2_000)])
     noted = read_plan(runtime.database, runtime.lake, ask(runtime)).sessions["payload_bytes"].to_list()
     sessions = DeltaTable(f"{runtime.lake.url}/{WORKSPACE}/live/sessions")
-    sessions.update({"payload_bytes": "null"}, f"session_id IN ('{ids[0]}', '{ids[2]}')")
+    sessions.update(updates={"payload_bytes": "null"}, predicate=f"session_id IN ('{ids[0]}', '{ids[2]}')")
     unknown = runtime.lake.scan("sessions", WORKSPACE, "live").select("payload_bytes").collect()
     assert unknown.null_count().item() == 2
     plan = read_plan(runtime.database, runtime.lake, ask(runtime))
