@@ -123,6 +123,7 @@ def test_the_digest_of_a_session_is_that_of_its_rows(runtime: Runtime, desk: Des
     (told,) = lake_rows(runtime, "sessions", session_id).iter_rows(named=True)
     assert told["rows_sha256"] == events_digest(keys)
     assert (told["event_count"], told["action_count"], told["frame_count"]) == (2, 1, 0)
+    assert told["payload_bytes"] == sum(len(payload.encode()) for payload in rows["payload"])
 
 
 def us(moment: Any) -> int:
