@@ -120,7 +120,7 @@ def _open(folder: Path) -> Runtime:
 
 def _draw(repeats: int, address: str) -> Iterator[tuple[int, list[tuple[str, str, str]]]]:
     """For each number of polars threads: lake, executor and format of its share of the repeats."""
-    executors = ("threads:1", "threads:3", "processes:1", "processes:2", "processes:3", address)
+    executors = ("in_process", "processes:1", "processes:2", "processes:3", address)
     all_kinds = list(product([name for name, *_ in _LAKES], executors, _FORMATS))
     random = Random(1)
     random.shuffle(all_kinds)
@@ -148,8 +148,8 @@ def _repeat(folder: Path, repeats: list[tuple[str, str, str]]) -> list[dict[str,
 
 def _executor(name: str) -> ShardExecutor:
     kind, _, number = name.partition(":")
-    if kind == "threads":
-        return InProcess(int(number))
+    if kind == "in_process":
+        return InProcess()
     return ProcessPool(int(number)) if kind == "processes" else DaskCluster(name)
 
 

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from recorder.errors import Unavailable
-from recorder.exports.executor import InProcess, ShardExecutor, open_executor
+from recorder.exports.executor import InProcess, open_executor
 from recorder.exports.executor.pool import ProcessPool
 from recorder.exports.executor.portions import in_portions
 from recorder.exports.manifest import WrittenShard
@@ -51,12 +51,9 @@ def kill_workers() -> None:
         worker.send_signal(signal.SIGKILL)
 
 
-@pytest.mark.parametrize("executor", [ProcessPool(2), InProcess(threads=3)], ids=["processes", "threads"])
-def test_processes_and_threads_write_the_bytes_of_one_process(
-    written: InAllFormats, executor: ShardExecutor, tmp_path: Path
-) -> None:
+def test_processes_write_the_bytes_of_one_process(written: InAllFormats, tmp_path: Path) -> None:
     assert len(written.hashes) > 30
-    assert write(executor, written.tasks, tmp_path) == written.hashes
+    assert write(ProcessPool(2), written.tasks, tmp_path) == written.hashes
 
 
 def test_workers_that_are_killed_are_replaced(runtime: Runtime, written: InAllFormats) -> None:
@@ -109,21 +106,6 @@ def test_the_next_task_is_read_while_one_is_written(
     )
     results.close()
     assert len(read) == 2 and not [one for one in threading.enumerate() if one.name.startswith("read")]
-
-
-def test_threads_read_what_they_write(
-    tasks: list[ShardTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    readers = set[str]()
-
-    def noted(task: ShardTask) -> list[ShardRows]:
-        readers.add(threading.current_thread().name)
-        return read_rows(task)
-
-    monkeypatch.setattr("recorder.exports.writers.shards.read_rows", noted)
-    written = list(InProcess(threads=2).run(elsewhere(tasks, tmp_path)))
-    assert len(written) == sum(len(task.shards) for task in tasks)
-    assert readers and all(name.startswith("shard") for name in readers)
 
 
 def test_an_error_in_reading_ahead_comes_after_what_is_written(
