@@ -122,7 +122,10 @@ class Plan:
                 "versions": self.versions,
                 "graph": self.graph,
                 "bucket_bits": self.bucket_bits,
-                "sessions": self.sessions.to_dict(as_series=False),
+                # Column by column: as Python's objects a million sessions take a gigabyte.
+                "sessions": {
+                    column.name: orjson.Fragment(canonical_json(column.to_list())) for column in self.sessions
+                },
             }
         )
 
