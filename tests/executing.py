@@ -33,7 +33,7 @@ class Watched:
     """An executor whose tasks are kept, and which does something when the first shard is there."""
 
     executor: ShardExecutor
-    act: Callable[[], None] = lambda: None
+    act: Callable[[], object] = lambda: None
     tasks: list[ShardTask] = field(default_factory=list)
 
     def run(self, tasks: Sequence[ShardTask]) -> Iterator[WrittenShard]:
@@ -56,19 +56,6 @@ class Failing:
         for count, written in enumerate(InProcess().run(tasks)):
             if count == self.after:
                 raise self.error
-            yield written
-
-
-@dataclass
-class Interrupted:
-    """An executor that does something when the first shard is written."""
-
-    act: Callable[[], None]
-
-    def run(self, tasks: Sequence[ShardTask]) -> Iterator[WrittenShard]:
-        for count, written in enumerate(InProcess().run(tasks)):
-            if count == 0:
-                self.act()
             yield written
 
 

@@ -14,10 +14,10 @@ import pytest
 from recorder.digest import bucket_of
 from recorder.errors import Unavailable
 from recorder.storage.lake import Lake, LakeAhead
-from recorder.storage.lake_schemas import LAYOUTS
+from recorder.storage.lake_schemas import LAYOUTS, Kind
 
 WORKSPACE = "wsp_a"
-PLACE = ("events", WORKSPACE, "live")
+PLACE: tuple[Kind, str, str] = ("events", WORKSPACE, "live")
 
 
 def rows(
@@ -47,12 +47,12 @@ def rows(
 
 def append(lake: Lake, number: int, *, session_id: str | None = None, lane: str = "lane") -> bool:
     """One batch, of a session named after its number."""
-    return lake.append(*PLACE, rows(session_id or f"ses_{number}"), lane=lane, number=number)  # type: ignore[arg-type]
+    return lake.append(*PLACE, rows(session_id or f"ses_{number}"), lane=lane, number=number)
 
 
 def counts(lake: Lake) -> dict[str, int]:
     """Rows of each session."""
-    found = lake.scan(*PLACE).collect().group_by("session_id").len()  # type: ignore[arg-type]
+    found = lake.scan(*PLACE).collect().group_by("session_id").len()
     return dict(found.iter_rows())
 
 
@@ -62,7 +62,7 @@ def test_a_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
     append(lake, 1)
     append(lake, 2)
     assert counts(lake) == {"ses_1": 3, "ses_2": 3}
-    assert lake.scan(*PLACE, version=1).collect().height == 3  # type: ignore[arg-type]
+    assert lake.scan(*PLACE, version=1).collect().height == 3
 
 
 def test_a_table_made_by_an_earlier_release_gets_the_columns_that_came_since(
@@ -72,18 +72,18 @@ def test_a_table_made_by_an_earlier_release_gets_the_columns_that_came_since(
     before = pa.schema([field for field in now.schema if field.name != "frame_id"])
     with monkeypatch.context() as patch:
         patch.setitem(LAYOUTS, "events", replace(now, schema=before))
-        lake.append(*PLACE, rows("ses_1"), lane="lane", number=1)  # type: ignore[arg-type]
+        lake.append(*PLACE, rows("ses_1"), lane="lane", number=1)
     assert frame_ids(lake) == {"ses_1": None}
     since = rows("ses_2").set_column(now.schema.names.index("frame_id"), "frame_id", pa.array(["frm_1"] * 3))
-    assert lake.append(*PLACE, since, lane="lane", number=2)  # type: ignore[arg-type]
-    assert not lake.append(*PLACE, since, lane="lane", number=2)  # type: ignore[arg-type]
+    assert lake.append(*PLACE, since, lane="lane", number=2)
+    assert not lake.append(*PLACE, since, lane="lane", number=2)
     assert frame_ids(lake) == {"ses_1": None, "ses_2": "frm_1"}
     assert frame_ids(lake, version=1) == {"ses_1": None}
 
 
 def frame_ids(lake: Lake, version: int | None = None) -> dict[str, str | None]:
     """The `frame_id` of each session's rows."""
-    found = lake.scan(*PLACE, version=version).select("session_id", "frame_id").unique()  # type: ignore[arg-type]
+    found = lake.scan(*PLACE, version=version).select("session_id", "frame_id").unique()
     return dict(found.collect().iter_rows())
 
 

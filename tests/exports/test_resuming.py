@@ -9,6 +9,7 @@ import pytest
 from sqlmodel import select
 
 from recorder.errors import Unavailable
+from recorder.exports.executor import InProcess
 from recorder.exports.running.claims import ExportBusy, LeaseLost, claim_export, due_exports
 from recorder.exports.running.giving_up import MAX_ATTEMPTS
 from recorder.exports.running.run import run_export
@@ -16,7 +17,7 @@ from recorder.exports.verify import verify_manifest
 from recorder.models.export_rows import ExportRow, ExportShardRow
 from recorder.models.outbox import LeaseRow
 from recorder.runtime import Runtime
-from tests.executing import Failing, Interrupted
+from tests.executing import Failing, Watched
 from tests.exporting import ask, export, folder_of, hashes_of, manifest_of
 from tests.sealed import Recording, delete, make_runtime, seal
 
@@ -75,7 +76,7 @@ def test_a_run_that_lost_its_lease_writes_nothing_more(runtime: Runtime) -> None
             db.add(lease)
 
     with pytest.raises(Exception, match="another run took it"):
-        run_export(runtime, row.id, owner="first", executor=Interrupted(_take_over))
+        run_export(runtime, row.id, owner="first", executor=Watched(InProcess(), _take_over))
     assert _done(runtime, row.id) == []
 
 
@@ -166,7 +167,7 @@ def test_a_manifest_of_a_run_that_was_cut_off_is_gone_before_anything_changes(ru
     (folder / "manifest.json").write_bytes(b"of the run before")
     delete(runtime, ids[0])
     seen: list[bool] = []
-    look = Interrupted(lambda: seen.append((folder / "manifest.json").exists()))
+    look = Watched(InProcess(), lambda: seen.append((folder / "manifest.json").exists()))
     run_export(runtime, row.id, owner="second", executor=look)
     assert set(seen) == {False}
     assert verify_manifest(folder).is_valid
@@ -186,7 +187,7 @@ def test_a_run_that_stood_still_does_not_replace_what_the_next_one_published(run
         assert run_export(runtime, row.id, owner="second").status == "completed"
 
     with pytest.raises(LeaseLost):
-        run_export(runtime, row.id, owner="first", executor=Interrupted(_be_overtaken))
+        run_export(runtime, row.id, owner="first", executor=Watched(InProcess(), _be_overtaken))
     folder = folder_of(runtime, row)
     assert verify_manifest(folder).is_valid
     assert manifest_of(folder)["totals"]["sessions"] == 3

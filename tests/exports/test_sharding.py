@@ -16,7 +16,7 @@ from recorder.exports.writers.tasks import ShardTask
 from recorder.ids import new_id
 from recorder.models.tag import TagRow
 from recorder.runtime import Runtime
-from tests.executing import Interrupted
+from tests.executing import Watched
 from tests.exporting import ask, export, folder_of, manifest_of, rows_of
 from tests.sealed import START, WORKSPACE, Recording, delete, make_runtime, seal
 
@@ -72,7 +72,7 @@ def test_sessions_are_spread_over_buckets_without_loss(runtime: Runtime) -> None
 def test_a_session_deleted_meanwhile_is_dropped_and_its_shard_rebuilt(runtime: Runtime) -> None:
     ids = seal(runtime, [Recording(frames=[0]) for _ in range(20)])
     row = ask(runtime)
-    run_export(runtime, row.id, owner="test", executor=Interrupted(lambda: delete(runtime, ids[7])))
+    run_export(runtime, row.id, owner="test", executor=Watched(InProcess(), lambda: delete(runtime, ids[7])))
     folder = folder_of(runtime, row)
     manifest = manifest_of(folder)
     assert set(rows_of(folder)["session_id"]) == set(ids) - {ids[7]}
@@ -83,7 +83,7 @@ def test_a_session_deleted_meanwhile_is_dropped_and_its_shard_rebuilt(runtime: R
 def test_a_shard_that_loses_its_last_session_is_taken_away(runtime: Runtime) -> None:
     (only,) = seal(runtime, [Recording()])
     row = ask(runtime)
-    run_export(runtime, row.id, owner="test", executor=Interrupted(lambda: delete(runtime, only)))
+    run_export(runtime, row.id, owner="test", executor=Watched(InProcess(), lambda: delete(runtime, only)))
     folder = folder_of(runtime, row)
     assert manifest_of(folder)["shards"] == []
     assert list(folder.rglob("*.parquet")) == []
@@ -93,7 +93,9 @@ def test_a_shard_that_loses_its_last_session_is_taken_away(runtime: Runtime) -> 
 def test_a_late_tag_does_not_change_a_plan(runtime: Runtime) -> None:
     ids = seal(runtime, [Recording(tags=["gold"]), Recording(), Recording(tags=["gold"])])
     row = ask(runtime, filter={"tag": "gold"})
-    run_export(runtime, row.id, owner="test", executor=Interrupted(lambda: tag(runtime, ids[1], "gold")))
+    run_export(
+        runtime, row.id, owner="test", executor=Watched(InProcess(), lambda: tag(runtime, ids[1], "gold"))
+    )
     assert set(rows_of(folder_of(runtime, row))["session_id"]) == {ids[0], ids[2]}
 
 

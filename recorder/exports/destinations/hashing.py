@@ -138,11 +138,7 @@ class HashedFile:
     def _write_after_all(self, piece: bytes | bytearray) -> None:
         """Write a piece, unless one before it was not: nothing stands behind a hole."""
         self._raise_failure()
-        try:
-            self._write(piece)
-        except Exception as error:
-            self._note_failure(error)
-            raise
+        self._noting_failure(self._write, piece)
 
     def _write(self, piece: bytes | bytearray) -> None:
         if self._written_bytes - self._checked_bytes >= _CHECK_EVERY_BYTES:
@@ -163,13 +159,10 @@ class HashedFile:
         try:
             work(*given)
         except Exception as error:
-            self._note_failure(error)
+            # The first one is kept: those that follow come of it.
+            if self.failure is None:
+                self.failure = DiskFull() if DiskFull.is_meant_by(error) else error
             self._raise_failure()
-
-    def _note_failure(self, error: Exception) -> None:
-        # The first one: those that follow come of it.
-        if self.failure is None:
-            self.failure = DiskFull() if DiskFull.is_meant_by(error) else error
 
     def _raise_failure(self) -> None:
         if self.failure is not None:

@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import dask
+import distributed  # noqa: F401  # sets defaults; what `dask.config.set` puts back must hold them
 import pytest
 from deltalake import DeltaTable
 

@@ -62,6 +62,7 @@ def test_workers_that_are_killed_are_replaced(runtime: Runtime, written: InAllFo
     assert workers() == []
 
 
+@pytest.mark.usefixtures("written")
 def test_workers_that_die_again_and_again_end_the_export(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
