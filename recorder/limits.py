@@ -54,6 +54,8 @@ SIGNED_URL_DEFAULT_SECONDS = 86_400
 HOSTED_EXPORT_DAYS = 30
 
 STREAM_RESUME_MINUTES = 30
+#: Sealing lanes of a workspace and mode, unless RECORDER_SEAL_SLOTS chooses another number.
+SEAL_SLOTS = 8
 #: Silence after which a stream carries a comment, and the pause after which a browser connects again.
 STREAM_KEEP_ALIVE_S = 15
 STREAM_RETRY_MS = 3000

@@ -61,6 +61,12 @@ class Settings:
     metrics_token: str | None = field(default=None, repr=False)
     #: From which level on the service's own log lines are written: debug, info, warning, error.
     log_level: str = "info"
+    #: Sealing lanes of a workspace and mode; None takes what the deployment was made with.
+    seal_slots: int | None = None
+    #: How many runs seal side by side.
+    seal_runs: int = 2
+    #: After so many seconds without a sign of life another run takes over a sealing lane.
+    seal_lease_seconds: float = 30
     #: Who writes the shards of exports: in_process, processes:N, or a Dask scheduler's address.
     export_executor: str = "in_process"
 
@@ -100,6 +106,10 @@ class Settings:
             webhook_attempts=_webhook_attempts(env.get("RECORDER_WEBHOOK_ATTEMPTS", "7")),
             metrics_token=env.get("RECORDER_METRICS_TOKEN") or None,
             log_level=env.get("RECORDER_LOG_LEVEL", "info").lower(),
+            seal_slots=_number(env, "RECORDER_SEAL_SLOTS", 1, 1_024),
+            seal_runs=_number(env, "RECORDER_SEAL_RUNS", 1, 64) or max(2, min(4, os.cpu_count() or 1)),
+            seal_lease_seconds=_number(env, "RECORDER_SEAL_LEASE_SECONDS", 1, 3_600)
+            or Settings.seal_lease_seconds,
             export_executor=_export_executor(env.get("RECORDER_EXPORT_EXECUTOR", "in_process")),
         )
 
@@ -114,7 +124,12 @@ class Settings:
             "RECORDER_REGION": self.region,
             "RECORDER_PUBLIC_URL": self.public_url,
             "RECORDER_ALLOWED_OUTBOUND": ",".join(self.allowed_outbound),
+            "RECORDER_SEAL_RUNS": str(self.seal_runs),
         }
+        if self.seal_slots is not None:
+            chosen["RECORDER_SEAL_SLOTS"] = str(self.seal_slots)
+        if self.seal_lease_seconds != Settings.seal_lease_seconds:
+            chosen["RECORDER_SEAL_LEASE_SECONDS"] = f"{self.seal_lease_seconds:g}"
         if self.redis_url is not None:
             chosen["RECORDER_REDIS_URL"] = self.redis_url
         for name, endpoint in (
@@ -194,6 +209,15 @@ def _buckets(text: str) -> tuple[str, ...]:
 def _webhook_attempts(text: str) -> int:
     if text not in ("1", "2", "3", "4", "5", "6", "7", "8"):
         raise InvalidSetting("RECORDER_WEBHOOK_ATTEMPTS", "a number from 1 to 8")
+    return int(text)
+
+
+def _number(env: Mapping[str, str], name: str, least: int, most: int) -> int | None:
+    text = env.get(name)
+    if text is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) or not least <= int(text) <= most:
+        raise InvalidSetting(name, f"a whole number from {least:,} to {most:,}")
     return int(text)
 
 

@@ -143,8 +143,8 @@ def assert_sealed_exactly_once(runtime: Runtime, session_ids: Sequence[str]) -> 
         paths = Counter(db.exec(select(SessionPathRow.session_id)))
     assert {paths[row.id] for row in rows} == {1}
     assert {outbox_types(runtime, row.id).count("session.sealed") for row in rows} == {1}
-    numbers = sorted(row.seal_seq or 0 for row in rows)
-    assert len(set(numbers)) == len(numbers) and numbers[0] >= 1
+    numbers = [(row.workspace_id, row.mode, row.workflow, row.seal_seq or 0) for row in rows]
+    assert len(set(numbers)) == len(numbers) and min(number[-1] for number in numbers) >= 1
 
 
 def _lake_counts(runtime: Runtime, kind: Any, rows: list[SessionRow]) -> dict[str, int]:

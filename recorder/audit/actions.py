@@ -15,6 +15,8 @@ Action = Literal[
     "workflow.create",
     "workflow.update",
     "session.delete",
+    "session.set_aside",
+    "session.reseal",
     "export.create",
     "export.cancel",
     "recipe.create",

@@ -55,18 +55,33 @@ class SealBatchRow(SQLModel, table=True):
         Index(
             "ix_seal_batches_open",
             "workspace_id",
-            sqlite_where=text("NOT is_done"),
-            postgresql_where=text("NOT is_done"),
+            "mode",
+            "slot",
+            "number",
+            sqlite_where=text("state <> 'done'"),
+            postgresql_where=text("state <> 'done'"),
         ),
     )
 
     workspace_id: str = Field(primary_key=True)
     mode: str = Field(primary_key=True)
+    slot: int = Field(primary_key=True)
     number: int = Field(primary_key=True, sa_type=BigInteger)
     session_ids: list[str] = Field(sa_type=JSON)
     #: `seal_seq` of the first session; the others follow in order.
     first_seal_seq: int = Field(sa_type=BigInteger)
-    is_done: bool = False
+    #: `open` until its rows are written, `writing` from the first commit to the lake on, `undoing` while its
+    #: rows are deleted from the lake, `done` at the end.
+    state: str = "open"
+    #: How often a run began to work on it, and how often a run stopped that work in order. The difference is
+    #: the number of runs that were killed meanwhile (and the run that works on it now).
+    begun: int = 0
+    ended: int = 0
+    #: How often the work failed for a reason that is not a store's or the database's.
+    failures: int = 0
+    last_error: str | None = None
+    #: No run takes it up before this time.
+    not_before: datetime | None = None
     created_at: datetime
 
 
@@ -77,5 +92,8 @@ class SealCounterRow(SQLModel, table=True):
 
     workspace_id: str = Field(primary_key=True)
     mode: str = Field(primary_key=True)
+    slot: int = Field(primary_key=True)
     batch_number: int = Field(default=0, sa_type=BigInteger)
     seal_seq: int = Field(default=0, sa_type=BigInteger)
+    #: When a run last gave the lane back: lanes are served by how long they have waited since.
+    served_at: datetime | None = None

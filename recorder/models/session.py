@@ -35,6 +35,14 @@ class SessionCreate(WireInput):
     idempotency_key: str | None = None
 
 
+class SealError(WireOutput):
+    """Why a stopped session was set aside instead of sealed."""
+
+    code: str
+    message: str
+    at: WireTime
+
+
 class Session(WireOutput):
     """One recorded run of a workflow."""
 
@@ -49,6 +57,7 @@ class Session(WireOutput):
     frame_count: int
     event_count: int
     outcome: Outcome | None
+    seal_error: SealError | None
     created_at: WireTime
 
 
@@ -117,9 +126,18 @@ class SessionRow(SQLModel, table=True):
             "ix_sessions_to_seal",
             "workspace_id",
             "mode",
-            "stopped_at",
-            sqlite_where=text("status = 'stopped'"),
-            postgresql_where=text("status = 'stopped'"),
+            "seal_slot",
+            "waiting_since",
+            "id",
+            sqlite_where=text("waiting_since IS NOT NULL"),
+            postgresql_where=text("waiting_since IS NOT NULL"),
+        ),
+        Index(
+            "ix_sessions_set_aside",
+            "workspace_id",
+            "id",
+            sqlite_where=text("seal_error_code IS NOT NULL"),
+            postgresql_where=text("seal_error_code IS NOT NULL"),
         ),
         Index(
             "ix_sessions_to_sweep",
@@ -172,8 +190,24 @@ class SessionRow(SQLModel, table=True):
     event_mark: dict[str, Any] | None = Field(default=None, sa_type=JSON)
     #: Whether `session.error` was emitted; it fires at most once.
     has_error_event: bool = False
-    #: Rising number within (workspace, mode), given by the transaction that seals.
+    #: Rising number within the sealing lane, so within the workflow; given by the transaction that seals.
     seal_seq: int | None = Field(default=None, sa_type=BigInteger)
+    #: Since when (by our clock) it waits to be sealed; null while it need not be: before its stop, once
+    #: sealed, deleted or set aside.
+    waiting_since: datetime | None = None
+    #: Number of its sealing lane within the workspace and mode; set at the stop.
+    seal_slot: int | None = None
+    #: How often sealing failed because of what it holds; from the first time on it is sealed in a batch of
+    #: its own.
+    seal_failures: int = 0
+    #: How often it was sealed again because the lake did not hold its rows.
+    seal_repairs: int = 0
+    #: Why it was set aside instead of sealed; null where it was not.
+    seal_error_code: str | None = None
+    seal_error_message: str | None = None
+    seal_error_at: datetime | None = None
+    #: Whether `session.error` was emitted because it was set aside; that fires at most once.
+    has_seal_error_event: bool = False
     #: Lake partition (`YYYY-MM-DD`) that holds the sealed rows.
     lake_date: str | None = None
     #: Whether the batches still lie in SQL beside the lake; false once the sweep dropped them.

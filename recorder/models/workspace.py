@@ -117,4 +117,6 @@ class DeploymentRow(SQLModel, table=True):
 
     id: int = Field(default=1, primary_key=True)
     region: str
+    #: Into how many sealing lanes the workflows of a workspace and mode are divided.
+    seal_slots: int = limits.SEAL_SLOTS
     created_at: datetime

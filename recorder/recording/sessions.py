@@ -116,6 +116,7 @@ def delete_session(db: DbSession, origin: Origin, caller: Caller, session_id: st
         raise NotSupportedYet("hard", "Immediate deletion", where="query")
     row = find_session(db, workspace_id, mode, session_id, lock=True)
     row.deleted_at = clock.now()
+    row.waiting_since = None
     # A test session goes when it would have gone anyway, where that is sooner.
     row.purge_after = min(filter(None, (row.purge_after, row.deleted_at + _SOFT_DELETED)))
     db.add(row)
@@ -163,10 +164,18 @@ def to_wire(row: SessionRow, metadata: dict[str, Any]) -> Session:
     actor = None
     if row.actor_id is not None and row.actor_kind is not None:
         actor = Actor.model_validate({"id": row.actor_id, "kind": row.actor_kind})
+    seal_error = None
+    if row.seal_error_code is not None:
+        seal_error = {
+            "code": row.seal_error_code,
+            "message": row.seal_error_message,
+            "at": row.seal_error_at,
+        }
     return Session.model_validate(
         {
-            **row.model_dump(include=set(Session.model_fields) - {"actor", "metadata"}),
+            **row.model_dump(include=set(Session.model_fields) - {"actor", "metadata", "seal_error"}),
             "actor": actor,
+            "seal_error": seal_error,
             "metadata": metadata,
         }
     )

@@ -1,6 +1,6 @@
 """Stopping sessions, one or many, and what that charges. Spec §3.1, §4.1; contract §2, §7."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from sqlmodel import Session as DbSession
 
@@ -10,6 +10,7 @@ from recorder.errors import InvalidState, NotFound, RecorderError, TooManyIds
 from recorder.models.session import NEVER_CHARGED, BatchStopItem, BatchStopResult, Session, SessionRow
 from recorder.recording.marks import rederive_outcome
 from recorder.recording.sessions import change_status, emit, find_session, read_metadata, to_wire
+from recorder.storage.slots import read_slots, slot_of
 
 
 def stop_session(db: DbSession, workspace_id: str, mode: str, session_id: str) -> Session:
@@ -54,11 +55,18 @@ def _stop(db: DbSession, row: SessionRow) -> int | None:
     row.stopped_at = row.started_at + timedelta(milliseconds=row.max_t_ms) if row.is_import else now
     row.duration_ms = max(0, clock.to_ms(row.stopped_at) - clock.to_ms(row.started_at))
     change_status(db, row, "stopped", now)
+    queue_for_sealing(db, row, now)
     error = rederive_outcome(db, row, search_events=True)
     emit(db, row, "session.stopped")
     if error is not None:
         emit(db, row, "session.error", error=error.as_json())
     return _true_up(row)
+
+
+def queue_for_sealing(db: DbSession, row: SessionRow, at: datetime) -> None:
+    """Let a session wait to be sealed, in the lane of its workflow."""
+    row.waiting_since, row.seal_slot = at, slot_of(row.workflow, read_slots(db))
+    db.add(row)
 
 
 def _true_up(row: SessionRow) -> int:

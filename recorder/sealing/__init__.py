@@ -1,7 +1,18 @@
 """Sealing: stopped sessions become lake rows and graph nodes, exactly once. Spec §3.1, design §3."""
 
-from recorder.sealing.lane import LeaseLost, has_work, is_sealing
-from recorder.sealing.sealer import SealedBatch, Sealer
-from recorder.sealing.upkeep import Maintenance
+from recorder.sealing.lanes import LeaseLost, has_work, longest_wait_s
+from recorder.sealing.maintenance import Maintenance
+from recorder.sealing.places import is_sealing, list_runs
+from recorder.sealing.sealer import SealedBatch, Sealer, open_sealer
 
-__all__ = ["LeaseLost", "Maintenance", "SealedBatch", "Sealer", "has_work", "is_sealing"]
+__all__ = [
+    "LeaseLost",
+    "Maintenance",
+    "SealedBatch",
+    "Sealer",
+    "has_work",
+    "is_sealing",
+    "list_runs",
+    "longest_wait_s",
+    "open_sealer",
+]

@@ -35,7 +35,7 @@ class LaneCounts:
 def count_lanes(runtime: Runtime) -> list[LaneCounts]:
     """The counts of every workspace and mode; one that differs is looked at again: a batch may be landing."""
     with runtime.database.transaction(write=False) as db:
-        lanes = [(row.workspace_id, row.mode) for row in db.exec(select(SealCounterRow))]
+        lanes = sorted({(row.workspace_id, row.mode) for row in db.exec(select(SealCounterRow))})
     return [_count_settled(runtime, workspace_id, mode) for workspace_id, mode in lanes]
 
 

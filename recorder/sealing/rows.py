@@ -10,7 +10,7 @@ from recorder.digest import bucket_of, canonical_json
 from recorder.memory.steps import ALGO_VERSION
 from recorder.models.frame import FrameRow
 from recorder.sealing.facts import SessionFacts, start_of
-from recorder.sealing.lane import ClaimedBatch
+from recorder.sealing.lanes import ClaimedBatch
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 
 _PLACE = ("workflow", "date", "bucket", "session_id")
@@ -94,7 +94,7 @@ def _steps(facts: SessionFacts) -> Iterator[dict[str, Any]]:
 def _session(batch: ClaimedBatch, facts: SessionFacts) -> dict[str, Any]:
     row = facts.row
     return {
-        "seal_seq": batch.seal_seq(row.id),
+        "seal_seq": batch.seal_seq(row.id) if row.seal_seq is None else row.seal_seq,
         "started_at": start_of(row),
         "duration_ms": row.duration_ms,
         "event_count": len(facts.events),

@@ -24,7 +24,9 @@ class StoppedSession:
 def read_stopped(db: DbSession, session_ids: list[str]) -> list[StoppedSession]:
     """The sessions of a batch, in its order; those sealed meanwhile by another run are left out."""
     rows = db.exec(
-        select(SessionRow).where(col(SessionRow.id).in_(session_ids), SessionRow.status == "stopped")
+        select(SessionRow).where(
+            col(SessionRow.id).in_(session_ids), col(SessionRow.waiting_since).is_not(None)
+        )
     )
     by_id = {row.id: row for row in rows}
     events = _grouped(db, EventBatchRow, list(by_id))

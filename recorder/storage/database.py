@@ -11,6 +11,8 @@ from typing import Any
 import orjson
 from alembic import command
 from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
 from sqlalchemy.exc import OperationalError
@@ -18,7 +20,7 @@ from sqlalchemy.orm import UOWTransaction, sessionmaker
 from sqlmodel import Session as DbSession
 from sqlmodel import SQLModel
 
-from recorder.errors import Unavailable
+from recorder.errors import Conflict, Unavailable
 
 # WAL with FULL: every acknowledged commit was synced. secure_delete: erased rows leave no bytes behind.
 _PRAGMAS = (
@@ -37,6 +39,18 @@ _MIGRATION_LOCK = 0x5245434F52444552
 _CHANGED = "changed_ids"
 
 Tell = Callable[[set[str]], object]
+
+
+class UnknownSchema(Conflict):
+    """The database has the schema of another release."""
+
+    code = "unknown_schema"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The database was created by another release, whose data this one cannot read. Start this "
+            "release with an empty data folder (--data) or another database (RECORDER_DATABASE_URL)."
+        )
 
 
 class Database:
@@ -105,13 +119,21 @@ class Database:
         return connection
 
     def migrate(self) -> None:
-        """Bring the schema to this release's version; of processes that start at once, one does it."""
+        """Create the schema in an empty database; of processes that start at once, one does it.
+
+        Raises:
+            UnknownSchema: if the database was created by another release.
+            Unavailable: if the database does not answer.
+        """
         with self.write_lock, self._writer.connect() as connection:
             if not self.is_sqlite:
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
             config = Config()
             config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
             config.attributes["connection"] = connection
+            found = MigrationContext.configure(connection).get_current_revision()
+            if found is not None and found not in _known_revisions(config):
+                raise UnknownSchema
             command.upgrade(config, "head")
             connection.commit()
 
@@ -123,6 +145,10 @@ class Database:
     def close(self) -> None:
         """Give all connections back."""
         self._engine.dispose()
+
+
+def _known_revisions(config: Config) -> set[str]:
+    return {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
 
 
 def _dumps(value: Any) -> str:

@@ -98,6 +98,19 @@ class Lake:
                 raise Unavailable("The lake") from error
             return True
 
+    def commit(self, kind, workspace_id, mode, files, *, lane, number):  # TEMPORARY
+        return self.append(kind, workspace_id, mode, files[0], lane=lane, number=number)
+
+    def delete_sessions(self, kind, workspace_id, mode, *, workflow, date, session_ids):  # TEMPORARY
+        table = self._open(kind, workspace_id, mode)
+        if table is not None:
+            table.delete("session_id IN (" + ", ".join(f"'{one}'" for one in session_ids) + ")")
+        return 0
+
+    def count_session_rows(self, kind, workspace_id, mode, *, workflow, date, session_ids):  # TEMPORARY
+        rows = self.scan(kind, workspace_id, mode).filter(pl.col("session_id").is_in(session_ids))
+        return dict(rows.group_by("session_id").len().collect().iter_rows())
+
     def version(self, kind: Kind, workspace_id: str, mode: str) -> int | None:
         """The newest version of a table; None before its first batch."""
         table = self._open(kind, workspace_id, mode)

@@ -35,13 +35,19 @@ def take_lease(db: DbSession, name: str, owner: str, *, now_ms: int, ttl_ms: int
     return Lease(name, owner, row.fence)
 
 
-def renew_lease(db: DbSession, lease: Lease, *, now_ms: int, ttl_ms: int) -> bool:
-    """Hold on to a lease; False once another owner took it. Call it in the transaction it guards."""
+def renew_lease(db: DbSession, lease: Lease, *, now_ms: int, ttl_ms: int, only_if_held: bool = False) -> bool:
+    """Hold on to a lease; False once another owner took it. Call it in the transaction it guards.
+
+    Args:
+        only_if_held: leave a lease alone that was released.
+    """
     statement = (
         update(LeaseRow)
         .where(col(LeaseRow.name) == lease.name, col(LeaseRow.fence) == lease.fence)
         .values(expires_ms=now_ms + ttl_ms)
     )
+    if only_if_held:
+        statement = statement.where(col(LeaseRow.expires_ms) > 0)
     return bool(db.connection().execute(statement).rowcount)
 
 

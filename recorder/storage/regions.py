@@ -17,18 +17,20 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
-from recorder import clock
+from recorder import clock, limits
 from recorder.errors import Conflict, Invalid
 from recorder.models.workspace import DeploymentRow, WorkspaceRow
 from recorder.settings import Settings
 from recorder.storage.blobs import Blobs
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
+from recorder.storage.slots import SlotsDiffer
 
 log = logging.getLogger("recorder.storage")
 
 REGIONS = ("us", "eu", "apac")
-_MARK = "deployment.json"
+#: Object that marks a store as one of this deployment; the first start writes it.
+STORE_MARK = "deployment.json"
 _BY_CONTINENT = {"us": "us", "eu": "eu", "ap": "apac"}
 # `eu-west-1`, `us-gov-east-1`: other stores name places of their own, which tell us nothing.
 _LOCATION = re.compile(r"([a-z]{2})-[a-z-]+-[0-9]+")
@@ -61,12 +63,13 @@ def check_region(settings: Settings, database: Database, blobs: Blobs, lake: Lak
     Raises:
         UnknownRegion: if the setting names none.
         WrongRegion: if a store belongs to another one.
+        SlotsDiffer: if the setting names another number of sealing slots.
         Unavailable: if the database does not answer.
     """
     region = settings.region
     if region not in REGIONS:
         raise UnknownRegion
-    _check_database(database, region)
+    _check_database(database, region, settings.seal_slots)
     stores = {"The store of frames": blobs, "The store of exports": Blobs(settings.export_url)}
     if settings.cold_url is not None:
         stores["The store of archived frames"] = Blobs(settings.cold_url)
@@ -101,18 +104,22 @@ def _where_it_answers(what: str) -> Iterator[None]:
         log.warning("%s does not answer (%s); its region was not checked", what, type(error).__name__)
 
 
-def _check_database(database: Database, region: str) -> None:
+def _check_database(database: Database, region: str, slots: int | None) -> None:
     with database.transaction(write=False) as db:
         marked = db.get(DeploymentRow, 1)
         # Databases that are older than the mark tell it by their workspaces.
         foreign = select(WorkspaceRow.region).where(col(WorkspaceRow.region) != region)
         found = db.exec(foreign.limit(1)).first() or (None if marked is None else marked.region)
+    if marked is not None and slots not in (None, marked.seal_slots):
+        raise SlotsDiffer(marked.seal_slots)
     if found is not None:
         _require(found, "The database", region)
         return
     insert = sqlite.insert if database.is_sqlite else postgresql.insert
     with database.transaction(write=True) as db:
-        mark = insert(DeploymentRow).values(id=1, region=region, created_at=clock.now())
+        mark = insert(DeploymentRow).values(
+            id=1, region=region, seal_slots=slots or limits.SEAL_SLOTS, created_at=clock.now()
+        )
         db.connection().execute(mark.on_conflict_do_nothing())
         # Of two that start at once for the first time, the first one's region holds.
         _require(db.get_one(DeploymentRow, 1).region, "The database", region)
@@ -120,9 +127,9 @@ def _check_database(database: Database, region: str) -> None:
 
 def _check_store(what: str, store: Blobs, region: str) -> None:
     try:
-        found = orjson.loads(store.get(_MARK))["region"]
+        found = orjson.loads(store.get(STORE_MARK))["region"]
     except KeyError:
-        store.put(_MARK, orjson.dumps({"region": region}))
+        store.put(STORE_MARK, orjson.dumps({"region": region}))
         return
     _require(found, what, region)
 

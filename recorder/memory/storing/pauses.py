@@ -8,6 +8,7 @@ from recorder.memory.storing.versions import in_scope, place_of, read_head
 from recorder.models.memory import GraphPauseRow
 from recorder.models.outbox import SealBatchRow, SealCounterRow
 from recorder.models.workflow import WorkflowRow
+from recorder.storage.slots import read_slots, slot_of
 
 
 def set_memory_graph(db: DbSession, scope: GraphScope, is_on: bool) -> None:
@@ -31,10 +32,16 @@ def _last_sealed(db: DbSession, scope: GraphScope) -> int:
 
     A batch takes its numbers before it is sealed, so those of an open one have yet to come.
     """
-    counter = db.get(SealCounterRow, (scope.workspace_id, scope.mode), populate_existing=True)
+    slot = slot_of(scope.workflow, read_slots(db))
+    counter = db.get(SealCounterRow, (scope.workspace_id, scope.mode, slot), populate_existing=True)
     last_seq = 0 if counter is None else counter.seal_seq
     batch = SealBatchRow
-    is_open = (batch.workspace_id == scope.workspace_id, batch.mode == scope.mode, ~col(batch.is_done))
+    is_open = (
+        batch.workspace_id == scope.workspace_id,
+        batch.mode == scope.mode,
+        batch.slot == slot,
+        batch.state != "done",
+    )
     firsts = db.exec(select(batch.first_seal_seq).where(*is_open))
     return min([last_seq, *(first - 1 for first in firsts)])
 

@@ -1,15 +1,47 @@
-"""The first schema."""
+"""Schema of the first release."""
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001"
+revision = "2026.5.0"
 down_revision = None
 branch_labels = None
 depends_on = None
 
 
 def upgrade() -> None:
+    op.create_table(
+        "audit_entries",
+        sa.Column("workspace_id", sa.String(), nullable=False),
+        sa.Column("number", sa.BigInteger(), nullable=False),
+        sa.Column("id", sa.String(), nullable=False),
+        sa.Column("mode", sa.String(), nullable=True),
+        sa.Column("at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("actor_type", sa.String(), nullable=False),
+        sa.Column("actor_id", sa.String(), nullable=False),
+        sa.Column("action", sa.String(), nullable=False),
+        sa.Column("resource_type", sa.String(), nullable=False),
+        sa.Column("resource_id", sa.String(), nullable=False),
+        sa.Column("outcome", sa.String(), nullable=False),
+        sa.Column("request_id", sa.String(), nullable=True),
+        sa.Column("ip", sa.String(), nullable=True),
+        sa.Column("details", sa.JSON(), nullable=False),
+        sa.Column("prev_hash", sa.String(), nullable=False),
+        sa.Column("hash", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("workspace_id", "number"),
+        sa.UniqueConstraint("id"),
+    )
+    with op.batch_alter_table("audit_entries", schema=None) as batch_op:
+        batch_op.create_index("ix_audit_entries_at", ["workspace_id", "at"], unique=False)
+        batch_op.create_index(batch_op.f("ix_audit_entries_hash"), ["hash"], unique=False)
+
+    op.create_table(
+        "audit_heads",
+        sa.Column("workspace_id", sa.String(), nullable=False),
+        sa.Column("number", sa.BigInteger(), nullable=False),
+        sa.Column("hash", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("workspace_id"),
+    )
     op.create_table(
         "batch_keys",
         sa.Column("session_id", sa.String(), nullable=False),
@@ -24,6 +56,43 @@ def upgrade() -> None:
     with op.batch_alter_table("batch_keys", schema=None) as batch_op:
         batch_op.create_index("ix_batch_keys_age", ["received_ms"], unique=False)
 
+    op.create_table(
+        "deployment",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("region", sa.String(), nullable=False),
+        sa.Column("seal_slots", sa.Integer(), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_table(
+        "drift_alarms",
+        sa.Column("workspace_id", sa.String(), nullable=False),
+        sa.Column("mode", sa.String(), nullable=False),
+        sa.Column("workflow", sa.String(), nullable=False),
+        sa.Column("type", sa.String(), nullable=False),
+        sa.Column("subject_id", sa.String(), nullable=False),
+        sa.Column("seal_seq", sa.BigInteger(), nullable=False),
+        sa.Column("event_id", sa.String(), nullable=False),
+        sa.Column("data", sa.JSON(), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("workspace_id", "mode", "workflow", "type", "subject_id", "seal_seq"),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "drift_states",
+        sa.Column("workspace_id", sa.String(), nullable=False),
+        sa.Column("mode", sa.String(), nullable=False),
+        sa.Column("workflow", sa.String(), nullable=False),
+        sa.Column("looked_seq", sa.BigInteger(), nullable=False),
+        sa.Column("baseline_from_seq", sa.BigInteger(), nullable=True),
+        sa.Column("baseline_to_seq", sa.BigInteger(), nullable=True),
+        sa.Column("baseline_sessions", sa.Integer(), nullable=False),
+        sa.Column("known_to_seq", sa.BigInteger(), nullable=True),
+        sa.Column("inherited", sa.JSON(), nullable=False),
+        sa.Column("updated_at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("workspace_id", "mode", "workflow"),
+        sqlite_with_rowid=False,
+    )
     op.create_table(
         "event_batches",
         sa.Column("session_id", sa.String(), nullable=False),
@@ -46,6 +115,24 @@ def upgrade() -> None:
         sqlite_with_rowid=False,
     )
     op.create_table(
+        "export_recipes",
+        sa.Column("workspace_id", sa.String(), nullable=False),
+        sa.Column("mode", sa.String(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("body", sa.JSON(), nullable=False),
+        sa.Column("cron", sa.String(), nullable=False),
+        sa.Column("timezone", sa.String(), nullable=False),
+        sa.Column("next_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("last_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("last_export_id", sa.String(), nullable=True),
+        sa.Column("last_error", sa.JSON(), nullable=True),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("workspace_id", "mode", "name"),
+    )
+    with op.batch_alter_table("export_recipes", schema=None) as batch_op:
+        batch_op.create_index("ix_export_recipes_due", ["next_at"], unique=False)
+
+    op.create_table(
         "export_shards",
         sa.Column("export_id", sa.String(), nullable=False),
         sa.Column("path", sa.String(), nullable=False),
@@ -56,6 +143,7 @@ def upgrade() -> None:
         sa.Column("rows", sa.BigInteger(), nullable=False),
         sa.Column("sessions", sa.Integer(), nullable=False),
         sa.Column("is_done", sa.Boolean(), nullable=False),
+        sa.Column("reused_from", sa.String(), nullable=True),
         sa.Column("size_bytes", sa.BigInteger(), nullable=True),
         sa.Column("sha256", sa.String(), nullable=True),
         sa.PrimaryKeyConstraint("export_id", "path"),
@@ -85,6 +173,9 @@ def upgrade() -> None:
         sa.Column("tag", sa.String(), nullable=True),
         sa.Column("dataset", sa.String(), nullable=False),
         sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("progressed_attempt", sa.Integer(), nullable=True),
+        sa.Column("last_error", sa.String(), nullable=True),
+        sa.Column("files_left", sa.Boolean(), nullable=True),
         sa.Column("shards_total", sa.Integer(), nullable=True),
         sa.Column("shards_done", sa.Integer(), nullable=False),
         sa.Column("rows", sa.BigInteger(), nullable=True),
@@ -92,18 +183,33 @@ def upgrade() -> None:
         sa.Column("shard_size_bytes", sa.BigInteger(), nullable=True),
         sa.Column("frames", sa.BigInteger(), nullable=True),
         sa.Column("actions", sa.BigInteger(), nullable=True),
+        sa.Column("reserved_rows", sa.BigInteger(), nullable=True),
+        sa.Column("reserved_period", sa.String(), nullable=True),
         sa.Column("plan_key", sa.String(), nullable=True),
         sa.Column("plan_sha256", sa.String(), nullable=True),
+        sa.Column("series_sha256", sa.String(), nullable=True),
+        sa.Column("lineage", sa.JSON(), nullable=True),
         sa.Column("row_set_sha256", sa.String(), nullable=True),
         sa.Column("manifest_sha256", sa.String(), nullable=True),
         sa.Column("error", sa.JSON(), nullable=True),
+        sa.Column("request_id", sa.String(), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("completed_at", sa.DateTime(timezone=True), nullable=True),
         sa.PrimaryKeyConstraint("id"),
     )
     with op.batch_alter_table("exports", schema=None) as batch_op:
+        batch_op.create_index(
+            "ix_exports_files_left",
+            ["id"],
+            unique=False,
+            sqlite_where=sa.text("files_left"),
+            postgresql_where=sa.text("files_left"),
+        )
         batch_op.create_index("ix_exports_list", ["workspace_id", "mode", "id"], unique=False)
+        batch_op.create_index(
+            "ix_exports_series", ["workspace_id", "mode", "series_sha256", "id"], unique=False
+        )
         batch_op.create_index("ix_exports_status", ["status", "id"], unique=False)
 
     op.create_table(
@@ -127,29 +233,14 @@ def upgrade() -> None:
         sa.Column("url", sa.String(), nullable=True),
         sa.Column("active_rect", sa.JSON(), nullable=True),
         sa.Column("masked_rects", sa.JSON(), nullable=True),
+        sa.Column("received_ms", sa.BigInteger(), nullable=True),
         sa.Column("digest", sa.LargeBinary(), nullable=True),
         sa.PrimaryKeyConstraint("session_id", "frame_id"),
     )
     with op.batch_alter_table("frames", schema=None) as batch_op:
         batch_op.create_index("ix_frames_order", ["session_id", "t_ms", "frame_id"], unique=False)
+        batch_op.create_index("ix_frames_position", ["session_id", "position"], unique=False)
 
-    op.create_table(
-        "graph_edges",
-        sa.Column("workspace_id", sa.String(), nullable=False),
-        sa.Column("mode", sa.String(), nullable=False),
-        sa.Column("workflow", sa.String(), nullable=False),
-        sa.Column("day", sa.String(), nullable=False),
-        sa.Column("from_node", sa.Integer(), nullable=False),
-        sa.Column("to_node", sa.Integer(), nullable=False),
-        sa.Column("outcome", sa.String(), nullable=False),
-        sa.Column("actor_kind", sa.String(), nullable=False),
-        sa.Column("n", sa.BigInteger(), nullable=False),
-        sa.Column("sum_ms", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint(
-            "workspace_id", "mode", "workflow", "day", "from_node", "to_node", "outcome", "actor_kind"
-        ),
-        sqlite_with_rowid=False,
-    )
     op.create_table(
         "graph_micro_states",
         sa.Column("workspace_id", sa.String(), nullable=False),
@@ -158,6 +249,7 @@ def upgrade() -> None:
         sa.Column("micro_key", sa.BigInteger(), nullable=False),
         sa.Column("node", sa.Integer(), nullable=False),
         sa.Column("created_version", sa.BigInteger(), nullable=False),
+        sa.Column("features", sa.LargeBinary(), nullable=True),
         sa.PrimaryKeyConstraint("workspace_id", "mode", "workflow", "micro_key"),
         sqlite_with_rowid=False,
     )
@@ -175,6 +267,7 @@ def upgrade() -> None:
         sa.Column("screen", sa.Integer(), nullable=False),
         sa.Column("features", sa.LargeBinary(), nullable=False),
         sa.Column("created_version", sa.BigInteger(), nullable=False),
+        sa.Column("merged_into", sa.Integer(), nullable=True),
         sa.PrimaryKeyConstraint("workspace_id", "mode", "workflow", "number"),
         sa.UniqueConstraint("node_id"),
         sqlite_with_rowid=False,
@@ -189,6 +282,7 @@ def upgrade() -> None:
         sa.Column("leader", sa.BigInteger(), nullable=False),
         sa.Column("nodes", sa.JSON(), nullable=False),
         sa.Column("created_version", sa.BigInteger(), nullable=False),
+        sa.Column("merged_into", sa.Integer(), nullable=True),
         sa.PrimaryKeyConstraint("workspace_id", "mode", "workflow", "number"),
         sa.UniqueConstraint("path_id"),
         sqlite_with_rowid=False,
@@ -211,14 +305,14 @@ def upgrade() -> None:
         sa.Column("workspace_id", sa.String(), nullable=False),
         sa.Column("mode", sa.String(), nullable=False),
         sa.Column("workflow", sa.String(), nullable=False),
-        sa.Column("path_id", sa.String(), nullable=False),
-        sa.Column("variant_key", sa.BigInteger(), nullable=False),
+        sa.Column("trace_key", sa.BigInteger(), nullable=False),
         sa.Column("outcome", sa.String(), nullable=False),
         sa.Column("duration_ms", sa.BigInteger(), nullable=False),
         sa.Column("started_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("sealed_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("actor_kind", sa.String(), nullable=True),
-        sa.Column("edge_ms", sa.JSON(), nullable=False),
+        sa.Column("seal_seq", sa.BigInteger(), nullable=False),
+        sa.Column("step_ms", sa.JSON(), nullable=False),
         sa.PrimaryKeyConstraint("session_id", "version"),
         sqlite_with_rowid=False,
     )
@@ -235,6 +329,19 @@ def upgrade() -> None:
         )
 
     op.create_table(
+        "graph_traces",
+        sa.Column("workspace_id", sa.String(), nullable=False),
+        sa.Column("mode", sa.String(), nullable=False),
+        sa.Column("workflow", sa.String(), nullable=False),
+        sa.Column("trace_key", sa.BigInteger(), nullable=False),
+        sa.Column("steps", sa.LargeBinary(), nullable=False),
+        sa.Column("variant_key", sa.BigInteger(), nullable=False),
+        sa.Column("n", sa.BigInteger(), nullable=False),
+        sa.Column("created_version", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("workspace_id", "mode", "workflow", "trace_key"),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
         "graph_variants",
         sa.Column("workspace_id", sa.String(), nullable=False),
         sa.Column("mode", sa.String(), nullable=False),
@@ -242,7 +349,6 @@ def upgrade() -> None:
         sa.Column("variant_key", sa.BigInteger(), nullable=False),
         sa.Column("nodes", sa.JSON(), nullable=False),
         sa.Column("path", sa.Integer(), nullable=False),
-        sa.Column("n", sa.BigInteger(), nullable=False),
         sa.Column("created_version", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("workspace_id", "mode", "workflow", "variant_key"),
         sqlite_with_rowid=False,
@@ -316,6 +422,8 @@ def upgrade() -> None:
         sa.Column("data", sa.JSON(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("dispatched_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("request_id", sa.String(), nullable=True),
+        sa.Column("body", sa.LargeBinary(), nullable=True),
         sa.PrimaryKeyConstraint("id"),
     )
     with op.batch_alter_table("outbox", schema=None) as batch_op:
@@ -332,29 +440,37 @@ def upgrade() -> None:
         "seal_batches",
         sa.Column("workspace_id", sa.String(), nullable=False),
         sa.Column("mode", sa.String(), nullable=False),
+        sa.Column("slot", sa.Integer(), nullable=False),
         sa.Column("number", sa.BigInteger(), nullable=False),
         sa.Column("session_ids", sa.JSON(), nullable=False),
         sa.Column("first_seal_seq", sa.BigInteger(), nullable=False),
-        sa.Column("is_done", sa.Boolean(), nullable=False),
+        sa.Column("state", sa.String(), nullable=False),
+        sa.Column("begun", sa.Integer(), nullable=False),
+        sa.Column("ended", sa.Integer(), nullable=False),
+        sa.Column("failures", sa.Integer(), nullable=False),
+        sa.Column("last_error", sa.String(), nullable=True),
+        sa.Column("not_before", sa.DateTime(timezone=True), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.PrimaryKeyConstraint("workspace_id", "mode", "number"),
+        sa.PrimaryKeyConstraint("workspace_id", "mode", "slot", "number"),
     )
     with op.batch_alter_table("seal_batches", schema=None) as batch_op:
         batch_op.create_index(
             "ix_seal_batches_open",
-            ["workspace_id"],
+            ["workspace_id", "mode", "slot", "number"],
             unique=False,
-            sqlite_where=sa.text("NOT is_done"),
-            postgresql_where=sa.text("NOT is_done"),
+            sqlite_where=sa.text("state <> 'done'"),
+            postgresql_where=sa.text("state <> 'done'"),
         )
 
     op.create_table(
         "seal_counters",
         sa.Column("workspace_id", sa.String(), nullable=False),
         sa.Column("mode", sa.String(), nullable=False),
+        sa.Column("slot", sa.Integer(), nullable=False),
         sa.Column("batch_number", sa.BigInteger(), nullable=False),
         sa.Column("seal_seq", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("workspace_id", "mode"),
+        sa.Column("served_at", sa.DateTime(timezone=True), nullable=True),
+        sa.PrimaryKeyConstraint("workspace_id", "mode", "slot"),
     )
     op.create_table(
         "session_metadata",
@@ -385,17 +501,29 @@ def upgrade() -> None:
         sa.Column("stopped_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("sealed_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("deleted_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("purge_after", sa.DateTime(timezone=True), nullable=True),
         sa.Column("is_import", sa.Boolean(), nullable=False),
         sa.Column("origin", sa.String(), nullable=True),
         sa.Column("duration_ms", sa.BigInteger(), nullable=False),
         sa.Column("frame_count", sa.Integer(), nullable=False),
         sa.Column("event_count", sa.Integer(), nullable=False),
         sa.Column("max_t_ms", sa.BigInteger(), nullable=False),
+        sa.Column("charged_from_ms", sa.BigInteger(), server_default="9007199254740992", nullable=False),
+        sa.Column("charged_ms", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("charged_before_ms", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("last_position", sa.BigInteger(), nullable=False),
         sa.Column("outcome", sa.String(), nullable=True),
         sa.Column("event_mark", sa.JSON(), nullable=True),
         sa.Column("has_error_event", sa.Boolean(), nullable=False),
         sa.Column("seal_seq", sa.BigInteger(), nullable=True),
+        sa.Column("waiting_since", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("seal_slot", sa.Integer(), nullable=True),
+        sa.Column("seal_failures", sa.Integer(), nullable=False),
+        sa.Column("seal_repairs", sa.Integer(), nullable=False),
+        sa.Column("seal_error_code", sa.String(), nullable=True),
+        sa.Column("seal_error_message", sa.String(), nullable=True),
+        sa.Column("seal_error_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("has_seal_error_event", sa.Boolean(), nullable=False),
         sa.Column("lake_date", sa.String(), nullable=True),
         sa.Column("is_hot", sa.Boolean(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
@@ -408,13 +536,27 @@ def upgrade() -> None:
         )
         batch_op.create_index("ix_sessions_list", ["workspace_id", "mode", "id"], unique=False)
         batch_op.create_index("ix_sessions_outcome", ["workspace_id", "mode", "outcome", "id"], unique=False)
+        batch_op.create_index(
+            "ix_sessions_set_aside",
+            ["workspace_id", "id"],
+            unique=False,
+            sqlite_where=sa.text("seal_error_code IS NOT NULL"),
+            postgresql_where=sa.text("seal_error_code IS NOT NULL"),
+        )
         batch_op.create_index("ix_sessions_status", ["workspace_id", "mode", "status", "id"], unique=False)
         batch_op.create_index(
-            "ix_sessions_to_seal",
-            ["workspace_id", "mode", "stopped_at"],
+            "ix_sessions_to_purge",
+            ["purge_after"],
             unique=False,
-            sqlite_where=sa.text("status = 'stopped'"),
-            postgresql_where=sa.text("status = 'stopped'"),
+            sqlite_where=sa.text("purge_after IS NOT NULL"),
+            postgresql_where=sa.text("purge_after IS NOT NULL"),
+        )
+        batch_op.create_index(
+            "ix_sessions_to_seal",
+            ["workspace_id", "mode", "seal_slot", "waiting_since", "id"],
+            unique=False,
+            sqlite_where=sa.text("waiting_since IS NOT NULL"),
+            postgresql_where=sa.text("waiting_since IS NOT NULL"),
         )
         batch_op.create_index(
             "ix_sessions_to_sweep",
@@ -455,6 +597,74 @@ def upgrade() -> None:
         batch_op.create_index("ix_tags_session", ["session_id", "t_ms", "id"], unique=False)
 
     op.create_table(
+        "usage",
+        sa.Column("workspace_id", sa.String(), nullable=False),
+        sa.Column("period", sa.String(), nullable=False),
+        sa.Column("captured_ms", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("exported_rows", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("reserved_rows", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("captured_told", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("exported_told", sa.Integer(), server_default="0", nullable=False),
+        sa.PrimaryKeyConstraint("workspace_id", "period"),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "webhook_deliveries",
+        sa.Column("id", sa.String(), nullable=False),
+        sa.Column("webhook_id", sa.String(), nullable=False),
+        sa.Column("event_id", sa.String(), nullable=False),
+        sa.Column("event_type", sa.String(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("trigger", sa.String(), nullable=False),
+        sa.Column("redelivery_of", sa.String(), nullable=True),
+        sa.Column("status", sa.String(), nullable=False),
+        sa.Column("due_ms", sa.BigInteger(), nullable=False),
+        sa.Column("begun_ms", sa.BigInteger(), nullable=True),
+        sa.Column("request_headers", sa.JSON(), nullable=True),
+        sa.Column("response", sa.JSON(), nullable=True),
+        sa.Column("error", sa.String(), nullable=True),
+        sa.Column("duration_ms", sa.BigInteger(), nullable=True),
+        sa.Column("next_attempt_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    with op.batch_alter_table("webhook_deliveries", schema=None) as batch_op:
+        batch_op.create_index("ix_webhook_deliveries_event", ["event_id"], unique=False)
+        batch_op.create_index("ix_webhook_deliveries_list", ["webhook_id", "id"], unique=False)
+        batch_op.create_index(
+            "ix_webhook_deliveries_pending",
+            ["webhook_id", "due_ms", "id"],
+            unique=False,
+            sqlite_where=sa.text("status = 'pending'"),
+            postgresql_where=sa.text("status = 'pending'"),
+        )
+
+    op.create_table(
+        "webhook_secrets",
+        sa.Column("webhook_id", sa.String(), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("key_id", sa.String(), nullable=False),
+        sa.Column("ciphertext", sa.LargeBinary(), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=True),
+        sa.PrimaryKeyConstraint("webhook_id", "number"),
+    )
+    op.create_table(
+        "webhooks",
+        sa.Column("id", sa.String(), nullable=False),
+        sa.Column("workspace_id", sa.String(), nullable=False),
+        sa.Column("mode", sa.String(), nullable=False),
+        sa.Column("url", sa.String(), nullable=False),
+        sa.Column("events", sa.JSON(), nullable=False),
+        sa.Column("description", sa.String(), nullable=True),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("deleted_at", sa.DateTime(timezone=True), nullable=True),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    with op.batch_alter_table("webhooks", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_webhooks_workspace_id"), ["workspace_id"], unique=False)
+
+    op.create_table(
         "workflows",
         sa.Column("workspace_id", sa.String(), nullable=False),
         sa.Column("mode", sa.String(), nullable=False),
@@ -479,103 +689,9 @@ def upgrade() -> None:
         sa.Column("frames_days", sa.Integer(), nullable=False),
         sa.Column("events_days", sa.Integer(), nullable=False),
         sa.Column("audit_days", sa.Integer(), nullable=False),
+        sa.Column("masking", sa.JSON(), nullable=True),
+        sa.Column("live_hosts", sa.JSON(), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("name"),
     )
-
-
-def downgrade() -> None:
-    op.drop_table("workspaces")
-    op.drop_table("workflows")
-    with op.batch_alter_table("tags", schema=None) as batch_op:
-        batch_op.drop_index("ix_tags_session")
-        batch_op.drop_index("ix_tags_name")
-
-    op.drop_table("tags")
-    with op.batch_alter_table("sessions", schema=None) as batch_op:
-        batch_op.drop_index("ix_sessions_workflow_status")
-        batch_op.drop_index("ix_sessions_workflow_outcome")
-        batch_op.drop_index("ix_sessions_workflow")
-        batch_op.drop_index(
-            "ix_sessions_to_sweep",
-            sqlite_where=sa.text("is_hot AND status = 'sealed'"),
-            postgresql_where=sa.text("is_hot AND status = 'sealed'"),
-        )
-        batch_op.drop_index(
-            "ix_sessions_to_seal",
-            sqlite_where=sa.text("status = 'stopped'"),
-            postgresql_where=sa.text("status = 'stopped'"),
-        )
-        batch_op.drop_index("ix_sessions_status")
-        batch_op.drop_index("ix_sessions_outcome")
-        batch_op.drop_index("ix_sessions_list")
-        batch_op.drop_index("ix_sessions_actor_kind")
-
-    op.drop_table("sessions")
-    op.drop_table("session_statuses")
-    op.drop_table("session_metadata")
-    op.drop_table("seal_counters")
-    with op.batch_alter_table("seal_batches", schema=None) as batch_op:
-        batch_op.drop_index(
-            "ix_seal_batches_open",
-            sqlite_where=sa.text("NOT is_done"),
-            postgresql_where=sa.text("NOT is_done"),
-        )
-
-    op.drop_table("seal_batches")
-    with op.batch_alter_table("outbox", schema=None) as batch_op:
-        batch_op.drop_index("ix_outbox_subject")
-        batch_op.drop_index(
-            "ix_outbox_pending",
-            sqlite_where=sa.text("dispatched_at IS NULL"),
-            postgresql_where=sa.text("dispatched_at IS NULL"),
-        )
-
-    op.drop_table("outbox")
-    op.drop_table("leases")
-    with op.batch_alter_table("keys", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_keys_workspace_id"))
-
-    op.drop_table("keys")
-    with op.batch_alter_table("idempotency_keys", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_idempotency_keys_resource_id"))
-        batch_op.drop_index(batch_op.f("ix_idempotency_keys_created_at"))
-
-    op.drop_table("idempotency_keys")
-    op.drop_table("graph_versions")
-    op.drop_table("graph_variants")
-    with op.batch_alter_table("graph_session_paths", schema=None) as batch_op:
-        batch_op.drop_index(
-            "ix_graph_session_paths_removed",
-            sqlite_where=sa.text("removed_version IS NOT NULL"),
-            postgresql_where=sa.text("removed_version IS NOT NULL"),
-        )
-        batch_op.drop_index("ix_graph_session_paths_added")
-
-    op.drop_table("graph_session_paths")
-    op.drop_table("graph_pauses")
-    op.drop_table("graph_paths")
-    op.drop_table("graph_nodes")
-    op.drop_table("graph_micro_states")
-    op.drop_table("graph_edges")
-    with op.batch_alter_table("frames", schema=None) as batch_op:
-        batch_op.drop_index("ix_frames_order")
-
-    op.drop_table("frames")
-    with op.batch_alter_table("exports", schema=None) as batch_op:
-        batch_op.drop_index("ix_exports_status")
-        batch_op.drop_index("ix_exports_list")
-
-    op.drop_table("exports")
-    with op.batch_alter_table("export_workflows", schema=None) as batch_op:
-        batch_op.drop_index("ix_export_workflows")
-
-    op.drop_table("export_workflows")
-    op.drop_table("export_shards")
-    op.drop_table("event_keys")
-    op.drop_table("event_batches")
-    with op.batch_alter_table("batch_keys", schema=None) as batch_op:
-        batch_op.drop_index("ix_batch_keys_age")
-
-    op.drop_table("batch_keys")

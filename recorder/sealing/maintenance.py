@@ -1,0 +1,224 @@
+"""Idle work of a sealing run: hot rows leave SQL once the lake is known to hold them; small files are joined.
+
+A session's hot rows are deleted only after its rows were counted in the lake. Where the counts differ the
+session is sealed again from its hot rows.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlmodel import Session as DbSession
+from sqlmodel import col, delete, select, update
+
+from recorder import clock, limits
+from recorder.access.idempotency import purge_expired
+from recorder.audit.log import Origin, record
+from recorder.models.event import BatchKeyRow, EventBatchRow, EventKeyRow
+from recorder.models.frame import FrameRow
+from recorder.models.outbox import SealBatchRow
+from recorder.models.session import SessionRow
+from recorder.recording.stops import queue_for_sealing
+from recorder.runtime import Runtime
+from recorder.sealing import quarantine
+from recorder.sealing.lanes import LeaseLost, due_for_sweep
+from recorder.storage.lake_schemas import LAYOUTS, Kind
+from recorder.storage.leases import Lease, release_lease, renew_lease, take_lease
+
+log = logging.getLogger("recorder.sealing")
+
+# Short transactions: on SQLite each one stands in the way of the API's writer.
+_SWEEP_CHUNK = 20
+_KEYS_CHUNK = 500
+_LEASE = "seal-maintenance"
+_LEASE_MS = 120_000
+_DONE_BATCHES_KEPT = timedelta(days=1)
+#: A session whose rows differ again after it was sealed anew is set aside.
+_MAX_REPAIRS = 1
+
+
+@dataclass(frozen=True)
+class Maintenance:
+    """Counts of what idle work changed."""
+
+    swept_sessions: int = 0
+    requeued_sessions: int = 0
+    dropped_batch_keys: int = 0
+    dropped_answers: int = 0
+    compacted_files: int = 0
+
+
+def maintain(runtime: Runtime, owner: str, tables: Iterable[tuple[str, str]]) -> Maintenance:
+    """Sweep what is due, and compact tables; what another run does already is left to it.
+
+    Args:
+        owner: name of the run.
+        tables: workspace and mode of the tables to compact.
+    """
+    swept = requeued = batch_keys = answers = compacted = 0
+    with _leased(runtime, _LEASE, owner) as hold:
+        if hold is not None:
+            swept, requeued = _sweep(runtime, hold)
+            batch_keys = _drop_batch_keys(runtime, hold)
+            answers = _drop_answers(runtime, hold)
+            _drop_done_batches(runtime, hold)
+    for workspace_id, mode in sorted(tables):
+        for kind in LAYOUTS:
+            with _leased(runtime, f"compact:{workspace_id}:{mode}:{kind}", owner) as hold:
+                if hold is not None:
+                    compacted += runtime.lake.compact(kind, workspace_id, mode)
+    return Maintenance(swept, requeued, batch_keys, answers, compacted)
+
+
+Hold = Callable[[DbSession], None]
+
+
+@contextmanager
+def _leased(runtime: Runtime, name: str, owner: str) -> Iterator[Hold | None]:
+    """Take a lease for the block; None while another run holds it."""
+    with runtime.database.transaction(write=True) as db:
+        lease = take_lease(db, name, owner, now_ms=clock.now_ms(), ttl_ms=_LEASE_MS)
+    if lease is None:
+        yield None
+        return
+    try:
+        yield _holder(lease)
+    finally:
+        with runtime.database.transaction(write=True) as db:
+            release_lease(db, lease)
+
+
+def _holder(lease: Lease) -> Hold:
+    def hold(db: DbSession) -> None:
+        if not renew_lease(db, lease, now_ms=clock.now_ms(), ttl_ms=_LEASE_MS):
+            raise LeaseLost
+
+    return hold
+
+
+def _sweep(runtime: Runtime, hold: Hold) -> tuple[int, int]:
+    """Delete the hot rows of sessions that the lake holds whole; queue the others again.
+
+    Returns:
+        How many sessions were swept, and how many must be sealed again.
+    """
+    swept = requeued = 0
+    while True:
+        with runtime.database.transaction(write=False) as db:
+            due = due_for_sweep(db, limit=_SWEEP_CHUNK)
+        whole, differing = _compare_with_lake(runtime, due)
+        with runtime.database.transaction(write=True) as db:
+            hold(db)
+            for table in (EventBatchRow, EventKeyRow, FrameRow):
+                db.exec(delete(table).where(col(table.session_id).in_(whole)))
+            db.exec(update(SessionRow).where(col(SessionRow.id).in_(whole)).values(is_hot=False))
+        for row, found in differing:
+            requeued += _repair(runtime, hold, row, found)
+        swept += len(whole)
+        if len(due) < _SWEEP_CHUNK:
+            return swept, requeued
+
+
+def _compare_with_lake(
+    runtime: Runtime, rows: list[SessionRow]
+) -> tuple[list[str], list[tuple[SessionRow, dict[Kind, int]]]]:
+    """Divide sessions into those whose rows the lake holds whole, and the others with what it holds."""
+    groups: defaultdict[tuple[str, str, str, str], list[SessionRow]] = defaultdict(list)
+    for row in rows:
+        groups[row.workspace_id, row.mode, row.workflow, row.lake_date or ""].append(row)
+    whole: list[str] = []
+    differing: list[tuple[SessionRow, dict[Kind, int]]] = []
+    for (workspace_id, mode, workflow, date), group in groups.items():
+        ids = [row.id for row in group]
+        counts: dict[Kind, dict[str, int]] = {
+            kind: runtime.lake.count_session_rows(
+                kind, workspace_id, mode, workflow=workflow, date=date, session_ids=ids
+            )
+            for kind in _COUNTED
+        }
+        for row in group:
+            found = {kind: counts[kind].get(row.id, 0) for kind in _COUNTED}
+            if found == {"events": row.event_count, "frames": row.frame_count, "sessions": 1}:
+                whole.append(row.id)
+            else:
+                differing.append((row, found))
+    return whole, differing
+
+
+_COUNTED: tuple[Kind, ...] = ("events", "frames", "sessions")
+
+
+def _repair(runtime: Runtime, hold: Hold, row: SessionRow, found: dict[Kind, int]) -> bool:
+    """Let a session be sealed again from its hot rows, after deleting what the lake holds of it.
+
+    Returns:
+        Whether it waits to be sealed again; otherwise it was set aside.
+    """
+    for kind in LAYOUTS:
+        runtime.lake.delete_sessions(
+            kind,
+            row.workspace_id,
+            row.mode,
+            workflow=row.workflow,
+            date=row.lake_date or "",
+            session_ids=[row.id],
+        )
+    expected = {"events": row.event_count, "frames": row.frame_count, "sessions": 1}
+    details: dict[str, Any] = {kind: {"expected": expected[kind], "found": found[kind]} for kind in _COUNTED}
+    log.error("session %s: the lake's rows differ from its counts; it is sealed again: %s", row.id, details)
+    with runtime.database.transaction(write=True) as db:
+        hold(db)
+        current = db.get_one(SessionRow, row.id, with_for_update=True, populate_existing=True)
+        if current.deleted_at is not None:
+            return False
+        current.seal_repairs += 1
+        queue_for_sealing(db, current, clock.now())
+        record(
+            db,
+            Origin.system(row.workspace_id, "sealing"),
+            "session.reseal",
+            resource_type="session",
+            resource_id=row.id,
+            details=details,
+        )
+        if current.seal_repairs > _MAX_REPAIRS:
+            message = (
+                "The lake did not keep all rows of this session. Its events and frames are still in the "
+                "database. Check the lake's disk or store, then reseal the session."
+            )
+            quarantine.set_aside(db, row.id, "rows_differ", message)
+            return False
+    return True
+
+
+def _drop_batch_keys(runtime: Runtime, hold: Hold) -> int:
+    """Delete batch ids that are older than the idempotency window."""
+    before = clock.to_ms(clock.now() - timedelta(hours=limits.IDEMPOTENCY_HOURS))
+    with runtime.database.transaction(write=True) as db:
+        hold(db)
+        old = db.exec(
+            select(BatchKeyRow).where(col(BatchKeyRow.received_ms) < before).limit(_KEYS_CHUNK)
+        ).all()
+        for row in old:
+            db.delete(row)
+    return len(old)
+
+
+def _drop_answers(runtime: Runtime, hold: Hold) -> int:
+    """Delete the stored answers of keyed requests after the same window, also where no new ones come."""
+    with runtime.database.transaction(write=True) as db:
+        hold(db)
+        return purge_expired(db, limit=_KEYS_CHUNK)
+
+
+def _drop_done_batches(runtime: Runtime, hold: Hold) -> None:
+    before: datetime = clock.now() - _DONE_BATCHES_KEPT
+    with runtime.database.transaction(write=True) as db:
+        hold(db)
+        done = select(SealBatchRow).where(SealBatchRow.state == "done", col(SealBatchRow.created_at) < before)
+        for row in db.exec(done.limit(_KEYS_CHUNK)):
+            db.delete(row)

@@ -1,0 +1,155 @@
+"""Sessions that cannot be sealed: counted, set aside, and given another try. Spec §3.1; contract §2.
+
+A session is set aside only for what it holds. Before any failure is counted, the stores and the database are
+asked whether they answer; while they do not, nothing is counted.
+"""
+
+import logging
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select
+
+from recorder import clock
+from recorder.audit.log import Origin, record
+from recorder.errors import InvalidState, NotFound, Unavailable
+from recorder.models.session import SessionRow
+from recorder.recording.sessions import emit
+from recorder.recording.stops import queue_for_sealing
+from recorder.runtime import Runtime
+from recorder.sealing.failures import ContentError, SealErrorCode
+from recorder.storage.regions import STORE_MARK
+
+log = logging.getLogger("recorder.sealing")
+
+#: A session that failed so often is set aside.
+MAX_FAILURES = 3
+
+
+@dataclass(frozen=True)
+class SetAsideSession:
+    """A session that was set aside, with the reason."""
+
+    session_id: str
+    workspace_id: str
+    mode: str
+    workflow: str
+    code: str
+    message: str
+    at: datetime
+
+
+def count_failure(db: DbSession, error: ContentError) -> bool:
+    """Count a failed attempt to seal a session, and set it aside after the third.
+
+    Returns:
+        Whether the session was set aside.
+    """
+    row = _lock(db, error.session_id)
+    if row is None or row.waiting_since is None:
+        return False
+    row.seal_failures += 1
+    db.add(row)
+    log.warning("session %s cannot be sealed (%s), attempt %d", row.id, error.code, row.seal_failures)
+    if row.seal_failures < MAX_FAILURES:
+        return False
+    _set_aside(db, row, error.code, error.message)
+    return True
+
+
+def set_aside(db: DbSession, session_id: str, code: SealErrorCode, message: str) -> bool:
+    """Take a waiting session out of its lane, with the reason; False where it does not wait any more."""
+    row = _lock(db, session_id)
+    if row is None or row.waiting_since is None:
+        return False
+    _set_aside(db, row, code, message)
+    return True
+
+
+def reseal(db: DbSession, session_id: str) -> SessionRow:
+    """Let a session that was set aside wait to be sealed again.
+
+    Raises:
+        NotFound: if there is no such session.
+        InvalidState: if it was not set aside.
+    """
+    row = _lock(db, session_id)
+    if row is None or row.deleted_at is not None:
+        raise NotFound("session")
+    if row.seal_error_code is None:
+        raise InvalidState(row.status, needed="session must have been set aside")
+    row.seal_error_code = row.seal_error_message = row.seal_error_at = None
+    row.seal_failures = 0
+    queue_for_sealing(db, row, clock.now())
+    record(
+        db,
+        Origin.operator(row.workspace_id),
+        "session.reseal",
+        resource_type="session",
+        resource_id=row.id,
+    )
+    return row
+
+
+def list_set_aside(db: DbSession, workspace_id: str | None = None) -> list[SetAsideSession]:
+    """Return the sessions that were set aside, of one workspace or of all, the oldest first."""
+    statement = select(SessionRow).where(
+        col(SessionRow.seal_error_code).is_not(None), col(SessionRow.deleted_at).is_(None)
+    )
+    if workspace_id is not None:
+        statement = statement.where(SessionRow.workspace_id == workspace_id)
+    return [
+        SetAsideSession(
+            row.id,
+            row.workspace_id,
+            row.mode,
+            row.workflow,
+            row.seal_error_code or "",
+            row.seal_error_message or "",
+            row.seal_error_at or row.created_at,
+        )
+        for row in db.exec(statement.order_by(col(SessionRow.seal_error_at), col(SessionRow.id)))
+    ]
+
+
+def require_stores(runtime: Runtime) -> None:
+    """Check that frames and lake can be read and written now.
+
+    The mark that the first start left in the store of frames must be there: a folder that was moved away
+    would otherwise look like a store whose objects are missing.
+
+    Raises:
+        Unavailable: if one of them does not answer.
+    """
+    try:
+        runtime.blobs.get(STORE_MARK)
+        runtime.blobs.ping()
+    except Unavailable:
+        raise
+    except Exception as error:  # clients of object stores have errors of their own
+        raise Unavailable("The store of frames") from error
+    runtime.lake.ping()
+
+
+def _lock(db: DbSession, session_id: str) -> SessionRow | None:
+    statement = select(SessionRow).where(SessionRow.id == session_id).with_for_update()
+    return db.exec(statement.execution_options(populate_existing=True)).one_or_none()
+
+
+def _set_aside(db: DbSession, row: SessionRow, code: SealErrorCode, message: str) -> None:
+    row.waiting_since = None
+    row.seal_error_code, row.seal_error_message, row.seal_error_at = code, message, clock.now()
+    db.add(row)
+    record(
+        db,
+        Origin.system(row.workspace_id, "sealing"),
+        "session.set_aside",
+        resource_type="session",
+        resource_id=row.id,
+        details={"code": code},
+    )
+    if not row.has_seal_error_event:
+        row.has_seal_error_event = True
+        emit(db, row, "session.error", error={"source": "seal", "name": code, "id": None, "t_ms": None})
+    log.error("session %s of workspace %s is set aside: %s", row.id, row.workspace_id, code)
