@@ -1,76 +1,103 @@
 """The loop of a drain run: seal batch after batch until nothing stops any more. Design §3 (sealing)."""
 
+import logging
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from types import FrameType
 from typing import Literal
 
+from recorder.errors import Unavailable
 from recorder.sealing import LeaseLost, SealedBatch, Sealer
 
-Ending = Literal["idle", "time is up", "interrupted", "lease lost"]
+log = logging.getLogger("recorder.sealing")
+
+Ending = Literal["idle", "time is up", "interrupted", "place taken"]
 
 _POLL_S = 0.025
+# A look for work that takes long (many lanes wait) is repeated less often.
+_POLL_PER_LOOK = 10
 _TIDY_EVERY_S = 30.0
 _TIDY_UNDER_LOAD_EVERY_S = 300.0
 _TIDY_AFTER_IDLE_S = 1.0
+_FIRST_STORE_PAUSE_S, _LONGEST_STORE_PAUSE_S = 1.0, 15.0
 
 
 class Drain:
-    """Seals under a lease that is already held, and says now and then what it has sealed."""
+    """Seals with a sealer that has a place, and reports now and then what it has sealed."""
 
     def __init__(self, sealer: Sealer, *, idle_seconds: float, max_seconds: float) -> None:
         self._sealer = sealer
         self._idle_seconds = idle_seconds
         self._max_seconds = max_seconds
-        self._is_stopping = False
+        self._store_pause_s = _FIRST_STORE_PAUSE_S
         #: Why the loop ended.
         self.ending: Ending = "idle"
 
     def stop(self) -> None:
-        """End after the batch at hand."""
-        self._is_stopping = True
+        """End after the portion at hand."""
+        self._sealer.stopping.set()
 
     def reports(self) -> Iterator[list[SealedBatch]]:
-        """Seal, and hand out what was sealed since the last report; every batch is in exactly one.
+        """Seal, and yield what was sealed since the last report; every batch is in exactly one.
 
         In the first seconds there is a report every second; in a long run they become rare (one in 30 s), so
-        that an hour of traffic leaves a few hundred records in the run's log, not thousands.
+        that an hour of traffic leaves a few hundred records in the run's log, not thousands. Idle work runs
+        beside the sealing: it must not keep a session waiting, and a batch that fails must not stop it.
         """
         began = worked = time.monotonic()
         reported, tidied = began - 1.0, began - _TIDY_EVERY_S
         batches: list[SealedBatch] = []
-        while not self._is_over(began, worked):
-            try:
-                batch = self._sealer.seal_batch()
-            except LeaseLost:
-                self.ending = "lease lost"
-                break
-            now = time.monotonic()
-            if batch is not None:
-                batches.append(batch)
-                worked = now
-            if batches and now - reported >= _report_interval(now - began):
-                yield batches
-                batches, reported = [], time.monotonic()
-            if batch is None and now - worked >= _TIDY_AFTER_IDLE_S:
-                due = _TIDY_EVERY_S
-            else:
-                due = _TIDY_UNDER_LOAD_EVERY_S
-            if now - tidied >= due:
-                self._sealer.maintain()
-                tidied = time.monotonic()
-            elif batch is None:
-                time.sleep(_POLL_S)
+        tidying: Future[None] | None = None
+        with ThreadPoolExecutor(1, thread_name_prefix="maintenance") as maintenance:
+            while not self._is_over(began, worked):
+                look = time.monotonic()
+                batch = self._seal()
+                now = time.monotonic()
+                if batch is not None:
+                    batches.append(batch)
+                    worked = now
+                if batches and now - reported >= _report_interval(now - began):
+                    yield batches
+                    batches, reported = [], time.monotonic()
+                is_idle = batch is None and now - worked >= _TIDY_AFTER_IDLE_S
+                due = _TIDY_EVERY_S if is_idle else _TIDY_UNDER_LOAD_EVERY_S
+                if now - tidied >= due and (tidying is None or tidying.done()):
+                    tidying = maintenance.submit(self._maintain)
+                    tidied = time.monotonic()
+                if batch is None:
+                    self._sealer.stopping.wait(max(_POLL_S, _POLL_PER_LOOK * (now - look)))
         if batches:
             yield batches
 
+    def _seal(self) -> SealedBatch | None:
+        """Seal the next batch; None where there is none, or where a lane or store was lost."""
+        try:
+            batch = self._sealer.seal_batch()
+        except LeaseLost as error:
+            log.warning("%s", error)
+            return None
+        except Unavailable as error:
+            log.warning("%s Sealing waits %.0f s.", error, self._store_pause_s)
+            self._sealer.stopping.wait(self._store_pause_s)
+            self._store_pause_s = min(_LONGEST_STORE_PAUSE_S, 2 * self._store_pause_s)
+            return None
+        self._store_pause_s = _FIRST_STORE_PAUSE_S
+        return batch
+
+    def _maintain(self) -> None:
+        try:
+            self._sealer.maintain()
+        except Exception:  # whatever fails here must not end the run; it is tried again
+            log.exception("maintenance of the lake failed")
+
     def _is_over(self, began: float, worked: float) -> bool:
         now = time.monotonic()
-        if self._is_stopping:
-            self.ending = "interrupted"
+        if self._sealer.stopping.is_set():
+            self.ending = "place taken" if self._sealer.has_lost_place else "interrupted"
         elif now - began >= self._max_seconds:
             self.ending = "time is up"
         elif now - worked < self._idle_seconds:

@@ -1,6 +1,6 @@
 """What the records of earlier runs say: is one coming up, was one lost, do they keep failing? Design §3."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 
 import dagster as dg
@@ -23,18 +23,22 @@ _FIRST_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 300.0
 
 
-def is_coming_up(instance: dg.DagsterInstance, job_name: str) -> bool:
-    """Whether a run of this job waits in the queue or is so young that it cannot hold its lease yet.
+def is_coming_up(instance: dg.DagsterInstance, job_name: str, *, at_work: Collection[str] = ()) -> bool:
+    """Return whether a run of this job waits in the queue or is so young that it cannot hold its lease yet.
 
-    Only meaningful while the lease is free. An older run that still counts as at work has lost its process
+    An older run that holds no lease and still counts as at work has lost its process
     (Dagster does not watch local ones after a restart of the code server): it is marked as failed, so that
     it does not hold its place in the queue's limits.
+
+    Args:
+        at_work: ids of the runs that hold a lease now.
     """
     waiting = dg.RunsFilter(job_name=job_name, statuses=[dg.DagsterRunStatus.QUEUED])
-    at_work = instance.get_run_records(dg.RunsFilter(job_name=job_name, statuses=_UNFINISHED))
-    lost = [record for record in at_work if _is_overdue(record)]
+    unfinished = instance.get_run_records(dg.RunsFilter(job_name=job_name, statuses=_UNFINISHED))
+    without_lease = [record for record in unfinished if record.dagster_run.run_id not in at_work]
+    lost = [record for record in without_lease if _is_overdue(record)]
     fail_lost(instance, lost)
-    return len(lost) < len(at_work) or instance.get_runs_count(waiting) > 0
+    return len(lost) < len(without_lease) or instance.get_runs_count(waiting) > 0
 
 
 def fail_lost(instance: dg.DagsterInstance, records: Sequence[dg.RunRecord]) -> None:
@@ -44,7 +48,9 @@ def fail_lost(instance: dg.DagsterInstance, records: Sequence[dg.RunRecord]) -> 
             instance.report_run_failed(record.dagster_run, "The run's process is gone; its lease ran out.")
 
 
-def pause_after_failures(instance: dg.DagsterInstance, job_name: str) -> float:
+def pause_after_failures(
+    instance: dg.DagsterInstance, job_name: str, *, longest_s: float = _LONGEST_PAUSE_S
+) -> float:
     """Seconds to wait before the next run, since the last ones failed one after the other; 0 if none did.
 
     Doubles with every failure, so that an error that stays does not fill the run list.
@@ -59,7 +65,7 @@ def pause_after_failures(instance: dg.DagsterInstance, job_name: str) -> float:
     if not failures:
         return 0.0
     ended = records[0].end_time or records[0].update_timestamp.timestamp()
-    pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** (failures - 1))
+    pause = min(longest_s, _FIRST_PAUSE_S * 2.0 ** (failures - 1))
     return max(0.0, ended + pause - clock.now_ms() / 1000)
 
 

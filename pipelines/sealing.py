@@ -16,7 +16,7 @@ from pipelines.drain import Drain, deferred_interrupts
 from pipelines.drain_report import progress, summary
 from pipelines.resources import RecorderResource
 from pipelines.runs import LANE_TAG, is_coming_up, pause_after_failures
-from recorder.sealing import SealedBatch, Sealer, has_work, is_sealing
+from recorder.sealing import SealedBatch, has_work, list_runs, longest_wait_s, open_sealer
 from recorder.sealing.counts import count_lanes
 from recorder.storage.database import Database
 from recorder.storage.lake_schemas import LAYOUTS, Kind
@@ -26,6 +26,9 @@ _GROUP = "sealing"
 # nearly all the time, and a session that stops while nothing runs waits for no tick.
 _WATCH_S = 4.0
 _WATCH_POLL_S = 0.1
+# A lane that waits so long finds all runs busy.
+_BUSY_AFTER_S = 0.5
+_LONGEST_PAUSE_S = 30.0
 
 
 class DrainConfig(dg.Config):
@@ -104,21 +107,18 @@ def sealing(
     context: dg.AssetExecutionContext, config: DrainConfig, recorder: RecorderResource
 ) -> Iterator[dg.MaterializeResult[None]]:
     """Seal what has stopped, and what stops meanwhile."""
-    sealer = Sealer(recorder.runtime, owner=context.run.run_id)
-    if not sealer.take():
-        context.log.info("Another run is sealing; nothing to do.")
-        return
-    drain = Drain(sealer, idle_seconds=config.idle_seconds, max_seconds=config.max_seconds)
     sealed: list[SealedBatch] = []
     written: list[Future[None]] = []
-    # Reports are written beside the sealing: a dozen milliseconds each, which the next session would wait.
-    with deferred_interrupts(drain.stop), ThreadPoolExecutor(1) as reporter:
-        try:
+    with open_sealer(recorder.runtime, context.run.run_id) as sealer:
+        if sealer is None:
+            context.log.info("Enough runs are sealing; nothing to do.")
+            return
+        drain = Drain(sealer, idle_seconds=config.idle_seconds, max_seconds=config.max_seconds)
+        # Reports are written beside the sealing: each takes a dozen ms that the next session would wait.
+        with deferred_interrupts(drain.stop), ThreadPoolExecutor(1) as reporter:
             for batches in drain.reports():
                 sealed.extend(batches)
                 written.append(reporter.submit(_report, context, batches))
-        finally:
-            sealer.release()
     for report in written:
         report.result()
     context.log.info(
@@ -157,29 +157,42 @@ seal_stopped_sessions = dg.define_asset_job(
 def stopped_sessions(
     context: dg.SensorEvaluationContext, recorder: RecorderResource
 ) -> dg.RunRequest | dg.SkipReason:
-    """Start a drain run when sessions wait and no run is sealing or about to."""
-    state = watch(recorder.runtime.database, seconds=_WATCH_S)
+    """Start a drain run when sessions wait that the runs at work do not get to."""
+    runtime = recorder.runtime
+    state = watch(runtime.database, runs=runtime.settings.seal_runs, seconds=_WATCH_S)
     if state != "work waits":
         return dg.SkipReason(f"Nothing to start: {state}.")
-    if is_coming_up(context.instance, seal_stopped_sessions.name):
+    with runtime.database.transaction(write=False) as db:
+        at_work = list_runs(db)
+    if is_coming_up(context.instance, seal_stopped_sessions.name, at_work=at_work):
         return dg.SkipReason("A drain run is coming up.")
-    pause = pause_after_failures(context.instance, seal_stopped_sessions.name)
+    pause = pause_after_failures(context.instance, seal_stopped_sessions.name, longest_s=_LONGEST_PAUSE_S)
     if pause:
         return dg.SkipReason(f"The last drain runs failed; the next one starts in {pause:.0f} s.")
     return dg.RunRequest()
 
 
-def watch(database: Database, *, seconds: float) -> str:
-    """Look until there is work for a new run, a run is at work, or the time is up; says which."""
+def watch(database: Database, *, runs: int, seconds: float) -> str:
+    """Look until there is work for a new run, or the time is up; return what was found.
+
+    While no run is at work, any work is enough. Another one is started beside those at work, up to `runs`,
+    when a lane has waited longer than a run that has nothing to do would let it.
+    """
     until = time.monotonic() + seconds
+    found = "no session has stopped"
     while True:
         with database.transaction(write=False) as db:
-            if is_sealing(db):
-                return "a drain run is at work"
-            if has_work(db):
+            at_work = len(list_runs(db))
+            if at_work >= runs:
+                return "enough runs are at work"
+            if at_work == 0 and has_work(db):
                 return "work waits"
+            if at_work > 0:
+                found = "the runs at work keep up"
+                if (longest_wait_s(db, runs=runs) or 0) > _BUSY_AFTER_S:
+                    return "work waits"
         if time.monotonic() >= until:
-            return "no session has stopped"
+            return found
         time.sleep(_WATCH_POLL_S)
 
 

@@ -19,6 +19,7 @@ from recorder.cli import (
     importing,
     keys,
     recipes,
+    sealing,
     serving,
     webhooks,
     workspaces,
@@ -33,6 +34,8 @@ app.add_typer(workspaces.app, name="workspace")
 app.add_typer(keys.app, name="keys")
 app.add_typer(audit.app, name="audit")
 app.add_typer(drift.app, name="drift")
+app.add_typer(sealing.sessions_app, name="sessions")
+app.add_typer(sealing.db_app, name="db")
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(webhooks.app, name="webhooks")
 app.command("deliver")(webhooks.deliver)

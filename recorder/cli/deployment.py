@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -13,9 +14,14 @@ from recorder.settings import Settings
 
 
 @contextmanager
-def opened(data: Path | None) -> Iterator[Runtime]:
-    """The parts of the deployment in this data folder, or in the environment's."""
-    runtime = Runtime.open(Settings.from_env(data_dir=data))
+def opened(data: Path | None, *, is_reslotting: bool = False) -> Iterator[Runtime]:
+    """Open the parts of the deployment in this data folder, or in the environment's.
+
+    Args:
+        is_reslotting: whatever RECORDER_SEAL_SLOTS says, since the number of slots is about to change.
+    """
+    settings = Settings.from_env(data_dir=data)
+    runtime = Runtime.open(replace(settings, seal_slots=None) if is_reslotting else settings)
     try:
         yield runtime
     finally:

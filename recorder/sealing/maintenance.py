@@ -25,7 +25,7 @@ from recorder.models.session import SessionRow
 from recorder.recording.stops import queue_for_sealing
 from recorder.runtime import Runtime
 from recorder.sealing import quarantine
-from recorder.sealing.lanes import LeaseLost, due_for_sweep
+from recorder.sealing.lanes import LeaseLost, has_waiting
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 from recorder.storage.leases import Lease, release_lease, renew_lease, take_lease
 
@@ -39,6 +39,11 @@ _LEASE_MS = 120_000
 _DONE_BATCHES_KEPT = timedelta(days=1)
 #: A session whose rows differ again after it was sealed anew is set aside.
 _MAX_REPAIRS = 1
+
+
+def has_work(db: DbSession) -> bool:
+    """Return whether a session waits to be sealed, or hot rows wait to be swept."""
+    return has_waiting(db) or bool(_due_for_sweep(db, limit=1))
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,7 @@ def _sweep(runtime: Runtime, hold: Hold) -> tuple[int, int]:
     swept = requeued = 0
     while True:
         with runtime.database.transaction(write=False) as db:
-            due = due_for_sweep(db, limit=_SWEEP_CHUNK)
+            due = _due_for_sweep(db, limit=_SWEEP_CHUNK)
         whole, differing = _compare_with_lake(runtime, due)
         with runtime.database.transaction(write=True) as db:
             hold(db)
@@ -222,3 +227,16 @@ def _drop_done_batches(runtime: Runtime, hold: Hold) -> None:
         done = select(SealBatchRow).where(SealBatchRow.state == "done", col(SealBatchRow.created_at) < before)
         for row in db.exec(done.limit(_KEYS_CHUNK)):
             db.delete(row)
+
+
+def _due_for_sweep(db: DbSession, *, limit: int) -> list[SessionRow]:
+    """Return sealed sessions whose stream can no longer be resumed, so that the lake alone may serve them."""
+    before = clock.now() - timedelta(minutes=limits.STREAM_RESUME_MINUTES)
+    row = SessionRow
+    statement = (
+        select(row)
+        .where(col(row.is_hot), row.status == "sealed", col(row.sealed_at) < before)
+        .where(col(row.waiting_since).is_(None), col(row.seal_error_code).is_(None))
+        .limit(limit)
+    )
+    return list(db.exec(statement))

@@ -23,8 +23,7 @@ def take_place(db: DbSession, owner: str, *, runs: int, ttl_ms: int) -> Lease | 
 def list_runs(db: DbSession) -> list[str]:
     """Return the names of the runs that hold a place now."""
     statement = select(LeaseRow.owner).where(
-        col(LeaseRow.name) > _PREFIX,
-        col(LeaseRow.name) < "seal-run;",
+        col(LeaseRow.name).startswith(_PREFIX),
         col(LeaseRow.expires_ms) > clock.now_ms(),
     )
     return list(db.exec(statement))

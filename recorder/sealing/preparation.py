@@ -1,6 +1,7 @@
 """TEMPORARY stand-in."""
 
 from collections.abc import Callable
+
 from recorder.sealing.facts import find_facts
 from recorder.sealing.rows import build_tables
 from recorder.sealing.screens import ScreenReader

@@ -9,8 +9,8 @@ import pyarrow as pa
 from recorder.digest import bucket_of, canonical_json
 from recorder.memory.steps import ALGO_VERSION
 from recorder.models.frame import FrameRow
+from recorder.sealing.batches import ClaimedBatch
 from recorder.sealing.facts import SessionFacts, start_of
-from recorder.sealing.lanes import ClaimedBatch
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 
 _PLACE = ("workflow", "date", "bucket", "session_id")

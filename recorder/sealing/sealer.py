@@ -25,9 +25,10 @@ from recorder.memory.storing.rebuilds import rebuild_graph
 from recorder.models.session import SessionMetadataRow, SessionRow
 from recorder.recording.sessions import change_status, emit
 from recorder.runtime import Runtime
-from recorder.sealing import lanes, places, quarantine
+from recorder.sealing import batches, lanes, places, quarantine
+from recorder.sealing.batches import ClaimedBatch, Lane
 from recorder.sealing.failures import SealErrorCode
-from recorder.sealing.lanes import ClaimedBatch, Lane, LeaseLost
+from recorder.sealing.lanes import LeaseLost
 from recorder.sealing.maintenance import Maintenance, maintain
 from recorder.sealing.preparation import BatchPreparation, open_digests
 from recorder.storage.lake import LakeAhead
@@ -94,6 +95,8 @@ class Sealer:
         self._renewer = threading.Thread(target=self._renew, name="leases", daemon=True)
         #: Set it to end after the portion at hand.
         self.stopping = threading.Event()
+        #: Whether another run took this one's place, since this one did not renew it in time.
+        self.has_lost_place = False
 
     def take(self) -> bool:
         """Take a place among the runs that seal side by side; False where all are taken."""
@@ -155,7 +158,7 @@ class Sealer:
             if taken is None:
                 return None
             lane, lease = taken
-            batch = lanes.claim_batch(db, lane, lease)
+            batch = batches.claim_batch(db, lane, lease)
             if batch is None:
                 release_lease(db, lease)
                 return None
@@ -241,7 +244,7 @@ class Sealer:
         set_aside = 0
         with self._runtime.database.transaction(write=True) as db:
             lanes.hold(db, turn.lease, self._lease_ms)
-            stored = lanes.read_batch(db, batch)
+            stored = batches.read_batch(db, batch)
             stored.state, stored.ended = "done", stored.begun
             db.add(stored)
             rows = _lock_rows(db, [row.id for row in preparation.rows])
@@ -286,8 +289,8 @@ class Sealer:
     def _continue_or_leave(self, db: DbSession, turn: _Turn) -> None:
         """Claim the lane's next batch, or give the lane back where others wait or nothing is left."""
         turn.batch = None
-        if not self._is_over(turn) or not lanes.free_lanes(db, self._owner, runs=self._runs):
-            turn.batch = None if self.stopping.is_set() else lanes.claim_batch(db, turn.lane, turn.lease)
+        if not self.stopping.is_set() and not (self._is_over(turn) and self._do_others_wait(db, turn)):
+            turn.batch = batches.claim_batch(db, turn.lane, turn.lease)
         if turn.batch is None:
             lanes.note_served(db, turn.lane)
             release_lease(db, turn.lease)
@@ -301,7 +304,11 @@ class Sealer:
         if not self._is_over(turn):
             return False
         with self._runtime.database.transaction(write=False) as db:
-            return bool(lanes.free_lanes(db, self._owner, runs=self._runs, except_for=frozenset([turn.lane])))
+            return self._do_others_wait(db, turn)
+
+    def _do_others_wait(self, db: DbSession, turn: _Turn) -> bool:
+        except_for = frozenset([turn.lane])
+        return bool(lanes.free_lanes(db, self._owner, runs=self._runs, except_for=except_for))
 
     def _pause(self, turn: _Turn, batch: ClaimedBatch, preparation: BatchPreparation) -> None:
         """Give the lane back in the middle of a large session; its next turn goes on from here."""
@@ -318,7 +325,7 @@ class Sealer:
         with suppress(LeaseLost), self._runtime.database.transaction(write=True) as db:
             lanes.hold(db, turn.lease, self._lease_ms)
             if turn.batch is not None:
-                row = lanes.read_batch(db, turn.batch)
+                row = batches.read_batch(db, turn.batch)
                 row.ended = row.begun
                 db.add(row)
             lanes.note_served(db, turn.lane)
@@ -330,7 +337,7 @@ class Sealer:
         with suppress(LeaseLost, Unavailable), self._runtime.database.transaction(write=True) as db:
             lanes.hold(db, turn.lease, self._lease_ms)
             if batch is not None:
-                row = lanes.read_batch(db, batch)
+                row = batches.read_batch(db, batch)
                 row.ended, row.not_before = row.begun, clock.now() + _STORE_RETRY_AFTER
                 db.add(row)
             release_lease(db, turn.lease)
@@ -341,7 +348,7 @@ class Sealer:
         log.exception("batch %d of lane %s failed", batch.number, batch.lane.name)
         with self._runtime.database.transaction(write=True) as db:
             lanes.hold(db, turn.lease, self._lease_ms)
-            row = lanes.read_batch(db, batch)
+            row = batches.read_batch(db, batch)
             row.failures, row.ended = row.failures + 1, row.begun
             row.not_before = clock.now() + _RETRY_AFTER
             if row.failures >= _MAX_FAILURES:
@@ -358,7 +365,7 @@ class Sealer:
             return False
         with self._runtime.database.transaction(write=True) as db:
             lanes.hold(db, turn.lease, self._lease_ms)
-            row = lanes.read_batch(db, batch)
+            row = batches.read_batch(db, batch)
             row.state, row.last_error = "undoing", _KILLED
             db.add(row)
         self._undo(turn, batch)
@@ -369,9 +376,9 @@ class Sealer:
         self._delete_rows(batch, batch.session_ids)
         with self._runtime.database.transaction(write=True) as db:
             lanes.hold(db, turn.lease, self._lease_ms)
-            row = lanes.read_batch(db, batch)
+            row = batches.read_batch(db, batch)
             if len(batch.session_ids) > 1:
-                lanes.split_batch(db, batch)
+                batches.split_batch(db, batch)
             else:
                 row.state, row.ended = "done", row.begun
                 db.add(row)
@@ -406,12 +413,18 @@ class Sealer:
     def _renew(self) -> None:
         """Renew the leases of place and lane: a portion may take longer than a lease lasts."""
         while not self._is_closed.wait(self._lease_ms / 3000):
-            turn = self._turn
-            leases = [lease for lease in (self._place, turn.lease if turn else None) if lease is not None]
-            # A lane that is lost shows when its batch is marked.
             with suppress(RecorderError), self._runtime.database.transaction(write=True) as db:
-                for lease in leases:
-                    renew_lease(db, lease, now_ms=clock.now_ms(), ttl_ms=self._lease_ms, only_if_held=True)
+                if self._place is not None and not self._renew_lease(db, self._place):
+                    self.has_lost_place = True
+                    self.stopping.set()
+                turn = self._turn
+                if turn is not None:
+                    # A lane that is lost shows when its batch is marked.
+                    self._renew_lease(db, turn.lease)
+
+    def _renew_lease(self, db: DbSession, lease: Lease) -> bool:
+        now_ms = clock.now_ms()
+        return renew_lease(db, lease, now_ms=now_ms, ttl_ms=self._lease_ms, only_if_held=True)
 
 
 _KILLED = "killed"

@@ -23,6 +23,9 @@ _MARK = "deployment"
 _SAFE = re.compile(r"[A-Za-z0-9_\-]+", re.ASCII)
 
 
+LakeFile = Any  # TEMPORARY
+
+
 class LakeAhead(Conflict):
     """The lake holds later batches of this lane: another run went on, or the database is an older copy."""
 

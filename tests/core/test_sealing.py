@@ -17,7 +17,8 @@ from recorder.models.outbox import SealBatchRow
 from recorder.recording.stops import stop_session
 from recorder.rowset import EventKey, events_digest
 from recorder.runtime import Runtime
-from recorder.sealing import SealedBatch, Sealer, has_work, is_sealing, lanes
+from recorder.sealing import SealedBatch, Sealer, has_work, is_sealing
+from recorder.sealing import batches as batches_module
 from tests.factories import picture
 from tests.recorded import (
     WORKSPACE,
@@ -190,7 +191,7 @@ def test_the_oldest_stop_is_sealed_first_and_lanes_number_apart(runtime: Runtime
 def test_batches_stay_small_and_numbers_rise(
     runtime: Runtime, desk: Desk, sealer: Sealer, monkeypatch: pytest.MonkeyPatch, cap: str, value: int
 ) -> None:
-    monkeypatch.setattr(lanes, cap, value)
+    monkeypatch.setattr(batches_module, cap, value)
     ids = [desk.record(frames=[png_item(0, picture(n))]) for n in range(5)]
     assert [batch.sessions for batch in seal_all(sealer)] == [2, 2, 1]
     with runtime.database.transaction(write=False) as db:
@@ -205,7 +206,7 @@ def test_batches_stay_small_and_numbers_rise(
 def test_one_session_over_every_cap_is_sealed_alone(
     runtime: Runtime, desk: Desk, sealer: Sealer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "_BATCH_EVENTS", 1)
+    monkeypatch.setattr(batches_module, "_BATCH_EVENTS", 1)
     ids = [desk.record(), desk.record()]
     assert [batch.sessions for batch in seal_all(sealer)] == [1, 1]
     assert_sealed_exactly_once(runtime, ids)

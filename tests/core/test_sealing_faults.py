@@ -2,13 +2,13 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.engine import Engine
@@ -19,8 +19,9 @@ from recorder.models.memory import SessionPathRow
 from recorder.models.tag import TagCreate
 from recorder.recording.tags import add_tag
 from recorder.runtime import Runtime
-from recorder.sealing import LeaseLost, Sealer, lane
-from recorder.storage.lake import Lake, LakeAhead
+from recorder.sealing import LeaseLost, SealedBatch, Sealer
+from recorder.sealing import sealer as sealer_module
+from recorder.storage.lake import Lake, LakeFile
 from recorder.storage.lake_schemas import Kind
 from tests.databases import create_database
 from tests.factories import picture
@@ -54,16 +55,23 @@ class HookedLake(Lake):
         self._hook: tuple[Kind, Act] | None = (kind, act)
         self._is_after = is_after
 
-    def append(
-        self, kind: Kind, workspace_id: str, mode: str, rows: pa.Table, *, lane: str, number: int
+    def commit(
+        self,
+        kind: Kind,
+        workspace_id: str,
+        mode: str,
+        files: Sequence[LakeFile],
+        *,
+        lane: str,
+        number: int,
     ) -> bool:
-        """Append, with the hook."""
+        """Commit, with the hook."""
         act = None
         if self._hook is not None and self._hook[0] == kind:
             act, self._hook = self._hook[1], None
         if act is not None and not self._is_after:
             act()
-        was_added = super().append(kind, workspace_id, mode, rows, lane=lane, number=number)
+        was_added = super().commit(kind, workspace_id, mode, files, lane=lane, number=number)
         if act is not None and self._is_after:
             act()
         return was_added
@@ -103,9 +111,16 @@ def sealing(runtime: Runtime, owner: str) -> Iterator[Sealer]:
     try:
         yield sealer
     except Killed:
-        sealer._writers.shutdown()
+        abandon(sealer)
         raise
     sealer.release()
+
+
+def abandon(killed: Sealer) -> None:
+    """End the threads of a killed run, which die with a process; no lease is given back."""
+    killed._is_closed.set()
+    killed._writers.shutdown()
+    killed._digests.close()
 
 
 def seal_all(runtime: Runtime, owner: str = "next") -> None:
@@ -168,12 +183,15 @@ def seal_until_statement(runtime: Runtime, place: int) -> bool:
         return True
     finally:
         sqlalchemy_event.remove(Engine, "before_cursor_execute", count)
-        sealer._writers.shutdown()
+        abandon(sealer)
     return False
 
 
-def test_a_store_that_is_away_leaves_the_batch_open(runtime: Runtime) -> None:
+def test_a_store_that_is_away_leaves_the_batch_open(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ids = record(runtime)
+    monkeypatch.setattr(sealer_module, "_STORE_RETRY_AFTER", timedelta(0))
 
     def fail() -> None:
         raise Unavailable("The lake")
@@ -197,9 +215,9 @@ def test_a_run_that_was_overtaken_marks_nothing(runtime: Runtime, is_after: bool
 
     slow = Sealer(hooked(runtime, "sessions", overtake, is_after=is_after), owner="slow")
     assert slow.take()
-    for act in (slow.seal_batch, slow.maintain, slow.seal_batch):
-        with pytest.raises(LeaseLost):
-            act()
+    with pytest.raises(LeaseLost):
+        slow.seal_batch()
+    assert slow.seal_batch() is None
     slow.release()
     assert_sealed_exactly_once(runtime, ids)
 
@@ -216,35 +234,36 @@ def test_a_run_that_was_left_behind_writes_nothing(runtime: Runtime, kind: Kind)
 
     slow = Sealer(hooked(runtime, kind, leave_behind, is_after=False), owner="slow")
     assert slow.take()
-    with pytest.raises((LeaseLost, LakeAhead)):
+    with pytest.raises(LeaseLost):
         slow.seal_batch()
     slow.release()
     assert_sealed_exactly_once(runtime, ids)
 
 
-def test_a_batch_that_takes_longer_than_the_lease_keeps_it(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_that_takes_longer_than_the_lease_keeps_it(runtime: Runtime) -> None:
     ids = record(runtime)
-    taken: list[bool] = []
+    taken: list[SealedBatch | None] = []
+    brief = replace(runtime, settings=replace(runtime.settings, seal_lease_seconds=1.5))
 
     def linger() -> None:
-        for _ in range(6):
-            time.sleep(0.3)
-            taken.append(Sealer(runtime, owner="impatient").take())
+        with sealing(brief, "impatient") as other:
+            for _ in range(6):
+                time.sleep(0.3)
+                taken.append(other.seal_batch())
 
-    monkeypatch.setattr(lane, "LEASE_MS", 1_500)
-    with sealing(hooked(runtime, "events", linger, is_after=False), "slow") as sealer:
+    with sealing(hooked(brief, "events", linger, is_after=False), "slow") as sealer:
         assert sealer.seal_batch() is not None
-    assert taken == [False] * 6
+    assert taken == [None] * 6
     assert_sealed_exactly_once(runtime, ids)
 
 
-def test_two_runs_do_not_seal_at_once(runtime: Runtime) -> None:
-    record(runtime)
-    with sealing(runtime, "first"):
-        assert not Sealer(runtime, owner="second").take()
-    assert Sealer(runtime, owner="second").take()
+def test_no_more_runs_seal_than_there_are_places(runtime: Runtime) -> None:
+    with sealing(runtime, "first"), sealing(runtime, "second"):
+        third = Sealer(runtime, owner="third")
+        assert not third.take()
+        third.release()
+    with sealing(runtime, "third"):
+        pass
 
 
 @both_engines

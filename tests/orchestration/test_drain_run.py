@@ -5,15 +5,19 @@ import signal
 import threading
 import time
 from collections import Counter
+from contextlib import ExitStack
+from dataclasses import replace
 
 import dagster as dg
+import pytest
 from sqlmodel import col, select, update
 
+from pipelines import resources
 from pipelines.resources import RecorderResource
 from pipelines.sealing import DrainConfig, arrivals, sealing
 from recorder.models.outbox import LeaseRow
 from recorder.models.session import SessionRow
-from recorder.sealing import Sealer, is_sealing
+from recorder.sealing import is_sealing, open_sealer
 from tests.recorded import WORKSPACE
 from tests.stopping import EVENTS_PER_SESSION, stop_sessions
 
@@ -71,11 +75,12 @@ def test_a_session_that_stops_during_the_run_is_sealed_by_it(recorder: RecorderR
     assert statuses(recorder) == {"sealed": 1}
 
 
-def test_a_run_leaves_the_work_to_the_one_that_holds_the_lease(recorder: RecorderResource) -> None:
+def test_a_run_without_a_place_leaves_the_work_to_the_others(recorder: RecorderResource) -> None:
     stop_sessions(recorder.runtime, 1)
-    other = Sealer(recorder.runtime, owner="another run")
-    assert other.take()
-    assert drain(recorder).success
+    with ExitStack() as others:
+        for number in range(recorder.runtime.settings.seal_runs):
+            assert others.enter_context(open_sealer(recorder.runtime, f"run {number}")) is not None
+        assert drain(recorder).success
     assert statuses(recorder) == {"stopped": 1}
 
 
@@ -85,18 +90,23 @@ def test_the_lease_is_free_after_a_run(recorder: RecorderResource) -> None:
         assert not is_sealing(db)
 
 
-def test_a_run_whose_lease_was_taken_over_ends(recorder: RecorderResource) -> None:
+def test_a_run_whose_place_was_taken_ends(
+    recorder: RecorderResource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brief = replace(recorder.runtime.settings, seal_lease_seconds=1)
+    monkeypatch.setattr(resources, "_open", {recorder.data_dir: replace(recorder.runtime, settings=brief)})
+
     def _take_over() -> None:
         with recorder.runtime.database.transaction(write=True) as db:
-            fence = LeaseRow.fence + 1
-            db.exec(update(LeaseRow).where(col(LeaseRow.name) == "sealing").values(owner="x", fence=fence))
-        stop_sessions(recorder.runtime, 1)
+            places = update(LeaseRow).where(col(LeaseRow.name).startswith("seal-run:"))
+            db.exec(places.values(owner="x", fence=LeaseRow.fence + 1))
 
     later = threading.Timer(0.5, _take_over)
     later.start()
-    assert drain(recorder, idle_seconds=20).success
+    began = time.monotonic()
+    assert drain(recorder, idle_seconds=60).success
     later.join()
-    assert statuses(recorder) == {"stopped": 1}
+    assert time.monotonic() - began < 30
 
 
 def test_a_stopping_service_ends_the_run_in_order(recorder: RecorderResource) -> None:

@@ -130,7 +130,7 @@ def test_a_rebuild_takes_in_what_the_lake_alone_has_and_honours_pauses(
 
 
 def test_sessions_of_a_batch_that_is_being_sealed_belong_to_the_pause(
-    recorder: RecorderResource, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    recorder: RecorderResource, desk: Desk
 ) -> None:
     runtime = recorder.runtime
     record(desk, "cart")
@@ -138,11 +138,10 @@ def test_sessions_of_a_batch_that_is_being_sealed_belong_to_the_pause(
     record(desk, "cart", "pay")
     sealer = Sealer(runtime, owner="test")
     assert sealer.take()
-    batch = sealer._claim()
-    assert batch is not None
+    turn = sealer._take_lane()
+    assert turn is not None and turn.batch is not None
     with runtime.database.transaction(write=True) as db:
         set_memory_graph(db, SCOPE, False)
-    monkeypatch.setattr(sealer, "_claim", lambda: batch)
     assert sealer.seal_batch()
     sealer.release()
     assert all(checked(recorder).values())

@@ -1,6 +1,7 @@
 """When the sensor starts a drain run, and when it does not."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 
 import dagster as dg
@@ -10,7 +11,7 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepo
 from pipelines import runs, sealing
 from pipelines.resources import RecorderResource
 from pipelines.sealing import stopped_sessions, watch
-from recorder.sealing import Sealer
+from recorder.sealing import open_sealer
 from tests.stopping import stop_sessions
 
 JOB = "seal_stopped_sessions"
@@ -49,13 +50,30 @@ def test_a_stopped_session_starts_a_run(instance: dg.DagsterInstance, recorder: 
 
 
 def test_without_work_there_is_nothing_to_start(recorder: RecorderResource) -> None:
-    assert watch(recorder.runtime.database, seconds=0) == "no session has stopped"
+    assert watch(recorder.runtime.database, runs=2, seconds=0) == "no session has stopped"
 
 
-def test_while_a_run_seals_no_other_starts(instance: dg.DagsterInstance, recorder: RecorderResource) -> None:
+def test_while_all_places_are_taken_no_other_run_starts(
+    instance: dg.DagsterInstance, recorder: RecorderResource
+) -> None:
     stop_sessions(recorder.runtime)
-    assert Sealer(recorder.runtime, owner="a run").take()
-    assert isinstance(tick(instance, recorder), dg.SkipReason)
+    with ExitStack() as runs_at_work:
+        for number in range(recorder.runtime.settings.seal_runs):
+            assert runs_at_work.enter_context(open_sealer(recorder.runtime, f"run {number}"))
+        assert isinstance(tick(instance, recorder), dg.SkipReason)
+
+
+def test_a_second_run_starts_when_the_first_does_not_keep_up(
+    recorder: RecorderResource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_sessions(recorder.runtime)
+    database = recorder.runtime.database
+    with open_sealer(recorder.runtime, "a run"):
+        monkeypatch.setattr(sealing, "_BUSY_AFTER_S", 3600)
+        assert watch(database, runs=2, seconds=0) == "the runs at work keep up"
+        monkeypatch.setattr(sealing, "_BUSY_AFTER_S", 0)
+        assert watch(database, runs=2, seconds=0) == "work waits"
+        assert watch(database, runs=1, seconds=0) == "enough runs are at work"
 
 
 @pytest.mark.parametrize("status", ["QUEUED", "NOT_STARTED", "STARTING", "STARTED", "CANCELING"])

@@ -1,0 +1,244 @@
+"""Lanes of sealing: slots, the choice of the next lane, runs side by side. Design §3."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from sqlmodel import select
+
+from recorder import clock
+from recorder.models.memory import GraphVersionRow
+from recorder.models.outbox import SealCounterRow
+from recorder.runtime import Runtime
+from recorder.sealing import Sealer, longest_wait_s, open_sealer
+from recorder.sealing import sealer as sealer_module
+from recorder.sealing.batches import Lane
+from recorder.sealing.lanes import free_lanes, take_lane, waiting_lanes
+from recorder.sealing.reslotting import LanesOpen, change_slots
+from recorder.storage.leases import release_lease
+from recorder.storage.slots import SlotsDiffer, slot_of
+from tests.databases import create_database
+from tests.recorded import (
+    WORKSPACE,
+    assert_sealed_exactly_once,
+    execute,
+    open_desk,
+    session_row,
+)
+from tests.sealed import make_settings
+
+OTHER = "wsp_01k0000000000000000000000b"
+THIRD = "wsp_01k0000000000000000000000c"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runtime]:
+    """A deployment of its own, on either engine."""
+    chosen = {}
+    if request.param == "postgresql":
+        chosen["database_url"] = create_database(request.getfixturevalue("postgres"))
+    opened = Runtime.open(make_settings(tmp_path, **chosen))
+    yield opened
+    opened.close()
+
+
+def record(
+    runtime: Runtime, workspace_id: str = WORKSPACE, *, waited_s: float = 0, workflow: str = "checkout"
+) -> str:
+    """Record a stopped session that has waited so long."""
+    with open_desk(runtime, workspace_id=workspace_id) as desk:
+        session_id = desk.record(workflow=workflow)
+    since = (clock.now() - timedelta(seconds=waited_s)).strftime("%Y-%m-%d %H:%M:%S.%f")
+    execute(runtime, "UPDATE sessions SET waiting_since = :at WHERE id = :id", at=since, id=session_id)
+    return session_id
+
+
+def next_workspaces(runtime: Runtime, *, runs: int = 2) -> list[str]:
+    """Return the workspaces of the lanes that a run may take now, in the order of its choice."""
+    with runtime.database.transaction(write=False) as db:
+        return [lane.workspace_id for lane in free_lanes(db, "me", runs=runs)]
+
+
+def hold_lane(runtime: Runtime, owner: str, *, runs: int = 2) -> Lane:
+    """Let another run take the next lane and keep it."""
+    with runtime.database.transaction(write=True) as db:
+        taken = take_lane(db, owner, runs=runs, ttl_ms=60_000)
+    assert taken is not None
+    return taken[0]
+
+
+def test_workflows_are_spread_over_the_slots() -> None:
+    slots = {slot_of(f"workflow_{number}", 8) for number in range(200)}
+    assert slots == set(range(8))
+    assert slot_of("checkout", 8) == slot_of("checkout", 8)
+
+
+def test_every_lane_is_found_with_its_longest_wait(runtime: Runtime) -> None:
+    for workspace_id in (WORKSPACE, OTHER):
+        for waited_s in (5, 60, 1):
+            record(runtime, workspace_id, waited_s=waited_s)
+    record(runtime, workflow="ship", waited_s=7)
+    with runtime.database.transaction(write=False) as db:
+        found = dict(waiting_lanes(db))
+    waits = {lane.name: round((clock.now() - since).total_seconds(), -1) for lane, since in found.items()}
+    checkout, ship = slot_of("checkout", 8), slot_of("ship", 8)
+    assert waits == {
+        f"seal:{WORKSPACE}:live:{checkout}": 60,
+        f"seal:{WORKSPACE}:live:{ship}": 10,
+        f"seal:{OTHER}:live:{checkout}": 60,
+    }
+
+
+def test_the_lane_that_waits_longest_comes_first(runtime: Runtime) -> None:
+    for workspace_id, waited_s in ((WORKSPACE, 5), (OTHER, 50), (THIRD, 20)):
+        record(runtime, workspace_id, waited_s=waited_s)
+    assert next_workspaces(runtime) == [OTHER, THIRD, WORKSPACE]
+
+
+def test_a_lane_with_a_long_queue_comes_after_those_that_waited_while_it_was_served(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recorder.sealing.batches._BATCH_SESSIONS", 1)
+    monkeypatch.setattr(sealer_module, "LANE_SECONDS", 0)
+    for _ in range(3):
+        record(runtime, WORKSPACE, waited_s=3_600)
+    record(runtime, OTHER, waited_s=1)
+    served = []
+    with open_sealer(runtime, "run") as sealer:
+        assert sealer is not None
+        while (batch := sealer.seal_batch()) is not None:
+            served.append(batch.workspace_id)
+    assert served == [WORKSPACE, OTHER, WORKSPACE, WORKSPACE]
+
+
+def test_a_lane_is_kept_while_no_other_waits(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recorder.sealing.batches._BATCH_SESSIONS", 1)
+    monkeypatch.setattr(sealer_module, "LANE_SECONDS", 0)
+    for _ in range(2):
+        record(runtime)
+    with open_sealer(runtime, "run") as sealer:
+        assert sealer is not None and sealer.seal_batch() is not None
+        assert sealer._turn is not None
+
+
+def test_one_workspace_holds_half_of_the_runs_while_others_wait(runtime: Runtime) -> None:
+    workflows = ["checkout", "ship", "refund", "hire", "order"]
+    assert len({slot_of(workflow, 8) for workflow in workflows}) >= 4
+    for number, workflow in enumerate(workflows):
+        record(runtime, WORKSPACE, waited_s=100 - number, workflow=workflow)
+    record(runtime, OTHER, waited_s=1)
+    held = [hold_lane(runtime, f"run {number}", runs=4).workspace_id for number in range(3)]
+    assert held == [WORKSPACE, WORKSPACE, OTHER]
+    # Nobody else waits now, so the fourth run may help the first workspace too.
+    assert set(next_workspaces(runtime, runs=4)) == {WORKSPACE}
+
+
+def test_a_lane_that_another_run_holds_is_left_alone(runtime: Runtime) -> None:
+    record(runtime)
+    hold_lane(runtime, "another")
+    with open_sealer(runtime, "run") as sealer:
+        assert sealer is not None and sealer.seal_batch() is None
+    with runtime.database.transaction(write=False) as db:
+        assert longest_wait_s(db, runs=2) is None
+
+
+def test_a_released_lane_is_not_renewed(runtime: Runtime) -> None:
+    record(runtime)
+    with runtime.database.transaction(write=True) as db:
+        taken = take_lane(db, "run", runs=2, ttl_ms=60_000)
+        assert taken is not None
+        release_lease(db, taken[1])
+    sealer = Sealer(runtime, owner="run")
+    with runtime.database.transaction(write=True) as db:
+        assert not sealer._renew_lease(db, taken[1])
+    sealer.release()
+    assert next_workspaces(runtime) == [WORKSPACE]
+
+
+def test_racing_runs_seal_everything_once_and_number_each_workflow_upwards(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recorder.sealing.batches._BATCH_SESSIONS", 3)
+    monkeypatch.setattr(sealer_module, "LANE_SECONDS", 0.05)
+    runtime = replace(runtime, settings=replace(runtime.settings, seal_runs=4))
+    workflows = ["checkout", "ship", "refund", "hire", "order"]
+    ids: dict[tuple[str, str], list[str]] = {}
+    for _ in range(8):
+        for workspace_id in (WORKSPACE, OTHER):
+            for workflow in workflows:
+                ids.setdefault((workspace_id, workflow), []).append(
+                    record(runtime, workspace_id, workflow=workflow)
+                )
+    failures: list[BaseException] = []
+
+    def run(name: str) -> None:
+        try:
+            with open_sealer(runtime, name) as sealer:
+                assert sealer is not None
+                while any(session_row(runtime, one).status != "sealed" for one in everything):
+                    sealer.seal_batch()
+        except BaseException as error:
+            failures.append(error)
+
+    everything = [one for own in ids.values() for one in own]
+    threads = [Thread(target=run, args=(f"run {number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert_sealed_exactly_once(runtime, everything)
+    for own in ids.values():
+        rows = [session_row(runtime, one) for one in own]
+        assert [row.seal_seq for row in rows] == sorted(row.seal_seq or 0 for row in rows)
+    with runtime.database.transaction(write=False) as db:
+        versions = list(db.exec(select(GraphVersionRow).order_by(GraphVersionRow.version)))
+    for workspace_id, workflow in ids:
+        own_versions = [
+            row for row in versions if (row.workspace_id, row.workflow) == (workspace_id, workflow)
+        ]
+        numbers = [row.up_to_seal_seq for row in own_versions]
+        assert numbers == sorted(numbers)
+        assert [row.version for row in own_versions] == list(range(1, len(own_versions) + 1))
+
+
+def test_new_slots_number_above_the_old_ones(runtime: Runtime) -> None:
+    before = [record(runtime, workflow=workflow) for workflow in ("checkout", "ship")]
+    seal_all(runtime)
+    waiting = record(runtime)
+    with runtime.database.transaction(write=True) as db:
+        assert change_slots(db, 3) == 8
+    after = [waiting, record(runtime, workflow="ship")]
+    seal_all(replace(runtime, settings=replace(runtime.settings, seal_slots=3)))
+    assert_sealed_exactly_once(runtime, [*before, *after])
+    for old, new in zip(before, after, strict=True):
+        assert (session_row(runtime, new).seal_seq or 0) > (session_row(runtime, old).seal_seq or 0)
+    with runtime.database.transaction(write=False) as db:
+        assert {row.slot for row in db.exec(select(SealCounterRow))} == {0, 1, 2}
+
+
+def test_slots_are_not_changed_while_a_batch_is_open(runtime: Runtime) -> None:
+    record(runtime)
+    sealer = Sealer(runtime, owner="run")
+    assert sealer.take() and sealer._take_lane()
+    with pytest.raises(LanesOpen), runtime.database.transaction(write=True) as db:
+        change_slots(db, 3)
+    sealer.release()
+    with pytest.raises(LanesOpen), runtime.database.transaction(write=True) as db:
+        change_slots(db, 3)
+
+
+def test_a_setting_that_names_other_slots_is_refused(runtime: Runtime) -> None:
+    with pytest.raises(SlotsDiffer, match=r"8 sealing slots.*recorder db reslot"):
+        Runtime.open(replace(runtime.settings, seal_slots=4))
+
+
+def seal_all(runtime: Runtime) -> None:
+    """Seal what waits."""
+    with open_sealer(runtime, "run") as sealer:
+        assert sealer is not None
+        while sealer.seal_batch() is not None:
+            pass
