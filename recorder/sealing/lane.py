@@ -46,6 +46,8 @@ class ClaimedBatch:
     first_seal_seq: int
     #: Partition of the lake that takes its rows.
     date: str
+    #: Fence of the lease under which it was claimed.
+    fence: int
 
     @property
     def lane(self) -> str:
@@ -120,6 +122,7 @@ def claim(db: DbSession, lease: Lease) -> ClaimedBatch | None:
         session_ids=row.session_ids,
         first_seal_seq=row.first_seal_seq,
         date=row.created_at.strftime("%Y-%m-%d"),
+        fence=lease.fence,
     )
 
 

@@ -8,12 +8,10 @@ again.
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 
-import pyarrow as pa
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -25,14 +23,12 @@ from recorder.models.session import SessionMetadataRow, SessionRow, SessionStatu
 from recorder.recording.sessions import change_status, emit
 from recorder.runtime import Runtime
 from recorder.sealing import lane
-from recorder.sealing.facts import SessionFacts, find_facts
+from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.lane import ClaimedBatch
-from recorder.sealing.rows import build_tables
-from recorder.sealing.screens import ScreenReader
-from recorder.sealing.stopped import read_stopped
+from recorder.sealing.preparation import BatchPreparation
+from recorder.sealing.rows import PreparedSession
 from recorder.sealing.upkeep import Maintenance, maintain
 from recorder.storage.lake import LakeAhead
-from recorder.storage.lake_schemas import Kind
 from recorder.storage.leases import Lease, release_lease
 
 
@@ -58,11 +54,10 @@ class Sealer:
         self._runtime = runtime
         self._owner = owner
         self._lease: Lease | None = None
-        self._screens = ScreenReader()
+        self._pool = DigestPool(runtime.blobs)
         self._indexer = GraphIndexer()
         self._lanes: set[tuple[str, str]] = set()
         self._renew_at = 0.0
-        self._writers = ThreadPoolExecutor(4, thread_name_prefix="lake")
 
     def take(self) -> bool:
         """Take the sealing lease; False while another run holds it."""
@@ -72,7 +67,7 @@ class Sealer:
 
     def release(self) -> None:
         """Give the lease back."""
-        self._writers.shutdown()
+        self._pool.close()
         if self._lease is not None:
             with self._runtime.database.transaction(write=True) as db:
                 release_lease(db, self._lease)
@@ -89,9 +84,18 @@ class Sealer:
         if batch is None:
             return None
         with self._kept_lease():
-            sessions = self._read(batch)
-            self._write_lake(batch, build_tables(batch, sessions))
+            preparation = BatchPreparation(self._runtime, self._pool, batch, hold=self._hold)
+            try:
+                while not preparation.advance():
+                    continue
+            finally:
+                preparation.close()
+            if preparation.failures:
+                raise preparation.failures[0]
+            sessions = preparation.sessions
+            self._commit_lake(batch, preparation)
             lags = self._mark(batch, sessions)
+            preparation.discard()
             for scope in self._indexer.take_grown():
                 # The batch is sealed by now; a rebuild that cannot be had is made up for at night.
                 with suppress(RecorderError):
@@ -102,8 +106,8 @@ class Sealer:
             mode=batch.mode,
             workflows=sorted({facts.row.workflow for facts in sessions}),
             sessions=len(sessions),
-            events=sum(len(facts.events) for facts in sessions),
-            frames=sum(len(facts.frames) for facts in sessions),
+            events=sum(facts.event_count for facts in sessions),
+            frames=sum(facts.frame_count for facts in sessions),
             seconds=time.monotonic() - began,
             lags_s=lags,
         )
@@ -154,36 +158,23 @@ class Sealer:
         self._renew_at = now + lane.LEASE_MS / 3000
         return True
 
-    def _read(self, batch: ClaimedBatch) -> list[SessionFacts]:
-        with self._runtime.database.transaction(write=False) as db:
-            stopped = read_stopped(db, batch.session_ids)
-        blobs = self._runtime.blobs
-        return [find_facts(session, self._screens.read(session.frames, blobs)) for session in stopped]
+    def _hold(self, db: DbSession) -> None:
+        lane.hold(db, self._held())
 
-    def _write_lake(self, batch: ClaimedBatch, tables: dict[Kind, pa.Table]) -> None:
-        """Append to the tables of the lane side by side: each takes the batch's number once."""
-        writes = [
-            self._writers.submit(
-                self._runtime.lake.append,
-                kind,
-                batch.workspace_id,
-                batch.mode,
-                table,
-                lane=batch.lane,
-                number=batch.number,
-            )
-            for kind, table in tables.items()
-        ]
+    def _commit_lake(self, batch: ClaimedBatch, preparation: BatchPreparation) -> None:
+        """Commit the files to the tables of the lane; each takes the batch's number once."""
         try:
-            for write in writes:
-                write.result()
+            for kind, files in preparation.files.items():
+                self._runtime.lake.commit(
+                    kind, batch.workspace_id, batch.mode, files, lane=batch.lane, number=batch.number
+                )
         except LakeAhead:
             # Most often another run went on with this lane: then the lease says so.
             with self._runtime.database.transaction(write=True) as db:
-                lane.hold(db, self._held())
+                self._hold(db)
             raise
 
-    def _mark(self, batch: ClaimedBatch, sessions: list[SessionFacts]) -> list[float]:
+    def _mark(self, batch: ClaimedBatch, sessions: list[PreparedSession]) -> list[float]:
         """Make the batch visible: graph, status and outbox in one transaction; returns the lags."""
         steps = {facts.row.id: facts.steps for facts in sessions}
         with self._runtime.database.transaction(write=False) as db:
