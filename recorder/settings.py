@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from recorder import limits
 from recorder.errors import Invalid
 
 DEFAULT_DATA_DIR = Path("recorder-data")
@@ -63,6 +64,8 @@ class Settings:
     log_level: str = "info"
     #: Who writes the shards of exports: in_process, processes:N, or a Dask scheduler's address.
     export_executor: str = "in_process"
+    #: Most that one session holds; a batch beyond it is refused.
+    session_size: limits.SessionSize = limits.SESSION_SIZE
 
     @classmethod
     def from_env(
@@ -101,6 +104,12 @@ class Settings:
             metrics_token=env.get("RECORDER_METRICS_TOKEN") or None,
             log_level=env.get("RECORDER_LOG_LEVEL", "info").lower(),
             export_executor=_export_executor(env.get("RECORDER_EXPORT_EXECUTOR", "in_process")),
+            session_size=limits.SessionSize(
+                *(
+                    _count(env, f"RECORDER_SESSION_{name.upper()}", default)
+                    for name, default in limits.SESSION_SIZE._asdict().items()
+                )
+            ),
         )
 
     def as_env(self) -> dict[str, str]:
@@ -134,6 +143,9 @@ class Settings:
             chosen["RECORDER_LOG_LEVEL"] = self.log_level
         if self.export_executor != Settings.export_executor:
             chosen["RECORDER_EXPORT_EXECUTOR"] = self.export_executor
+        for name, value in self.session_size._asdict().items():
+            if value != getattr(limits.SESSION_SIZE, name):
+                chosen[f"RECORDER_SESSION_{name.upper()}"] = str(value)
         if self.local_export_root is not None:
             chosen["RECORDER_LOCAL_EXPORT_ROOT"] = str(self.local_export_root)
         return chosen
@@ -159,6 +171,13 @@ def _export_executor(text: str) -> str:
 def azure_account_key() -> str | None:
     """The key of the operator's own Azure-like store, which each process reads for itself."""
     return os.environ.get("AZURE_STORAGE_ACCOUNT_KEY") or None
+
+
+def _count(env: Mapping[str, str], name: str, default: int) -> int:
+    text = env.get(name) or str(default)
+    if not re.fullmatch("[1-9][0-9]{0,17}", text, re.ASCII):
+        raise InvalidSetting(name, "a whole number of at least 1")
+    return int(text)
 
 
 def _address(env: Mapping[str, str], name: str) -> str | None:

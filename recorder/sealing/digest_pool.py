@@ -1,4 +1,5 @@
 """Stand-in."""
+
 from concurrent.futures import Future
 
 from recorder.sealing.screens import ScreenReader

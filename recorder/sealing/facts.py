@@ -200,7 +200,9 @@ class EventWalk:
 
     def add_written(self, rows: pa.RecordBatch) -> None:
         """Take over rows that an earlier run wrote; their steps are kept apart."""
-        columns = {name: rows[name].to_pylist() for name in ("event_id", "t_ms", "type", "frame_id", "payload")}
+        columns = {
+            name: rows[name].to_pylist() for name in ("event_id", "t_ms", "type", "frame_id", "payload")
+        }
         moments = rows["ts"].cast(pa.int64()).to_pylist()
         ids, times, types, frame_ids, payloads = columns.values()
         self._digest.update(zip(ids, times, moments, types, frame_ids, payloads, strict=True))

@@ -353,9 +353,7 @@ def _sort_key(row: SessionRow) -> tuple[int, str]:
     return (bucket_of(row.id), row.id)
 
 
-def _write_tables(
-    runtime: Runtime, batch: Batch, tables: _Tables, name: str
-) -> list[tuple[Kind, LakeFile]]:
+def _write_tables(runtime: Runtime, batch: Batch, tables: _Tables, name: str) -> list[tuple[Kind, LakeFile]]:
     """Write one file for each kind and workflow, several side by side: each waits for the disk."""
 
     def write(place: tuple[Kind, str]) -> tuple[Kind, LakeFile]:

@@ -7,11 +7,11 @@ from typing import Any
 from urllib.parse import unquote
 
 import polars as pl
-import pyarrow.parquet as pq
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
-from deltalake.transaction import AddAction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction
 
 from recorder.digest import bucket_of
 from recorder.errors import Conflict, Unavailable
@@ -137,10 +137,17 @@ class Lake:
                 return False
             if last is not None and last > number:
                 raise LakeAhead(kind)
-            actions = [AddAction(f.path, f.size_bytes, f.partition, f.modified_ms, True, f.statistics) for f in files]
+            actions = [
+                AddAction(f.path, f.size_bytes, f.partition, f.modified_ms, True, f.statistics) for f in files
+            ]
             try:
-                table.create_write_transaction(actions, "append", table.schema(), _PARTITIONS,
-                    commit_properties=CommitProperties(app_transactions=[Transaction(lane, number)]))
+                table.create_write_transaction(
+                    actions,
+                    "append",
+                    table.schema(),
+                    _PARTITIONS,
+                    commit_properties=CommitProperties(app_transactions=[Transaction(lane, number)]),
+                )
             except CommitFailedError:
                 continue
             return True

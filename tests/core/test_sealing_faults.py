@@ -2,13 +2,12 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.engine import Engine
@@ -20,7 +19,7 @@ from recorder.models.tag import TagCreate
 from recorder.recording.tags import add_tag
 from recorder.runtime import Runtime
 from recorder.sealing import LeaseLost, Sealer, lane
-from recorder.storage.lake import Lake, LakeAhead
+from recorder.storage.lake import Lake, LakeAhead, LakeFile
 from recorder.storage.lake_schemas import Kind
 from tests.databases import create_database
 from tests.factories import picture
@@ -54,16 +53,16 @@ class HookedLake(Lake):
         self._hook: tuple[Kind, Act] | None = (kind, act)
         self._is_after = is_after
 
-    def append(
-        self, kind: Kind, workspace_id: str, mode: str, rows: pa.Table, *, lane: str, number: int
+    def commit(
+        self, kind: Kind, workspace_id: str, mode: str, files: Sequence[LakeFile], *, lane: str, number: int
     ) -> bool:
-        """Append, with the hook."""
+        """Commit, with the hook."""
         act = None
         if self._hook is not None and self._hook[0] == kind:
             act, self._hook = self._hook[1], None
         if act is not None and not self._is_after:
             act()
-        was_added = super().append(kind, workspace_id, mode, rows, lane=lane, number=number)
+        was_added = super().commit(kind, workspace_id, mode, files, lane=lane, number=number)
         if act is not None and self._is_after:
             act()
         return was_added
@@ -103,7 +102,7 @@ def sealing(runtime: Runtime, owner: str) -> Iterator[Sealer]:
     try:
         yield sealer
     except Killed:
-        sealer._writers.shutdown()
+        sealer._pool.close()
         raise
     sealer.release()
 
@@ -168,7 +167,7 @@ def seal_until_statement(runtime: Runtime, place: int) -> bool:
         return True
     finally:
         sqlalchemy_event.remove(Engine, "before_cursor_execute", count)
-        sealer._writers.shutdown()
+        sealer._pool.close()
     return False
 
 
