@@ -1,17 +1,14 @@
 """Sealed rows in Delta tables, one per workspace, mode and kind. The only writer of the lake."""
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction
 
 from recorder.digest import bucket_of
 from recorder.errors import Conflict, Unavailable
@@ -24,16 +21,6 @@ _COMPACT_AT_FILES = 100
 _TARGET_FILE_BYTES = 16 * 1024 * 1024
 _MARK = "deployment"
 _SAFE = re.compile(r"[A-Za-z0-9_\-]+", re.ASCII)
-
-
-@dataclass(frozen=True)
-class LakeFile:
-    path: str
-    rows: int
-    size_bytes: int
-    partition: dict[str, str]
-    statistics: str
-    modified_ms: int
 
 
 class LakeAhead(Conflict):
@@ -109,47 +96,6 @@ class Lake:
                 continue
             except (DeltaError, OSError) as error:
                 raise Unavailable("The lake") from error
-            return True
-
-    def write_file(self, kind, workspace_id, mode, rows, *, workflow, date, name):
-        self._open_or_create(kind, workspace_id, mode)
-        relative = f"workflow={workflow}/date={date}/{name}.parquet"
-        path = Path(self._path(kind, workspace_id, mode)) / relative
-        path.parent.mkdir(parents=True, exist_ok=True)
-        schema = pa.schema([f for f in LAYOUTS[kind].schema if f.name not in _PARTITIONS])
-        n = 0
-        with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-            for batch in rows.to_batches() if isinstance(rows, pa.Table) else rows:
-                writer.write_batch(batch.select(schema.names))
-                n += batch.num_rows
-        size = path.stat().st_size
-        return LakeFile(relative, n, size, {"workflow": workflow, "date": date}, '{"numRecords":%d}' % n, 0)
-
-    def read_file(self, kind, workspace_id, mode, file):
-        path = Path(self._path(kind, workspace_id, mode)) / file.path
-        yield from pq.ParquetFile(path).iter_batches(4096)
-
-    def commit(self, kind, workspace_id, mode, files, *, lane, number):
-        while True:
-            table = self._open_or_create(kind, workspace_id, mode)
-            last = table.transaction_version(lane)
-            if last == number:
-                return False
-            if last is not None and last > number:
-                raise LakeAhead(kind)
-            actions = [
-                AddAction(f.path, f.size_bytes, f.partition, f.modified_ms, True, f.statistics) for f in files
-            ]
-            try:
-                table.create_write_transaction(
-                    actions,
-                    "append",
-                    table.schema(),
-                    _PARTITIONS,
-                    commit_properties=CommitProperties(app_transactions=[Transaction(lane, number)]),
-                )
-            except CommitFailedError:
-                continue
             return True
 
     def version(self, kind: Kind, workspace_id: str, mode: str) -> int | None:
