@@ -14,6 +14,7 @@ DEFAULT_DATA_DIR = Path("recorder-data")
 # No name and password: an address ends up in log lines.
 _HOST = r"(\[[0-9A-Fa-f:]+\]|[^][/@:\s]+)"
 _PASSWORD = re.compile(r"://[^/]*:[^/]*@")
+_PROCESSES = re.compile(r"[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-6]", re.ASCII)
 _EXECUTOR = re.compile(rf"in_process|processes:[1-9][0-9]{{0,2}}|(dask|tcp|tls)://{_HOST}:[0-9]{{1,5}}")
 
 
@@ -63,6 +64,8 @@ class Settings:
     log_level: str = "info"
     #: Who writes the shards of exports: in_process, processes:N, or a Dask scheduler's address.
     export_executor: str = "in_process"
+    #: The largest number of processes that digest pictures and DOM snapshots for one sealing run.
+    seal_processes: int = field(default_factory=lambda: _count_cores())
 
     @classmethod
     def from_env(
@@ -101,6 +104,7 @@ class Settings:
             metrics_token=env.get("RECORDER_METRICS_TOKEN") or None,
             log_level=env.get("RECORDER_LOG_LEVEL", "info").lower(),
             export_executor=_export_executor(env.get("RECORDER_EXPORT_EXECUTOR", "in_process")),
+            seal_processes=_seal_processes(env.get("RECORDER_SEAL_PROCESSES", "")),
         )
 
     def as_env(self) -> dict[str, str]:
@@ -134,6 +138,8 @@ class Settings:
             chosen["RECORDER_LOG_LEVEL"] = self.log_level
         if self.export_executor != Settings.export_executor:
             chosen["RECORDER_EXPORT_EXECUTOR"] = self.export_executor
+        if self.seal_processes != _count_cores():
+            chosen["RECORDER_SEAL_PROCESSES"] = str(self.seal_processes)
         if self.local_export_root is not None:
             chosen["RECORDER_LOCAL_EXPORT_ROOT"] = str(self.local_export_root)
         return chosen
@@ -195,6 +201,19 @@ def _webhook_attempts(text: str) -> int:
     if text not in ("1", "2", "3", "4", "5", "6", "7", "8"):
         raise InvalidSetting("RECORDER_WEBHOOK_ATTEMPTS", "a number from 1 to 8")
     return int(text)
+
+
+def _seal_processes(text: str) -> int:
+    if not text:
+        return _count_cores()
+    if not _PROCESSES.fullmatch(text):
+        raise InvalidSetting("RECORDER_SEAL_PROCESSES", "a number from 1 to 256")
+    return int(text)
+
+
+def _count_cores() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -25,10 +25,10 @@ from recorder.models.session import SessionMetadataRow, SessionRow, SessionStatu
 from recorder.recording.sessions import change_status, emit
 from recorder.runtime import Runtime
 from recorder.sealing import lane
+from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.facts import SessionFacts, find_facts
 from recorder.sealing.lane import ClaimedBatch
 from recorder.sealing.rows import build_tables
-from recorder.sealing.screens import ScreenReader
 from recorder.sealing.stopped import read_stopped
 from recorder.sealing.upkeep import Maintenance, maintain
 from recorder.storage.lake import LakeAhead
@@ -58,7 +58,8 @@ class Sealer:
         self._runtime = runtime
         self._owner = owner
         self._lease: Lease | None = None
-        self._screens = ScreenReader()
+        settings = runtime.settings
+        self._digests = DigestPool(settings.blob_url, processes=settings.seal_processes)
         self._indexer = GraphIndexer()
         self._lanes: set[tuple[str, str]] = set()
         self._renew_at = 0.0
@@ -73,6 +74,7 @@ class Sealer:
     def release(self) -> None:
         """Give the lease back."""
         self._writers.shutdown()
+        self._digests.close()
         if self._lease is not None:
             with self._runtime.database.transaction(write=True) as db:
                 release_lease(db, self._lease)
@@ -157,8 +159,8 @@ class Sealer:
     def _read(self, batch: ClaimedBatch) -> list[SessionFacts]:
         with self._runtime.database.transaction(write=False) as db:
             stopped = read_stopped(db, batch.session_ids)
-        blobs = self._runtime.blobs
-        return [find_facts(session, self._screens.read(session.frames, blobs)) for session in stopped]
+        waiting = [self._digests.submit(session.row.id, session.frames) for session in stopped]
+        return [find_facts(*pair) for pair in zip(stopped, (one.result() for one in waiting), strict=True)]
 
     def _write_lake(self, batch: ClaimedBatch, tables: dict[Kind, pa.Table]) -> None:
         """Append to the tables of the lane side by side: each takes the batch's number once."""
