@@ -15,6 +15,7 @@ DEFAULT_DATA_DIR = Path("recorder-data")
 # No name and password: an address ends up in log lines.
 _HOST = r"(\[[0-9A-Fa-f:]+\]|[^][/@:\s]+)"
 _PASSWORD = re.compile(r"://[^/]*:[^/]*@")
+_PROCESSES = re.compile(r"[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-6]", re.ASCII)
 _EXECUTOR = re.compile(rf"in_process|processes:[1-9][0-9]{{0,2}}|(dask|tcp|tls)://{_HOST}:[0-9]{{1,5}}")
 
 
@@ -66,6 +67,8 @@ class Settings:
     export_executor: str = "in_process"
     #: Most that one session holds; a batch beyond it is refused.
     session_size: limits.SessionSize = limits.SESSION_SIZE
+    #: The largest number of processes that digest pictures and DOM snapshots for one sealing run.
+    seal_processes: int = field(default_factory=lambda: _count_cores())
 
     @classmethod
     def from_env(
@@ -110,6 +113,7 @@ class Settings:
                     for name, default in limits.SESSION_SIZE._asdict().items()
                 )
             ),
+            seal_processes=_seal_processes(env.get("RECORDER_SEAL_PROCESSES", "")),
         )
 
     def as_env(self) -> dict[str, str]:
@@ -146,6 +150,8 @@ class Settings:
         for name, value in self.session_size._asdict().items():
             if value != getattr(limits.SESSION_SIZE, name):
                 chosen[f"RECORDER_SESSION_{name.upper()}"] = str(value)
+        if self.seal_processes != _count_cores():
+            chosen["RECORDER_SEAL_PROCESSES"] = str(self.seal_processes)
         if self.local_export_root is not None:
             chosen["RECORDER_LOCAL_EXPORT_ROOT"] = str(self.local_export_root)
         return chosen
@@ -214,6 +220,19 @@ def _webhook_attempts(text: str) -> int:
     if text not in ("1", "2", "3", "4", "5", "6", "7", "8"):
         raise InvalidSetting("RECORDER_WEBHOOK_ATTEMPTS", "a number from 1 to 8")
     return int(text)
+
+
+def _seal_processes(text: str) -> int:
+    if not text:
+        return _count_cores()
+    if not _PROCESSES.fullmatch(text):
+        raise InvalidSetting("RECORDER_SEAL_PROCESSES", "a number from 1 to 256")
+    return int(text)
+
+
+def _count_cores() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -54,7 +54,8 @@ class Sealer:
         self._runtime = runtime
         self._owner = owner
         self._lease: Lease | None = None
-        self._pool = DigestPool(runtime.blobs)
+        settings = runtime.settings
+        self._pool = DigestPool(settings.blob_url, processes=settings.seal_processes)
         self._indexer = GraphIndexer()
         self._lanes: set[tuple[str, str]] = set()
         self._renew_at = 0.0
