@@ -80,7 +80,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.streams = hub = Hub(runtime, app.state.stream_pace)
         hub.start()
-        app.state.ingest = IngestWriter(runtime.database, on_commit=hub.take)
+        app.state.ingest = IngestWriter(
+            runtime.database, on_commit=hub.take, session_size=runtime.settings.session_size
+        )
         with spared_collections(), heard_stop(hub.end_streams):
             yield
         await hub.close()

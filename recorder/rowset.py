@@ -6,6 +6,7 @@ both again from the files alone.
 
 import hashlib
 from collections.abc import Iterable
+from itertools import islice
 from typing import Literal, NamedTuple
 
 import orjson
@@ -14,6 +15,7 @@ import polars as pl
 RowKind = Literal["events", "frames", "samples"]
 
 _LINES_AT_ONCE = 100_000
+_HASHED_AT_ONCE = 4_096
 
 
 class EventKey(NamedTuple):
@@ -36,14 +38,40 @@ class SessionRows(NamedTuple):
     digest: str
 
 
+class EventsDigest:
+    """SHA-256 of one session's events (`rows_sha256`), computed portion by portion."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self._is_empty = True
+
+    def update(self, rows: Iterable[EventKey | tuple[str, int, int, str, str | None, str]]) -> None:
+        """Add the next rows, in `(t_ms, event_id)` order."""
+        lines = [orjson.dumps([*row]) for row in rows]
+        if not lines:
+            return
+        if not self._is_empty:
+            self._hash.update(b"\n")
+        self._is_empty = False
+        self._hash.update(b"\n".join(lines))
+
+    def hexdigest(self) -> str:
+        """Return the digest of all rows so far."""
+        return self._hash.hexdigest()
+
+
 def events_digest(rows: Iterable[EventKey | tuple[str, int, int, str, str | None, str]]) -> str:
-    """Hex SHA-256 of one session's events (`rows_sha256`).
+    """Return the hex SHA-256 of one session's events (`rows_sha256`).
 
     Args:
         rows: in `(t_ms, event_id)` order, members as in `EventKey`; each becomes one JSON array, and the
             arrays are joined by newlines.
     """
-    return hashlib.sha256(b"\n".join([orjson.dumps([*row]) for row in rows])).hexdigest()
+    digest = EventsDigest()
+    remaining = iter(rows)
+    while part := list(islice(remaining, _HASHED_AT_ONCE)):
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def frames_digest(rows: Iterable[tuple[str, str]]) -> str:

@@ -8,12 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from recorder import limits
 from recorder.errors import Invalid
 
 DEFAULT_DATA_DIR = Path("recorder-data")
 # No name and password: an address ends up in log lines.
 _HOST = r"(\[[0-9A-Fa-f:]+\]|[^][/@:\s]+)"
 _PASSWORD = re.compile(r"://[^/]*:[^/]*@")
+_PROCESSES = re.compile(r"[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-6]", re.ASCII)
 _EXECUTOR = re.compile(rf"in_process|processes:[1-9][0-9]{{0,2}}|(dask|tcp|tls)://{_HOST}:[0-9]{{1,5}}")
 
 
@@ -69,6 +71,10 @@ class Settings:
     seal_lease_seconds: float = 30
     #: Who writes the shards of exports: in_process, processes:N, or a Dask scheduler's address.
     export_executor: str = "in_process"
+    #: Most that one session holds; a batch beyond it is refused.
+    session_size: limits.SessionSize = limits.SESSION_SIZE
+    #: The largest number of processes that digest pictures and DOM snapshots for one sealing run.
+    seal_processes: int = field(default_factory=lambda: _count_cores())
 
     @classmethod
     def from_env(
@@ -111,6 +117,13 @@ class Settings:
             seal_lease_seconds=_number(env, "RECORDER_SEAL_LEASE_SECONDS", 1, 3_600)
             or Settings.seal_lease_seconds,
             export_executor=_export_executor(env.get("RECORDER_EXPORT_EXECUTOR", "in_process")),
+            session_size=limits.SessionSize(
+                *(
+                    _count(env, f"RECORDER_SESSION_{name.upper()}", default)
+                    for name, default in limits.SESSION_SIZE._asdict().items()
+                )
+            ),
+            seal_processes=_seal_processes(env.get("RECORDER_SEAL_PROCESSES", "")),
         )
 
     def as_env(self) -> dict[str, str]:
@@ -149,6 +162,11 @@ class Settings:
             chosen["RECORDER_LOG_LEVEL"] = self.log_level
         if self.export_executor != Settings.export_executor:
             chosen["RECORDER_EXPORT_EXECUTOR"] = self.export_executor
+        for name, value in self.session_size._asdict().items():
+            if value != getattr(limits.SESSION_SIZE, name):
+                chosen[f"RECORDER_SESSION_{name.upper()}"] = str(value)
+        if self.seal_processes != _count_cores():
+            chosen["RECORDER_SEAL_PROCESSES"] = str(self.seal_processes)
         if self.local_export_root is not None:
             chosen["RECORDER_LOCAL_EXPORT_ROOT"] = str(self.local_export_root)
         return chosen
@@ -174,6 +192,13 @@ def _export_executor(text: str) -> str:
 def azure_account_key() -> str | None:
     """The key of the operator's own Azure-like store, which each process reads for itself."""
     return os.environ.get("AZURE_STORAGE_ACCOUNT_KEY") or None
+
+
+def _count(env: Mapping[str, str], name: str, default: int) -> int:
+    text = env.get(name) or str(default)
+    if not re.fullmatch("[1-9][0-9]{0,17}", text, re.ASCII):
+        raise InvalidSetting(name, "a whole number of at least 1")
+    return int(text)
 
 
 def _address(env: Mapping[str, str], name: str) -> str | None:
@@ -219,6 +244,19 @@ def _number(env: Mapping[str, str], name: str, least: int, most: int) -> int | N
     if not re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) or not least <= int(text) <= most:
         raise InvalidSetting(name, f"a whole number from {least:,} to {most:,}")
     return int(text)
+
+
+def _seal_processes(text: str) -> int:
+    if not text:
+        return _count_cores()
+    if not _PROCESSES.fullmatch(text):
+        raise InvalidSetting("RECORDER_SEAL_PROCESSES", "a number from 1 to 256")
+    return int(text)
+
+
+def _count_cores() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _words(text: str) -> tuple[str, ...]:

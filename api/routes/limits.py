@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from api.deps import CallerDep
+from api.deps import CallerDep, RuntimeDep
 from api.endpoints import ENDPOINTS
 from api.errors import problem_responses
 from api.strict_route import StrictRoute
@@ -15,6 +15,6 @@ _ADDRESSES = [(one.surface, one.method, one.path.replace(":path}", "}")) for one
 
 
 @router.get("", responses=problem_responses(401, 422))
-async def get_limits(caller: CallerDep) -> Limits:
+async def get_limits(caller: CallerDep, runtime: RuntimeDep) -> Limits:
     """The limits in force for the caller's workspace: rates and bursts, streams, batches, bytes, pages."""
-    return limits_in_force(caller.tier, _ADDRESSES)
+    return limits_in_force(caller.tier, _ADDRESSES, session_size=runtime.settings.session_size)

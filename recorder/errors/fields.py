@@ -167,6 +167,19 @@ class UrlNotAllowed(Invalid):
         super().__init__(detail, [Problem("body", pointer, self.code, detail)])
 
 
+class SessionFull(Invalid):
+    """A batch that would make a session larger than a session may be."""
+
+    code = "limit_reached"
+    title = "Limit reached"
+
+    def __init__(self, what: str, limit: int) -> None:
+        super().__init__(
+            f"A session holds at most {limit} {what}, and this batch would exceed that; nothing of it was "
+            "stored. Stop the session and go on in a new one."
+        )
+
+
 class LimitReached(Invalid):
     """As many of a kind as a workspace may have."""
 

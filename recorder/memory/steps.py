@@ -54,20 +54,58 @@ def session_steps(
         [(event["t_ms"], event.get("frame_id")) for event in ordered],
         [(frame.t_ms, frame.frame_id) for frame in shown],
     )
-    steps: list[Step] = []
-    announced: frozenset[str] = frozenset()
+    walk = StepWalk(collapse=collapse)
     for event, place in zip(ordered, places, strict=True):
+        walk.add(event, None if place is None else shown[place])
+    return walk.steps
+
+
+class StepWalk:
+    """The steps of a session, found event by event in `(t_ms, id)` order; see `session_steps`.
+
+    Attributes:
+        steps: the steps so far; the last one may still grow.
+        announced: addresses to which the step before leads; arriving there is no step.
+        is_full: whether `max_steps` are found and another one began; later events are passed over.
+    """
+
+    def __init__(self, *, collapse: bool = True, max_steps: int | None = None) -> None:
+        self.steps: list[Step] = []
+        self.announced: frozenset[str] = frozenset()
+        self.is_full = False
+        self._collapse = collapse
+        self._max_steps = max_steps
+
+    def add(self, event: Mapping[str, Any], frame: FrameScreen | None) -> None:
+        """Add the next event.
+
+        Args:
+            event: the item with its `id`.
+            frame: the frame it is bound to (see `bind_frames`).
+        """
+        if self.is_full:
+            return
         given = event.get("input") or {}
         kind = step_type(event["type"], key=given.get("key"), modifiers=given.get("modifiers") or 0)
         if kind is None:
-            continue
-        if kind == "navigate" and event.get("url") in announced:
-            announced -= {event["url"]}
-            continue
-        announced = _announced(event)
-        step = _step(event, action_token(kind, given), None if place is None else shown[place])
-        _add(steps, step, collapse)
-    return steps
+            return
+        if kind == "navigate" and event.get("url") in self.announced:
+            self.announced -= {event["url"]}
+            return
+        self.announced = _announced(event)
+        step = _step(event, action_token(kind, given), frame)
+        last = self.steps[-1] if self.steps else None
+        if last is not None and self._is_repeated(last, step):
+            last.t_out_ms = step.t_out_ms
+            last.runs += 1
+        elif len(self.steps) == self._max_steps:
+            self.is_full = True
+        else:
+            step.pos = len(self.steps)
+            self.steps.append(step)
+
+    def _is_repeated(self, last: Step, step: Step) -> bool:
+        return (self._collapse and last.micro_key == step.micro_key) or _is_typing_on(last, step)
 
 
 def _event_order(event: Mapping[str, Any]) -> tuple[int, str]:
@@ -103,17 +141,6 @@ def _step(event: Mapping[str, Any], action: str, frame: FrameScreen | None) -> S
         event_id=event["id"],
         runs=1,
     )
-
-
-def _add(steps: list[Step], step: Step, collapse: bool) -> None:
-    last = steps[-1] if steps else None
-    is_repeated = collapse and last is not None and last.micro_key == step.micro_key
-    if last is not None and (is_repeated or _is_typing_on(last, step)):
-        last.t_out_ms = step.t_out_ms
-        last.runs += 1
-        return
-    step.pos = len(steps)
-    steps.append(step)
 
 
 def _is_typing_on(last: Step, step: Step) -> bool:

@@ -46,6 +46,14 @@ class BatchLimits(WireOutput):
     batch_stop_ids: int
 
 
+class SessionLimits(WireOutput):
+    """The most that one session holds."""
+
+    events: int
+    frames: int
+    bytes: int = Field(description="Event items as JSON, pictures and DOM snapshots together.")
+
+
 class ByteLimits(WireOutput):
     """The most bytes of a request, and of parts of one."""
 
@@ -73,5 +81,6 @@ class Limits(WireOutput):
     rate_limits: list[SurfaceLimits]
     concurrent_streams: StreamLimits
     batch: BatchLimits
+    session: SessionLimits
     bytes: ByteLimits
     list: ListLimits

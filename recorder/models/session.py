@@ -174,6 +174,9 @@ class SessionRow(SQLModel, table=True):
     duration_ms: int = Field(default=0, sa_type=BigInteger)
     frame_count: int = 0
     event_count: int = 0
+    #: Bytes that are stored: event items as JSON, and the objects with pictures and snapshots.
+    event_bytes: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": "0"})
+    frame_bytes: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": "0"})
     #: Largest `t_ms` of any event or frame; the end of an imported session.
     max_t_ms: int = Field(default=0, sa_type=BigInteger)
     #: Instant (ms since 1970) from which wall time is charged; an import is charged whatever its clock says.

@@ -8,6 +8,8 @@ from sqlalchemy import inspect
 from sqlalchemy.engine import Dialect
 from sqlmodel import SQLModel
 
+from recorder import limits
+from recorder.limits import SessionSize
 from recorder.recording.charges import Charges, Statements, UsageMoved
 
 Row = tuple[Any, ...]
@@ -17,6 +19,8 @@ class Cursor(Statements, Protocol):
     """The part of a driver's cursor that batches use; statements take `?` for every value."""
 
     is_sqlite: bool
+    #: Most that one session holds.
+    session_size: SessionSize
     #: What the batches of the group at hand cost.
     charges: Charges
 
@@ -24,7 +28,10 @@ class Cursor(Statements, Protocol):
 class DriverCursor:
     """A driver's cursor with its transactions; `?` becomes psycopg's `%s`."""
 
-    def __init__(self, connection: Any, dialect: Dialect) -> None:
+    def __init__(
+        self, connection: Any, dialect: Dialect, session_size: SessionSize = limits.SESSION_SIZE
+    ) -> None:
+        self.session_size = session_size
         self._cursor = connection.cursor()
         self._dialect = dialect
         self.is_sqlite = dialect.name == "sqlite"

@@ -21,6 +21,7 @@ from recorder.recording.positions import (
     lock_session,
     require_minutes,
     require_recording,
+    require_room,
     reserve_positions,
 )
 
@@ -57,6 +58,8 @@ class EventBatch:
     key: BatchKey | None
     #: Position of its first item, once it is stored.
     first_position: int = 0
+    #: Bytes of its items, as JSON.
+    size: int = 0
 
     @property
     def kind(self) -> Literal["events", "frames"]:
@@ -87,6 +90,7 @@ class EventBatch:
             events=self.n,
             frames=0,
             max_t_ms=self.t_max if self.n else 0,
+            event_bytes=self.size,
         )
         if self.n:
             self.first_position = first
@@ -125,6 +129,7 @@ class EventBatch:
             require_minutes(cursor, session, self.caller.tier)
         if dropped:
             self._keep_only([item for index, item in enumerate(items) if index not in dropped])
+        require_room(cursor, session, events=self.n, frames=0, size=self.size)
         if fresh:
             cursor.many("INSERT INTO event_keys (session_id, event_id, digest) VALUES (?, ?, ?)", fresh)
         return len(dropped)
@@ -133,7 +138,8 @@ class EventBatch:
         times = [_time_decoder.decode(item).t_ms for item in items]
         self.n = len(items)
         self.t_min, self.t_max = min(times, default=0), max(times, default=0)
-        self.payload = _compressor.compress(b'{"events":[' + b",".join(bytes(item) for item in items) + b"]}")
+        body = b'{"events":[' + b",".join(bytes(item) for item in items) + b"]}"
+        self.payload, self.size = _compressor.compress(body), len(body) if items else 0
 
 
 def read_event_batch(
@@ -180,6 +186,7 @@ def read_event_batch(
         named=named,
         body=body if named else b"",
         key=key,
+        size=len(body),
     )
 
 

@@ -32,6 +32,8 @@ class FrameBatch:
     n: int = 0
     #: Whether an index row points into the object: not so where all was sent before.
     is_used: bool = False
+    #: Size of the object.
+    object_bytes: int = 0
 
     @property
     def kind(self) -> Literal["events", "frames"]:
@@ -48,6 +50,10 @@ class FrameBatch:
                 return earlier
         fresh = self._without_known(cursor, session)
         times = [self.frames[index].item.t_ms for index in fresh]
+        stored = _known_pictures(cursor, self.session_id, [self.frames[index].sha256 for index in fresh])
+        self.is_used = any(
+            self.frames[index].sha256 not in stored or self.places[index][2] is not None for index in fresh
+        )
         first, _, frame_count = reserve_positions(
             cursor,
             session,
@@ -55,13 +61,12 @@ class FrameBatch:
             events=0,
             frames=len(fresh),
             max_t_ms=max(times, default=0),
+            frame_bytes=self.object_bytes if self.is_used else 0,
         )
-        stored = _known_pictures(cursor, self.session_id, [self.frames[index].sha256 for index in fresh])
         rows = [self._row(index, first + offset, stored) for offset, index in enumerate(fresh)]
         if rows:
             cursor.many(_INSERT, rows)
         self.n = len(rows)
-        self.is_used = any(self.object_key in row for row in rows)
         answer = self._answer(len(fresh), frame_count)
         if self.key is not None:
             self.key.keep(cursor, self.session_id, answer)
@@ -129,7 +134,7 @@ def store_objects(
         places.append((*by_digest[frame.sha256], dom_offset, dom_length))
     object_key = f"frames/{caller.workspace_id}/{session_id}/{new_id('frm')}.pack"
     blobs.put(object_key, b"".join(chunks))
-    return FrameBatch(caller, session_id, frames, object_key, places, key)
+    return FrameBatch(caller, session_id, frames, object_key, places, key, object_bytes=end)
 
 
 def discard_object(blobs: Blobs, batch: FrameBatch) -> None:

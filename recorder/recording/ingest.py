@@ -16,7 +16,9 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Literal, Protocol
 
+from recorder import limits
 from recorder.errors import RecorderError, Unavailable
+from recorder.limits import SessionSize
 from recorder.metrics import count_group
 from recorder.recording.cursor import Cursor, DriverCursor, is_transient
 from recorder.storage.database import Database
@@ -51,14 +53,20 @@ class IngestWriter:
     """The writer thread of one process. `submit` from the event loop, `close` at shutdown."""
 
     def __init__(
-        self, database: Database, on_commit: Callable[[list[Batch]], object] = lambda stored: None
+        self,
+        database: Database,
+        on_commit: Callable[[list[Batch]], object] = lambda stored: None,
+        *,
+        session_size: SessionSize = limits.SESSION_SIZE,
     ) -> None:
         """Start the thread.
 
         Args:
             on_commit: told in this thread of the batches that each commit stored.
+            session_size: most that one session holds; a batch beyond it is refused.
         """
         self._database = database
+        self._session_size = session_size
         self._on_commit = on_commit
         self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._connect()
@@ -130,7 +138,7 @@ class IngestWriter:
 
     def _connect(self) -> None:
         self._connection = self._database.raw_connection()
-        self._cursor = DriverCursor(self._connection, self._database.dialect)
+        self._cursor = DriverCursor(self._connection, self._database.dialect, self._session_size)
 
     def _reconnect(self) -> None:
         """Where the server hung up, go on with a new connection; while it is away, the next group tries."""

@@ -1,9 +1,13 @@
 """Sealing: stopped sessions become lake rows and graph nodes, exactly once. Spec §3.1, design §3."""
 
-from recorder.sealing.lanes import LeaseLost, longest_wait_s
-from recorder.sealing.maintenance import Maintenance, has_work
-from recorder.sealing.places import is_sealing, list_runs
-from recorder.sealing.sealer import SealedBatch, Sealer, open_sealer
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from recorder.sealing.lanes import LeaseLost, longest_wait_s
+    from recorder.sealing.maintenance import Maintenance, has_work
+    from recorder.sealing.places import is_sealing, list_runs
+    from recorder.sealing.sealer import SealedBatch, Sealer, open_sealer
 
 __all__ = [
     "LeaseLost",
@@ -16,3 +20,25 @@ __all__ = [
     "longest_wait_s",
     "open_sealer",
 ]
+
+_MODULES = {
+    "LeaseLost": "lanes",
+    "Maintenance": "maintenance",
+    "SealedBatch": "sealer",
+    "Sealer": "sealer",
+    "has_work": "maintenance",
+    "is_sealing": "places",
+    "list_runs": "places",
+    "longest_wait_s": "lanes",
+    "open_sealer": "sealer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used.
+
+    Processes that digest pictures are in this package: they start without database and lake in 0.2 s.
+    """
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -26,6 +26,7 @@ from recorder.recording.stops import queue_for_sealing
 from recorder.runtime import Runtime
 from recorder.sealing import quarantine
 from recorder.sealing.lanes import LeaseLost, has_waiting
+from recorder.sealing.portions import discard_leftovers
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 from recorder.storage.leases import Lease, release_lease, renew_lease, take_lease
 
@@ -71,6 +72,7 @@ def maintain(runtime: Runtime, owner: str, tables: Iterable[tuple[str, str]]) ->
             batch_keys = _drop_batch_keys(runtime, hold)
             answers = _drop_answers(runtime, hold)
             _drop_done_batches(runtime, hold)
+            discard_leftovers(runtime, hold)
     for workspace_id, mode in sorted(tables):
         for kind in LAYOUTS:
             with _leased(runtime, f"compact:{workspace_id}:{mode}:{kind}", owner) as hold:

@@ -1,44 +1,96 @@
 """Perceptual digests of pictures: dHash, 64 bits, computed at seal for sampling and state keys. Design §3."""
 
 import io
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+import warnings
+from typing import Any
 
-import numpy as np
 from PIL import Image
+
+from recorder import limits
 
 #: From this many differing bits on, two screens count as materially different.
 KEYFRAME_DISTANCE = 10
-# Pillow decodes without the interpreter lock, so a second thread nearly doubles the rate.
-_THREADS = 2
+_FORMATS = ("PNG", "JPEG", "WEBP")
+# Pixels converted at once: a large picture needs no second copy of itself in memory.
+_STRIP_PIXELS = 4_000_000
 
 
-def dhash(data: bytes) -> int | None:
-    """The difference hash of a picture as a signed 64-bit integer; None where it does not decode.
+def dhash(data: bytes, *, max_pixels: int = limits.FRAME_PIXELS) -> int | None:
+    """Return the difference hash of a picture as a signed 64-bit integer; None where it does not decode.
 
     Bit n of the 8 × 8 grid tells whether a cell is darker than its right neighbour, in reading order.
+
+    Args:
+        data: the bytes of the picture, as a client sent them.
+        max_pixels: larger pictures have no digest.
     """
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            image.draft("L", (72, 64))  # JPEG decodes at an eighth of the size; others ignore it
-            small = image.convert("L").resize((9, 8), Image.Resampling.BOX)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        with warnings.catch_warnings():
+            # A warning is no reason to go without a digest, also where the process makes warnings errors.
+            warnings.simplefilter("ignore")
+            cells = _read_cells(data, max_pixels)
+    except Exception:
+        # Decoders fail in more ways than they document (IndexError, struct.error, MemoryError, …): a picture
+        # that does not decode costs its digest, never the sealing of its session.
         return None
-    cells = np.asarray(small, dtype=np.int16)
-    bits = np.packbits(cells[:, :-1] < cells[:, 1:])
-    return int.from_bytes(bits.tobytes(), "big", signed=True)
-
-
-def dhash_all(pictures: Mapping[str, bytes]) -> dict[str, int | None]:
-    """The digest of each of many pictures, by the key it came under."""
-    if len(pictures) == 1:
-        return {key: dhash(data) for key, data in pictures.items()}
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return dict(zip(pictures, pool.map(dhash, pictures.values()), strict=True))
+    bits = 0
+    for row in range(0, 72, 9):
+        for left in range(row, row + 8):
+            bits = bits << 1 | (cells[left] < cells[left + 1])
+    return bits - 2**64 if bits >= 2**63 else bits
 
 
 def distance(one: int | None, other: int | None) -> int:
-    """How many of the 64 bits differ; 0 where a digest is missing."""
+    """Return how many of the 64 bits differ; 0 where a digest is missing."""
     if one is None or other is None:
         return 0
     return ((one ^ other) & (2**64 - 1)).bit_count()
+
+
+def _read_cells(data: bytes, max_pixels: int) -> bytes:
+    """Return the luminance of 9 × 8 cells, row by row.
+
+    Raises:
+        Exception: of any kind where the picture does not decode.
+    """
+    with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+        if image.width * image.height > max_pixels:
+            raise Image.DecompressionBombError("More pixels than allowed.")
+        image.draft("L", (72, 64))  # JPEG decodes at an eighth of the size; others ignore it
+        return _shrink(_decode(image)).tobytes()
+
+
+def _decode(image: Image.Image) -> Image.Image:
+    """Return the picture decoded; a WebP without the copies that Pillow keeps of it.
+
+    Pillow holds three canvases of a WebP while it copies the pixels into a fourth: 777 MB at 50 megapixels.
+    Its decoder alone, released before the pixels are used, needs 590 MB.
+    """
+    decoder: Any = vars(image).get("_decoder") if image.format == "WEBP" else None
+    if decoder is None:
+        image.load()
+        return image
+    decoded = decoder.get_next()
+    if decoded is None:
+        raise OSError("The first frame does not decode.")
+    mode = decoder.get_info()[4]
+    image._decoder = None  # type: ignore[attr-defined]
+    del decoder
+    return Image.frombuffer(mode, image.size, decoded[0], "raw", mode, 0, 1)
+
+
+def _shrink(image: Image.Image) -> Image.Image:
+    """Return the picture as 9 × 8 cells of luminance, by the mean of each cell's pixels.
+
+    A large picture is converted and narrowed strip by strip: the resampling goes through rows first and
+    rounds in between, so the strips give the same cells.
+    """
+    width, height = image.size
+    rows = max(1, _STRIP_PIXELS // width)
+    if rows >= height:
+        return image.convert("L").resize((9, 8), Image.Resampling.BOX)
+    narrow = Image.new("L", (9, height))
+    for top in range(0, height, rows):
+        strip = image.crop((0, top, width, min(top + rows, height))).convert("L")
+        narrow.paste(strip.resize((9, strip.height), Image.Resampling.BOX), (0, top))
+    return narrow.resize((9, 8), Image.Resampling.BOX)

@@ -1,107 +1,117 @@
-"""Facts of sessions as the rows of the lake's tables. Schemas: recorder/storage/lake_schemas.py."""
+"""Facts of sessions as rows of the lake's tables. Schemas: recorder/storage/lake_schemas.py."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
 
+from recorder import clock
 from recorder.digest import bucket_of, canonical_json
-from recorder.memory.steps import ALGO_VERSION
+from recorder.memory.steps import ALGO_VERSION, Step
 from recorder.models.frame import FrameRow
-from recorder.sealing.batches import ClaimedBatch
-from recorder.sealing.facts import SessionFacts, start_of
+from recorder.models.session import SessionRow
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 
-_PLACE = ("workflow", "date", "bucket", "session_id")
 # What a frame's row takes over from its index row as it is.
 _INDEXED = (
     *("frame_id", "t_ms", "width", "height", "content_type", "bytes", "sha256", "object", "offset", "length"),
     *("dom_object", "dom_offset", "dom_length", "keyframe", "url"),
 )
+# A batch of step rows ends at the first of these.
+_STEPS = 2_000
+_STEP_FEATURES = 256 * 1_024
 
 
-def build_tables(batch: ClaimedBatch, sessions: list[SessionFacts]) -> dict[Kind, pa.Table]:
-    """The rows that a batch adds to each table of its lane."""
-    places = {facts.row.id: _place(batch, facts) for facts in sessions}
-    rows: dict[Kind, Iterable[dict[str, Any]]] = {
-        "frames": _rows(places, sessions, _frames),
-        "events": _rows(places, sessions, _events),
-        "steps": _rows(places, sessions, _steps),
-        "sessions": _rows(places, sessions, lambda facts: [_session(batch, facts)]),
+@dataclass(frozen=True)
+class PreparedSession:
+    """A session whose rows are written, with what the graph and the control plane need of it."""
+
+    row: SessionRow
+    #: The first steps (`facts.MAX_STEPS`).
+    steps: list[Step]
+    event_count: int
+    action_count: int
+    frame_count: int
+    image_bytes: int
+    payload_bytes: int
+    rows_sha256: str
+
+
+def build_batch(
+    kind: Kind, row: SessionRow, date: str, columns: Mapping[str, Any], count: int
+) -> pa.RecordBatch:
+    """Return rows of one session as a batch of the kind's schema.
+
+    Args:
+        date: partition of the lake that takes the rows.
+        columns: values by column, apart from the four that say which session it is.
+    """
+    schema = LAYOUTS[kind].schema
+    place = {"workflow": row.workflow, "date": date, "bucket": bucket_of(row.id), "session_id": row.id}
+    arrays = [
+        pa.repeat(pa.scalar(place[field.name], field.type), count)
+        if field.name in place
+        else pa.array(columns[field.name], field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def frame_columns(frames: Sequence[FrameRow], start_us: int) -> dict[str, Any]:
+    """Return the columns of frame rows that the index rows hold."""
+    columns: dict[str, Any] = {name: [getattr(frame, name) for frame in frames] for name in _INDEXED}
+    columns["ts"] = [start_us + frame.t_ms * 1000 for frame in frames]
+    columns["rects"] = [_rects(frame) for frame in frames]
+    return columns
+
+
+def build_steps(row: SessionRow, date: str, steps: Sequence[Step]) -> Iterator[pa.RecordBatch]:
+    """Yield step rows in batches; their features may be large."""
+    part: list[Step] = []
+    features = 0
+    for step in steps:
+        if part and (len(part) == _STEPS or features + len(step.features) > _STEP_FEATURES):
+            yield _step_batch(row, date, part)
+            part, features = [], 0
+        part.append(step)
+        features += len(step.features)
+    if part:
+        yield _step_batch(row, date, part)
+
+
+def build_session(prepared: PreparedSession, date: str, seal_seq: int) -> pa.RecordBatch:
+    """Return the row of a session."""
+    row = prepared.row
+    columns = {
+        "seal_seq": [seal_seq],
+        "started_at": [start_of(row)],
+        "duration_ms": [row.duration_ms],
+        "event_count": [prepared.event_count],
+        "action_count": [prepared.action_count],
+        "frame_count": [prepared.frame_count],
+        "image_bytes": [prepared.image_bytes],
+        "rows_sha256": [prepared.rows_sha256],
+        "replayability": [None],
+        "payload_bytes": [prepared.payload_bytes],
     }
-    return {kind: pa.Table.from_pylist(list(found), LAYOUTS[kind].schema) for kind, found in rows.items()}
+    return build_batch("sessions", row, date, columns, 1)
 
 
-def _rows(
-    places: dict[str, dict[str, Any]], sessions: list[SessionFacts], make: Any
-) -> Iterator[dict[str, Any]]:
-    for facts in sessions:
-        place = places[facts.row.id]
-        for row in make(facts):
-            yield {**place, **row}
+def start_of(row: SessionRow) -> int:
+    """Return the session's start in microseconds since 1970: `t_ms` counts from it."""
+    assert row.started_at is not None
+    return (row.started_at - clock.from_ms(0)) // timedelta(microseconds=1)
 
 
-def _place(batch: ClaimedBatch, facts: SessionFacts) -> dict[str, Any]:
-    row = facts.row
-    return dict(zip(_PLACE, (row.workflow, batch.date, bucket_of(row.id), row.id), strict=True))
-
-
-def _events(facts: SessionFacts) -> Iterator[dict[str, Any]]:
-    start_us = start_of(facts.row)
-    pairs = zip(facts.events, facts.bound, facts.actions, strict=True)
-    for seq, (event, frame_seq, action) in enumerate(pairs):
-        yield {
-            "event_id": event.id,
-            "seq": seq,
-            "t_ms": event.t_ms,
-            "ts": start_us + event.t_ms * 1000,
-            "type": event.type,
-            "frame_id": event.frame_id,
-            "frame_seq": frame_seq,
-            "is_action": action,
-            "payload": event.payload.decode(),
-        }
-
-
-def _frames(facts: SessionFacts) -> Iterator[dict[str, Any]]:
-    start_us = start_of(facts.row)
-    for seq, found in enumerate(facts.frames):
-        yield {
-            **{name: getattr(found.frame, name) for name in _INDEXED},
-            "seq": seq,
-            "ts": start_us + found.frame.t_ms * 1000,
-            "dhash": found.dhash,
-            "state_key": found.screen.state_key,
-            "state_tokens": found.screen.state_tokens,
-            "is_keyframe": found.is_keyframe,
-            "n_events": found.n_events,
-            "has_action": found.has_action,
-            "rects": _rects(found.frame),
-        }
+def _step_batch(row: SessionRow, date: str, steps: Sequence[Step]) -> pa.RecordBatch:
+    columns: dict[str, Any] = {name: [getattr(step, name) for step in steps] for name in Step.__slots__}
+    columns["algo_version"] = [ALGO_VERSION] * len(steps)
+    return build_batch("steps", row, date, columns, len(steps))
 
 
 def _rects(frame: FrameRow) -> str | None:
     rects = {"active_rect": frame.active_rect, "masked_rects": frame.masked_rects}
     given = {name: value for name, value in rects.items() if value is not None}
     return canonical_json(given).decode() if given else None
-
-
-def _steps(facts: SessionFacts) -> Iterator[dict[str, Any]]:
-    return ({"algo_version": ALGO_VERSION, **asdict(step)} for step in facts.steps)
-
-
-def _session(batch: ClaimedBatch, facts: SessionFacts) -> dict[str, Any]:
-    row = facts.row
-    return {
-        "seal_seq": batch.seal_seq(row.id) if row.seal_seq is None else row.seal_seq,
-        "started_at": start_of(row),
-        "duration_ms": row.duration_ms,
-        "event_count": len(facts.events),
-        "action_count": sum(facts.actions),
-        "frame_count": len(facts.frames),
-        "image_bytes": sum(found.frame.bytes for found in facts.frames),
-        "rows_sha256": facts.rows_sha256,
-        "replayability": None,
-        "payload_bytes": sum(len(event.payload) for event in facts.events),
-    }

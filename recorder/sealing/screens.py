@@ -1,120 +1,80 @@
-"""The screens that frames show: snapshots read, pictures digested, each distinct one once. Design §3."""
+"""Screens of frames: digests of the DOM snapshot, else of the address or the picture. Design §3."""
 
-from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import orjson
-import xxhash
 import zstandard
 
 from recorder.memory.states import Screen, describe_screen
-from recorder.models.frame import FrameRow
-from recorder.sealing.pictures import dhash_all
-from recorder.storage.blobs import Blobs
-
-_KEPT = 20_000
-
-Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value")
-
-
-class _Recent(OrderedDict[Key, Value], Generic[Key, Value]):
-    """A dictionary that forgets what was put in longest ago."""
-
-    def keep(self, key: Key, value: Value) -> None:
-        self[key] = value
-        if len(self) > _KEPT:
-            self.popitem(last=False)
+from recorder.sealing.digest_messages import DigestBudget
 
 
 class SeenFrame(NamedTuple):
-    """What a frame shows; `dhash` (signed) is None where its picture does not decode."""
+    """Digests of one frame; `dhash` (signed) is None where its picture does not decode."""
 
     screen: Screen
     dhash: int | None
 
 
-@dataclass
-class _Upload:
-    """The frames whose pictures, and those whose snapshots, lie in one object."""
-
-    pictures: list[FrameRow] = field(default_factory=list)
-    snapshots: list[FrameRow] = field(default_factory=list)
+class SnapshotOverBudget(Exception):
+    """A DOM snapshot that takes more bytes, nodes or memory than the budget allows."""
 
 
-class ScreenReader:
-    """Reads frames for one sealing run; remembers digests, never pictures or snapshots."""
-
-    def __init__(self) -> None:
-        self._dhashes: _Recent[str, int | None] = _Recent()
-        self._screens: _Recent[int, Screen | None] = _Recent()
-
-    def read(self, frames: list[FrameRow], blobs: Blobs) -> list[SeenFrame]:
-        """What each frame of a session shows; one upload's object is in memory at a time."""
-        by_dom: dict[str, Screen] = {}
-        digests: dict[str, int | None] = {}
-        for key, upload in _by_upload(frames).items():
-            data = _fetch(blobs, key)
-            digests |= self._digest(upload.pictures, data)
-            for frame in upload.snapshots:
-                screen = self._read_dom(frame, data)
-                if screen is not None:
-                    by_dom[frame.frame_id] = screen
-        return [
-            SeenFrame(
-                by_dom.get(frame.frame_id) or _without_dom(frame, digests[frame.sha256]),
-                digests[frame.sha256],
-            )
-            for frame in frames
-        ]
-
-    def _digest(self, frames: Iterable[FrameRow], data: bytes) -> dict[str, int | None]:
-        """Digests of pictures by SHA-256; those not seen before are computed side by side."""
-        pictures = {frame.sha256: data[frame.offset : frame.offset + frame.length] for frame in frames}
-        fresh = {sha256: picture for sha256, picture in pictures.items() if sha256 not in self._dhashes}
-        computed = dhash_all(fresh)
-        known = {sha256: self._dhashes[sha256] for sha256 in pictures.keys() - fresh.keys()}
-        for sha256, digest in computed.items():
-            self._dhashes.keep(sha256, digest)
-        return known | computed
-
-    def _read_dom(self, frame: FrameRow, data: bytes) -> Screen | None:
-        """The screen of a frame's DOM snapshot; None where it does not read as one."""
-        assert frame.dom_offset is not None and frame.dom_length is not None
-        packed = data[frame.dom_offset : frame.dom_offset + frame.dom_length]
-        key = xxhash.xxh3_64_intdigest(packed)
-        if key not in self._screens:
-            found = describe_screen(dom=_unpack(packed), url=None, title=None, dhash=None)
-            self._screens.keep(key, found if found.state_key is not None else None)
-        return self._screens[key]
+def describe_frame(screen: Screen | None, url: str | None, dhash: int | None) -> SeenFrame:
+    """Return the digests of a frame; without a readable snapshot its address or picture decides."""
+    return SeenFrame(screen or describe_screen(dom=None, url=url, title=None, dhash=dhash), dhash)
 
 
-def _by_upload(frames: list[FrameRow]) -> dict[str, _Upload]:
-    uploads: dict[str, _Upload] = {}
-    for frame in frames:
-        uploads.setdefault(frame.object, _Upload()).pictures.append(frame)
-        if frame.dom_object is not None:
-            uploads.setdefault(frame.dom_object, _Upload()).snapshots.append(frame)
-    return uploads
+def read_snapshot(packed: bytes, budget: DigestBudget) -> Screen | None:
+    """Return the screen of a packed DOM snapshot; None where it is damaged or has an unknown form.
 
-
-def _fetch(blobs: Blobs, key: str) -> bytes:
+    Raises:
+        SnapshotOverBudget: if it takes more bytes, nodes or memory than allowed.
+    """
     try:
-        return blobs.get(key)
-    except KeyError:
-        # Gone for good: the rest of the session is still worth sealing.
-        return b""
-
-
-def _without_dom(frame: FrameRow, dhash: int | None) -> Screen:
-    return describe_screen(dom=None, url=frame.url, title=None, dhash=dhash)
-
-
-def _unpack(packed: bytes) -> Mapping[str, Any] | None:
-    try:
-        value = orjson.loads(zstandard.ZstdDecompressor().decompress(packed))
-    except (zstandard.ZstdError, orjson.JSONDecodeError):
+        dom = _unpack(packed, budget)
+        if dom is None:
+            return None
+        screen = describe_screen(dom=dom, url=None, title=None, dhash=None)
+    except MemoryError:
+        raise SnapshotOverBudget from None
+    except SnapshotOverBudget:
+        raise
+    except Exception:
+        # Not zstd, not JSON, nested too deep, odd types in odd places: such a snapshot counts as none.
         return None
+    return screen if screen.state_key is not None else None
+
+
+def _unpack(packed: bytes, budget: DigestBudget) -> Mapping[str, Any] | None:
+    if len(packed) > budget.snapshot_packed_bytes:
+        raise SnapshotOverBudget
+    # The declared size is what decompression allocates; a frame that is longer than declared is damaged.
+    size = zstandard.get_frame_parameters(packed).content_size
+    if size == zstandard.CONTENTSIZE_UNKNOWN:
+        return None
+    if size > budget.snapshot_bytes:
+        raise SnapshotOverBudget
+    text = zstandard.ZstdDecompressor().decompress(packed)
+    value = orjson.loads(text)
+    # Brackets in strings count too, so a snapshot under the limit by its brackets needs no exact count.
+    if text.count(b"[") + text.count(b"{") > budget.snapshot_nodes and (
+        _count_nodes(value, budget.snapshot_nodes) > budget.snapshot_nodes
+    ):
+        raise SnapshotOverBudget
     return value if isinstance(value, dict) else None
+
+
+def _count_nodes(value: Any, limit: int) -> int:
+    """Return the number of arrays and objects in a JSON value; any number above the limit once it is over."""
+    count, stack = 0, [value]
+    while stack and count <= limit:
+        item = stack.pop()
+        if isinstance(item, dict):
+            count += 1
+            stack.extend(item.values())
+        elif isinstance(item, list):
+            count += 1
+            stack.extend(item)
+    return count

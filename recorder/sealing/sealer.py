@@ -8,7 +8,7 @@ again.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -27,10 +27,11 @@ from recorder.recording.sessions import change_status, emit
 from recorder.runtime import Runtime
 from recorder.sealing import batches, lanes, places, quarantine
 from recorder.sealing.batches import ClaimedBatch, Lane
+from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.failures import SealErrorCode
 from recorder.sealing.lanes import LeaseLost
 from recorder.sealing.maintenance import Maintenance, maintain
-from recorder.sealing.preparation import BatchPreparation, open_digests
+from recorder.sealing.preparation import BatchPreparation
 from recorder.storage.lake import LakeAhead
 from recorder.storage.lake_schemas import LAYOUTS
 from recorder.storage.leases import Lease, release_lease, renew_lease
@@ -86,7 +87,7 @@ class Sealer:
         self._lease_ms = int(runtime.settings.seal_lease_seconds * 1000)
         self._place: Lease | None = None
         self._turn: _Turn | None = None
-        self._digests = open_digests(runtime)
+        self._digests = DigestPool(runtime.settings.blob_url, processes=runtime.settings.seal_processes)
         self._indexer = GraphIndexer()
         self._paused: dict[tuple[Lane, int], BatchPreparation] = {}
         self._touched: set[tuple[str, str]] = set()
@@ -181,13 +182,14 @@ class Sealer:
             return None
         try:
             preparation = self._paused.pop((batch.lane, batch.number), None) or self._open_preparation(batch)
-            preparation.hold = self._holder(turn)
             while not preparation.advance():
                 if self.stopping.is_set() or self._should_leave(turn):
                     self._pause(turn, batch, preparation)
                     return None
             with self._runtime.database.transaction(write=False) as db:
-                prepared = self._indexer.prepare(db, preparation.rows, preparation.steps)
+                rows = [found.row for found in preparation.sessions]
+                steps = {found.row.id: found.steps for found in preparation.sessions}
+                prepared = self._indexer.prepare(db, rows, steps)
             for failure in preparation.failures:
                 if failure.code in ("content_missing", "content_unreadable"):
                     quarantine.require_stores(self._runtime)
@@ -207,7 +209,14 @@ class Sealer:
             return None
 
     def _open_preparation(self, batch: ClaimedBatch) -> BatchPreparation:
-        return BatchPreparation(self._runtime, self._digests, batch)
+        def hold(db: DbSession) -> None:
+            # The lane may have been given back and taken again since: its lease of now counts.
+            turn = self._turn
+            if turn is None or turn.lane != batch.lane:
+                raise LeaseLost
+            lanes.hold(db, turn.lease, self._lease_ms)
+
+        return BatchPreparation(self._runtime, self._digests, batch, hold=hold)
 
     def _write_lake(self, turn: _Turn, batch: ClaimedBatch, preparation: BatchPreparation) -> None:
         """Commit the files to the tables of the lane side by side: each takes the batch's number once."""
@@ -228,7 +237,7 @@ class Sealer:
             commit.result()
         if batch.kills or batch.failures:
             # An earlier attempt may have written a table already, with sessions that are left out now.
-            left_out = set(batch.session_ids) - {row.id for row in preparation.rows}
+            left_out = set(batch.session_ids) - {found.row.id for found in preparation.sessions}
             self._delete_rows(batch, sorted(left_out))
         self._touched.add((batch.workspace_id, batch.mode))
 
@@ -247,7 +256,7 @@ class Sealer:
             stored = batches.read_batch(db, batch)
             stored.state, stored.ended = "done", stored.begun
             db.add(stored)
-            rows = _lock_rows(db, [row.id for row in preparation.rows])
+            rows = _lock_rows(db, [found.row.id for found in preparation.sessions])
             now = clock.now()
             waiting = [row for row in rows if row.waiting_since is not None]
             fresh = [row for row in waiting if row.status == "stopped"]
@@ -261,17 +270,19 @@ class Sealer:
             for failure in preparation.failures:
                 set_aside += quarantine.count_failure(db, failure)
             self._continue_or_leave(db, turn)
-        gone = {row.id for row in preparation.rows} - {row.id for row in waiting}
+        with suppress(LeaseLost):  # what stays behind is found by the maintenance
+            preparation.discard()
+        gone = {found.row.id for found in preparation.sessions} - {row.id for row in waiting}
         self._delete_rows(batch, sorted(gone))
         for scope in self._indexer.take_grown():
             self._rebuild(scope)
         return SealedBatch(
             workspace_id=batch.workspace_id,
             mode=batch.mode,
-            workflows=sorted({row.workflow for row in preparation.rows}),
+            workflows=sorted({found.row.workflow for found in preparation.sessions}),
             sessions=len(waiting),
-            events=preparation.event_count,
-            frames=preparation.frame_count,
+            events=sum(found.event_count for found in preparation.sessions),
+            frames=sum(found.frame_count for found in preparation.sessions),
             set_aside=set_aside,
             seconds=time.monotonic() - began,
             lags_s=lags,
@@ -313,7 +324,7 @@ class Sealer:
     def _pause(self, turn: _Turn, batch: ClaimedBatch, preparation: BatchPreparation) -> None:
         """Give the lane back in the middle of a large session; its next turn goes on from here."""
         while len(self._paused) >= _MAX_PAUSED:
-            self._paused.pop(next(iter(self._paused)))
+            self._paused.pop(next(iter(self._paused))).close()
         self._paused[batch.lane, batch.number] = preparation
         self._leave_lane()
 
@@ -406,9 +417,6 @@ class Sealer:
     def _hold(self, turn: _Turn) -> None:
         with self._runtime.database.transaction(write=True) as db:
             lanes.hold(db, turn.lease, self._lease_ms)
-
-    def _holder(self, turn: _Turn) -> Callable[[DbSession], None]:
-        return lambda db: lanes.hold(db, turn.lease, self._lease_ms)
 
     def _renew(self) -> None:
         """Renew the leases of place and lane: a portion may take longer than a lease lasts."""

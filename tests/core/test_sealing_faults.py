@@ -304,15 +304,6 @@ def test_a_deleted_session_is_never_sealed(runtime: Runtime) -> None:
     assert runtime.lake.scan("sessions", WORKSPACE, "live").collect()["session_id"].to_list() == ids[1:]
 
 
-def test_a_session_whose_pictures_are_gone_is_sealed_all_the_same(runtime: Runtime) -> None:
-    ids = record(runtime)
-    for key in list(runtime.blobs.keys("frames")):
-        runtime.blobs.delete(key)
-    seal_all(runtime)
-    assert_sealed_exactly_once(runtime, ids)
-    assert runtime.lake.scan("frames", WORKSPACE, "live").collect()["dhash"].to_list() == [None, None]
-
-
 def paths_of(runtime: Runtime) -> dict[str, str]:
     """The outcome under which each session stands in its graph now."""
     with runtime.database.transaction(write=False) as db:

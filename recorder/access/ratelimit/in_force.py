@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from recorder import limits
 from recorder.access.surfaces import SURFACES, Rate, Surface, Tier
+from recorder.limits import SessionSize
 from recorder.models.limits import (
     Address,
     BatchLimits,
@@ -11,12 +12,15 @@ from recorder.models.limits import (
     Limits,
     ListLimits,
     RateLimit,
+    SessionLimits,
     StreamLimits,
     SurfaceLimits,
 )
 
 
-def limits_in_force(tier: Tier, addresses: Iterable[tuple[Surface, str, str]]) -> Limits:
+def limits_in_force(
+    tier: Tier, addresses: Iterable[tuple[Surface, str, str]], *, session_size: SessionSize
+) -> Limits:
     """The limits of a tier; surfaces without an address are left out.
 
     Args:
@@ -36,6 +40,7 @@ def limits_in_force(tier: Tier, addresses: Iterable[tuple[Surface, str, str]]) -
             frames=limits.FRAMES_PER_BATCH,
             batch_stop_ids=limits.BATCH_STOP_IDS,
         ),
+        session=SessionLimits(**session_size._asdict()),
         bytes=ByteLimits(
             request=limits.BODY_BYTES,
             events_request=limits.EVENTS_REQUEST_BYTES,

@@ -473,6 +473,15 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("workspace_id", "mode", "slot"),
     )
     op.create_table(
+        "seal_portions",
+        sa.Column("session_id", sa.String(), nullable=False),
+        sa.Column("n", sa.Integer(), nullable=False),
+        sa.Column("date", sa.String(), nullable=False),
+        sa.Column("state", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("session_id", "n"),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
         "session_metadata",
         sa.Column("session_id", sa.String(), nullable=False),
         sa.Column("metadata", sa.JSON(), nullable=False),
@@ -507,6 +516,8 @@ def upgrade() -> None:
         sa.Column("duration_ms", sa.BigInteger(), nullable=False),
         sa.Column("frame_count", sa.Integer(), nullable=False),
         sa.Column("event_count", sa.Integer(), nullable=False),
+        sa.Column("event_bytes", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("frame_bytes", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("max_t_ms", sa.BigInteger(), nullable=False),
         sa.Column("charged_from_ms", sa.BigInteger(), server_default="9007199254740992", nullable=False),
         sa.Column("charged_ms", sa.BigInteger(), server_default="0", nullable=False),

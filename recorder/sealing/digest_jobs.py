@@ -1,0 +1,190 @@
+"""Submissions of the digest pool: distinct contents of frames, cut into small work items. Decision 0030."""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from recorder.memory.states import Screen
+from recorder.sealing.digest_messages import DigestBudget, DigestTask
+from recorder.sealing.screens import SeenFrame, describe_frame
+
+if TYPE_CHECKING:
+    from recorder.models.frame import FrameRow
+
+#: An item is computed by one worker without a break: others wait at most for one.
+_ITEM_TASKS = 16
+_ITEM_BYTES = 12 * 1024 * 1024
+#: Larger pictures are items of their own, and hold at most half of the workers.
+_LARGE_PIXELS = 4_000_000
+
+
+class OverBudget:
+    """Type of the result of a snapshot that is over its budget."""
+
+
+OVER_BUDGET: Final = OverBudget()
+Digest = int | Screen | OverBudget | None
+
+
+@dataclass(eq=False, slots=True)
+class Task:
+    """One distinct picture or snapshot of a submission."""
+
+    submission: "Submission"
+    frame_id: str
+    object_key: str
+    message: DigestTask
+    #: Under which equal contents are known; of a snapshot once its bytes were fetched.
+    key: str | None
+    digest: Digest = None
+    is_settled: bool = False
+    #: Whether other submissions wait for this task to compute the content of its key.
+    is_owner: bool = False
+    #: Workers that died while they computed this task.
+    deaths: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Item:
+    """Tasks of one upload object that one worker computes in their order."""
+
+    tasks: list[Task]
+    #: A task that ended a worker is computed in a new worker, with nothing beside it.
+    needs_new_worker: bool = False
+    #: Workers that died before they had fetched the object.
+    fetch_deaths: int = 0
+
+    @property
+    def submission(self) -> "Submission":
+        """The submission of all its tasks."""
+        return self.tasks[0].submission
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it is one of the pictures that take much time and memory."""
+        return self.tasks[0].message.pixels > _LARGE_PIXELS
+
+
+class Submission:
+    """Frames of one session, and the digests that are known of them."""
+
+    def __init__(self, session_id: str, frames: Sequence["FrameRow"], budget: DigestBudget) -> None:
+        self.session_id = session_id
+        self.future: Future[list[SeenFrame]] = Future()
+        self._frames: list[tuple[Task, Task | None, str | None]] = []
+        self._add_frames(frames)
+        tasks = dict.fromkeys(task for one in self._frames for task in one[:2] if task is not None)
+        for task in tasks:
+            # Uploads hold no larger pictures; such a row has no digest, and nothing is fetched for it.
+            if task.message.kind == "picture" and task.message.length > budget.picture_bytes:
+                task.is_settled = True
+        to_compute = [task for task in tasks if not task.is_settled]
+        self.items = deque(_cut_into_items(to_compute))
+        self.open_tasks = len(to_compute)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has its result or its error, or was cancelled."""
+        return self.future.done()
+
+    def settle(self, task: Task, digest: Digest) -> None:
+        """Store the digest of a task; with the last one the future has its result."""
+        if task.is_settled:
+            return
+        task.digest, task.is_settled = digest, True
+        self.open_tasks -= 1
+        self.finish_if_complete()
+
+    def finish_if_complete(self) -> None:
+        """Give the future its result once every digest is known."""
+        if self.open_tasks == 0 and not self.is_over and self.future.set_running_or_notify_cancel():
+            self.future.set_result([_describe(*one) for one in self._frames])
+
+    def fail(self, error: Exception) -> None:
+        """Give the future an error, unless it is over."""
+        if not self.is_over and self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+
+    def _add_frames(self, frames: Sequence["FrameRow"]) -> None:
+        pictures: dict[str, Task] = {}
+        snapshots: dict[tuple[str, int, int], Task] = {}
+        for frame in frames:
+            picture = pictures.get(frame.sha256)
+            if picture is None:
+                message = DigestTask("picture", frame.offset, frame.length, frame.width * frame.height)
+                picture = Task(self, frame.frame_id, frame.object, message, f"picture {frame.sha256}")
+                pictures[frame.sha256] = picture
+            snapshot = None
+            if frame.dom_object is not None and frame.dom_offset is not None and frame.dom_length is not None:
+                place = (frame.dom_object, frame.dom_offset, frame.dom_length)
+                snapshot = snapshots.get(place)
+                if snapshot is None:
+                    message = DigestTask("snapshot", frame.dom_offset, frame.dom_length)
+                    snapshot = Task(self, frame.frame_id, frame.dom_object, message, None)
+                    snapshots[place] = snapshot
+            self._frames.append((picture, snapshot, frame.url))
+
+
+class DigestCache:
+    """Digests of contents by their keys, with a bound on entries and bytes; the least recently used go."""
+
+    def __init__(self, *, max_entries: int = 50_000, max_bytes: int = 64 * 1024 * 1024) -> None:
+        self._max_entries, self._max_bytes = max_entries, max_bytes
+        self._digests: OrderedDict[str, Digest] = OrderedDict()
+        self.bytes = 0
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._digests
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    def get(self, key: str) -> Digest:
+        """Return the digest of a key that is known."""
+        self._digests.move_to_end(key)
+        return self._digests[key]
+
+    def put(self, key: str, digest: Digest) -> None:
+        """Store a digest, and forget others where there is no room."""
+        if key not in self._digests:
+            self.bytes += _estimate_bytes(digest)
+        self._digests[key] = digest
+        while len(self._digests) > self._max_entries or self.bytes > self._max_bytes:
+            self.bytes -= _estimate_bytes(self._digests.popitem(last=False)[1])
+
+
+def _cut_into_items(tasks: Iterable[Task]) -> list[Item]:
+    """Group tasks by upload object, each item a short piece of it."""
+    by_object: dict[str, list[Task]] = {}
+    for task in tasks:
+        by_object.setdefault(task.object_key, []).append(task)
+    items: list[Item] = []
+    for group in by_object.values():
+        item: Item | None = None
+        for task in sorted(group, key=lambda task: task.message.offset):
+            if item is None or not _fits(item, task):
+                item = Item([])
+                items.append(item)
+            item.tasks.append(task)
+    return items
+
+
+def _fits(item: Item, task: Task) -> bool:
+    span = task.message.offset + task.message.length - item.tasks[0].message.offset
+    is_large = task.message.pixels > _LARGE_PIXELS
+    return len(item.tasks) < _ITEM_TASKS and span <= _ITEM_BYTES and not is_large and not item.is_large
+
+
+def _describe(picture: Task, snapshot: Task | None, url: str | None) -> SeenFrame:
+    dhash = picture.digest if isinstance(picture.digest, int) else None
+    screen = snapshot.digest if snapshot is not None and isinstance(snapshot.digest, Screen) else None
+    return describe_frame(screen, url, dhash)
+
+
+def _estimate_bytes(digest: Digest) -> int:
+    """Return roughly the memory of a digest and its key."""
+    if not isinstance(digest, Screen):
+        return 250
+    return 500 + 40 * len(digest.features) + sum(60 + len(token) for token in digest.state_tokens)

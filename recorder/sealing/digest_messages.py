@@ -1,0 +1,111 @@
+"""Messages between the digest pool and its worker processes. Decision 0030.
+
+MessagePack with fixed types and no pickles: a decoder that a hostile picture takes over cannot make the
+sealing process run code.
+"""
+
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from recorder import limits
+from recorder.memory.states import Screen
+
+
+class DigestBudget(Struct, frozen=True, kw_only=True):
+    """Limits on the digest of one picture or one DOM snapshot.
+
+    A picture over its budget has no digest. A snapshot over its budget fails its session (`over_budget`).
+    The times are CPU seconds of the worker process.
+    """
+
+    picture_bytes: int = limits.FRAME_BYTES
+    picture_pixels: int = limits.FRAME_PIXELS
+    #: 6 s at 50 megapixels, where the slowest picture of a screen that was measured takes 1.6 s.
+    picture_seconds: float = 1.0
+    picture_seconds_per_megapixel: float = 0.1
+    snapshot_packed_bytes: int = 16 * 1024 * 1024
+    snapshot_bytes: int = 32 * 1024 * 1024
+    #: Arrays and objects of the JSON.
+    snapshot_nodes: int = 1_000_000
+    snapshot_seconds: float = 10.0
+    #: What a worker may allocate above its start; a WebP of 50 megapixels takes 615 MB.
+    memory_bytes: int = 690_000_000
+    #: A worker from which nothing is heard for so long by the clock is ended.
+    stall_seconds: float = 120.0
+
+    def seconds(self, task: "DigestTask") -> float:
+        """Return the CPU seconds that a task may take."""
+        if task.kind == "snapshot":
+            return self.snapshot_seconds
+        return self.picture_seconds + self.picture_seconds_per_megapixel * task.pixels / 1_000_000
+
+
+class DigestTask(Struct, frozen=True, array_like=True):
+    """One picture or snapshot and its place in an upload object."""
+
+    kind: Literal["picture", "snapshot"]
+    offset: int
+    length: int
+    #: Width × height of a picture as checked at upload.
+    pixels: int = 0
+
+
+class Setup(Struct, frozen=True, array_like=True, tag="setup"):
+    """First message to a worker: the store to fetch from, and the budget."""
+
+    blob_url: str
+    budget: DigestBudget
+
+
+class WorkItem(Struct, frozen=True, array_like=True, tag="item"):
+    """Some tasks of one upload object, for one worker."""
+
+    object_key: str
+    tasks: list[DigestTask]
+
+
+class Fetched(Struct, frozen=True, array_like=True, tag="fetched"):
+    """Answer to an item: its bytes are there; a digest of each task's snapshot, None for pictures."""
+
+    snapshot_keys: list[str | None]
+
+
+class FetchFailed(Struct, frozen=True, array_like=True, tag="fetch_failed"):
+    """Answer to an item: the object is gone or too short, or the store does not answer."""
+
+    reason: Literal["missing", "unavailable"]
+
+
+class Wanted(Struct, frozen=True, array_like=True, tag="wanted"):
+    """Answer to `Fetched`: the places of the tasks to compute, in this order."""
+
+    places: list[int]
+
+
+class PictureDigest(Struct, frozen=True, array_like=True, tag="picture"):
+    """Result of a picture; None where it does not decode within its budget."""
+
+    dhash: int | None
+
+
+class SnapshotDigest(Struct, frozen=True, array_like=True, tag="snapshot"):
+    """Result of a snapshot; no screen where it cannot be read as one."""
+
+    screen: Screen | None
+    is_over_budget: bool = False
+
+
+class Finished(Struct, frozen=True, array_like=True, tag="finished"):
+    """Last message of an item; a worker that leaves has grown and is replaced."""
+
+    is_leaving: bool
+
+
+ToWorker = Setup | WorkItem | Wanted
+FromWorker = Fetched | FetchFailed | PictureDigest | SnapshotDigest | Finished
+
+encode = msgspec.msgpack.Encoder().encode
+decode_to_worker = msgspec.msgpack.Decoder(ToWorker).decode
+decode_from_worker = msgspec.msgpack.Decoder(FromWorker).decode

@@ -1,0 +1,280 @@
+"""Scheduler of the digest pool: items to workers in turn, and new workers for dead ones. Decision 0030."""
+
+import threading
+from collections import deque
+from multiprocessing import Pipe
+from multiprocessing.connection import wait
+
+import msgspec
+
+from recorder.errors import Unavailable
+from recorder.sealing.digest_jobs import OVER_BUDGET, Digest, DigestCache, Item, OverBudget, Submission, Task
+from recorder.sealing.digest_messages import Fetched, FetchFailed, Finished, FromWorker, PictureDigest, Setup
+from recorder.sealing.digest_process import WorkerProcess
+from recorder.sealing.failures import ContentError
+
+#: A picture or snapshot that ended so many workers is not tried again.
+MAX_DEATHS = 3
+FAILED = "The digest pool has failed; the log holds the error."
+
+
+class DigestScheduler:
+    """Gives items to workers in turn; all but `add` and `stop` runs in one thread."""
+
+    def __init__(self, setup: Setup, processes: int) -> None:
+        self._setup = setup
+        self._processes = processes
+        # Large pictures leave half of the workers to others, and bound the memory of all.
+        self._max_large = max(1, processes // 2)
+        self.workers: list[WorkerProcess] = []
+        self._active: deque[Submission] = deque()
+        self._cache = DigestCache()
+        #: Contents that a worker computes or will compute, with the tasks that wait for the same digest.
+        self._under_way: dict[str, list[Task]] = {}
+        self._incoming: deque[Submission] = deque()
+        self._is_stopping = threading.Event()
+        self._wake_reader, self._wake_writer = Pipe(duplex=False)
+        self._is_woken = threading.Event()
+
+    def add(self, submission: Submission) -> None:
+        """Queue a submission, from any thread."""
+        self._incoming.append(submission)
+        self._wake()
+
+    def stop(self) -> None:
+        """Let the thread end, from any thread."""
+        self._is_stopping.set()
+        self._wake()
+
+    def run(self) -> None:
+        """Work until stopped."""
+        failure: Exception = RuntimeError(FAILED)
+        try:
+            while not self._is_stopping.is_set():
+                while self._incoming:
+                    self._active.append(self._incoming.popleft())
+                self._begin_items()
+                self._receive()
+        finally:
+            for worker in self.workers:
+                worker.end()
+            held = [task.submission for tasks in self._under_way.values() for task in tasks]
+            held += [worker.item.submission for worker in self.workers if worker.item is not None]
+            self.workers.clear()
+            for submission in [*held, *self._active, *self._incoming]:
+                if self._is_stopping.is_set():
+                    submission.future.cancel()
+                submission.fail(failure)
+
+    def _wake(self) -> None:
+        # One message is enough, and a full pipe would block.
+        if not self._is_woken.is_set():
+            self._is_woken.set()
+            self._wake_writer.send_bytes(b"!")
+
+    def _receive(self) -> None:
+        """Handle messages of the workers; wait for one if there is none."""
+        stall_seconds = self._setup.budget.stall_seconds
+        left = [seconds for one in self.workers if (seconds := one.seconds_left(stall_seconds)) is not None]
+        by_connection = {worker.connection: worker for worker in self.workers}
+        timeout = max(0.0, min(left)) if left else None
+        for ready in wait([*by_connection, self._wake_reader], timeout):
+            if ready is self._wake_reader:
+                self._is_woken.clear()
+                self._wake_reader.recv_bytes()
+                continue
+            worker = by_connection[ready]  # type: ignore[index]
+            try:
+                message = worker.receive()
+            except (EOFError, OSError, msgspec.MsgspecError):
+                self._replace(worker)
+            else:
+                self._handle(worker, message)
+        for worker in list(self.workers):
+            seconds = worker.seconds_left(stall_seconds)
+            if seconds is not None and seconds <= 0:
+                self._replace(worker)
+
+    def _begin_items(self) -> None:
+        while any(worker.item is None for worker in self.workers) or len(self.workers) < self._processes:
+            item = self._next_item()
+            if item is None:
+                return
+            try:
+                worker = self._take_worker(is_new=item.needs_new_worker)
+            except OSError:
+                self._give_up(item.submission, item.tasks, Unavailable("The digest worker"))
+                return
+            worker.begin(item)
+
+    def _next_item(self) -> Item | None:
+        """Return the next item whose contents are not known yet, from each submission in turn."""
+        skipped = 0
+        while skipped < len(self._active):
+            submission = self._active.popleft()
+            if submission.is_over or not submission.items:
+                self._drop_items(submission)
+                continue
+            self._active.append(submission)
+            item = submission.items[0]
+            if item.is_large and self._count_large() >= self._max_large:
+                skipped += 1
+                continue
+            submission.items.popleft()
+            wanted = [task for task in item.tasks if self._is_wanted(task)]
+            if submission.future.done():
+                self._release(wanted)
+            elif wanted:
+                item.tasks = wanted
+                return item
+        return None
+
+    def _is_wanted(self, task: Task) -> bool:
+        """Return whether a task is to be computed; otherwise it is settled, or waits for an equal one."""
+        if task.key is None or task.is_owner:
+            return True
+        if task.key in self._cache:
+            self._settle(task, self._cache.get(task.key))
+            return False
+        if task.key in self._under_way:
+            self._under_way[task.key].append(task)
+            return False
+        self._under_way[task.key] = []
+        task.is_owner = True
+        return True
+
+    def _take_worker(self, *, is_new: bool) -> WorkerProcess:
+        idle = [worker for worker in self.workers if worker.item is None]
+        for worker in idle:
+            if worker.is_new or not is_new:
+                return worker
+        if len(self.workers) >= self._processes:
+            self.workers.remove(idle[0])
+            idle[0].end()
+        self.workers.append(WorkerProcess(self._setup))
+        return self.workers[-1]
+
+    def _handle(self, worker: WorkerProcess, message: FromWorker) -> None:
+        assert worker.item is not None, "A worker without an item sent a message."
+        if isinstance(message, Fetched):
+            self._answer_fetched(worker, worker.item, message)
+        elif isinstance(message, FetchFailed):
+            worker.todo = deque()
+            error = _missing(worker.item) if message.reason == "missing" else Unavailable("The blob store")
+            self._give_up(worker.item.submission, worker.item.tasks, error)
+        elif isinstance(message, Finished):
+            worker.item = None
+            if message.is_leaving:
+                self.workers.remove(worker)
+                worker.end()
+        else:
+            assert worker.todo, "A worker without a task sent a digest."
+            digest = message.dhash if isinstance(message, PictureDigest) else message.screen
+            is_over_budget = not isinstance(message, PictureDigest) and message.is_over_budget
+            self._complete(worker.todo.popleft(), OVER_BUDGET if is_over_budget else digest)
+
+    def _answer_fetched(self, worker: WorkerProcess, item: Item, message: Fetched) -> None:
+        places = []
+        for place, (task, key) in enumerate(zip(item.tasks, message.snapshot_keys, strict=True)):
+            if task.key is None:
+                task.key = f"snapshot {key}"
+            if self._is_wanted(task):
+                places.append(place)
+        if item.submission.is_over:
+            self._release(item.tasks)
+            places = []
+        worker.compute(places)
+
+    def _replace(self, worker: WorkerProcess) -> None:
+        """Take leave of a worker that died; what it had is given to others, and what ended it is blamed."""
+        is_out_of_time = worker.end()
+        self.workers.remove(worker)
+        item = worker.item
+        if item is None:
+            return
+        if worker.todo is None:
+            # Nothing of the content was touched yet: the machine or the store is at fault.
+            item.fetch_deaths += 1
+            if item.fetch_deaths >= MAX_DEATHS:
+                self._give_up(item.submission, item.tasks, Unavailable("The digest worker"))
+            else:
+                self._requeue(item)
+            return
+        if not worker.todo:
+            return
+        task = worker.todo.popleft()
+        if worker.todo:
+            self._requeue(Item(list(worker.todo)))
+        task.deaths += 1
+        if is_out_of_time:
+            self._complete(task, None if task.message.kind == "picture" else OVER_BUDGET)
+        elif task.deaths >= MAX_DEATHS:
+            self._give_up(task.submission, [task], _killed(task))
+        else:
+            self._requeue(Item([task], needs_new_worker=True))
+
+    def _requeue(self, item: Item) -> None:
+        if item.submission.is_over:
+            self._release(item.tasks)
+            return
+        item.submission.items.appendleft(item)
+        if item.submission not in self._active:
+            self._active.append(item.submission)
+
+    def _complete(self, task: Task, digest: Digest) -> None:
+        """Store a computed digest, for this task and for all that wait for the same."""
+        assert task.key is not None
+        self._cache.put(task.key, digest)
+        task.is_owner = False
+        for one in [task, *self._under_way.pop(task.key, ())]:
+            self._settle(one, digest)
+
+    def _settle(self, task: Task, digest: Digest) -> None:
+        if isinstance(digest, OverBudget):
+            task.submission.fail(_over_budget(task))
+        else:
+            task.submission.settle(task, digest)
+
+    def _give_up(self, submission: Submission, tasks: list[Task], error: Exception) -> None:
+        """Fail a submission; equal contents that others wait for are computed from their own objects."""
+        submission.fail(error)
+        self._release(tasks)
+        self._drop_items(submission)
+
+    def _drop_items(self, submission: Submission) -> None:
+        while submission.items:
+            self._release(submission.items.popleft().tasks)
+
+    def _release(self, tasks: list[Task]) -> None:
+        for task in tasks:
+            if task.is_owner and task.key is not None:
+                task.is_owner = False
+                for waiting in self._under_way.pop(task.key, ()):
+                    self._requeue(Item([waiting]))
+
+    def _count_large(self) -> int:
+        return sum(worker.item is not None and worker.item.is_large for worker in self.workers)
+
+
+def _missing(item: Item) -> ContentError:
+    text = (
+        f"The stored object with frame {item.tasks[0].frame_id} is missing or incomplete; restore the blob "
+        "store, then seal the session again, or delete it."
+    )
+    return ContentError(item.submission.session_id, "content_missing", text)
+
+
+def _over_budget(task: Task) -> ContentError:
+    text = (
+        f"The DOM snapshot of frame {task.frame_id} takes more bytes, nodes or time than sealing allows; "
+        "record the page with a smaller snapshot, and delete the session."
+    )
+    return ContentError(task.submission.session_id, "over_budget", text)
+
+
+def _killed(task: Task) -> ContentError:
+    text = (
+        f"The {task.message.kind} of frame {task.frame_id} ended {task.deaths} worker processes; check the "
+        "machine's memory, then seal the session again, or delete it."
+    )
+    return ContentError(task.submission.session_id, "worker_killed", text)

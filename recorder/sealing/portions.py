@@ -1,0 +1,117 @@
+"""Portions of a batch's preparation: their size, and the progress that survives a kill. Design §3."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import zstandard
+from sqlalchemy.exc import SQLAlchemyError
+from sqlmodel import Session as DbSession
+from sqlmodel import col, delete, select
+
+from recorder.errors import RecorderError
+from recorder.models.seal_portion import SealPortionRow
+from recorder.models.session import SessionRow
+from recorder.runtime import Runtime
+from recorder.sealing.facts import MAX_STEPS
+from recorder.sealing.failures import ContentError
+
+log = logging.getLogger("recorder.sealing")
+
+#: Raises if the caller's lease is lost; called in every transaction that writes.
+Hold = Callable[[DbSession], None]
+
+_LEFTOVERS = 100
+
+
+@dataclass(frozen=True)
+class PortionLimits:
+    """Most of one portion; a session above the first three is prepared in several."""
+
+    events: int = 50_000
+    frames: int = 2_000
+    #: Bytes of event items as they are stored.
+    bytes: int = 64 * 1024 * 1024
+    #: Frames of a large session that are digested, and kept as one object, at a time.
+    digested_frames: int = 500
+    #: Rows of one file of frames of a large session.
+    frame_rows: int = 20_000
+    #: Events that become rows at a time.
+    events_at_once: int = 4_000
+    bytes_at_once: int = 4 * 1024 * 1024
+    steps: int = MAX_STEPS
+
+
+@contextmanager
+def content_of(session_id: str) -> Iterator[None]:
+    """Report what fails inside as a failure of this session's content.
+
+    Errors of a store, of the database and of memory are not the session's: they pass.
+
+    Raises:
+        ContentError: `content_unreadable`, if anything else is raised.
+    """
+    try:
+        yield
+    except (ContentError, RecorderError, SQLAlchemyError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        log.exception("the content of session %s cannot be read", session_id)
+        raise ContentError(
+            session_id,
+            "content_unreadable",
+            f"The stored content of the session cannot be read ({type(error).__name__}). "
+            "Restore the session's rows from a backup and seal it again.",
+        ) from error
+
+
+def read_states(db: DbSession, session_id: str, date: str) -> list[dict[str, Any]] | None:
+    """Return the states of a session's portions in their order; None if they belong to another partition."""
+    statement = select(SealPortionRow).where(SealPortionRow.session_id == session_id)
+    rows = db.exec(statement.order_by(col(SealPortionRow.n))).all()
+    if any(row.date != date for row in rows) or [row.n for row in rows] != list(range(len(rows))):
+        return None
+    return [_unpack(row) for row in rows]
+
+
+def add_state(db: DbSession, session_id: str, n: int, date: str, state: dict[str, Any]) -> None:
+    """Store the state of a finished portion."""
+    packed = zstandard.ZstdCompressor(level=1).compress(orjson.dumps(state))
+    db.add(SealPortionRow(session_id=session_id, n=n, date=date, state=packed))
+
+
+def discard_portions(runtime: Runtime, session_id: str, hold: Hold) -> None:
+    """Delete the progress of a session, objects first: a kill in between leaves rows that name them."""
+    with runtime.database.transaction(write=False) as db:
+        rows = db.exec(select(SealPortionRow).where(SealPortionRow.session_id == session_id)).all()
+    if not rows:
+        return
+    for row in rows:
+        key = _unpack(row).get("object")
+        if key is not None:
+            runtime.blobs.delete(key)
+    with runtime.database.transaction(write=True) as db:
+        hold(db)
+        db.exec(delete(SealPortionRow).where(col(SealPortionRow.session_id) == session_id))
+
+
+def discard_leftovers(runtime: Runtime, hold: Hold) -> int:
+    """Delete the progress of sessions that no longer wait to be sealed; return how many there were.
+
+    Idle work: a run that is killed after its commit leaves such progress.
+    """
+    with runtime.database.transaction(write=False) as db:
+        waiting = select(SessionRow.id).where(col(SessionRow.waiting_since).is_not(None))
+        statement = select(SealPortionRow.session_id).where(col(SealPortionRow.session_id).not_in(waiting))
+        session_ids = db.exec(statement.distinct().limit(_LEFTOVERS)).all()
+    for session_id in session_ids:
+        discard_portions(runtime, session_id, hold)
+    return len(session_ids)
+
+
+def _unpack(row: SealPortionRow) -> dict[str, Any]:
+    state: dict[str, Any] = orjson.loads(zstandard.ZstdDecompressor().decompress(row.state))
+    return state
