@@ -1,0 +1,53 @@
+"""Sealing runs as processes of their own, which tests kill and start again."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.processes import ROOT
+
+
+class SealingRun:
+    """One run after another in the same place; each has a name of its own."""
+
+    def __init__(self, folder: Path, database_url: str, number: int, *, lease_s: float) -> None:
+        self._command = [sys.executable, "-m", "tests.faults.seal_worker", str(folder), database_url]
+        self._number = number
+        self._lease_s = lease_s
+        self._lives = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the next process."""
+        self._lives += 1
+        owner = f"run {self._number}, life {self._lives}"
+        self._process = subprocess.Popen(
+            [*self._command, owner, str(self._lease_s)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        """Id of the process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def kill(self) -> None:
+        """End the process at once."""
+        assert self._process is not None and self._process.stdin is not None
+        self._process.kill()
+        self._process.wait()
+        self._process.stdin.close()
+
+    def stop(self) -> None:
+        """Let the process end in order."""
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
