@@ -51,9 +51,8 @@ _ACTIONS = "recorderActions"
 class LocalLog:
     """The log of a table in a folder: finds damaged entries, and syncs entries."""
 
-    def __init__(self, table: Path, root: Path) -> None:
+    def __init__(self, table: Path) -> None:
         self.table = table
-        self._root = root
         self._folder = table / "_delta_log"
         self._lock = threading.Lock()
         #: Newest version up to which every entry is known to be whole; None before the first look.
@@ -63,7 +62,7 @@ class LocalLog:
 
     def make_folder(self) -> None:
         """Create the folder of the log."""
-        make_folder(self._folder, self._root)
+        make_folder(self._folder)
 
     def find_damage(self) -> int | None:
         """Return the first version whose entry is empty, cut short or missing; None if all are whole.
@@ -219,11 +218,10 @@ class LakeTable:
         description: str | None = None,
     ) -> None:
         self.layout = layout
-        self._root = root
         self._path = path
         self._partitions = list(partitions)
         self._description = description
-        self._log = None if "://" in root else LocalLog(Path(path), Path(root))
+        self._log = None if "://" in root else LocalLog(Path(path))
 
     def open(self, version: int | None = None) -> DeltaTable | None:
         """Open the newest version, or the one that is asked for; None before the table is created."""
@@ -359,7 +357,7 @@ class LakeTable:
             with self.data_files(self.open_for_writing()).open_output_stream(path) as sink:
                 return write_file(sink, rows, self.layout, partition, path)
         target = self._log.table / path
-        make_folder(target.parent, Path(self._root))
+        make_folder(target.parent)
         try:
             with pa.OSFile(str(target), "wb") as sink:
                 written = write_file(sink, rows, self.layout, partition, path)
