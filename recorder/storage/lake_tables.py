@@ -242,13 +242,13 @@ class LakeTable:
             self._log.make_folder()
             self._log.repair()
         for _ in retry_conflicts():
-            table = self.open() or self._create()
-            present = {field.name for field in table.schema().fields}
-            missing = [field for field in self.layout.schema if field.name not in present]
-            if not missing:
-                return table
-            # Another writer that adds them at the same time makes this fail.
+            # Another writer that creates the table or adds the columns at the same time makes this fail.
             with suppress(CommitFailedError):
+                table = self.open() or self._create()
+                present = {field.name for field in table.schema().fields}
+                missing = [field for field in self.layout.schema if field.name not in present]
+                if not missing:
+                    return table
                 table.alter.add_columns([Field.from_arrow(field.with_nullable(True)) for field in missing])
         raise Unavailable("The lake")
 
@@ -271,25 +271,20 @@ class LakeTable:
         removed: Sequence[DataFile] = (),
         *,
         transaction: Transaction | None = None,
-        is_new_data: bool = True,
     ) -> None:
         """Add and remove data files in one commit with this handle, durable when this returns.
-
-        Args:
-            is_new_data: whether rows change, and not only the files that they are in.
 
         Raises:
             CommitFailedError: if another writer's commit since the handle was opened conflicts with this one.
         """
         now_ms = clock.now_ms()
+        # Also compaction says that rows change: a commit that says they do not is passed over when delta-rs
+        # looks for commits that removed the same files, and rows that a delete removed would come back.
         actions: list[AddAction | RemoveAction] = [
-            RemoveAction(file.path, is_new_data, now_ms, file.size_bytes, dict(file.partition))
-            for file in removed
+            RemoveAction(file.path, True, now_ms, file.size_bytes, dict(file.partition)) for file in removed
         ]
         actions += [
-            AddAction(
-                file.path, file.size_bytes, file.partition, file.modified_ms, is_new_data, file.statistics
-            )
+            AddAction(file.path, file.size_bytes, file.partition, file.modified_ms, True, file.statistics)
             for file in added
         ]
         count = len(actions) + (transaction is not None)
