@@ -234,6 +234,7 @@ def read_file(
     *,
     wanted: RowFilter | None = None,
     batch_bytes: int = _BATCH_BYTES,
+    batch_rows: int = _BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file, in its order; those that are wanted if a filter is given.
 
@@ -242,6 +243,7 @@ def read_file(
 
     Args:
         schema: columns to give; partition values and columns that the file lacks are filled in.
+        batch_rows: rows of a batch at most, where the wanted rows begin with the row group.
     """
     with files.open_input_file(file.path) as source:
         parquet = pq.ParquetFile(source, buffer_size=_READ_BUFFER_BYTES, pre_buffer=False)
@@ -253,49 +255,44 @@ def read_file(
             if group.num_rows == 0 or (wanted is not None and not wanted.may_match(bounds)):
                 continue
             filtered = None if wanted is None or wanted.is_certain(bounds) else wanted
+            first, end = 0, group.num_rows
+            if filtered is not None:
+                # A narrow column tells where the wanted rows are, so that no wide one is decoded in vain.
+                first, end = _find_range(parquet, index, filtered)
             width = max(1, group.total_byte_size // group.num_rows)
-            rows = max(16, min(_BATCH_ROWS, batch_bytes // width))
-            yield from _read_group(parquet, index, columns, rows, file, schema, filtered)
+            rows = max(16, min(_BATCH_ROWS if first else batch_rows, batch_bytes // width))
+            for batch in _read_range(parquet, index, columns, rows, first, end):
+                yield _complete(batch, file, schema, filtered)
 
 
-def _read_group(
-    parquet: pq.ParquetFile,
-    index: int,
-    columns: list[str],
-    batch_rows: int,
-    file: DataFile,
-    schema: pa.Schema,
-    wanted: RowFilter | None,
-) -> Iterator[pa.RecordBatch]:
-    first, last = 0, parquet.metadata.row_group(index).num_rows
-    if wanted is not None:
-        # Narrow columns tell where the wanted rows are, so that no wide one is decoded in vain.
-        found = _find_range(parquet, index, wanted)
-        if found is None:
-            return
-        first, last = found
-    position = 0
-    batches = parquet.iter_batches(batch_rows, row_groups=[index], columns=columns, use_threads=False)
-    for batch in batches:
-        start, end = max(first - position, 0), min(last - position, batch.num_rows)
-        position += batch.num_rows
-        if start < end:
-            yield _complete(batch.slice(start, end - start), file, schema, wanted)
-        if position >= last:
-            return
-
-
-def _find_range(parquet: pq.ParquetFile, index: int, wanted: RowFilter) -> tuple[int, int] | None:
-    """Return the first wanted row of a row group and the row after the last one; None if there is none."""
+def _find_range(parquet: pq.ParquetFile, index: int, wanted: RowFilter) -> tuple[int, int]:
+    """Return the first wanted row of a row group, and the row after the last one."""
     columns = ["session_id"] if wanted.from_t_ms is None else ["session_id", "t_ms"]
-    position, first, last = 0, None, 0
+    position, first, end = 0, 0, 0
     for batch in parquet.iter_batches(ROW_GROUP_ROWS, row_groups=[index], columns=columns, use_threads=False):
         rows = pc.indices_nonzero(wanted.mask(batch))
         if len(rows):
-            first = position + rows[0].as_py() if first is None else first
-            last = position + rows[-1].as_py() + 1
+            first = first if end else position + rows[0].as_py()
+            end = position + rows[-1].as_py() + 1
         position += batch.num_rows
-    return None if first is None else (first, last)
+    return first, end
+
+
+def _read_range(
+    parquet: pq.ParquetFile, index: int, columns: list[str], batch_rows: int, first: int, end: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield some rows of a row group."""
+    position = 0
+    if end == 0:
+        return
+    batches = parquet.iter_batches(batch_rows, row_groups=[index], columns=columns, use_threads=False)
+    for batch in batches:
+        start, stop = max(first - position, 0), min(end - position, batch.num_rows)
+        position += batch.num_rows
+        if start < stop:
+            yield batch.slice(start, stop - start)
+        if position >= end:
+            return
 
 
 def _complete(
