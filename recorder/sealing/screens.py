@@ -9,6 +9,9 @@ import zstandard
 from recorder.memory.states import Screen, describe_screen
 from recorder.sealing.digest_messages import DigestBudget
 
+# A block of 128 KiB takes at least four bytes: a frame that declares more than that is damaged, no bomb.
+_LARGEST_RATIO = 32_768
+
 
 class SeenFrame(NamedTuple):
     """Digests of one frame; `dhash` (signed) is None where its picture does not decode."""
@@ -52,7 +55,7 @@ def _unpack(packed: bytes, budget: DigestBudget) -> Mapping[str, Any] | None:
         raise SnapshotOverBudget
     # The declared size is what decompression allocates; a frame that is longer than declared is damaged.
     size = zstandard.get_frame_parameters(packed).content_size
-    if size == zstandard.CONTENTSIZE_UNKNOWN:
+    if size == zstandard.CONTENTSIZE_UNKNOWN or size > len(packed) * _LARGEST_RATIO:
         return None
     if size > budget.snapshot_bytes:
         raise SnapshotOverBudget
