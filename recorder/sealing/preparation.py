@@ -4,7 +4,6 @@ Files are written and durable, not committed. Small sessions are prepared togeth
 portions that survive a kill.
 """
 
-import secrets
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
@@ -88,8 +87,7 @@ class BatchPreparation:
         self._runtime, self._pool, self._batch, self._hold = runtime, pool, batch, hold
         self._limits = limits or PortionLimits()
         self._units: list[_SmallSessions | LargeSession] | None = None
-        # No other run, batch or lane may write files of these names: a committed file is never written again.
-        self._name = f"{batch.number}-{batch.fence}-{secrets.token_hex(8)}"
+        self._name = f"{batch.number}-{batch.fence}"
 
     def advance(self) -> bool:
         """Prepare the next portion; return whether everything is written.
@@ -358,7 +356,8 @@ def _write_tables(runtime: Runtime, batch: Batch, tables: _Tables, name: str) ->
 
     def write(place: tuple[Kind, str]) -> tuple[Kind, LakeFile]:
         kind, workflow = place
-        rows = pa.Table.from_batches(tables[place]).combine_chunks()
+        # In order already: `_sort_key`.
+        rows = pa.Table.from_batches(tables[place]).combine_chunks().to_batches()
         file = runtime.lake.write_file(
             kind, batch.workspace_id, batch.mode, rows, workflow=workflow, date=batch.date, name=name
         )

@@ -229,7 +229,7 @@ class RowFilter:
 
 def read_file(
     files: pa_fs.FileSystem,
-    file: DataFile,
+    file: DataFile | LakeFile,
     schema: pa.Schema,
     *,
     wanted: RowFilter | None = None,
@@ -263,7 +263,7 @@ def _read_group(
     index: int,
     columns: list[str],
     batch_rows: int,
-    file: DataFile,
+    file: DataFile | LakeFile,
     schema: pa.Schema,
     wanted: RowFilter | None,
 ) -> Iterator[pa.RecordBatch]:
@@ -299,7 +299,7 @@ def _find_range(parquet: pq.ParquetFile, index: int, wanted: RowFilter) -> tuple
 
 
 def _complete(
-    batch: pa.RecordBatch, file: DataFile, schema: pa.Schema, wanted: RowFilter | None
+    batch: pa.RecordBatch, file: DataFile | LakeFile, schema: pa.Schema, wanted: RowFilter | None
 ) -> pa.RecordBatch:
     """Return a batch with all columns of the schema, partition values and missing ones filled in."""
     if wanted is not None:
