@@ -14,8 +14,7 @@ from recorder.digest import bucket_of
 from recorder.models.event import EventBatchRow
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
-from recorder.recording.event_portions import decode_items
-from recorder.recording.hot_events import decompress
+from recorder.recording.event_portions import decode_batch_items
 from recorder.runtime import Runtime
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.facts import EventWalk, FrameIndex, FrameWalk
@@ -312,11 +311,7 @@ class _SmallSessions:
         seen = digests.result() if digests is not None else []
         date = self._batch.date
         with content_of(row.id):
-            items = sorted(
-                item
-                for batch in stored
-                for item in decode_items(decompress(batch.payload), batch.first_id, batch.first_position)
-            )
+            items = sorted(item for batch in stored for item in decode_batch_items(batch))
             index = FrameIndex([(frame.t_ms, frame.frame_id) for frame in frames])
             frame_walk = FrameWalk(row, date, index)
             event_walk = EventWalk(row, date, index, max_steps=self._limits.steps)
