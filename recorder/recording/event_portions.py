@@ -1,26 +1,42 @@
 """Portions of a session's hot events in total order, bounded in events and bytes. Design §3."""
 
+from bisect import bisect_right
 from collections.abc import Generator, Sequence
 from contextlib import closing
+from itertools import accumulate
+from typing import Any, Protocol
 
 import msgspec
 from sqlalchemy import Row, func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
+from recorder.ids import decode, encode
 from recorder.models.event import EventBatchBody, EventBatchRow
-from recorder.recording.hot_events import decode_heads, decompress
+from recorder.recording.hot_events import decompress, head_decoder
 
 #: Time, id and position of an event: no two events of a session share all three.
 Place = tuple[int, str, int]
 #: Time, id, position and the item's JSON as it is stored. Sorted, these are in total order.
 HotItem = tuple[int, str, int, bytes]
 
-#: first_position, t_min, first_id, n and the compressed size of a batch.
-_Header = Row[tuple[int, int, str, int, int]]
+#: first_position, n, t_min, t_max, first_id and the compressed size of a batch.
+_Header = Row[tuple[int, int, int, int, str, int]]
+
+
+class _Described(Protocol):
+    """Columns of a batch's row that say what its payload holds."""
+
+    first_position: Any
+    n: Any
+    t_min: Any
+    t_max: Any
+    first_id: Any
+
 
 _raw_decoder = msgspec.json.Decoder(EventBatchBody)
 _HEADERS = 2_048
+_FOREVER = 2**63
 # Payloads are fetched together up to so many rows and bytes.
 _FETCHED_ROWS = 128
 _FETCHED_BYTES = 4 * 1024 * 1024
@@ -40,7 +56,7 @@ def read_portion(
         max_bytes: at most so many bytes of items, but always one event.
 
     Returns:
-        The events, and whether events of the session follow them.
+        The events, and whether others may follow them.
     """
     found = _FirstItems(max_events, max_bytes)
     with closing(_read_chunks(db, session_id, after)) as chunks:
@@ -52,17 +68,46 @@ def read_portion(
                 if found.is_behind(header.t_min):
                     break
                 body = decompress(payloads.pop(header.first_position))
-                found.add(decode_items(body, header.first_id, header.first_position), after)
-    return found.take()
+                found.add(_decode_between(header, body, after, found.last))
+    return found.take(), found.last is not None
 
 
-def decode_items(body: bytes, first_id: str, first_position: int) -> list[HotItem]:
-    """Return the items of one batch's body, in the order they were sent."""
+def decode_batch_items(row: EventBatchRow) -> list[HotItem]:
+    """Return the items of one batch, in the order they were sent.
+
+    Raises:
+        ValueError: if it does not hold the events that its row describes.
+    """
+    return _decode_between(row, decompress(row.payload), None, None)
+
+
+def _decode_between(
+    header: _Described, body: bytes, after: Place | None, last: Place | None
+) -> list[HotItem]:
+    """Return the items of a batch that follow `after`, up to `last`; of the others only the time is read."""
+    heads = head_decoder.decode(body).events
+    times = [head.t_ms for head in heads]
+    described = (header.n, header.t_min, header.t_max)
+    if not times or (len(times), min(times), max(times)) != described:
+        raise ValueError("A stored batch does not hold the events that its row describes.")
+    # An id that the service gave is costly to spell: times are compared first.
+    least = after[0] if after is not None else 0
+    most = last[0] if last is not None else _FOREVER
+    places: list[tuple[int, Place]] = []
+    prefix, _, ulid = header.first_id.partition("_")
+    value = decode(ulid)
+    for n, (t_ms, head) in enumerate(zip(times, heads, strict=True)):
+        event_id = head.id
+        if event_id is None:
+            value += 1
+        if least <= t_ms <= most:
+            place = (t_ms, event_id or f"{prefix}_{encode(value - 1)}", header.first_position + n)
+            if (after is None or place > after) and (last is None or place <= last):
+                places.append((n, place))
+    if not places:
+        return []
     items = _raw_decoder.decode(body).events
-    return [
-        (head.t_ms, event_id, first_position + n, bytes(items[n]))
-        for n, (head, event_id) in enumerate(decode_heads(body, first_id))
-    ]
+    return [(*place, bytes(items[n])) for n, place in places]
 
 
 class _FirstItems:
@@ -74,54 +119,41 @@ class _FirstItems:
         self._items: list[HotItem] = []
         self._bytes = 0
         #: Items after this one do not belong to the portion; None while the portion is not full.
-        self._last: Place | None = None
-        self._has_more = False
+        self.last: Place | None = None
         self._cut_at_events, self._cut_at_bytes = max_events, max_bytes
 
     def is_behind(self, t_ms: int) -> bool:
-        """Return whether items from this time on come after the portion; then note that there are some."""
-        if self._last is None or t_ms <= self._last[0]:
-            return False
-        self._has_more = True
-        return True
+        """Return whether items from this time on come after the portion."""
+        return self.last is not None and t_ms > self.last[0]
 
-    def add(self, items: Sequence[HotItem], after: Place | None) -> None:
-        """Add the items that follow `after` and may belong to the portion."""
-        for item in items:
-            place = item[:3]
-            if after is not None and place <= after:
-                continue
-            if self._last is not None and place > self._last:
-                self._has_more = True
-                continue
-            self._items.append(item)
-            self._bytes += len(item[3])
+    def add(self, items: Sequence[HotItem]) -> None:
+        """Add items that may belong to the portion."""
+        self._items += items
+        self._bytes += sum(len(item[3]) for item in items)
         if len(self._items) >= self._cut_at_events or self._bytes >= self._cut_at_bytes:
             self._cut()
             # Sorting costs the same for one item more as for many: let a tenth gather first.
             self._cut_at_events = len(self._items) + self._max_events // 10 + 1
             self._cut_at_bytes = self._bytes + self._max_bytes // 10 + 1
 
-    def take(self) -> tuple[list[HotItem], bool]:
-        """Return the portion, and whether items follow it."""
+    def take(self) -> list[HotItem]:
+        """Return the portion."""
         self._cut()
-        return self._items, self._has_more
+        return self._items
 
     def _cut(self) -> None:
         """Sort, and keep what one portion holds."""
         items = self._items
         items.sort()
-        kept, size = 0, 0
-        for item in items:
-            if kept == self._max_events or (kept and size + len(item[3]) > self._max_bytes):
-                self._has_more = True
-                break
-            kept, size = kept + 1, size + len(item[3])
-        is_full = kept < len(items) or kept == self._max_events or size >= self._max_bytes
+        kept = min(len(items), self._max_events)
+        if self._bytes > self._max_bytes:
+            sizes = list(accumulate(len(item[3]) for item in items[:kept]))
+            kept = max(bisect_right(sizes, self._max_bytes), 1)
+        is_full = kept < len(items) or kept == self._max_events or self._bytes >= self._max_bytes
+        self._bytes -= sum(len(item[3]) for item in items[kept:])
         del items[kept:]
-        self._bytes = size
         if is_full:
-            self._last = items[-1][:3]
+            self.last = items[-1][:3]
 
 
 def _read_chunks(db: DbSession, session_id: str, after: Place | None) -> Generator[list[_Header], None, None]:
@@ -129,9 +161,10 @@ def _read_chunks(db: DbSession, session_id: str, after: Place | None) -> Generat
     statement = (
         select(
             EventBatchRow.first_position,
-            EventBatchRow.t_min,
-            EventBatchRow.first_id,
             EventBatchRow.n,
+            EventBatchRow.t_min,
+            EventBatchRow.t_max,
+            EventBatchRow.first_id,
             func.length(EventBatchRow.payload).label("size"),
         )
         .where(EventBatchRow.session_id == session_id)

@@ -60,7 +60,8 @@ _Header = Row[tuple[int, int, str]]
 #: Ordered by `(t_ms, id, position)`; no two have the same position.
 _Entry = tuple[int, str, int, EventRecord]
 
-_head_decoder = msgspec.json.Decoder(_Heads)
+#: Decodes a batch's body to `(t_ms, type, id)` of each event.
+head_decoder = msgspec.json.Decoder(_Heads)
 _raw_decoder = msgspec.json.Decoder(EventBatchBody)
 # Headers are read so many at a time, payloads first one, then two, up to so many.
 _HEADERS = 512
@@ -146,7 +147,7 @@ def _decode_between(
 
 def decode_heads(body: bytes, first_id: str) -> list[tuple[EventHead, str]]:
     """The head of each event of a batch and its id, in the order they were sent."""
-    heads = _head_decoder.decode(body).events
+    heads = head_decoder.decode(body).events
     return list(zip(heads, _fill_ids((head.id for head in heads), first_id), strict=True))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from recorder import clock
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
 from recorder.recording.event_portions import HotItem, Place, read_portion
@@ -33,6 +34,8 @@ from recorder.storage.lake import LakeFile
 from recorder.storage.lake_schemas import Kind
 
 _AHEAD = 2
+# Files that no commit names are deleted after a day (`LakeTable.delete_abandoned_files`).
+_KEPT_MS = 12 * 3_600_000
 
 
 class LargeSession:
@@ -122,6 +125,9 @@ class LargeSession:
         try:
             self._restore(places, states or [])
         except (KeyError, FileNotFoundError):
+            states = None
+        oldest = min((file.modified_ms for _, file in self.files), default=clock.now_ms())
+        if oldest < clock.now_ms() - _KEPT_MS:
             states = None
         if states is None:
             discard_portions(self._runtime, self.row.id, self._hold)

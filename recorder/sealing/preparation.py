@@ -4,7 +4,6 @@ Files are written and durable, not committed. Small sessions are prepared togeth
 portions that survive a kill.
 """
 
-import secrets
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
@@ -15,8 +14,7 @@ from recorder.digest import bucket_of
 from recorder.models.event import EventBatchRow
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
-from recorder.recording.event_portions import decode_items
-from recorder.recording.hot_events import decompress
+from recorder.recording.event_portions import decode_batch_items
 from recorder.runtime import Runtime
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.facts import EventWalk, FrameIndex, FrameWalk
@@ -88,8 +86,7 @@ class BatchPreparation:
         self._runtime, self._pool, self._batch, self._hold = runtime, pool, batch, hold
         self._limits = limits or PortionLimits()
         self._units: list[_SmallSessions | LargeSession] | None = None
-        # No other run, batch or lane may write files of these names: a committed file is never written again.
-        self._name = f"{batch.number}-{batch.fence}-{secrets.token_hex(8)}"
+        self._name = f"{batch.number}-{batch.fence}"
 
     def advance(self) -> bool:
         """Prepare the next portion; return whether everything is written.
@@ -317,11 +314,7 @@ class _SmallSessions:
         seen = digests.result() if digests is not None else []
         date = self._batch.date
         with content_of(row.id):
-            items = sorted(
-                item
-                for batch in stored
-                for item in decode_items(decompress(batch.payload), batch.first_id, batch.first_position)
-            )
+            items = sorted(item for batch in stored for item in decode_batch_items(batch))
             index = FrameIndex([(frame.t_ms, frame.frame_id) for frame in frames])
             frame_walk = FrameWalk(row, date, index)
             event_walk = EventWalk(row, date, index, max_steps=self._limits.steps)
@@ -361,7 +354,8 @@ def _write_tables(runtime: Runtime, batch: Batch, tables: _Tables, name: str) ->
 
     def write(place: tuple[Kind, str]) -> tuple[Kind, LakeFile]:
         kind, workflow = place
-        rows = pa.Table.from_batches(tables[place]).combine_chunks()
+        # In order already: `_sort_key`.
+        rows = pa.Table.from_batches(tables[place]).combine_chunks().to_batches()
         file = runtime.lake.write_file(
             kind, batch.workspace_id, batch.mode, rows, workflow=workflow, date=batch.date, name=name
         )

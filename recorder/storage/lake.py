@@ -13,6 +13,7 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pa_fs
 from deltalake import DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
@@ -108,6 +109,23 @@ class Lake:
             return self._table(kind, workspace_id, mode).write_file(
                 rows, {"workflow": workflow, "date": date}, name
             )
+
+    def read_file(
+        self, kind: Kind, workspace_id: str, mode: str, file: LakeFile
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """Yield the rows of a file that `write_file` wrote, whether it is committed or not.
+
+        Raises:
+            FileNotFoundError: if the file is gone.
+            Unavailable: if the store does not answer.
+        """
+        store = self._table(kind, workspace_id, mode).data_files()
+        with _errors():
+            is_there = store.get_file_info(file.path).type == pa_fs.FileType.File
+        if not is_there:
+            raise FileNotFoundError(file.path)
+        with _errors():
+            yield from read_file(store, file, LAYOUTS[kind].schema)
 
     def commit(
         self,

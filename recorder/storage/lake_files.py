@@ -229,7 +229,7 @@ class RowFilter:
 
 def read_file(
     files: pa_fs.FileSystem,
-    file: DataFile,
+    file: DataFile | LakeFile,
     schema: pa.Schema,
     *,
     wanted: RowFilter | None = None,
@@ -296,7 +296,7 @@ def _read_range(
 
 
 def _complete(
-    batch: pa.RecordBatch, file: DataFile, schema: pa.Schema, wanted: RowFilter | None
+    batch: pa.RecordBatch, file: DataFile | LakeFile, schema: pa.Schema, wanted: RowFilter | None
 ) -> pa.RecordBatch:
     """Return a batch with all columns of the schema, partition values and missing ones filled in."""
     if wanted is not None:

@@ -1,0 +1,554 @@
+"""Preparation of a batch in portions: the rows of the whole, out of bounded portions. Design §3."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlmodel import Session as DbSession
+from sqlmodel import col, delete, select, update
+
+from recorder import clock
+from recorder.errors import Unavailable
+from recorder.ids import encode, new_id, reserve
+from recorder.models.event import EventBatchRow
+from recorder.models.frame import FrameRow
+from recorder.models.seal_portion import SealPortionRow
+from recorder.models.session import SessionRow
+from recorder.runtime import Runtime
+from recorder.sealing.digest_pool import DigestPool
+from recorder.sealing.lane import LeaseLost
+from recorder.sealing.portions import PortionLimits, discard_leftovers
+from recorder.sealing.preparation import BatchPreparation
+from recorder.sealing.screens import SeenFrame
+from recorder.storage.lake_schemas import LAYOUTS
+from tests.factories import picture
+from tests.sealed import START, WORKSPACE
+from tests.sealing import whole_session
+
+DATE = "2026-05-02"
+TINY = PortionLimits(events=3, frames=2, digested_frames=2, frame_rows=3, events_at_once=2)
+#: Two pictures, each with a snapshot; every frame of these tests lies in this object.
+PICTURES = [picture(1), picture(2)]
+DOMS = [
+    zstandard.compress(
+        orjson.dumps({"v": 1, "format": "nodes", "html": ["html", {}, ["body", {}, [tag, {}, "a"]]]})
+    )
+    for tag in ("main", "form")
+]
+
+
+@dataclass
+class Batch:
+    """A claimed batch."""
+
+    session_ids: list[str]
+    workspace_id: str = WORKSPACE
+    mode: str = "live"
+    number: int = 7
+    date: str = DATE
+    fence: int = 3
+
+    def seal_seq(self, session_id: str) -> int:
+        """Return the place in the lane's order."""
+        return 40 + self.session_ids.index(session_id)
+
+
+@pytest.fixture(scope="module")
+def pool(runtime: Runtime) -> Iterator[DigestPool]:
+    """One worker process that digests frames."""
+    runtime.blobs.put("frames/shared.pack", b"".join([*PICTURES, *DOMS]))
+    with DigestPool(runtime.settings.blob_url, processes=1) as opened:
+        yield opened
+
+
+@dataclass
+class Bench:
+    """A deployment with a digest pool, and what `hold` does in it."""
+
+    runtime: Runtime
+    pool: DigestPool
+    held: list[bool] = field(default_factory=list)
+
+    def hold(self, db: DbSession) -> None:
+        """Note that the lease was checked."""
+        self.held.append(True)
+
+    def start(
+        self, *session_ids: str, limits: PortionLimits | None = TINY, date: str = DATE
+    ) -> BatchPreparation:
+        """Start preparing a batch of these sessions."""
+        batch = Batch(list(session_ids), date=date)
+        return BatchPreparation(self.runtime, self.pool, batch, hold=self.hold, limits=limits)
+
+    def seen(self, session_id: str) -> dict[str, SeenFrame]:
+        """The digests of a session's frames, by id."""
+        with self.runtime.database.transaction(write=False) as db:
+            frames = db.exec(select(FrameRow).where(FrameRow.session_id == session_id)).all()
+        digests = self.pool.digest(session_id, frames)
+        return {frame.frame_id: seen for frame, seen in zip(frames, digests, strict=True)}
+
+    def assert_whole(self, prepared: BatchPreparation, *session_ids: str) -> None:
+        """The files hold these sessions' rows, all of them, in order, and nothing else."""
+        wholes = [
+            whole_session(
+                self.runtime,
+                one,
+                self.seen(one),
+                date=prepared._batch.date,
+                seal_seq=40 + self.seq(prepared, one),
+            )
+            for one in session_ids
+        ]
+        for kind, layout in LAYOUTS.items():
+            expected = sorted((row for whole in wholes for row in whole[kind]), key=_key(kind))
+            found = [row for file in prepared.files[kind] for row in self.read(kind, file)]
+            assert sorted(found, key=_key(kind)) == [_in_schema(row, layout.schema) for row in expected], kind
+            for file in prepared.files[kind]:
+                rows = self.read(kind, file)
+                assert rows == sorted(rows, key=_key(kind)) and file.rows == len(rows)
+        assert [one.row.id for one in prepared.sessions] == list(session_ids)
+        for one, whole in zip(prepared.sessions, wholes, strict=True):
+            (row,) = whole["sessions"]
+            told = (
+                "event_count",
+                "action_count",
+                "frame_count",
+                "image_bytes",
+                "payload_bytes",
+                "rows_sha256",
+            )
+            assert {name: getattr(one, name) for name in told} == {name: row[name] for name in told}
+            assert [step.features for step in one.steps] == [tuple(row["features"]) for row in whole["steps"]]
+            assert [step.runs for step in one.steps] == [row["runs"] for row in whole["steps"]]
+
+    def read(self, kind: Any, file: Any) -> list[dict[str, Any]]:
+        """The rows of a file, times as microseconds."""
+        batches = self.runtime.lake.read_file(kind, WORKSPACE, "live", file)
+        table = pa.Table.from_batches(list(batches), LAYOUTS[kind].schema)
+        return [_plain(row) for row in table.to_pylist()]
+
+    def portions(self, session_id: str) -> int:
+        """How many portions of a session are stored."""
+        with self.runtime.database.transaction(write=False) as db:
+            found = select(SealPortionRow).where(SealPortionRow.session_id == session_id)
+            return len(db.exec(found).all())
+
+    def objects(self, session_id: str) -> list[str]:
+        """The kept objects of a session."""
+        return list(self.runtime.blobs.keys(f"sealing/{WORKSPACE}/{session_id}"))
+
+    def execute(self, statement: Any) -> None:
+        """Change rows."""
+        with self.runtime.database.transaction(write=True) as db:
+            db.exec(statement)
+
+    def delete(self, session_id: str) -> None:
+        """Soft-delete a session."""
+        self.execute(
+            update(SessionRow).where(col(SessionRow.id) == session_id).values(deleted_at=clock.now())
+        )
+
+
+@pytest.fixture(scope="module")
+def bench(runtime: Runtime, pool: DigestPool) -> Bench:
+    """The deployment of this module."""
+    return Bench(runtime, pool)
+
+
+def _key(kind: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda row: tuple(row[name] for name in LAYOUTS[kind].sort)
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    def value(one: Any) -> Any:
+        return (one - clock.from_ms(0)) // clock.from_ms(0).resolution if hasattr(one, "tzinfo") else one
+
+    return {name: value(one) for name, one in row.items()}
+
+
+def _in_schema(row: dict[str, Any], schema: pa.Schema) -> dict[str, Any]:
+    return {name: row[name] for name in schema.names}
+
+
+def make_session(
+    runtime: Runtime,
+    batches: list[list[dict[str, Any]]],
+    frames: list[dict[str, Any]] | tuple[()] = (),
+    *,
+    workflow: str = "checkout",
+) -> str:
+    """A stopped session with these batches of items, and frames of the shared object."""
+    session_id, position = new_id("ses"), 1
+    size = 0
+    with runtime.database.transaction(write=True) as db:
+        for items in batches:
+            body = orjson.dumps({"events": items})
+            size += len(body)
+            times = [item["t_ms"] for item in items]
+            db.add(
+                EventBatchRow(
+                    session_id=session_id,
+                    first_position=position,
+                    n=len(items),
+                    t_min=min(times),
+                    t_max=max(times),
+                    first_id=f"evt_{encode(reserve(len(items)))}",
+                    received_ms=0,
+                    payload=zstandard.compress(body),
+                )
+            )
+            position += len(items)
+        for frame in frames:
+            db.add(_frame(session_id, position, **frame))
+            position += 1
+        db.add(
+            SessionRow(
+                id=session_id,
+                workspace_id=WORKSPACE,
+                mode="live",
+                workflow=workflow,
+                status="stopped",
+                created_at=START,
+                started_at=START,
+                stopped_at=START,
+                event_count=sum(map(len, batches)),
+                frame_count=len(frames),
+                event_bytes=size,
+                duration_ms=99,
+            )
+        )
+    return session_id
+
+
+def _frame(
+    session_id: str, position: int, *, id: str, t_ms: int, shows: int, has_dom: bool, keyframe: bool | None
+) -> FrameRow:
+    data, dom = PICTURES[shows], DOMS[shows]
+    offset = sum(map(len, PICTURES[:shows]))
+    place = {
+        "dom_object": "frames/shared.pack",
+        "dom_offset": sum(map(len, PICTURES)) + sum(map(len, DOMS[:shows])),
+        "dom_length": len(dom),
+    }
+    return FrameRow(
+        session_id=session_id,
+        frame_id=id,
+        position=position,
+        t_ms=t_ms,
+        content_type="image/png",
+        width=2,
+        height=2,
+        keyframe=keyframe,
+        bytes=len(data),
+        sha256=f"{shows:064}",
+        object="frames/shared.pack",
+        offset=offset,
+        length=len(data),
+        active_rect=[0, 0, 1, 1] if has_dom else None,
+        **(place if has_dom else {}),
+    )
+
+
+FRAME_IDS = [f"frm_{letter}" for letter in "aBcDeFg"]
+TARGETS = [{"role": "textbox", "name": name} for name in ("Name", "Street")]
+ITEMS = st.fixed_dictionaries(
+    {
+        "t_ms": st.integers(0, 9),
+        "type": st.sampled_from(["click", "key_down", "press", "navigate", "scroll", "log", "error"]),
+    },
+    optional={
+        "target": st.sampled_from(TARGETS),
+        "url": st.sampled_from(["https://a.example/1", "https://a.example/cart"]),
+        "frame_id": st.sampled_from([*FRAME_IDS, "frm_gone"]),
+        "input": st.sampled_from([{"key": "a"}, {"key": "Shift"}, {"value": "é"}]),
+        "signals": st.just([{"type": "navigation", "url": "https://a.example/cart"}]),
+        "state_key": st.just("own"),
+        "is_named": st.booleans(),
+    },
+)
+FRAMES = st.lists(
+    st.fixed_dictionaries(
+        {
+            "id": st.sampled_from(FRAME_IDS),
+            "t_ms": st.integers(0, 9),
+            "shows": st.integers(0, 1),
+            "has_dom": st.booleans(),
+            "keyframe": st.sampled_from([None, None, True, False]),
+        }
+    ),
+    max_size=7,
+    unique_by=lambda frame: frame["id"],
+)
+
+
+def named(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Items of which some have ids of their own, anywhere among those that the service gives."""
+    return [
+        {**{name: value for name, value in item.items() if name != "is_named"}}
+        | ({"id": f"evt_{new_id('evt')[:3:-1]}"} if item.get("is_named") else {})
+        for item in items
+    ]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    batches=st.lists(st.lists(ITEMS, min_size=1, max_size=4), max_size=6),
+    frames=FRAMES,
+    max_bytes=st.sampled_from([1, 200, 10**6]),
+    kills=st.lists(st.booleans(), max_size=20),
+)
+def test_portions_add_up_to_the_whole(
+    bench: Bench,
+    batches: list[list[dict[str, Any]]],
+    frames: list[dict[str, Any]],
+    max_bytes: int,
+    kills: list[bool],
+) -> None:
+    session_id = make_session(bench.runtime, [named(items) for items in batches], frames)
+    limits = PortionLimits(**{**TINY.__dict__, "bytes": max_bytes})
+    preparation = bench.start(session_id, limits=limits)
+    while not preparation.advance():
+        if kills and kills.pop():
+            preparation.close()
+            preparation = bench.start(session_id, limits=limits)
+    bench.assert_whole(preparation, session_id)
+    preparation.discard()
+    assert bench.portions(session_id) == 0 and bench.objects(session_id) == []
+
+
+def clicks(count: int, *, first: int = 0) -> list[list[dict[str, Any]]]:
+    """So many clicks on different things, three a batch."""
+    items = [
+        {"t_ms": first + n, "type": "click", "target": {"role": "button", "name": f"Item {chr(97 + n % 26)}"}}
+        for n in range(count)
+    ]
+    return [items[n : n + 3] for n in range(0, count, 3)]
+
+
+def frame(id: str, t_ms: int = 0, **members: Any) -> dict[str, Any]:
+    """A frame of the shared object."""
+    return {"id": id, "t_ms": t_ms, "shows": 0, "has_dom": True, "keyframe": None, **members}
+
+
+def finish(preparation: BatchPreparation) -> int:
+    """Prepare everything; returns the number of portions."""
+    portions = 1
+    while not preparation.advance():
+        portions += 1
+    return portions
+
+
+def test_small_sessions_share_a_portion_and_files(bench: Bench) -> None:
+    ids = [
+        make_session(bench.runtime, clicks(2), [frame("frm_a")], workflow=name)
+        for name in ("pay", "ship") * 2
+    ]
+    ids.append(make_session(bench.runtime, [], workflow="pay"))
+    preparation = bench.start(*ids, limits=None)
+    assert finish(preparation) == 1
+    bench.assert_whole(preparation, *ids)
+    assert {kind: len(files) for kind, files in preparation.files.items()} == {
+        "events": 2, "frames": 2, "sessions": 2, "steps": 2,
+    }  # fmt: skip
+
+
+def test_sessions_that_together_are_too_many_take_several_portions(bench: Bench) -> None:
+    ids = [make_session(bench.runtime, clicks(2)) for _ in range(3)]
+    large = make_session(bench.runtime, clicks(7))
+    preparation = bench.start(*ids, large, limits=TINY)
+    # Three of small sessions; of the large one three of events and one of steps.
+    assert finish(preparation) == 3 + 4
+    bench.assert_whole(preparation, *ids, large)
+
+
+def test_a_run_goes_on_behind_the_portions_of_a_killed_one(bench: Bench) -> None:
+    frames = [frame(f"frm_{n}", 2 * n, shows=n % 2) for n in range(5)]
+    session_id = make_session(bench.runtime, clicks(11), frames)
+    whole = finish(bench.start(session_id))
+    bench.execute(delete(SealPortionRow).where(col(SealPortionRow.session_id) == session_id))
+    for portions in range(1, whole):
+        killed = bench.start(session_id)
+        for _ in range(portions):
+            assert not killed.advance()
+        killed.close()
+        held = len(bench.held)
+        successor = bench.start(session_id)
+        assert finish(successor) == whole - portions
+        assert len(bench.held) - held == whole - portions
+        bench.assert_whole(successor, session_id)
+        successor.discard()
+
+
+def test_portions_of_another_day_are_not_gone_on_with(bench: Bench) -> None:
+    session_id = make_session(bench.runtime, clicks(7))
+    bench.start(session_id, date="2026-05-01").advance()
+    preparation = bench.start(session_id)
+    assert finish(preparation) == 4
+    bench.assert_whole(preparation, session_id)
+
+
+def test_portions_whose_files_are_gone_are_prepared_again(bench: Bench) -> None:
+    session_id = make_session(bench.runtime, clicks(7), [frame("frm_a"), frame("frm_b"), frame("frm_c")])
+    killed = bench.start(session_id)
+    for _ in range(3):
+        killed.advance()
+    (_, file) = killed._units[0].files[0]  # type: ignore[index]
+    runtime = bench.runtime
+    runtime.lake._table("events", WORKSPACE, "live").data_files().delete_file(file.path)
+    preparation = bench.start(session_id)
+    finish(preparation)
+    bench.assert_whole(preparation, session_id)
+
+
+def test_a_lost_lease_stores_nothing(bench: Bench, runtime: Runtime) -> None:
+    session_id = make_session(runtime, clicks(7))
+
+    def lose(db: DbSession) -> None:
+        raise LeaseLost
+
+    preparation = BatchPreparation(runtime, bench.pool, Batch([session_id]), hold=lose, limits=TINY)
+    for _ in range(2):
+        with pytest.raises(LeaseLost):
+            preparation.advance()
+    assert bench.portions(session_id) == 0
+
+
+def test_after_an_error_of_the_database_the_portion_is_prepared_again(bench: Bench) -> None:
+    session_id = make_session(bench.runtime, clicks(11), [frame(f"frm_{n}", n) for n in range(3)])
+    calls = 0
+
+    def fail_at_times(db: DbSession) -> None:
+        nonlocal calls
+        calls += 1
+        if calls % 2:
+            raise Unavailable("The database")
+
+    preparation = BatchPreparation(
+        bench.runtime, bench.pool, Batch([session_id]), hold=fail_at_times, limits=TINY
+    )
+    failed = 0
+    while True:
+        try:
+            if preparation.advance():
+                break
+        except Unavailable:
+            failed += 1
+    assert failed > 5
+    bench.assert_whole(preparation, session_id)
+
+
+def damage(bench: Bench, session_id: str, payload: bytes) -> None:
+    """Let a session's last batch hold other bytes."""
+    with bench.runtime.database.transaction(write=True) as db:
+        statement = select(EventBatchRow).where(EventBatchRow.session_id == session_id)
+        row = db.exec(statement.order_by(col(EventBatchRow.first_position).desc())).first()
+        assert row is not None
+        row.payload = (
+            payload
+            if payload == b"no zstd"
+            else zstandard.compress(payload % ((row.t_min,) * payload.count(b"%d")))
+        )
+        row.n, row.t_max = 1, row.t_min
+        db.add(row)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"no zstd",
+        b"{",
+        b"[]",
+        b'{"events":[{"t_ms":1}]}',
+        b'{"events":[{"t_ms":%d,"type":"click","input":7}]}',
+        b'{"events":[{"t_ms":0,"type":"click"}]}',
+        b'{"events":[{"t_ms":9223372036854775807,"type":"click"}]}',
+        b'{"events":[' + b"[" * 900 + b"]" * 900 + b"]}",
+    ],
+    ids=["not packed", "cut", "no object", "member missing", "odd type", "other events", "time over", "deep"],
+)
+@pytest.mark.parametrize("count", [3, 7], ids=["small", "large"])
+def test_a_damaged_session_is_set_aside_and_the_others_go_on(
+    bench: Bench, payload: bytes, count: int
+) -> None:
+    ids = [make_session(bench.runtime, clicks(count), [frame("frm_a")]) for _ in range(3)]
+    damage(bench, ids[1], payload)
+    preparation = bench.start(*ids, limits=PortionLimits(**{**TINY.__dict__, "events": 6}))
+    finish(preparation)
+    assert [(one.session_id, one.code) for one in preparation.failures] == [(ids[1], "content_unreadable")]
+    assert "Restore" in preparation.failures[0].message
+    bench.assert_whole(preparation, ids[0], ids[2])
+    assert bench.portions(ids[1]) == 0 and bench.objects(ids[1]) == []
+
+
+@pytest.mark.parametrize("count", [3, 7], ids=["small", "large"])
+def test_a_session_whose_pictures_are_gone_is_set_aside(bench: Bench, count: int) -> None:
+    ids = [make_session(bench.runtime, clicks(count), [frame("frm_a")]) for _ in range(2)]
+    bench.execute(
+        update(FrameRow)
+        .where(col(FrameRow.session_id) == ids[0])
+        .values(object="frames/none", dom_object=None)
+    )
+    preparation = bench.start(*ids, limits=PortionLimits(**{**TINY.__dict__, "events": 6}))
+    finish(preparation)
+    assert [(one.session_id, one.code) for one in preparation.failures] == [(ids[0], "content_missing")]
+    bench.assert_whole(preparation, ids[1])
+
+
+@pytest.mark.parametrize("count", [3, 13], ids=["small", "large"])
+def test_a_session_that_is_deleted_is_left_out_at_any_time(bench: Bench, count: int) -> None:
+    limits = PortionLimits(**{**TINY.__dict__, "events": 6})
+    for before in range(4):
+        ids = [make_session(bench.runtime, clicks(count)) for _ in range(2)]
+        preparation = bench.start(*ids, limits=limits)
+        is_done = False
+        for _ in range(before):
+            is_done = preparation.advance()
+        if is_done:
+            preparation.leave_out([ids[0]])
+        bench.delete(ids[0])
+        finish(preparation)
+        assert preparation.left_out == [ids[0]] and preparation.failures == []
+        bench.assert_whole(preparation, ids[1])
+        assert bench.portions(ids[0]) == 0
+
+
+def test_a_session_that_was_purged_meanwhile_is_left_out(bench: Bench) -> None:
+    session_id = make_session(bench.runtime, clicks(7), [frame("frm_a")])
+    preparation = bench.start(session_id)
+    preparation.advance()
+    for table in (EventBatchRow, FrameRow):
+        bench.execute(delete(table).where(col(table.session_id) == session_id))
+    bench.execute(delete(SessionRow).where(col(SessionRow.id) == session_id))
+    finish(preparation)
+    assert (preparation.left_out, preparation.failures, preparation.sessions) == ([session_id], [], [])
+    assert all(files == [] for files in preparation.files.values())
+
+
+def test_progress_of_sessions_that_no_longer_wait_is_deleted(bench: Bench) -> None:
+    ids = [make_session(bench.runtime, clicks(7), [frame(f"frm_{n}") for n in range(3)]) for _ in range(2)]
+    for session_id in ids:
+        bench.start(session_id).advance()
+    bench.delete(ids[0])
+    assert discard_leftovers(bench.runtime, bench.hold) >= 1
+    assert (bench.portions(ids[0]), bench.objects(ids[0])) == (0, [])
+    assert bench.portions(ids[1]) == 1 and len(bench.objects(ids[1])) == 1
+
+
+def test_a_path_is_read_from_the_first_steps(bench: Bench) -> None:
+    session_id = make_session(bench.runtime, clicks(11))
+    (full,) = (bench.start(session_id, limits=None),)
+    finish(full)
+    steps = full.sessions[0].steps
+    assert len(steps) == 11
+    for limits in (PortionLimits(steps=5), PortionLimits(**{**TINY.__dict__, "steps": 5})):
+        preparation = bench.start(session_id, limits=limits)
+        finish(preparation)
+        assert preparation.sessions[0].steps == steps[:5]
+        assert sum(file.rows for file in preparation.files["steps"]) == 5
+        assert preparation.sessions[0].event_count == 11
