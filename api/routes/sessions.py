@@ -112,16 +112,30 @@ def start_session(session_id: str, db: Db, caller: CallerDep) -> Session:
     return sessions.start_session(db, caller.workspace_id, caller.mode, session_id)
 
 
+def _search_one(session_id: str, runtime: RuntimeDep, caller: CallerDep) -> stops.Searches:
+    return stops.search_before_stop(runtime.database, caller.workspace_id, caller.mode, [session_id])
+
+
+def _search_all(body: BatchStop, runtime: RuntimeDep, caller: CallerDep) -> stops.Searches:
+    ids = body.ids[: limits.BATCH_STOP_IDS]
+    return stops.search_before_stop(runtime.database, caller.workspace_id, caller.mode, ids)
+
+
+# Before the request's transaction begins: they stand before `db` in a route's parameters.
+_OneSearched = Annotated[stops.Searches, Depends(_search_one)]
+_AllSearched = Annotated[stops.Searches, Depends(_search_all)]
+
+
 @router.post("/sessions/{session_id}/stop", responses=problem_responses(401, 404, 409))
-def stop_session(session_id: str, db: Db, caller: CallerDep) -> Session:
+def stop_session(session_id: str, searches: _OneSearched, db: Db, caller: CallerDep) -> Session:
     """Stop recording; a stopped or sealed session stays as it is."""
-    return stops.stop_session(db, caller.workspace_id, caller.mode, session_id)
+    return stops.stop_session(db, caller.workspace_id, caller.mode, session_id, searches)
 
 
 @router.post("/sessions:batch_stop", response_model_exclude_unset=True, responses=problem_responses(401, 422))
-def batch_stop(body: BatchStop, db: Db, caller: CallerDep) -> BatchStopResult:
+def batch_stop(body: BatchStop, searches: _AllSearched, db: Db, caller: CallerDep) -> BatchStopResult:
     """Stop up to 500 sessions; each answers for itself."""
-    return stops.batch_stop(db, caller.workspace_id, caller.mode, body.ids)
+    return stops.batch_stop(db, caller.workspace_id, caller.mode, body.ids, searches)
 
 
 @router.delete("/sessions/{session_id}", status_code=204, responses=problem_responses(401, 404, 422))

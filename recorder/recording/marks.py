@@ -1,7 +1,9 @@
 """Outcome marks of a stored session: read from its tags and events, applied to its row. Contract §2."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
@@ -13,25 +15,54 @@ from recorder.models.workflow import WorkflowRow
 from recorder.recording.hot_events import decode_heads, decompress
 from recorder.recording.outcomes import Mark, OutcomeRules, last_mark, outcome_of
 
+log = logging.getLogger("recorder.recording")
+
 # Rows of batches held at once.
 _PAYLOADS = 16
 
 
-def rederive_outcome(db: DbSession, row: SessionRow, *, search_events: bool = False) -> Mark | None:
+@dataclass(frozen=True)
+class EventSearch:
+    """What the hot events of a session say about its outcome, up to a position."""
+
+    rules: OutcomeRules
+    last_position: int
+    mark: Mark | None
+
+
+def search_events(db: DbSession, row: SessionRow, earlier: EventSearch | None = None) -> EventSearch:
+    """Search the hot events of a session for outcome marks.
+
+    Decodes every batch whose bytes name such a type: a large session takes seconds. Search before the
+    transaction that stops the session, and again inside it for what came since.
+
+    Args:
+        earlier: an earlier search; only batches behind it are read, unless the rules changed.
+    """
+    rules = read_rules(db, row)
+    if earlier is None or earlier.rules != rules:
+        earlier = EventSearch(rules, -1, None)
+    last_position, mark = earlier.last_position, earlier.mark
+    for first_position, marks in _event_marks(db, row.id, rules, earlier.last_position):
+        last_position = max(last_position, first_position)
+        mark = last_mark([*marks, mark] if mark is not None else marks)
+    return EventSearch(rules, last_position, mark)
+
+
+def rederive_outcome(db: DbSession, row: SessionRow, *, search: EventSearch | None = None) -> Mark | None:
     """Set `outcome` from the last mark among tags and events.
 
     Args:
-        search_events: look through the hot batches and keep what they say; afterwards the kept mark serves,
-            so that a late tag need not read the lake.
+        search: what the events say; it is kept, so that a late tag need not read the lake. None: what was
+            kept before serves.
 
     Returns:
         The mark, where the outcome is an error that was not reported before.
     """
-    rules = read_rules(db, row)
-    if search_events:
-        found = last_mark(_event_marks(db, row.id, rules))
+    if search is not None:
+        found = search.mark
         row.event_mark = None if found is None else {**found.as_json(), "outcome": found.outcome}
-    marks = _tag_marks(db, row.id, rules)
+    marks = _tag_marks(db, row.id, read_rules(db, row))
     if row.event_mark is not None:
         marks.append(Mark(**row.event_mark))
     mark = last_mark(marks)
@@ -55,19 +86,32 @@ def _tag_marks(db: DbSession, session_id: str, rules: OutcomeRules) -> list[Mark
     return [Mark(tag.t_ms, tag.id, outcome, "tag", tag.name) for tag, outcome in outcomes if outcome]
 
 
-def _event_marks(db: DbSession, session_id: str, rules: OutcomeRules) -> Iterator[Mark]:
-    """Marks among the hot events; only batches whose bytes name such a type are decoded, one at a time."""
+def _event_marks(
+    db: DbSession, session_id: str, rules: OutcomeRules, after_position: int
+) -> Iterator[tuple[int, list[Mark]]]:
+    """Yield the place and the marks of each batch; only those whose bytes name such a type are decoded."""
     names = [f'"{type}"'.encode() for type in rules.event_types]
-    statement = select(EventBatchRow.first_id, EventBatchRow.payload).where(
-        EventBatchRow.session_id == session_id
+    batch = EventBatchRow
+    statement = select(batch.first_position, batch.first_id, batch.payload).where(
+        batch.session_id == session_id, col(batch.first_position) > after_position
     )
     with closing(db.execute(statement.execution_options(yield_per=_PAYLOADS))) as batches:
-        for first_id, payload in batches:
-            body = decompress(payload)
-            # A type may be spelled with escapes too.
-            if b"\\u" not in body and not any(name in body for name in names):
-                continue
-            for head, event_id in decode_heads(body, first_id):
-                outcome = rules.of_event(head.type)
-                if outcome:
-                    yield Mark(head.t_ms, event_id, outcome, "event", head.type)
+        for first_position, first_id, payload in batches:
+            try:
+                marks = list(_batch_marks(payload, first_id, rules, names))
+            except Exception as error:
+                # The session can be stopped all the same: sealing finds the damage and sets it aside.
+                log.error("a batch of session %s cannot be read (%s)", session_id, type(error).__name__)
+                marks = []
+            yield first_position, marks
+
+
+def _batch_marks(payload: bytes, first_id: str, rules: OutcomeRules, names: list[bytes]) -> Iterator[Mark]:
+    body = decompress(payload)
+    # A type may be spelled with escapes too.
+    if b"\\u" not in body and not any(name in body for name in names):
+        return
+    for head, event_id in decode_heads(body, first_id):
+        outcome = rules.of_event(head.type)
+        if outcome:
+            yield Mark(head.t_ms, event_id, outcome, "event", head.type)

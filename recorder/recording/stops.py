@@ -1,5 +1,7 @@
 """Stopping sessions, one or many, and what that charges. Spec §3.1, §4.1; contract §2, §7."""
 
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 from sqlmodel import Session as DbSession
@@ -8,25 +10,56 @@ from recorder import clock, limits
 from recorder.access.usage import charge_time
 from recorder.errors import InvalidState, NotFound, RecorderError, TooManyIds
 from recorder.models.session import NEVER_CHARGED, BatchStopItem, BatchStopResult, Session, SessionRow
-from recorder.recording.marks import rederive_outcome
+from recorder.recording.marks import EventSearch, rederive_outcome, search_events
 from recorder.recording.sessions import change_status, emit, find_session, read_metadata, to_wire
+from recorder.storage.database import Database
 from recorder.storage.slots import read_slots, slot_of
 
+#: Searches of sessions' events that were made before the transaction, by session.
+Searches = Mapping[str, EventSearch]
 
-def stop_session(db: DbSession, workspace_id: str, mode: str, session_id: str) -> Session:
+
+def search_before_stop(
+    database: Database, workspace_id: str, mode: str, session_ids: Sequence[str]
+) -> Searches:
+    """Search the events of sessions that are about to be stopped, in read transactions of their own.
+
+    The transaction that stops a session then reads only what came since: on SQLite no other request can
+    write while it lasts.
+    """
+    found: dict[str, EventSearch] = {}
+    for session_id in dict.fromkeys(session_ids):
+        with database.transaction(write=False) as db, suppress(NotFound):
+            row = find_session(db, workspace_id, mode, session_id)
+            if row.status == "recording":
+                found[session_id] = search_events(db, row)
+    return found
+
+
+def stop_session(
+    db: DbSession, workspace_id: str, mode: str, session_id: str, searches: Searches | None = None
+) -> Session:
     """Stop a recording session; a stopped or sealed one stays as it is.
+
+    Args:
+        searches: from `search_before_stop`; without them all events are searched here.
 
     Raises:
         NotFound: if there is no such session.
         InvalidState: if it never started.
     """
     row = find_session(db, workspace_id, mode, session_id, lock=True)
-    charge_time(db, workspace_id, _stop(db, row) or 0)
+    charge_time(db, workspace_id, _stop(db, row, searches or {}) or 0)
     return to_wire(row, read_metadata(db, row))
 
 
-def batch_stop(db: DbSession, workspace_id: str, mode: str, ids: list[str]) -> BatchStopResult:
+def batch_stop(
+    db: DbSession, workspace_id: str, mode: str, ids: list[str], searches: Searches | None = None
+) -> BatchStopResult:
     """Stop many sessions; each answers for itself.
+
+    Args:
+        searches: from `search_before_stop`; without them all events are searched here.
 
     Raises:
         TooManyIds: if there are more than 500.
@@ -34,7 +67,7 @@ def batch_stop(db: DbSession, workspace_id: str, mode: str, ids: list[str]) -> B
     if len(ids) > limits.BATCH_STOP_IDS:
         raise TooManyIds("/ids", limits.BATCH_STOP_IDS)
     # Locked in one order everywhere, so that two calls cannot wait for each other.
-    stopped = {one: _stop_item(db, workspace_id, mode, one) for one in sorted(set(ids))}
+    stopped = {one: _stop_item(db, workspace_id, mode, one, searches or {}) for one in sorted(set(ids))}
     charge_time(db, workspace_id, sum(added_ms for _, added_ms in stopped.values()))
     items = [stopped[session_id][0] for session_id in dict.fromkeys(ids)]
     counts = {
@@ -45,7 +78,7 @@ def batch_stop(db: DbSession, workspace_id: str, mode: str, ids: list[str]) -> B
     )
 
 
-def _stop(db: DbSession, row: SessionRow) -> int | None:
+def _stop(db: DbSession, row: SessionRow, searches: Searches) -> int | None:
     """Stop the session where that changes something; the ms to charge for it are then returned."""
     if row.status in ("stopped", "sealed"):
         return None
@@ -56,7 +89,7 @@ def _stop(db: DbSession, row: SessionRow) -> int | None:
     row.duration_ms = max(0, clock.to_ms(row.stopped_at) - clock.to_ms(row.started_at))
     change_status(db, row, "stopped", now)
     queue_for_sealing(db, row, now)
-    error = rederive_outcome(db, row, search_events=True)
+    error = rederive_outcome(db, row, search=search_events(db, row, searches.get(row.id)))
     emit(db, row, "session.stopped")
     if error is not None:
         emit(db, row, "session.error", error=error.as_json())
@@ -77,11 +110,13 @@ def _true_up(row: SessionRow) -> int:
     return row.charged_ms - charged_ms
 
 
-def _stop_item(db: DbSession, workspace_id: str, mode: str, session_id: str) -> tuple[BatchStopItem, int]:
+def _stop_item(
+    db: DbSession, workspace_id: str, mode: str, session_id: str, searches: Searches
+) -> tuple[BatchStopItem, int]:
     """What a batch stop says of one session, and the ms to charge for it."""
     try:
         row = find_session(db, workspace_id, mode, session_id, lock=True)
-        added_ms = _stop(db, row)
+        added_ms = _stop(db, row, searches)
     except (NotFound, InvalidState) as error:
         status = error.status if isinstance(error, InvalidState) else None
         item = {"id": session_id, "result": "error", "status": status, "error": _item_error(error)}
