@@ -19,13 +19,13 @@ import pytest
 import zstandard
 from PIL import Image
 from sqlmodel import select
-from tests.faults.results import add_result
 
 from recorder.models.frame import FrameRow
 from recorder.recording.stops import stop_session
 from recorder.runtime import Runtime
 from recorder.sealing.quarantine import list_set_aside
 from tests.factories import picture
+from tests.faults.results import add_result
 from tests.faults.sealing_runs import SealingRun
 from tests.recorded import assert_sealed_exactly_once, execute, open_desk, png_item, session_row
 from tests.sealed import make_runtime
@@ -148,7 +148,7 @@ def test_exactly_the_poisoned_sessions_are_set_aside(runtime: Runtime, tmp_path:
             # A picture that was seen before is not fetched again, so a missing one must be new.
             data = large_picture() if code == "worker_killed" else picture(rng.randrange(40))
             if code == "content_missing":
-                data = picture(1_000 + number)
+                data = picture(number % 250, size=(17 + number // 250, 12))
             with open_desk(runtime, workspace_id=workspace_id) as desk:
                 workflow = rng.choice(["checkout", "ship", "refund"])
                 session_id = desk.record(workflow=workflow, frames=[png_item(1, data)], is_stopped=False)

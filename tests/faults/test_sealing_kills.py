@@ -10,11 +10,10 @@ import threading
 import time
 from pathlib import Path
 
-from tests.faults.results import add_result
-
 from recorder.runtime import Runtime
 from recorder.sealing.quarantine import list_set_aside
 from tests.factories import picture
+from tests.faults.results import add_result
 from tests.faults.sealing_runs import SealingRun
 from tests.recorded import assert_sealed_exactly_once, open_desk, png_item, session_row
 from tests.sealed import make_runtime
