@@ -39,8 +39,9 @@ format: $(INSTALLED) ## put the code into its form
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-faults: $(INSTALLED) ## kill the API while it is loaded, and sealing at every statement; KILLS=300 EVENTS=1000000
+faults: $(INSTALLED) ## kill API and sealing, cut the power; KILLS=300 EVENTS=1000000 CUTS=200 RESULTS=file goes on
 	RECORDER_FAULT_KILLS=$(or $(KILLS),300) RECORDER_FAULT_EVENTS=$(or $(EVENTS),1000000) \
+		RECORDER_FAULT_POWER_CUTS=$(or $(CUTS),200) RECORDER_FAULT_RESULTS=$(RESULTS) \
 		RECORDER_FAULT_STRIDE=1 RECORDER_FAULT_EXPORT_KILLS=100 RECORDER_FAULT_EXPORT_RUN_KILLS=10 \
 		$(BIN)/python -m pytest tests/faults tests/core/test_sealing_faults.py --timeout 0 --capture no $(ARGS)
 

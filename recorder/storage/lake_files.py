@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 from recorder import clock
 from recorder.storage.lake_schemas import PARTITIONS, Layout
 
-#: Rows of one row group: what a reader decodes at most to find a small session.
-ROW_GROUP_ROWS = 8_192
 #: Bytes of one row group before compression: what a writer holds.
 ROW_GROUP_BYTES = 16 * 1024 * 1024
 # A batch that is read holds about this many bytes; row groups tell how wide their rows are.
-_BATCH_BYTES = 2 * 1024 * 1024
-_BATCH_ROWS = 4_096
+_BATCH_BYTES = 1024 * 1024
+_BATCH_ROWS = 2_048
+# Rows of a batch where narrow columns alone are read.
+_SCAN_ROWS = 32_768
 # Column chunks are read through a buffer of this size, not whole.
 _READ_BUFFER_BYTES = 256 * 1024
 # Small pages let a reader that wants the first rows of a group decode few.
@@ -130,7 +130,7 @@ def write_file(
         max_rows_per_page=_PAGE_ROWS,
         store_schema=False,
     ) as writer:
-        for group in _row_groups(batches, schema):
+        for group in _row_groups(batches, schema, layout.row_group_rows):
             first = _key_of(group, 0, layout.sort)
             if last is not None and first < last:
                 raise ValueError("Rows of a lake file must be sorted.")
@@ -144,13 +144,13 @@ def write_file(
     return LakeFile(path, rows, sink.tell(), dict(partition), _statistics(rows, bounds), clock.now_ms())
 
 
-def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most: int) -> Iterator[pa.Table]:
     """Gather batches to row groups of bounded rows and bytes."""
     gathered: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        for piece in _pieces(batch.select(schema.names).cast(schema)):
-            if gathered and (rows + piece.num_rows > ROW_GROUP_ROWS or size + piece.nbytes > ROW_GROUP_BYTES):
+        for piece in _pieces(batch.select(schema.names).cast(schema), most):
+            if gathered and (rows + piece.num_rows > most or size + piece.nbytes > ROW_GROUP_BYTES):
                 yield pa.Table.from_batches(gathered)
                 gathered, rows, size = [], 0, 0
             gathered.append(piece)
@@ -159,12 +159,12 @@ def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterato
         yield pa.Table.from_batches(gathered)
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _pieces(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
     """Cut a batch into pieces that each fit into a row group."""
-    if batch.num_rows > 1 and (batch.num_rows > ROW_GROUP_ROWS or batch.nbytes > ROW_GROUP_BYTES):
-        half = min(batch.num_rows // 2, ROW_GROUP_ROWS)
-        yield from _pieces(batch.slice(0, half))
-        yield from _pieces(batch.slice(half))
+    if batch.num_rows > 1 and (batch.num_rows > most or batch.nbytes > ROW_GROUP_BYTES):
+        half = min(batch.num_rows // 2, most)
+        yield from _pieces(batch.slice(0, half), most)
+        yield from _pieces(batch.slice(half), most)
     elif batch.num_rows:
         yield batch
 
@@ -269,7 +269,7 @@ def _find_range(parquet: pq.ParquetFile, index: int, wanted: RowFilter) -> tuple
     """Return the first wanted row of a row group, and the row after the last one."""
     columns = ["session_id"] if wanted.from_t_ms is None else ["session_id", "t_ms"]
     position, first, end = 0, 0, 0
-    for batch in parquet.iter_batches(ROW_GROUP_ROWS, row_groups=[index], columns=columns, use_threads=False):
+    for batch in parquet.iter_batches(_SCAN_ROWS, row_groups=[index], columns=columns, use_threads=False):
         rows = pc.indices_nonzero(wanted.mask(batch))
         if len(rows):
             first = first if end else position + rows[0].as_py()

@@ -18,6 +18,7 @@ from recorder.errors import Unavailable
 from recorder.storage import lake_files, lake_rewrites, lake_tables
 from recorder.storage.lake import Lake, LakeAhead
 from recorder.storage.lake_files import LakeFile
+from recorder.storage.lake_schemas import LAYOUTS
 from tests.core.test_lake import PLACE, WORKSPACE, append, counts, rows
 
 PARTITION: dict[str, Any] = {"workflow": "pay", "date": "2026-05-01"}
@@ -81,7 +82,7 @@ def test_row_groups_are_bounded_by_rows_and_bytes(tmp_path: Path, monkeypatch: p
     metadata = pq.read_metadata(tmp_path / WORKSPACE / "live/events" / file.path)
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     assert sum(group.num_rows for group in groups) == file.rows == 20_400
-    assert max(group.num_rows for group in groups) <= lake_files.ROW_GROUP_ROWS
+    assert max(group.num_rows for group in groups) <= LAYOUTS["events"].row_group_rows
     assert len(groups) >= 5 and max(group.num_rows for group in groups) > 1_000
 
 

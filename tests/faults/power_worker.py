@@ -4,9 +4,11 @@
 session whose items were acknowledged: its id, workspace and number of events.
 """
 
+import os
 import sys
 from itertools import count
 from pathlib import Path
+from typing import TextIO
 
 from recorder import limits
 from recorder.runtime import Runtime
@@ -40,10 +42,12 @@ def main(folder: Path, acknowledged: Path, *options: str) -> None:
                 sealer.release()
             lines.write("sealed\n")
             if "once" in options:
-                return
+                runtime.close()
+                # What is synced by now counts: nothing that ends a process in order may add to it.
+                os._exit(0)
 
 
-def record(runtime: Runtime, turn: int, lines: "object") -> None:
+def record(runtime: Runtime, turn: int, lines: TextIO) -> None:
     """Record two stopped sessions, and one that goes on."""
     workspace_id = (WORKSPACE, OTHER_WORKSPACE)[turn % 2]
     with open_desk(runtime, workspace_id=workspace_id) as desk:
@@ -51,7 +55,7 @@ def record(runtime: Runtime, turn: int, lines: "object") -> None:
             events = [{"t_ms": n, "type": "click"} for n in range(2 + turn % 5)]
             frames = [png_item(1, picture(turn % 7))] if number == 0 else []
             session_id = desk.record(events=events, frames=frames, is_stopped=number < 2)
-            lines.write(f"{session_id} {workspace_id} {len(events)}\n")  # type: ignore[attr-defined]
+            lines.write(f"{session_id} {workspace_id} {len(events)}\n")
 
 
 if __name__ == "__main__":
