@@ -63,7 +63,8 @@ async def serving(serve: Serve, **options: Any) -> AsyncIterator[int]:
             writer.close()
 
     heads: list[str] = []
-    server = await asyncio.start_server(handle, "127.0.0.1", 0, **options)
+    host = options.pop("host", "127.0.0.1")
+    server = await asyncio.start_server(handle, host, 0, **options)
     port: int = server.sockets[0].getsockname()[1]
     HEADS[port] = heads
     try:
@@ -82,7 +83,8 @@ def call_server(serve: Serve, *, scheme: str = "http", total_s: float = 5.0, **o
 
     async def run() -> Exchange:
         async with serving(serve, **options) as port:
-            guard = Guard(AllowList.parse(("loopback",)), Resolver(["127.0.0.1"]))
+            allowed = AllowList.parse(("loopback", f"hooks.example:{port}"))
+            guard = Guard(allowed, Resolver(["127.0.0.1"]))
             client = OutboundClient(guard, total_s=total_s, ssl_context=ssl_context)
             return await client.post(f"{scheme}://hooks.example:{port}/in?a=1", {"X-Mine": "1"}, b"{}")
 

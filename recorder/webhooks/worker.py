@@ -3,7 +3,6 @@
 import asyncio
 import signal
 
-from recorder.net.addresses import AllowList
 from recorder.net.client import OutboundClient
 from recorder.net.guard import Guard
 from recorder.settings import Settings
@@ -19,7 +18,7 @@ def deliver(settings: Settings) -> None:
     Raises:
         InvalidAllowList: if the setting of addresses beyond the public ones cannot be read.
     """
-    client = OutboundClient(Guard(AllowList.parse(settings.allowed_outbound)))
+    client = OutboundClient(Guard.of(settings))
     database = Database(settings.database_url)
     try:
         database.migrate()
