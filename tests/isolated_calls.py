@@ -13,7 +13,7 @@ from recorder.net.guard import Guard
 
 PUBLIC = "93.184.216.34"
 # Reading all authorities takes 30 ms, and hundreds of calls are made.
-_TRUST = httpcore.default_ssl_context()
+TRUST = httpcore.default_ssl_context()
 
 
 class Resolver:
@@ -42,7 +42,7 @@ class Dialer(httpcore.AsyncNetworkBackend):
 def call(url: str, *, allowed: tuple[str, ...] = (), resolve: Any = None, **options: Any) -> Exchange:
     """Post to a URL, and wait for what comes of it."""
     guard = Guard(AllowList.parse(allowed), resolve or Resolver([PUBLIC]))
-    client = OutboundClient(guard, **{"ssl_context": _TRUST, **options})
+    client = OutboundClient(guard, **{"ssl_context": TRUST, **options})
     return asyncio.run(client.post(url, {"Content-Type": "application/json"}, b"{}"))
 
 
@@ -79,7 +79,7 @@ HEADS: dict[int, list[str]] = {}
 
 def call_server(serve: Serve, *, scheme: str = "http", total_s: float = 5.0, **options: Any) -> Exchange:
     """What comes of a call to a server that behaves so."""
-    ssl_context = options.pop("trust", _TRUST)
+    ssl_context = options.pop("trust", TRUST)
 
     async def run() -> Exchange:
         async with serving(serve, **options) as port:

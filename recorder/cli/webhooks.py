@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -73,7 +74,7 @@ def listen(
                 typer.echo(f"Webhook {made['id']} is removed.", err=True)
 
 
-def deliver(data: DataDir = None) -> None:
+def deliver(data: DataDir = None, pulse: Annotated[Path | None, typer.Option(hidden=True)] = None) -> None:
     """Send webhooks until SIGTERM or Ctrl-C; `recorder up` runs one of these, and more may run beside it."""
     from recorder.logs import configure_logs
     from recorder.settings import Settings
@@ -81,7 +82,7 @@ def deliver(data: DataDir = None) -> None:
 
     settings = Settings.from_env(data_dir=data)
     configure_logs(settings.log_level)
-    deliver(settings)
+    deliver(settings, pulse)
 
 
 class _Countdown:

@@ -176,6 +176,8 @@ class SessionRow(SQLModel, table=True):
     seal_seq: int | None = Field(default=None, sa_type=BigInteger)
     #: Lake partition (`YYYY-MM-DD`) that holds the sealed rows.
     lake_date: str | None = None
+    #: Why the session could not be sealed and was set aside; null while it waits or once it is sealed.
+    seal_error_code: str | None = None
     #: Whether the batches still lie in SQL beside the lake; false once the sweep dropped them.
     is_hot: bool = True
 

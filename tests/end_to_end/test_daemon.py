@@ -60,7 +60,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     with start_up(settings.data_dir, *ports, folder=folder) as process:
         try:
             assert process.stderr is not None
-            while "Dagster" not in process.stderr.readline():
+            while not process.stderr.readline().startswith("Dagster  "):
                 assert process.poll() is None
             with make_client(f"http://127.0.0.1:{port}", key) as client:
                 yield Deployment(process, settings.data_dir, f"http://127.0.0.1:{pages}", client)

@@ -18,7 +18,7 @@ from recorder.net.guard import Guard
 from recorder.net.listeners import listening_ports
 from recorder.net.own_addresses import OwnAddresses, read_endpoints
 from recorder.settings import Settings
-from tests.isolated_calls import Dialer, Resolver, answering, serving
+from tests.isolated_calls import TRUST, Dialer, Resolver, answering, serving
 
 OK = b"HTTP/1.1 200 OK\r\n"
 #: What a generous operator might list: all of it is this machine, or leads there.
@@ -78,7 +78,7 @@ def guard_of(folder: Path, resolved: str = "127.0.0.1", **settings: Any) -> Guar
 
 def post(guard: Guard, url: str, dialer: Dialer) -> Exchange:
     """What comes of a call."""
-    return asyncio.run(OutboundClient(guard, dial=dialer).post(url, {}, b"{}"))
+    return asyncio.run(OutboundClient(guard, ssl_context=TRUST, dial=dialer).post(url, {}, b"{}"))
 
 
 def assert_refused(guard: Guard, url: str) -> None:
