@@ -6,6 +6,7 @@ Supervision goes by answers, not by exits alone; docs/decisions/0032-supervision
 import logging
 import os
 import signal
+import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +39,7 @@ DAGSTER_HOST = "127.0.0.1"  # its pages ask nobody for a password
 _START_S = 90.0
 _STOP_GRACE_S = 8.0  # ten seconds is the promise, and a killed group needs a moment too
 _POLL_S = 0.05
+_COLUMNS = 80
 _ASK_EVERY_S = 1.0
 _ROTATE_EVERY_S = 5.0
 
@@ -121,7 +123,7 @@ class Service:
         else:
             self._say("Dagster  not started: sessions stay `stopped`, exports stay `queued`")
         self._say(f"Next     recorder workspace create NAME --data {_shown(self._settings.data_dir)}")
-        self._say("         makes a workspace and prints its first API key. Ctrl-C stops the service.")
+        self._say("         makes a workspace and its first API key. Ctrl-C stops the service.")
 
     def watch(self) -> None:
         """Start again what ends or falls silent, and print warnings, until told to stop."""
@@ -214,7 +216,15 @@ class Service:
     def _say(self, sentence: str) -> None:
         log.info(sentence)
         if not self.stopping.is_set():
-            self._console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+            lines = textwrap.fill(
+                sentence,
+                _COLUMNS,
+                subsequent_indent=" " * 9,
+                drop_whitespace=True,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            self._console.print(lines, highlight=False, markup=False, soft_wrap=True)
 
 
 def _shown(path: Path) -> str:
