@@ -12,6 +12,10 @@ from recorder.cli.options import DEFAULT_URL, AsJson, DataDir, Url, print_json
 if TYPE_CHECKING:
     from recorder.client.listener import Received
 
+Pulse = Annotated[
+    Path | None, typer.Option(help="File to touch every second while the loop goes on.", show_default=False)
+]
+
 app = typer.Typer(no_args_is_help=True, help="Receive deliveries on this terminal.")
 
 
@@ -74,7 +78,7 @@ def listen(
                 typer.echo(f"Webhook {made['id']} is removed.", err=True)
 
 
-def deliver(data: DataDir = None, pulse: Annotated[Path | None, typer.Option(hidden=True)] = None) -> None:
+def deliver(data: DataDir = None, pulse: Pulse = None) -> None:
     """Send webhooks until SIGTERM or Ctrl-C; `recorder up` runs one of these, and more may run beside it."""
     from recorder.logs import configure_logs
     from recorder.settings import Settings

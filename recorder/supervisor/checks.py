@@ -46,6 +46,6 @@ def serves_grpc(path: Path, *, timeout_s: float) -> bool:
     with grpc.insecure_channel(f"unix:{path}") as channel:
         check = channel.unary_unary(_CHECK, request_serializer=bytes, response_deserializer=bytes)
         try:
-            return bool(check(_DAGSTER_API, timeout=timeout_s, wait_for_ready=True) == _SERVING)
+            return bool(check(_DAGSTER_API, timeout=timeout_s) == _SERVING)
         except grpc.RpcError:
             return False
