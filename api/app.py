@@ -40,7 +40,6 @@ from api.stopping import heard_stop
 from recorder import __version__
 from recorder.access.ratelimit.stores import open_stream_slots
 from recorder.logs import configure_logs
-from recorder.net.addresses import AllowList
 from recorder.net.guard import Guard
 from recorder.recording.ingest import IngestWriter
 from recorder.recording.streams import Hub, Pace
@@ -104,7 +103,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.readiness = health.Readiness(runtime)
     app.state.event_batches = EventBatches(runtime)
     app.state.limiting = Limiting(runtime.settings)
-    app.state.guard = Guard(AllowList.parse(runtime.settings.allowed_outbound))
+    app.state.guard = Guard.of(runtime.settings)
     app.state.stream_slots = open_stream_slots(runtime.settings)
     app.state.stream_pace = Pace()
     errors.install(app)

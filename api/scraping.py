@@ -14,6 +14,7 @@ from recorder.backlog import Backlog, count_backlog
 from recorder.errors import MissingAuthorization, NoSuchAddress, Unauthenticated
 from recorder.metrics import REGISTRY
 from recorder.runtime import Runtime
+from recorder.service_warnings import ServiceState, read_state
 
 # Set by proxies: whoever asks may sit anywhere then, although the connection comes from here.
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
@@ -64,25 +65,39 @@ def _is_local(request: Request) -> bool:
 def write_metrics(runtime: Runtime) -> bytes:
     """What this process counted, and what waits in the database, in Prometheus' text format."""
     with runtime.database.transaction(write=False) as db:
-        backlog = count_backlog(db)
+        backlog, state = count_backlog(db), read_state(db)
     waiting = CollectorRegistry()
-    waiting.register(_Waiting(backlog))
+    waiting.register(_Waiting(backlog, state))
     return generate_latest(REGISTRY) + generate_latest(waiting)
 
 
 class _Waiting(Collector):
     """A backlog as gauges."""
 
-    def __init__(self, backlog: Backlog) -> None:
+    def __init__(self, backlog: Backlog, state: ServiceState) -> None:
         self._backlog = backlog
+        self._state = state
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The families, in the order of the documentation."""
-        found = self._backlog
+        found, sealing = self._backlog, self._state.backlog
         oldest = found.oldest_event
         age_s = 0.0 if oldest is None else (clock.now() - oldest).total_seconds()
         yield GaugeMetricFamily(
-            "recorder_sessions_to_seal", "Stopped sessions that are not sealed yet.", found.sessions_to_seal
+            "recorder_sessions_to_seal", "Stopped sessions that wait to be sealed.", sealing.waiting
+        )
+        yield GaugeMetricFamily(
+            "recorder_oldest_unsealed_seconds",
+            "Seconds since the oldest of them was stopped.",
+            sealing.oldest_waiting_s or 0.0,
+        )
+        yield GaugeMetricFamily(
+            "recorder_sessions_set_aside", "Sessions that could not be sealed.", sealing.set_aside
+        )
+        yield GaugeMetricFamily(
+            "recorder_sensors_off",
+            "Sensors and schedules of ours that are switched off in Dagster.",
+            len(self._state.switched_off),
         )
         exports = GaugeMetricFamily("recorder_exports", "Unfinished exports.", labels=["status"])
         for status, count in found.exports.items():

@@ -2,10 +2,10 @@
 
 import dagster as dg
 
-from pipelines import drift, exports, memory, recipes, sealing
+from pipelines import drift, exports, memory, orchestration_status, recipes, sealing
 from pipelines.resources import RecorderResource
 
-_SUBJECTS = (sealing, memory, drift, exports, recipes)
+_SUBJECTS = (sealing, memory, drift, exports, recipes, orchestration_status)
 
 defs = dg.Definitions(
     assets=[asset for subject in _SUBJECTS for asset in subject.assets],

@@ -13,10 +13,8 @@ from recorder.ids import first_id_at
 from recorder.models.delivery import DeliveryRow, DeliveryStatus
 from recorder.models.export_rows import ExportRow
 from recorder.models.outbox import OutboxRow
-from recorder.models.session import SessionRow
 
 # As text in the statement: a partial index is not found by a bound value.
-_STOPPED: ColumnClause[str] = literal_column("'stopped'")
 _PENDING: ColumnClause[str] = literal_column("'pending'")
 _RECENT = timedelta(hours=1)
 _OUTCOMES = get_args(DeliveryStatus)
@@ -26,7 +24,6 @@ _OUTCOMES = get_args(DeliveryStatus)
 class Backlog:
     """Work that nobody has finished yet."""
 
-    sessions_to_seal: int
     #: Unfinished exports by status.
     exports: dict[str, int]
     #: Events that were not handed to webhooks yet, and when the oldest of them happened.
@@ -39,9 +36,6 @@ class Backlog:
 
 def count_backlog(db: DbSession) -> Backlog:
     """Count what waits now; every count reads an index or few rows."""
-    stopped = select(func.count()).where(
-        col(SessionRow.status) == _STOPPED, col(SessionRow.deleted_at).is_(None)
-    )
     exports = (
         select(ExportRow.status, func.count())
         .where(col(ExportRow.status).in_(("queued", "running")))
@@ -58,7 +52,6 @@ def count_backlog(db: DbSession) -> Backlog:
     )
     outbox_pending, oldest_event = db.exec(outbox).one()
     return Backlog(
-        sessions_to_seal=db.exec(stopped).one(),
         exports={"queued": 0, "running": 0, **dict(db.exec(exports).all())},
         outbox_pending=outbox_pending,
         oldest_event=oldest_event,

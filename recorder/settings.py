@@ -16,6 +16,19 @@ DEFAULT_DATA_DIR = Path("recorder-data")
 _HOST = r"(\[[0-9A-Fa-f:]+\]|[^][/@:\s]+)"
 _PASSWORD = re.compile(r"://[^/]*:[^/]*@")
 _PROCESSES = re.compile(r"[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-6]", re.ASCII)
+_HOST_PORT = re.compile(rf"{_HOST}:[0-9]{{1,5}}")
+# Where fsspec, botocore, delta-rs and Dagster look for addresses beside our own settings.
+_STORE_VARIABLES = (
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_ENDPOINT_URL_STS",
+    "AWS_ENDPOINT",
+    "FSSPEC_S3_ENDPOINT_URL",
+    "STORAGE_EMULATOR_HOST",
+    "AZURE_STORAGE_ENDPOINT",
+    "AZURE_ENDPOINT_URL",
+    "RECORDER_DAGSTER_POSTGRES_URL",
+)
 _EXECUTOR = re.compile(rf"in_process|processes:[1-9][0-9]{{0,2}}|(dask|tcp|tls)://{_HOST}:[0-9]{{1,5}}")
 
 
@@ -57,6 +70,10 @@ class Settings:
     cold_url: str | None = None
     #: Addresses beyond the public ones that webhooks may be sent to: hosts, addresses, networks.
     allowed_outbound: tuple[str, ...] = ("loopback",)
+    #: `host:port` of what belongs to this deployment and no setting names; never a webhook's destination.
+    own_addresses: tuple[str, ...] = ()
+    #: After so many seconds without an answer `recorder up` starts a process again.
+    answer_within_s: float = 30.0
     #: How often a webhook delivery is attempted in all, 1 to 8.
     webhook_attempts: int = 7
     #: Opens `/metrics` to other machines; None leaves it to loopback alone.
@@ -109,6 +126,8 @@ class Settings:
             redis_url=env.get("RECORDER_REDIS_URL") or None,
             cold_url=_store(env, "RECORDER_COLD_URL") or None,
             allowed_outbound=_words(env.get("RECORDER_ALLOWED_OUTBOUND", "loopback")),
+            own_addresses=_own_addresses(env.get("RECORDER_OWN_ADDRESSES", "")),
+            answer_within_s=_answer_within(env.get("RECORDER_ANSWER_WITHIN", "30")),
             webhook_attempts=_webhook_attempts(env.get("RECORDER_WEBHOOK_ATTEMPTS", "7")),
             metrics_token=env.get("RECORDER_METRICS_TOKEN") or None,
             log_level=env.get("RECORDER_LOG_LEVEL", "info").lower(),
@@ -156,6 +175,10 @@ class Settings:
             chosen["RECORDER_EXPORT_BUCKETS"] = ",".join(self.export_buckets)
         if self.cold_url is not None:
             chosen["RECORDER_COLD_URL"] = self.cold_url
+        if self.own_addresses:
+            chosen["RECORDER_OWN_ADDRESSES"] = ",".join(self.own_addresses)
+        if self.answer_within_s != Settings.answer_within_s:
+            chosen["RECORDER_ANSWER_WITHIN"] = f"{self.answer_within_s:g}"
         if self.webhook_attempts != Settings.webhook_attempts:
             chosen["RECORDER_WEBHOOK_ATTEMPTS"] = str(self.webhook_attempts)
         if self.log_level != Settings.log_level:
@@ -199,6 +222,35 @@ def _count(env: Mapping[str, str], name: str, default: int) -> int:
     if not re.fullmatch("[1-9][0-9]{0,17}", text, re.ASCII):
         raise InvalidSetting(name, "a whole number of at least 1")
     return int(text)
+
+
+def dagster_folder(settings: Settings) -> Path:
+    """Return the folder that Dagster writes to; its name marks the processes of the deployment."""
+    return Path(os.environ.get("RECORDER_DAGSTER_DIR") or settings.data_dir / "dagster")
+
+
+def store_addresses() -> list[str]:
+    """Return the addresses of stores and databases that libraries read from variables of their own."""
+    found = [os.environ[name] for name in _STORE_VARIABLES if os.environ.get(name)]
+    account = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
+    found += [part.partition("=")[2] for part in account.split(";") if part.startswith("BlobEndpoint=")]
+    if os.environ.get("PGHOST") or os.environ.get("PGPORT"):
+        host, port = os.environ.get("PGHOST", ""), os.environ.get("PGPORT", "5432")
+        found += [f"postgresql://{one}:{port}" for one in host.split(",") if not one.startswith("/")]
+    return found
+
+
+def _own_addresses(text: str) -> tuple[str, ...]:
+    words = _words(text)
+    if not all(_HOST_PORT.fullmatch(word) for word in words):
+        raise InvalidSetting("RECORDER_OWN_ADDRESSES", "addresses with a port such as 10.0.0.8:3000")
+    return words
+
+
+def _answer_within(text: str) -> float:
+    if not re.fullmatch(r"[0-9]{1,3}", text) or not 3 <= int(text) <= 600:
+        raise InvalidSetting("RECORDER_ANSWER_WITHIN", "seconds, from 3 to 600")
+    return float(text)
 
 
 def _address(env: Mapping[str, str], name: str) -> str | None:

@@ -17,7 +17,7 @@ from recorder.exports.running.run import run_export
 from recorder.models.outbox import OutboxRow
 from recorder.sealing import Sealer
 from recorder.webhooks.secrets import SecretBox
-from tests.delivering import AT_ONCE, running_loop, wait_until
+from tests.delivering import AT_ONCE, local_client, running_loop, wait_until
 from tests.factories import Caller, event, frame
 from tests.receiver import Answer, Received, running_receiver
 
@@ -159,10 +159,11 @@ def make_webhook(caller: Caller, **body: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def delivering(caller: Caller) -> Iterator[None]:
-    """The service's own delivery loop, while the block runs."""
+def delivering(caller: Caller, *listed: str) -> Iterator[None]:
+    """The service's own delivery loop, while the block runs; it may keep the answers of what is listed."""
     runtime = caller.service.runtime
-    with running_loop(runtime.database, box=SecretBox(runtime.settings.secret), schedule=AT_ONCE):
+    box, client = SecretBox(runtime.settings.secret), local_client(*listed)
+    with running_loop(runtime.database, box=box, client=client, schedule=AT_ONCE):
         yield
 
 
@@ -179,7 +180,10 @@ class Sent:
 @once
 def shown_delivery(caller: Caller) -> Sent:
     """A test event to a webhook whose secret was rotated once, answered with 5,000 letters."""
-    with running_receiver(Answer(200, "x" * 5_000)) as receiver, delivering(caller):
+    with (
+        running_receiver(Answer(200, "x" * 5_000)) as receiver,
+        delivering(caller, receiver.url.removeprefix("http://")),
+    ):
         webhook = make_webhook(caller, url=f"{receiver.url}/hooks")
         address = f"/v1/webhooks/{webhook['id']}"
         assert caller.post(f"{address}/secret").status_code == 200

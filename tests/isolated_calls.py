@@ -13,7 +13,7 @@ from recorder.net.guard import Guard
 
 PUBLIC = "93.184.216.34"
 # Reading all authorities takes 30 ms, and hundreds of calls are made.
-_TRUST = httpcore.default_ssl_context()
+TRUST = httpcore.default_ssl_context()
 
 
 class Resolver:
@@ -42,7 +42,7 @@ class Dialer(httpcore.AsyncNetworkBackend):
 def call(url: str, *, allowed: tuple[str, ...] = (), resolve: Any = None, **options: Any) -> Exchange:
     """Post to a URL, and wait for what comes of it."""
     guard = Guard(AllowList.parse(allowed), resolve or Resolver([PUBLIC]))
-    client = OutboundClient(guard, **{"ssl_context": _TRUST, **options})
+    client = OutboundClient(guard, **{"ssl_context": TRUST, **options})
     return asyncio.run(client.post(url, {"Content-Type": "application/json"}, b"{}"))
 
 
@@ -63,7 +63,8 @@ async def serving(serve: Serve, **options: Any) -> AsyncIterator[int]:
             writer.close()
 
     heads: list[str] = []
-    server = await asyncio.start_server(handle, "127.0.0.1", 0, **options)
+    host = options.pop("host", "127.0.0.1")
+    server = await asyncio.start_server(handle, host, 0, **options)
     port: int = server.sockets[0].getsockname()[1]
     HEADS[port] = heads
     try:
@@ -78,11 +79,12 @@ HEADS: dict[int, list[str]] = {}
 
 def call_server(serve: Serve, *, scheme: str = "http", total_s: float = 5.0, **options: Any) -> Exchange:
     """What comes of a call to a server that behaves so."""
-    ssl_context = options.pop("trust", _TRUST)
+    ssl_context = options.pop("trust", TRUST)
 
     async def run() -> Exchange:
         async with serving(serve, **options) as port:
-            guard = Guard(AllowList.parse(("loopback",)), Resolver(["127.0.0.1"]))
+            allowed = AllowList.parse(("loopback", f"hooks.example:{port}"))
+            guard = Guard(allowed, Resolver(["127.0.0.1"]))
             client = OutboundClient(guard, total_s=total_s, ssl_context=ssl_context)
             return await client.post(f"{scheme}://hooks.example:{port}/in?a=1", {"X-Mine": "1"}, b"{}")
 

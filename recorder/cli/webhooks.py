@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +11,10 @@ from recorder.cli.options import DEFAULT_URL, AsJson, DataDir, Url, print_json
 
 if TYPE_CHECKING:
     from recorder.client.listener import Received
+
+Pulse = Annotated[
+    Path | None, typer.Option(help="File to touch every second while the loop goes on.", show_default=False)
+]
 
 app = typer.Typer(no_args_is_help=True, help="Receive deliveries on this terminal.")
 
@@ -73,7 +78,7 @@ def listen(
                 typer.echo(f"Webhook {made['id']} is removed.", err=True)
 
 
-def deliver(data: DataDir = None) -> None:
+def deliver(data: DataDir = None, pulse: Pulse = None) -> None:
     """Send webhooks until SIGTERM or Ctrl-C; `recorder up` runs one of these, and more may run beside it."""
     from recorder.logs import configure_logs
     from recorder.settings import Settings
@@ -81,7 +86,7 @@ def deliver(data: DataDir = None) -> None:
 
     settings = Settings.from_env(data_dir=data)
     configure_logs(settings.log_level)
-    deliver(settings)
+    deliver(settings, pulse)
 
 
 class _Countdown:

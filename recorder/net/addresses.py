@@ -1,5 +1,6 @@
 """Which addresses the service may call: public ones, and those that the operator lists. Contract §6."""
 
+import re
 import socket
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -10,6 +11,7 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 _LOOPBACK = "loopback"
+_PLACE = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<host>[^\[\]:/]+)):(?P<port>[0-9]{1,5})")
 _LOOPBACKS: tuple[Network, ...] = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
 #: All of IPv6 that is handed out to the public; what carries IPv4 inside lies mostly outside.
 _PUBLIC_IPV6 = IPv6Network("2000::/3")
@@ -32,8 +34,9 @@ class InvalidAllowList(Invalid):
 
     def __init__(self) -> None:
         super().__init__(
-            "RECORDER_ALLOWED_OUTBOUND takes `loopback`, hosts, addresses and networks such as 10.1.0.0/16 "
-            "(without bits behind the prefix), separated by commas."
+            "RECORDER_ALLOWED_OUTBOUND takes `loopback`, hosts, addresses, each with a port if you like "
+            "(127.0.0.1:9000), and networks such as 10.1.0.0/16 (without bits behind the prefix), "
+            "separated by commas."
         )
 
 
@@ -43,28 +46,43 @@ class AllowList:
 
     hosts: frozenset[str]
     networks: tuple[Network, ...]
+    #: Hosts and addresses that are listed with one port, in the form that a target has.
+    places: frozenset[tuple[str, int]] = frozenset()
 
     @classmethod
     def parse(cls, words: tuple[str, ...]) -> "AllowList":
-        """The list that a setting holds: `loopback`, hosts, addresses, networks.
+        """The list that a setting holds: `loopback`, hosts, addresses, networks, `host:port`.
 
         Raises:
             InvalidAllowList: if a word is none of these.
         """
         hosts: set[str] = set()
         networks: list[Network] = []
+        places: set[tuple[str, int]] = set()
         for word in words:
             if word == _LOOPBACK:
                 networks += _LOOPBACKS
+            elif place := _PLACE.fullmatch(word):
+                places.add(_read_place(place))
             elif "/" in word or read_address(word) is not None:
                 networks.append(_network(word))
             else:
                 hosts.add(word.lower().rstrip("."))
-        return cls(frozenset(hosts), tuple(networks))
+        return cls(frozenset(hosts), tuple(networks), frozenset(places))
 
-    def lists(self, host: str, address: Address) -> bool:
+    def lists(self, host: str, port: int, address: Address) -> bool:
         """Whether the operator named this host, or an address or network that holds this address."""
-        return host in self.hosts or any(address in network for network in self.networks)
+        if host in self.hosts or any(address in network for network in self.networks):
+            return True
+        return self.lists_place(host, port, address)
+
+    def lists_name(self, host: str, port: int) -> bool:
+        """Return whether the operator named this host, whatever it resolves to."""
+        return host in self.hosts or (host, port) in self.places
+
+    def lists_place(self, host: str, port: int, address: Address) -> bool:
+        """Return whether the operator listed exactly this host, or this address, with this port."""
+        return (host, port) in self.places or (str(address), port) in self.places
 
 
 def read_address(text: str) -> Address | None:
@@ -91,6 +109,14 @@ def is_public(address: Address) -> bool:
     if address.version == 6 and address not in _PUBLIC_IPV6:
         return False
     return not any(address in network for network in _NOT_PUBLIC)
+
+
+def _read_place(parts: re.Match[str]) -> tuple[str, int]:
+    host, port = parts["v6"] or parts["host"], int(parts["port"])
+    address = read_address(host)
+    if not 0 < port < 65_536 or (parts["v6"] and address is None):
+        raise InvalidAllowList
+    return str(address) if address is not None else host.lower().rstrip("."), port
 
 
 def _unwrapped(address: IPv6Address) -> Address:

@@ -26,7 +26,10 @@ _FIXED = {"Accept-Encoding": "identity", "Connection": "close"}
 
 @dataclass
 class Exchange:
-    """What came of a call; `status` is None where no answer began."""
+    """What came of a call; `status` is None where no answer began.
+
+    Of an answer that tenants may not read, status alone is kept.
+    """
 
     error: Failure | None = None
     status: int | None = None
@@ -79,17 +82,20 @@ class OutboundClient:
     async def _send(
         self, target: Target, headers: Mapping[str, str], body: bytes, exchange: Exchange
     ) -> None:
+        backend = GuardedBackend(self._guard, target, self._dial)
         connection = httpcore.AsyncHTTPConnection(
             httpcore.Origin(target.scheme.encode(), target.host.encode(), target.port),
             ssl_context=self._ssl,
-            network_backend=GuardedBackend(self._guard, target, self._dial),
+            network_backend=backend,
         )
         try:
             response = await connection.handle_async_request(_request(target, headers, body))
             exchange.status = response.status
-            exchange.headers = _readable(response.headers)
             if 300 <= response.status < 400:
                 exchange.error = "redirect"
+            if backend.dialled is None or not self._guard.may_keep_answer(target, backend.dialled):
+                return
+            exchange.headers = _readable(response.headers)
             await _read(response, exchange)
         finally:
             with suppress(TimeoutError, OSError):

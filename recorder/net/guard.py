@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address
 
@@ -11,7 +11,9 @@ import httpcore
 
 from recorder.errors import UrlNotAllowed
 from recorder.net.addresses import Address, AllowList, is_public, parse_resolved
+from recorder.net.own_addresses import OwnAddresses, Resolve, is_local
 from recorder.net.urls import Target, read_url
+from recorder.settings import Settings
 
 #: How long a registration waits for the name; a slower one is checked at each call anyway.
 _LOOK_UP_S = 3.0
@@ -19,12 +21,13 @@ _LOCALHOST = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 # Of several addresses the first may be a dead end; the last one may take all the time that is left.
 _CONNECT_S = 3.0
 
-#: Gives the addresses of a host, as text; none where it does not resolve.
-Resolve = Callable[[str], Awaitable[list[str]]]
-
 
 class BlockedAddress(Exception):
     """A call that would have left the public internet; nothing was dialled."""
+
+
+class OwnAddress(BlockedAddress):
+    """A call that would have reached this deployment itself, or what it works with."""
 
 
 class UnresolvedName(Exception):
@@ -34,9 +37,29 @@ class UnresolvedName(Exception):
 class Guard:
     """Says which targets may be called, and checks every address again right before it is dialled."""
 
-    def __init__(self, allowed: AllowList, resolve: Resolve | None = None) -> None:
+    def __init__(
+        self, allowed: AllowList, resolve: Resolve | None = None, *, own: OwnAddresses | None = None
+    ) -> None:
+        """Take the rules.
+
+        Args:
+            allowed: what the operator lists beyond public addresses.
+            resolve: looks up names; by default this machine's resolver.
+            own: what is refused whatever is listed; by default nothing.
+        """
         self._allowed = allowed
         self._resolve = resolve or resolve_host
+        self._own = own or OwnAddresses(())
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Guard":
+        """Return the guard of the deployment with these settings.
+
+        Raises:
+            InvalidAllowList: if the setting of addresses beyond the public ones cannot be read.
+        """
+        allowed = AllowList.parse(settings.allowed_outbound)
+        return cls(allowed, own=OwnAddresses.of(settings, resolve_host))
 
     async def check(self, url: str) -> None:
         """Refuse a URL that could not be called, or may not be.
@@ -51,10 +74,12 @@ class Guard:
         try:
             async with asyncio.timeout(_LOOK_UP_S):
                 await self.addresses(target)
+        except OwnAddress as error:
+            raise UrlNotAllowed(_OWN) from error
         except BlockedAddress as error:
             raise UrlNotAllowed(_why(target)) from error
         except (UnresolvedName, TimeoutError) as error:
-            if target.scheme == "http" and target.host not in self._allowed.hosts:
+            if target.scheme == "http" and not self._allowed.lists_name(target.host, target.port):
                 raise UrlNotAllowed(_why(target)) from error
 
     async def addresses(self, target: Target) -> list[Address]:
@@ -62,14 +87,27 @@ class Guard:
 
         Raises:
             BlockedAddress: if any of its addresses may not be called.
+            OwnAddress: if any of them, or the name, is this deployment's own.
             UnresolvedName: if it has none.
         """
+        if await self._own.hold(target.host, target.port, ()):
+            raise OwnAddress
         found = [target.address] if target.address is not None else await self._look_up(target.host)
         if not found:
             raise UnresolvedName
         if not all(self._may_call(target, address) for address in found):
             raise BlockedAddress
+        if await self._own.hold(target.host, target.port, found):
+            raise OwnAddress
         return found
+
+    def may_keep_answer(self, target: Target, address: Address) -> bool:
+        """Return whether a tenant may read what came back from this address.
+
+        Services of this machine often trust whoever reaches them, so the answers of its own addresses are
+        kept only for a `host:port` that the operator lists.
+        """
+        return not is_local(address) or self._allowed.lists_place(target.host, target.port, address)
 
     async def _look_up(self, host: str) -> list[Address]:
         # RFC 6761: what these names stand for is not for a name server to say.
@@ -80,7 +118,7 @@ class Guard:
         return list(dict.fromkeys(map(parse_resolved, await self._resolve(host))))
 
     def _may_call(self, target: Target, address: Address) -> bool:
-        if self._allowed.lists(target.host, address):
+        if self._allowed.lists(target.host, target.port, address):
             return True
         return target.scheme == "https" and is_public(address)
 
@@ -92,6 +130,8 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         self._guard = guard
         self._target = target
         self._dial = dial
+        #: Address of the connection; None until one was made.
+        self.dialled: Address | None = None
 
     async def connect_tcp(
         self,
@@ -110,8 +150,12 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         *others, last = await self._guard.addresses(self._target)
         for address in others:
             with suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
-                return await self._dial.connect_tcp(str(address), port, timeout=_CONNECT_S)
-        return await self._dial.connect_tcp(str(last), port, timeout=timeout)
+                stream = await self._dial.connect_tcp(str(address), port, timeout=_CONNECT_S)
+                self.dialled = address
+                return stream
+        stream = await self._dial.connect_tcp(str(last), port, timeout=timeout)
+        self.dialled = last
+        return stream
 
 
 # A thread that asks a silent name server stays for as long as the resolver does.
@@ -151,6 +195,9 @@ def _ask_resolver(host: str) -> list[str]:
     except (OSError, UnicodeError):
         return []
     return [str(answer[4][0]) for answer in answers]
+
+
+_OWN = "url leads to an address that this service uses itself; give the address of your own receiver."
 
 
 def _why(target: Target) -> str:

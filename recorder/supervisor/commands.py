@@ -7,11 +7,11 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
-
 import recorder
 from recorder.errors import Conflict, Invalid
+from recorder.pulse import PulseReader
 from recorder.settings import Settings, child_environment
+from recorder.supervisor.checks import accepts_connections, answers_http, has_status_200, serves_grpc
 from recorder.supervisor.processes import Command
 
 _SOCKET_PATH_BYTES = 100  # the kernel takes 107
@@ -94,13 +94,25 @@ def api_command(
     arguments += ["--http", "api.slow_clients:WatchedProtocol", "--timeout-keep-alive", str(_KEEP_ALIVE_S)]
     arguments += ["--ws", "api.sockets:WatchedSocket"]
     url = f"{http_address(host, port)}/readyz"
-    return _command("API", "api", arguments, settings, variables, lambda: _answers(url))
+    alive = f"{http_address(host, port)}/healthz"
+    timeout_s = answer_timeout_s(settings)
+    return _command(
+        "API",
+        "api",
+        arguments,
+        settings,
+        variables,
+        is_ready=lambda: has_status_200(url),
+        answers=lambda: has_status_200(alive, timeout_s=timeout_s),
+    )
 
 
 def delivery_command(settings: Settings, variables: dict[str, str]) -> Command:
     """The delivery loop: sends webhooks."""
-    arguments = ["recorder.cli", "deliver"]
-    return _command("delivery loop", "deliver", arguments, settings, variables, lambda: True)
+    pulse = settings.data_dir / "run" / "deliver.pulse"
+    arguments = ["recorder.cli", "deliver", "--pulse", str(pulse)]
+    answers = PulseReader(pulse).has_beaten
+    return _command("delivery loop", "deliver", arguments, settings, variables, answers=answers)
 
 
 def dagster_commands(
@@ -121,15 +133,43 @@ def dagster_commands(
     code += ["--working-directory", str(checkout), "--location-name", "recorder", "--log-level", "warning"]
     pages = ["dagster_webserver", "--host", host, "--port", str(port), "--workspace", str(workspace)]
     pages += ["--dagster-log-level", "warning"]
-    daemon = ["dagster._daemon", "run", "--workspace", str(workspace), "--log-level", "warning"]
+    pulse = settings.data_dir / "run" / "dagster-daemon.pulse"
+    daemon = ["pipelines.daemon", "--workspace", str(workspace), "--pulse", str(pulse)]
     url = f"{http_address(host, port)}/server_info"
+    timeout_s = answer_timeout_s(settings)
     return [
         _command(
-            "Dagster code server", "dagster-code", code, settings, variables, lambda: _accepts(code_socket)
+            "Dagster code server",
+            "dagster-code",
+            code,
+            settings,
+            variables,
+            is_ready=lambda: accepts_connections(code_socket),
+            answers=lambda: serves_grpc(code_socket, timeout_s=timeout_s),
         ),
-        _command("Dagster webserver", "dagster-webserver", pages, settings, variables, lambda: _answers(url)),
-        _command("Dagster daemon", "dagster-daemon", daemon, settings, variables, lambda: True),
+        _command(
+            "Dagster webserver",
+            "dagster-webserver",
+            pages,
+            settings,
+            variables,
+            is_ready=lambda: answers_http(url, timeout_s=5.0),
+            answers=lambda: answers_http(url, timeout_s=timeout_s),
+        ),
+        _command(
+            "Dagster daemon",
+            "dagster-daemon",
+            daemon,
+            settings,
+            variables,
+            answers=PulseReader(pulse).has_beaten,
+        ),
     ]
+
+
+def answer_timeout_s(settings: Settings) -> float:
+    """Return how long one question waits: two go unanswered before a process counts as silent."""
+    return 0.45 * settings.answer_within_s
 
 
 def http_address(host: str, port: int) -> str:
@@ -144,7 +184,9 @@ def _command(
     arguments: list[str],
     settings: Settings,
     variables: dict[str, str],
-    is_ready: Callable[[], bool],
+    *,
+    answers: Callable[[], bool],
+    is_ready: Callable[[], bool] = lambda: True,
 ) -> Command:
     return Command(
         name=name,
@@ -152,6 +194,7 @@ def _command(
         environment=variables,
         log=settings.data_dir / "logs" / f"{log}.log",
         is_ready=is_ready,
+        answers=answers,
     )
 
 
@@ -162,19 +205,3 @@ def _socket_path(folder: Path) -> Path:
         path.unlink(missing_ok=True)
         return path
     return Path(tempfile.mkdtemp(prefix="recorder-")) / "code.sock"
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url, timeout=5, trust_env=False).status_code == 200
-    except httpx.HTTPError:
-        return False
-
-
-def _accepts(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(str(path))
-        except OSError:
-            return False
-    return True

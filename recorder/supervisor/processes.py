@@ -14,10 +14,13 @@ from pathlib import Path
 from types import FrameType
 
 from recorder.errors import Unavailable
+from recorder.supervisor.liveness import Liveness, RestartPauses
+from recorder.supervisor.log_files import rotate_log
 
-#: A child that crashes at once is started again after 1, 2, 4 … seconds, at most this many.
-LONGEST_PAUSE_S = 30.0
-_STEADY_AFTER_S = 60.0
+# A silent process is asked to end and killed after so long; a stopped one (SIGSTOP) is killed at once.
+_TERM_GRACE_S = 5.0
+# A process that was just killed leaves its port and files within moments.
+_SHORTEST_PAUSE_S = 1.0
 _LOG_TAIL_LINES = 15
 #: What a child's shell does: it becomes the command, or ends if nobody is left to tell it so.
 _ONCE_TOLD = 'read -r go && exec "$@" < /dev/null'
@@ -33,6 +36,8 @@ class Command:
     environment: Mapping[str, str]
     log: Path
     is_ready: Callable[[], bool]
+    #: Whether the process shows a sign of life; takes half of the allowed silence at most.
+    answers: Callable[[], bool]
 
 
 class ChildFailed(Unavailable):
@@ -48,12 +53,23 @@ class ChildFailed(Unavailable):
 class Child:
     """One process of a service, and what it takes to start it again."""
 
-    def __init__(self, command: Command) -> None:
+    def __init__(
+        self, command: Command, *, silence_s: float, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Take what to start.
+
+        Args:
+            command: the process.
+            silence_s: seconds without an answer after which it counts as silent.
+            now: a clock that only rises.
+        """
         self.command = command
+        self.liveness = Liveness(silence_s=silence_s, now=now)
+        self._now = now
+        self._pauses = RestartPauses()
         self._process: subprocess.Popen[bytes] | None = None
-        self._started = 0.0
-        self._crashes = 0
         self._restart_at: float | None = None
+        self._kill_at: float | None = None
 
     @property
     def pid(self) -> int:
@@ -67,6 +83,7 @@ class Child:
         It waits in its shell until the guard knows of it: killed in between, this process leaves no orphan.
         """
         self.command.log.parent.mkdir(parents=True, exist_ok=True)
+        rotate_log(self.command.log)
         with self.command.log.open("ab") as log:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _ONCE_TOLD, self.command.name, *self.command.arguments],
@@ -80,7 +97,8 @@ class Child:
         assert self._process.stdin is not None
         with suppress(BrokenPipeError), self._process.stdin as told:
             told.write(b"go\n")
-        self._started, self._restart_at = time.monotonic(), None
+        self._restart_at = self._kill_at = None
+        self.liveness.begin()
 
     @property
     def was_started(self) -> bool:
@@ -95,19 +113,37 @@ class Child:
         """Kill what the process may have left behind in its group."""
         signal_group(self.pid, signal.SIGKILL)
 
-    def plan_restart(self) -> float | None:
-        """Seconds until a process that just ended is started again; None while that stands already."""
+    def ask_to_end(self) -> None:
+        """Ask the process and its group to end; `is_overdue` says when they must be killed."""
+        self._kill_at = self._now() + (0.0 if _is_stopped(self.pid) else _TERM_GRACE_S)
+        signal_group(self.pid, signal.SIGTERM)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the process was asked to end."""
+        return self._kill_at is not None
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the process was asked to end and had its time."""
+        return self._kill_at is not None and self._now() >= self._kill_at
+
+    def plan_restart(self, *, since_s: float = 0.0) -> float | None:
+        """Plan the next start; returns the seconds until then, None while it is planned already.
+
+        Args:
+            since_s: seconds of the pause that have passed: a silent process has paused long enough.
+        """
         if self._restart_at is not None:
             return None
-        now = time.monotonic()
-        self._crashes = 1 if now - self._started > _STEADY_AFTER_S else self._crashes + 1
-        pause = min(LONGEST_PAUSE_S, 2.0 ** (self._crashes - 1))
-        self._restart_at = now + pause
-        return pause
+        pause = self._pauses.next(healthy_s=self.liveness.healthy_s)
+        left = max(_SHORTEST_PAUSE_S, pause - since_s)
+        self._restart_at = self._now() + left
+        return left
 
     def is_due(self) -> bool:
         """Whether the planned restart has come."""
-        return self._restart_at is not None and time.monotonic() >= self._restart_at
+        return self._restart_at is not None and self._now() >= self._restart_at
 
     def wait(self, seconds: float) -> None:
         """Wait until the process is gone or the time is up."""
@@ -142,11 +178,17 @@ def signal_group(group: int, number: signal.Signals) -> None:
 class Guard:
     """A process that outlives this one for a moment and ends its children, should it be killed outright."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep_open: Sequence[int] = ()) -> None:
+        """Start the guard.
+
+        Args:
+            keep_open: descriptors that stay open until the guard has ended, such as a lock's.
+        """
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py"))],
             stdin=subprocess.PIPE,
             start_new_session=True,
+            pass_fds=keep_open,
         )
 
     def watch(self, child: Child) -> None:
@@ -168,6 +210,14 @@ class Guard:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n".encode())
         self._process.stdin.flush()
+
+
+def _is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped by a signal, as far as the system shows it."""
+    with suppress(OSError):
+        # The name in parentheses may hold anything, also parentheses.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("T")
+    return False
 
 
 def hear_signals() -> None:

@@ -1,11 +1,18 @@
-"""A deployment's children from start to stop: `serve` for people, `running` for scripts and tests."""
+"""A deployment's children from start to stop: `serve` for people, `running` for scripts and tests.
 
+Supervision goes by answers, not by exits alone; docs/decisions/0032-supervision.md.
+"""
+
+import logging
+import os
 import signal
+import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from threading import Event
+from pathlib import Path
+from threading import Event, Thread
 from types import FrameType
 
 from rich.console import Console
@@ -22,13 +29,21 @@ from recorder.supervisor.commands import (
     find_checkout,
     http_address,
 )
-from recorder.supervisor.processes import Child, ChildFailed, Guard, hear_signals, stop_children
+from recorder.supervisor.folder_lock import FolderLock
+from recorder.supervisor.log_files import close_service_log, open_service_log, rotate_log
+from recorder.supervisor.processes import Child, ChildFailed, Command, Guard, hear_signals, stop_children
+from recorder.supervisor.warning_watch import WarningWatch
 
 DAGSTER_HOST = "127.0.0.1"  # its pages ask nobody for a password
 
 _START_S = 90.0
 _STOP_GRACE_S = 8.0  # ten seconds is the promise, and a killed group needs a moment too
 _POLL_S = 0.05
+_COLUMNS = 80
+_ASK_EVERY_S = 1.0
+_ROTATE_EVERY_S = 5.0
+
+log = logging.getLogger("recorder.supervisor")
 
 
 class Service:
@@ -37,30 +52,47 @@ class Service:
     def __init__(
         self, settings: Settings, *, host: str, port: int, dagster: bool, dagster_port: int, console: Console
     ) -> None:
+        """Claim the data folder and the ports; nothing is started yet.
+
+        Raises:
+            NoCheckout: if only the library is installed.
+            FolderInUse: if another service runs on the data folder.
+            CannotListen: if a port is taken.
+        """
         hear_signals()
         checkout = find_checkout("api")
         if dagster:
             find_checkout("pipelines")
-        port = claim_port(host, port, option="--port")
+        self._lock = FolderLock.take(settings.data_dir)
+        try:
+            port = claim_port(host, port, option="--port")
+            if dagster:
+                dagster_port = claim_port(DAGSTER_HOST, dagster_port, option="--dagster-port")
+        except BaseException:
+            self._lock.release()
+            raise
         #: Where the API answers.
         self.base_url = http_address(host, port)
         #: Where Dagster's pages are; None without Dagster.
-        self.dagster_url: str | None = None
+        self.dagster_url = http_address(DAGSTER_HOST, dagster_port) if dagster else None
         #: Set it to end `start` and `watch`.
         self.stopping = Event()
         if settings.public_url == Settings.public_url:
             settings = replace(settings, public_url=self.base_url)
+        listening = [(host, port), *([(DAGSTER_HOST, dagster_port)] if dagster else [])]
+        own = (f"[{name}]:{number}" if ":" in name else f"{name}:{number}" for name, number in listening)
+        settings = replace(settings, own_addresses=(*settings.own_addresses, *own))
         variables = environment(settings, checkout)
+        self._settings = settings
         self._console = console
         self._guard: Guard | None = None
-        self._api = Child(api_command(settings, variables, checkout, host, port))
-        self._delivery = Child(delivery_command(settings, variables))
+        self._log_handler: logging.Handler | None = None
+        self._api = self._child(api_command(settings, variables, checkout, host, port))
+        self._delivery = self._child(delivery_command(settings, variables))
         self._dagster: list[Child] = []
         if dagster:
-            dagster_port = claim_port(DAGSTER_HOST, dagster_port, option="--dagster-port")
-            self.dagster_url = http_address(DAGSTER_HOST, dagster_port)
             commands = dagster_commands(settings, variables, checkout, DAGSTER_HOST, dagster_port)
-            self._dagster = [Child(command) for command in commands]
+            self._dagster = [self._child(command) for command in commands]
 
     @property
     def children(self) -> list[Child]:
@@ -73,8 +105,10 @@ class Service:
         Raises:
             ChildFailed: if one ends or does not answer in time.
         """
-        self._guard = Guard()
+        self._log_handler = open_service_log(self._settings.data_dir / "logs")
+        self._guard = Guard(keep_open=[self._lock.descriptor])
         code, talkers = self._dagster[:1], self._dagster[1:]
+        self._say(f"Data     {_shown(self._settings.data_dir)}")
         self._launch(self._api, *code)
         self._wait(self._api)
         self._say(f"API      {self.base_url}   documentation: {self.base_url}/docs")
@@ -86,25 +120,50 @@ class Service:
         self._wait(*talkers)
         if self.dagster_url:
             self._say(f"Dagster  {self.dagster_url}")
+        else:
+            self._say("Dagster  not started: sessions stay `stopped`, exports stay `queued`")
+        self._say(f"Next     recorder workspace create NAME --data {_shown(self._settings.data_dir)}")
+        self._say("         makes a workspace and its first API key. Ctrl-C stops the service.")
 
     def watch(self) -> None:
-        """Start again what crashes, until told to stop."""
+        """Start again what ends or falls silent, and print warnings, until told to stop."""
+        for child in self.children:
+            Thread(target=self._ask, args=(child,), name=f"ask {child.command.name}", daemon=True).start()
+        warnings = WarningWatch(f"{self.base_url}/readyz", self._say, has_dagster=bool(self._dagster))
+        Thread(target=warnings.run, args=(self.stopping,), name="warnings", daemon=True).start()
+        rotate_at = 0.0
         while not self.stopping.wait(0.1):
+            self._excuse_dependents()
             for child in self.children:
-                self._revive(child)
+                self._tend(child)
+            if time.monotonic() >= rotate_at:
+                rotate_at = time.monotonic() + _ROTATE_EVERY_S
+                for child in self.children:
+                    rotate_log(child.command.log)
 
     def stop(self) -> None:
         """End every child, and all that it started, within ten seconds."""
+        log.info("the service stops")
+        self.stopping.set()
         stop_children(self.children, grace_s=_STOP_GRACE_S)
         if self._guard is not None:
             for child in self.children:
                 self._guard.forget(child)
             self._guard.close()
+        self._lock.release()
+        if self._log_handler is not None:
+            log.info("the service has stopped")
+            close_service_log(self._log_handler)
+            self._log_handler = None
+
+    def _child(self, command: Command) -> Child:
+        return Child(command, silence_s=self._settings.answer_within_s)
 
     def _launch(self, *children: Child) -> None:
         for child in children:
             if not self.stopping.is_set():
                 assert self._guard is not None
+                self._say(f"Starting the {child.command.name}")
                 child.start(self._guard)
 
     def _wait(self, *children: Child) -> None:
@@ -115,21 +174,63 @@ class Service:
                     raise ChildFailed(child.command)
                 time.sleep(_POLL_S)
 
-    def _revive(self, child: Child) -> None:
-        if not child.has_ended():
-            return
-        pause = child.plan_restart()
-        if pause is not None:
-            assert self._guard is not None
-            self._guard.forget(child)
-            child.end_group()
-            self._say(f"The {child.command.name} ended; next start in {pause:.0f} s. See {child.command.log}")
-        elif child.is_due():
+    def _ask(self, child: Child) -> None:
+        """Ask a child for signs of life, again and again; a question may take long, so each has a thread."""
+        while not self.stopping.wait(_ASK_EVERY_S):
+            life = child.liveness.life
+            if child.has_ended():
+                continue
+            try:
+                has_answered = child.command.answers()
+            except Exception:  # a question that fails is one without an answer; the next one follows
+                log.exception("the question to the %s failed", child.command.name)
+                has_answered = False
+            if child.liveness.note(has_answered, life=life):
+                self._say(f"The {child.command.name} answers")
+
+    def _excuse_dependents(self) -> None:
+        """Let the daemon's silence wait while the code server, which it calls, is silent itself."""
+        code = self._dagster[:1]
+        if code and (code[0].has_ended() or not code[0].liveness.is_answering):
+            for child in self._dagster[2:]:
+                child.liveness.excuse()
+
+    def _tend(self, child: Child) -> None:
+        """End a silent child, plan the next start of one that ended, and start it when that is due."""
+        assert self._guard is not None
+        if child.is_due():
             self._launch(child)
+        elif child.has_ended() or child.is_overdue:
+            was_silent, silent_s = child.is_ending, child.liveness.silent_s
+            pause = child.plan_restart(since_s=silent_s if was_silent else 0.0)
+            if pause is not None:
+                child.end_group()
+                child.wait(1.0)
+                self._guard.forget(child)
+                words = f"did not answer for {silent_s:.0f} s" if was_silent else "ended"
+                self._say(f"The {child.command.name} {words}: restarting, pause {pause:.0f} s")
+                self._say(f"         its log: {_shown(child.command.log)}")
+        elif child.liveness.is_silent and not child.is_ending:
+            child.ask_to_end()
 
     def _say(self, sentence: str) -> None:
+        log.info(sentence)
         if not self.stopping.is_set():
-            self._console.print(sentence, highlight=False, soft_wrap=True)
+            lines = textwrap.fill(
+                sentence,
+                _COLUMNS,
+                subsequent_indent=" " * 9,
+                drop_whitespace=True,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            self._console.print(lines, highlight=False, markup=False, soft_wrap=True)
+
+
+def _shown(path: Path) -> str:
+    """Return a path as short as it can be written here."""
+    short = os.path.relpath(path)
+    return short if len(short) < len(str(path)) else str(path)
 
 
 def serve(settings: Settings, *, host: str, port: int, dagster: bool, dagster_port: int) -> int:

@@ -6,6 +6,7 @@ attempt belongs to the worker that claimed it. What a killed worker leaves is ta
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -85,12 +86,19 @@ class DeliveryLoop:
         self._has_ended = asyncio.Event()
         #: What came of them, until it is written down.
         self._outcomes: list[Outcome] = []
+        self._turned_at = time.monotonic()
+
+    @property
+    def turn_s(self) -> float:
+        """Seconds since the last turn began."""
+        return time.monotonic() - self._turned_at
 
     async def run(self, stop: asyncio.Event) -> None:
         """Deliver until told to stop; then attempts under way are given a few seconds."""
         stopping = asyncio.ensure_future(stop.wait())
         try:
             while not stop.is_set():
+                self._turned_at = time.monotonic()
                 turn = await self._take_turn(self._visit)
                 for claim in turn.claims:
                     self._start(claim)

@@ -32,10 +32,36 @@ WORDS = ("loopback", "10.1.0.0/16", "192.168.7.9", "fd00:12::/32", "Hooks.Intern
     ],
 )
 def test_an_operator_lists_hosts_addresses_and_networks(host: str, address: str, expected: bool) -> None:
-    assert AllowList.parse(WORDS).lists(host, ip_address(address)) is expected
+    assert AllowList.parse(WORDS).lists(host, 443, ip_address(address)) is expected
 
 
-@pytest.mark.parametrize("word", ["10.0.0.1/8", "10.0.0.0/33", "hooks.internal/8", "fd00::/129", "10"])
+@pytest.mark.parametrize(
+    ("word", "host", "port", "expected"),
+    [
+        ("127.0.0.1:9000", "127.0.0.1", 9000, True),
+        ("127.0.0.1:9000", "127.0.0.1", 9001, False),
+        ("127.1:9000", "127.0.0.1", 9000, True),
+        ("[::1]:9000", "::1", 9000, True),
+        ("[::ffff:127.0.0.1]:9000", "127.0.0.1", 9000, True),
+    ],
+)
+def test_an_operator_lists_an_address_with_one_port(word: str, host: str, port: int, expected: bool) -> None:
+    assert AllowList.parse((word,)).lists("hooks.example", port, ip_address(host)) is expected
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "[hooks]:9",
+        "127.0.0.1:0",
+        "127.0.0.1:65536",
+        "10.0.0.1/8",
+        "10.0.0.0/33",
+        "hooks.internal/8",
+        "fd00::/129",
+        "10",
+    ],
+)
 def test_a_network_that_is_none_is_refused_at_the_start(word: str) -> None:
     with pytest.raises(InvalidAllowList, match="RECORDER_ALLOWED_OUTBOUND"):
         AllowList.parse((word,))

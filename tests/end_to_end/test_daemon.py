@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import httpx
 import pytest
+from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.scheduler.instigation import InstigatorStatus
 
 from recorder.access.keys import create_workspace
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.supervisor.commands import claim_port
-from tests.processes import left_after, processes_of, start_up
+from tests.processes import ROOT, left_after, processes_of, start_up
 
 RUNS = "{ runsOrError { ... on Runs { results { jobName status } } } }"
 MATERIALIZED = (
@@ -60,7 +63,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     with start_up(settings.data_dir, *ports, folder=folder) as process:
         try:
             assert process.stderr is not None
-            while "Dagster" not in process.stderr.readline():
+            while not process.stderr.readline().startswith("Dagster  "):
                 assert process.poll() is None
             with make_client(f"http://127.0.0.1:{port}", key) as client:
                 yield Deployment(process, settings.data_dir, f"http://127.0.0.1:{pages}", client)
@@ -110,6 +113,37 @@ def test_one_run_sealed_them_all_and_says_so(deployment: Deployment) -> None:
     assert runs == [{"jobName": "seal_stopped_sessions", "status": "STARTED"}]
     (report,) = ask_dagster(deployment, MATERIALIZED)["assetOrError"]["assetMaterializations"]
     assert {entry["label"]: entry.get("intValue") for entry in report["metadataEntries"]}["sessions"] >= 1
+
+
+def test_a_webhook_cannot_lead_to_dagster(deployment: Deployment) -> None:
+    port = deployment.dagster_url.rpartition(":")[2]
+    for host in ("127.0.0.1", "localhost", "[::1]"):
+        body = {"url": f"http://{host}:{port}/graphql", "events": ["session.created"]}
+        answer = deployment.client.post("/v1/webhooks", json=body)
+        assert (answer.status_code, answer.json()["code"]) == (422, "url_not_allowed")
+
+
+def test_a_sensor_that_is_switched_off_is_a_warning(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RECORDER_DAGSTER_DIR", str(deployment.data / "dagster"))
+    with dg.DagsterInstance.from_config(str(ROOT / "dagster_home")) as instance:
+        states = instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
+        (state,) = [one for one in states if one.instigator_name == "queued_exports"]
+        instance.update_instigator_state(state.with_status(InstigatorStatus.STOPPED))
+        wait_for_warnings(deployment, {"sensor_off"})
+        instance.update_instigator_state(state)
+        wait_for_warnings(deployment, set())
+
+
+def wait_for_warnings(deployment: Deployment, codes: set[str]) -> None:
+    """Return once `/readyz` warns of this alone."""
+    until = time.monotonic() + 60
+    found: list[dict[str, str]] = [{}]
+    while {one.get("code") for one in found} != codes:
+        assert time.monotonic() < until, found
+        time.sleep(0.5)
+        found = deployment.client.get("/readyz").json()["warnings"]
 
 
 def test_a_stop_ends_the_run_at_work_and_leaves_nothing(deployment: Deployment) -> None:

@@ -1,5 +1,6 @@
 """`recorder up` as people start it: it serves, revives what crashes, and leaves nothing running."""
 
+import json
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from benchmarks.seeds import new_key
 from recorder.settings import Settings
 from recorder.supervisor import running
 from recorder.supervisor.commands import claim_port
@@ -113,3 +115,79 @@ def test_a_block_of_code_gets_a_service_for_itself(tmp_path: Path) -> None:
     with running(Settings.from_env(data_dir=data)) as service:
         assert httpx.get(f"{service.base_url}/healthz").status_code == 200
     assert processes_of(data) == {}
+
+
+def delivery_process(data: Path) -> int:
+    """Id of the delivery loop's process."""
+    return next(pid for pid, command in processes_of(data).items() if "recorder.cli deliver" in command)
+
+
+def test_a_second_service_on_a_folder_says_who_runs_there(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with recorder_up(data, "--no-dagster") as (process, _):
+        with start_up(data, "--port", "0", "--no-dagster", folder=tmp_path) as second:
+            _, said = second.communicate(timeout=60)
+        assert second.returncode == 1
+        assert f"process {process.pid}," in said and "--data" in said and "Traceback" not in said
+
+
+def test_it_says_what_it_does_at_eighty_columns_and_logs_start_and_stop(tmp_path: Path) -> None:
+    with start_up(Path("data"), "--port", "0", "--no-dagster", folder=tmp_path) as process:
+        assert process.stderr is not None
+        said = [process.stderr.readline() for _ in range(7)]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=10) == 0
+    starts = [
+        "Data     ",
+        "Starting the API",
+        "API      http://",
+        "Starting the delivery loop",
+        "Dagster  not ",
+    ]
+    assert [line[: len(start)] for line, start in zip(said, starts, strict=False)] == starts
+    assert said[5].startswith("Next     recorder workspace create NAME --data data")
+    assert max(map(len, said)) <= 81, said  # with the end of the line
+    lines = [json.loads(line) for line in (tmp_path / "data/logs/recorder-up.log").read_text().splitlines()]
+    events = [line["event"] for line in lines]
+    assert events[0].startswith("Data") and events[-2:] == ["the service stops", "the service has stopped"]
+
+
+def test_a_stopped_api_and_delivery_loop_are_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RECORDER_ANSWER_WITHIN", "10")
+    data = tmp_path / "data"
+    with recorder_up(data, "--no-dagster") as (process, url):
+        read_until_both_answer(process)
+        first = {api_process(data), delivery_process(data)}
+        for pid in first:
+            os.kill(pid, signal.SIGSTOP)
+        said = read_until_both_answer(process)
+        assert "The API did not answer for 1" in said and "The delivery loop did not answer for 1" in said
+        assert said.count("restarting, pause 1 s") == 2
+        wait_ready(url, process)
+        assert not first & {api_process(data), delivery_process(data)}
+
+
+def read_until_both_answer(process: subprocess.Popen[str]) -> str:
+    """What is said until API and delivery loop answer."""
+    assert process.stderr is not None
+    said = ""
+    while not ("The API answers" in said and "The delivery loop answers" in said):
+        line = process.stderr.readline()
+        assert line, said
+        said += line
+    return said
+
+
+def test_a_webhook_cannot_lead_to_the_service_itself(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    settings = Settings.from_env({}, data_dir=data)
+    key = new_key(settings)
+    with running(settings) as service, httpx.Client(base_url=service.base_url) as client:
+        port = service.base_url.rpartition(":")[2]
+        client.headers["Authorization"] = f"Bearer {key}"
+        for host in ("127.0.0.1", "localhost", "127.0.0.2", "[::1]", "[::ffff:127.0.0.1]", "0x7f.1"):
+            body = {"url": f"http://{host}:{port}/v1/sessions", "events": ["session.created"]}
+            answer = client.post("/v1/webhooks", json=body)
+            assert (answer.status_code, answer.json()["code"]) == (422, "url_not_allowed"), host

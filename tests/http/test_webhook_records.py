@@ -3,7 +3,7 @@
 from recorder.ids import new_id
 from recorder.models.delivery import Delivery
 from recorder.webhooks.secrets import SecretBox
-from tests.delivering import AT_ONCE, running_loop, wait_until
+from tests.delivering import AT_ONCE, local_client, running_loop, wait_until
 from tests.factories import Caller, Service, assert_problem
 from tests.receiver import Answer, running_receiver
 from tests.webhooks import LOCAL, WEBHOOKS, make
@@ -64,7 +64,15 @@ def test_a_record_tells_what_was_sent_and_what_came_back(caller: Caller) -> None
     runtime = caller.service.runtime
     box = SecretBox(runtime.settings.secret)
     answers = (Answer(500, {"reason": "full"}, {"X-Why": "full"}), Answer(200, {"ok": True}))
-    with running_receiver(*answers) as receiver, running_loop(runtime.database, box=box, schedule=AT_ONCE):
+    with (
+        running_receiver(*answers) as receiver,
+        running_loop(
+            runtime.database,
+            box=box,
+            schedule=AT_ONCE,
+            client=local_client(receiver.url.removeprefix("http://")),
+        ),
+    ):
         path = f"{WEBHOOKS}/{make(caller, url=f'{receiver.url}/in')['id']}"
         asked = caller.post(f"{path}/test")
         wait_until(lambda: caller.get(f"{path}/deliveries").json()["data"][0]["status"] == "succeeded")
@@ -85,3 +93,16 @@ def test_a_record_tells_what_was_sent_and_what_came_back(caller: Caller) -> None
     }.items() <= received.items()
     assert received["x-request-id"] == asked.headers["x-request-id"]
     assert first["duration_ms"] >= 0
+
+
+def test_of_an_answer_from_this_machine_the_status_alone_is_kept(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    box = SecretBox(runtime.settings.secret)
+    answers = (Answer(500, {"password": "hunter2"}, {"X-Inside": "1"}), Answer(200, {"ok": True}))
+    with running_receiver(*answers) as receiver, running_loop(runtime.database, box=box, schedule=AT_ONCE):
+        path = f"{WEBHOOKS}/{make(caller, url=f'{receiver.url}/in')['id']}"
+        caller.post(f"{path}/test")
+        wait_until(lambda: caller.get(f"{path}/deliveries").json()["data"][0]["status"] == "succeeded")
+    second, first = caller.get(f"{path}/deliveries").json()["data"]
+    nothing = {"headers": {}, "body": "", "body_truncated": False}
+    assert (first["response"], second["response"]) == ({"status": 500, **nothing}, {"status": 200, **nothing})

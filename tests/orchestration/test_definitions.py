@@ -31,7 +31,7 @@ NAMES = {
         "rebuild_memory_graphs",
         "seal_stopped_sessions",
     },
-    "sensors": {"queued_exports", "scheduled_recipes", "stopped_sessions"},
+    "sensors": {"orchestration_status", "queued_exports", "scheduled_recipes", "stopped_sessions"},
     "schedules": {"daily_arrivals", "daily_graph_check", "hourly_drift", "nightly_rebuild"},
 }
 

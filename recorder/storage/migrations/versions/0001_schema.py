@@ -413,6 +413,15 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("name"),
     )
     op.create_table(
+        "orchestration_status",
+        sa.Column("kind", sa.String(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("state", sa.String(), nullable=False),
+        sa.Column("seen_at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("kind", "name"),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
         "outbox",
         sa.Column("id", sa.String(), nullable=False),
         sa.Column("workspace_id", sa.String(), nullable=False),

@@ -1,0 +1,58 @@
+"""Report of Dagster's state into the service's database, where the API reads it. Contract §9.
+
+The API does not know Dagster. A sensor of ours writes which sensors and schedules are switched off and when
+each daemon sent its last heartbeat; the age of the report says whether Dagster runs at all.
+"""
+
+import dagster as dg
+from dagster._core.scheduler.instigation import InstigatorStatus
+
+from pipelines.resources import RecorderResource
+from recorder import clock
+from recorder.orchestration import Status, store_statuses
+
+
+def read_dagster_statuses(
+    instance: dg.DagsterInstance, *, sensors: list[str], schedules: list[str]
+) -> list[Status]:
+    """Return what Dagster knows of these sensors and schedules, and of its daemons.
+
+    All of ours run by default, so Dagster stores a state only for those that somebody switched.
+    """
+    off = {
+        (state.instigator_type.value, state.instigator_name)
+        for state in instance.all_instigator_state(instigator_statuses={InstigatorStatus.STOPPED})
+    }
+    now = clock.now()
+    found = [Status("sensor", name, ("SENSOR", name) not in off, now) for name in sensors]
+    found += [Status("schedule", name, ("SCHEDULE", name) not in off, now) for name in schedules]
+    heartbeats = instance.get_daemon_heartbeats()
+    for kind in instance.get_required_daemon_types():
+        if kind in heartbeats:
+            seen_at = clock.from_ms(int(heartbeats[kind].timestamp * 1000))
+            found.append(Status("daemon", kind, True, seen_at))
+    return found
+
+
+@dg.sensor(minimum_interval_seconds=10, default_status=dg.DefaultSensorStatus.RUNNING)
+def orchestration_status(context: dg.SensorEvaluationContext, recorder: RecorderResource) -> dg.SkipReason:
+    """Tell the service which sensors and schedules are switched off; starts no run."""
+    repository = context.repository_def
+    assert repository is not None
+    statuses = read_dagster_statuses(
+        context.instance,
+        sensors=[one.name for one in repository.sensor_defs],
+        schedules=[one.name for one in repository.schedule_defs],
+    )
+    is_stored = store_statuses(recorder.runtime.database, statuses)
+    off = [one.name for one in statuses if not one.is_on]
+    return dg.SkipReason(
+        f"{'Reported' if is_stored else 'Unchanged'}; switched off: {', '.join(off) or 'none'}."
+    )
+
+
+assets: list[dg.AssetsDefinition] = []
+asset_checks: list[dg.AssetChecksDefinition] = []
+jobs: list[dg.JobDefinition] = []
+sensors = [orchestration_status]
+schedules: list[dg.ScheduleDefinition] = []

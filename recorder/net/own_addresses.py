@@ -1,0 +1,224 @@
+"""Addresses that this deployment listens on or speaks to: no call on behalf of a tenant may reach them.
+
+Contract §6; docs/decisions/0032-supervision.md.
+"""
+
+import asyncio
+import re
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, IPv6Network
+from urllib.parse import parse_qs, urlsplit
+
+from recorder.net.addresses import Address, parse_resolved, read_address
+from recorder.net.listeners import listening_ports
+from recorder.settings import Settings, dagster_folder, store_addresses
+
+#: Returns the addresses of a host, as text; none where it does not resolve.
+Resolve = Callable[[str], Awaitable[list[str]]]
+
+_LOOK_UP_S = 2.0
+# Both are asked again after so long: reading all of /proc takes milliseconds, and a name a round trip.
+_PORTS_KEPT_S = 1.0
+_NAMES_KEPT_S = 30.0
+_LOCAL_NAMES = ("localhost", "")
+_DEFAULT_PORTS = {
+    "http": 80,
+    "https": 443,
+    "redis": 6379,
+    "rediss": 6379,
+    "valkey": 6379,
+    "postgresql": 5432,
+    "postgres": 5432,
+    "ftp": 21,
+    "sftp": 22,
+    "ssh": 22,
+    "smb": 445,
+    "hdfs": 8020,
+    "webhdfs": 9870,
+    "tcp": 8786,
+    "tls": 8786,
+    "dask": 8786,
+}
+_HOST_PORT = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<host>[^\[\]:/@\s]+)):(?P<port>[0-9]{1,5})")
+# Networks whose addresses carry an IPv4 address in these bits.
+_CARRIERS: tuple[tuple[IPv6Network, int], ...] = (
+    (IPv6Network("64:ff9b::/96"), 0),
+    (IPv6Network("::/96"), 0),
+    (IPv6Network("2002::/16"), 80),
+)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One host and port of the deployment."""
+
+    host: str
+    port: int
+
+
+class OwnAddresses:
+    """Set of the addresses that this deployment listens on or speaks to."""
+
+    def __init__(
+        self,
+        endpoints: Iterable[Endpoint],
+        *,
+        find_ports: Callable[[], frozenset[int]] = frozenset,
+        resolve: Resolve | None = None,
+    ) -> None:
+        """Take what is known from the start.
+
+        Args:
+            endpoints: hosts and ports from the settings.
+            find_ports: returns the ports that the deployment's processes listen on now.
+            resolve: looks up the names of endpoints.
+        """
+        self._endpoints = tuple(dict.fromkeys(endpoints))
+        self._find_ports = find_ports
+        self._resolve = resolve
+        self._ports: frozenset[int] = frozenset()
+        self._ports_until = float("-inf")
+        self._lock = threading.Lock()
+        self._names: dict[str, tuple[frozenset[Address], float]] = {}
+
+    @classmethod
+    def of(cls, settings: Settings, resolve: Resolve) -> "OwnAddresses":
+        """Return the addresses of the deployment with these settings."""
+        folder = dagster_folder(settings)
+        return cls(read_endpoints(settings), find_ports=lambda: listening_ports(folder), resolve=resolve)
+
+    async def hold(self, host: str, port: int, addresses: Sequence[Address]) -> bool:
+        """Return whether a target is this deployment's own, by its name or by any of its addresses."""
+        on_port = [endpoint for endpoint in self._endpoints if endpoint.port == port]
+        if any(endpoint.host == host for endpoint in on_port):
+            return True
+        spellings = {spelling for address in addresses for spelling in _spell(address)}
+        if any(is_local(address) for address in spellings):
+            if any(_is_local_name(endpoint.host) for endpoint in on_port):
+                return True
+            if port in await self._read_ports():
+                return True
+        for endpoint in on_port:
+            own = await self._look_up(endpoint.host)
+            # The name of this machine may lead to another of its addresses.
+            if own & spellings or (any(map(is_local, own)) and any(map(is_local, spellings))):
+                return True
+        return False
+
+    async def _read_ports(self) -> frozenset[int]:
+        if time.monotonic() < self._ports_until:
+            return self._ports
+        return await asyncio.to_thread(self._renew_ports)
+
+    def _renew_ports(self) -> frozenset[int]:
+        with self._lock:  # of many calls that meet here, one reads
+            if time.monotonic() >= self._ports_until:
+                self._ports = self._find_ports()
+                self._ports_until = time.monotonic() + _PORTS_KEPT_S
+            return self._ports
+
+    async def _look_up(self, host: str) -> frozenset[Address]:
+        """Return the addresses of an endpoint; those of the last look-up while its name does not resolve."""
+        address = read_address(host)
+        if address is not None:
+            return frozenset((address,))
+        kept, until = self._names.get(host, (frozenset(), float("-inf")))
+        if time.monotonic() < until or self._resolve is None:
+            return kept
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_UP_S):
+                kept = frozenset(map(parse_resolved, await self._resolve(host))) or kept
+        self._names[host] = (kept, time.monotonic() + _NAMES_KEPT_S)
+        return kept
+
+
+def is_local(address: Address) -> bool:
+    """Return whether an address is one of this machine's: only those can be bound."""
+    if address.is_loopback or address.is_unspecified:
+        return True
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((str(address), 0))
+    except OSError:
+        return False
+    return True
+
+
+def read_endpoints(settings: Settings) -> list[Endpoint]:
+    """Return every host and port that the settings and the stores' own variables name."""
+    urls = [
+        settings.public_url,
+        settings.database_url,
+        settings.redis_url,
+        settings.s3_endpoint,
+        settings.gcs_endpoint,
+        settings.azure_endpoint,
+        settings.blob_url,
+        settings.lake_url,
+        settings.export_url,
+        settings.cold_url,
+        settings.export_executor,
+        *store_addresses(),
+    ]
+    found = [endpoint for url in urls if url for endpoint in _read_url(url)]
+    for word in settings.own_addresses:
+        parts = _HOST_PORT.fullmatch(word)
+        if parts is not None:
+            found.append(Endpoint(_plain(parts["v6"] or parts["host"]), int(parts["port"])))
+    return found
+
+
+def _read_url(url: str) -> list[Endpoint]:
+    """Return the hosts and ports of one address; a database may have several."""
+    if "://" not in url:  # a folder, or `host:port` as some stores' variables take it
+        parts = _HOST_PORT.fullmatch(url)
+        return [Endpoint(_plain(parts["v6"] or parts["host"]), int(parts["port"]))] if parts else []
+    scheme, _, rest = url.rpartition("://")
+    scheme = scheme.rpartition("::")[2].partition("+")[0].lower()
+    default = _DEFAULT_PORTS.get(scheme)
+    if default is None:
+        return []
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")[2]
+    hosts = authority.split(",")
+    if default == 5432:
+        query = parse_qs(urlsplit(f"//{rest}").query)
+        hosts += ",".join(query.get("host", [])).split(",") if "host" in query else []
+        default = int((query.get("port") or ["5432"])[0].partition(",")[0] or 5432)
+    found = []
+    for host in hosts:
+        parts = _HOST_PORT.fullmatch(host)
+        name = (parts["v6"] or parts["host"]) if parts else host.strip("[]")
+        # A server on a socket of this machine mostly listens on the same number of a port too.
+        is_socket = not name or name.startswith("/") or "%2F" in name.upper()
+        found.append(
+            Endpoint("localhost" if is_socket else _plain(name), int(parts["port"]) if parts else default)
+        )
+    return found
+
+
+def _plain(host: str) -> str:
+    """Return a host in the form that a target has."""
+    address = read_address(host)
+    return str(address) if address is not None else host.lower().rstrip(".")
+
+
+def _is_local_name(host: str) -> bool:
+    if host in _LOCAL_NAMES or host.endswith(".localhost"):
+        return True
+    address = read_address(host)
+    return address is not None and is_local(address)
+
+
+def _spell(address: Address) -> list[Address]:
+    """Return an address and the IPv4 address that it carries inside, if any."""
+    if isinstance(address, IPv6Address):
+        for network, shift in _CARRIERS:
+            if address in network:
+                return [address, IPv4Address((int(address) >> shift) & 0xFFFFFFFF)]
+    return [address]

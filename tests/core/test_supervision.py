@@ -1,0 +1,267 @@
+"""Rules of supervision with a clock of the test: silence, pauses, rotated logs, the folder's lock, pulses."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from recorder.pulse import PulseReader, beat
+from recorder.supervisor import log_files
+from recorder.supervisor.folder_lock import FolderInUse, FolderLock
+from recorder.supervisor.liveness import Liveness, RestartPauses
+from recorder.supervisor.log_files import OLD_LOGS, rotate_log
+from recorder.supervisor.processes import Child, Command, Guard
+from recorder.supervisor.warning_watch import WarningWatch
+from tests.processes import ROOT
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.at = 1_000.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that stands still."""
+    return Clock()
+
+
+def ask(liveness: Liveness, *answers: bool) -> None:
+    """Note the results of questions of this life."""
+    for answer in answers:
+        liveness.note(answer, life=liveness.life)
+
+
+def test_a_process_is_silent_once_it_has_not_answered_for_so_long(clock: Clock) -> None:
+    liveness = Liveness(silence_s=30, now=clock)
+    ask(liveness, True)
+    clock.at += 29
+    ask(liveness, False, False)
+    assert not liveness.is_silent
+    clock.at += 2
+    assert liveness.is_silent
+    ask(liveness, True)
+    assert not liveness.is_silent and liveness.is_answering
+
+
+def test_a_silence_that_nobody_asked_into_is_none(clock: Clock) -> None:
+    liveness = Liveness(silence_s=30, now=clock)
+    ask(liveness, True)
+    clock.at += 500  # the supervisor itself was stopped
+    assert not liveness.is_silent
+    ask(liveness, False)
+    assert not liveness.is_silent
+    ask(liveness, False)
+    assert liveness.is_silent
+
+
+def test_a_start_gets_three_times_as_long(clock: Clock) -> None:
+    liveness = Liveness(silence_s=30, now=clock)
+    clock.at += 500
+    liveness.begin()
+    ask(liveness, False, False, False)
+    clock.at += 90
+    assert not liveness.is_silent
+    clock.at += 1
+    assert liveness.is_silent
+
+
+def test_an_answer_of_an_earlier_life_does_not_count(clock: Clock) -> None:
+    liveness = Liveness(silence_s=30, now=clock)
+    earlier = liveness.life
+    liveness.begin()
+    assert not liveness.note(True, life=earlier) and not liveness.is_answering
+    assert liveness.note(True, life=liveness.life)
+    assert not liveness.note(True, life=liveness.life)
+
+
+def test_who_waits_for_another_process_is_excused(clock: Clock) -> None:
+    liveness = Liveness(silence_s=30, now=clock)
+    ask(liveness, True)
+    clock.at += 40
+    ask(liveness, False, False)
+    liveness.excuse()
+    ask(liveness, False, False)
+    assert not liveness.is_silent
+    clock.at += 31
+    assert liveness.is_silent
+
+
+def test_pauses_double_to_a_minute_and_begin_again_after_five_good_minutes() -> None:
+    pauses = RestartPauses()
+    assert [pauses.next(healthy_s=10) for _ in range(9)] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert pauses.next(healthy_s=299) == 60
+    assert [pauses.next(healthy_s=300), pauses.next(healthy_s=0)] == [1, 2]
+
+
+def make_child(folder: Path, clock: Clock, *, answers: Callable[[], bool] = lambda: True) -> Child:
+    """A child that ends at once; it is never started unless the test does."""
+    command = Command(
+        name="part",
+        arguments=[sys.executable, "-c", "print('said')"],
+        environment={},
+        log=folder / "part.log",
+        is_ready=lambda: True,
+        answers=answers,
+    )
+    return Child(command, silence_s=30, now=clock)
+
+
+def test_a_process_that_ends_again_and_again_is_started_after_growing_pauses(
+    tmp_path: Path, clock: Clock
+) -> None:
+    child, guard = make_child(tmp_path, clock), Guard()
+    try:
+        for pause in (1, 2, 4, 8, 16, 32, 60, 60):
+            child.start(guard)
+            child.wait(20)
+            assert child.has_ended() and not child.is_due()
+            assert child.plan_restart() == pause
+            assert child.plan_restart() is None
+            clock.at += pause - 0.01
+            assert not child.is_due()
+            clock.at += 0.02
+            assert child.is_due()
+            guard.forget(child)
+    finally:
+        guard.close()
+    assert (tmp_path / "part.log").read_text() == "said\n" * 8
+
+
+def test_the_pause_of_a_silent_process_began_with_its_silence(tmp_path: Path, clock: Clock) -> None:
+    child = make_child(tmp_path, clock)
+    planned = []
+    for silent_s in (30.0, 30.0, 30.0, 30.0, 30.0, 30.0, 5.0):
+        planned.append(child.plan_restart(since_s=silent_s))
+        child._restart_at = None
+    assert planned == [1, 1, 1, 1, 1, 2, 55]
+
+
+def test_a_stopped_process_is_killed_at_once_and_another_has_five_seconds(
+    tmp_path: Path, clock: Clock
+) -> None:
+    sleeping = [sys.executable, "-c", "import signal, time; print('up', flush=True); time.sleep(60)"]
+    command = Command(
+        name="part",
+        arguments=sleeping,
+        environment={},
+        log=tmp_path / "part.log",
+        is_ready=lambda: True,
+        answers=lambda: True,
+    )
+    guard = Guard()
+    child = Child(command, silence_s=30, now=clock)
+    try:
+        child.start(guard)
+        while not (tmp_path / "part.log").read_text():
+            time.sleep(0.01)
+        os.kill(child.pid, signal.SIGSTOP)
+        os.waitpid(child.pid, os.WUNTRACED)  # it takes a moment
+        child.ask_to_end()
+        assert child.is_overdue
+        child.end_group()
+        child.wait(10)
+        assert child.has_ended()
+        child.start(guard)
+        child.ask_to_end()
+        assert child.is_ending and not child.is_overdue
+        clock.at += 5
+        assert child.is_overdue
+        child.wait(10)
+        assert child.has_ended()
+    finally:
+        guard.close()
+
+
+def test_a_log_is_moved_when_it_is_large_and_five_files_stay(tmp_path: Path) -> None:
+    log = tmp_path / "part.log"
+    with log.open("ab") as written:  # as a child has it open
+        for number in range(9):
+            written.write(b"%d" % number * 10)
+            written.flush()
+            assert rotate_log(log, most_bytes=10)
+            assert not rotate_log(log, most_bytes=10)
+        written.write(b"last")
+    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert found["part.log"] == "last"
+    assert {name: text[0] for name, text in found.items()} == {
+        "part.log": "l",
+        "part.log.1": "8",
+        "part.log.2": "7",
+        "part.log.3": "6",
+        "part.log.4": "5",
+    }
+    assert OLD_LOGS == 4 and log_files.LOG_BYTES == 10_000_000
+
+
+def test_a_folder_is_locked_by_one_service_and_free_once_it_has_ended(tmp_path: Path) -> None:
+    first = FolderLock.take(tmp_path)
+    with pytest.raises(FolderInUse, match=f"process {os.getpid()}"):
+        FolderLock.take(tmp_path)
+    first.release()
+    FolderLock.take(tmp_path).release()
+
+
+def test_what_a_killed_service_left_behind_is_waited_for(tmp_path: Path) -> None:
+    program = (
+        "import os, pathlib, subprocess, sys\n"
+        "from recorder.supervisor.folder_lock import FolderLock\n"
+        f"lock = FolderLock.take(pathlib.Path({str(tmp_path)!r}))\n"
+        "child = ['sleep', '1.5']\n"
+        "subprocess.Popen(child, pass_fds=[lock.descriptor])\n"
+        "os._exit(9)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False)
+    began = time.monotonic()
+    FolderLock.take(tmp_path).release()
+    assert time.monotonic() - began > 0.2
+
+
+def test_a_pulse_is_one_that_came_since_the_last_look(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "part.pulse"
+    beat(path)
+    reader = PulseReader(path)  # a file that an earlier service left
+    assert not reader.has_beaten()
+    os.utime(path, ns=(1, 1))
+    assert reader.has_beaten() and not reader.has_beaten()
+    beat(path)
+    assert reader.has_beaten()
+    path.unlink()
+    assert not reader.has_beaten()
+
+
+def test_a_warning_is_printed_when_it_appears_and_when_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    watch = WarningWatch("http://127.0.0.1:1/readyz", said.append, has_dagster=True)
+    fine = {"database": "ok", "lake": "ok"}
+    watch.take({"parts": fine, "warnings": [{"code": "dagster_silent", "message": "Dagster is silent."}]})
+    assert said == []  # it has just been started
+    monkeypatch.setattr(watch, "_dagster_due", 0.0)
+    watch.take({"parts": fine, "warnings": [{"code": "sealing_behind", "message": "waiting: 3, for 61 s"}]})
+    watch.take({"parts": fine, "warnings": [{"code": "sealing_behind", "message": "waiting: 4, for 66 s"}]})
+    watch.take({"parts": {**fine, "lake": "unavailable"}, "warnings": []})
+    watch.take({"parts": fine, "warnings": [{"code": "dagster_silent", "message": "Dagster is silent."}]})
+    assert said == [
+        "Warning  sealing_behind: waiting: 3, for 61 s",
+        "Warning  unavailable: The lake does not answer; requests get 503.",
+        "Over     sealing_behind: waiting: 4, for 66 s",
+        "Warning  dagster_silent: Dagster is silent.",
+        "Over     unavailable: The lake does not answer; requests get 503.",
+    ]
+
+
+def test_without_dagster_its_silence_is_no_news() -> None:
+    said: list[str] = []
+    watch = WarningWatch("http://127.0.0.1:1/readyz", said.append, has_dagster=False)
+    watch.take({"warnings": [{"code": "dagster_silent", "message": "Dagster is silent."}]})
+    assert said == []

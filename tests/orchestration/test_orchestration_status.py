@@ -1,0 +1,109 @@
+"""What a sensor of ours reports of Dagster: switched-off sensors and schedules, heartbeats of daemons."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
+from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData
+from dagster._daemon.types import DaemonHeartbeat
+
+from pipelines.daemon import HEARTBEAT_S, WATCHED, follow_heartbeats, read_slowest_heartbeat
+from pipelines.definitions import defs
+from pipelines.orchestration_status import orchestration_status, read_dagster_statuses
+from pipelines.resources import RecorderResource
+from recorder import clock
+from recorder.orchestration import read_statuses
+from recorder.pulse import PulseReader
+
+HOME = Path(__file__).parents[2] / "dagster_home"
+
+
+@pytest.fixture
+def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
+    """The instance of `dagster_home/dagster.yaml` in a folder of the test."""
+    monkeypatch.setenv("RECORDER_DAGSTER_DIR", str(tmp_path / "dagster"))
+    with dg.DagsterInstance.from_config(str(HOME)) as instance:
+        yield instance
+
+
+def switch(instance: dg.DagsterInstance, kind: str, name: str, status: InstigatorStatus) -> None:
+    """Do what Dagster's pages do when somebody switches a sensor or schedule."""
+    repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("recorder"), "__repository__")
+    origin = repository.get_instigator_origin(name)
+    data = SensorInstigatorData() if kind == "SENSOR" else None
+    state = InstigatorState(origin, InstigatorType(kind), status, data)
+    stored = instance.get_instigator_state(state.instigator_origin_id, state.selector_id)
+    (instance.update_instigator_state if stored else instance.add_instigator_state)(state)
+
+
+def send_heartbeats(instance: dg.DagsterInstance, at: float, kinds: list[str]) -> None:
+    """Send heartbeats as daemons do."""
+    for kind in kinds:
+        instance.add_daemon_heartbeat(DaemonHeartbeat(at, kind, "daemon", []))
+
+
+def tick(instance: dg.DagsterInstance, recorder: RecorderResource) -> str:
+    """What the sensor says now."""
+    context = dg.build_sensor_context(
+        instance=instance, resources={"recorder": recorder}, repository_def=defs.get_repository_def()
+    )
+    answer = orchestration_status(context)
+    assert isinstance(answer, dg.SkipReason) and answer.skip_message
+    return answer.skip_message
+
+
+def test_what_is_switched_off_reaches_the_database_once(
+    instance: dg.DagsterInstance, recorder: RecorderResource
+) -> None:
+    send_heartbeats(instance, 1_000.0, ["SENSOR"])
+    assert tick(instance, recorder) == "Reported; switched off: none."
+    assert tick(instance, recorder) == "Unchanged; switched off: none."
+    switch(instance, "SENSOR", "stopped_sessions", InstigatorStatus.STOPPED)
+    switch(instance, "SENSOR", "queued_exports", InstigatorStatus.RUNNING)
+    switch(instance, "SENSOR", "sensor_of_an_older_release", InstigatorStatus.STOPPED)
+    assert tick(instance, recorder) == "Reported; switched off: stopped_sessions."
+    with recorder.runtime.database.transaction(write=False) as db:
+        stored = {(one.kind, one.name): one for one in read_statuses(db)}
+    assert {key for key, one in stored.items() if not one.is_on} == {("sensor", "stopped_sessions")}
+    assert {name for kind, name in stored if kind == "sensor"} == {one.name for one in defs.sensors or []}
+    assert {name for kind, name in stored if kind == "schedule"} == {one.name for one in defs.schedules or []}
+    assert stored["daemon", "SENSOR"].seen_at == clock.from_ms(1_000_000)
+    switch(instance, "SENSOR", "stopped_sessions", InstigatorStatus.RUNNING)
+    assert tick(instance, recorder) == "Reported; switched off: none."
+
+
+def test_a_schedule_of_the_same_name_as_a_sensor_is_another(instance: dg.DagsterInstance) -> None:
+    switch(instance, "SENSOR", "nightly", InstigatorStatus.STOPPED)
+    found = read_dagster_statuses(instance, sensors=["nightly"], schedules=["nightly"])
+    assert [(one.kind, one.is_on) for one in found] == [("sensor", False), ("schedule", True)]
+
+
+def test_the_pulse_follows_the_slower_of_the_watched_daemons(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    assert set(WATCHED) <= set(instance.get_required_daemon_types()) and HEARTBEAT_S == 5
+    pulse, over = tmp_path / "run" / "daemon.pulse", threading.Event()
+    reader = PulseReader(pulse)
+    send_heartbeats(instance, 1_000.0, [WATCHED[0]])
+    assert read_slowest_heartbeat(instance) is None
+    send_heartbeats(instance, 1_000.0, list(WATCHED))
+    follower = threading.Thread(target=follow_heartbeats, args=(instance, pulse, over))
+    follower.start()
+    try:
+        time.sleep(1.5)
+        send_heartbeats(instance, 1_005.0, [WATCHED[0]])
+        time.sleep(1.5)
+        assert not reader.has_beaten()  # the other one hangs
+        send_heartbeats(instance, 1_005.0, [WATCHED[1]])
+        until = time.monotonic() + 10
+        while not (has_beaten := reader.has_beaten()) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert has_beaten
+    finally:
+        over.set()
+        follower.join(10)
