@@ -39,9 +39,10 @@ format: $(INSTALLED) ## put the code into its form
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-faults: $(INSTALLED) ## kill the API while it is loaded, and sealing at every statement; KILLS=300 EVENTS=1000000
+faults: $(INSTALLED) ## kill the API while it is loaded, and sealing at every statement; damaged contents; KILLS=300 EVENTS=1000000 CONTENTS=10000
 	RECORDER_FAULT_KILLS=$(or $(KILLS),300) RECORDER_FAULT_EVENTS=$(or $(EVENTS),1000000) \
 		RECORDER_FAULT_STRIDE=1 RECORDER_FAULT_EXPORT_KILLS=100 RECORDER_FAULT_EXPORT_RUN_KILLS=10 \
+		RECORDER_FAULT_CONTENTS=$(or $(CONTENTS),10000) \
 		$(BIN)/python -m pytest tests/faults tests/core/test_sealing_faults.py --timeout 0 --capture no $(ARGS)
 
 fuzz: $(INSTALLED) ## made-up requests on the running service, on each engine; CASES=100000 EXAMPLES=2000
