@@ -18,11 +18,12 @@ import pytest
 from recorder.models.frame import FrameRow
 from recorder.sealing import pictures
 from recorder.sealing.digest_pool import DigestPool
+from recorder.sealing.failures import ContentError
 from recorder.storage.blobs import Blobs
 from tests.digesting import digest_alone, store_frames
 from tests.factories import picture
 from tests.fuzzed_pictures import FuzzedPicture, storable_pictures
-from tests.fuzzed_snapshots import fuzzed_snapshots, make_page, pack_snapshot
+from tests.fuzzed_snapshots import fuzzed_snapshots, make_page, pack_snapshot, snapshot_bomb
 
 CONTENTS = int(os.environ.get("RECORDER_FAULT_CONTENTS", "300"))  # noqa: TID251
 SEED = int(os.environ.get("RECORDER_FAULT_SEED", "1"))  # noqa: TID251
@@ -67,22 +68,41 @@ def test_fuzzed_snapshots_cost_their_screen_alone(blobs: Blobs) -> None:
         good = [pack_snapshot(make_page(number * _IN_SESSION + n)) for n in range(len(portion))]
         mixed = [packed for one, other in zip(portion, good, strict=True) for packed in (one.packed, other)]
         sessions.append(store_frames(blobs, f"ses_{number}", [picture(1)] * len(mixed), mixed))
-    seconds = digest_all(blobs, sessions, without_digest=())
+    bombs = [
+        store_frames(blobs, f"ses_bomb{number}", [picture(1)], [snapshot_bomb(30_000_000 + number)])
+        for number in range(max(1, CONTENTS // 100))
+    ]
+    seconds = digest_all(blobs, sessions, without_digest=(), over_budget=bombs)
     kinds = Counter(one.kind for one in fuzzed)
-    print(f"seed {SEED}: {len(fuzzed)} snapshots of {len(kinds)} kinds; {seconds:.0f} s")
+    print(
+        f"seed {SEED}: {len(fuzzed)} snapshots of {len(kinds)} kinds, and {len(bombs)} bombs that fail their "
+        f"sessions; {seconds:.0f} s"
+    )
     assert len(kinds) >= 13
 
 
-def digest_all(blobs: Blobs, sessions: Sequence[list[FrameRow]], *, without_digest: Collection[int]) -> float:
+def digest_all(
+    blobs: Blobs,
+    sessions: Sequence[list[FrameRow]],
+    *,
+    without_digest: Collection[int],
+    over_budget: Sequence[list[FrameRow]] = (),
+) -> float:
     """Digest sessions and compare them with what each frame has alone; returns the seconds of the pool.
 
     Args:
         without_digest: places in each session whose pictures may have no digest.
+        over_budget: sessions among them that have to fail.
     """
     began = time.monotonic()
     with DigestPool(blobs.url, processes=2) as pool:
+        poisoned = [pool.submit(frames[0].session_id, frames) for frames in over_budget]
         futures = [pool.submit(frames[0].session_id, frames) for frames in sessions]
         results = [future.result(_PATIENCE_S) for future in futures]
+        for future, frames in zip(poisoned, over_budget, strict=True):
+            with pytest.raises(ContentError) as raised:
+                future.result(_PATIENCE_S)
+            assert (raised.value.session_id, raised.value.code) == (frames[0].session_id, "over_budget")
     seconds = time.monotonic() - began
     for frames, seen in zip(sessions, results, strict=True):
         assert seen == digest_alone(blobs, frames), f"seed {SEED}: {frames[0].session_id}"
