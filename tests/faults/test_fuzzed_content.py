@@ -58,7 +58,8 @@ def test_fuzzed_pictures_cost_their_digest_alone(blobs: Blobs) -> None:
         f"in {len(variants)} variants at {len(places)} places, {unnamed} with errors beyond the named ones; "
         f"{seconds:.0f} s"
     )
-    assert len(variants) >= min(200, CONTENTS // 10) and unnamed >= CONTENTS // 100
+    assert len(variants) >= min(200, CONTENTS // 10)
+    assert unnamed >= (200 if CONTENTS >= 10_000 else 1)
 
 
 def test_fuzzed_snapshots_cost_their_screen_alone(blobs: Blobs) -> None:
