@@ -44,6 +44,7 @@ faults: $(INSTALLED) ## kill API and sealing, cut the power; KILLS=300 EVENTS=10
 		RECORDER_FAULT_POWER_CUTS=$(or $(CUTS),200) RECORDER_FAULT_RESULTS=$(RESULTS) \
 		RECORDER_FAULT_STRIDE=1 RECORDER_FAULT_EXPORT_KILLS=100 RECORDER_FAULT_EXPORT_RUN_KILLS=10 \
 		RECORDER_FAULT_STOPS=$(or $(STOPS),5) \
+		RECORDER_FAULT_CONTENTS=$(or $(CONTENTS),10000) \
 		$(BIN)/python -m pytest tests/faults tests/core/test_sealing_faults.py --timeout 0 --capture no $(ARGS)
 
 fuzz: $(INSTALLED) ## made-up requests on the running service, on each engine; CASES=100000 EXAMPLES=2000

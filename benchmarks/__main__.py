@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from benchmarks import (
+    digests,
     drift,
     export_repeats,
     export_workers,
@@ -48,6 +49,7 @@ class Name(StrEnum):
     WEBHOOKS = "webhooks"
     STREAMS = "streams"
     DRIFT = "drift"
+    DIGESTS = "digests"
     MLFLOW = "mlflow"
     PROCESS_MINING = "process-mining"
     MEMORY = "memory"
@@ -70,6 +72,7 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.WEBHOOKS: webhooks.measure,
     Name.STREAMS: streams.measure,
     Name.DRIFT: drift.measure,
+    Name.DIGESTS: digests.measure,
     Name.MLFLOW: mlflow_peer.measure,
     Name.PROCESS_MINING: process_mining.measure,
     Name.MEMORY: parts.measure,

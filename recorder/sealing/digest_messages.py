@@ -25,9 +25,10 @@ class DigestBudget(Struct, frozen=True, kw_only=True):
     #: 6 s at 50 megapixels, where the slowest picture of a screen that was measured takes 1.6 s.
     picture_seconds: float = 1.0
     picture_seconds_per_megapixel: float = 0.1
+    #: Uploads hold 4 MiB each, which masking may let grow four times.
     snapshot_packed_bytes: int = 16 * 1024 * 1024
-    snapshot_bytes: int = 32 * 1024 * 1024
-    #: Arrays and objects of the JSON.
+    snapshot_bytes: int = 20 * 1024 * 1024
+    #: Arrays and objects of the JSON; with the bytes they bound the memory of the parsed snapshot.
     snapshot_nodes: int = 1_000_000
     snapshot_seconds: float = 10.0
     #: What a worker may allocate above its start; a WebP of 50 megapixels takes 615 MB.

@@ -45,8 +45,8 @@ class DigestWorker:
         self._connection = connection
         self._blobs = Blobs(setup.blob_url)
         self._budget = setup.budget
-        self._start_bytes = _read_data_bytes()
-        _limit_memory(self._start_bytes + self._budget.memory_bytes)
+        #: Size of this process once the store's client is there, before anything is decoded.
+        self._start_bytes: int | None = None
 
     def serve(self) -> None:
         """Compute items until the pool closes its socket or this process has grown."""
@@ -58,7 +58,7 @@ class DigestWorker:
                 return
             assert isinstance(item, WorkItem)
             self._compute(item)
-            is_leaving = _read_data_bytes() > self._start_bytes + _KEPT_BYTES
+            is_leaving = self._has_grown()
             self._send(Finished(is_leaving))
 
     def _compute(self, item: WorkItem) -> None:
@@ -71,11 +71,18 @@ class DigestWorker:
             # Credentials, addresses, libraries of stores: whatever it is, it is not what the session holds.
             self._send(FetchFailed("unavailable"))
             return
+        if self._start_bytes is None:
+            self._start_bytes = _read_data_bytes()
+            _limit_memory(self._start_bytes + self._budget.memory_bytes)
         self._send(Fetched([_snapshot_key(*pair) for pair in zip(item.tasks, contents, strict=True)]))
         wanted = decode_to_worker(self._connection.recv_bytes())
         assert isinstance(wanted, Wanted)
         for place in wanted.places:
             self._send(_digest(item.tasks[place], contents[place], self._budget))
+
+    def _has_grown(self) -> bool:
+        """Return whether this process has kept so much memory that a large picture might lack it."""
+        return self._start_bytes is not None and _read_data_bytes() > self._start_bytes + _KEPT_BYTES
 
     def _send(self, message: FromWorker) -> None:
         self._connection.send_bytes(encode(message))

@@ -1,5 +1,6 @@
 """Screens of frames: digests of the DOM snapshot, else of the address or the picture. Design §3."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -11,6 +12,8 @@ from recorder.sealing.digest_messages import DigestBudget
 
 # A block of 128 KiB takes at least four bytes: a frame that declares more than that is damaged, no bomb.
 _LARGEST_RATIO = 32_768
+# Possessive quantifiers: no text can make these backtrack.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 
 
 class SeenFrame(NamedTuple):
@@ -60,24 +63,17 @@ def _unpack(packed: bytes, budget: DigestBudget) -> Mapping[str, Any] | None:
     if size > budget.snapshot_bytes:
         raise SnapshotOverBudget
     text = zstandard.ZstdDecompressor().decompress(packed)
-    value = orjson.loads(text)
-    # Brackets in strings count too, so a snapshot under the limit by its brackets needs no exact count.
-    if text.count(b"[") + text.count(b"{") > budget.snapshot_nodes and (
-        _count_nodes(value, budget.snapshot_nodes) > budget.snapshot_nodes
-    ):
+    # Before the values are built: the parser crashes where memory runs out.
+    if _has_more_nodes(text, budget.snapshot_nodes):
         raise SnapshotOverBudget
+    value = orjson.loads(text)
     return value if isinstance(value, dict) else None
 
 
-def _count_nodes(value: Any, limit: int) -> int:
-    """Return the number of arrays and objects in a JSON value; any number above the limit once it is over."""
-    count, stack = 0, [value]
-    while stack and count <= limit:
-        item = stack.pop()
-        if isinstance(item, dict):
-            count += 1
-            stack.extend(item.values())
-        elif isinstance(item, list):
-            count += 1
-            stack.extend(item)
-    return count
+def _has_more_nodes(text: bytes, limit: int) -> bool:
+    """Return whether a JSON text has more arrays and objects than a limit."""
+    if text.count(b"[") + text.count(b"{") <= limit:
+        return False
+    # Some of the brackets may be in strings.
+    bare = _STRING.sub(b"", text)
+    return bare.count(b"[") + bare.count(b"{") > limit

@@ -38,12 +38,12 @@ def noise(seed: int, size: tuple[int, int]) -> Image.Image:
     return small.resize(size, Image.Resampling.BICUBIC)
 
 
-@pytest.mark.parametrize("size", [(1, 1), (7, 5), (9, 8), (640, 480), (3, 2_000), (2_500, 2_100)])
+@pytest.mark.parametrize("size", [(1, 1), (7, 5), (9, 8), (640, 480), (3, 2_000), (9_000, 460)])
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "lossless", "RGBA", "P", "I;16", "animated"])
 def test_the_digest_is_that_of_the_whole_picture(form: str, size: tuple[int, int]) -> None:
     image = noise(len(form), size)
     if form == "lossless":
-        data = encoded(image, "WEBP", lossless=True)
+        data = encoded(image, "WEBP", lossless=True, method=0)
     elif form == "animated":
         data = encoded(image, "WEBP", save_all=True, append_images=[image.rotate(180)])
     elif form == "RGBA":

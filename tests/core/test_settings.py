@@ -1,5 +1,6 @@
 """Settings: one data folder by default, a secret that is made once. Contract §9."""
 
+import os
 import stat
 from pathlib import Path
 
@@ -42,6 +43,17 @@ def test_the_environment_overrules_the_defaults(tmp_path: Path) -> None:
 def test_a_child_gets_the_same_settings(tmp_path: Path) -> None:
     settings = Settings.from_env({"RECORDER_REGION": "apac"}, data_dir=tmp_path)
     assert Settings.from_env(settings.as_env()) == settings
+
+
+def test_the_processes_of_sealing_are_a_number_or_the_cores(tmp_path: Path) -> None:
+    cores = Settings.from_env({}, data_dir=tmp_path)
+    assert cores.seal_processes == len(os.sched_getaffinity(0))
+    assert "RECORDER_SEAL_PROCESSES" not in cores.as_env()
+    chosen = Settings.from_env({"RECORDER_SEAL_PROCESSES": "117"}, data_dir=tmp_path)
+    assert (chosen.seal_processes, chosen.as_env()["RECORDER_SEAL_PROCESSES"]) == (117, "117")
+    for wrong in ("0", "257", "-1", "two", "٣", "1.0"):
+        with pytest.raises(InvalidSetting, match="RECORDER_SEAL_PROCESSES"):
+            Settings.from_env({"RECORDER_SEAL_PROCESSES": wrong}, data_dir=tmp_path)
 
 
 def test_the_secret_is_made_once_and_never_shown(tmp_path: Path) -> None:
