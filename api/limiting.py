@@ -14,7 +14,7 @@ from recorder.access.keys import Caller
 from recorder.access.ratelimit.buckets import Bucket, Draw, Group
 from recorder.access.ratelimit.stores import Buckets, open_buckets
 from recorder.access.surfaces import SIGNED_READS, STRANGERS, WEBHOOK_CALLS, Surface, Tier
-from recorder.errors import RateLimited
+from recorder.errors import RateLimited, RecorderError
 from recorder.settings import Settings
 
 Header = tuple[bytes, bytes]
@@ -162,6 +162,24 @@ async def limit_webhook(request: Request, webhook_id: str) -> None:
 
 #: For `dependencies=[…]` of a route with `webhook_id` in its path.
 WebhookLimit: Any = Depends(limit_webhook)
+
+
+def describe_refusal(state: dict[str, Any], error: RecorderError) -> None:
+    """Make the headers of the answer show the limit on work under way that refused, where one did.
+
+    Args:
+        state: the request's.
+        error: what the request failed with.
+    """
+    if not isinstance(error, RateLimited) or error.limit is None or error.retry_after_s is None:
+        return
+    headers = [
+        (b"x-ratelimit-limit", b"%d" % error.limit),
+        (_REMAINING, b"0"),
+        (_RESET, b"%d" % (ceil(clock.unix_seconds()) + error.retry_after_s)),
+        (b"x-scope", error.scope.encode()),
+    ]
+    state["admission"] = Admission(headers, 0.0, error)
 
 
 async def _draw(store: Buckets, plan: _Plan, *, cost: int = 1) -> Admission:

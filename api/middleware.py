@@ -16,7 +16,7 @@ from api.callers import Callers
 from api.endpoints import Endpoint, find_endpoint, is_address
 from api.errors import internal_problem, problem
 from api.guesses import Guesses
-from api.limiting import Admission, Header, Limiting
+from api.limiting import Admission, Header, Limiting, describe_refusal
 from api.refusals import Refusals
 from api.versions import check_version
 from recorder import limits
@@ -70,6 +70,7 @@ class RequestGate:
         except RecorderError as error:
             if isinstance(error, InsufficientScope):
                 await self._refusals.tell(scope, error)
+            describe_refusal(state, error)
             await refuse(problem(error, request_id), scope, receive, answer)
         except (ClientDisconnect, WebSocketDisconnect):
             return  # Nobody waits for an answer, and a body that is not whole was not acted on.
