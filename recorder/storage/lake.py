@@ -1,17 +1,24 @@
 """Sealed rows in Delta tables, one per workspace, mode and kind. The only writer of the lake."""
 
 import re
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pa_fs
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
 
 from recorder.digest import bucket_of
 from recorder.errors import Conflict, Unavailable
+from recorder.storage.lake_files import Bounds, DataFile, RowFilter, SortedSource, merge_sorted, read_file
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 
 #: Small row groups keep the read of one session at one group (research: 10 ms instead of 165).
@@ -141,6 +148,66 @@ class Lake:
             rows = rows.filter(only)
         return rows.collect().sort(LAYOUTS[kind].sort)
 
+    def read_session_batches(
+        self,
+        kind: Kind,
+        workspace_id: str,
+        mode: str,
+        *,
+        workflow: str,
+        date: str,
+        session_id: str,
+        after: tuple[int, str] | None = None,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """Yield the rows of one session in the kind's order, a batch at a time.
+
+        Memory does not grow with the session. Files and row groups without wanted rows are skipped by their
+        statistics. Close the iterator if you do not exhaust it: it holds files open.
+
+        Args:
+            after: give the rows behind this `(t_ms, id)` only; for events and frames.
+            columns: columns to give, all if None.
+            limit: at most so many rows.
+
+        Raises:
+            Unavailable: if the store does not answer.
+        """
+        schema, sort = LAYOUTS[kind].schema, LAYOUTS[kind].sort
+        order = [column for column in sort if column not in ("bucket", "session_id")]
+        given = schema.names if columns is None else list(columns)
+        read = pa.schema(
+            [schema.field(name) for name in schema.names if name in {*given, *order, "session_id"}]
+        )
+        table = None if limit == 0 else self._open(kind, workspace_id, mode)
+        if table is None:
+            return
+        wanted = RowFilter({session_id: bucket_of(session_id)}, None if after is None else after[0])
+        try:
+            files = [
+                file for file in self._list_files(table, workflow, date) if wanted.may_match(file.bounds_of)
+            ]
+            store = self._data_files(kind, workspace_id, mode, table)
+            sources = [
+                SortedSource(_lower_bound(file, order), partial(read_file, store, file, read, wanted=wanted))
+                for file in files
+            ]
+            with closing(merge_sorted(sources, order)) as batches:
+                for found in batches:
+                    batch = found if after is None else _after(found, order, after)
+                    if limit is not None:
+                        batch = batch.slice(0, limit)
+                        limit -= batch.num_rows
+                    if batch.num_rows:
+                        yield batch.select(given)
+                    if limit == 0:
+                        return
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            raise Unavailable("The lake") from error
+        finally:
+            pa.default_memory_pool().release_unused()
+
     def compact(self, kind: Kind, workspace_id: str, mode: str) -> int:
         """Join small files where a partition holds many; returns how many files were taken away.
 
@@ -212,6 +279,20 @@ class Lake:
         except (DeltaError, OSError) as error:
             raise Unavailable("The lake") from error
 
+    def _list_files(self, table: DeltaTable, workflow: str, date: str) -> list[DataFile]:
+        """Return the data files of one partition."""
+        actions = pa.table(table.get_add_actions(flatten=True))
+        is_wanted = pc.and_(
+            pc.equal(actions["partition.workflow"], workflow), pc.equal(actions["partition.date"], date)
+        )
+        return [_data_file(action) for action in actions.filter(is_wanted).to_pylist()]
+
+    def _data_files(self, kind: Kind, workspace_id: str, mode: str, table: DeltaTable) -> pa_fs.FileSystem:
+        """Return the file system in which a table's data files have relative paths."""
+        if "://" in self.url:
+            return pa_fs.PyFileSystem(DeltaStorageHandler.from_table(table._table))
+        return pa_fs.SubTreeFileSystem(self._path(kind, workspace_id, mode), pa_fs.LocalFileSystem())
+
     def _open_or_create(self, kind: Kind, workspace_id: str, mode: str) -> DeltaTable:
         table = self._open(kind, workspace_id, mode)
         if table is not None:
@@ -226,3 +307,34 @@ class Lake:
             # the rows; see docs/decisions/0003-lake-layout.md.
             configuration={"delta.dataSkippingStatsColumns": layout.statistics},
         )
+
+
+def _data_file(action: dict[str, Any]) -> DataFile:
+    names = [name.removeprefix("min.") for name in action if name.startswith("min.")]
+    return DataFile(
+        path=unquote(action["path"]),
+        size_bytes=action["size_bytes"],
+        rows=action["num_records"],
+        partition={name: action[f"partition.{name}"] for name in _PARTITIONS},
+        bounds={name: Bounds(action[f"min.{name}"], action[f"max.{name}"]) for name in names},
+        modified_ms=action["modification_time"],
+    )
+
+
+def _lower_bound(file: DataFile, order: Sequence[str]) -> tuple[Any, ...]:
+    """Return a key that is not above that of any row of the file, as far as its statistics tell."""
+    bound: list[Any] = []
+    for column in order:
+        least = file.bounds_of(column).least
+        if least is None:
+            break
+        bound.append(least)
+    return tuple(bound)
+
+
+def _after(batch: pa.RecordBatch, order: Sequence[str], after: tuple[int, str]) -> pa.RecordBatch:
+    """Return the rows behind a position."""
+    t_ms, row_id = (batch[name] for name in order)
+    is_later = pc.greater(t_ms, after[0])
+    is_same = pc.and_(pc.equal(t_ms, after[0]), pc.greater(row_id, after[1]))
+    return batch.filter(pc.or_(is_later, is_same))

@@ -1,0 +1,251 @@
+"""Parquet data files of the lake: sorted writing in bounded memory, and sorted reading of one session."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pa_fs
+import pyarrow.parquet as pq
+
+#: Rows of one row group. A reader decodes a whole group at most to find one session.
+ROW_GROUP_ROWS = 32_768
+#: Bytes of one row group before compression: what a writer holds, and what a reader decodes at most.
+ROW_GROUP_BYTES = 16 * 1024 * 1024
+# A batch that is read holds about this many bytes; row groups tell how wide their rows are.
+_BATCH_BYTES = 2 * 1024 * 1024
+_BATCH_ROWS = 4_096
+# Column chunks are read through a buffer of this size, not whole.
+_READ_BUFFER_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Least and greatest value of a column; None where they are not known."""
+
+    least: Any = None
+    greatest: Any = None
+
+    def may_hold(self, value: Any) -> bool:
+        """Return whether a value may lie within the bounds."""
+        return (self.least is None or self.least <= value) and (
+            self.greatest is None or value <= self.greatest
+        )
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A data file of a table, as the Delta log describes it."""
+
+    path: str
+    size_bytes: int
+    rows: int
+    partition: dict[str, str]
+    #: Bounds by column, for the columns that carry statistics.
+    bounds: dict[str, Bounds]
+    modified_ms: int
+
+    def bounds_of(self, column: str) -> Bounds:
+        """Return the bounds of a column."""
+        return self.bounds.get(column, Bounds())
+
+
+@dataclass(frozen=True)
+class RowFilter:
+    """Rows that a reader wants: those of some sessions, from a time on."""
+
+    #: Hash bucket by session id.
+    sessions: dict[str, int]
+    from_t_ms: int | None = None
+
+    def may_match(self, bounds_of: Callable[[str], Bounds]) -> bool:
+        """Return whether a file or row group with these bounds may hold wanted rows."""
+        ids, buckets = bounds_of("session_id"), bounds_of("bucket")
+        if not any(ids.may_hold(one) and buckets.may_hold(bucket) for one, bucket in self.sessions.items()):
+            return False
+        latest = bounds_of("t_ms").greatest
+        return self.from_t_ms is None or latest is None or latest >= self.from_t_ms
+
+    def is_certain(self, bounds_of: Callable[[str], Bounds]) -> bool:
+        """Return whether all rows with these bounds are wanted."""
+        ids, earliest = bounds_of("session_id"), bounds_of("t_ms").least
+        if ids.least is None or ids.least != ids.greatest or ids.least not in self.sessions:
+            return False
+        return self.from_t_ms is None or (earliest is not None and earliest >= self.from_t_ms)
+
+    def mask(self, batch: pa.RecordBatch) -> pa.Array:
+        """Return for each row whether it is wanted."""
+        wanted = pc.is_in(batch["session_id"], value_set=pa.array(self.sessions, pa.string()))
+        if self.from_t_ms is not None:
+            wanted = pc.and_(wanted, pc.greater_equal(batch["t_ms"], self.from_t_ms))
+        return wanted
+
+
+def read_file(
+    files: pa_fs.FileSystem,
+    file: DataFile,
+    schema: pa.Schema,
+    *,
+    wanted: RowFilter | None = None,
+    batch_bytes: int = _BATCH_BYTES,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file, in its order; those that are wanted if a filter is given.
+
+    Row groups that cannot match are skipped by their statistics. One batch is decoded at a time, in this
+    thread, through a small buffer: memory depends neither on the file nor on the session.
+
+    Args:
+        schema: columns to give; partition values and columns that the file lacks are filled in.
+    """
+    with files.open_input_file(file.path) as source:
+        parquet = pq.ParquetFile(source, buffer_size=_READ_BUFFER_BYTES, pre_buffer=False)
+        present = set(parquet.schema_arrow.names)
+        columns = [name for name in schema.names if name in present]
+        for index in range(parquet.num_row_groups):
+            group = parquet.metadata.row_group(index)
+            bounds = _group_bounds(group)
+            if group.num_rows == 0 or (wanted is not None and not wanted.may_match(bounds)):
+                continue
+            filtered = None if wanted is None or wanted.is_certain(bounds) else wanted
+            width = max(1, group.total_byte_size // group.num_rows)
+            rows = max(16, min(_BATCH_ROWS, batch_bytes // width))
+            yield from _read_group(parquet, index, columns, rows, file, schema, filtered)
+
+
+def _read_group(
+    parquet: pq.ParquetFile,
+    index: int,
+    columns: list[str],
+    batch_rows: int,
+    file: DataFile,
+    schema: pa.Schema,
+    wanted: RowFilter | None,
+) -> Iterator[pa.RecordBatch]:
+    first, last = 0, parquet.metadata.row_group(index).num_rows
+    if wanted is not None:
+        # Narrow columns tell where the wanted rows are, so that no wide one is decoded in vain.
+        found = _find_range(parquet, index, wanted)
+        if found is None:
+            return
+        first, last = found
+    position = 0
+    batches = parquet.iter_batches(batch_rows, row_groups=[index], columns=columns, use_threads=False)
+    for batch in batches:
+        start, end = max(first - position, 0), min(last - position, batch.num_rows)
+        position += batch.num_rows
+        if start < end:
+            yield _complete(batch.slice(start, end - start), file, schema, wanted)
+        if position >= last:
+            return
+
+
+def _find_range(parquet: pq.ParquetFile, index: int, wanted: RowFilter) -> tuple[int, int] | None:
+    """Return the first wanted row of a row group and the row after the last one; None if there is none."""
+    columns = ["session_id"] if wanted.from_t_ms is None else ["session_id", "t_ms"]
+    position, first, last = 0, None, 0
+    for batch in parquet.iter_batches(ROW_GROUP_ROWS, row_groups=[index], columns=columns, use_threads=False):
+        rows = pc.indices_nonzero(wanted.mask(batch))
+        if len(rows):
+            first = position + rows[0].as_py() if first is None else first
+            last = position + rows[-1].as_py() + 1
+        position += batch.num_rows
+    return None if first is None else (first, last)
+
+
+def _complete(
+    batch: pa.RecordBatch, file: DataFile, schema: pa.Schema, wanted: RowFilter | None
+) -> pa.RecordBatch:
+    """Return a batch with all columns of the schema, partition values and missing ones filled in."""
+    if wanted is not None:
+        mask = wanted.mask(batch)
+        if not pc.all(mask).as_py():
+            batch = batch.filter(mask)
+    columns = []
+    for field in schema:
+        if field.name in file.partition:
+            columns.append(pa.repeat(pa.scalar(file.partition[field.name], field.type), batch.num_rows))
+        elif field.name in batch.schema.names:
+            columns.append(batch[field.name].cast(field.type))
+        else:
+            columns.append(pa.nulls(batch.num_rows, field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _group_bounds(group: pq.RowGroupMetaData) -> Callable[[str], Bounds]:
+    known: dict[str, Bounds] = {}
+    for index in range(group.num_columns):
+        column = group.column(index)
+        if column.path_in_schema in ("bucket", "session_id", "t_ms") and column.is_stats_set:
+            statistics = column.statistics
+            if statistics.has_min_max:
+                known[column.path_in_schema] = Bounds(statistics.min, statistics.max)
+    return lambda name: known.get(name, Bounds())
+
+
+@dataclass
+class SortedSource:
+    """Batches in order, opened when they are needed."""
+
+    #: Not above the first row's key, which it may be a beginning of.
+    lower_bound: tuple[Any, ...]
+    open: Callable[[], Iterator[pa.RecordBatch]]
+
+
+def merge_sorted(
+    sources: Iterable[SortedSource], order: Sequence[str]
+) -> Generator[pa.RecordBatch, None, None]:
+    """Yield the rows of sorted sources in one order.
+
+    A source is opened once the rows before it are given: sources that do not overlap are read one after the
+    other. Memory holds a batch of each source that overlaps.
+    """
+    waiting = sorted(sources, key=lambda source: source.lower_bound)
+    waiting.reverse()
+    active: list[_Cursor] = []
+    while waiting or active:
+        while waiting and (not active or waiting[-1].lower_bound <= min(one.last for one in active)):
+            cursor = _Cursor(waiting.pop().open(), order)
+            if cursor.advance():
+                active.append(cursor)
+        if not active:
+            continue
+        border = min(one.last for one in active)
+        parts = [part for one in active if (part := one.take(border)).num_rows]
+        if len(parts) == 1:
+            yield parts[0]
+        else:
+            rows = pa.Table.from_batches(parts).sort_by([(name, "ascending") for name in order])
+            yield from rows.combine_chunks().to_batches()
+        active = [one for one in active if one.batch.num_rows or one.advance()]
+
+
+class _Cursor:
+    """Place in a sorted source: its current batch, and the key of that batch's last row."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], order: Sequence[str]) -> None:
+        self._batches = batches
+        self._order = order
+        self.batch: pa.RecordBatch
+        self.last: tuple[Any, ...]
+
+    def advance(self) -> bool:
+        """Go on to the next batch with rows; return whether there is one."""
+        for batch in self._batches:
+            if batch.num_rows:
+                self.batch, self.last = batch, self._key(batch, batch.num_rows - 1)
+                return True
+        return False
+
+    def take(self, border: tuple[Any, ...]) -> pa.RecordBatch:
+        """Take the rows up to and with the border out of the current batch."""
+        batch = self.batch
+        count = batch.num_rows
+        if border < self.last:
+            count = bisect_right(range(count), border, key=lambda row: self._key(batch, row))
+        self.batch = batch.slice(count)
+        return batch.slice(0, count)
+
+    def _key(self, batch: pa.RecordBatch, row: int) -> tuple[Any, ...]:
+        return tuple(batch[name][row].as_py() for name in self._order)
