@@ -44,6 +44,7 @@ from recorder.net.addresses import AllowList
 from recorder.net.guard import Guard
 from recorder.recording.ingest import IngestWriter
 from recorder.recording.streams import Hub, Pace
+from recorder.recording.whole_reads import WholeReads
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 
@@ -78,12 +79,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.streams = hub = Hub(runtime, app.state.stream_pace)
+        app.state.whole_reads = whole_reads = WholeReads()
+        app.state.streams = hub = Hub(runtime, app.state.stream_pace, whole_reads)
         hub.start()
         app.state.ingest = IngestWriter(runtime.database, on_commit=hub.take)
         with spared_collections(), heard_stop(hub.end_streams):
             yield
         await hub.close()
+        whole_reads.close()
         await anyio.to_thread.run_sync(app.state.ingest.close)
         await app.state.stream_slots.close()
         await app.state.limiting.close()

@@ -57,6 +57,14 @@ STREAM_RESUME_MINUTES = 30
 #: Silence after which a stream carries a comment, and the pause after which a browser connects again.
 STREAM_KEEP_ALIVE_S = 15
 STREAM_RETRY_MS = 3000
+#: Reads of whole sessions under way: of one key, of one workspace, in one process.
+WHOLE_READS_PER_KEY = 8
+WHOLE_READS_PER_WORKSPACE = 20
+WHOLE_READS_PER_PROCESS = 24
+#: A client that takes no further portion (1,000 events or 512 KiB) within this is cut off.
+WHOLE_READ_PATIENCE_S = 30
+#: A stream that resumes further than this before its end counts as the read of a whole session.
+WHOLE_READ_MESSAGES = 10_000
 SOFT_DELETE_DAYS = 30
 TEST_SESSION_DAYS = 7
 IDEMPOTENCY_HOURS = 24

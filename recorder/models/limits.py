@@ -38,6 +38,14 @@ class StreamLimits(WireOutput):
     per_workspace: int
 
 
+class WholeReadLimits(WireOutput):
+    """How many reads of whole sessions may be under way at once."""
+
+    per_key: int
+    per_workspace: int
+    per_process: int = Field(description="Of all workspaces, in one API process.")
+
+
 class BatchLimits(WireOutput):
     """The most items of one request; a batch is one request to the rate limits."""
 
@@ -72,6 +80,7 @@ class Limits(WireOutput):
     tier: str
     rate_limits: list[SurfaceLimits]
     concurrent_streams: StreamLimits
+    whole_session_reads: WholeReadLimits
     batch: BatchLimits
     bytes: ByteLimits
     list: ListLimits

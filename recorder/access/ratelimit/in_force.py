@@ -13,6 +13,7 @@ from recorder.models.limits import (
     RateLimit,
     StreamLimits,
     SurfaceLimits,
+    WholeReadLimits,
 )
 
 
@@ -30,6 +31,11 @@ def limits_in_force(tier: Tier, addresses: Iterable[tuple[Surface, str, str]]) -
         rate_limits=[_surface(tier, surface, found) for surface, found in of_surface.items() if found],
         concurrent_streams=StreamLimits(
             per_key=tier.streams_per_key, per_workspace=tier.streams_per_workspace
+        ),
+        whole_session_reads=WholeReadLimits(
+            per_key=limits.WHOLE_READS_PER_KEY,
+            per_workspace=limits.WHOLE_READS_PER_WORKSPACE,
+            per_process=limits.WHOLE_READS_PER_PROCESS,
         ),
         batch=BatchLimits(
             events=limits.EVENTS_PER_BATCH,
