@@ -1,33 +1,32 @@
-"""Sealed rows in Delta tables, one per workspace, mode and kind. The only writer of the lake."""
+"""Sealed rows in Delta tables, one per workspace, mode and kind. The only writer of the lake.
+
+In a local folder, files, log entries and their folders are synced before a call returns. An object store
+keeps what it acknowledged by its own promise.
+"""
 
 import re
-from collections.abc import Generator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as pa_fs
-from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
+from deltalake import DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from recorder.digest import bucket_of
 from recorder.errors import Conflict, Unavailable
-from recorder.storage.lake_files import Bounds, DataFile, RowFilter, SortedSource, merge_sorted, read_file
-from recorder.storage.lake_schemas import LAYOUTS, Kind
+from recorder.storage.lake_files import LakeFile, RowFilter, SortedSource, merge_sorted, read_file
+from recorder.storage.lake_rewrites import compact, count_rows, delete_sessions
+from recorder.storage.lake_schemas import LAYOUTS, PARTITIONS, Kind, Layout
+from recorder.storage.lake_tables import LakeTable, retry_conflicts
 
-#: Small row groups keep the read of one session at one group (research: 10 ms instead of 165).
-_WRITER = WriterProperties(compression="ZSTD", compression_level=1, max_row_group_size=32_768)
-_PARTITIONS = ["workflow", "date"]
-_COMPACT_AT_FILES = 100
-_TARGET_FILE_BYTES = 16 * 1024 * 1024
 _MARK = "deployment"
 _SAFE = re.compile(r"[A-Za-z0-9_\-]+", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9_\-.]+", re.ASCII)
+_SESSION_ID = re.compile(r"[a-z]{3}_[0-9A-Za-z]+", re.ASCII)
 
 
 class LakeAhead(Conflict):
@@ -42,34 +41,21 @@ class LakeAhead(Conflict):
         )
 
 
-class _LocalTable(DeltaTable):
-    """A table in a folder, whose files are named as the file system knows them.
-
-    delta-rs gives their names as parts of an address, a space as `%20`, and polars opens them as they are.
-    """
-
-    def file_uris(self, *args: Any, **options: Any) -> list[str]:
-        return [unquote(uri) for uri in super().file_uris(*args, **options)]
-
-
 class Lake:
     """The Delta tables of a deployment, under `<url>/<workspace>/<mode>/<kind>`."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
+        self._tables: dict[str, LakeTable] = {}
 
     def append(
         self, kind: Kind, workspace_id: str, mode: str, rows: pa.Table, *, lane: str, number: int
     ) -> bool:
         """Add the rows of one numbered batch; a number the table already holds adds nothing.
 
-        Exactly once: the table is opened fresh, its last number of the lane is read, and the write uses
-        that same handle, so a rival commit in between makes it fail and look again. Numbers of a lane
-        must come in order.
-
         Args:
             rows: columns of the kind's schema, any order of rows.
-            lane: who numbers, such as `seal:wsp_…:live`.
+            lane: name of the sequence that is numbered, such as `seal:wsp_…:live`.
             number: rising from 1.
 
         Returns:
@@ -79,35 +65,90 @@ class Lake:
             LakeAhead: if the table holds a higher number of the lane.
             Unavailable: if the store does not answer.
         """
-        layout = LAYOUTS[kind]
-        ordered = rows.select(layout.schema.names).cast(layout.schema)
-        ordered = ordered.sort_by([(column, "ascending") for column in layout.sort])
-        while True:
-            try:
-                table = self._open_or_create(kind, workspace_id, mode)
-                last = table.transaction_version(lane)
-                if last == number:
+        with _errors():
+            stored = self._table(kind, workspace_id, mode)
+            table = stored.open()
+            if table is not None and _has_number(table, kind, lane, number):
+                stored.sync()
+                return False
+        places = rows.select(PARTITIONS).group_by(PARTITIONS).aggregate([]).to_pylist()
+        files = []
+        for place in places:
+            is_here = pc.and_(*(pc.equal(rows[column], place[column]) for column in PARTITIONS))
+            part = rows.filter(is_here)
+            files.append(self.write_file(kind, workspace_id, mode, part, **place, name=f"batch-{number}"))
+        return self.commit(kind, workspace_id, mode, files, lane=lane, number=number)
+
+    def write_file(
+        self,
+        kind: Kind,
+        workspace_id: str,
+        mode: str,
+        rows: pa.Table | Iterable[pa.RecordBatch],
+        *,
+        workflow: str,
+        date: str,
+        name: str,
+    ) -> LakeFile:
+        """Write one data file into a partition, durable but not committed yet.
+
+        A row group is held in memory at a time.
+
+        Args:
+            rows: a table in any order, or batches in the kind's order. All belong to the partition.
+            name: beginning of the file name; a random part follows, so that no file is overwritten.
+
+        Raises:
+            Unavailable: if the store does not answer.
+            ValueError: if batches are not in order, or a name has other letters than `A-Z a-z 0-9 _ - .`.
+        """
+        if not all(_NAME.fullmatch(part) for part in (workflow, date, name)):
+            raise ValueError("Names of lake files and partitions hold letters, digits, _, - and . only.")
+        with _errors():
+            return self._table(kind, workspace_id, mode).write_file(
+                rows, {"workflow": workflow, "date": date}, name
+            )
+
+    def commit(
+        self,
+        kind: Kind,
+        workspace_id: str,
+        mode: str,
+        files: Sequence[LakeFile],
+        *,
+        lane: str,
+        number: int,
+    ) -> bool:
+        """Add data files under a number of a lane in one commit, durable when this returns.
+
+        Exactly once: the table is opened, its last number of the lane is read, and the commit uses that same
+        handle, so a commit of the same lane in between makes it fail and read the number again. Commits of
+        other lanes do not. Numbers of a lane must come in order.
+
+        Returns:
+            Whether the files were added; False if the table holds the number already.
+
+        Raises:
+            LakeAhead: if the table holds a higher number of the lane.
+            Unavailable: if the store does not answer.
+        """
+        stored = self._table(kind, workspace_id, mode)
+        with _errors():
+            for _ in retry_conflicts():
+                table = stored.open_for_writing()
+                if _has_number(table, kind, lane, number):
+                    # Whoever committed it may have ended before it was durable.
+                    stored.sync()
                     return False
-                if last is not None and last > number:
-                    raise LakeAhead(kind)
-                write_deltalake(
-                    table,
-                    ordered,
-                    mode="append",
-                    # A table that an earlier release made gets the columns that came since.
-                    schema_mode="merge",
-                    writer_properties=_WRITER,
-                    commit_properties=CommitProperties(app_transactions=[Transaction(lane, number)]),
-                )
-            except CommitFailedError:
-                continue
-            except (DeltaError, OSError) as error:
-                raise Unavailable("The lake") from error
-            return True
+                with suppress(CommitFailedError):
+                    stored.commit(table, files, transaction=Transaction(lane, number))
+                    return True
+        raise Unavailable("The lake")
 
     def version(self, kind: Kind, workspace_id: str, mode: str) -> int | None:
         """The newest version of a table; None before its first batch."""
-        table = self._open(kind, workspace_id, mode)
+        with _errors():
+            table = self._table(kind, workspace_id, mode).open()
         return None if table is None else table.version()
 
     def scan(self, kind: Kind, workspace_id: str, mode: str, *, version: int | None = None) -> pl.LazyFrame:
@@ -116,7 +157,8 @@ class Lake:
         Columns that came since the table was made are null.
         """
         schema = pl.Schema(LAYOUTS[kind].schema)
-        table = self._open(kind, workspace_id, mode, version)
+        with _errors():
+            table = self._table(kind, workspace_id, mode).open(version)
         if table is None:
             return pl.LazyFrame(schema=schema)
         known = {field.name for field in table.schema().fields}
@@ -174,62 +216,101 @@ class Lake:
         Raises:
             Unavailable: if the store does not answer.
         """
-        schema, sort = LAYOUTS[kind].schema, LAYOUTS[kind].sort
-        order = [column for column in sort if column not in ("bucket", "session_id")]
-        given = schema.names if columns is None else list(columns)
-        read = pa.schema(
-            [schema.field(name) for name in schema.names if name in {*given, *order, "session_id"}]
-        )
-        table = None if limit == 0 else self._open(kind, workspace_id, mode)
-        if table is None:
-            return
+        layout = LAYOUTS[kind]
+        order = [column for column in layout.sort if column not in ("bucket", "session_id")]
+        given = layout.schema.names if columns is None else list(columns)
+        needed = {*given, *order, "session_id"}
+        schema = pa.schema([field for field in layout.schema if field.name in needed])
         wanted = RowFilter({session_id: bucket_of(session_id)}, None if after is None else after[0])
+        if limit == 0:
+            return
+        stored = self._table(kind, workspace_id, mode)
         try:
-            files = [
-                file for file in self._list_files(table, workflow, date) if wanted.may_match(file.bounds_of)
-            ]
-            store = self._data_files(kind, workspace_id, mode, table)
-            sources = [
-                SortedSource(_lower_bound(file, order), partial(read_file, store, file, read, wanted=wanted))
-                for file in files
-            ]
-            with closing(merge_sorted(sources, order)) as batches:
-                for found in batches:
-                    batch = found if after is None else _after(found, order, after)
-                    if limit is not None:
-                        batch = batch.slice(0, limit)
-                        limit -= batch.num_rows
-                    if batch.num_rows:
-                        yield batch.select(given)
-                    if limit == 0:
-                        return
-        except (DeltaError, OSError, pa.ArrowException) as error:
-            raise Unavailable("The lake") from error
+            with _errors():
+                table = stored.open()
+                if table is None:
+                    return
+                store = stored.data_files(table)
+                sources = [
+                    SortedSource(
+                        file.lower_bound(order), partial(read_file, store, file, schema, wanted=wanted)
+                    )
+                    for file in stored.list_files(table, workflow=workflow, date=date)
+                    if wanted.may_match(file.bounds_of)
+                ]
+                with closing(merge_sorted(sources, order)) as batches:
+                    for found in batches:
+                        batch = found if after is None else _after(found, order, after)
+                        if limit is not None:
+                            batch = batch.slice(0, limit)
+                            limit -= batch.num_rows
+                        if batch.num_rows:
+                            yield batch.select(given)
+                        if limit == 0:
+                            return
         finally:
             pa.default_memory_pool().release_unused()
 
-    def compact(self, kind: Kind, workspace_id: str, mode: str) -> int:
-        """Join small files where a partition holds many; returns how many files were taken away.
+    def count_session_rows(
+        self,
+        kind: Kind,
+        workspace_id: str,
+        mode: str,
+        *,
+        workflow: str,
+        date: str,
+        session_ids: Collection[str],
+    ) -> dict[str, int]:
+        """Return how many rows of each session a partition holds; reads ids alone, where they may be.
 
-        Belongs to the sealing lane: it must not run beside a delete.
+        Raises:
+            Unavailable: if the store does not answer.
         """
-        table = self._open(kind, workspace_id, mode)
-        if table is None:
-            return 0
-        files = pl.DataFrame(pa.table(table.get_add_actions(flatten=True)))
-        small = files.filter(pl.col("size_bytes") < _TARGET_FILE_BYTES // 2)
-        crowded = small.group_by("partition.workflow", "partition.date").len()
-        removed = 0
-        for workflow, date, count in crowded.iter_rows():
-            if count < _COMPACT_AT_FILES:
-                continue
-            metrics: dict[str, Any] = table.optimize.compact(
-                partition_filters=[("workflow", "=", workflow), ("date", "=", date)],
-                target_size=_TARGET_FILE_BYTES,
-                writer_properties=_WRITER,
-            )
-            removed += metrics["numFilesRemoved"]
-        return removed
+        with _errors():
+            return count_rows(self._table(kind, workspace_id, mode), workflow, date, session_ids)
+
+    def delete_sessions(
+        self,
+        kind: Kind,
+        workspace_id: str,
+        mode: str,
+        *,
+        workflow: str,
+        date: str,
+        session_ids: Collection[str],
+    ) -> int:
+        """Delete the rows of sessions in one partition, durable when this returns; give their number.
+
+        Files that hold such rows are written again without them. Appends may go on at the same time.
+
+        Raises:
+            ValueError: if an id is not one of a session.
+            Unavailable: if the store does not answer.
+        """
+        if not all(_SESSION_ID.fullmatch(one) for one in session_ids):
+            raise ValueError("A session id has three small letters, _ and letters or digits.")
+        with _errors():
+            return delete_sessions(self._table(kind, workspace_id, mode), workflow, date, session_ids)
+
+    def compact(
+        self, kind: Kind, workspace_id: str, mode: str, *, check: Callable[[], None] = lambda: None
+    ) -> int:
+        """Join small files where a partition holds many, in order; delete files that no commit names.
+
+        The caller holds the lease `compact:<workspace>:<mode>:<kind>`. Appends and deletes may go on at the
+        same time: files that a delete took away in between are left to the next call.
+
+        Args:
+            check: called before each file that is written; it raises to stop, such as when the lease is lost.
+
+        Returns:
+            How many committed files were replaced.
+
+        Raises:
+            Unavailable: if the store does not answer.
+        """
+        with _errors():
+            return compact(self._table(kind, workspace_id, mode), check)
 
     def mark_region(self, region: str) -> str:
         """Mark a new lake as one of this region; gives the region of the mark that is there.
@@ -238,14 +319,12 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         # A table without rows: one library opens every store that the lake may lie in.
-        address = f"{self.url}/{_MARK}"
-        try:
-            if not DeltaTable.is_deltatable(address):
-                schema = pa.schema([pa.field("region", pa.string())])
-                DeltaTable.create(address, schema, mode="ignore", description=region)
-            return DeltaTable(address).metadata().description or region
-        except (DeltaError, OSError) as error:
-            raise Unavailable("The lake") from error
+        layout = Layout(pa.schema([pa.field("region", pa.string())]), (), "region")
+        stored = LakeTable(self.url, f"{self.url}/{_MARK}", layout, partitions=[], description=region)
+        with _errors():
+            table = stored.open_for_writing()
+            stored.sync()
+            return table.metadata().description or region
 
     def ping(self) -> None:
         """Ask the store for a sign of life.
@@ -268,68 +347,27 @@ class Lake:
         assert _SAFE.fullmatch(workspace_id) and mode in ("live", "test")
         return f"{self.url}/{workspace_id}/{mode}/{kind}"
 
-    def _open(
-        self, kind: Kind, workspace_id: str, mode: str, version: int | None = None
-    ) -> DeltaTable | None:
-        try:
-            opened = DeltaTable if "://" in self.url else _LocalTable
-            return opened(self._path(kind, workspace_id, mode), version=version)
-        except TableNotFoundError:
-            return None
-        except (DeltaError, OSError) as error:
-            raise Unavailable("The lake") from error
-
-    def _list_files(self, table: DeltaTable, workflow: str, date: str) -> list[DataFile]:
-        """Return the data files of one partition."""
-        actions = pa.table(table.get_add_actions(flatten=True))
-        is_wanted = pc.and_(
-            pc.equal(actions["partition.workflow"], workflow), pc.equal(actions["partition.date"], date)
-        )
-        return [_data_file(action) for action in actions.filter(is_wanted).to_pylist()]
-
-    def _data_files(self, kind: Kind, workspace_id: str, mode: str, table: DeltaTable) -> pa_fs.FileSystem:
-        """Return the file system in which a table's data files have relative paths."""
-        if "://" in self.url:
-            return pa_fs.PyFileSystem(DeltaStorageHandler.from_table(table._table))
-        return pa_fs.SubTreeFileSystem(self._path(kind, workspace_id, mode), pa_fs.LocalFileSystem())
-
-    def _open_or_create(self, kind: Kind, workspace_id: str, mode: str) -> DeltaTable:
-        table = self._open(kind, workspace_id, mode)
-        if table is not None:
-            return table
-        layout = LAYOUTS[kind]
-        return DeltaTable.create(
-            self._path(kind, workspace_id, mode),
-            schema=layout.schema,
-            mode="ignore",
-            partition_by=_PARTITIONS,
-            # Default statistics would copy the first and last payload into the log, where they outlive
-            # the rows; see docs/decisions/0003-lake-layout.md.
-            configuration={"delta.dataSkippingStatsColumns": layout.statistics},
-        )
+    def _table(self, kind: Kind, workspace_id: str, mode: str) -> LakeTable:
+        path = self._path(kind, workspace_id, mode)
+        if path not in self._tables:
+            self._tables[path] = LakeTable(self.url, path, LAYOUTS[kind])
+        return self._tables[path]
 
 
-def _data_file(action: dict[str, Any]) -> DataFile:
-    names = [name.removeprefix("min.") for name in action if name.startswith("min.")]
-    return DataFile(
-        path=unquote(action["path"]),
-        size_bytes=action["size_bytes"],
-        rows=action["num_records"],
-        partition={name: action[f"partition.{name}"] for name in _PARTITIONS},
-        bounds={name: Bounds(action[f"min.{name}"], action[f"max.{name}"]) for name in names},
-        modified_ms=action["modification_time"],
-    )
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Report a store that does not answer as one error."""
+    try:
+        yield
+    except (DeltaError, OSError, pa.ArrowException) as error:
+        raise Unavailable("The lake") from error
 
 
-def _lower_bound(file: DataFile, order: Sequence[str]) -> tuple[Any, ...]:
-    """Return a key that is not above that of any row of the file, as far as its statistics tell."""
-    bound: list[Any] = []
-    for column in order:
-        least = file.bounds_of(column).least
-        if least is None:
-            break
-        bound.append(least)
-    return tuple(bound)
+def _has_number(table: DeltaTable, kind: Kind, lane: str, number: int) -> bool:
+    last = table.transaction_version(lane)
+    if last is not None and last > number:
+        raise LakeAhead(kind)
+    return last == number
 
 
 def _after(batch: pa.RecordBatch, order: Sequence[str], after: tuple[int, str]) -> pa.RecordBatch:

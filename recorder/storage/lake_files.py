@@ -2,23 +2,33 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
+from urllib.parse import unquote
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
-#: Rows of one row group. A reader decodes a whole group at most to find one session.
-ROW_GROUP_ROWS = 32_768
-#: Bytes of one row group before compression: what a writer holds, and what a reader decodes at most.
+from recorder import clock
+from recorder.storage.lake_schemas import PARTITIONS, Layout
+
+#: Rows of one row group: what a reader decodes at most to find a small session.
+ROW_GROUP_ROWS = 8_192
+#: Bytes of one row group before compression: what a writer holds.
 ROW_GROUP_BYTES = 16 * 1024 * 1024
 # A batch that is read holds about this many bytes; row groups tell how wide their rows are.
 _BATCH_BYTES = 2 * 1024 * 1024
 _BATCH_ROWS = 4_096
 # Column chunks are read through a buffer of this size, not whole.
 _READ_BUFFER_BYTES = 256 * 1024
+# Small pages let a reader that wants the first rows of a group decode few.
+_PAGE_ROWS = 1_024
+# Values that differ in every row: a dictionary of them would only cost memory.
+_UNIQUE = {"event_id", "payload", "sha256", "t_ms", "ts", "seq", "offset"}
 
 
 @dataclass(frozen=True)
@@ -36,8 +46,31 @@ class Bounds:
 
 
 @dataclass(frozen=True)
+class LakeFile:
+    """A data file that was written, for a commit now or later; it can be kept as JSON."""
+
+    #: Relative to the folder of the table.
+    path: str
+    rows: int
+    size_bytes: int
+    partition: dict[str, str]
+    #: Statistics in the form of the Delta log (a JSON document).
+    statistics: str
+    modified_ms: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the file as a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "LakeFile":
+        """Return the file that `to_json` described."""
+        return cls(**value)
+
+
+@dataclass(frozen=True)
 class DataFile:
-    """A data file of a table, as the Delta log describes it."""
+    """A data file of a table's version, as the Delta log describes it."""
 
     path: str
     size_bytes: int
@@ -47,9 +80,120 @@ class DataFile:
     bounds: dict[str, Bounds]
     modified_ms: int
 
+    @classmethod
+    def from_action(cls, action: dict[str, Any]) -> "DataFile":
+        """Return the file of a flattened add action."""
+        names = [name.removeprefix("min.") for name in action if name.startswith("min.")]
+        return cls(
+            path=unquote(action["path"]),
+            size_bytes=action["size_bytes"],
+            rows=action["num_records"],
+            partition={name: action[f"partition.{name}"] for name in PARTITIONS},
+            bounds={name: Bounds(action[f"min.{name}"], action[f"max.{name}"]) for name in names},
+            modified_ms=action["modification_time"],
+        )
+
     def bounds_of(self, column: str) -> Bounds:
         """Return the bounds of a column."""
         return self.bounds.get(column, Bounds())
+
+    def lower_bound(self, order: Sequence[str]) -> tuple[Any, ...]:
+        """Return a key that is not above that of any row, as far as the statistics tell."""
+        least = [self.bounds_of(column).least for column in order]
+        return tuple(least[: least.index(None)] if None in least else least)
+
+
+def write_file(
+    sink: Any, batches: Iterable[pa.RecordBatch], layout: Layout, partition: dict[str, str], path: str
+) -> LakeFile:
+    """Write sorted batches to a sink as one Parquet file, a row group in memory at a time.
+
+    Args:
+        sink: opened for writing; it is left open.
+        batches: with the columns of the layout; partition columns are left out of the file.
+
+    Raises:
+        ValueError: if a batch begins before the end of the one before it.
+    """
+    schema = pa.schema([field for field in layout.schema if field.name not in PARTITIONS])
+    measured = layout.statistics.split(",")
+    bounds: dict[str, Bounds] = {}
+    rows = 0
+    last: tuple[Any, ...] | None = None
+    with pq.ParquetWriter(
+        sink,
+        schema,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=_dictionary_columns(schema),
+        write_statistics=measured,
+        max_rows_per_page=_PAGE_ROWS,
+        store_schema=False,
+    ) as writer:
+        for group in _row_groups(batches, schema):
+            first = _key_of(group, 0, layout.sort)
+            if last is not None and first < last:
+                raise ValueError("Rows of a lake file must be sorted.")
+            last = _key_of(group, group.num_rows - 1, layout.sort)
+            writer.write_table(group, row_group_size=group.num_rows)
+            rows += group.num_rows
+            for name in measured:
+                found = pc.min_max(group[name]).as_py()
+                known = bounds.get(name, Bounds(found["min"], found["max"]))
+                bounds[name] = Bounds(min(known.least, found["min"]), max(known.greatest, found["max"]))
+    return LakeFile(path, rows, sink.tell(), dict(partition), _statistics(rows, bounds), clock.now_ms())
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Gather batches to row groups of bounded rows and bytes."""
+    gathered: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        for piece in _pieces(batch.select(schema.names).cast(schema)):
+            if gathered and (rows + piece.num_rows > ROW_GROUP_ROWS or size + piece.nbytes > ROW_GROUP_BYTES):
+                yield pa.Table.from_batches(gathered)
+                gathered, rows, size = [], 0, 0
+            gathered.append(piece)
+            rows, size = rows + piece.num_rows, size + piece.nbytes
+    if gathered:
+        yield pa.Table.from_batches(gathered)
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut a batch into pieces that each fit into a row group."""
+    if batch.num_rows > 1 and (batch.num_rows > ROW_GROUP_ROWS or batch.nbytes > ROW_GROUP_BYTES):
+        half = min(batch.num_rows // 2, ROW_GROUP_ROWS)
+        yield from _pieces(batch.slice(0, half))
+        yield from _pieces(batch.slice(half))
+    elif batch.num_rows:
+        yield batch
+
+
+def _dictionary_columns(schema: pa.Schema) -> list[str]:
+    return [
+        f"{field.name}.list.element" if pa.types.is_list(field.type) else field.name
+        for field in schema
+        if field.name not in _UNIQUE
+    ]
+
+
+def _statistics(rows: int, bounds: dict[str, Bounds]) -> str:
+    """Return statistics in the form of the Delta log."""
+
+    def plain(value: Any) -> Any:
+        return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if isinstance(value, datetime) else value
+
+    document = {
+        "numRecords": rows,
+        "minValues": {name: plain(one.least) for name, one in bounds.items()},
+        "maxValues": {name: plain(one.greatest) for name, one in bounds.items()},
+        "nullCount": dict.fromkeys(bounds, 0),
+    }
+    return orjson.dumps(document).decode()
+
+
+def _key_of(rows: pa.Table | pa.RecordBatch, row: int, order: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(rows[name][row].as_py() for name in order)
 
 
 @dataclass(frozen=True)
@@ -234,7 +378,7 @@ class _Cursor:
         """Go on to the next batch with rows; return whether there is one."""
         for batch in self._batches:
             if batch.num_rows:
-                self.batch, self.last = batch, self._key(batch, batch.num_rows - 1)
+                self.batch, self.last = batch, _key_of(batch, batch.num_rows - 1, self._order)
                 return True
         return False
 
@@ -243,9 +387,6 @@ class _Cursor:
         batch = self.batch
         count = batch.num_rows
         if border < self.last:
-            count = bisect_right(range(count), border, key=lambda row: self._key(batch, row))
+            count = bisect_right(range(count), border, key=lambda row: _key_of(batch, row, self._order))
         self.batch = batch.slice(count)
         return batch.slice(0, count)
-
-    def _key(self, batch: pa.RecordBatch, row: int) -> tuple[Any, ...]:
-        return tuple(batch[name][row].as_py() for name in self._order)

@@ -17,6 +17,9 @@ def _required(name: str, kind: pa.DataType) -> pa.Field:
     return pa.field(name, kind, nullable=False)
 
 
+#: Columns by which every table is partitioned; data files do not hold them.
+PARTITIONS = ["workflow", "date"]
+
 # Every table begins with its partition columns. Nothing about a person may stand in a partition value,
 # a file name or a statistic: those stay in the Delta log after the rows are gone.
 _PLACE = [

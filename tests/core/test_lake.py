@@ -72,7 +72,7 @@ def test_a_table_made_by_an_earlier_release_gets_the_columns_that_came_since(
     before = pa.schema([field for field in now.schema if field.name != "frame_id"])
     with monkeypatch.context() as patch:
         patch.setitem(LAYOUTS, "events", replace(now, schema=before))
-        lake.append(*PLACE, rows("ses_1"), lane="lane", number=1)
+        Lake(str(tmp_path)).append(*PLACE, rows("ses_1"), lane="lane", number=1)
     assert frame_ids(lake) == {"ses_1": None}
     since = rows("ses_2").set_column(now.schema.names.index("frame_id"), "frame_id", pa.array(["frm_1"] * 3))
     assert lake.append(*PLACE, since, lane="lane", number=2)

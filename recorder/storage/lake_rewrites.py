@@ -1,0 +1,158 @@
+"""Changes of committed lake files: deletion of sessions, and compaction. Both write files again, in order."""
+
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+
+from recorder.digest import bucket_of
+from recorder.errors import Unavailable
+from recorder.storage.lake_files import DataFile, LakeFile, RowFilter, SortedSource, merge_sorted, read_file
+from recorder.storage.lake_tables import LakeTable, retry_conflicts
+
+_COMPACT_AT_FILES = 100
+_TARGET_FILE_BYTES = 16 * 1024 * 1024
+# Compaction holds so many bytes of all the files that it reads at once.
+_MERGE_BYTES = 32 * 1024 * 1024
+
+
+def count_rows(stored: LakeTable, workflow: str, date: str, session_ids: Collection[str]) -> dict[str, int]:
+    """Return how many rows of each session a partition holds."""
+    counts = dict.fromkeys(session_ids, 0)
+    table = stored.open() if counts else None
+    if table is None:
+        return counts
+    wanted = _filter_sessions(counts)
+    for file in stored.list_files(table, workflow=workflow, date=date):
+        if wanted.may_match(file.bounds_of):
+            for session_id, count in _count_in_file(stored, table, file, wanted).items():
+                counts[session_id] += count
+    return counts
+
+
+def delete_sessions(stored: LakeTable, workflow: str, date: str, session_ids: Collection[str]) -> int:
+    """Delete the rows of sessions in one partition; return their number."""
+    if not session_ids or stored.open() is None:
+        return 0
+    wanted = _filter_sessions(session_ids)
+    rewritten: dict[str, tuple[int, LakeFile | None]] = {}
+    for _ in retry_conflicts():
+        table = stored.open_for_writing()
+        removed, added, count = [], [], 0
+        for file in stored.list_files(table, workflow=workflow, date=date):
+            if not wanted.may_match(file.bounds_of):
+                continue
+            if file.path not in rewritten:
+                rewritten[file.path] = _write_without(stored, table, file, wanted)
+            deleted, rest = rewritten[file.path]
+            if deleted:
+                count += deleted
+                removed.append(file)
+                added += [] if rest is None else [rest]
+        if not removed:
+            # An earlier call may have ended before its commit was durable.
+            stored.sync()
+            return 0
+        try:
+            stored.commit(table, added, removed)
+        except CommitFailedError:
+            continue
+        return count
+    raise Unavailable("The lake")
+
+
+def compact(stored: LakeTable, check: Callable[[], None]) -> int:
+    """Join small files where a partition holds many, and delete files that no commit names.
+
+    Returns:
+        How many committed files were replaced.
+    """
+    if stored.open() is None:
+        return 0
+    replaced = 0
+    for group in _group_small_files(stored.list_files(stored.open_for_writing())):
+        check()
+        replaced += _merge_files(stored, group)
+    check()
+    stored.delete_abandoned_files()
+    return replaced
+
+
+def _filter_sessions(session_ids: Collection[str]) -> RowFilter:
+    return RowFilter({one: bucket_of(one) for one in session_ids})
+
+
+def _count_in_file(stored: LakeTable, table: DeltaTable, file: DataFile, wanted: RowFilter) -> dict[str, int]:
+    """Return how many rows of each wanted session a file holds; reads the column of ids alone."""
+    schema = pa.schema([stored.layout.schema.field("session_id")])
+    counts: dict[str, int] = {}
+    for batch in read_file(stored.data_files(table), file, schema, wanted=wanted):
+        for found in pc.value_counts(batch["session_id"]).to_pylist():
+            counts[found["values"]] = counts.get(found["values"], 0) + found["counts"]
+    return counts
+
+
+def _write_without(
+    stored: LakeTable, table: DeltaTable, file: DataFile, unwanted: RowFilter
+) -> tuple[int, LakeFile | None]:
+    """Write a file again without some rows; return their number, and the new file if rows are left."""
+    deleted = sum(_count_in_file(stored, table, file, unwanted).values())
+    if deleted in (0, file.rows):
+        return deleted, None
+    rest = (
+        batch.filter(pc.invert(unwanted.mask(batch)))
+        for batch in read_file(stored.data_files(table), file, stored.layout.schema)
+    )
+    return deleted, stored.write_file(rest, file.partition, "kept")
+
+
+def _group_small_files(files: list[DataFile]) -> Iterator[list[DataFile]]:
+    """Yield groups of small files to join, from partitions that hold many."""
+    partitions: dict[tuple[str, ...], list[DataFile]] = {}
+    for file in files:
+        if file.size_bytes < _TARGET_FILE_BYTES // 2:
+            partitions.setdefault(tuple(file.partition.values()), []).append(file)
+    for small in partitions.values():
+        if len(small) < _COMPACT_AT_FILES:
+            continue
+        group: list[DataFile] = []
+        size = 0
+        for file in sorted(small, key=lambda file: (file.modified_ms, file.path)):
+            if group and (size + file.size_bytes > _TARGET_FILE_BYTES or len(group) == _COMPACT_AT_FILES):
+                yield group
+                group, size = [], 0
+            group.append(file)
+            size += file.size_bytes
+        if len(group) > 1:
+            yield group
+
+
+def _merge_files(stored: LakeTable, group: list[DataFile]) -> int:
+    """Replace files by one with their rows in order; return how many were replaced."""
+    layout, partition = stored.layout, group[0].partition
+    store, share = stored.data_files(), _MERGE_BYTES // len(group)
+    sources = [
+        SortedSource(
+            file.lower_bound(layout.sort), partial(read_file, store, file, layout.schema, batch_bytes=share)
+        )
+        for file in group
+    ]
+    try:
+        joined = stored.write_file(merge_sorted(sources, layout.sort), partition, "compacted")
+    finally:
+        pa.default_memory_pool().release_unused()
+    paths = {file.path for file in group}
+    for _ in retry_conflicts():
+        table = stored.open_for_writing()
+        if paths - {file.path for file in stored.list_files(table, **partition)}:
+            # A delete took one of them away: the next call joins what is left.
+            return 0
+        try:
+            stored.commit(table, [joined], group, is_new_data=False)
+        except CommitFailedError:
+            continue
+        return len(group)
+    raise Unavailable("The lake")
