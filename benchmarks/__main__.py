@@ -23,6 +23,7 @@ from benchmarks import (
     miniwob,
     mlflow_peer,
     process_mining,
+    reads,
     sealing,
     streams,
     webhooks,
@@ -55,6 +56,7 @@ class Name(StrEnum):
     EXPORTS_MEMORY = "exports-memory"
     EXPORT_WORKERS = "export-workers"
     EXPORT_REPEATS = "export-repeats"
+    READS = "reads"
 
 
 _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
@@ -77,6 +79,7 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.EXPORTS_MEMORY: growth.measure_large,
     Name.EXPORT_WORKERS: export_workers.measure,
     Name.EXPORT_REPEATS: export_repeats.measure,
+    Name.READS: reads.measure,
 }
 #: They fetch a peer of half a gigabyte first, or take gigabytes of memory: measured when they are named.
 _ON_DEMAND = (Name.MLFLOW, Name.PROCESS_MINING, Name.MEMORY, Name.EXPORTS, Name.EXPORTS_MEMORY)
