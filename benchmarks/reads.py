@@ -26,6 +26,7 @@ _NDJSON = "application/x-ndjson"
 _AT_ONCE = 20
 _OF_ONE_KEY = 8
 _REST_S = 60.0
+_PAIRS = 3
 _MEMORY = re.compile(r"(VmRSS|VmHWM):\s+(\d+) kB")
 
 
@@ -61,9 +62,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
                 figures += _measure_others(server, sessions, name, session_id, seconds=6 if quick else 15)
             with serving(settings) as server:
                 figures += _measure_price(server, sessions, name, session_id, parquet)
-                figures += _measure_memory(
-                    server, sessions, name, session_id, rest_s=10 if quick else _REST_S
-                )
+                figures += _measure_memory(server, sessions, name, session_id, rest_s=rest_s)
     return figures
 
 
