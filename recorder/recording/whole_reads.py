@@ -2,7 +2,6 @@
 
 import asyncio
 import ctypes
-import logging
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,12 +14,12 @@ from recorder import limits
 from recorder.access.concurrency import ConcurrencyLimiter, ConcurrencyLimits
 from recorder.access.keys import Caller
 
-log = logging.getLogger(__name__)
-
 _Result = TypeVar("_Result")
 
-# Decoding holds the interpreter's lock, so more threads would only let other requests wait longer for it.
-_THREADS = 2
+# Decoding holds the interpreter's lock: a second thread only made other requests wait longer for it.
+_THREADS = 1
+# While several reads are under way, the thread rests as long as it worked, at most so long.
+_REST_S = 0.02
 #: A refused client tries again after this: reads of usual sessions end sooner.
 _RETRY_S = 5
 
@@ -57,13 +56,21 @@ class WholeReads:
             self.submit(release_memory)
 
     async def run(self, work: Callable[[], _Result]) -> _Result:
-        """Run a portion of work in the threads of whole reads; portions of all reads take turns."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        """Run a portion of work in the thread of whole reads; portions of all reads take turns."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._work_and_rest, work)
 
     def submit(self, work: Callable[[], object]) -> None:
-        """Run something in the threads of whole reads without waiting for it."""
+        """Run something in the thread of whole reads without waiting for it."""
         with suppress(RuntimeError):  # the process stops
             self._threads.submit(work)
+
+    def _work_and_rest(self, work: Callable[[], _Result]) -> _Result:
+        began = time.perf_counter()
+        try:
+            return work()
+        finally:
+            if self._limiter.count > 1:
+                time.sleep(min(_REST_S, time.perf_counter() - began))
 
     def close(self) -> None:
         """Drop what has not begun, at the end of the process."""
