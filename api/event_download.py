@@ -12,8 +12,8 @@ from api.streaming import wait_until_gone
 from recorder import limits
 from recorder.access.keys import Caller
 from recorder.errors import RecorderError
-from recorder.recording.event_portions import EventPortions
 from recorder.recording.hot_events import Position
+from recorder.recording.session_events import EventPortions
 from recorder.recording.whole_reads import WholeReads, pause
 from recorder.runtime import Runtime
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recorder.recording.event_portions import SCHEMA
+from recorder.recording.session_events import SCHEMA
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"

@@ -14,8 +14,8 @@ from recorder import limits
 from recorder.errors import NotFound
 from recorder.models.frame import Frame, FrameRow
 from recorder.models.session import FramesSummary, SessionDetail, SessionRow
-from recorder.recording.event_portions import as_records, read_sealed_events
 from recorder.recording.hot_events import EventRecord, Position, read_hot_events
+from recorder.recording.session_events import as_records, read_sealed_events
 from recorder.recording.sessions import read_metadata, to_wire
 from recorder.recording.tags import list_tags
 from recorder.storage.blobs import Blobs

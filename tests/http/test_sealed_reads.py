@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from recorder.recording import event_portions
-from recorder.recording.event_portions import EventPortions, as_records
+from recorder.recording import session_events
+from recorder.recording.session_events import EventPortions, as_records
 from recorder.sealing import Sealer
 from tests.factories import Caller, Service, assert_problem, event, frame, picture
 from tests.recorded import execute, outbox_types, session_row
@@ -113,7 +113,7 @@ def test_portions_continue_over_seal_and_sweep(
     runtime = caller.service.runtime
     address = f"/v1/sessions/{session_id}/events"
     whole = caller.get(address, Accept="application/x-ndjson").content
-    monkeypatch.setattr(event_portions, "PORTION_EVENTS", 2)
+    monkeypatch.setattr(session_events, "PORTION_EVENTS", 2)
     assert caller.get(address, Accept="application/x-ndjson").content == whole
     portions = EventPortions(runtime.database, runtime.lake, (caller.key.workspace_id, "live", session_id))
     lines = [record.as_json() for record in as_records(portions.read())]

@@ -14,8 +14,8 @@ from api.event_formats import ARROW, NDJSON, Ndjson
 from recorder import limits
 from recorder.access.keys import Caller as KeyHolder
 from recorder.errors import RateLimited
-from recorder.recording import event_portions
-from recorder.recording.event_portions import EventPortions
+from recorder.recording import session_events
+from recorder.recording.session_events import EventPortions
 from recorder.recording.whole_reads import WholeReads
 from recorder.sealing import Sealer
 from tests.factories import Caller, assert_problem, event
@@ -29,7 +29,7 @@ _LARGE = "x" * 60_000
 @pytest.fixture
 def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Portions of three events."""
-    monkeypatch.setattr(event_portions, "PORTION_EVENTS", 3)
+    monkeypatch.setattr(session_events, "PORTION_EVENTS", 3)
 
 
 def add_large_events(streamer: Streamer, session_id: str, *, batches: int = 4) -> None:

@@ -86,7 +86,8 @@ def test_spec_8_3(caller: Caller) -> None:
 
 def test_contract_7_the_answer_has_these_members(caller: Caller) -> None:
     found = told(caller)
-    assert set(found) == {"tier", "rate_limits", "concurrent_streams", "batch", "bytes", "list"}
+    members = {"tier", "rate_limits", "concurrent_streams", "batch", "bytes", "list"}
+    assert set(found) == members | {"whole_session_reads"}
     for entry in found["rate_limits"]:
         assert set(entry) == {"surface", "method", "path", "addresses", "per_key", "per_workspace"}
         assert entry["addresses"][0] == {"method": entry["method"], "path": entry["path"]}

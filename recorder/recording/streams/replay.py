@@ -15,7 +15,7 @@ from sqlmodel import col, select
 from recorder.models.session import SessionRow, SessionStatusRow
 from recorder.models.tag import TagRow
 from recorder.recording import reads
-from recorder.recording.event_portions import as_records, read_sealed_events
+from recorder.recording.session_events import as_records, read_sealed_events
 from recorder.recording.streams.messages import Message, Segment, cut, message
 from recorder.recording.streams.reading import status_message, tag_message
 from recorder.storage.database import Database
