@@ -9,6 +9,7 @@ import fsspec
 
 from recorder.errors import Unavailable
 from recorder.ids import new_id
+from recorder.storage.durable import make_folder, sync_path
 
 
 class Blobs:
@@ -80,9 +81,7 @@ def _protocols(fs: Any) -> tuple[str, ...]:
 
 def _write_durably(path: Path, data: bytes) -> None:
     """Write beside the name, sync, rename, sync the folders: the object is there whole or not at all."""
-    # A new folder is only there after a crash if the one above it was synced too.
-    changed = {path.parent, *(folder.parent for folder in path.parents if not folder.exists())}
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{new_id('req')}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -93,13 +92,4 @@ def _write_durably(path: Path, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    for folder in changed:
-        _sync_folder(folder)
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_path(path.parent)

@@ -2,10 +2,11 @@
 
 import os
 import threading
+from itertools import takewhile
 from pathlib import Path
 
 # Folders whose entries in the folders above were synced by this process.
-_synced: set[str] = set()
+_synced: set[Path] = set()
 _lock = threading.Lock()
 
 
@@ -18,20 +19,23 @@ def sync_path(path: str | Path) -> None:
         os.close(descriptor)
 
 
-def make_folder(folder: Path, root: Path) -> None:
-    """Create a folder below a root, and sync its entry and those of all folders up to the root.
+def make_folder(folder: Path) -> None:
+    """Create a folder and those above it, and sync their entries.
 
-    A folder that exists may have been created by another process that did not sync it yet: each process
-    syncs the entries of every folder once.
+    A folder that exists may have been created by another process that has not synced it yet: each process
+    syncs the entries of every folder above its files once.
     """
-    is_new = not folder.exists()
+    absolute = folder.absolute()
+    chain = [absolute, *absolute.parents]
+    missing = set(takewhile(lambda one: not one.exists(), chain))
     folder.mkdir(parents=True, exist_ok=True)
     with _lock:
-        changed = [folder, *folder.parents]
-        for one in changed:
-            key = os.fspath(one)
-            if is_new or key not in _synced:
-                sync_path(one.parent)
-                _synced.add(key)
-            if one == root:
+        for one in chain[:-1]:
+            if one in _synced and one not in missing:
                 return
+            try:
+                sync_path(one.parent)
+            except PermissionError:
+                # A folder that may not be read was not written to by this user.
+                return
+            _synced.add(one)

@@ -230,11 +230,11 @@ class Lake:
                 table = stored.open()
                 if table is None:
                     return
-                store = stored.data_files(table)
+                read = partial(read_file, stored.data_files(table), schema=schema, wanted=wanted)
+                if limit is not None:
+                    read = partial(read, batch_rows=limit)
                 sources = [
-                    SortedSource(
-                        file.lower_bound(order), partial(read_file, store, file, schema, wanted=wanted)
-                    )
+                    SortedSource(file.lower_bound(order), partial(read, file))
                     for file in stored.list_files(table, workflow=workflow, date=date)
                     if wanted.may_match(file.bounds_of)
                 ]

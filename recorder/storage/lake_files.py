@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 from recorder import clock
 from recorder.storage.lake_schemas import PARTITIONS, Layout
 
-#: Rows of one row group: what a reader decodes at most to find a small session.
-ROW_GROUP_ROWS = 8_192
 #: Bytes of one row group before compression: what a writer holds.
 ROW_GROUP_BYTES = 16 * 1024 * 1024
 # A batch that is read holds about this many bytes; row groups tell how wide their rows are.
-_BATCH_BYTES = 2 * 1024 * 1024
-_BATCH_ROWS = 4_096
+_BATCH_BYTES = 1024 * 1024
+_BATCH_ROWS = 2_048
+# Rows of a batch where narrow columns alone are read.
+_SCAN_ROWS = 32_768
 # Column chunks are read through a buffer of this size, not whole.
 _READ_BUFFER_BYTES = 256 * 1024
 # Small pages let a reader that wants the first rows of a group decode few.
@@ -130,7 +130,7 @@ def write_file(
         max_rows_per_page=_PAGE_ROWS,
         store_schema=False,
     ) as writer:
-        for group in _row_groups(batches, schema):
+        for group in _row_groups(batches, schema, layout.row_group_rows):
             first = _key_of(group, 0, layout.sort)
             if last is not None and first < last:
                 raise ValueError("Rows of a lake file must be sorted.")
@@ -144,13 +144,13 @@ def write_file(
     return LakeFile(path, rows, sink.tell(), dict(partition), _statistics(rows, bounds), clock.now_ms())
 
 
-def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most: int) -> Iterator[pa.Table]:
     """Gather batches to row groups of bounded rows and bytes."""
     gathered: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        for piece in _pieces(batch.select(schema.names).cast(schema)):
-            if gathered and (rows + piece.num_rows > ROW_GROUP_ROWS or size + piece.nbytes > ROW_GROUP_BYTES):
+        for piece in _pieces(batch.select(schema.names).cast(schema), most):
+            if gathered and (rows + piece.num_rows > most or size + piece.nbytes > ROW_GROUP_BYTES):
                 yield pa.Table.from_batches(gathered)
                 gathered, rows, size = [], 0, 0
             gathered.append(piece)
@@ -159,12 +159,12 @@ def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterato
         yield pa.Table.from_batches(gathered)
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _pieces(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
     """Cut a batch into pieces that each fit into a row group."""
-    if batch.num_rows > 1 and (batch.num_rows > ROW_GROUP_ROWS or batch.nbytes > ROW_GROUP_BYTES):
-        half = min(batch.num_rows // 2, ROW_GROUP_ROWS)
-        yield from _pieces(batch.slice(0, half))
-        yield from _pieces(batch.slice(half))
+    if batch.num_rows > 1 and (batch.num_rows > most or batch.nbytes > ROW_GROUP_BYTES):
+        half = min(batch.num_rows // 2, most)
+        yield from _pieces(batch.slice(0, half), most)
+        yield from _pieces(batch.slice(half), most)
     elif batch.num_rows:
         yield batch
 
@@ -234,6 +234,7 @@ def read_file(
     *,
     wanted: RowFilter | None = None,
     batch_bytes: int = _BATCH_BYTES,
+    batch_rows: int = _BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file, in its order; those that are wanted if a filter is given.
 
@@ -242,6 +243,7 @@ def read_file(
 
     Args:
         schema: columns to give; partition values and columns that the file lacks are filled in.
+        batch_rows: rows of a batch at most, where the wanted rows begin with the row group.
     """
     with files.open_input_file(file.path) as source:
         parquet = pq.ParquetFile(source, buffer_size=_READ_BUFFER_BYTES, pre_buffer=False)
@@ -253,49 +255,44 @@ def read_file(
             if group.num_rows == 0 or (wanted is not None and not wanted.may_match(bounds)):
                 continue
             filtered = None if wanted is None or wanted.is_certain(bounds) else wanted
+            first, end = 0, group.num_rows
+            if filtered is not None:
+                # A narrow column tells where the wanted rows are, so that no wide one is decoded in vain.
+                first, end = _find_range(parquet, index, filtered)
             width = max(1, group.total_byte_size // group.num_rows)
-            rows = max(16, min(_BATCH_ROWS, batch_bytes // width))
-            yield from _read_group(parquet, index, columns, rows, file, schema, filtered)
+            rows = max(16, min(_BATCH_ROWS if first else batch_rows, batch_bytes // width))
+            for batch in _read_range(parquet, index, columns, rows, first, end):
+                yield _complete(batch, file, schema, filtered)
 
 
-def _read_group(
-    parquet: pq.ParquetFile,
-    index: int,
-    columns: list[str],
-    batch_rows: int,
-    file: DataFile,
-    schema: pa.Schema,
-    wanted: RowFilter | None,
-) -> Iterator[pa.RecordBatch]:
-    first, last = 0, parquet.metadata.row_group(index).num_rows
-    if wanted is not None:
-        # Narrow columns tell where the wanted rows are, so that no wide one is decoded in vain.
-        found = _find_range(parquet, index, wanted)
-        if found is None:
-            return
-        first, last = found
-    position = 0
-    batches = parquet.iter_batches(batch_rows, row_groups=[index], columns=columns, use_threads=False)
-    for batch in batches:
-        start, end = max(first - position, 0), min(last - position, batch.num_rows)
-        position += batch.num_rows
-        if start < end:
-            yield _complete(batch.slice(start, end - start), file, schema, wanted)
-        if position >= last:
-            return
-
-
-def _find_range(parquet: pq.ParquetFile, index: int, wanted: RowFilter) -> tuple[int, int] | None:
-    """Return the first wanted row of a row group and the row after the last one; None if there is none."""
+def _find_range(parquet: pq.ParquetFile, index: int, wanted: RowFilter) -> tuple[int, int]:
+    """Return the first wanted row of a row group, and the row after the last one."""
     columns = ["session_id"] if wanted.from_t_ms is None else ["session_id", "t_ms"]
-    position, first, last = 0, None, 0
-    for batch in parquet.iter_batches(ROW_GROUP_ROWS, row_groups=[index], columns=columns, use_threads=False):
+    position, first, end = 0, 0, 0
+    for batch in parquet.iter_batches(_SCAN_ROWS, row_groups=[index], columns=columns, use_threads=False):
         rows = pc.indices_nonzero(wanted.mask(batch))
         if len(rows):
-            first = position + rows[0].as_py() if first is None else first
-            last = position + rows[-1].as_py() + 1
+            first = first if end else position + rows[0].as_py()
+            end = position + rows[-1].as_py() + 1
         position += batch.num_rows
-    return None if first is None else (first, last)
+    return first, end
+
+
+def _read_range(
+    parquet: pq.ParquetFile, index: int, columns: list[str], batch_rows: int, first: int, end: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield some rows of a row group."""
+    position = 0
+    if end == 0:
+        return
+    batches = parquet.iter_batches(batch_rows, row_groups=[index], columns=columns, use_threads=False)
+    for batch in batches:
+        start, stop = max(first - position, 0), min(end - position, batch.num_rows)
+        position += batch.num_rows
+        if start < stop:
+            yield batch.slice(start, stop - start)
+        if position >= end:
+            return
 
 
 def _complete(

@@ -151,7 +151,7 @@ def _merge_files(stored: LakeTable, group: list[DataFile]) -> int:
             # A delete took one of them away: the next call joins what is left.
             return 0
         try:
-            stored.commit(table, [joined], group, is_new_data=False)
+            stored.commit(table, [joined], group)
         except CommitFailedError:
             continue
         return len(group)

@@ -114,11 +114,19 @@ class Layout:
     schema: pa.Schema
     sort: tuple[str, ...]
     statistics: str
+    #: Rows of one row group: what a reader decodes at most to find a small session or the middle of a page.
+    row_group_rows: int = 8_192
 
 
 LAYOUTS: dict[Kind, Layout] = {
     "events": Layout(EVENTS, ("bucket", "session_id", "t_ms", "event_id"), "session_id,bucket,t_ms,ts"),
-    "frames": Layout(FRAMES, ("bucket", "session_id", "t_ms", "frame_id"), "session_id,bucket,t_ms,ts"),
+    # Frames are wide, and are read one at a time.
+    "frames": Layout(
+        FRAMES,
+        ("bucket", "session_id", "t_ms", "frame_id"),
+        "session_id,bucket,t_ms,ts",
+        row_group_rows=2_048,
+    ),
     "sessions": Layout(SESSIONS, ("bucket", "session_id"), "session_id,bucket"),
     "steps": Layout(STEPS, ("bucket", "session_id", "pos"), "session_id,bucket"),
 }

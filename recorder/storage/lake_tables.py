@@ -51,9 +51,8 @@ _ACTIONS = "recorderActions"
 class LocalLog:
     """The log of a table in a folder: finds damaged entries, and syncs entries."""
 
-    def __init__(self, table: Path, root: Path) -> None:
+    def __init__(self, table: Path) -> None:
         self.table = table
-        self._root = root
         self._folder = table / "_delta_log"
         self._lock = threading.Lock()
         #: Newest version up to which every entry is known to be whole; None before the first look.
@@ -63,7 +62,7 @@ class LocalLog:
 
     def make_folder(self) -> None:
         """Create the folder of the log."""
-        make_folder(self._folder, self._root)
+        make_folder(self._folder)
 
     def find_damage(self) -> int | None:
         """Return the first version whose entry is empty, cut short or missing; None if all are whole.
@@ -219,11 +218,10 @@ class LakeTable:
         description: str | None = None,
     ) -> None:
         self.layout = layout
-        self._root = root
         self._path = path
         self._partitions = list(partitions)
         self._description = description
-        self._log = None if "://" in root else LocalLog(Path(path), Path(root))
+        self._log = None if "://" in root else LocalLog(Path(path))
 
     def open(self, version: int | None = None) -> DeltaTable | None:
         """Open the newest version, or the one that is asked for; None before the table is created."""
@@ -244,13 +242,13 @@ class LakeTable:
             self._log.make_folder()
             self._log.repair()
         for _ in retry_conflicts():
-            table = self.open() or self._create()
-            present = {field.name for field in table.schema().fields}
-            missing = [field for field in self.layout.schema if field.name not in present]
-            if not missing:
-                return table
-            # Another writer that adds them at the same time makes this fail.
+            # Another writer that creates the table or adds the columns at the same time makes this fail.
             with suppress(CommitFailedError):
+                table = self.open() or self._create()
+                present = {field.name for field in table.schema().fields}
+                missing = [field for field in self.layout.schema if field.name not in present]
+                if not missing:
+                    return table
                 table.alter.add_columns([Field.from_arrow(field.with_nullable(True)) for field in missing])
         raise Unavailable("The lake")
 
@@ -273,25 +271,20 @@ class LakeTable:
         removed: Sequence[DataFile] = (),
         *,
         transaction: Transaction | None = None,
-        is_new_data: bool = True,
     ) -> None:
         """Add and remove data files in one commit with this handle, durable when this returns.
-
-        Args:
-            is_new_data: whether rows change, and not only the files that they are in.
 
         Raises:
             CommitFailedError: if another writer's commit since the handle was opened conflicts with this one.
         """
         now_ms = clock.now_ms()
+        # Also compaction says that rows change: a commit that says they do not is passed over when delta-rs
+        # looks for commits that removed the same files, and rows that a delete removed would come back.
         actions: list[AddAction | RemoveAction] = [
-            RemoveAction(file.path, is_new_data, now_ms, file.size_bytes, dict(file.partition))
-            for file in removed
+            RemoveAction(file.path, True, now_ms, file.size_bytes, dict(file.partition)) for file in removed
         ]
         actions += [
-            AddAction(
-                file.path, file.size_bytes, file.partition, file.modified_ms, is_new_data, file.statistics
-            )
+            AddAction(file.path, file.size_bytes, file.partition, file.modified_ms, True, file.statistics)
             for file in added
         ]
         count = len(actions) + (transaction is not None)
@@ -359,7 +352,7 @@ class LakeTable:
             with self.data_files(self.open_for_writing()).open_output_stream(path) as sink:
                 return write_file(sink, rows, self.layout, partition, path)
         target = self._log.table / path
-        make_folder(target.parent, Path(self._root))
+        make_folder(target.parent)
         try:
             with pa.OSFile(str(target), "wb") as sink:
                 written = write_file(sink, rows, self.layout, partition, path)

@@ -84,13 +84,16 @@ def test_a_put_syncs_the_file_and_every_folder_it_changed(
     monkeypatch.setattr(os, "fsync", note(os.fsync))
     monkeypatch.setattr(os, "fdatasync", note(os.fdatasync))
     Blobs(str(tmp_path / "blobs")).put("frames/a/b.pack", b"x")
-    file, *folders = synced
-    assert Path(file).name.startswith(".b.pack.")
     below = tmp_path / "blobs"
-    assert {str(path) for path in (tmp_path, below, below / "frames", below / "frames/a")} == set(folders)
+    *above, file, folder = synced
+    assert Path(file).name.startswith(".b.pack.") and folder == str(below / "frames/a")
+    assert {str(path) for path in (tmp_path, below, below / "frames")} <= set(above)
     synced.clear()
     Blobs(str(tmp_path / "blobs")).put("frames/a/c.pack", b"x")
     assert synced[1:] == [str(below / "frames/a")]
+    synced.clear()
+    Blobs(str(tmp_path / "blobs")).put("frames/d/c.pack", b"x")
+    assert synced[::2] == [str(below / "frames"), str(below / "frames/d")]
 
 
 def test_a_failed_put_leaves_nothing_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

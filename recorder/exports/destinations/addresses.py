@@ -3,12 +3,15 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from recorder.errors import InvalidDestination, Unavailable
 from recorder.exports.destinations.store import PART_BYTES, AlreadyThere, Damaged, Staged
 from recorder.exports.destinations.target import Target
+from recorder.storage.durable import make_folder, sync_path
 
 _NAME = "The export store"
 
@@ -18,17 +21,25 @@ class FsspecStore:
 
     def __init__(self, target: Target) -> None:
         self._fs, _ = fsspec.core.url_to_fs(target.root)
+        self._is_local = isinstance(self._fs, LocalFileSystem)
 
     def put(self, staged: Staged, key: str, *, replace: bool) -> None:
-        """Upload a file and hash what the store then holds."""
+        """Upload a file and hash what the store then holds; in a folder it is synced as well."""
         with _errors(key):
             if not replace and self._fs.exists(key):
                 raise AlreadyThere
-            self._fs.makedirs(key.rpartition("/")[0], exist_ok=True)
+            folder = key.rpartition("/")[0]
+            if self._is_local:
+                make_folder(Path(self._fs._strip_protocol(folder)))
+            else:
+                self._fs.makedirs(folder, exist_ok=True)
             staged.file.seek(0)
             with self._fs.open(key, "wb") as file:
                 while piece := staged.file.read(PART_BYTES):
                     file.write(piece)
+            if self._is_local:
+                for path in (key, folder):
+                    sync_path(self._fs._strip_protocol(path))
             with self._fs.open(key, "rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != staged.sha256:
                     raise Damaged

@@ -12,6 +12,7 @@ from recorder.errors import InvalidDestination, RecorderError, Unavailable
 from recorder.exports.destinations.directory import Destination, FileConflict
 from recorder.exports.destinations.hashing import DiskFull, HashedFile
 from recorder.ids import new_id
+from recorder.storage.durable import make_folder, sync_path
 
 _STAGING = ".staging"
 _PIECE_BYTES = 1024 * 1024
@@ -111,14 +112,14 @@ class Folder(Destination):
 
     def _publish(self, staged: Path, path: str, sha256: str, *, replace: bool) -> None:
         target = self.root / path
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         if replace:
             staged.rename(target)
         elif not _publish_new(staged, target):
             with target.open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
                     raise FileConflict(path)
-        _sync_folder(target.parent)
+        sync_path(target.parent)
 
 
 @contextmanager
@@ -161,11 +162,3 @@ def _publish_new(staged: Path, target: Path) -> bool:
             return False
         staged.rename(target)
     return True
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

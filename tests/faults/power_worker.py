@@ -1,0 +1,58 @@
+"""A deployment that records, seals, sweeps and compacts until it is killed.
+
+`python -m tests.faults.power_worker FOLDER ACKNOWLEDGED [no-sync]` writes a line to the second path for each
+session whose items were acknowledged: its id, workspace and number of events.
+"""
+
+import sys
+from itertools import count
+from pathlib import Path
+
+from recorder import limits
+from recorder.runtime import Runtime
+from recorder.sealing import Sealer
+from recorder.storage import lake_rewrites, lake_tables
+from tests.factories import picture
+from tests.recorded import WORKSPACE, open_desk, png_item
+from tests.sealed import make_settings
+
+OTHER_WORKSPACE = "wsp_01k0000000000000000000000b"
+
+
+def main(folder: Path, acknowledged: Path, *options: str) -> None:
+    """Record and seal small batches until the process is killed, or once if `once` is given."""
+    # Sessions are swept as soon as they are sealed, and few files are compacted.
+    limits.STREAM_RESUME_MINUTES = 0  # type: ignore[misc]
+    lake_rewrites._COMPACT_AT_FILES = 5
+    lake_tables._CHECKPOINT_EVERY = 10
+    if "no-sync" in options:
+        lake_tables.sync_path = lambda path: None
+    runtime = Runtime.open(make_settings(folder))
+    with acknowledged.open("a", buffering=1) as lines:
+        for turn in count():
+            record(runtime, turn, lines)
+            sealer = Sealer(runtime, owner=f"run-{turn}")
+            if sealer.take():
+                while sealer.seal_batch() is not None:
+                    pass
+                if turn % 3 == 2:
+                    sealer.maintain()
+                sealer.release()
+            lines.write("sealed\n")
+            if "once" in options:
+                return
+
+
+def record(runtime: Runtime, turn: int, lines: "object") -> None:
+    """Record two stopped sessions, and one that goes on."""
+    workspace_id = (WORKSPACE, OTHER_WORKSPACE)[turn % 2]
+    with open_desk(runtime, workspace_id=workspace_id) as desk:
+        for number in range(3):
+            events = [{"t_ms": n, "type": "click"} for n in range(2 + turn % 5)]
+            frames = [png_item(1, picture(turn % 7))] if number == 0 else []
+            session_id = desk.record(events=events, frames=frames, is_stopped=number < 2)
+            lines.write(f"{session_id} {workspace_id} {len(events)}\n")  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])
