@@ -7,6 +7,7 @@ from typing import Final
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from api.bodies import LargeBody
 from api.endpoints import Endpoint
 from api.handshakes import close_code, refuse_handshake
 from api.limiting import Admission, Header, Limiting
@@ -37,6 +38,10 @@ class Answer:
         kind = message["type"]
         if kind in _BEGINNINGS:
             self.has_started = True
+            body: LargeBody | None = self._state["large_body"]
+            if body is not None and not body.is_complete:
+                # Else the server would go on to read, and throw away, what still comes.
+                message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
             admission: Admission | None = self._state["admission"]
             if admission is None:
                 return self._look_and_begin(message)

@@ -17,6 +17,8 @@ DOM_BYTES = 4 * 1024 * 1024
 FRAMES_REQUEST_BYTES = 64 * 1024 * 1024
 EVENTS_REQUEST_BYTES = EVENTS_PER_BATCH * EVENT_BYTES + 65_536
 BODY_BYTES = 1024 * 1024
+#: Memory of all request bodies under way in a process, where the settings name no other.
+BODY_MEMORY_BYTES = 512 * 1024 * 1024
 EMBEDDED_EVENTS = 1_000
 JSON_DEPTH = 64
 #: A request's head, and its body behind it, arrive within these; clients that hold a connection are cut off.
