@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 #: What a server that watches the clock sets in the state of a request whose body does not come.
 IS_LATE = "body_is_late"
-#: A body of at most so many bytes fits the buffer that each connection has anyway.
-SMALL_BYTES = 65_536
+#: A body of at most so many bytes is little more than the buffer that each connection has anyway. The gate
+#: knows it by its number of digits.
+SMALL_BYTES = 99_999
 #: A body of unknown length is paid for, and given memory, by so many bytes at once.
 PORTION_BYTES = 262_144
 #: A body waits this long for memory before it is refused.

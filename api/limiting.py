@@ -27,10 +27,10 @@ Header = tuple[bytes, bytes]
 _REMAINING = b"x-ratelimit-remaining"
 _RESET = b"x-ratelimit-reset"
 _PLANS = 20_000
-#: Bytes of small bodies are charged by so many at once, at the first request that reaches them: a request of
-#: 25 KB asks the token buckets of bytes every third time. A process may be ahead by so much for each key
-#: and surface.
-_UNPAID_BYTES = 65_536
+#: Bytes of small bodies are charged by so many at once, at the first request that reaches them: of requests
+#: of 25 KB every tenth asks the token buckets of bytes. A process may be ahead by so much for each key and
+#: surface.
+_UNPAID_BYTES = 262_144
 _WEBHOOK_ID = re.compile(r"whk_[0-9a-z]{26}")
 
 
@@ -90,7 +90,16 @@ class CallerPlan(_Plan):
         tier: the one that the sizes are taken from.
     """
 
-    __slots__ = ("_of_key", "_of_workspace", "only_bytes", "tier", "unpaid", "with_bytes")
+    __slots__ = (
+        "most_of_key",
+        "most_of_workspace",
+        "of_key",
+        "of_workspace",
+        "only_bytes",
+        "tier",
+        "unpaid",
+        "with_bytes",
+    )
 
     def __init__(
         self,
@@ -101,29 +110,30 @@ class CallerPlan(_Plan):
     ) -> None:
         super().__init__(*requests)
         self.with_bytes = _Plan(*requests, *body_bytes)
+        self.with_bytes.speakers[:2] = self.speakers
         self.only_bytes = _Plan(*body_bytes)
         self.unpaid = 0
         self.tier = tier
-        self._of_key, self._of_workspace = counts
+        self.of_key, self.of_workspace = counts
+        self.most_of_key, self.most_of_workspace = tier.requests_per_key, tier.requests_per_workspace
 
     def begin(self) -> None:
-        """Count a request as under way, to be ended by `end`.
+        """Count a request as under way, until `end`.
 
         Raises:
             RateLimited: if the key or the workspace has as many under way as its tier admits.
         """
-        key, workspace, tier = self._of_key, self._of_workspace, self.tier
-        if key.count >= tier.requests_per_key:
-            raise RateLimited(KEY_SCOPE, 1, limit=tier.requests_per_key)
-        if workspace.count >= tier.requests_per_workspace:
-            raise RateLimited(WORKSPACE_SCOPE, 1, limit=tier.requests_per_workspace)
-        key.count += 1
-        workspace.count += 1
+        if self.of_key.count >= self.most_of_key:
+            raise RateLimited(KEY_SCOPE, 1, limit=self.most_of_key)
+        if self.of_workspace.count >= self.most_of_workspace:
+            raise RateLimited(WORKSPACE_SCOPE, 1, limit=self.most_of_workspace)
+        self.of_key.count += 1
+        self.of_workspace.count += 1
 
     def end(self) -> None:
         """Count it no longer."""
-        self._of_key.count -= 1
-        self._of_workspace.count -= 1
+        self.of_key.count -= 1
+        self.of_workspace.count -= 1
 
 
 class Charge:
@@ -188,21 +198,36 @@ class Limiting:
         return admission
 
     def admit_now(self, plan: CallerPlan, body_bytes: int) -> Admission | None:
-        """Do the same at once; return None where other processes must be asked, and waited for."""
+        """Do the same at once, and count the request as under way where it is admitted.
+
+        Returns:
+            None where other processes must be asked, and waited for; then nothing is counted.
+
+        Raises:
+            RateLimited: if the key or its workspace has as many requests under way as it may.
+        """
+        key, workspace = plan.of_key, plan.of_workspace
+        if key.count >= plan.most_of_key or workspace.count >= plan.most_of_workspace:
+            plan.begin()  # raises
         unpaid = plan.unpaid + body_bytes
         if unpaid < _UNPAID_BYTES:
             found = self.callers.draw_now(plan.group)
             if found is None:
                 return None
             plan.unpaid = unpaid
-            return _admission(plan, found)
-        cost = (1.0, 1.0, unpaid, unpaid)
-        found = self.callers.draw_now(plan.with_bytes.group, cost=cost)
-        if found is None:
-            return None
-        if found[0]:
-            plan.unpaid = 0
-        return _admission(plan.with_bytes, found, cost)
+            admission = _admission(plan, found)
+        else:
+            cost = (1.0, 1.0, unpaid, unpaid)
+            found = self.callers.draw_now(plan.with_bytes.group, cost=cost)
+            if found is None:
+                return None
+            if found[0]:
+                plan.unpaid = 0
+            admission = _admission(plan.with_bytes, found, cost)
+        if admission.error is None:
+            key.count += 1
+            workspace.count += 1
+        return admission
 
     async def pay_bytes(self, plan: CallerPlan, count: int) -> Admission:
         """Draw on the token buckets of bytes alone, for what comes of a body whose length is unknown."""

@@ -32,8 +32,7 @@ from recorder.ids import IdCounter
 from recorder.tracing import follow
 
 _READ_HERE = (b"authorization", b"content-length", b"service-version", b"x-request-id")
-#: Lengths of fewer digits are those of small bodies.
-_LARGE_DIGITS = len(str(SMALL_BYTES))
+_SMALL_DIGITS = len(str(SMALL_BYTES))
 
 
 class RequestGate:
@@ -69,15 +68,25 @@ class RequestGate:
         endpoint = find_endpoint(scope.get("method", "GET"), path)
         state: dict[str, Any] = scope.setdefault("state", {})
         state["request_id"], state["endpoint"] = request_id, endpoint
-        state["caller"] = state["admission"] = state["plan"] = None
-        body, body_bytes = self._describe_body(scope, receive, headers, endpoint)
+        state["caller"] = state["admission"] = None
+        plan = body = None
+        announced = headers.get(b"content-length")
+        if announced is None and b"transfer-encoding" not in headers:
+            body_bytes = 0
+        elif announced is not None and len(announced) <= _SMALL_DIGITS and announced.isdigit():
+            body_bytes = int(announced)
+        else:
+            body = self._describe_large_body(scope, receive, announced, endpoint)
+            body_bytes = body.first_cost
         state["large_body"] = body
         told = first_headers(request_id, headers.get(b"x-request-id"), endpoint)
         answer = Answer(send, scope, self._limiting, told)
         try:
             is_guarded = endpoint is not None or path.startswith("/v1/")  # every endpoint lies there
-            if is_guarded and not self._admit_now(state, headers, endpoint, body_bytes):
-                await self._admit(scope, headers, endpoint, body_bytes)
+            if is_guarded:
+                plan = self._admit_now(state, headers, endpoint, body_bytes)
+                if plan is None:
+                    plan = await self._admit(scope, headers, endpoint, body_bytes)
             checked = _check(scope, receive, headers, endpoint, body)
             if body is not None:
                 self._admit_body(body, state)
@@ -92,27 +101,18 @@ class RequestGate:
         except Exception as error:
             await refuse(internal_problem(error, request_id), scope, receive, answer)
         finally:
-            if state["plan"] is not None:
-                state["plan"].end()
+            if plan is not None:  # as `plan.end()`, which takes 0.1 µs longer
+                plan.of_key.count -= 1
+                plan.of_workspace.count -= 1
             if body is not None:
                 body.release()
 
-    def _describe_body(
-        self, scope: Scope, receive: Receive, headers: dict[bytes, bytes], endpoint: Endpoint | None
-    ) -> tuple[LargeBody | None, int]:
-        """Return the body where it is large or of unknown length, and the bytes to pay for at once."""
-        announced = headers.get(b"content-length")
-        if announced is None:
-            if b"transfer-encoding" not in headers:
-                return None, 0
-            length = None
-        elif len(announced) < _LARGE_DIGITS and announced.isdigit():
-            return None, int(announced)
-        else:
-            length = int(announced[:18]) if announced.isdigit() else None
+    def _describe_large_body(
+        self, scope: Scope, receive: Receive, announced: bytes | None, endpoint: Endpoint | None
+    ) -> LargeBody:
+        length = int(announced[:18]) if announced is not None and announced.isdigit() else None
         limit = limits.BODY_BYTES if endpoint is None else endpoint.body_bytes
-        body = LargeBody(receive, length, limit, self._body_memory, scope["state"])
-        return body, body.first_cost
+        return LargeBody(receive, length, limit, self._body_memory, scope["state"])
 
     def _admit_body(self, body: LargeBody, state: dict[str, Any]) -> None:
         """Allow a large body to be read.
@@ -127,22 +127,13 @@ class RequestGate:
         plan = self._limiting.plan_of(caller, state["endpoint"])
         body.admit(caller.workspace_id, Charge(self._limiting, plan, state))
 
-    def _begin(self, state: dict[str, Any], caller: Caller, endpoint: Endpoint | None) -> CallerPlan:
-        """Count a request as under way; streams are counted by limits of their own.
-
-        Raises:
-            RateLimited: if its key or workspace has as many under way as it may.
-        """
-        plan = self._limiting.plan_of(caller, endpoint)
-        if endpoint is None or not endpoint.is_stream:
-            plan.begin()
-            state["plan"] = plan
-        return plan
-
     def _admit_now(
         self, state: dict[str, Any], headers: dict[bytes, bytes], endpoint: Endpoint | None, body_bytes: int
-    ) -> bool:
-        """Admit a caller who is remembered, and may, where nothing is to be waited for; tells whether it did.
+    ) -> CallerPlan | None:
+        """Admit a caller who is remembered, and may, where nothing is to be waited for.
+
+        Returns:
+            The plan that counts the request as under way; None where it was not admitted here.
 
         Raises:
             RateLimited: if the limits of this process refuse it.
@@ -150,32 +141,36 @@ class RequestGate:
         authorization = headers.get(b"authorization")
         caller = None if authorization is None else self._callers.recall(authorization)
         if caller is None or caller.workspace_status != "active":
-            return False
-        if endpoint is not None and not caller.scope.reaches(endpoint.scope):
-            return False
+            return None
+        if endpoint is not None and (endpoint.is_stream or not caller.scope.reaches(endpoint.scope)):
+            return None
         state["caller"] = caller
-        plan = self._begin(state, caller, endpoint)
+        plan = self._limiting.plan_of(caller, endpoint)
         admission = self._limiting.admit_now(plan, body_bytes)
         if admission is None:
-            return False
+            return None
         state["admission"] = admission
         if admission.error is not None:
             raise admission.error
-        return True
+        return plan
 
     async def _admit(
         self, scope: Scope, headers: dict[bytes, bytes], endpoint: Endpoint | None, body_bytes: int
-    ) -> None:
-        """Find out who calls, and whether they may."""
+    ) -> CallerPlan | None:
+        """Find out who calls, and whether they may.
+
+        Returns:
+            The plan that counts the request as under way; None for streams, which have limits of their own,
+            and for those who need no key.
+        """
         authorization = headers.get(b"authorization")
         if authorization is None and _is_signed(scope, endpoint):
             _heed(await self._limiting.admit_address(client_address(scope), is_signed=True), scope)
-            return
-        state = scope["state"]
+            return None
         caller = None if authorization is None else self._callers.recall(authorization)
         if caller is None:
             caller = await self._identify(authorization, scope)
-        state["caller"] = caller
+        scope["state"]["caller"] = caller
         try:
             caller.require_active()
             if endpoint is not None:
@@ -183,9 +178,17 @@ class RequestGate:
         except RecorderError:
             _heed(await self._limiting.look(caller, endpoint), scope)
             raise
-        if state["plan"] is None:
-            self._begin(state, caller, endpoint)
-        _heed(await self._limiting.admit(caller, endpoint, body_bytes=body_bytes), scope)
+        if endpoint is not None and endpoint.is_stream:
+            _heed(await self._limiting.admit(caller, endpoint, body_bytes=body_bytes), scope)
+            return None
+        plan = self._limiting.plan_of(caller, endpoint)
+        plan.begin()
+        try:
+            _heed(await self._limiting.admit(caller, endpoint, body_bytes=body_bytes), scope)
+        except BaseException:
+            plan.end()
+            raise
+        return plan
 
     async def _identify(self, authorization: bytes | None, scope: Scope) -> Caller:
         """The caller behind a key that is not remembered; who has none draws on the bucket of strangers."""

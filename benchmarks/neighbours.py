@@ -180,28 +180,25 @@ def _attacking(
 ) -> Iterator[Counter[str]]:
     """Attack while the block runs; the counter is filled with the answers when it ends."""
     context = multiprocessing.get_context("spawn")
-    ready, told = context.Event(), context.SimpleQueue()
+    heard, told = context.Pipe(duplex=False)
+    address = (server.host, server.port)
     process = context.Process(
-        target=_attack,
-        args=(ATTACKS.index(attack), (server.host, server.port), targets, seconds, ready, told),
-        daemon=True,
+        target=_attack, args=(ATTACKS.index(attack), address, targets, seconds, told), daemon=True
     )
     answers: Counter[str] = Counter()
     process.start()
-    if not ready.wait(60):
-        raise RuntimeError("The attack did not begin.")
+    told.close()
     try:
+        heard.recv()
         yield answers
-        answers.update(told.get())
+        answers.update(heard.recv())
     finally:
         process.join(30)
         if process.is_alive():
             process.kill()
 
 
-def _attack(
-    number: int, address: tuple[str, int], targets: list[Target], seconds: float, ready: Any, told: Any
-) -> None:
+def _attack(number: int, address: tuple[str, int], targets: list[Target], seconds: float, told: Any) -> None:
     os.nice(10)
     attack = ATTACKS[number]
     requests = [
@@ -212,13 +209,13 @@ def _attack(
     async def run() -> Counter[str]:
         answers: Counter[str] = Counter()
         until = time.perf_counter() + seconds
-        ready.set()
+        told.send(None)
         await asyncio.gather(
             *(_keep_sending(attack, address, requests, n, until, answers) for n in range(attack.connections))
         )
         return answers
 
-    told.put(uvloop.run(run()))
+    told.send(uvloop.run(run()))
 
 
 async def _keep_sending(

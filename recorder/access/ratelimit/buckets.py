@@ -107,8 +107,9 @@ def draw_each(levels: Sequence[Level], *, now: float, costs: Sequence[float]) ->
         costs: tokens to take from each, in the order of the levels.
     """
     _, tokens = draw(levels, now=now, cost=0.0)
-    if any(left < cost for left, cost in zip(tokens, costs, strict=True)):
-        return False, tokens
-    for level, cost in zip(levels, costs, strict=True):
-        level.tokens -= cost
-    return True, [level.tokens for level in levels]
+    for left, cost in zip(tokens, costs, strict=True):
+        if left < cost:
+            return False, tokens
+    for n, level in enumerate(levels):
+        level.tokens = tokens[n] = tokens[n] - costs[n]
+    return True, tokens
