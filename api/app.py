@@ -11,6 +11,7 @@ from fastapi_offline import FastAPIOffline
 
 from api import errors, idempotency, openapi
 from api.bodies import BodyMemory
+from api.body_workers import BodyWorkers
 from api.callers import Callers
 from api.event_batches import EventBatches
 from api.limiting import Limiting
@@ -101,7 +102,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.runtime = runtime
     app.state.callers = Callers(runtime)
     app.state.readiness = health.Readiness(runtime)
-    app.state.event_batches = EventBatches(runtime)
+    app.state.body_workers = BodyWorkers()
+    app.state.event_batches = EventBatches(runtime, app.state.body_workers)
     app.state.limiting = Limiting(runtime.settings)
     app.state.body_memory = BodyMemory(runtime.settings.body_memory_mb * 1024 * 1024)
     app.state.guard = Guard(AllowList.parse(runtime.settings.allowed_outbound))
