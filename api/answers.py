@@ -40,8 +40,7 @@ class Answer:
             self.has_started = True
             body: LargeBody | None = self._state["large_body"]
             if body is not None and not body.is_complete:
-                # Else the server would go on to read, and throw away, what still comes.
-                message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+                _close_connection(message)
             admission: Admission | None = self._state["admission"]
             if admission is None:
                 return self._look_and_begin(message)
@@ -55,6 +54,13 @@ class Answer:
         admission = await self._limiting.look_address(client_address(self._scope))
         message["headers"] = [*message.get("headers", ()), *self._headers, *admission.headers]
         await self._send(message)
+
+
+def _close_connection(message: Message) -> None:
+    """Let a connection end with this answer: else the server would read, and throw away, what still comes."""
+    headers = message.get("headers", ())
+    if not any(name.lower() == b"connection" for name, _ in headers):
+        message["headers"] = [*headers, (b"connection", b"close")]
 
 
 def first_headers(

@@ -93,3 +93,24 @@ def test_without_redis_every_request_is_answered_and_still_limited(
             assert caller.get("/v1/limits").status_code == 200
     finally:
         server.start()
+
+
+def test_bytes_have_one_bucket_wherever_they_are_sent(
+    callers: tuple[Caller, Caller], server: RedisServer
+) -> None:
+    body = b"[" * 6_000_000
+    answers = []
+    for n in range(60):
+        caller = callers[n % 2]
+        answers.append(caller.post_raw("/v1/sessions/ses_unknown/events", body))
+        if answers[-1].status_code == 429:
+            break
+    # Twenty bodies of 6 MB are more than the burst and what comes back in the time that they take.
+    assert {answer.status_code for answer in answers[:-1]} == {400}
+    assert len(answers) > 16
+    assert_problem(answers[-1], 429, "rate_limited")
+    limit, left, _, scope = limit_headers(answers[-1])
+    assert (limit, scope) == (100_000_000, "per_key_bytes")
+    assert 0 <= left < 6_000_000
+    # Small requests do not ask for bytes, and go on.
+    assert callers[0].get("/v1/limits").status_code == 200
