@@ -9,8 +9,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from api.app import create_app
+from api.limiting import Limiting
 from benchmarks.redis_server import RedisServer
-from recorder.access.surfaces import STRANGERS
+from recorder.access import keys
+from recorder.access.surfaces import STRANGERS, TIERS
+from recorder.errors import RateLimited
 from tests.factories import Caller, Service, assert_problem
 from tests.limiting import limit_headers
 from tests.redis_server import running_redis
@@ -68,6 +71,29 @@ def test_a_key_has_one_bucket_wherever_it_asks(callers: tuple[Caller, Caller]) -
         assert 1 <= int(refused.headers["retry-after"]) <= 12
 
 
+def test_bytes_have_one_bucket_wherever_they_are_sent(callers: tuple[Caller, Caller]) -> None:
+    rate, part = TIERS["default"].body_bytes.per_key, 40_000_000
+    granted, began = 0, time.monotonic()
+    refusals = []
+    for n in range(40):
+        caller = callers[n % 2]
+        error = caller.service.client.portal.call(pay_bytes, caller, part)  # type: ignore[union-attr]
+        granted += part if error is None else 0
+        refusals += [] if error is None else [error.scope]
+    passed_s = time.monotonic() - began
+    assert set(refusals) == {"per_key_bytes"}
+    assert rate.burst - part < granted <= rate.burst + rate.per_second * passed_s
+    # Small requests do not ask for bytes, and go on.
+    assert callers[0].get("/v1/limits").status_code == 200
+
+
+async def pay_bytes(caller: Caller, count: int) -> RateLimited | None:
+    """Charge a caller's bytes at its process, as a body of so many does."""
+    limiting: Limiting = caller.service.app.state.limiting
+    who = keys.Caller(caller.key.workspace_id, "live", caller.key.key_id, tier=TIERS["default"])
+    return (await limiting.pay_bytes(limiting.plan_of(who, None), count)).error
+
+
 def test_beyond_v1_nothing_is_drawn_from_redis_either(services: tuple[Service, Service]) -> None:
     found = [limit_headers(service.client.get("/healthz"))[1] for service in services for _ in range(5)]
     assert found == sorted(found)
@@ -93,24 +119,3 @@ def test_without_redis_every_request_is_answered_and_still_limited(
             assert caller.get("/v1/limits").status_code == 200
     finally:
         server.start()
-
-
-def test_bytes_have_one_bucket_wherever_they_are_sent(
-    callers: tuple[Caller, Caller], server: RedisServer
-) -> None:
-    body = b"[" * 6_000_000
-    answers = []
-    for n in range(60):
-        caller = callers[n % 2]
-        answers.append(caller.post_raw("/v1/sessions/ses_unknown/events", body))
-        if answers[-1].status_code == 429:
-            break
-    # Twenty bodies of 6 MB are more than the burst and what comes back in the time that they take.
-    assert {answer.status_code for answer in answers[:-1]} == {400}
-    assert len(answers) > 16
-    assert_problem(answers[-1], 429, "rate_limited")
-    limit, left, _, scope = limit_headers(answers[-1])
-    assert (limit, scope) == (100_000_000, "per_key_bytes")
-    assert 0 <= left < 6_000_000
-    # Small requests do not ask for bytes, and go on.
-    assert callers[0].get("/v1/limits").status_code == 200
