@@ -10,6 +10,8 @@ from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
 from api import errors, idempotency, openapi
+from api.bodies import BodyMemory
+from api.body_workers import BodyWorkers
 from api.callers import Callers
 from api.event_batches import EventBatches
 from api.limiting import Limiting
@@ -103,8 +105,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.runtime = runtime
     app.state.callers = Callers(runtime)
     app.state.readiness = health.Readiness(runtime)
-    app.state.event_batches = EventBatches(runtime)
+    app.state.body_workers = BodyWorkers()
+    app.state.event_batches = EventBatches(runtime, app.state.body_workers)
     app.state.limiting = Limiting(runtime.settings)
+    app.state.body_memory = BodyMemory(runtime.settings.body_memory_mb * 1024 * 1024)
     app.state.guard = Guard(AllowList.parse(runtime.settings.allowed_outbound))
     app.state.stream_slots = open_stream_slots(runtime.settings)
     app.state.stream_pace = Pace()
@@ -115,6 +119,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         callers=app.state.callers,
         limiting=app.state.limiting,
         refusals=Refusals(runtime),
+        body_memory=app.state.body_memory,
     )
     app.add_middleware(Observed)
     app.router.routes.append(events.hot_route)

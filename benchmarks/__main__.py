@@ -22,6 +22,7 @@ from benchmarks import (
     memory_queries,
     miniwob,
     mlflow_peer,
+    neighbours,
     process_mining,
     reads,
     sealing,
@@ -45,6 +46,7 @@ class Name(StrEnum):
     GATE = "gate"
     LIMITER = "limiter"
     MASKING = "masking"
+    NEIGHBOURS = "neighbours"
     MEMORY_QUERIES = "memory-queries"
     WEBHOOKS = "webhooks"
     STREAMS = "streams"
@@ -68,6 +70,7 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.GATE: gate.measure,
     Name.LIMITER: limiter.measure,
     Name.MASKING: masking.measure,
+    Name.NEIGHBOURS: neighbours.measure,
     Name.MEMORY_QUERIES: memory_queries.measure,
     Name.WEBHOOKS: webhooks.measure,
     Name.STREAMS: streams.measure,

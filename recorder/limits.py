@@ -14,9 +14,15 @@ T_MS_MAX = 10**12
 FRAME_BYTES = 10 * 1024 * 1024
 FRAME_PIXELS = 50_000_000
 DOM_BYTES = 4 * 1024 * 1024
+#: Of a frame's address and masked rectangles together.
+FRAME_MEMBERS_BYTES = 256 * 1024
+#: Commas of a JSON body beside events and frames: the most that a valid one has is 10,000 excluded sessions.
+BODY_COMMAS = 20_000
 FRAMES_REQUEST_BYTES = 64 * 1024 * 1024
 EVENTS_REQUEST_BYTES = EVENTS_PER_BATCH * EVENT_BYTES + 65_536
 BODY_BYTES = 1024 * 1024
+#: Memory of all request bodies under way in a process, where the settings name no other.
+BODY_MEMORY_BYTES = 512 * 1024 * 1024
 EMBEDDED_EVENTS = 1_000
 JSON_DEPTH = 64
 #: A request's head, and its body behind it, arrive within these; clients that hold a connection are cut off.

@@ -61,6 +61,8 @@ class Settings:
     metrics_token: str | None = field(default=None, repr=False)
     #: From which level on the service's own log lines are written: debug, info, warning, error.
     log_level: str = "info"
+    #: MB of memory that all request bodies under way in an API process may take.
+    body_memory_mb: int = 512
     #: Who writes the shards of exports: in_process, processes:N, or a Dask scheduler's address.
     export_executor: str = "in_process"
 
@@ -100,6 +102,7 @@ class Settings:
             webhook_attempts=_webhook_attempts(env.get("RECORDER_WEBHOOK_ATTEMPTS", "7")),
             metrics_token=env.get("RECORDER_METRICS_TOKEN") or None,
             log_level=env.get("RECORDER_LOG_LEVEL", "info").lower(),
+            body_memory_mb=_body_memory_mb(env.get("RECORDER_BODY_MEMORY_MB", "512")),
             export_executor=_export_executor(env.get("RECORDER_EXPORT_EXECUTOR", "in_process")),
         )
 
@@ -130,6 +133,8 @@ class Settings:
             chosen["RECORDER_COLD_URL"] = self.cold_url
         if self.webhook_attempts != Settings.webhook_attempts:
             chosen["RECORDER_WEBHOOK_ATTEMPTS"] = str(self.webhook_attempts)
+        if self.body_memory_mb != Settings.body_memory_mb:
+            chosen["RECORDER_BODY_MEMORY_MB"] = str(self.body_memory_mb)
         if self.log_level != Settings.log_level:
             chosen["RECORDER_LOG_LEVEL"] = self.log_level
         if self.export_executor != Settings.export_executor:
@@ -194,6 +199,13 @@ def _buckets(text: str) -> tuple[str, ...]:
 def _webhook_attempts(text: str) -> int:
     if text not in ("1", "2", "3", "4", "5", "6", "7", "8"):
         raise InvalidSetting("RECORDER_WEBHOOK_ATTEMPTS", "a number from 1 to 8")
+    return int(text)
+
+
+def _body_memory_mb(text: str) -> int:
+    # Half of it is the most that one workspace takes, and must hold the largest request.
+    if not re.fullmatch(r"[0-9]{3,6}", text, re.ASCII) or int(text) < 128:
+        raise InvalidSetting("RECORDER_BODY_MEMORY_MB", "a number of megabytes from 128 on")
     return int(text)
 
 

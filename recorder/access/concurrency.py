@@ -132,3 +132,15 @@ class ConcurrencyLimiter:
                     counts[name] = left
                 else:
                     del counts[name]
+
+
+class WorkCount:
+    """Pieces of work under way of one key or workspace, counted from one event loop.
+
+    A `ConcurrencyLimiter` costs 0.8 µs a request, which the gate does not have; two of these cost 0.2 µs.
+    """
+
+    __slots__ = ("__weakref__", "count")
+
+    def __init__(self) -> None:
+        self.count = 0

@@ -10,10 +10,12 @@ from recorder.models.limits import (
     ByteLimits,
     Limits,
     ListLimits,
+    PairOfRates,
     RateLimit,
     StreamLimits,
     SurfaceLimits,
     WholeReadLimits,
+    WorkLimits,
 )
 
 
@@ -29,6 +31,12 @@ def limits_in_force(tier: Tier, addresses: Iterable[tuple[Surface, str, str]]) -
     return Limits(
         tier=tier.name,
         rate_limits=[_surface(tier, surface, found) for surface, found in of_surface.items() if found],
+        body_bytes=PairOfRates(
+            per_key=_rate(tier.body_bytes.per_key), per_workspace=_rate(tier.body_bytes.per_workspace)
+        ),
+        concurrent_requests=WorkLimits(
+            per_key=tier.requests_per_key, per_workspace=tier.requests_per_workspace
+        ),
         concurrent_streams=StreamLimits(
             per_key=tier.streams_per_key, per_workspace=tier.streams_per_workspace
         ),
@@ -49,6 +57,7 @@ def limits_in_force(tier: Tier, addresses: Iterable[tuple[Surface, str, str]]) -
             event=limits.EVENT_BYTES,
             frame=limits.FRAME_BYTES,
             dom=limits.DOM_BYTES,
+            frame_members=limits.FRAME_MEMBERS_BYTES,
             metadata=limits.METADATA_BYTES,
             tag_data=limits.TAG_DATA_BYTES,
         ),
