@@ -7,6 +7,7 @@ from typing import Final
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from api.bodies import LargeBody
 from api.endpoints import Endpoint
 from api.handshakes import close_code, refuse_handshake
 from api.limiting import Admission, Header, Limiting
@@ -37,6 +38,9 @@ class Answer:
         kind = message["type"]
         if kind in _BEGINNINGS:
             self.has_started = True
+            body: LargeBody | None = self._state["large_body"]
+            if body is not None and not body.is_complete:
+                _close_connection(message)
             admission: Admission | None = self._state["admission"]
             if admission is None:
                 return self._look_and_begin(message)
@@ -50,6 +54,13 @@ class Answer:
         admission = await self._limiting.look_address(client_address(self._scope))
         message["headers"] = [*message.get("headers", ()), *self._headers, *admission.headers]
         await self._send(message)
+
+
+def _close_connection(message: Message) -> None:
+    """Let a connection end with this answer: else the server would read, and throw away, what still comes."""
+    headers = message.get("headers", ())
+    if not any(name.lower() == b"connection" for name, _ in headers):
+        message["headers"] = [*headers, (b"connection", b"close")]
 
 
 def first_headers(

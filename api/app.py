@@ -10,6 +10,8 @@ from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
 from api import errors, idempotency, openapi
+from api.bodies import BodyMemory
+from api.body_workers import BodyWorkers
 from api.callers import Callers
 from api.event_batches import EventBatches
 from api.limiting import Limiting
@@ -43,6 +45,7 @@ from recorder.logs import configure_logs
 from recorder.net.guard import Guard
 from recorder.recording.ingest import IngestWriter
 from recorder.recording.streams import Hub, Pace
+from recorder.recording.whole_reads import WholeReads
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 
@@ -77,7 +80,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.streams = hub = Hub(runtime, app.state.stream_pace)
+        app.state.whole_reads = whole_reads = WholeReads()
+        app.state.streams = hub = Hub(runtime, app.state.stream_pace, whole_reads)
         hub.start()
         app.state.ingest = IngestWriter(
             runtime.database, on_commit=hub.take, session_size=runtime.settings.session_size
@@ -85,6 +89,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         with spared_collections(), heard_stop(hub.end_streams):
             yield
         await hub.close()
+        whole_reads.close()
         await anyio.to_thread.run_sync(app.state.ingest.close)
         await app.state.stream_slots.close()
         await app.state.limiting.close()
@@ -101,9 +106,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.runtime = runtime
     app.state.callers = Callers(runtime)
     app.state.readiness = health.Readiness(runtime)
-    app.state.event_batches = EventBatches(runtime)
+    app.state.body_workers = BodyWorkers()
+    app.state.event_batches = EventBatches(runtime, app.state.body_workers)
     app.state.limiting = Limiting(runtime.settings)
     app.state.guard = Guard.of(runtime.settings)
+    app.state.body_memory = BodyMemory(runtime.settings.body_memory_mb * 1024 * 1024)
     app.state.stream_slots = open_stream_slots(runtime.settings)
     app.state.stream_pace = Pace()
     errors.install(app)
@@ -113,6 +120,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         callers=app.state.callers,
         limiting=app.state.limiting,
         refusals=Refusals(runtime),
+        body_memory=app.state.body_memory,
     )
     app.add_middleware(Observed)
     app.router.routes.append(events.hot_route)

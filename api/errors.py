@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.websockets import WebSocket
 
+from api.limiting import describe_refusal
 from recorder import errors
 from recorder.errors import Problem, RecorderError, json_pointer
 from recorder.metrics import REFUSALS
@@ -106,6 +107,7 @@ def install(app: FastAPI) -> None:
     async def _recorder(request: Request, error: RecorderError) -> Response:
         if request.scope["type"] == "websocket" or isinstance(error, errors.InsufficientScope):
             raise error
+        describe_refusal(request.scope["state"], error)
         return problem(error, request.state.request_id)
 
     @app.exception_handler(WebSocketRequestValidationError)

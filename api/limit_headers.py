@@ -9,7 +9,19 @@ _HEADERS: dict[str, dict[str, Any]] = {
     "X-RateLimit-Reset": {"description": "Unix second by which it is full again.", "schema": _NUMBER},
     "X-Scope": {
         "description": "Whose bucket it is: the one of which the smallest part is left.",
-        "schema": {"enum": ["per_key", "per_workspace", "per_address", "per_webhook"]},
+        "schema": {
+            "enum": [
+                "per_key",
+                "per_workspace",
+                "per_address",
+                "per_webhook",
+                "per_key_bytes",
+                "per_workspace_bytes",
+                "per_key_concurrency",
+                "per_workspace_concurrency",
+                "per_process_concurrency",
+            ]
+        },
     },
     "Retry-After": {
         "description": "Seconds to wait before the next try; only where waiting helps.",

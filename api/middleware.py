@@ -11,12 +11,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
 from api.answers import Answer, client_address, first_headers, refuse
-from api.bodies import BoundedBody
+from api.bodies import SMALL_BYTES, BodyMemory, BoundedBody, LargeBody
 from api.callers import Callers
 from api.endpoints import Endpoint, find_endpoint, is_address
 from api.errors import internal_problem, problem
 from api.guesses import Guesses
-from api.limiting import Admission, Header, Limiting
+from api.limiting import Admission, CallerPlan, Charge, Header, Limiting, describe_refusal
 from api.refusals import Refusals
 from api.versions import check_version
 from recorder import limits
@@ -32,20 +32,29 @@ from recorder.ids import IdCounter
 from recorder.tracing import follow
 
 _READ_HERE = (b"authorization", b"content-length", b"service-version", b"x-request-id")
+_SMALL_DIGITS = len(str(SMALL_BYTES))
 
 
 class RequestGate:
     """Gives the request its id, tells who calls, what for and how often, and bounds its body.
 
-    Leaves in `scope["state"]` what follows reads: request_id, endpoint, caller, admission.
+    Leaves in `scope["state"]` what follows reads: request_id, endpoint, caller, admission, large_body.
     """
 
-    def __init__(self, app: ASGIApp, callers: Callers, limiting: Limiting, refusals: Refusals) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        callers: Callers,
+        limiting: Limiting,
+        refusals: Refusals,
+        body_memory: BodyMemory | None = None,
+    ) -> None:
         self._app = app
         self._callers = callers
         self._limiting = limiting
         self._guesses = Guesses(limiting)
         self._refusals = refusals
+        self._body_memory = body_memory or BodyMemory(limits.BODY_MEMORY_BYTES)
         self._ids = IdCounter("req")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,26 +69,71 @@ class RequestGate:
         state: dict[str, Any] = scope.setdefault("state", {})
         state["request_id"], state["endpoint"] = request_id, endpoint
         state["caller"] = state["admission"] = None
+        plan = body = None
+        announced = headers.get(b"content-length")
+        if announced is None and b"transfer-encoding" not in headers:
+            body_bytes = 0
+        elif announced is not None and len(announced) <= _SMALL_DIGITS and announced.isdigit():
+            body_bytes = int(announced)
+        else:
+            body = self._describe_large_body(scope, receive, announced, endpoint)
+            body_bytes = body.first_cost
+        state["large_body"] = body
         told = first_headers(request_id, headers.get(b"x-request-id"), endpoint)
         answer = Answer(send, scope, self._limiting, told)
         try:
             is_guarded = endpoint is not None or path.startswith("/v1/")  # every endpoint lies there
-            if is_guarded and not self._admit_now(state, headers, endpoint):
-                await self._admit(scope, headers, endpoint)
-            await self._app(scope, _check(scope, receive, headers, endpoint), answer.send)
+            if is_guarded:
+                plan = self._admit_now(state, headers, endpoint, body_bytes)
+                if plan is None:
+                    plan = await self._admit(scope, headers, endpoint, body_bytes)
+            checked = _check(scope, receive, headers, endpoint, body)
+            if body is not None:
+                self._admit_body(body, state)
+            await self._app(scope, checked, answer.send)
         except RecorderError as error:
             if isinstance(error, InsufficientScope):
                 await self._refusals.tell(scope, error)
+            describe_refusal(state, error)
             await refuse(problem(error, request_id), scope, receive, answer)
         except (ClientDisconnect, WebSocketDisconnect):
             return  # Nobody waits for an answer, and a body that is not whole was not acted on.
         except Exception as error:
             await refuse(internal_problem(error, request_id), scope, receive, answer)
+        finally:
+            if plan is not None:  # as `plan.end()`, which takes 0.1 µs longer
+                plan.of_key.count -= 1
+                plan.of_workspace.count -= 1
+            if body is not None:
+                body.release()
+
+    def _describe_large_body(
+        self, scope: Scope, receive: Receive, announced: bytes | None, endpoint: Endpoint | None
+    ) -> LargeBody:
+        length = int(announced[:18]) if announced is not None and announced.isdigit() else None
+        limit = limits.BODY_BYTES if endpoint is None else endpoint.body_bytes
+        return LargeBody(receive, length, limit, self._body_memory, scope["state"])
+
+    def _admit_body(self, body: LargeBody, state: dict[str, Any]) -> None:
+        """Allow a large body to be read.
+
+        Raises:
+            PayloadTooLarge: if it is announced as too large.
+        """
+        caller: Caller | None = state["caller"]
+        if caller is None:
+            body.admit("", None)
+            return
+        plan = self._limiting.plan_of(caller, state["endpoint"])
+        body.admit(caller.workspace_id, Charge(self._limiting, plan, state))
 
     def _admit_now(
-        self, state: dict[str, Any], headers: dict[bytes, bytes], endpoint: Endpoint | None
-    ) -> bool:
-        """Admit a caller who is remembered, and may, where nothing is to be waited for; tells whether it did.
+        self, state: dict[str, Any], headers: dict[bytes, bytes], endpoint: Endpoint | None, body_bytes: int
+    ) -> CallerPlan | None:
+        """Admit a caller who is remembered, and may, where nothing is to be waited for.
+
+        Returns:
+            The plan that counts the request as under way; None where it was not admitted here.
 
         Raises:
             RateLimited: if the limits of this process refuse it.
@@ -87,23 +141,32 @@ class RequestGate:
         authorization = headers.get(b"authorization")
         caller = None if authorization is None else self._callers.recall(authorization)
         if caller is None or caller.workspace_status != "active":
-            return False
-        if endpoint is not None and not caller.scope.reaches(endpoint.scope):
-            return False
-        admission = self._limiting.admit_now(caller, endpoint)
+            return None
+        if endpoint is not None and (endpoint.is_stream or not caller.scope.reaches(endpoint.scope)):
+            return None
+        state["caller"] = caller
+        plan = self._limiting.plan_of(caller, endpoint)
+        admission = self._limiting.admit_now(plan, body_bytes)
         if admission is None:
-            return False
-        state["caller"], state["admission"] = caller, admission
+            return None
+        state["admission"] = admission
         if admission.error is not None:
             raise admission.error
-        return True
+        return plan
 
-    async def _admit(self, scope: Scope, headers: dict[bytes, bytes], endpoint: Endpoint | None) -> None:
-        """Find out who calls, and whether they may."""
+    async def _admit(
+        self, scope: Scope, headers: dict[bytes, bytes], endpoint: Endpoint | None, body_bytes: int
+    ) -> CallerPlan | None:
+        """Find out who calls, and whether they may.
+
+        Returns:
+            The plan that counts the request as under way; None for streams, which have limits of their own,
+            and for those who need no key.
+        """
         authorization = headers.get(b"authorization")
         if authorization is None and _is_signed(scope, endpoint):
             _heed(await self._limiting.admit_address(client_address(scope), is_signed=True), scope)
-            return
+            return None
         caller = None if authorization is None else self._callers.recall(authorization)
         if caller is None:
             caller = await self._identify(authorization, scope)
@@ -115,10 +178,17 @@ class RequestGate:
         except RecorderError:
             _heed(await self._limiting.look(caller, endpoint), scope)
             raise
-        admission = await self._limiting.admit(caller, endpoint)
-        scope["state"]["admission"] = admission
-        if admission.error is not None:
-            raise admission.error
+        if endpoint is not None and endpoint.is_stream:
+            _heed(await self._limiting.admit(caller, endpoint, body_bytes=body_bytes), scope)
+            return None
+        plan = self._limiting.plan_of(caller, endpoint)
+        plan.begin()
+        try:
+            _heed(await self._limiting.admit(caller, endpoint, body_bytes=body_bytes), scope)
+        except BaseException:
+            plan.end()
+            raise
+        return plan
 
     async def _identify(self, authorization: bytes | None, scope: Scope) -> Caller:
         """The caller behind a key that is not remembered; who has none draws on the bucket of strangers."""
@@ -159,14 +229,19 @@ def _heed(admission: Admission, scope: Scope) -> None:
         raise admission.error
 
 
-def _check(scope: Scope, receive: Receive, headers: dict[bytes, bytes], endpoint: Endpoint | None) -> Receive:
-    """The body of an admitted request, under its bounds.
+def _check(
+    scope: Scope,
+    receive: Receive,
+    headers: dict[bytes, bytes],
+    endpoint: Endpoint | None,
+    body: LargeBody | None,
+) -> Receive:
+    """Return what reads the body of an admitted request, within its bounds.
 
     Raises:
         UnsupportedVersion: if the request is written for a release that there was not.
         NoSuchAddress: if no route has this path, if it holds NUL, which no id does and PostgreSQL takes in no
             text, or if it is that of a WebSocket where there are none.
-        PayloadTooLarge: if the body is announced as too large.
     """
     if b"service-version" in headers:
         check_version(headers[b"service-version"])
@@ -177,5 +252,7 @@ def _check(scope: Scope, receive: Receive, headers: dict[bytes, bytes], endpoint
         if endpoint is None or not endpoint.path.endswith("/ws"):
             raise NoSuchAddress
         return receive
+    if body is not None:
+        return body.receive
     body_bytes = limits.BODY_BYTES if endpoint is None else endpoint.body_bytes
-    return BoundedBody(receive, headers.get(b"content-length"), body_bytes, scope["state"]).receive
+    return BoundedBody(receive, body_bytes, scope["state"]).receive

@@ -5,6 +5,9 @@ timed: an answer may take as long as it takes, and a stream stays open.
 """
 
 import asyncio
+import socket
+import struct
+from contextlib import suppress
 from typing import Any, ClassVar, Final
 
 from starlette.responses import Response
@@ -26,6 +29,8 @@ _BODY: Final = "body"  # a request's body is owed
 _LATE: Final = "late"  # the route was told that the body does not come, and answers
 _REST: Final = "rest"  # nothing is owed; how long it may rest says uvicorn's --timeout-keep-alive
 
+#: `SO_LINGER` on, with no time: closing sends a reset instead of an end.
+_RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 #: Bytes of a body pay for so many bytes of framing around them.
 _FRAMING = 8
 #: While the service does not read, it looks again this soon whether it does.
@@ -78,7 +83,7 @@ class WatchedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Its head is there."""
-        self.scope["state"][ABORT] = self.transport.abort
+        self.scope["state"][ABORT] = self._reset
         self._phase, self._since = _BODY, self.loop.time()
         super().on_headers_complete()
 
@@ -137,6 +142,14 @@ class WatchedProtocol(HttpToolsProtocol):
         self._stop()
         self.transport.close()
         self._timer = self.loop.call_later(self.grace_s, self.transport.abort)
+
+    def _reset(self) -> None:
+        """Cut the connection so that its client sees a failure, even where the body has no announced end."""
+        connection = self.transport.get_extra_info("socket")
+        if connection is not None:
+            with suppress(OSError):  # of another family than TCP, or closed
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
+        self.transport.abort()
 
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete

@@ -21,6 +21,7 @@ _CLOSE_CODES = {
     Ending.FINISHED: 1000,
     Ending.TOO_SLOW: 1008,
     Ending.RESTARTING: 1012,
+    Ending.UNAVAILABLE: 1013,
     Ending.KEY_REFUSED: close_code(401),
     Ending.WORKSPACE_DISABLED: close_code(403),
     Ending.DELETED: close_code(404),
@@ -74,7 +75,7 @@ class EventStream(Response):
             abort = scope["state"].get(ABORT)
             if abort is not None:
                 abort()
-                await _until_gone(receive)
+                await wait_until_gone(receive)
 
     def _preamble(self, reader: Reader) -> bytes:
         """How to come back: the pause before it, and from where, before a message was received."""
@@ -125,7 +126,7 @@ async def _run(
 ) -> Ending | None:
     """Write until the stream ends, and say why; None where the client went away."""
     writing = asyncio.create_task(_write_all(reader, write))
-    leaving = asyncio.create_task(_until_gone(receive))
+    leaving = asyncio.create_task(wait_until_gone(receive))
     reader.abort = writing.cancel
     try:
         await asyncio.wait((writing, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -146,7 +147,7 @@ async def _write_all(reader: Reader, write: Callable[[Segment], Awaitable[None]]
         await write(segment)
 
 
-async def _until_gone(receive: Receive) -> None:
+async def wait_until_gone(receive: Receive) -> None:
     """Return when the client has gone; what it says before is of no interest."""
     with suppress(RecorderError):  # it sends a body that no stream takes
         while (await receive())["type"] not in _GONE:

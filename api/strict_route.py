@@ -4,13 +4,16 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import anyio.to_thread
+import orjson
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.requests import HTTPConnection
 
+from api.body_checks import check_json_file
+from api.body_workers import LARGE_BYTES, BodyWorkers, body_file
 from api.idempotency import KeyedRequest, read_keyed_request
 from api.query_rules import QueryRules
-from recorder import strict_json
+from recorder import limits, strict_json
 from recorder.errors import UnsupportedMediaType, ValidationFailed
 from recorder.models.wire import members_shown_once
 
@@ -108,10 +111,26 @@ async def _read_json(request: Request, has_body: bool) -> dict[str, Any] | None:
     if content_type != _JSON:
         raise UnsupportedMediaType("the body as application/json")
     if len(body) > _LARGE_BYTES:
-        value = await anyio.to_thread.run_sync(strict_json.parse, body)
+        if body.count(b",") > limits.BODY_COMMAS:
+            text = f"A body holds at most {limits.BODY_COMMAS} values here; send fewer at once."
+            raise ValidationFailed.of("", "too_large", text)
+        value = await _parse_large(request, body)
     else:
         value = strict_json.parse(body)
     if not isinstance(value, dict):
         raise ValidationFailed.of("", "invalid_value", "The body is a JSON object.")
     request._json = value
     return value
+
+
+async def _parse_large(request: Request, body: bytes) -> Any:
+    """Parse a body that takes longer than other requests should wait for."""
+    caller = request.state.caller
+    if len(body) <= LARGE_BYTES or caller is None:
+        return await anyio.to_thread.run_sync(strict_json.parse, body)
+    workers: BodyWorkers = request.app.state.body_workers
+    with body_file() as file:
+        await anyio.to_thread.run_sync(file.write, body)
+        await workers.check(caller.workspace_id, check_json_file, file)
+    # What the strict reader takes reads the same here, in a tenth of the time.
+    return orjson.loads(body)

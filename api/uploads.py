@@ -1,64 +1,87 @@
 """Bodies of frame uploads: JSON with base64, or multipart with one binary part each. Contract §3."""
 
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+
 import anyio.to_thread
 from fastapi import Request
-from starlette.datastructures import Headers, UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
 
-from recorder import limits
-from recorder.errors import UnsupportedMediaType, ValidationFailed
+from api.body_checks import check_frames_file, read_multipart, with_bytes
+from api.body_workers import LARGE_BYTES, BodyFile, BodyWorkers, body_file
+from recorder.access.keys import Caller
+from recorder.errors import UnsupportedMediaType
+from recorder.ids import encode, id_range, reserve
 from recorder.models.frame import FrameItem
-from recorder.recording.frame_checks import read_frames_json, read_frames_part
+from recorder.recording.frame_checks import CheckedFrame, read_frames_json, unpack_dom
 
 
-async def read_upload(request: Request) -> tuple[list[FrameItem], dict[str, bytes]]:
-    """The items of a frame upload, and the bytes of their parts by name.
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A frame upload as it was read.
+
+    Attributes:
+        items: of a small upload, in which no frame was checked yet.
+        parts: bytes of its frames, by part name.
+        checked: of a large one: its frames, checked, and the digest of its content.
+    """
+
+    items: list[FrameItem] = field(default_factory=list)
+    parts: dict[str, bytes] = field(default_factory=dict)
+    checked: tuple[list[CheckedFrame], bytes] | None = None
+
+
+async def read_upload(request: Request, caller: Caller, workers: BodyWorkers) -> Upload:
+    """Read a frame upload; a large one is read and checked in a worker process.
 
     Raises:
         UnsupportedMediaType: if it is neither JSON nor multipart.
         InvalidJson, ValidationFailed, EmptyBatch, BatchTooLarge, PayloadTooLarge: as the body is wrong.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    content_type = request.headers.get("content-type", "")
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind not in ("application/json", "multipart/form-data"):
+        raise UnsupportedMediaType("frames as application/json or multipart/form-data")
+    stream, first, size = request.stream(), list[bytes](), 0
+    async for part in stream:
+        first.append(part)
+        size += len(part)
+        if size > LARGE_BYTES:
+            with body_file() as file:
+                return await _read_large(file, first, stream, content_type, caller, workers)
+    body = b"".join(first)
     if kind == "application/json":
-        # Up to 64 MB: read in a worker thread, so that other requests go on.
-        return await anyio.to_thread.run_sync(read_frames_json, await request.body())
-    if kind == "multipart/form-data":
-        return await _read_multipart(request)
-    raise UnsupportedMediaType("frames as application/json or multipart/form-data")
+        return Upload(*await anyio.to_thread.run_sync(read_frames_json, body))
+    return Upload(*await read_multipart(_only(body), content_type))
 
 
-async def _read_multipart(request: Request) -> tuple[list[FrameItem], dict[str, bytes]]:
-    # One part more than allowed gets through, so that a batch of 51 is told apart from a broken body.
-    count = limits.FRAMES_PER_BATCH + 2
-    # Latin-1 keeps every byte of a text part, so that the JSON reader sees what was sent.
-    headers = Headers({"content-type": f"{request.headers['content-type']}; charset=latin-1"})
-    reader = MultiPartParser(
-        headers,
-        request.stream(),
-        max_files=count,
-        max_fields=count,
-        max_part_size=limits.FRAMES_REQUEST_BYTES,
-    )
-    try:
-        form = await reader.parse()
-    except MultiPartException as error:
-        raise _broken() from error
-    pairs = [(_name(name), await _content(part)) for name, part in form.multi_items()]
-    await form.close()
-    parts = dict(pairs)
-    if "frames" not in parts or len(parts) != len(pairs):
-        raise _broken()
-    return await anyio.to_thread.run_sync(read_frames_part, parts.pop("frames")), parts
+async def _read_large(
+    file: BodyFile,
+    first: list[bytes],
+    rest: AsyncIterator[bytes],
+    content_type: str,
+    caller: Caller,
+    workers: BodyWorkers,
+) -> Upload:
+    for part in first:
+        file.write(part)
+    first.clear()
+    async for part in rest:
+        file.write(part)
+    checked = await workers.check(caller.workspace_id, check_frames_file, file, content_type)
+    content = file.map()
+    frames = await anyio.to_thread.run_sync(_take_over, with_bytes(checked, content), caller)
+    return Upload(checked=(frames, checked.digest))
 
 
-def _name(name: str) -> str:
-    return name.encode("latin-1").decode("utf-8", "replace")
+def _take_over(frames: list[CheckedFrame], caller: Caller) -> list[CheckedFrame]:
+    """Return frames with ids of this process, which rise, and with what masking needs."""
+    given = id_range(f"frm_{encode(reserve(len(frames)))}", len(frames))
+    named = [
+        frame if isinstance(frame.item.id, str) else replace(frame, id=new)
+        for frame, new in zip(frames, given, strict=True)
+    ]
+    return named if caller.masking is None else [unpack_dom(frame) for frame in named]
 
 
-async def _content(part: UploadFile | str) -> bytes:
-    return await part.read() if isinstance(part, UploadFile) else part.encode("latin-1")
-
-
-def _broken() -> ValidationFailed:
-    text = "Send one JSON part named `frames` and one binary part for each frame, each name once."
-    return ValidationFailed.of("", "invalid_multipart", text)
+async def _only(body: bytes) -> AsyncIterator[bytes]:
+    yield body

@@ -23,7 +23,9 @@ from benchmarks import (
     memory_queries,
     miniwob,
     mlflow_peer,
+    neighbours,
     process_mining,
+    reads,
     sealing,
     streams,
     webhooks,
@@ -45,6 +47,7 @@ class Name(StrEnum):
     GATE = "gate"
     LIMITER = "limiter"
     MASKING = "masking"
+    NEIGHBOURS = "neighbours"
     MEMORY_QUERIES = "memory-queries"
     WEBHOOKS = "webhooks"
     STREAMS = "streams"
@@ -57,6 +60,7 @@ class Name(StrEnum):
     EXPORTS_MEMORY = "exports-memory"
     EXPORT_WORKERS = "export-workers"
     EXPORT_REPEATS = "export-repeats"
+    READS = "reads"
 
 
 _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
@@ -68,6 +72,7 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.GATE: gate.measure,
     Name.LIMITER: limiter.measure,
     Name.MASKING: masking.measure,
+    Name.NEIGHBOURS: neighbours.measure,
     Name.MEMORY_QUERIES: memory_queries.measure,
     Name.WEBHOOKS: webhooks.measure,
     Name.STREAMS: streams.measure,
@@ -80,6 +85,7 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.EXPORTS_MEMORY: growth.measure_large,
     Name.EXPORT_WORKERS: export_workers.measure,
     Name.EXPORT_REPEATS: export_repeats.measure,
+    Name.READS: reads.measure,
 }
 #: They fetch a peer of half a gigabyte first, or take gigabytes of memory: measured when they are named.
 _ON_DEMAND = (Name.MLFLOW, Name.PROCESS_MINING, Name.MEMORY, Name.EXPORTS, Name.EXPORTS_MEMORY)

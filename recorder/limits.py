@@ -28,9 +28,15 @@ T_MS_MAX = 10**12
 FRAME_BYTES = 10 * 1024 * 1024
 FRAME_PIXELS = 50_000_000
 DOM_BYTES = 4 * 1024 * 1024
+#: Of a frame's address and masked rectangles together.
+FRAME_MEMBERS_BYTES = 256 * 1024
+#: Commas of a JSON body beside events and frames: the most that a valid one has is 10,000 excluded sessions.
+BODY_COMMAS = 20_000
 FRAMES_REQUEST_BYTES = 64 * 1024 * 1024
 EVENTS_REQUEST_BYTES = EVENTS_PER_BATCH * EVENT_BYTES + 65_536
 BODY_BYTES = 1024 * 1024
+#: Memory of all request bodies under way in a process, where the settings name no other.
+BODY_MEMORY_BYTES = 512 * 1024 * 1024
 EMBEDDED_EVENTS = 1_000
 JSON_DEPTH = 64
 #: A request's head, and its body behind it, arrive within these; clients that hold a connection are cut off.
@@ -73,6 +79,14 @@ SEAL_SLOTS = 8
 #: Silence after which a stream carries a comment, and the pause after which a browser connects again.
 STREAM_KEEP_ALIVE_S = 15
 STREAM_RETRY_MS = 3000
+#: Reads of whole sessions under way: of one key, of one workspace, in one process.
+WHOLE_READS_PER_KEY = 8
+WHOLE_READS_PER_WORKSPACE = 20
+WHOLE_READS_PER_PROCESS = 24
+#: A client that takes no further portion (1,000 events or 512 KiB) within this is cut off.
+WHOLE_READ_PATIENCE_S = 30
+#: A stream that resumes further than this before its end counts as the read of a whole session.
+WHOLE_READ_MESSAGES = 10_000
 SOFT_DELETE_DAYS = 30
 TEST_SESSION_DAYS = 7
 IDEMPOTENCY_HOURS = 24

@@ -86,6 +86,8 @@ class Settings:
     seal_runs: int = 2
     #: After so many seconds without a sign of life another run takes over a sealing lane.
     seal_lease_seconds: float = 30
+    #: MB of memory that all request bodies under way in an API process may take.
+    body_memory_mb: int = 512
     #: Who writes the shards of exports: in_process, processes:N, or a Dask scheduler's address.
     export_executor: str = "in_process"
     #: Most that one session holds; a batch beyond it is refused.
@@ -135,6 +137,7 @@ class Settings:
             seal_runs=_number(env, "RECORDER_SEAL_RUNS", 1, 64) or max(2, min(4, os.cpu_count() or 1)),
             seal_lease_seconds=_number(env, "RECORDER_SEAL_LEASE_SECONDS", 1, 3_600)
             or Settings.seal_lease_seconds,
+            body_memory_mb=_body_memory_mb(env.get("RECORDER_BODY_MEMORY_MB", "512")),
             export_executor=_export_executor(env.get("RECORDER_EXPORT_EXECUTOR", "in_process")),
             session_size=limits.SessionSize(
                 *(
@@ -181,6 +184,8 @@ class Settings:
             chosen["RECORDER_ANSWER_WITHIN"] = f"{self.answer_within_s:g}"
         if self.webhook_attempts != Settings.webhook_attempts:
             chosen["RECORDER_WEBHOOK_ATTEMPTS"] = str(self.webhook_attempts)
+        if self.body_memory_mb != Settings.body_memory_mb:
+            chosen["RECORDER_BODY_MEMORY_MB"] = str(self.body_memory_mb)
         if self.log_level != Settings.log_level:
             chosen["RECORDER_LOG_LEVEL"] = self.log_level
         if self.export_executor != Settings.export_executor:
@@ -309,6 +314,13 @@ def _seal_processes(text: str) -> int:
 def _count_cores() -> int:
     """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _body_memory_mb(text: str) -> int:
+    # Half of it is the most that one workspace takes, and must hold the largest request.
+    if not re.fullmatch(r"[0-9]{3,6}", text, re.ASCII) or int(text) < 128:
+        raise InvalidSetting("RECORDER_BODY_MEMORY_MB", "a number of megabytes from 128 on")
+    return int(text)
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -7,7 +7,8 @@ from api.batches import accepted
 from api.deps import CallerDep, CursorText, Db, Limit, RuntimeDep
 from api.errors import problem_responses
 from api.event_batches import EventBatches
-from api.event_formats import ARROW, JSON, NDJSON, write_arrow, write_ndjson
+from api.event_download import EventDownload
+from api.event_formats import ARROW, JSON, NDJSON, Arrow, Ndjson
 from api.negotiation import choose_format
 from api.openapi import EVENT_BATCH, EVENT_PAGE, EVENTS_ACCEPTED
 from api.paging import Pager
@@ -65,23 +66,23 @@ def list_events(
 ) -> Response:
     """The events of a session by `(t_ms, id)`, the same before and after sealing.
 
-    With `Accept: application/x-ndjson` or `application/vnd.apache.arrow.stream` all of them at once.
+    With `Accept: application/x-ndjson` or `application/vnd.apache.arrow.stream` all of them, in portions.
     """
     pager = Pager(request, caller)
-    after = pager.read(cursor)
-    row = sessions.find_session(db, caller.workspace_id, caller.mode, session_id)
+    position = pager.read(cursor)
+    after = (position[0], position[1]) if position else None
     form = choose_format(request, JSON, NDJSON, ARROW)
-    found = reads.list_events(
-        db,
-        runtime.lake,
-        row,
-        after=(after[0], after[1]) if after else None,
-        limit={JSON: limit + 1, NDJSON: reads.EVENTS_PART}.get(form),
-    )
-    if form == NDJSON:
-        return write_ndjson(reads.follow_events(runtime.database, runtime.lake, row, found))
-    if form == ARROW:
-        return write_arrow(found)
+    if form != JSON:
+        return EventDownload(
+            runtime,
+            request.app.state.whole_reads,
+            caller,
+            session_id,
+            after=after,
+            format=Ndjson() if form == NDJSON else Arrow(),
+        )
+    row = sessions.find_session(db, caller.workspace_id, caller.mode, session_id)
+    found = reads.list_events(db, runtime.lake, row, after=after, limit=limit + 1)
     last = found[limit - 1] if len(found) > limit else None
     tail = pager.page([], [last.t_ms, last.id] if last else None).model_dump_json(exclude={"data"}).encode()
     data = b",".join(record.as_json() for record in found[:limit])

@@ -36,8 +36,9 @@ async def append_frames(
 ) -> Response:
     """Add up to 50 frames; answered once pictures and index are durable. All or nothing."""
     refuse_encoding(request)
-    items, parts = await read_upload(request)
-    upload = FrameUpload(caller, session_id, items, parts, request.headers.get("idempotency-key"))
+    read = await read_upload(request, caller, request.app.state.body_workers)
+    batch_key = request.headers.get("idempotency-key")
+    upload = FrameUpload(caller, session_id, read.items, read.parts, batch_key, read.checked)
     batch = await anyio.to_thread.run_sync(upload.prepare, runtime.database, runtime.blobs)
     if isinstance(batch, bytes):
         return accepted(batch)

@@ -11,7 +11,7 @@ SURFACES: tuple[Surface, ...] = get_args(Surface)
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many requests in a window; continuously refilled."""
+    """So many requests, or bytes, in a window; continuously refilled."""
 
     limit: int
     window_s: int = 1
@@ -43,6 +43,11 @@ class Tier:
     rates: dict[Surface, SurfaceRates]
     streams_per_key: int
     streams_per_workspace: int
+    #: Bytes of request bodies; a burst admits the largest request there is.
+    body_bytes: SurfaceRates
+    #: Requests under way at once; streams have limits of their own.
+    requests_per_key: int
+    requests_per_workspace: int
     #: Per calendar month; None means unlimited.
     captured_minutes: int | None = None
     exported_rows: int | None = None
@@ -68,7 +73,17 @@ def _tier(
         "live_replays": _per_minute(10 * factor, 50 * factor),
         "other": _per_second(50 * factor, 500 * factor),
     }
-    return Tier(name, rates, 50 * factor, 500 * factor, captured_minutes, exported_rows)
+    return Tier(
+        name,
+        rates,
+        streams_per_key=50 * factor,
+        streams_per_workspace=500 * factor,
+        body_bytes=_per_second(50_000_000 * factor, 100_000_000 * factor),
+        requests_per_key=32 * factor,
+        requests_per_workspace=128 * factor,
+        captured_minutes=captured_minutes,
+        exported_rows=exported_rows,
+    )
 
 
 #: `default` is the table of spec §8.1; the others scale it. `trial` is the one with quotas, `unlimited` one

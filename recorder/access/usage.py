@@ -29,7 +29,8 @@ from recorder.models.usage import Quota, UsageRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.webhooks.outbox import add_event
 
-_FREE = Tier("free", {}, 0, 0)
+#: A tier without quotas.
+_FREE = TIERS["default"]
 #: Per metric: the column that keeps how much of it was told.
 _TOLD: dict[Metric, str] = {"captured_minutes": "captured_told", "exported_rows": "exported_told"}
 

@@ -10,7 +10,7 @@ RecorderError
 ├── TooLarge          413  PayloadTooLarge HeadTooLarge
 ├── Invalid           422  ValidationFailed and the finer codes
 ├── Exhausted         429  RateLimited TooManyStreams QuotaExceeded
-└── Unavailable       503  (code `unavailable`; nothing was acknowledged)
+└── Unavailable       503  Overloaded (code `unavailable`; nothing was acknowledged)
 
 The HTTP layer maps kinds to statuses; the command line maps them to exit codes. Messages are built from
 names, states and limits, never from the offending value.
@@ -54,6 +54,7 @@ from recorder.errors.kinds import (
     Gone,
     Invalid,
     NotFound,
+    Overloaded,
     Problem,
     RecorderError,
     TooLarge,
@@ -115,6 +116,7 @@ __all__ = [
     "NotAcceptable",
     "NotFound",
     "NotSupportedYet",
+    "Overloaded",
     "PayloadTooLarge",
     "Problem",
     "QuotaExceeded",

@@ -72,9 +72,19 @@ class RateLimited(Exhausted):
     code = "rate_limited"
     title = "Too many requests"
 
-    def __init__(self, scope: str, retry_after_s: int) -> None:
+    def __init__(self, scope: str, retry_after_s: int, *, limit: int | None = None) -> None:
+        """Create the error.
+
+        Args:
+            scope: the limit that refused, as `X-Scope` names it.
+            retry_after_s: seconds after which the same request may be accepted.
+            limit: most pieces of work at once, where the limit counts work under way; the headers of the
+                answer then show it.
+        """
         super().__init__(f"The limit {scope} is reached; try again in {retry_after_s} s. See GET /v1/limits.")
         self.retry_after_s = retry_after_s
+        self.scope = scope
+        self.limit = limit
 
 
 class TooManyStreams(Exhausted):

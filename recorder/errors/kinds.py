@@ -138,3 +138,12 @@ class Unavailable(RecorderError):
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} does not answer; nothing was acknowledged. Try again.")
+
+
+class Overloaded(Unavailable):
+    """The service is up but has no room for this request now; nothing was acknowledged."""
+
+    def __init__(self, what: str = "memory for request bodies") -> None:
+        RecorderError.__init__(
+            self, f"The service has no free {what} now; nothing was acknowledged. Try again in 1 s."
+        )

@@ -4,11 +4,14 @@ import builtins
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
-from sqlalchemy import JSON, BigInteger, Index, LargeBinary
+from sqlalchemy import JSON, BigInteger, Index, LargeBinary, String
 from sqlmodel import Field, SQLModel
 
 from recorder.models.event import Box, Elapsed
 from recorder.models.wire import WireOutput
+
+# SQLite compares the bytes of texts by itself.
+_BYTEWISE: Any = String().with_variant(String(collation="C"), "postgresql")
 
 
 class FrameItem(Struct, forbid_unknown_fields=True):
@@ -56,7 +59,8 @@ class FrameRow(SQLModel, table=True):
     )
 
     session_id: str = Field(primary_key=True)
-    frame_id: str = Field(primary_key=True)
+    #: Ordered by its bytes, as in the lake: an order of words would differ between databases.
+    frame_id: str = Field(primary_key=True, sa_type=_BYTEWISE)
     position: int = Field(sa_type=BigInteger)
     t_ms: int = Field(sa_type=BigInteger)
     content_type: str

@@ -8,9 +8,9 @@ from recorder.models.wire import WireOutput
 class RateLimit(WireOutput):
     """One of the two limits of a surface: a token bucket."""
 
-    limit: int = Field(description="Requests in a window, refilled continuously.")
+    limit: int = Field(description="Requests, or bytes, in a window, refilled continuously.")
     window_s: int
-    burst: int = Field(description="Size of the bucket: so many requests at once.")
+    burst: int = Field(description="Size of the bucket: so many at once.")
 
 
 class Address(WireOutput):
@@ -33,6 +33,28 @@ class SurfaceLimits(WireOutput):
 
 class StreamLimits(WireOutput):
     """How many streams may be open at once."""
+
+    per_key: int
+    per_workspace: int
+
+
+class WholeReadLimits(WireOutput):
+    """How many reads of whole sessions may be under way at once."""
+
+    per_key: int
+    per_workspace: int
+    per_process: int = Field(description="Of all workspaces, in one API process.")
+
+
+class PairOfRates(WireOutput):
+    """Limits of a key and of its workspace: two token buckets."""
+
+    per_key: RateLimit
+    per_workspace: RateLimit
+
+
+class WorkLimits(WireOutput):
+    """How many requests may be under way at once."""
 
     per_key: int
     per_workspace: int
@@ -63,6 +85,7 @@ class ByteLimits(WireOutput):
     event: int
     frame: int
     dom: int
+    frame_members: int = Field(description="A frame's `url` and `masked_rects` together.")
     metadata: int
     tag_data: int
 
@@ -79,7 +102,12 @@ class Limits(WireOutput):
 
     tier: str
     rate_limits: list[SurfaceLimits]
+    body_bytes: PairOfRates = Field(
+        description="Bytes of request bodies, whatever becomes of them; `limit` and `burst` are bytes."
+    )
+    concurrent_requests: WorkLimits = Field(description="Requests under way; streams are not among them.")
     concurrent_streams: StreamLimits
+    whole_session_reads: WholeReadLimits
     batch: BatchLimits
     session: SessionLimits
     bytes: ByteLimits

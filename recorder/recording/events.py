@@ -1,6 +1,7 @@
 """Events coming in: a checked batch is masked, packed and stored. Spec §4.1, contract §3."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +13,7 @@ from recorder.access.keys import Caller
 from recorder.errors import EventConflict, Problem, UnsupportedMediaType
 from recorder.ids import encode, reserve
 from recorder.masking.masker import Masker
-from recorder.models.event import EventBatchBody
+from recorder.models.event import EventBatchBody, EventItem
 from recorder.recording.batch_keys import BatchKey
 from recorder.recording.cursor import Cursor
 from recorder.recording.event_checks import check_events
@@ -26,13 +27,13 @@ from recorder.recording.positions import (
 )
 
 
-class _Timed(msgspec.Struct):
-    """Of an item that was checked before: masked, it may exceed the caps of a sent one."""
+class TimedItem(msgspec.Struct):
+    """The time of an item that was checked before: masked, the item may exceed the caps of a sent one."""
 
     t_ms: int
 
 
-_time_decoder = msgspec.json.Decoder(_Timed)
+_time_decoder = msgspec.json.Decoder(TimedItem)
 _raw_decoder = msgspec.json.Decoder(EventBatchBody)
 _compressor = zstandard.ZstdCompressor(level=1)
 
@@ -150,11 +151,13 @@ def read_event_batch(
     content_type: str | None,
     batch_key: str | None,
     masker: Masker | None = None,
+    checked: tuple[Sequence[TimedItem | EventItem], list[tuple[int, str]]] | None = None,
 ) -> EventBatch:
     """Check a body of `POST …/events`, mask it and pack it.
 
     Args:
         masker: None where nothing in this body is to be masked.
+        checked: what `check_events` found in this body, where it ran before; times are enough.
 
     Raises:
         UnsupportedMediaType: if it does not come as JSON.
@@ -164,7 +167,7 @@ def read_event_batch(
     """
     if content_type is None or content_type.partition(";")[0].strip().lower() != "application/json":
         raise UnsupportedMediaType("events as application/json")
-    items, named = check_events(body)
+    items, named = check_events(body) if checked is None else checked
     key = BatchKey.of("events", batch_key, body, digest_key=caller.digest_key)
     if masker is not None:
         body = mask_events(masker, body)

@@ -4,10 +4,11 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+import orjson
 import zstandard
 
 from recorder import limits, strict_json
@@ -25,7 +26,7 @@ class CheckedFrame:
 
     item: FrameItem
     id: str
-    data: bytes
+    data: bytes | memoryview
     sha256: str
     width: int
     height: int
@@ -93,6 +94,11 @@ def item_digest(item: FrameItem, sha256: str) -> bytes:
     return hashlib.blake2b(canonical_json({**members, "sha256": sha256}), digest_size=16).digest()
 
 
+def frames_digest(frames: list[CheckedFrame]) -> bytes:
+    """Return the digest of an upload's content, the same whether it came as JSON or as multipart."""
+    return hashlib.sha256(b"".join(item_digest(frame.item, frame.sha256) for frame in frames)).digest()
+
+
 def _convert(value: Any) -> list[FrameItem]:
     if not isinstance(value, list):
         raise ValidationFailed.of("/frames", "invalid_value", "frames takes an array.")
@@ -120,6 +126,7 @@ def _check(index: int, item: FrameItem, parts: Mapping[str, bytes], given_id: st
     if isinstance(item.id, str) and not is_client_id(item.id, "frm"):
         message = "A frame id is frm_ and 1 to 40 letters and digits."
         raise ValidationFailed.of(f"/frames/{index}/id", "invalid_id", message)
+    _check_members(item, index)
     width, height = check_image(data, item.content_type, index=index)
     for name, actual in (("width", width), ("height", height)):
         if isinstance(getattr(item, name), int) and getattr(item, name) != actual:
@@ -147,3 +154,25 @@ def pack_dom(dom: object, index: int, *, max_bytes: int = limits.DOM_BYTES) -> b
             f"/frames/{index}/dom", "too_large", f"dom holds at most {max_bytes} bytes."
         )
     return zstandard.ZstdCompressor(level=3).compress(text)
+
+
+def unpack_dom(frame: CheckedFrame) -> CheckedFrame:
+    """Return a frame whose item holds its snapshot again, as masking needs it."""
+    if frame.dom is None:
+        return frame
+    dom = orjson.loads(zstandard.ZstdDecompressor().decompress(frame.dom))
+    return replace(frame, item=msgspec.structs.replace(frame.item, dom=dom))
+
+
+def _check_members(item: FrameItem, index: int) -> None:
+    """Refuse a frame whose members beside the picture and the snapshot are very large.
+
+    They are stored in the frame's index row, and pass through every list of frames.
+    """
+    size = len(item.url) if isinstance(item.url, str) else 0
+    size += 32 * len(item.masked_rects) if isinstance(item.masked_rects, list) else 0
+    if size > limits.FRAME_MEMBERS_BYTES:
+        text = (
+            f"url and masked_rects hold at most {limits.FRAME_MEMBERS_BYTES} bytes together, a rectangle 32."
+        )
+        raise ValidationFailed.of(f"/frames/{index}", "too_large", text)

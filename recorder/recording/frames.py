@@ -117,7 +117,7 @@ def store_objects(
     blobs: Blobs, caller: Caller, session_id: str, frames: list[CheckedFrame], key: BatchKey | None
 ) -> FrameBatch:
     """Write pictures and snapshots as one durable object; equal pictures stand in it once."""
-    chunks: list[bytes] = []
+    chunks: list[bytes | memoryview] = []
     places: list[tuple[int, int, int | None, int | None]] = []
     by_digest: dict[str, tuple[int, int]] = {}
     end = 0
@@ -133,7 +133,7 @@ def store_objects(
             end += len(frame.dom)
         places.append((*by_digest[frame.sha256], dom_offset, dom_length))
     object_key = f"frames/{caller.workspace_id}/{session_id}/{new_id('frm')}.pack"
-    blobs.put(object_key, b"".join(chunks))
+    blobs.put_parts(object_key, chunks)
     return FrameBatch(caller, session_id, frames, object_key, places, key, object_bytes=end)
 
 

@@ -58,7 +58,7 @@ class _Heads(msgspec.Struct):
 #: What a batch row says of its payload: first_position, t_min, first_id.
 _Header = Row[tuple[int, int, str]]
 #: Ordered by `(t_ms, id, position)`; no two have the same position.
-_Entry = tuple[int, str, int, EventRecord]
+Entry = tuple[int, str, int, EventRecord]
 
 #: Decodes a batch's body to `(t_ms, type, id)` of each event.
 head_decoder = msgspec.json.Decoder(_Heads)
@@ -84,14 +84,15 @@ def _merge_batches(
     db: DbSession, session_id: str, after: Position | None, limit: int | None
 ) -> Generator[EventRecord, None, None]:
     """Decode batches by their first time; an event is given once no batch left can hold an earlier one."""
-    waiting: list[_Entry] = []
+    waiting: list[Entry] = []
     for chunk in _chunks_of_headers(db, session_id, after):
         yield from _pop_before(waiting, chunk[0].t_min)
         payloads = _read_payloads(db, session_id, chunk)
         for header in chunk:
             yield from _pop_before(waiting, header.t_min)
             last = waiting[-1][:2] if limit is not None and len(waiting) == limit else None
-            for entry in _decode_between(header, payloads.pop(header.first_position), after, last):
+            payload = payloads.pop(header.first_position)
+            for entry in decode_between(payload, header.first_id, header.first_position, after, last):
                 heappush(waiting, entry)
             if limit is not None:
                 # Sorted it is still a heap, and what no page can reach is let go.
@@ -100,7 +101,7 @@ def _merge_batches(
         yield heappop(waiting)[-1]
 
 
-def _pop_before(waiting: list[_Entry], t_ms: int) -> Iterator[EventRecord]:
+def _pop_before(waiting: list[Entry], t_ms: int) -> Iterator[EventRecord]:
     while waiting and waiting[0][0] < t_ms:
         yield heappop(waiting)[-1]
 
@@ -129,12 +130,12 @@ def _read_payloads(db: DbSession, session_id: str, headers: Sequence[_Header]) -
     return {row.first_position: row.payload for row in db.execute(statement)}
 
 
-def _decode_between(
-    header: _Header, payload: bytes, after: Position | None, last: Position | None
-) -> Iterator[_Entry]:
-    """The events of a batch behind `after` and up to `last`; the others are not built."""
+def decode_between(
+    payload: bytes, first_id: str, first_position: int, after: Position | None, last: Position | None
+) -> Iterator[Entry]:
+    """Yield the events of a batch after `after` and up to `last`; the others are not built."""
     body = decompress(payload)
-    places = [(head.t_ms, event_id) for head, event_id in decode_heads(body, header.first_id)]
+    places = [(head.t_ms, event_id) for head, event_id in decode_heads(body, first_id)]
     wanted = [
         (n, place)
         for n, place in enumerate(places)
@@ -142,7 +143,7 @@ def _decode_between(
     ]
     items = _raw_decoder.decode(body).events if wanted else []
     for n, place in wanted:
-        yield (*place, header.first_position + n, record_of(orjson.loads(bytes(items[n])), place[1]))
+        yield (*place, first_position + n, record_of(orjson.loads(bytes(items[n])), place[1]))
 
 
 def decode_heads(body: bytes, first_id: str) -> list[tuple[EventHead, str]]:

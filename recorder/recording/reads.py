@@ -1,77 +1,63 @@
-"""Reading a session back: the same events and frames from the hot rows and from the lake. Contract §2, §3."""
+"""Pages and single items of a session, the same from the hot rows and from the lake. Contract §2, §3."""
 
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
 import orjson
 import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
 from sqlmodel import Session as DbSession
-from sqlmodel import col, select
+from sqlmodel import col, func, select, tuple_
 
 from recorder import limits
 from recorder.errors import NotFound
 from recorder.models.frame import Frame, FrameRow
 from recorder.models.session import FramesSummary, SessionDetail, SessionRow
 from recorder.recording.hot_events import EventRecord, Position, read_hot_events
-from recorder.recording.sessions import find_session, read_metadata, to_wire
+from recorder.recording.session_events import as_records, read_sealed_events
+from recorder.recording.sessions import read_metadata, to_wire
 from recorder.recording.tags import list_tags
 from recorder.storage.blobs import Blobs
-from recorder.storage.database import Database
 from recorder.storage.lake import Lake
-from recorder.storage.lake_schemas import Kind
+from recorder.storage.lake_schemas import LAYOUTS
 
-#: Events that are held at once where all are asked for.
-EVENTS_PART = 1_000
+# Columns of the lake that make a frame object.
+_FRAME_COLUMNS = (
+    *(name for name in FrameRow.model_fields if name in LAYOUTS["frames"].schema.names),
+    "rects",
+)
+_SUMMARIZED = ("t_ms", "bytes", "width", "height", "content_type", "is_keyframe")
 
 
 def list_events(
-    db: DbSession, lake: Lake, row: SessionRow, *, after: Position | None, limit: int | None
+    db: DbSession, lake: Lake, row: SessionRow, *, after: Position | None, limit: int
 ) -> list[EventRecord]:
-    """The events of a session by `(t_ms, id)`, from behind `after` on.
-
-    Args:
-        limit: at most so many; None for all.
-    """
+    """Return the events of a session by `(t_ms, id)` after a position, at most `limit`."""
     if row.is_hot:
         return read_hot_events(db, row.id, after=after, limit=limit)
-    return list(islice(_lake_events(lake, row, after), limit))
-
-
-def follow_events(
-    database: Database, lake: Lake, row: SessionRow, first: list[EventRecord]
-) -> Iterator[list[EventRecord]]:
-    """All events of a session in parts, each hot one read in a transaction of its own.
-
-    A session that is swept meanwhile goes on in the lake: its order is the same.
-
-    Args:
-        first: its first `EVENTS_PART` events, or all if they are fewer.
-
-    Raises:
-        NotFound: if the session is deleted meanwhile.
-    """
-    part = first
-    yield part
-    while len(part) == EVENTS_PART:
-        after = (part[-1].t_ms, part[-1].id)
-        with database.transaction(write=False) as db:
-            row = find_session(db, row.workspace_id, row.mode, row.id)
-            part = read_hot_events(db, row.id, after=after, limit=EVENTS_PART) if row.is_hot else []
-        if not row.is_hot:
-            yield from _in_parts(_lake_events(lake, row, after))
-            return
-        yield part
+    batches = read_sealed_events(lake, row, after=after, limit=limit)
+    return [record for batch in batches for record in as_records(batch)]
 
 
 def list_frames(
-    db: DbSession, lake: Lake, row: SessionRow, *, after: Position | None, limit: int | None
+    db: DbSession, lake: Lake, row: SessionRow, *, after: Position | None, limit: int
 ) -> list[Frame]:
-    """The frames of a session by `(t_ms, id)`, from behind `after` on; `limit` as with the events."""
-    frames = [wire_frame(stored) for stored in _stored_frames(db, lake, row)]
-    if after is not None:
-        frames = [frame for frame in frames if (frame.t_ms, frame.id) > after]
-    return frames[:limit]
+    """Return the frames of a session by `(t_ms, id)` after a position, at most `limit`."""
+    stored: Iterable[FrameRow]
+    if row.is_hot:
+        key = (col(FrameRow.t_ms), col(FrameRow.frame_id))
+        statement = select(FrameRow).where(FrameRow.session_id == row.id).order_by(*key).limit(limit)
+        if after is not None:
+            statement = statement.where(tuple_(*key) > after)
+        stored = db.exec(statement)
+    else:
+        stored = (
+            read_frame_row(found)
+            for batch in read_sealed_frames(lake, row, after=after, limit=limit)
+            for found in batch.to_pylist()
+        )
+    return [wire_frame(found) for found in stored]
 
 
 def get_frame(db: DbSession, lake: Lake, row: SessionRow, frame_id: str) -> Frame:
@@ -111,86 +97,112 @@ def describe_session(db: DbSession, lake: Lake, row: SessionRow, include: frozen
     return SessionDetail(**members)
 
 
-def _summarize(db: DbSession, lake: Lake, row: SessionRow) -> FramesSummary:
-    frames = [wire_frame(stored) for stored in _stored_frames(db, lake, row)]
-    sizes = [(frame.width * frame.height, frame.width, frame.height) for frame in frames]
-    largest = max(sizes, default=None)
-    return FramesSummary(
-        count=len(frames),
-        keyframes=_count_keyframes(lake, row),
-        bytes=sum(frame.bytes for frame in frames),
-        first_t_ms=frames[0].t_ms if frames else None,
-        last_t_ms=frames[-1].t_ms if frames else None,
-        width=largest[1] if largest else None,
-        height=largest[2] if largest else None,
-        content_types=sorted({frame.content_type for frame in frames}),
-        storage={"hot": len(frames), "cold": 0},
+def read_sealed_frames(
+    lake: Lake,
+    row: SessionRow,
+    *,
+    after: Position | None = None,
+    limit: int | None = None,
+    columns: Sequence[str] = _FRAME_COLUMNS,
+) -> Generator[pa.RecordBatch, None, None]:
+    """Yield the frames of a sealed session after a position, in the lake's columns."""
+    yield from lake.read_session_batches(
+        "frames",
+        row.workspace_id,
+        row.mode,
+        workflow=row.workflow,
+        date=row.lake_date or "",
+        session_id=row.id,
+        after=after,
+        columns=columns,
+        limit=limit,
     )
 
 
-def _count_keyframes(lake: Lake, row: SessionRow) -> int | None:
-    """Keyframes are told apart at seal; before it their number is not known."""
-    if row.status != "sealed":
-        return None
-    return sum(1 for _ in _lake_rows(lake, "frames", row, only=pl.col("is_keyframe")))
+def _summarize(db: DbSession, lake: Lake, row: SessionRow) -> FramesSummary:
+    return _summarize_hot(db, lake, row) if row.is_hot else _summarize_sealed(lake, row)
+
+
+def _summarize_hot(db: DbSession, lake: Lake, row: SessionRow) -> FramesSummary:
+    mine = FrameRow.session_id == row.id
+    width, height = col(FrameRow.width), col(FrameRow.height)
+    totals = select(
+        func.count(),
+        func.coalesce(func.sum(FrameRow.bytes), 0),
+        func.min(FrameRow.t_ms),
+        func.max(FrameRow.t_ms),
+    )
+    count, size, first_t_ms, last_t_ms = db.exec(totals.where(mine)).one()
+    largest = db.exec(
+        select(width, height).where(mine).order_by((width * height).desc(), width.desc()).limit(1)
+    ).first()
+    types = db.exec(select(FrameRow.content_type).where(mine).distinct()).all()
+    keyframes = None
+    # Keyframes are computed when a session is sealed; before, their number is not known.
+    if row.status == "sealed":
+        batches = read_sealed_frames(lake, row, columns=["is_keyframe"])
+        keyframes = sum(batch["is_keyframe"].true_count for batch in batches)
+    return FramesSummary(
+        count=count,
+        keyframes=keyframes,
+        bytes=size,
+        first_t_ms=first_t_ms,
+        last_t_ms=last_t_ms,
+        width=largest[0] if largest else None,
+        height=largest[1] if largest else None,
+        content_types=sorted(types),
+        storage={"hot": count, "cold": 0},
+    )
+
+
+def _summarize_sealed(lake: Lake, row: SessionRow) -> FramesSummary:
+    count = keyframes = size = 0
+    first_t_ms = last_t_ms = None
+    largest: tuple[int, int | None, int | None] = (-1, None, None)
+    types: set[str] = set()
+    for batch in read_sealed_frames(lake, row, columns=_SUMMARIZED):
+        count += batch.num_rows
+        keyframes += batch["is_keyframe"].true_count
+        size += pc.sum(batch["bytes"]).as_py()
+        first_t_ms = batch["t_ms"][0].as_py() if first_t_ms is None else first_t_ms
+        last_t_ms = batch["t_ms"][-1].as_py()
+        sizes = set(zip(batch["width"].to_pylist(), batch["height"].to_pylist(), strict=True))
+        largest = max([largest, *((width * height, width, height) for width, height in sizes)])
+        types.update(pc.unique(batch["content_type"]).to_pylist())
+    return FramesSummary(
+        count=count,
+        keyframes=keyframes,
+        bytes=size,
+        first_t_ms=first_t_ms,
+        last_t_ms=last_t_ms,
+        width=largest[1],
+        height=largest[2],
+        content_types=sorted(types),
+        storage={"hot": count, "cold": 0},
+    )
 
 
 def _find_frame(db: DbSession, lake: Lake, row: SessionRow, frame_id: str) -> FrameRow:
     if row.is_hot:
         stored = db.get(FrameRow, (row.id, frame_id))
     else:
-        found = _lake_rows(lake, "frames", row, only=pl.col("frame_id") == frame_id)
-        stored = next((_frame(frame) for frame in found), None)
+        found = lake.read_session(
+            "frames",
+            row.workspace_id,
+            row.mode,
+            workflow=row.workflow,
+            date=row.lake_date or "",
+            session_id=row.id,
+            only=pl.col("frame_id") == frame_id,
+        )
+        stored = next((read_frame_row(frame) for frame in found.iter_rows(named=True)), None)
     if stored is None:
         raise NotFound("frame")
     return stored
 
 
-def _stored_frames(db: DbSession, lake: Lake, row: SessionRow) -> list[FrameRow]:
-    if not row.is_hot:
-        return [_frame(frame) for frame in _lake_rows(lake, "frames", row)]
-    rows = db.exec(select(FrameRow).where(col(FrameRow.session_id) == row.id)).all()
-    # Sorted here, not in SQL: databases differ in how they order letters.
-    return sorted(rows, key=lambda frame: (frame.t_ms, frame.frame_id))
-
-
-def _lake_events(lake: Lake, row: SessionRow, after: Position | None) -> Iterator[EventRecord]:
-    for stored in _lake_rows(lake, "events", row, only=_not_before(after)):
-        record = _event(stored)
-        if after is None or (record.t_ms, record.id) > after:
-            yield record
-
-
-def _in_parts(records: Iterator[EventRecord]) -> Iterator[list[EventRecord]]:
-    while part := list(islice(records, EVENTS_PART)):
-        yield part
-
-
-def _lake_rows(
-    lake: Lake, kind: Kind, row: SessionRow, *, only: pl.Expr | None = None
-) -> Iterator[dict[str, Any]]:
-    rows: pl.DataFrame = lake.read_session(
-        kind,
-        row.workspace_id,
-        row.mode,
-        workflow=row.workflow,
-        date=row.lake_date or "",
-        session_id=row.id,
-        only=only,
-    )
-    return rows.iter_rows(named=True)
-
-
-def _not_before(after: Position | None) -> pl.Expr | None:
-    return None if after is None else pl.col("t_ms") >= after[0]
-
-
-def _event(row: dict[str, Any]) -> EventRecord:
-    return EventRecord(row["t_ms"], row["event_id"], row["type"], row["frame_id"], row["payload"].encode())
-
-
-def _frame(row: dict[str, Any]) -> FrameRow:
-    """A lake row in the form of the hot index row (its stream position is not kept)."""
+def read_frame_row(row: dict[str, Any]) -> FrameRow:
+    """Return a lake row in the form of the hot index row; the lake does not keep its stream position."""
     rects = orjson.loads(row["rects"]) if row["rects"] else {}
     shared = FrameRow.model_fields.keys() & row.keys()
     return FrameRow(position=0, **{name: row[name] for name in shared}, **rects)

@@ -1,6 +1,5 @@
 """An upload of frames from its parts to its answer: check, gate, mask, write, index. Contract §3."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ from recorder.errors import InvalidState
 from recorder.models.frame import FrameItem, FrameRow
 from recorder.models.session import NEVER_CHARGED, SessionRow
 from recorder.recording.batch_keys import BatchKey, Replayed
-from recorder.recording.frame_checks import CheckedFrame, check_frames, item_digest
+from recorder.recording.frame_checks import CheckedFrame, check_frames, frames_digest
 from recorder.recording.frames import FrameBatch, store_objects
 from recorder.recording.masked import mask_frames
 from recorder.recording.sessions import find_session
@@ -30,6 +29,8 @@ class FrameUpload:
     items: list[FrameItem]
     parts: Mapping[str, bytes]
     batch_key: str | None
+    #: The frames and the digest of their content where they were checked before; `items` is empty then.
+    checked: tuple[list[CheckedFrame], bytes] | None = None
 
     def prepare(self, database: Database, blobs: Blobs) -> FrameBatch | Replayed:
         """Check the frames and make their bytes durable; the answer itself for a batch sent before.
@@ -39,8 +40,8 @@ class FrameUpload:
         Raises:
             RecorderError: as a check fails; then nothing was written.
         """
-        frames = check_frames(self.items, self.parts)
-        key = BatchKey.of("frames", self.batch_key, _digest(frames), digest_key=self.caller.digest_key)
+        frames, digest = self.checked or _check(self.items, self.parts)
+        key = BatchKey.of("frames", self.batch_key, digest, digest_key=self.caller.digest_key)
         with database.transaction(write=False) as db:
             row = find_session(db, self.caller.workspace_id, self.caller.mode, self.session_id)
             earlier = _gate(db, row, key, frames)
@@ -71,6 +72,6 @@ def _were_sent(db: DbSession, row: SessionRow, frames: list[CheckedFrame]) -> bo
     return len(db.exec(found).all()) == len(ids)
 
 
-def _digest(frames: list[CheckedFrame]) -> bytes:
-    """Digest of an upload's content, the same whether it came as JSON or as multipart."""
-    return hashlib.sha256(b"".join(item_digest(frame.item, frame.sha256) for frame in frames)).digest()
+def _check(items: list[FrameItem], parts: Mapping[str, bytes]) -> tuple[list[CheckedFrame], bytes]:
+    frames = check_frames(items, parts)
+    return frames, frames_digest(frames)

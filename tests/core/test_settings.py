@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from recorder import limits
 from recorder.settings import InvalidSetting, Settings
 from tests.processes import released_together
 
@@ -91,3 +92,12 @@ def test_the_attempts_of_a_delivery_are_a_number_from_one_to_eight(tmp_path: Pat
     for wrong in ("0", "9", "seven", "٣", ""):
         with pytest.raises(InvalidSetting, match="RECORDER_WEBHOOK_ATTEMPTS"):
             Settings.from_env({"RECORDER_WEBHOOK_ATTEMPTS": wrong}, data_dir=tmp_path)
+
+
+def test_memory_of_bodies_holds_the_largest_request_twice(tmp_path: Path) -> None:
+    chosen = Settings.from_env({"RECORDER_BODY_MEMORY_MB": "128"}, data_dir=tmp_path)
+    assert chosen.body_memory_mb * 1024 * 1024 >= 2 * limits.FRAMES_REQUEST_BYTES
+    assert Settings.from_env(chosen.as_env()).body_memory_mb == 128
+    for wrong in ("127", "0", "-1", "1e3", "512 MB", "٥١٢"):
+        with pytest.raises(InvalidSetting, match="RECORDER_BODY_MEMORY_MB"):
+            Settings.from_env({"RECORDER_BODY_MEMORY_MB": wrong}, data_dir=tmp_path)

@@ -44,7 +44,7 @@ class Session:
 
     def join(self, position: int) -> Reader:
         """A reader that has what lies up to a position."""
-        reader = Reader(self.feed, "key_a", position, [], self.read_on)
+        reader = Reader(self.feed, "key_a", position, self.read_on)
         self.feed.readers.add(reader)
         return reader
 

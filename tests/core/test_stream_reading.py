@@ -14,6 +14,7 @@ from recorder.recording import reads
 from recorder.recording.sessions import find_session
 from recorder.recording.streams.opening import Opening, Start, open_session
 from recorder.recording.streams.reading import POSITIONS, Advance, read_advances
+from recorder.recording.streams.replay import SweptReplay
 from recorder.recording.tags import add_tag, list_tags
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
@@ -72,7 +73,7 @@ def opened(runtime: Runtime, session_id: str, start: Start) -> Opening:
     """A stream's beginning, as the workspace's caller sees it."""
     caller = Caller(WORKSPACE, "live", "key_a")
     with runtime.database.transaction(write=False) as db:
-        return open_session(db, runtime.lake, caller, session_id, start)
+        return open_session(db, caller, session_id, start)
 
 
 def test_every_position_is_told_once_in_order_from_any_of_them(runtime: Runtime, desk: Desk) -> None:
@@ -91,9 +92,9 @@ def test_messages_are_the_objects_of_the_reads(runtime: Runtime, desk: Desk) -> 
         row = find_session(db, WORKSPACE, "live", session_id)
         events = [
             json.loads(one.as_json())
-            for one in reads.list_events(db, runtime.lake, row, after=None, limit=None)
+            for one in reads.list_events(db, runtime.lake, row, after=None, limit=500)
         ]
-        frames = reads.list_frames(db, runtime.lake, row, after=None, limit=None)
+        frames = reads.list_frames(db, runtime.lake, row, after=None, limit=500)
         tags = list_tags(db, session_id, after=None, limit=10)
     by_event: dict[str, list[Any]] = {}
     for message in found:
@@ -209,7 +210,11 @@ def test_what_was_swept_is_replayed_from_the_lake(runtime: Runtime, desk: Desk) 
     before = told(look(runtime, **{session_id: 0})[session_id])
     seal(runtime, swept=True)
     opening = opened(runtime, session_id, Start(is_from_start=True))
-    found = [json.loads(text) for segment in opening.backlog for text in segment.texts]
+    assert opening.swept is not None
+    replay = SweptReplay(runtime.database, runtime.lake, opening.swept)
+    portions = list(iter(replay.read, []))
+    replay.close()
+    found = [json.loads(text) for portion in portions for segment in portion for text in segment.texts]
     assert [one["id"] for one in found] == list(range(1, 13)) and opening.last_position == 12
     assert sorted(map(str, [one["data"] for one in found[:-1]])) == sorted(str(one["data"]) for one in before)
     assert found[-1]["data"]["status"] == "sealed"

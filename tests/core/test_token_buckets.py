@@ -120,15 +120,15 @@ def connection(redis_url: str) -> Iterator[redis.Redis]:
 def test_redis_reckons_as_memory_does(
     connection: redis.Redis, schedule: list[tuple[int, float]], size: int, per_second: float
 ) -> None:
-    script = connection.register_script("local now = tonumber(ARGV[6])" + ARITHMETIC)
+    script = connection.register_script("local now = tonumber(ARGV[7])" + ARITHMETIC)
     place = new_id("wsp")
     buckets = [Bucket(f"{place}:a", "per_key", size, per_second), Bucket(f"{place}:b", "w", 9, 3.0)]
     now = 1_800_000_000.0
     levels = [Level(bucket, now + schedule[0][1]) for bucket in buckets]
     for cost, step in schedule:
         now += step
-        numbers = [number for bucket in buckets for number in (bucket.size, bucket.per_second)]
-        found = script([bucket.name for bucket in buckets], [cost, *numbers, repr(now)])
+        numbers = [number for bucket in buckets for number in (cost, bucket.size, bucket.per_second)]
+        found = script([bucket.name for bucket in buckets], [*numbers, repr(now)])
         is_granted, tokens = draw(levels, now=now, cost=cost)
         assert found[0] == is_granted
         assert [float(text) for text in found[1:]] == pytest.approx(tokens, abs=HAIR)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from recorder.recording import reads
-from recorder.recording.sessions import find_session
+from recorder.recording import session_events
+from recorder.recording.session_events import EventPortions, as_records
 from recorder.sealing import Sealer
 from tests.factories import Caller, Service, assert_problem, event, frame, picture
 from tests.recorded import execute, outbox_types, session_row
@@ -106,24 +106,23 @@ def test_pages_go_on_over_seal_and_sweep(caller: Caller, sealer: Sealer) -> None
         assert [item["id"] for item in rest["data"]] == ids[1:] and len(ids) == total
 
 
-def test_ndjson_goes_on_over_seal_and_sweep(
+def test_portions_continue_over_seal_and_sweep(
     caller: Caller, sealer: Sealer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session_id = rich_session(caller)
     runtime = caller.service.runtime
     address = f"/v1/sessions/{session_id}/events"
     whole = caller.get(address, Accept="application/x-ndjson").content
-    monkeypatch.setattr(reads, "EVENTS_PART", 2)
+    monkeypatch.setattr(session_events, "PORTION_EVENTS", 2)
     assert caller.get(address, Accept="application/x-ndjson").content == whole
-    with runtime.database.transaction(write=False) as db:
-        row = find_session(db, caller.key.workspace_id, "live", session_id)
-        first = reads.list_events(db, runtime.lake, row, after=None, limit=2)
-    parts = reads.follow_events(runtime.database, runtime.lake, row, first)
-    lines = [record.as_json() for record in next(parts)]
+    portions = EventPortions(runtime.database, runtime.lake, (caller.key.workspace_id, "live", session_id))
+    lines = [record.as_json() for record in as_records(portions.read())]
+    assert len(lines) == 2
     seal(sealer)
     sweep(caller, sealer, session_id)
-    lines += [record.as_json() for part in parts for record in part]
-    assert lines == whole.splitlines()
+    rest = list(iter(portions.read, None))
+    lines += [record.as_json() for portion in rest for record in as_records(portion)]
+    assert lines == whole.splitlines() and [portion.num_rows for portion in rest] == [2, 1]
     assert caller.get(address, Accept="application/x-ndjson").content == whole
 
 

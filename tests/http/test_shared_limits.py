@@ -9,8 +9,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from api.app import create_app
+from api.limiting import Limiting
 from benchmarks.redis_server import RedisServer
-from recorder.access.surfaces import STRANGERS
+from recorder.access import keys
+from recorder.access.surfaces import STRANGERS, TIERS
+from recorder.errors import RateLimited
 from tests.factories import Caller, Service, assert_problem
 from tests.limiting import limit_headers
 from tests.redis_server import running_redis
@@ -66,6 +69,29 @@ def test_a_key_has_one_bucket_wherever_it_asks(callers: tuple[Caller, Caller]) -
         refused = caller.post("/v1/exports", EXPORT)
         assert_problem(refused, 429, "rate_limited")
         assert 1 <= int(refused.headers["retry-after"]) <= 12
+
+
+def test_bytes_have_one_bucket_wherever_they_are_sent(callers: tuple[Caller, Caller]) -> None:
+    rate, part = TIERS["default"].body_bytes.per_key, 40_000_000
+    granted, began = 0, time.monotonic()
+    refusals = []
+    for n in range(40):
+        caller = callers[n % 2]
+        error = caller.service.client.portal.call(pay_bytes, caller, part)  # type: ignore[union-attr]
+        granted += part if error is None else 0
+        refusals += [] if error is None else [error.scope]
+    passed_s = time.monotonic() - began
+    assert set(refusals) == {"per_key_bytes"}
+    assert rate.burst - part < granted <= rate.burst + rate.per_second * passed_s
+    # Small requests do not ask for bytes, and go on.
+    assert callers[0].get("/v1/limits").status_code == 200
+
+
+async def pay_bytes(caller: Caller, count: int) -> RateLimited | None:
+    """Charge a caller's bytes at its process, as a body of so many does."""
+    limiting: Limiting = caller.service.app.state.limiting
+    who = keys.Caller(caller.key.workspace_id, "live", caller.key.key_id, tier=TIERS["default"])
+    return (await limiting.pay_bytes(limiting.plan_of(who, None), count)).error
 
 
 def test_beyond_v1_nothing_is_drawn_from_redis_either(services: tuple[Service, Service]) -> None:

@@ -11,7 +11,8 @@ class Bucket:
     """A bucket as it was made: what it is called, what it holds, and how fast it fills."""
 
     name: str
-    #: Whose it is, as `X-Scope` says it: `per_key`, `per_workspace`, `per_address`, `per_webhook`.
+    #: Whose it is, as `X-Scope` says it: `per_key`, `per_workspace`, `per_address`, `per_webhook`,
+    #: `per_key_bytes`, `per_workspace_bytes`.
     scope: str
     size: int
     per_second: float
@@ -57,6 +58,8 @@ class Group:
         self.found_in: object = None
 
 
+#: Tokens to take: the same from each bucket, or so many from each in turn.
+Cost = float | tuple[float, ...]
 #: Whether tokens were granted, and what each bucket holds now, in the order in which they were asked.
 Draw = tuple[bool, list[float]]
 
@@ -93,3 +96,20 @@ def draw(levels: Sequence[Level], *, now: float, cost: float = 1.0) -> Draw:
         for n, level in enumerate(levels):
             level.tokens = tokens[n] = tokens[n] + cost
     return is_granted, tokens
+
+
+def draw_each(levels: Sequence[Level], *, now: float, costs: Sequence[float]) -> Draw:
+    """Take other tokens from each bucket, or from none where one of them has too few.
+
+    Args:
+        levels: of the token buckets; they are changed.
+        now: as in `draw`.
+        costs: tokens to take from each, in the order of the levels.
+    """
+    _, tokens = draw(levels, now=now, cost=0.0)
+    for left, cost in zip(tokens, costs, strict=True):
+        if left < cost:
+            return False, tokens
+    for n, level in enumerate(levels):
+        level.tokens = tokens[n] = tokens[n] - costs[n]
+    return True, tokens

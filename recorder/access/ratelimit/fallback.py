@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from recorder.access.ratelimit.buckets import Bucket, Draw, Group
+from recorder.access.ratelimit.buckets import Bucket, Cost, Draw, Group
 from recorder.access.ratelimit.connection import AWAY, Presence
 from recorder.access.ratelimit.memory import MemoryBuckets
 from recorder.access.ratelimit.redis_buckets import RedisBuckets
@@ -20,7 +20,7 @@ class SharedBuckets:
         self._own = own
         self._presence = presence
 
-    async def draw(self, buckets: Sequence[Bucket], *, cost: int = 1) -> Draw:
+    async def draw(self, buckets: Sequence[Bucket], *, cost: Cost = 1.0) -> Draw:
         """Take tokens from all buckets, or from none where one of them has too few."""
         if not self._presence.may_ask():
             return await self._own.draw(buckets, cost=cost)
@@ -32,7 +32,7 @@ class SharedBuckets:
         self._presence.answered()
         return found
 
-    def draw_now(self, group: Group, *, cost: float = 1.0) -> Draw | None:
+    def draw_now(self, group: Group, *, cost: Cost = 1.0) -> Draw | None:
         """Nothing: whether Redis answers is known only after waiting for it."""
         return None
 

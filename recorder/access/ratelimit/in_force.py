@@ -11,10 +11,13 @@ from recorder.models.limits import (
     ByteLimits,
     Limits,
     ListLimits,
+    PairOfRates,
     RateLimit,
     SessionLimits,
     StreamLimits,
     SurfaceLimits,
+    WholeReadLimits,
+    WorkLimits,
 )
 
 
@@ -32,8 +35,19 @@ def limits_in_force(
     return Limits(
         tier=tier.name,
         rate_limits=[_surface(tier, surface, found) for surface, found in of_surface.items() if found],
+        body_bytes=PairOfRates(
+            per_key=_rate(tier.body_bytes.per_key), per_workspace=_rate(tier.body_bytes.per_workspace)
+        ),
+        concurrent_requests=WorkLimits(
+            per_key=tier.requests_per_key, per_workspace=tier.requests_per_workspace
+        ),
         concurrent_streams=StreamLimits(
             per_key=tier.streams_per_key, per_workspace=tier.streams_per_workspace
+        ),
+        whole_session_reads=WholeReadLimits(
+            per_key=limits.WHOLE_READS_PER_KEY,
+            per_workspace=limits.WHOLE_READS_PER_WORKSPACE,
+            per_process=limits.WHOLE_READS_PER_PROCESS,
         ),
         batch=BatchLimits(
             events=limits.EVENTS_PER_BATCH,
@@ -48,6 +62,7 @@ def limits_in_force(
             event=limits.EVENT_BYTES,
             frame=limits.FRAME_BYTES,
             dom=limits.DOM_BYTES,
+            frame_members=limits.FRAME_MEMBERS_BYTES,
             metadata=limits.METADATA_BYTES,
             tag_data=limits.TAG_DATA_BYTES,
         ),

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 
-from recorder.access.ratelimit.buckets import Bucket, Draw, Group, Level, draw
+from recorder.access.ratelimit.buckets import Bucket, Cost, Draw, Group, Level, draw, draw_each
 
 #: No bucket takes longer to fill (those per minute take this long).
 LONGEST_FILL_S = 60.0
@@ -35,27 +35,29 @@ class MemoryBuckets:
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
 
-    async def draw(self, buckets: Sequence[Bucket], *, cost: int = 1) -> Draw:
+    async def draw(self, buckets: Sequence[Bucket], *, cost: Cost = 1.0) -> Draw:
         """Take tokens from all buckets, or from none where one of them has too few."""
         return self.draw_now(Group(*buckets), cost=cost)
 
-    def draw_now(self, group: Group, *, cost: float = 1.0) -> Draw:
+    def draw_now(self, group: Group, *, cost: Cost = 1.0) -> Draw:
         """The same for buckets that are often asked together: it need not look for them each time.
 
         Args:
             group: keeps where its levels were found.
-            cost: tokens to take from each; 0 only looks.
+            cost: tokens to take from each, or so many from each in turn; 0 only looks.
         """
         now = self._clock()
         if now >= self._ends_at:
             self._end_generation(now)
         levels = group.levels if group.found_in is self._sign else self._find(group, now, cost)
+        if isinstance(cost, tuple):
+            return draw_each(levels, now=now, costs=cost)
         return draw(levels, now=now, cost=cost)
 
     async def close(self) -> None:
         """Nothing is to be given back."""
 
-    def _find(self, group: Group, now: float, cost: float) -> list[Level]:
+    def _find(self, group: Group, now: float, cost: Cost) -> list[Level]:
         sign, levels = self._sign, []
         for bucket in group.buckets:
             level = self._young.get(bucket.name) or self._recall(bucket, now, cost)
@@ -68,7 +70,7 @@ class MemoryBuckets:
             group.levels, group.found_in = levels, sign
         return levels
 
-    def _recall(self, bucket: Bucket, now: float, cost: float) -> Level:
+    def _recall(self, bucket: Bucket, now: float, cost: Cost) -> Level:
         level = self._old.get(bucket.name) or Level(bucket, now)
         if cost:  # whoever only looks leaves no trace
             if len(self._young) >= self._capacity:

@@ -10,7 +10,7 @@ from typing import Any
 
 from redis.exceptions import NoScriptError
 
-from recorder.access.ratelimit.buckets import Bucket, Draw
+from recorder.access.ratelimit.buckets import Bucket, Cost, Draw
 from recorder.access.ratelimit.connection import TIMEOUT_S, connect
 
 _CLOCK = """
@@ -18,13 +18,12 @@ local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
 """
 
-# KEYS: the buckets. ARGV: the cost, then size and tokens per second of each bucket.
+# KEYS: the buckets. ARGV: cost, size and tokens per second of each bucket.
 ARITHMETIC = """
-local cost = tonumber(ARGV[1])
 local granted = 1
 local tokens, at, answer = {}, {}, {}
 for i, key in ipairs(KEYS) do
-  local size, per_second = tonumber(ARGV[2 * i]), tonumber(ARGV[2 * i + 1])
+  local size, per_second = tonumber(ARGV[3 * i - 1]), tonumber(ARGV[3 * i])
   local kept = redis.call('HMGET', key, 'tokens', 'at')
   tokens[i], at[i] = tonumber(kept[1] or size), tonumber(kept[2] or now)
   local passed = now - at[i]
@@ -34,12 +33,12 @@ for i, key in ipairs(KEYS) do
   elseif passed < -size / per_second then
     at[i] = now
   end
-  if tokens[i] < cost then granted = 0 end
+  if tokens[i] < tonumber(ARGV[3 * i - 2]) then granted = 0 end
 end
 for i, key in ipairs(KEYS) do
-  local left = string.format('%.17g', tokens[i] - granted * cost)
+  local left = string.format('%.17g', tokens[i] - granted * ARGV[3 * i - 2])
   redis.call('HSET', key, 'tokens', left, 'at', string.format('%.17g', at[i]))
-  redis.call('PEXPIRE', key, math.ceil(ARGV[2 * i] / ARGV[2 * i + 1] * 1000) + 1000)
+  redis.call('PEXPIRE', key, math.ceil(ARGV[3 * i - 1] / ARGV[3 * i] * 1000) + 1000)
   answer[i + 1] = left
 end
 answer[1] = granted
@@ -63,7 +62,7 @@ class RedisBuckets:
         self._waiting: list[tuple[list[Any], asyncio.Future[Draw]]] = []
         self._sender: asyncio.Task[None] | None = None
 
-    async def draw(self, buckets: Sequence[Bucket], *, cost: int = 1) -> Draw:
+    async def draw(self, buckets: Sequence[Bucket], *, cost: Cost = 1.0) -> Draw:
         """Take tokens from all buckets, or from none where one of them has too few.
 
         Raises:
@@ -71,9 +70,14 @@ class RedisBuckets:
             OSError: if it does not answer (a timeout is one).
         """
         keys = [bucket.name for bucket in buckets]
-        numbers = [number for bucket in buckets for number in (bucket.size, bucket.per_second)]
+        costs = cost if isinstance(cost, tuple) else (cost,) * len(buckets)
+        numbers = [
+            number
+            for bucket, each in zip(buckets, costs, strict=True)
+            for number in (each, bucket.size, bucket.per_second)
+        ]
         answer: asyncio.Future[Draw] = asyncio.get_running_loop().create_future()
-        self._waiting.append(([len(keys), *keys, cost, *numbers], answer))
+        self._waiting.append(([len(keys), *keys, *numbers], answer))
         if self._sender is None:
             self._sender = asyncio.create_task(self._send())
         return await answer

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from recorder.access.ratelimit.buckets import Bucket, Draw, Group
+from recorder.access.ratelimit.buckets import Bucket, Cost, Draw, Group
 from recorder.access.ratelimit.memory import MemoryBuckets
 from recorder.access.ratelimit.slots import StreamSlots
 from recorder.settings import Settings
@@ -12,10 +12,10 @@ from recorder.settings import Settings
 class Buckets(Protocol):
     """A place where buckets are kept."""
 
-    async def draw(self, buckets: Sequence[Bucket], *, cost: int = 1) -> Draw:
+    async def draw(self, buckets: Sequence[Bucket], *, cost: Cost = 1.0) -> Draw:
         """Take tokens from all buckets, or from none where one has too few; a cost of 0 only looks."""
 
-    def draw_now(self, group: Group, *, cost: float = 1.0) -> Draw | None:
+    def draw_now(self, group: Group, *, cost: Cost = 1.0) -> Draw | None:
         """The same at once; None where others must be asked, and waited for."""
 
     async def close(self) -> None:

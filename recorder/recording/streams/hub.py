@@ -9,7 +9,8 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TypeVar
 
 from sqlmodel import Session as DbSession
@@ -24,8 +25,10 @@ from recorder.recording.streams.opening import Start, open_session
 from recorder.recording.streams.pace import Pace
 from recorder.recording.streams.readers import Ending, Feed, Reader
 from recorder.recording.streams.reading import Advance, read_advances
+from recorder.recording.streams.replay import SweptReplay
 from recorder.recording.streams.standing import find_refused
 from recorder.recording.streams.wakeups import RedisWakeups
+from recorder.recording.whole_reads import WholeReads
 from recorder.runtime import Runtime
 
 log = logging.getLogger(__name__)
@@ -43,8 +46,9 @@ _LAST_WRITE_S = 0.5
 class Hub:
     """All open streams of a process; made, started and closed in its event loop."""
 
-    def __init__(self, runtime: Runtime, pace: Pace) -> None:
+    def __init__(self, runtime: Runtime, pace: Pace, whole_reads: WholeReads) -> None:
         self._runtime = runtime
+        self._whole_reads = whole_reads
         self.pace = pace
         self._feeds: dict[str, Feed] = {}
         self._loop = asyncio.get_running_loop()
@@ -107,19 +111,36 @@ class Hub:
             NotFound: if the caller has no such session.
             InvalidEventId: if the stream cannot have given this position out.
             ResumeWindowExpired: if something behind it is older than the resume window.
+            RateLimited: if it replays a session, and as many reads of whole sessions as may are under way.
             Unavailable: if the service is about to stop, or the database does not answer.
         """
         if self._is_closed:
             raise Unavailable("The service is about to restart and")
-        lake = self._runtime.lake
-        opening = await self._read(lambda db: open_session(db, lake, caller, session_id, start))
-        if opening.is_over and start.after is not None:
-            return None
-        feed = self._feeds.get(session_id)
-        if feed is None:
-            feed = Feed(session_id, opening.last_position, is_sealed=opening.is_sealed)
-            self._feeds[session_id] = feed
-        reader = Reader(feed, caller.key_id, opening.position, opening.backlog, self._read_on)
+        with ExitStack() as held:
+            if start.is_whole:
+                held.enter_context(self._whole_reads.hold(caller))
+            opening = await self._read(lambda db: open_session(db, caller, session_id, start))
+            if opening.is_over and start.after is not None:
+                return None
+            if opening.is_long and not start.is_whole:
+                held.enter_context(self._whole_reads.hold(caller))
+            feed = self._feeds.get(session_id)
+            if feed is None:
+                feed = Feed(session_id, opening.last_position, is_sealed=opening.is_sealed)
+                self._feeds[session_id] = feed
+            replay = None
+            if opening.swept is not None:
+                swept = SweptReplay(self._runtime.database, self._runtime.lake, opening.swept)
+                held.callback(self._whole_reads.submit, swept.close)
+                replay = partial(self._whole_reads.run, swept.read)
+            reader = Reader(
+                feed,
+                caller.key_id,
+                opening.position,
+                self._read_on,
+                replay=replay,
+                on_caught_up=held.pop_all().close,
+            )
         feed.readers.add(reader)
         # What came between the reading and this moment.
         self._wake([session_id])
@@ -127,6 +148,7 @@ class Hub:
 
     def leave(self, reader: Reader) -> None:
         """The reader is gone; a feed without one is forgotten."""
+        reader.finish_catching_up()
         feed = reader.feed
         feed.readers.discard(reader)
         if not feed.readers and self._feeds.get(feed.session_id) is feed:

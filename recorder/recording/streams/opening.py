@@ -1,7 +1,7 @@
 """Where a stream begins: at the tail, at the start, or behind the last message received. Contract §3."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -16,9 +16,6 @@ from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow, SessionStatusRow
 from recorder.models.tag import TagRow
 from recorder.recording.sessions import find_session
-from recorder.recording.streams.messages import Segment
-from recorder.recording.streams.replay import replay_swept
-from recorder.storage.lake import Lake
 
 _Positioned = TypeVar("_Positioned", FrameRow, TagRow, SessionStatusRow)
 _POSITION = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
@@ -32,6 +29,11 @@ class Start:
     #: Position of the last message received. It outweighs `from=start`, which a browser sends again with it.
     after: int | None = None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the stream replays its session from the start."""
+        return self.is_from_start and self.after is None
+
 
 @dataclass(frozen=True, slots=True)
 class Opening:
@@ -42,8 +44,13 @@ class Opening:
     #: The session's newest position.
     last_position: int
     is_sealed: bool
-    #: What no longer lies in SQL, ready to be written.
-    backlog: list[Segment] = field(default_factory=list)
+    #: The session, where all its events are in the lake and the stream begins with them.
+    swept: SessionRow | None = None
+
+    @property
+    def is_long(self) -> bool:
+        """Whether so many messages wait that reading them is like reading a whole session."""
+        return self.last_position - self.position > limits.WHOLE_READ_MESSAGES
 
     @property
     def is_over(self) -> bool:
@@ -62,7 +69,7 @@ def read_position(text: str) -> int:
     return int(text)
 
 
-def open_session(db: DbSession, lake: Lake, caller: Caller, session_id: str, start: Start) -> Opening:
+def open_session(db: DbSession, caller: Caller, session_id: str, start: Start) -> Opening:
     """Find the session and the place where its stream begins.
 
     Raises:
@@ -72,7 +79,7 @@ def open_session(db: DbSession, lake: Lake, caller: Caller, session_id: str, sta
     """
     row = find_session(db, caller.workspace_id, caller.mode, session_id)
     position = row.last_position
-    backlog: list[Segment] = []
+    swept: SessionRow | None = None
     if start.after is not None:
         if start.after > row.last_position:
             raise InvalidEventId
@@ -82,8 +89,8 @@ def open_session(db: DbSession, lake: Lake, caller: Caller, session_id: str, sta
     elif start.is_from_start:
         position = 0
         if not row.is_hot:
-            backlog = replay_swept(db, lake, row)
-    return Opening(position, row.last_position, row.status == "sealed", backlog)
+            swept = row
+    return Opening(position, row.last_position, row.status == "sealed", swept)
 
 
 def _is_young(db: DbSession, row: SessionRow, after: int) -> bool:

@@ -29,6 +29,7 @@ class Ending(Enum):
     WORKSPACE_DISABLED = "The workspace is not active."
     TOO_SLOW = "The reader takes too long."
     RESTARTING = "The service restarts."
+    UNAVAILABLE = "A store does not answer; open the stream again."
 
 
 class Feed:
@@ -108,22 +109,44 @@ class Feed:
 
 
 ReadOn = Callable[[str, int], Awaitable[Advance]]
+#: Gives the next messages of a replay, none at its end.
+ReadReplay = Callable[[], Awaitable[list[Segment]]]
 
 
 class Reader:
     """One open stream; `next` is for the one task that writes it."""
 
     def __init__(
-        self, feed: Feed, key_id: str, position: int, backlog: Iterable[Segment], read_on: ReadOn
+        self,
+        feed: Feed,
+        key_id: str,
+        position: int,
+        read_on: ReadOn,
+        *,
+        replay: ReadReplay | None = None,
+        on_caught_up: Callable[[], object] | None = None,
     ) -> None:
+        """Begin behind a position.
+
+        Args:
+            feed: the session's.
+            key_id: the key that opened the stream.
+            position: of the last message that is not wanted.
+            read_on: reads what the feed no longer holds.
+            replay: reads what comes first, before anything of the feed.
+            on_caught_up: called once all that was there at the beginning was taken, or by `leave`.
+        """
         self.key_id = key_id
         #: Up to which it was given messages.
         self.position = position
         #: Cancels the task that writes, should it hang; set by whoever runs it.
         self.abort: Callable[[], object] = _nothing
         self.feed = feed
-        self._backlog = deque(backlog)
+        self._backlog: deque[Segment] = deque()
         self._read_on = read_on
+        self._replay = replay
+        self._goal = feed.position
+        self._on_caught_up = on_caught_up
         self._waiter: asyncio.Future[None] | None = None
         self._ending: Ending | None = None
         self._is_over = False
@@ -140,15 +163,26 @@ class Reader:
     async def next(self) -> Segment | None:
         """What is to be written next; None where the stream ends, for the reason in `ending`."""
         self._writes_since = None
+        if self.position >= self._goal:
+            self.finish_catching_up()
         if self._is_over:
             self.cut(Ending.FINISHED)
         while self._ending is None:
+            if self._replay is not None and not self._backlog:
+                await self._read_replay(self._replay)
+                continue
             found = self._at_hand()
             if found is not None:
                 self._given_at = self._writes_since = time.monotonic()
                 return found
             await (self._catch_up() if self._is_behind() else self._wait())
         return None
+
+    def finish_catching_up(self) -> None:
+        """Tell that the reader has what was there at its beginning, or that it is gone; once."""
+        told, self._on_caught_up = self._on_caught_up, None
+        if told is not None:
+            told()
 
     def wake(self) -> None:
         """Let the reader look for what is new."""
@@ -210,6 +244,16 @@ class Reader:
         self._backlog.extend(advance.segments)
         if advance.is_gone:
             self.cut(Ending.DELETED)
+
+    async def _read_replay(self, replay: ReadReplay) -> None:
+        try:
+            segments = await replay()
+        except Unavailable:
+            self.cut(Ending.UNAVAILABLE)
+            return
+        self._backlog.extend(segments)
+        if not segments:
+            self._replay = None
 
     async def _wait(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()

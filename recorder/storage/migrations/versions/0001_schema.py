@@ -215,7 +215,9 @@ def upgrade() -> None:
     op.create_table(
         "frames",
         sa.Column("session_id", sa.String(), nullable=False),
-        sa.Column("frame_id", sa.String(), nullable=False),
+        sa.Column(
+            "frame_id", sa.String().with_variant(sa.String(collation="C"), "postgresql"), nullable=False
+        ),
         sa.Column("position", sa.BigInteger(), nullable=False),
         sa.Column("t_ms", sa.BigInteger(), nullable=False),
         sa.Column("content_type", sa.String(), nullable=False),

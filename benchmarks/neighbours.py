@@ -1,0 +1,407 @@
+"""Latency of one workspace while another one sends hostile bodies, next to its latency when all is quiet.
+
+The service is one uvicorn process, as `recorder up` starts it. The quiet workspace records: 50 small batches
+a second, on a fixed schedule, so that a stall of the service counts for every batch that was due in it. Each
+attack comes from a process of its own, which runs at a lower priority, as it would run on another machine.
+"""
+
+import asyncio
+import base64
+import contextlib
+import itertools
+import json
+import multiprocessing
+import os
+import random
+import statistics
+import struct
+import tempfile
+import time
+import zlib
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from benchmarks.figures import Figure, at_most
+from benchmarks.seeds import Target, new_settings
+from benchmarks.servers import Server, serving
+from recorder.access.keys import create_key, create_workspace
+from recorder.models.session import SessionCreate
+from recorder.recording.sessions import create_session
+from recorder.runtime import Runtime
+from recorder.settings import Settings
+
+#: The p99 under an attack may be this many times the quiet one.
+GOAL = 2.0
+_PER_SECOND = 50
+_CONNECTIONS = 8
+_CHUNK = 256 * 1024
+#: A batch of the quiet workspace is not waited for longer; then it counts as answered after so long.
+_PATIENCE_S = 20.0
+
+
+@dataclass(frozen=True)
+class Attack:
+    """A way to keep the service busy.
+
+    Attributes:
+        name: shown in the table.
+        bodies: makes the bodies, with the last part of the address and the content type of each.
+        connections: how many send at once.
+        pause_s: seconds between two requests of a connection.
+        drip: send every body in chunks of so many bytes, 100 a second, without announcing its length.
+    """
+
+    name: str
+    bodies: Callable[[], Sequence[tuple[str, str, bytes]]]
+    connections: int
+    pause_s: float = 0.0
+    drip: int = 0
+
+
+def measure(*, quick: bool = False) -> list[Figure]:
+    """Measure the quiet p99, then the p99 under each attack, each between two quiet stretches."""
+    seconds = 3.0 if quick else 6.0
+    figures = []
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        settings = new_settings(Path(folder))
+        quiet_target, hostile = _workspace(settings, "quiet"), _workspace(settings, "hostile", keys=2)
+        with serving(settings, environment={"RECORDER_LOG_LEVEL": "error"}) as server:
+            _record(server, quiet_target[0], 1.0)
+            before = _record(server, quiet_target[0], seconds)
+            for attack in ATTACKS:
+                with _attacking(attack, server, hostile, seconds + 1.5) as told:
+                    time.sleep(1.0)
+                    under = _record(server, quiet_target[0], seconds)
+                after = _record(server, quiet_target[0], seconds / 2)
+                figures.append(_figure(attack, under, [*before, *after], told))
+                before = after
+    return figures
+
+
+def _figure(attack: Attack, under: list[float], quiet: list[float], told: Counter[str]) -> Figure:
+    return Figure(
+        name=f"p99 of a batch under {attack.name}",
+        unit="ms",
+        ours=[_quantile(under, 0.99)],
+        peer=[_quantile(quiet, 0.99)],
+        peer_name="quiet",
+        goal=at_most(GOAL),
+        detail={
+            "p50, ms": _quantile(under, 0.5),
+            "p50 quiet, ms": _quantile(quiet, 0.5),
+            "longest, ms": max(under),
+            **{f"answers {status}": count for status, count in sorted(told.items())},
+        },
+    )
+
+
+def _quantile(latencies_ms: list[float], share: float) -> float:
+    return statistics.quantiles(latencies_ms, n=1000, method="inclusive")[round(share * 1000) - 1]
+
+
+def _workspace(settings: Settings, name: str, *, keys: int = 1) -> list[Target]:
+    """Create a workspace in the tier `default`; return a recording session for each of its keys."""
+    runtime = Runtime.open(settings)
+    try:
+        with runtime.database.transaction(write=True) as db:
+            first = create_workspace(db, name, region=settings.region, secret=settings.secret, tier="default")
+            given = [first.key]
+            for n in range(1, keys):
+                key = create_key(
+                    db,
+                    first.workspace_id,
+                    label=f"{name} {n}",
+                    scope="write",
+                    mode="live",
+                    secret=settings.secret,
+                )
+                given.append(key.key)
+            body = SessionCreate(workflow="benchmark", start=True)
+            return [Target(create_session(db, first.workspace_id, "live", body).id, key) for key in given]
+    finally:
+        runtime.close()
+
+
+# --- the quiet workspace ---
+
+
+def _record(server: Server, target: Target, seconds: float) -> list[float]:
+    """Send batches on schedule; return their latencies in milliseconds."""
+    events = [
+        {"type": "ui.click", "t_ms": n, "target": {"role": "button", "name": "Save"}} for n in range(20)
+    ]
+    request = _request(target, "events", "application/json", json.dumps({"events": events}).encode())
+    return uvloop.run(_send_on_schedule(server, request, seconds))
+
+
+async def _send_on_schedule(server: Server, request: bytes, seconds: float) -> list[float]:
+    latencies: list[float] = []
+    begin = time.perf_counter() + 0.05
+
+    async def send(offset: int) -> None:
+        talk = None
+        for n in range(offset, round(seconds * _PER_SECOND), _CONNECTIONS):
+            due = begin + n / _PER_SECOND
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            is_answered = False
+            while not is_answered and time.perf_counter() < begin + seconds + _PATIENCE_S:
+                try:
+                    talk = talk or await asyncio.open_connection(server.host, server.port)
+                    talk[1].write(request)
+                    async with asyncio.timeout(_PATIENCE_S):
+                        status, stays_open = await _read_answer(talk[0])
+                except (OSError, EOFError):  # a timeout is one
+                    talk = None  # sent again on another connection: the batch waits so much longer
+                    await asyncio.sleep(0.01)
+                    continue
+                if status != "202":
+                    raise RuntimeError(f"The quiet workspace was answered {status}.")
+                is_answered = True
+                talk = talk if stays_open else None
+            latencies.append((time.perf_counter() - due) * 1e3)
+        if talk is not None:
+            talk[1].close()
+
+    await asyncio.gather(*(send(offset) for offset in range(_CONNECTIONS)))
+    return latencies
+
+
+# --- the hostile one ---
+
+
+@contextlib.contextmanager
+def _attacking(
+    attack: Attack, server: Server, targets: list[Target], seconds: float
+) -> Iterator[Counter[str]]:
+    """Attack while the block runs; the counter is filled with the answers when it ends."""
+    context = multiprocessing.get_context("spawn")
+    heard, told = context.Pipe(duplex=False)
+    address = (server.host, server.port)
+    process = context.Process(
+        target=_attack, args=(ATTACKS.index(attack), address, targets, seconds, told), daemon=True
+    )
+    answers: Counter[str] = Counter()
+    process.start()
+    told.close()
+    try:
+        heard.recv()
+        yield answers
+        answers.update(heard.recv())
+    finally:
+        process.join(30)
+        if process.is_alive():
+            process.kill()
+
+
+def _attack(number: int, address: tuple[str, int], targets: list[Target], seconds: float, told: Any) -> None:
+    os.nice(10)
+    attack = ATTACKS[number]
+    requests = [
+        _request(target, last, kind, body, announced=not attack.drip)
+        for target, (last, kind, body) in zip(itertools.cycle(targets), [*attack.bodies()] * 2, strict=False)
+    ]
+
+    async def run() -> Counter[str]:
+        answers: Counter[str] = Counter()
+        until = time.perf_counter() + seconds
+        told.send(None)
+        await asyncio.gather(
+            *(_keep_sending(attack, address, requests, n, until, answers) for n in range(attack.connections))
+        )
+        return answers
+
+    told.send(uvloop.run(run()))
+
+
+async def _keep_sending(
+    attack: Attack,
+    address: tuple[str, int],
+    requests: list[bytes],
+    turn: int,
+    until: float,
+    answers: Counter[str],
+) -> None:
+    await asyncio.sleep(attack.pause_s * turn / attack.connections)
+    while (left := until - time.perf_counter()) > 0:
+        try:
+            async with asyncio.timeout(left), _connection(address) as (reader, writer):
+                while True:
+                    turn += 1
+                    sending = asyncio.create_task(_send(writer, requests[turn % len(requests)], attack.drip))
+                    try:
+                        status, stays_open = await _read_answer(reader)
+                    finally:
+                        sending.cancel()
+                        with contextlib.suppress(asyncio.CancelledError, OSError):
+                            await sending
+                    answers[status] += 1
+                    await asyncio.sleep(attack.pause_s)
+                    if not stays_open:
+                        break
+        except TimeoutError:
+            return
+        except (OSError, EOFError):
+            answers["cut off"] += 1
+            await asyncio.sleep(0.005)
+
+
+async def _send(writer: asyncio.StreamWriter, request: bytes, drip: int) -> None:
+    if drip:
+        head, _, body = request.partition(b"\r\n\r\n")
+        writer.write(head + b"\r\n\r\n")
+        for start in range(0, len(body), drip):
+            part = body[start : start + drip]
+            writer.write(b"%x\r\n%b\r\n" % (len(part), part))
+            await writer.drain()
+            await asyncio.sleep(0.01)
+        writer.write(b"0\r\n\r\n")
+        return
+    view = memoryview(request)
+    for start in range(0, len(view), _CHUNK):
+        writer.write(view[start : start + _CHUNK])
+        await writer.drain()
+
+
+@contextlib.asynccontextmanager
+async def _connection(
+    address: tuple[str, int],
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection(*address)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+async def _read_answer(reader: asyncio.StreamReader) -> tuple[str, bool]:
+    """Read an answer; return its status, and whether the connection stays open."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+    headers = dict(line.split(": ", 1) for line in head.split("\r\n")[1:] if line)
+    await reader.readexactly(int(headers.get("content-length", "0")))
+    return head.split(" ", 2)[1], headers.get("connection") != "close"
+
+
+def _request(target: Target, last: str, kind: str, body: bytes, *, announced: bool = True) -> bytes:
+    path = last if last.startswith("/") else f"/v1/sessions/{target.session_id}/{last}"
+    length = f"Content-Length: {len(body)}" if announced else "Transfer-Encoding: chunked"
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {target.key}\r\n"
+        f"Content-Type: {kind}\r\n{length}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+# --- what is sent ---
+
+_JSON = "application/json"
+
+
+def _refused_bodies() -> list[tuple[str, str, bytes]]:
+    """Make bodies of 5 MB that are refused late: each is a text that takes long to read."""
+    size = 5_000_000
+    text = "x" * 60
+    texts = [
+        '{"events":[' + ",".join(['{"type":"ui.click","t_ms":1,"data":{"a":[{}]}}'] * (size // 47)) + "]}",
+        '{"events":[{"type":"ui.click","t_ms":1,"data":{"a":[' + ",".join(["[]"] * (size // 3)) + "]}}]}",
+        '{"events":[{"type":"ui.click","t_ms":1,"data":{'
+        + ",".join(f'"{n}":{n}' for n in range(size // 14))
+        + "}}]}",
+        '{"events":[{"type":"ui.click","t_ms":1,"data":["\\u0041\\ud83d\\ude00'
+        + "\\u0000" * (size // 6)
+        + '"]}]}',
+        '{"events":[' + ",".join(f'{{"type":7,"t_ms":1,"title":"{text}"}}' for _ in range(size // 92)) + "",
+    ]
+    return [("events", _JSON, text.encode()) for text in texts]
+
+
+def _frame_uploads() -> list[tuple[str, str, bytes]]:
+    """Make an upload of 60 MB: pictures that are good, as JSON and as multipart."""
+    return [_frames_json(45_000_000), _frames_multipart(60_000_000)]
+
+
+def _frames_json(size: int) -> tuple[str, str, bytes]:
+    pictures = _pictures(size, count=6)
+    frames = [
+        {"t_ms": n, "content_type": "image/png", "data": base64.b64encode(data).decode()}
+        for n, data in enumerate(pictures)
+    ]
+    return "frames", _JSON, json.dumps({"frames": frames}).encode()
+
+
+def _frames_multipart(size: int) -> tuple[str, str, bytes]:
+    pictures = _pictures(size, count=8)
+    items = [{"t_ms": n, "content_type": "image/png", "part": f"p{n}"} for n in range(len(pictures))]
+    parts = [("frames", json.dumps(items).encode()), *((f"p{n}", data) for n, data in enumerate(pictures))]
+    return "frames", "multipart/form-data; boundary=limit", _multipart(parts)
+
+
+def _multipart(parts: Sequence[tuple[str, bytes]]) -> bytes:
+    found = [
+        b'--limit\r\nContent-Disposition: form-data; name="%b"; filename="%b"\r\n\r\n%b\r\n'
+        % (name.encode(), name.encode(), data)
+        for name, data in parts
+    ]
+    return b"".join(found) + b"--limit--\r\n"
+
+
+def _pictures(size: int, *, count: int) -> list[bytes]:
+    """Make PNG files of random bytes: a header that is good, a chunk that nobody reads, and the end."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    draws = random.Random(7)
+    head = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0))
+    pixels = chunk(b"IDAT", zlib.compress(bytes(8 * 25)))
+    return [
+        head + pixels + chunk(b"teXt", draws.randbytes(size // count)) + chunk(b"IEND", b"")
+        for _ in range(count)
+    ]
+
+
+def _maximal_batches() -> list[tuple[str, str, bytes]]:
+    """Make a batch of 100 events of 64 KB each."""
+    item = {"type": "ui.click", "t_ms": 1, "data": {f"k{n}": "x" * 50 for n in range(1_000)}}
+    return [("events", _JSON, json.dumps({"events": [item] * 100}).encode())]
+
+
+def _deep_bodies() -> list[tuple[str, str, bytes]]:
+    """Make bodies that are nested as deeply as possible, and nearly."""
+    deep = "[" * 3_000_000 + "]" * 3_000_000
+    nearly = ",".join(["[" * 60 + "]" * 60] * 50_000)
+    within = ",".join(["[" * 50 + "]" * 50] * 9_000)
+    return [
+        ("events", _JSON, f'{{"events":[{{"type":"a","t_ms":1,"data":{{"a":{deep}}}}}]}}'.encode()),
+        ("events", _JSON, f'{{"events":[{{"type":"a","t_ms":1,"data":{{"a":[{nearly}]}}}}]}}'.encode()),
+        ("/v1/sessions", _JSON, f'{{"workflow":"w","metadata":{{"a":[{within}]}}}}'.encode()),
+        ("/v1/sessions:batch_stop", _JSON, b'{"session_ids":[' + b",".join([b"[]"] * 330_000) + b"]}"),
+    ]
+
+
+def _many_parts() -> list[tuple[str, str, bytes]]:
+    """Make multipart bodies of very many small parts, and of one part full of near-boundaries."""
+    parts = _multipart([(f"p{n}", b"x") for n in range(200_000)])
+    ends = _multipart([("frames", b"[]"), ("p", b"\r\n--limi" * 2_000_000)])
+    kind = "multipart/form-data; boundary=limit"
+    return [("frames", kind, parts), ("frames", kind, ends)]
+
+
+def _drips() -> list[tuple[str, str, bytes]]:
+    """Make a body that comes in small chunks."""
+    return [("events", _JSON, _maximal_batches()[0][2][:200_000])]
+
+
+ATTACKS = (
+    Attack("two refused bodies of 5 MB a second", _refused_bodies, connections=2, pause_s=0.8),
+    Attack("refused bodies of 5 MB, unlimited", _refused_bodies, connections=16),
+    Attack("twelve frame uploads of 60 MB", _frame_uploads, connections=12),
+    Attack("maximal batches on 256 connections", _maximal_batches, connections=256),
+    Attack("deep nesting", _deep_bodies, connections=16),
+    Attack("multipart with many parts", _many_parts, connections=16),
+    Attack("chunks that drip on 200 connections", _drips, connections=200, drip=128),
+)

@@ -1,0 +1,166 @@
+"""Reader of a session's events in SQL, in portions over several transactions. Contract §2 (added reads).
+
+Batches overlap in time where a client sends them so. The reader merges them with a bounded number of events
+at hand: what does not fit is dropped and read again once everything before it was returned. So a session
+whose batches all overlap costs several passes over its batches, never more memory.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+
+from sqlalchemy import Row, func
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select, tuple_
+
+from recorder.models.event import EventBatchRow
+from recorder.recording.hot_events import Entry, EventRecord, Position, decode_between
+
+#: Headers of batches that are read at a time; finding them costs a pass over all headers of the session.
+HEADERS = 2_048
+#: Compressed payloads of batches that are read at a time.
+_PAYLOADS_BYTES = 256 * 1024
+_PAYLOADS = 16
+#: Decoded events at hand, and the bytes of their payloads.
+HELD_EVENTS = 8_192
+HELD_BYTES = 4 * 1024 * 1024
+
+
+#: What a batch row says of its payload: first_position, t_min, first_id, size.
+_Header = Row[tuple[int, int, str, int]]
+
+
+class HotEventReader:
+    """The events of one session by `(t_ms, id)`; every call may have another transaction.
+
+    Events that are committed while it reads are returned if they follow its position and their batch was not
+    passed over; the last pass over the headers finds the others that follow.
+    """
+
+    def __init__(
+        self, session_id: str, after: Position | None = None, *, pause: Callable[[], object] | None = None
+    ) -> None:
+        """Begin behind a position.
+
+        Args:
+            session_id: the caller has checked that it may be read.
+            after: the last event that is not wanted; None for all.
+            pause: called after each decoded batch, so that a thread can let others run.
+        """
+        self._session_id = session_id
+        #: `(t_ms, id)` of the last event that was returned.
+        self.position = after
+        self._pause = pause
+        #: Decoded events that wait for their turn, the first one last.
+        self._held: list[Entry] = []
+        self._held_bytes = 0
+        self._start_pass()
+
+    def read(self, db: DbSession, *, max_events: int, max_bytes: int) -> list[EventRecord]:
+        """Return the next events; an empty list at the end.
+
+        Args:
+            db: a transaction in which the session has its events in SQL.
+            max_events: at most so many.
+            max_bytes: no more once their payloads have so many bytes.
+        """
+        found: list[EventRecord] = []
+        size = 0
+        while len(found) < max_events and size < max_bytes:
+            record = self._read_next(db)
+            if record is None:
+                break
+            found.append(record)
+            size += len(record.payload)
+        return found
+
+    def _start_pass(self) -> None:
+        """Forget what was read ahead; the next read begins behind the position."""
+        self._headers: deque[_Header] = deque()
+        self._payloads: dict[int, bytes] = {}
+        self._last_header: tuple[int, int] | None = None
+        self._has_all_headers = False
+        #: Key of the last event at hand once later ones were dropped.
+        self._bound: Position | None = None
+        self._is_untouched = True
+
+    def _read_next(self, db: DbSession) -> EventRecord | None:
+        while True:
+            if not self._headers and not self._has_all_headers:
+                self._read_headers(db)
+            elif self._held and (not self._headers or self._held[-1][0] < self._headers[0].t_min):
+                return self._take()
+            elif self._headers and (self._bound is None or self._held):
+                self._decode_batch(db)
+            elif self._is_untouched:
+                return None
+            else:
+                self._start_pass()
+
+    def _take(self) -> EventRecord:
+        t_ms, event_id, _, record = self._held.pop()
+        self._held_bytes -= len(record.payload)
+        self.position = (t_ms, event_id)
+        return record
+
+    def _read_headers(self, db: DbSession) -> None:
+        """Read the next headers, by first time, of the batches that do not end before the position."""
+        position, t_min = col(EventBatchRow.first_position), col(EventBatchRow.t_min)
+        statement = (
+            select(position, t_min, EventBatchRow.first_id, func.length(EventBatchRow.payload).label("size"))
+            .where(EventBatchRow.session_id == self._session_id)
+            .where(col(EventBatchRow.t_max) >= (self.position[0] if self.position else 0))
+            .order_by(t_min, position)
+            .limit(HEADERS)
+        )
+        if self._last_header is not None:
+            statement = statement.where(tuple_(t_min, position) > self._last_header)
+        self._headers.extend(db.execute(statement))
+        self._has_all_headers = len(self._headers) < HEADERS
+        if self._headers:
+            self._last_header = (self._headers[-1].t_min, self._headers[-1].first_position)
+
+    def _decode_batch(self, db: DbSession) -> None:
+        """Add the events of the next batch to those at hand."""
+        header = self._headers[0]
+        first_position = header.first_position
+        if first_position not in self._payloads:
+            self._payloads = self._read_payloads(db)
+        payload = self._payloads.pop(first_position)
+        self._headers.popleft()
+        fresh = list(decode_between(payload, header.first_id, first_position, self.position, self._bound))
+        if fresh:
+            self._is_untouched = False
+            self._held_bytes += sum(len(entry[-1].payload) for entry in fresh)
+            self._held = sorted([*self._held, *fresh], reverse=True)
+            if len(self._held) > HELD_EVENTS or self._held_bytes > HELD_BYTES:
+                self._drop_last()
+        if self._pause is not None:
+            self._pause()
+
+    def _read_payloads(self, db: DbSession) -> dict[int, bytes]:
+        """Read the payloads of the next batches: few at a time, fewer where they are large."""
+        wanted: list[int] = []
+        size = 0
+        for header in islice(self._headers, _PAYLOADS):
+            if wanted and size + header.size > _PAYLOADS_BYTES:
+                break
+            wanted.append(header.first_position)
+            size += header.size
+        statement = select(EventBatchRow.first_position, EventBatchRow.payload).where(
+            EventBatchRow.session_id == self._session_id,
+            col(EventBatchRow.first_position).in_(wanted),
+        )
+        return {row.first_position: row.payload for row in db.execute(statement)}
+
+    def _drop_last(self) -> None:
+        """Keep the first half of what may be at hand; the rest is read again in another pass."""
+        kept: list[Entry] = []
+        size = 0
+        for entry in reversed(self._held):
+            if kept and (len(kept) >= HELD_EVENTS // 2 or size >= HELD_BYTES // 2):
+                break
+            kept.append(entry)
+            size += len(entry[-1].payload)
+        self._bound = kept[-1][:2]
+        self._held, self._held_bytes = kept[::-1], size

@@ -1,0 +1,202 @@
+"""All events of a session in portions: from SQL, from the lake, or from both in turn. Contract §2."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recorder.errors import Unavailable
+from recorder.models.session import SessionRow
+from recorder.recording.hot_event_reader import HotEventReader
+from recorder.recording.hot_events import EventRecord, Position
+from recorder.recording.sessions import find_session
+from recorder.storage.database import Database
+from recorder.storage.lake import Lake
+
+#: A portion ends with the event that reaches either.
+PORTION_EVENTS = 1_000
+PORTION_BYTES = 512 * 1024
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("t_ms", pa.int64(), nullable=False),
+        pa.field("type", pa.string(), nullable=False),
+        pa.field("frame_id", pa.string()),
+        pa.field("payload", pa.string(), nullable=False),
+    ]
+)
+_COLUMNS = ("event_id", "t_ms", "type", "frame_id", "payload")
+
+
+class EventPortions:
+    """All events of a session by `(t_ms, id)`, as record batches of a bounded size.
+
+    Each portion is one short transaction, which finds the session again: nothing stays open while a client
+    takes what it was sent. A session that is swept on the way continues in the lake after the last event. The
+    portions begin and end at the same events wherever they are read from.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        lake: Lake,
+        session: tuple[str, str, str],
+        *,
+        after: Position | None = None,
+        pause: Callable[[], object] | None = None,
+    ) -> None:
+        """Begin behind a position; nothing is read yet.
+
+        Args:
+            database: where the session and its hot events are.
+            lake: where they are once it was swept.
+            session: workspace, mode and id.
+            after: the last event that is not wanted; None for all.
+            pause: see `HotEventReader`.
+        """
+        self._database = database
+        self._lake = lake
+        self._session = session
+        self._hot = HotEventReader(session[2], after, pause=pause)
+        #: Last event that was read, from wherever.
+        self._position = after
+        self._is_swept = False
+        #: Batches of the lake, and their rows that no portion has yet.
+        self._sealed: Generator[pa.RecordBatch, None, None] | None = None
+        self._rows: deque[pa.RecordBatch] = deque()
+        self._has_all_rows = False
+        self._lock = threading.Lock()
+
+    def read(self) -> pa.RecordBatch | None:
+        """Return the next portion; None at the end.
+
+        Raises:
+            NotFound: if there is no such session, or if it was deleted since the last portion.
+            Unavailable: if the database or the lake does not answer.
+        """
+        with self._lock:
+            return self._read()
+
+    def close(self) -> None:
+        """Close what the lake has open, once a portion that is being read is there; again is no harm."""
+        with self._lock:
+            if self._sealed is not None:
+                self._sealed.close()
+            self._rows.clear()
+
+    def _read(self) -> pa.RecordBatch | None:
+        with self._database.transaction(write=False) as db:
+            row = find_session(db, *self._session)
+            if row.is_hot and not self._is_swept:
+                found = self._hot.read(db, max_events=PORTION_EVENTS, max_bytes=PORTION_BYTES)
+                self._position = self._hot.position
+                return as_batch(found) if found else None
+        self._is_swept = True
+        return self._read_sealed(row)
+
+    def _read_sealed(self, row: SessionRow) -> pa.RecordBatch | None:
+        while True:
+            size = _portion_rows(self._rows)
+            if size is not None or self._has_all_rows:
+                return self._take(size) if self._rows else None
+            batch = self._read_rows(row)
+            if batch is None:
+                self._has_all_rows = True
+            else:
+                self._rows.append(batch)
+
+    def _read_rows(self, row: SessionRow) -> pa.RecordBatch | None:
+        """Return the next rows of the lake, in its portions.
+
+        Compaction may delete a file that was not opened yet. So the table is opened again after a failure, if
+        it was read from since the last one.
+        """
+        while True:
+            is_fresh = self._sealed is None
+            if self._sealed is None:
+                self._sealed = read_sealed_events(self._lake, row, after=self._position)
+            try:
+                batch = next(self._sealed, None)
+            except Unavailable:
+                if is_fresh:
+                    raise
+                self._sealed = None
+                continue
+            if batch is not None:
+                self._position = (batch["t_ms"][-1].as_py(), batch["id"][-1].as_py())
+            return batch
+
+    def _take(self, size: int | None) -> pa.RecordBatch:
+        """Take so many rows, or all that are left."""
+        taken: list[pa.RecordBatch] = []
+        missing = sum(batch.num_rows for batch in self._rows) if size is None else size
+        while missing:
+            batch = self._rows.popleft()
+            taken.append(batch.slice(0, missing))
+            if batch.num_rows > missing:
+                self._rows.appendleft(batch.slice(missing))
+            missing -= taken[-1].num_rows
+        return _joined(taken)
+
+
+def read_sealed_events(
+    lake: Lake, row: SessionRow, *, after: Position | None, limit: int | None = None
+) -> Generator[pa.RecordBatch, None, None]:
+    """Yield the events of a swept session after a position, in the columns of `SCHEMA`."""
+    batches = lake.read_session_batches(
+        "events",
+        row.workspace_id,
+        row.mode,
+        workflow=row.workflow,
+        date=row.lake_date or "",
+        session_id=row.id,
+        after=after,
+        columns=_COLUMNS,
+        limit=limit,
+    )
+    for batch in batches:
+        yield pa.RecordBatch.from_arrays(batch.columns, schema=SCHEMA)
+
+
+def as_batch(records: Sequence[EventRecord]) -> pa.RecordBatch:
+    """Return records as one record batch."""
+    columns = {
+        "id": [record.id for record in records],
+        "t_ms": [record.t_ms for record in records],
+        "type": [record.type for record in records],
+        "frame_id": [record.frame_id for record in records],
+        "payload": [record.payload for record in records],
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
+
+
+def as_records(batch: pa.RecordBatch) -> Iterator[EventRecord]:
+    """Yield the rows of a record batch as records."""
+    columns = [batch.column(name).to_pylist() for name in SCHEMA.names]
+    for event_id, t_ms, kind, frame_id, payload in zip(*columns, strict=True):
+        yield EventRecord(t_ms, event_id, kind, frame_id, payload.encode())
+
+
+def _portion_rows(batches: Sequence[pa.RecordBatch]) -> int | None:
+    """Return with how many rows a portion of these ends; None where more must be read to know."""
+    rows = size = 0
+    for batch in batches:
+        sizes = np.cumsum(pc.binary_length(batch["payload"]).to_numpy()) + size
+        reached = int(np.searchsorted(sizes, PORTION_BYTES)) + 1
+        last = min(reached, PORTION_EVENTS - rows)
+        if last <= batch.num_rows:
+            return rows + last
+        rows += batch.num_rows
+        size = int(sizes[-1])
+    return None
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return the rows as one batch of its own: encoded, its bytes follow from its rows alone."""
+    rows = pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches]).combine_chunks()
+    (joined,) = rows.to_batches()
+    return joined.take(pa.array(np.arange(joined.num_rows)))

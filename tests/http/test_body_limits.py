@@ -1,0 +1,449 @@
+"""Limits on the work of request bodies: bytes, requests under way, memory, worker processes. Contract §1."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from api import bodies
+from api.bodies import PORTION_BYTES, BodyMemory
+from api.body_checks import check_json_file
+from api.body_workers import LARGE_BYTES, BodyWorkers, body_file
+from api.limiting import CallerPlan, Limiting
+from recorder import limits
+from recorder.access import keys
+from recorder.errors import InvalidJson, Overloaded, ValidationFailed
+from recorder.ids import new_id
+from tests.factories import Caller, Service, assert_problem, event
+from tests.limiting import TIER, Clock, limit_headers, limited_key, stopped_clock
+from tests.running import RunningService, running_service
+
+KEY_BURST = TIER.body_bytes.per_key.burst
+WORKSPACE_BURST = TIER.body_bytes.per_workspace.burst
+MB = 1024 * 1024
+
+
+@pytest.fixture
+def clock(service: Service) -> Iterator[Clock]:
+    """Time stands still for the buckets, unless a test lets it pass."""
+    with stopped_clock(service) as stopped:
+        yield stopped
+
+
+@pytest.fixture
+def caller(service: Service) -> Caller:
+    """A key of a new workspace with the limits of the specification."""
+    return service.make_caller(tier="default")
+
+
+def plan_of(caller: Caller, *, key_id: str | None = None) -> CallerPlan:
+    """The limits of a caller on the surface of `other`, or of another key of its workspace."""
+    limiting: Limiting = caller.service.app.state.limiting
+    who = keys.Caller(caller.key.workspace_id, "live", key_id or caller.key.key_id, tier=TIER)
+    return limiting.plan_of(who, None)
+
+
+def send_bytes(caller: Caller, count: int, *, key_id: str | None = None) -> None:
+    """Charge bytes, as bodies of the caller (or of another key of its workspace) would."""
+    limiting: Limiting = caller.service.app.state.limiting
+    plan = plan_of(caller, key_id=key_id)
+
+    async def pay() -> None:
+        assert (await limiting.pay_bytes(plan, count)).error is None
+
+    caller.service.client.portal.call(pay)  # type: ignore[union-attr]
+
+
+def bytes_left(caller: Caller) -> int:
+    """What the key's token bucket of bytes holds."""
+    limiting: Limiting = caller.service.app.state.limiting
+    group = plan_of(caller).only_bytes.group
+    found = limiting.callers.draw_now(group, cost=0)
+    assert found is not None
+    return int(found[1][0])
+
+
+def body_of(size: int) -> bytes:
+    """A batch of events of about so many bytes."""
+    text = "x" * 1_000
+    return json.dumps({"events": [event(data={"text": text * (size // 100_000)})] * 100}).encode()
+
+
+# --- bytes per second ---
+
+
+@pytest.mark.parametrize("scope", ["per_key_bytes", "per_workspace_bytes"])
+def test_a_large_body_is_refused_unread_where_the_bytes_are_used_up(
+    caller: Caller, clock: Clock, scope: str
+) -> None:
+    session_id = caller.make_session()
+    body = body_of(1_000_000)
+    if scope == "per_key_bytes":
+        send_bytes(caller, KEY_BURST - 500_000)
+    else:
+        for left in (KEY_BURST, KEY_BURST - 500_000):
+            send_bytes(caller, left, key_id=new_id("key"))
+    refused = caller.post_raw(f"/v1/sessions/{session_id}/events", body)
+    assert_problem(refused, 429, "rate_limited")
+    burst = {"per_key_bytes": KEY_BURST, "per_workspace_bytes": WORKSPACE_BURST}[scope]
+    assert limit_headers(refused)[::3] == (burst, scope)
+    assert limit_headers(refused)[1] == pytest.approx(500_000, abs=1_000)
+    assert refused.headers["retry-after"] == "1"
+    assert refused.headers["connection"] == "close"
+    # Small requests go on, and say nothing of bytes.
+    small = caller.add_events(session_id, event())
+    assert small.status_code == 202
+    assert limit_headers(small)[3] in ("per_key", "per_workspace")
+    clock.now += 1.0
+    accepted = caller.post_raw(f"/v1/sessions/{session_id}/events", body)
+    assert accepted.status_code == 202
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (b"[" * 400_000, 400),
+        (
+            json.dumps({"events": [{"type": "UPPER", "t_ms": n, "title": "x" * 4_000} for n in range(100)]}),
+            422,
+        ),
+        (json.dumps({"events": [event()] * 20_000}), 422),
+    ],
+)
+def test_a_refused_body_costs_its_bytes(
+    caller: Caller, clock: Clock, content: str | bytes, status: int
+) -> None:
+    session_id, before = caller.make_session(), bytes_left(caller)
+    assert caller.post_raw(f"/v1/sessions/{session_id}/events", content).status_code == status
+    assert before - bytes_left(caller) == pytest.approx(len(content), abs=1_000)
+
+
+def test_small_bodies_are_charged_together(caller: Caller, clock: Clock) -> None:
+    session_id, before = caller.make_session(), bytes_left(caller)
+    body = body_of(100_000)[:90_000]  # no JSON any more
+    for _ in range(2):
+        assert caller.post_raw(f"/v1/sessions/{session_id}/events", body).status_code == 400
+    assert bytes_left(caller) == before
+    caller.post_raw(f"/v1/sessions/{session_id}/events", body)
+    assert before - bytes_left(caller) == 3 * len(body)
+
+
+def test_chunks_are_paid_for_as_they_come(caller: Caller, clock: Clock) -> None:
+    session_id, before = caller.make_session(), bytes_left(caller)
+    sent: list[int] = []
+
+    def chunks(count: int) -> Iterator[bytes]:
+        for _ in range(count):
+            sent.append(64_000)
+            yield b"x" * 64_000
+
+    address = f"/v1/sessions/{session_id}/events"
+    assert caller.post_raw(address, chunks(40)).status_code == 400
+    # What was paid ahead counts towards the next bodies.
+    assert before - bytes_left(caller) + plan_for_events(caller).unpaid == 40 * 64_000
+    send_bytes(caller, bytes_left(caller) - PORTION_BYTES // 2)
+    plan_for_events(caller).unpaid = 0
+    refused = caller.post_raw(address, chunks(40))
+    assert_problem(refused, 429, "rate_limited")
+    assert limit_headers(refused)[3] == "per_key_bytes"
+
+
+def plan_for_events(caller: Caller) -> CallerPlan:
+    """The limits of a caller on the surface of events."""
+    limiting: Limiting = caller.service.app.state.limiting
+    return limiting._plans[caller.key.key_id, "append_events"]
+
+
+def test_a_body_over_the_cap_costs_nothing_as_nothing_is_read(caller: Caller, clock: Clock) -> None:
+    before = bytes_left(caller)
+    refused = caller.post_raw("/v1/sessions", b"x" * (limits.BODY_BYTES + 1))
+    assert_problem(refused, 413, "payload_too_large")
+    assert bytes_left(caller) == before
+
+
+def test_a_burst_admits_the_largest_request_there_is() -> None:
+    assert KEY_BURST >= limits.FRAMES_REQUEST_BYTES
+
+
+# --- requests under way ---
+
+
+@pytest.mark.parametrize("scope", ["per_key_concurrency", "per_workspace_concurrency"])
+def test_requests_under_way_are_limited(caller: Caller, scope: str) -> None:
+    caller.get("/v1/limits")
+    plan = plan_of(caller)
+    count, most = {
+        "per_key_concurrency": (plan.of_key, TIER.requests_per_key),
+        "per_workspace_concurrency": (plan.of_workspace, TIER.requests_per_workspace),
+    }[scope]
+    count.count += most - 1
+    assert caller.get("/v1/limits").status_code == 200
+    count.count += 1
+    refused = caller.get("/v1/limits")
+    assert_problem(refused, 429, "rate_limited")
+    assert limit_headers(refused)[::3] == (most, scope)
+    assert (limit_headers(refused)[1], refused.headers["retry-after"]) == (0, "1")
+    count.count -= most
+    assert caller.get("/v1/limits").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/limits", 200),
+        ("GET", "/v1/nothing", 404),
+        ("PUT", "/v1/sessions", 405),
+        ("POST", "/v1/sessions", 400),
+        ("GET", "/v1/sessions/ses_unknown", 404),
+    ],
+)
+def test_a_request_counts_no_longer_than_it_takes(
+    caller: Caller, method: str, path: str, status: int
+) -> None:
+    plan = plan_of(caller)
+    for _ in range(3):
+        assert (
+            caller.request(
+                method,
+                path,
+                content=b"{" if method == "POST" else None,
+                headers={"Content-Type": "application/json"},
+            ).status_code
+            == status
+        )
+        assert (plan.of_key.count, plan.of_workspace.count) == (0, 0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the running service of this module keeps its data."""
+    return tmp_path_factory.mktemp("service")
+
+
+@pytest.fixture(scope="module")
+def running(folder: Path) -> Iterator[RunningService]:
+    """A service behind a socket."""
+    with running_service(folder) as service:
+        yield service
+
+
+def dial(running: RunningService, key: str, *, length: int, sent: bytes = b"{") -> socket.socket:
+    """A connection on which a request began whose body does not come."""
+    address = urlsplit(running.url)
+    connection = socket.create_connection((address.hostname, address.port), timeout=20)
+    head = (
+        f"POST /v1/sessions HTTP/1.1\r\nHost: recorder\r\nAuthorization: Bearer {key}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+    )
+    connection.sendall(head.encode() + sent)
+    return connection
+
+
+def read_head(connection: socket.socket) -> str:
+    """The head of an answer, lower case."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        part = connection.recv(65_536)
+        assert part, "the connection ended without an answer"
+        received += part
+    return received.partition(b"\r\n\r\n")[0].decode().lower()
+
+
+def test_bodies_that_do_not_come_hold_no_more_than_their_number(
+    running: RunningService, folder: Path
+) -> None:
+    key, other = limited_key(folder), limited_key(folder)
+    with ExitStack() as stack:
+        held = [stack.enter_context(dial(running, key, length=50)) for _ in range(TIER.requests_per_key)]
+        deadline = time.monotonic() + 20
+        while True:
+            with dial(running, key, length=2, sent=b"{}") as one_more:
+                head = read_head(one_more)
+            if "x-scope: per_key_concurrency" in head:
+                break
+            assert time.monotonic() < deadline, head
+        assert head.startswith("http/1.1 429 ")
+        with dial(running, other, length=2, sent=b"{}") as neighbour:
+            assert read_head(neighbour).startswith("http/1.1 422 ")
+        for connection in held:
+            connection.close()
+    while True:  # the service learns of it when it reads
+        with dial(running, key, length=2, sent=b"{}") as one_more:
+            if read_head(one_more).startswith("http/1.1 422 "):
+                return
+        assert time.monotonic() < deadline + 20
+
+
+@pytest.mark.parametrize("key", ["nsk_local_unknown", "none at all"])
+def test_the_body_of_a_stranger_is_not_read(running: RunningService, key: str) -> None:
+    with dial(running, key, length=100 * MB, sent=b"x" * 10_000) as connection:
+        head = read_head(connection)
+        assert head.startswith(("http/1.1 401 ", "http/1.1 429 "))
+        assert "connection: close" in head
+        sent = 0
+        with pytest.raises(OSError):  # the service has gone, and takes no more than what its buffers hold
+            while sent < 100 * MB:
+                sent += connection.send(b"x" * 65_536)
+        assert sent < 20 * MB
+
+
+# --- memory ---
+
+
+def test_memory_is_taken_while_a_large_body_is_under_way_and_no_longer(
+    service: Service, caller: Caller
+) -> None:
+    memory: BodyMemory = service.app.state.body_memory
+    session_id = caller.make_session()
+    for content in (body_of(1_000_000), b"x" * 300_000, iter([b"x" * 100_000] * 5)):
+        caller.post_raw(f"/v1/sessions/{session_id}/events", content)
+        assert memory.taken == 0
+
+
+def test_a_body_without_room_is_refused_and_does_nothing(
+    service: Service, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "_PATIENCE_S", 0.05)
+    memory: BodyMemory = service.app.state.body_memory
+    session_id, share = caller.make_session(), memory._share
+    other = service.make_caller()
+    other_session = other.make_session()
+    memory._take(caller.key.workspace_id, share - 1_000)
+    try:
+        refused = caller.post_raw(f"/v1/sessions/{session_id}/events", body_of(1_000_000))
+        assert_problem(refused, 503, "unavailable")
+        assert refused.headers["retry-after"] == "1"
+        assert refused.headers["connection"] == "close"
+        assert caller.add_events(session_id, event()).status_code == 202
+        accepted = other.post_raw(f"/v1/sessions/{other_session}/events", body_of(1_000_000))
+        assert accepted.status_code == 202
+    finally:
+        memory.release(caller.key.workspace_id, share - 1_000)
+    assert caller.get(f"/v1/sessions/{session_id}").json()["event_count"] == 1
+    accepted = caller.post_raw(f"/v1/sessions/{session_id}/events", body_of(1_000_000))
+    assert accepted.status_code == 202
+
+
+def test_one_workspace_takes_half_and_waiting_is_first_come_first_served() -> None:
+    async def run() -> None:
+        memory = BodyMemory(256 * MB)
+        await memory.reserve("a", 100 * MB)
+        with pytest.raises(Overloaded):
+            await memory.reserve("a", 64 * MB)
+        await memory.reserve("b", 128 * MB)
+        waiting = [asyncio.create_task(memory.reserve(owner, 60 * MB)) for owner in ("c", "d")]
+        await asyncio.sleep(0)
+        memory.release("b", 128 * MB)
+        await asyncio.gather(*waiting)
+        assert memory.taken == 220 * MB
+        cancelled = asyncio.create_task(memory.reserve("e", 60 * MB))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        for owner, count in (("a", 100), ("c", 60), ("d", 60)):
+            memory.release(owner, count * MB)
+        assert memory.taken == 0
+        assert not memory._taken_by and not memory._waiting
+
+    asyncio.run(run())
+
+
+def test_the_smallest_cap_admits_the_largest_request() -> None:
+    async def run() -> None:
+        memory = BodyMemory(128 * MB)
+        await memory.reserve("a", limits.FRAMES_REQUEST_BYTES)
+        await memory.reserve("b", limits.FRAMES_REQUEST_BYTES)
+        memory.release("a", limits.FRAMES_REQUEST_BYTES)
+        memory.release("b", limits.FRAMES_REQUEST_BYTES)
+
+    asyncio.run(run())
+
+
+# --- worker processes ---
+
+
+def die(path: str) -> None:
+    """End the worker process as the kernel would."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def take_memory(path: str) -> int:
+    """Take more than a worker process may."""
+    from api.body_checks import _Bounds
+
+    with _Bounds():
+        return len([bytes(64 * MB) for _ in range(64)])
+
+
+def test_a_worker_that_dies_costs_one_request() -> None:
+    async def run() -> None:
+        workers = BodyWorkers(2)
+        with body_file() as bad, body_file() as good:
+            good.write(b'{"a": 1}')
+            bad.write(b"{")
+            found = await asyncio.gather(
+                workers.check("a", die, bad),
+                workers.check("b", check_json_file, good),
+                workers.check("c", check_json_file, bad),
+                return_exceptions=True,
+            )
+            assert [type(one) for one in found] == [Overloaded, type(None), InvalidJson]
+            assert await workers.check("a", check_json_file, good) is None
+
+    asyncio.run(run())
+
+
+def test_a_worker_has_bounded_memory() -> None:
+    async def run() -> Any:
+        with body_file() as file:
+            file.write(b"{}")
+            return await BodyWorkers(1).check("a", take_memory, file)
+
+    with pytest.raises(ValidationFailed) as refused:
+        asyncio.run(run())
+    assert refused.value.problems[0].code == "too_large"
+    assert "memory" in refused.value.problems[0].message
+
+
+@pytest.mark.parametrize(
+    ("member", "code"),
+    [
+        ('"a":1,"a":2', "duplicate_key"),
+        ('"a":' + "[" * 70 + "]" * 70, "json_too_deep"),
+        ('"a":"\\u0000"', "invalid_string"),
+        ('"a":9223372036854775808', "invalid_integer"),
+    ],
+)
+@pytest.mark.parametrize("padding", [0, LARGE_BYTES])
+def test_a_large_body_is_checked_as_a_small_one(
+    service: Service, caller: Caller, member: str, code: str, padding: int
+) -> None:
+    session_id = caller.make_session()
+    others = [json.dumps(event(title="x" * 60_000))] * (padding // 60_000 + 1)
+    wrong = '{"type":"click","t_ms":1,"data":{' + member + "}}"
+    body = '{"events":[' + ",".join([*others, wrong]) + "]}"
+    answer = caller.post_raw(f"/v1/sessions/{session_id}/events", body)
+    assert answer.status_code in (400, 422)
+    assert [problem["code"] for problem in answer.json()["errors"]] == [code]
+    assert caller.get(f"/v1/sessions/{session_id}").json()["event_count"] == 0
+
+
+def test_a_large_json_body_of_another_address_is_checked_too(caller: Caller) -> None:
+    values = b'{"ids":[' + b",".join([b"[]"] * 30_000) + b"]}"
+    refused = caller.post_raw("/v1/sessions:batch_stop", values + b" " * LARGE_BYTES)
+    assert_problem(refused, 422, "validation_failed")
+    assert refused.json()["errors"][0]["code"] == "too_large"
+    padded = b'{"workflow":"checkout"' + b" " * LARGE_BYTES + b"}"
+    assert caller.post_raw("/v1/sessions", padded).status_code == 201
+    twice = b'{"workflow":"checkout","workflow":"b"' + b" " * LARGE_BYTES + b"}"
+    assert caller.post_raw("/v1/sessions", twice).json()["errors"][0]["code"] == "duplicate_key"
