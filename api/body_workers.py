@@ -22,8 +22,8 @@ from recorder.errors import Overloaded
 
 #: A larger body is checked in a worker process: a smaller one takes less time than the way there and back.
 LARGE_BYTES = 256 * 1024
-#: No body that the caps let through takes nearly as long.
-_SECONDS = 30.0
+#: A body waits for a process, and is checked, within this; no body that the caps let through takes 10 s.
+_SECONDS = 60.0
 
 Answer = TypeVar("Answer")
 
@@ -102,11 +102,11 @@ class BodyWorkers:
         turn = self._of_workspace.get(workspace_id)
         if turn is None:
             turn = self._of_workspace[workspace_id] = asyncio.Semaphore(max(1, self._count // 2))
-        async with turn:
-            try:
-                with anyio.fail_after(_SECONDS):
+        try:
+            with anyio.fail_after(_SECONDS):
+                async with turn:
                     return await anyio.to_process.run_sync(
                         function, file.path, *arguments, cancellable=True, limiter=self._all
                     )
-            except (BrokenWorkerProcess, TimeoutError) as error:
-                raise Overloaded("worker process for large bodies") from error
+        except (BrokenWorkerProcess, TimeoutError) as error:
+            raise Overloaded("worker process for large bodies") from error
