@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
 from api import errors, idempotency, openapi
+from api.allowed_hosts import HostCheck
 from api.callers import Callers
 from api.event_batches import EventBatches
 from api.limiting import Limiting
@@ -42,6 +43,7 @@ from recorder.access.ratelimit.stores import open_stream_slots
 from recorder.logs import configure_logs
 from recorder.net.addresses import AllowList
 from recorder.net.guard import Guard
+from recorder.net.host_names import AllowedHosts
 from recorder.recording.ingest import IngestWriter
 from recorder.recording.streams import Hub, Pace
 from recorder.runtime import Runtime
@@ -113,6 +115,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         limiting=app.state.limiting,
         refusals=Refusals(runtime),
     )
+    hosts = AllowedHosts.from_settings(runtime.settings)
+    app.add_middleware(HostCheck, hosts=hosts, limiting=app.state.limiting)
     app.add_middleware(Observed)
     app.router.routes.append(events.hot_route)
     for resource in _RESOURCES:

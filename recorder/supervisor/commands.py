@@ -11,6 +11,7 @@ import httpx
 
 import recorder
 from recorder.errors import Conflict, Invalid
+from recorder.net.host_names import with_listening_host
 from recorder.settings import Settings, child_environment
 from recorder.supervisor.processes import Command
 
@@ -93,6 +94,9 @@ def api_command(
     arguments += ["--timeout-graceful-shutdown", str(_API_GRACE_S)]
     arguments += ["--http", "api.slow_clients:WatchedProtocol", "--timeout-keep-alive", str(_KEEP_ALIVE_S)]
     arguments += ["--ws", "api.sockets:WatchedSocket"]
+    if settings.trusted_proxies:
+        arguments += ["--forwarded-allow-ips", ",".join(settings.trusted_proxies)]
+    variables = {**variables, **with_listening_host(settings, host).as_env()}
     url = f"{http_address(host, port)}/readyz"
     return _command("API", "api", arguments, settings, variables, lambda: _answers(url))
 
@@ -119,10 +123,9 @@ def dagster_commands(
     )
     code = ["dagster", "api", "grpc", "--socket", str(code_socket), "--module-name", "pipelines.definitions"]
     code += ["--working-directory", str(checkout), "--location-name", "recorder", "--log-level", "warning"]
-    pages = ["dagster_webserver", "--host", host, "--port", str(port), "--workspace", str(workspace)]
-    pages += ["--dagster-log-level", "warning"]
+    pages = ["pipelines.webserver", "--host", host, "--port", str(port), "--workspace", str(workspace)]
     daemon = ["dagster._daemon", "run", "--workspace", str(workspace), "--log-level", "warning"]
-    url = f"{http_address(host, port)}/server_info"
+    url = f"{http_address(host, port)}/healthz"
     return [
         _command(
             "Dagster code server", "dagster-code", code, settings, variables, lambda: _accepts(code_socket)

@@ -8,8 +8,11 @@ from dataclasses import replace
 from threading import Event
 from types import FrameType
 
+import httpx
 from rich.console import Console
 
+from recorder import __version__, clock
+from recorder.access.dagster_login import LoginLinks, open_dagster
 from recorder.errors import RecorderError
 from recorder.settings import Settings
 from recorder.supervisor.commands import (
@@ -23,8 +26,9 @@ from recorder.supervisor.commands import (
     http_address,
 )
 from recorder.supervisor.processes import Child, ChildFailed, Guard, hear_signals, stop_children
+from recorder.supervisor.run_records import SERVICE, AlreadyRunning, RunRecord
 
-DAGSTER_HOST = "127.0.0.1"  # its pages ask nobody for a password
+DAGSTER_HOST = "127.0.0.1"
 
 _START_S = 90.0
 _STOP_GRACE_S = 8.0  # ten seconds is the promise, and a killed group needs a moment too
@@ -51,6 +55,8 @@ class Service:
         if settings.public_url == Settings.public_url:
             settings = replace(settings, public_url=self.base_url)
         variables = environment(settings, checkout)
+        self._settings = settings
+        self._record: RunRecord | None = None
         self._console = console
         self._guard: Guard | None = None
         self._api = Child(api_command(settings, variables, checkout, host, port))
@@ -73,6 +79,15 @@ class Service:
         Raises:
             ChildFailed: if one ends or does not answer in time.
         """
+        # Held first: a second service on this data folder ends here.
+        self._record = RunRecord.hold(
+            self._settings.data_dir,
+            SERVICE,
+            release=__version__,
+            since=clock.to_iso(clock.now()),
+            api=self.base_url,
+            dagster=self.dagster_url,
+        )
         self._guard = Guard()
         code, talkers = self._dagster[:1], self._dagster[1:]
         self._launch(self._api, *code)
@@ -86,6 +101,13 @@ class Service:
         self._wait(*talkers)
         if self.dagster_url:
             self._say(f"Dagster  {self.dagster_url}")
+            link = LoginLinks(self._settings).make_link(self.dagster_url)
+            self._say(f"Log in   {link}   (once, within 15 minutes; then `recorder status` prints another)")
+
+    def open_dagster(self) -> httpx.Client:
+        """Return a client that is logged in to this service's Dagster pages."""
+        assert self.dagster_url is not None, "this service runs without Dagster"
+        return open_dagster(self._settings, self.dagster_url)
 
     def watch(self) -> None:
         """Start again what crashes, until told to stop."""
@@ -100,6 +122,8 @@ class Service:
             for child in self.children:
                 self._guard.forget(child)
             self._guard.close()
+        if self._record is not None:
+            self._record.release()
 
     def _launch(self, *children: Child) -> None:
         for child in children:
@@ -155,7 +179,7 @@ def serve(settings: Settings, *, host: str, port: int, dagster: bool, dagster_po
     try:
         service.start()
         service.watch()
-    except ChildFailed as error:
+    except (AlreadyRunning, ChildFailed) as error:
         console.print(str(error), highlight=False, soft_wrap=True, markup=False)
         return 1
     finally:
