@@ -1,4 +1,4 @@
-"""Refusal of requests that are addressed to a foreign host name, before anything else is read. Contract §1."""
+"""Refusal of requests to a foreign host name, before anything else is read. Contract §1."""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -26,8 +26,7 @@ class HostCheck:
         if (
             scope["type"] == "lifespan"
             or self._hosts.allows(scope["headers"])
-            or scope["path"] == _EXEMPT
-            and scope["type"] == "http"
+            or (scope["type"] == "http" and scope["path"] == _EXEMPT)
         ):
             await self._app(scope, receive, send)
             return

@@ -1,7 +1,7 @@
 """Checks that every request to Dagster's pages passes: host name, origin, login, form of GraphQL requests.
 
-Dagster's own server asks for no login, executes GraphQL that any page sends (as `text/plain`, by form or GET),
-and answers under every host name. Decision 0031.
+Dagster's own server asks for no login, executes GraphQL that any page sends (as `text/plain`, by form or by
+GET), and answers under every host name. Decision 0031.
 """
 
 import asyncio
@@ -100,9 +100,7 @@ class DagsterGate:
         if not self._is_named_by_proxy(scope, headers):
             login = self._cookies.find_login(list(self._read_cookies(headers)))
             if login is None:
-                raise Refusal(
-                    401, "Log in first: `recorder status` prints a link that opens these pages, once."
-                )
+                raise Refusal(401, "These pages need a login.")
         if scope["type"] == "http" and scope["path"].rstrip("/") == _GRAPHQL_PATH:
             _check_graphql(scope, headers)
         return login
@@ -126,10 +124,7 @@ class DagsterGate:
         if scope["method"] != "GET" or is_prefetch:
             raise Refusal(405, "Open the link in a browser.", allow="GET")
         if not self._links.redeem(scope["path"].removeprefix(LINK_PATH)):
-            raise Refusal(
-                401,
-                "This link was used, has expired, or is of another deployment. `recorder status` prints another.",
-            )
+            raise Refusal(401, "This link was used already, has expired, or is of another deployment.")
         log.info("login to Dagster's pages by a link")
         response = logged_in_page()
         self._set_cookie(response, self._cookies.make_cookie(), LOGIN_SECONDS, scope, headers)
@@ -220,9 +215,9 @@ def _check_graphql(scope: Scope, headers: Headers) -> None:
     Raises:
         Refusal: if it is not; a GET without a query, which shows Dagster's query editor, is.
     """
-    if scope["method"] in _READING and not scope["query_string"]:
-        if "text/html" in headers.get("accept", ""):
-            return
+    shows_editor = scope["method"] in _READING and "text/html" in headers.get("accept", "")
+    if shows_editor and not scope["query_string"]:
+        return
     if scope["method"] != "POST":
         raise Refusal(405, "Send GraphQL as POST with a body of application/json.", allow="POST")
     types = headers.getlist("content-type")

@@ -7,7 +7,9 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 _HEADERS = {
     "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'",
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'"
+    ),
 }
 _FRAME = """<!doctype html>
 <html lang="en">
@@ -29,6 +31,7 @@ _FRAME = """<!doctype html>
 </main></body>
 </html>
 """
+_NEXT_STEP = "`recorder status` prints a link that logs in, once."
 _LOG_IN = """<p>{sentence}</p>
 <p>On the machine that runs the service, as the user who runs it:</p>
 <pre>recorder status --data &lt;data folder&gt;</pre>
@@ -54,7 +57,8 @@ def refusal_page(refusal: Refusal, *, wants_html: bool) -> Response:
     """Return the answer to a refused request; plain text for programs."""
     headers = _HEADERS | ({"Allow": refusal.allow} if refusal.allow else {})
     if not wants_html:
-        return PlainTextResponse(f"{refusal}\n", refusal.status, headers)
+        sentence = f"{refusal} {_NEXT_STEP}" if refusal.status == 401 else str(refusal)
+        return PlainTextResponse(f"{sentence}\n", refusal.status, headers)
     title = "Log in" if refusal.status == 401 else HTTPStatus(refusal.status).phrase
     template = _LOG_IN if refusal.status == 401 else "<p>{sentence}</p>"
     return _page(title, template.format(sentence=escape(str(refusal))), refusal.status, headers)

@@ -233,7 +233,7 @@ def _trusted_proxies(text: str) -> tuple[str, ...]:
     except ValueError as error:
         raise InvalidSetting(
             "RECORDER_TRUSTED_PROXIES",
-            "addresses and networks such as 10.1.0.0/16 (without bits behind the prefix), with commas between",
+            "addresses and networks such as 10.1.0.0/16 (no bits behind the prefix), with commas between",
         ) from error
 
 

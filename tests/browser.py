@@ -110,9 +110,7 @@ def chromium(profile: Path, *flags: str) -> Iterator[Page]:
     command = [find_chromium(), *_FLAGS, f"--user-data-dir={profile}", *flags, "about:blank"]
     environment = {**os.environ, "HOME": str(profile), "XDG_CONFIG_HOME": str(profile)}  # noqa: TID251
     with (profile / "chromium.log").open("wb") as log:
-        process = subprocess.Popen(
-            command, stdout=log, stderr=log, env=environment, start_new_session=True
-        )
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
     try:
         with connect(_find_tab(process, profile), max_size=None, proxy=None) as socket:
             yield Page(socket)

@@ -8,6 +8,8 @@ import hmac
 import os
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -134,17 +136,19 @@ class LoginCookies:
         return keyed_digest(self._secret, "dagster-login", text.encode()).hex()
 
 
-def open_dagster(settings: Settings, dagster_url: str) -> httpx.Client:
-    """Return a client that is logged in to a deployment's Dagster pages, for programs of its operator.
+@contextmanager
+def open_dagster(settings: Settings, dagster_url: str) -> Iterator[httpx.Client]:
+    """Give a client that is logged in to a deployment's Dagster pages, for programs of its operator.
 
     It sends `Origin`, as a page of Dagster does: without it nothing that changes state is served.
 
     Raises:
         httpx.HTTPError: if the pages do not answer, or refuse the link.
     """
-    client = httpx.Client(base_url=dagster_url, headers={"Origin": dagster_url}, timeout=30, trust_env=False)
-    client.get(LoginLinks(settings).make_link(dagster_url)).raise_for_status()
-    return client
+    origin = {"Origin": dagster_url}
+    with httpx.Client(base_url=dagster_url, headers=origin, timeout=30, trust_env=False) as client:
+        client.get(LoginLinks(settings).make_link(dagster_url)).raise_for_status()
+        yield client
 
 
 def _now_s() -> int:

@@ -1,13 +1,16 @@
-"""`recorder status` and `recorder dagster-webserver`: a deployment's addresses, and login to Dagster's pages."""
+"""`recorder status` and `recorder dagster-webserver`: addresses of a deployment, login to Dagster's pages."""
 
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from recorder.cli.options import AsJson, DataDir, print_json
+
+if TYPE_CHECKING:
+    from recorder.settings import Settings
 
 _LABEL_WIDTH = 13
 
@@ -70,35 +73,31 @@ def dagster_webserver(
     os.execve(sys.executable, [sys.executable, "-m", "pipelines.webserver", *arguments], variables)  # noqa: S606
 
 
-def _read_status(settings: Any) -> dict[str, Any]:
+def _read_status(settings: "Settings") -> dict[str, Any]:
     """Return what `--json` prints; `login_url` is a fresh link where Dagster's pages answer."""
     from recorder.access.dagster_login import LoginLinks
     from recorder.supervisor.run_records import DAGSTER_WEBSERVER, SERVICE, read_record
 
     service = read_record(settings.data_dir, SERVICE)
     pages = read_record(settings.data_dir, DAGSTER_WEBSERVER)
-    api_url = service and service["api"]
-    dagster_url = pages["url"] if pages else service and service["dagster"]
-    dagster = _probe(dagster_url)
-    can_log_in = dagster is not None and dagster["answers"]
+    found = service or {}
+    dagster_url = pages["url"] if pages else found.get("dagster")
+    dagster = _probe(dagster_url) if dagster_url else None
+    answering = dagster["url"] if dagster and dagster["answers"] else None
     return {
         "data": str(settings.data_dir),
         "running": service is not None,
-        "release": service and service["release"],
-        "process": service and service["process"],
-        "since": service and service["since"],
-        "api": _probe(api_url),
+        **{name: found.get(name) for name in ("release", "process", "since")},
+        "api": _probe(found["api"]) if service else None,
         "dagster": dagster,
-        "login_url": LoginLinks(settings).make_link(dagster_url) if can_log_in else None,
+        "login_url": LoginLinks(settings).make_link(answering) if answering else None,
     }
 
 
-def _probe(url: str | None) -> dict[str, Any] | None:
+def _probe(url: str) -> dict[str, Any]:
     """Return an address and whether a server answers there."""
     import httpx
 
-    if url is None:
-        return None
     try:
         answers = httpx.get(f"{url}/healthz", timeout=5, trust_env=False).status_code == 200
     except httpx.HTTPError:

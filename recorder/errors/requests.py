@@ -13,8 +13,8 @@ class InvalidHost(BadRequest):
 
     def __init__(self) -> None:
         super().__init__(
-            "Send one Host header with a name of this service: localhost, the host of its public URL, or a name "
-            "that its operator lists in RECORDER_ALLOWED_HOSTS."
+            "Send one Host header with a name of this service: localhost, the host of its public URL, or a "
+            "name that its operator lists in RECORDER_ALLOWED_HOSTS."
         )
 
 

@@ -36,7 +36,7 @@ def bracketed(host: str) -> str:
 
 
 class AllowedHosts:
-    """Names that the `Host` header of a request may have: `name` with any port, `name:port` with that port."""
+    """Names that a request's `Host` header may hold: `name` with any port, `name:port` with that port."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(name.lower().encode() for name in names)

@@ -23,8 +23,8 @@ class AlreadyRunning(Conflict):
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"A {name} runs on this data folder already (`recorder status` shows it). Stop it first, or choose "
-            "another folder with --data."
+            f"A {name} runs on this data folder already (`recorder status` shows it). Stop it first, or "
+            "choose another folder with --data."
         )
 
 

@@ -3,7 +3,7 @@
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from threading import Event
 from types import FrameType
@@ -104,8 +104,8 @@ class Service:
             link = LoginLinks(self._settings).make_link(self.dagster_url)
             self._say(f"Log in   {link}   (once, within 15 minutes; then `recorder status` prints another)")
 
-    def open_dagster(self) -> httpx.Client:
-        """Return a client that is logged in to this service's Dagster pages."""
+    def open_dagster(self) -> AbstractContextManager[httpx.Client]:
+        """Give a client that is logged in to this service's Dagster pages."""
         assert self.dagster_url is not None, "this service runs without Dagster"
         return open_dagster(self._settings, self.dagster_url)
 
