@@ -30,7 +30,7 @@ _FLAGS = (
     "--disable-extensions",
     "--disable-sync",
     "--disable-breakpad",
-    "--disable-features=OptimizationHints,MediaRouter,Translate,InterestFeedContentSuggestions",
+    "--disable-features=OptimizationHints,MediaRouter,Translate,IsolateOrigins,site-per-process",
     "--metrics-recording-only",
     "--no-default-browser-check",
     "--no-first-run",

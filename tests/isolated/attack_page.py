@@ -106,10 +106,13 @@ class Attacker:
 
         class Rebinding(socketserver.BaseRequestHandler):
             def handle(self) -> None:
-                head = self.request.recv(65_536, socket.MSG_PEEK)
+                head = self.request.recv(65_536)
                 own = head.startswith(b"GET /attack?")
+                # One request for each connection, so that the next one may go elsewhere.
+                head = head.replace(b"Connection: keep-alive", b"Connection: close")
                 where = ("127.0.0.1", attacker.port if own else port)
                 with socket.create_connection(where) as victim, suppress(OSError):
+                    victim.sendall(head)
                     _pipe(self.request, victim)
 
         socketserver.ThreadingTCPServer.allow_reuse_address = True
@@ -213,7 +216,9 @@ def attacker(deployment: Deployment) -> Iterator[Attacker]:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory, deployment: Deployment) -> Iterator[Page]:
-    with chromium(tmp_path_factory.mktemp("profile"), RESOLVER) as opened:
+    # Frames of other sites are otherwise targets of their own, which the page's frame tree leaves out.
+    in_process = "--disable-site-isolation-trials"
+    with chromium(tmp_path_factory.mktemp("profile"), RESOLVER, in_process) as opened:
         yield opened
 
 
@@ -237,7 +242,7 @@ def attack(page: Page, attacker: Attacker, target: str, label: str) -> dict[str,
 
 
 def read_frames(page: Page) -> str:
-    """What the page's frames show: addresses (of a refused one that of an error), and text if it can be read."""
+    """What the page's frames show: addresses (a refused one has none of http), and text that it can read."""
     tree = page.call("Page.getFrameTree")["frameTree"]
     texts = "[...document.querySelectorAll('iframe')].map(one => one.contentDocument?.body?.innerHTML)"
     urls = [child["frame"]["url"].partition("?")[0] for child in tree.get("childFrames", [])]
