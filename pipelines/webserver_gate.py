@@ -223,7 +223,7 @@ def _check_graphql(scope: Scope, headers: Headers) -> None:
     types = headers.getlist("content-type")
     kind, _, parameters = (types[0] if len(types) == 1 else "").partition(";")
     is_utf8 = parameters.replace(" ", "").lower() in ("", "charset=utf-8", 'charset="utf-8"')
-    if kind.strip().lower() != "application/json" or not is_utf8:
+    if kind.strip() != "application/json" or not is_utf8:
         raise Refusal(415, "Send GraphQL as POST with a body of application/json.")
 
 
