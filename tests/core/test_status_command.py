@@ -58,8 +58,9 @@ def test_a_running_one_shows_addresses_and_a_link_that_works(tmp_path: Path) -> 
     settings = Settings.from_env({}, data_dir=tmp_path)
     with running_service(tmp_path / "other") as service:
         # Any server that answers /healthz stands for Dagster's pages here.
-        with RunRecord.hold(tmp_path, SERVICE, api=service.url, dagster=service.url, **MEMBERS):
-            found, printed = read(tmp_path), run(tmp_path).stdout
+        record = RunRecord.hold(tmp_path, SERVICE, api=service.url, dagster=service.url, **MEMBERS)
+        found, printed = read(tmp_path), run(tmp_path).stdout
+        record.release()
     assert found["running"] and found["api"] == {"url": service.url, "answers": True}
     token = found["login_url"].removeprefix(f"{service.url}/login/")
     assert LoginLinks(settings).redeem(token)
