@@ -6,6 +6,7 @@ Run it with `recorder dagster-webserver`, or as `python -m pipelines.webserver` 
 
 import argparse
 import asyncio
+import logging
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -17,7 +18,6 @@ from dagster import DagsterInstance, __version__
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import WorkspaceFileTarget
 from dagster._utils.interrupts import setup_interrupt_handlers
-from dagster._utils.log import configure_loggers
 from dagster_webserver.webserver import DagsterWebserver
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
@@ -80,7 +80,7 @@ def main() -> None:
     options = parser.parse_args()
     settings = with_listening_host(Settings.from_env(), options.host)
     configure_logs(settings.log_level)
-    configure_loggers(formatter="colored", log_level="WARNING")
+    logging.getLogger("dagster").setLevel(logging.WARNING)
     setup_interrupt_handlers()
     url = http_address(options.host, options.port)
     try:

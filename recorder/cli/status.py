@@ -62,14 +62,10 @@ def dagster_webserver(
     typer.echo(f"Log in   {LoginLinks(settings).make_link(url)}   (once, within 15 minutes)", err=True)
     variables = environment(settings, checkout)
     Path(variables["RECORDER_DAGSTER_DIR"]).mkdir(parents=True, exist_ok=True)
-    arguments = [
-        "--host",
-        host,
-        "--port",
-        str(port),
-        "--workspace",
-        str(workspace or checkout / "workspace.yaml"),
-    ]
+    file = (workspace or checkout / "workspace.yaml").resolve()
+    arguments = ["--host", host, "--port", str(port), "--workspace", str(file)]
+    # Dagster resolves the modules of a workspace file from the current folder.
+    os.chdir(checkout)
     os.execve(sys.executable, [sys.executable, "-m", "pipelines.webserver", *arguments], variables)  # noqa: S606
 
 
