@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
 from api import errors, idempotency, openapi
+from api.allowed_hosts import HostCheck
 from api.bodies import BodyMemory
 from api.body_workers import BodyWorkers
 from api.callers import Callers
@@ -43,6 +44,7 @@ from recorder import __version__
 from recorder.access.ratelimit.stores import open_stream_slots
 from recorder.logs import configure_logs
 from recorder.net.guard import Guard
+from recorder.net.host_names import AllowedHosts
 from recorder.recording.ingest import IngestWriter
 from recorder.recording.streams import Hub, Pace
 from recorder.recording.whole_reads import WholeReads
@@ -122,6 +124,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         refusals=Refusals(runtime),
         body_memory=app.state.body_memory,
     )
+    hosts = AllowedHosts.from_settings(runtime.settings)
+    app.add_middleware(HostCheck, hosts=hosts, limiting=app.state.limiting)
     app.add_middleware(Observed)
     app.router.routes.append(events.hot_route)
     for resource in _RESOURCES:

@@ -45,37 +45,37 @@ class Run:
         return self.status in _ENDED
 
 
-def list_runs(dagster_url: str, job: str | None = None) -> list[Run]:
+def list_runs(dagster: httpx.Client, job: str | None = None) -> list[Run]:
     """The last runs, newest first; of one job or of all."""
-    found = _ask(dagster_url, _RUNS, {"job": job})["runsOrError"]["results"]
+    found = _ask(dagster, _RUNS, {"job": job})["runsOrError"]["results"]
     return [Run(run["runId"], run["jobName"], run["status"]) for run in found]
 
 
-def process_ids(dagster_url: str, run: Run) -> list[int]:
+def process_ids(dagster: httpx.Client, run: Run) -> list[int]:
     """Ids of the processes that a run began in, as its log tells."""
-    found = _ask(dagster_url, _PROCESSES, {"id": run.id})["runOrError"]["eventConnection"]["events"]
+    found = _ask(dagster, _PROCESSES, {"id": run.id})["runOrError"]["eventConnection"]["events"]
     return [int(pid) for event in found for pid in _PID.findall(event.get("message", ""))]
 
 
-def end_runs(dagster_url: str, job: str, *, timeout_s: float = 60.0) -> None:
+def end_runs(dagster: httpx.Client, job: str, *, timeout_s: float = 60.0) -> None:
     """Cancel the runs of a job that are under way, as the button on its page does, and wait until they end.
 
     Raises:
         TimeoutError: if one does not end in time.
     """
     until = time.monotonic() + timeout_s
-    for run in list_runs(dagster_url, job):
+    for run in list_runs(dagster, job):
         if not run.has_ended:
-            _ask(dagster_url, _TERMINATE, {"id": run.id})
-    while not all(run.has_ended for run in list_runs(dagster_url, job)):
+            _ask(dagster, _TERMINATE, {"id": run.id})
+    while not all(run.has_ended for run in list_runs(dagster, job)):
         if time.monotonic() > until:
             raise TimeoutError(f"A run of {job} did not end.")
         time.sleep(0.1)
 
 
-def _ask(dagster_url: str, query: str, variables: dict[str, Any]) -> dict[str, Any]:
+def _ask(dagster: httpx.Client, query: str, variables: dict[str, Any]) -> dict[str, Any]:
     body = {"query": query, "variables": variables}
-    answer = httpx.post(f"{dagster_url}/graphql", json=body, timeout=30, trust_env=False)
+    answer = dagster.post("/graphql", json=body)
     answer.raise_for_status()
     data: dict[str, Any] = answer.json()["data"]
     return data

@@ -36,8 +36,9 @@ class MemoryWatch:
         """The highest peak of each kind of process, in MB; Dagster's runs by their job."""
         names = dict(self._names)
         if self._service.dagster_url is not None:
-            for run in list_runs(self._service.dagster_url):
-                names.update(dict.fromkeys(process_ids(self._service.dagster_url, run), f"run of {run.job}"))
+            with self._service.open_dagster() as dagster:
+                for run in list_runs(dagster):
+                    names.update(dict.fromkeys(process_ids(dagster, run), f"run of {run.job}"))
         found: dict[str, float] = {}
         for pid, peak in self._peaks.items():
             if pid in names:

@@ -112,10 +112,10 @@ def _cold(
 ) -> tuple[list[float], list[float]]:
     """Lags by the rows, and by the clock of a client that asks every 20 ms."""
     rng = random.Random(7)
-    assert service.dagster_url is not None
     ids, seen = [], []
     for piece in work:
-        end_runs(service.dagster_url, JOB)
+        with service.open_dagster() as dagster:
+            end_runs(dagster, JOB)
         _wait_for_lease(settings)
         # The daemon looks every few seconds: a session stops at any moment of that.
         time.sleep(rng.uniform(1.0, 6.0))

@@ -19,6 +19,7 @@ from examples import demo_report
 from examples.dagster_runs import wait_for_export_run
 from examples.demo_workflows import demo_sources
 from recorder import __version__, clock
+from recorder.access.dagster_login import LoginLinks
 from recorder.access.keys import NewKey, create_workspace
 from recorder.client import Client
 from recorder.client.progress import watch_export
@@ -60,7 +61,7 @@ def run(*, recordings: Path | None = None, stay: bool = False) -> int:
             demo_report.show_paths(console, client, runtime, key, workflows)
             is_good = _export(client, service, settings, workflows, report, began)
         if stay:
-            _stay(service, key)
+            _stay(service, settings, key)
         runtime.close()
     console.print(f"  Look at it again: [b]recorder up --data {os.path.relpath(data)}[/b]", highlight=False)
     return 0 if is_good and not report.failed else 1
@@ -110,7 +111,8 @@ def _export(
     rows = f"{export['rows']} rows · {export['frames']} frames · {export['shards']} shards"
     _done("export", f"parquet · {rows} · {verdict}", began)
     loaded = demo_report.show_dataset(console, folder)
-    ended = wait_for_export_run(service.dagster_url or "", export["id"], timeout_s=60)
+    with service.open_dagster() as dagster:
+        ended = wait_for_export_run(dagster, export["id"], timeout_s=60)
     _done("checked", f"plot and asset check in Dagster: {ended or 'not done in time'}", began)
     if loaded != report.events:
         console.print(f"  [red]✗[/red] {report.events} events were sent, {loaded} came back", highlight=False)
@@ -157,8 +159,10 @@ def _make_workspace(runtime: Runtime) -> NewKey:
     return key
 
 
-def _stay(service: Service, key: NewKey) -> None:
-    console.print(f"  API {service.base_url}/docs   Dagster {service.dagster_url}   key: {key.key}")
+def _stay(service: Service, settings: Settings, key: NewKey) -> None:
+    link = LoginLinks(settings).make_link(service.dagster_url or "")
+    console.print(f"  API {service.base_url}/docs   key: {key.key}")
+    console.print(f"  Dagster {link}   (opens once; `recorder status` prints another)", highlight=False)
     console.print("  Ctrl-C ends it.")
     try:
         service.watch()

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from pathlib import Path
 
 from recorder import limits
@@ -29,6 +30,8 @@ _STORE_VARIABLES = (
     "AZURE_ENDPOINT_URL",
     "RECORDER_DAGSTER_POSTGRES_URL",
 )
+_HOST_NAME = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:[0-9]{1,5})?")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
 _EXECUTOR = re.compile(rf"in_process|processes:[1-9][0-9]{{0,2}}|(dask|tcp|tls)://{_HOST}:[0-9]{{1,5}}")
 
 
@@ -88,6 +91,12 @@ class Settings:
     seal_lease_seconds: float = 30
     #: MB of memory that all request bodies under way in an API process may take.
     body_memory_mb: int = 512
+    #: Host names of the servers beside loopback names and the public URL's host: `name` or `name:port`.
+    allowed_hosts: tuple[str, ...] = ()
+    #: Networks of proxies whose headers about the client are believed.
+    trusted_proxies: tuple[str, ...] = ()
+    #: Header in which a trusted proxy names the user of Dagster's pages; None leaves them to login links.
+    dagster_auth_header: str | None = None
     #: Who writes the shards of exports: in_process, processes:N, or a Dask scheduler's address.
     export_executor: str = "in_process"
     #: Most that one session holds; a batch beyond it is refused.
@@ -108,9 +117,10 @@ class Settings:
             data_dir: overrules `RECORDER_DATA_DIR`.
         """
         env = os.environ if environment is None else environment
-        data = (data_dir or Path(env.get("RECORDER_DATA_DIR", DEFAULT_DATA_DIR))).expanduser().resolve()
+        data = data_folder(data_dir, env)
         data.mkdir(parents=True, exist_ok=True)
         root = env.get("RECORDER_LOCAL_EXPORT_ROOT")
+        trusted_proxies = _trusted_proxies(env.get("RECORDER_TRUSTED_PROXIES", ""))
         return cls(
             data_dir=data,
             database_url=env.get("RECORDER_DATABASE_URL", f"sqlite:///{data / 'recorder.db'}"),
@@ -146,6 +156,9 @@ class Settings:
                 )
             ),
             seal_processes=_seal_processes(env.get("RECORDER_SEAL_PROCESSES", "")),
+            allowed_hosts=_allowed_hosts(env.get("RECORDER_ALLOWED_HOSTS", "")),
+            trusted_proxies=trusted_proxies,
+            dagster_auth_header=_auth_header(env.get("RECORDER_DAGSTER_AUTH_HEADER", ""), trusted_proxies),
         )
 
     def as_env(self) -> dict[str, str]:
@@ -195,9 +208,21 @@ class Settings:
                 chosen[f"RECORDER_SESSION_{name.upper()}"] = str(value)
         if self.seal_processes != _count_cores():
             chosen["RECORDER_SEAL_PROCESSES"] = str(self.seal_processes)
+        if self.allowed_hosts:
+            chosen["RECORDER_ALLOWED_HOSTS"] = ",".join(self.allowed_hosts)
+        if self.trusted_proxies:
+            chosen["RECORDER_TRUSTED_PROXIES"] = ",".join(self.trusted_proxies)
+        if self.dagster_auth_header is not None:
+            chosen["RECORDER_DAGSTER_AUTH_HEADER"] = self.dagster_auth_header
         if self.local_export_root is not None:
             chosen["RECORDER_LOCAL_EXPORT_ROOT"] = str(self.local_export_root)
         return chosen
+
+
+def data_folder(data_dir: Path | None, environment: Mapping[str, str] | None = None) -> Path:
+    """Return the data folder that is chosen, or the environment's; it need not exist."""
+    env = os.environ if environment is None else environment
+    return (data_dir or Path(env.get("RECORDER_DATA_DIR", DEFAULT_DATA_DIR))).expanduser().resolve()
 
 
 def child_environment(settings: Settings, extra: Mapping[str, str]) -> dict[str, str]:
@@ -286,6 +311,36 @@ def _buckets(text: str) -> tuple[str, ...]:
                 "RECORDER_EXPORT_BUCKETS", "s3://bucket, gs://bucket, az://account/container"
             )
     return buckets
+
+
+def _allowed_hosts(text: str) -> tuple[str, ...]:
+    names = _words(text)
+    if not all(_HOST_NAME.fullmatch(name) for name in names):
+        raise InvalidSetting(
+            "RECORDER_ALLOWED_HOSTS",
+            "host names and addresses (IPv6 in brackets), each with or without a port, with commas between",
+        )
+    return names
+
+
+def _trusted_proxies(text: str) -> tuple[str, ...]:
+    networks = _words(text)
+    try:
+        return tuple(str(ip_network(network)) for network in networks)
+    except ValueError as error:
+        raise InvalidSetting(
+            "RECORDER_TRUSTED_PROXIES",
+            "addresses and networks such as 10.1.0.0/16 (no bits behind the prefix), with commas between",
+        ) from error
+
+
+def _auth_header(name: str, trusted_proxies: tuple[str, ...]) -> str | None:
+    if name and not (_HEADER_NAME.fullmatch(name) and trusted_proxies):
+        raise InvalidSetting(
+            "RECORDER_DAGSTER_AUTH_HEADER",
+            "the name of a header such as X-Forwarded-User, and needs RECORDER_TRUSTED_PROXIES beside it",
+        )
+    return name.lower() or None
 
 
 def _webhook_attempts(text: str) -> int:

@@ -31,7 +31,12 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 def make_settings(folder: Path, **chosen: Any) -> Settings:
     """Settings that keep everything below a folder, where a database with our tables lies."""
     (folder / "local").mkdir(parents=True, exist_ok=True)
-    settings = Settings.from_env({"RECORDER_LOCAL_EXPORT_ROOT": str(folder / "local")}, data_dir=folder)
+    # starlette's test client calls the service `testserver`.
+    chosen_here = {
+        "RECORDER_LOCAL_EXPORT_ROOT": str(folder / "local"),
+        "RECORDER_ALLOWED_HOSTS": "testserver",
+    }
+    settings = Settings.from_env(chosen_here, data_dir=folder)
     if "database_url" not in chosen:
         create_file(folder)
     return replace(settings, **chosen)

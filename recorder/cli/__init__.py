@@ -21,6 +21,7 @@ from recorder.cli import (
     recipes,
     sealing,
     serving,
+    status,
     webhooks,
     workspaces,
 )
@@ -30,6 +31,8 @@ app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Record work, learn its paths, export datasets."
 )
 app.command()(serving.up)
+app.command()(status.status)
+app.command("dagster-webserver")(status.dagster_webserver)
 app.add_typer(workspaces.app, name="workspace")
 app.add_typer(keys.app, name="keys")
 app.add_typer(audit.app, name="audit")

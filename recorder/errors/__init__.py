@@ -1,7 +1,7 @@
 """Every error the service raises, as a tree of kinds; contract §1 gives the codes.
 
 RecorderError
-├── BadRequest        400  InvalidJson InvalidCursor InvalidEventId UnsupportedVersion
+├── BadRequest        400  InvalidHost InvalidJson InvalidCursor InvalidEventId UnsupportedVersion
 ├── Unauthenticated   401  MissingAuthorization InvalidApiKey
 ├── Forbidden         403  InsufficientScope WorkspaceDisabled InvalidSignature UrlExpired
 ├── NotFound          404  (code `not_found`, with the kind of resource)
@@ -66,6 +66,7 @@ from recorder.errors.requests import (
     HeadTooLarge,
     InvalidCursor,
     InvalidEventId,
+    InvalidHost,
     InvalidJson,
     NoSuchAddress,
     NotAcceptable,
@@ -102,6 +103,7 @@ __all__ = [
     "InvalidCursor",
     "InvalidDestination",
     "InvalidEventId",
+    "InvalidHost",
     "InvalidImage",
     "InvalidJson",
     "InvalidRange",

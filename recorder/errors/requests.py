@@ -5,6 +5,19 @@ from typing import Any
 from recorder.errors.kinds import BadRequest, NotFound, Problem, RecorderError, TooLarge
 
 
+class InvalidHost(BadRequest):
+    """The `Host` header is missing, repeated, malformed, or names a host that is not allowed."""
+
+    code = "invalid_host"
+    title = "Invalid host"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Send one Host header with a name of this service: localhost, the host of its public URL, or a "
+            "name that its operator lists in RECORDER_ALLOWED_HOSTS."
+        )
+
+
 class InvalidJson(BadRequest):
     """The body is not strict JSON."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import recorder
 from recorder.errors import Conflict, Invalid
+from recorder.net.host_names import with_listening_host
 from recorder.pulse import PulseReader
 from recorder.settings import Settings, child_environment
 from recorder.supervisor.checks import accepts_connections, answers_http, has_status_200, serves_grpc
@@ -93,6 +94,9 @@ def api_command(
     arguments += ["--timeout-graceful-shutdown", str(_API_GRACE_S)]
     arguments += ["--http", "api.slow_clients:WatchedProtocol", "--timeout-keep-alive", str(_KEEP_ALIVE_S)]
     arguments += ["--ws", "api.sockets:WatchedSocket"]
+    if settings.trusted_proxies:
+        arguments += ["--forwarded-allow-ips", ",".join(settings.trusted_proxies)]
+    variables = {**variables, **with_listening_host(settings, host).as_env()}
     url = f"{http_address(host, port)}/readyz"
     alive = f"{http_address(host, port)}/healthz"
     timeout_s = answer_timeout_s(settings)
@@ -131,11 +135,10 @@ def dagster_commands(
     )
     code = ["dagster", "api", "grpc", "--socket", str(code_socket), "--module-name", "pipelines.definitions"]
     code += ["--working-directory", str(checkout), "--location-name", "recorder", "--log-level", "warning"]
-    pages = ["dagster_webserver", "--host", host, "--port", str(port), "--workspace", str(workspace)]
-    pages += ["--dagster-log-level", "warning"]
+    pages = ["pipelines.webserver", "--host", host, "--port", str(port), "--workspace", str(workspace)]
     pulse = settings.data_dir / "run" / "dagster-daemon.pulse"
     daemon = ["pipelines.daemon", "--workspace", str(workspace), "--pulse", str(pulse)]
-    url = f"{http_address(host, port)}/server_info"
+    url = f"{http_address(host, port)}/healthz"
     timeout_s = answer_timeout_s(settings)
     return [
         _command(

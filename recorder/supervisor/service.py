@@ -9,14 +9,17 @@ import signal
 import textwrap
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 from types import FrameType
 
+import httpx
 from rich.console import Console
 
+from recorder import __version__, clock
+from recorder.access.dagster_login import LoginLinks, open_dagster
 from recorder.errors import RecorderError
 from recorder.settings import Settings
 from recorder.supervisor.commands import (
@@ -33,8 +36,9 @@ from recorder.supervisor.folder_lock import FolderLock
 from recorder.supervisor.log_files import close_service_log, open_service_log, rotate_log
 from recorder.supervisor.processes import Child, ChildFailed, Command, Guard, hear_signals, stop_children
 from recorder.supervisor.warning_watch import WarningWatch
+from recorder.supervisor.run_records import SERVICE, AlreadyRunning, RunRecord
 
-DAGSTER_HOST = "127.0.0.1"  # its pages ask nobody for a password
+DAGSTER_HOST = "127.0.0.1"
 
 _START_S = 90.0
 _STOP_GRACE_S = 8.0  # ten seconds is the promise, and a killed group needs a moment too
@@ -84,6 +88,7 @@ class Service:
         settings = replace(settings, own_addresses=(*settings.own_addresses, *own))
         variables = environment(settings, checkout)
         self._settings = settings
+        self._record: RunRecord | None = None
         self._console = console
         self._guard: Guard | None = None
         self._log_handler: logging.Handler | None = None
@@ -106,6 +111,15 @@ class Service:
             ChildFailed: if one ends or does not answer in time.
         """
         self._log_handler = open_service_log(self._settings.data_dir / "logs")
+        # Held first: a second service on this data folder ends here.
+        self._record = RunRecord.hold(
+            self._settings.data_dir,
+            SERVICE,
+            release=__version__,
+            since=clock.to_iso(clock.now()),
+            api=self.base_url,
+            dagster=self.dagster_url,
+        )
         self._guard = Guard(keep_open=[self._lock.descriptor])
         code, talkers = self._dagster[:1], self._dagster[1:]
         self._say(f"Data     {_shown(self._settings.data_dir)}")
@@ -120,10 +134,17 @@ class Service:
         self._wait(*talkers)
         if self.dagster_url:
             self._say(f"Dagster  {self.dagster_url}")
+            link = LoginLinks(self._settings).make_link(self.dagster_url)
+            self._say(f"Log in   {link}   (once, within 15 minutes; then `recorder status` prints another)")
         else:
             self._say("Dagster  not started: sessions stay `stopped`, exports stay `queued`")
         self._say(f"Next     recorder workspace create NAME --data {_shown(self._settings.data_dir)}")
         self._say("         makes a workspace and its first API key. Ctrl-C stops the service.")
+
+    def open_dagster(self) -> AbstractContextManager[httpx.Client]:
+        """Give a client that is logged in to this service's Dagster pages."""
+        assert self.dagster_url is not None, "this service runs without Dagster"
+        return open_dagster(self._settings, self.dagster_url)
 
     def watch(self) -> None:
         """Start again what ends or falls silent, and print warnings, until told to stop."""
@@ -150,6 +171,8 @@ class Service:
             for child in self.children:
                 self._guard.forget(child)
             self._guard.close()
+        if self._record is not None:
+            self._record.release()
         self._lock.release()
         if self._log_handler is not None:
             log.info("the service has stopped")
@@ -256,7 +279,7 @@ def serve(settings: Settings, *, host: str, port: int, dagster: bool, dagster_po
     try:
         service.start()
         service.watch()
-    except ChildFailed as error:
+    except (AlreadyRunning, ChildFailed) as error:
         console.print(str(error), highlight=False, soft_wrap=True, markup=False)
         return 1
     finally:

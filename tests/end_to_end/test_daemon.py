@@ -14,6 +14,7 @@ import pytest
 from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.scheduler.instigation import InstigatorStatus
 
+from recorder.access.dagster_login import open_dagster
 from recorder.access.keys import create_workspace
 from recorder.runtime import Runtime
 from recorder.settings import Settings
@@ -93,7 +94,8 @@ def seconds_until_sealed(client: httpx.Client, session_id: str, *, patience_s: f
 
 def ask_dagster(deployment: Deployment, query: str) -> dict[str, Any]:
     """The answer of Dagster's own interface."""
-    answer: dict[str, Any] = httpx.post(f"{deployment.dagster_url}/graphql", json={"query": query}).json()
+    with open_dagster(Settings.from_env(data_dir=deployment.data), deployment.dagster_url) as dagster:
+        answer: dict[str, Any] = dagster.post("/graphql", json={"query": query}).json()
     return answer["data"]  # type: ignore[no-any-return]
 
 

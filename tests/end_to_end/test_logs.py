@@ -37,7 +37,7 @@ def test_the_log_is_json_lines_without_keys_or_control_characters(
         answer = httpx.get(f"{service.base_url}/v1/sessions", headers=bearer)
         in_query = httpx.get(f"{service.base_url}/v1/sessions?key={key}&next=%0d%0aforged%1b[31m")
         for words in (PASSING, REFUSED):
-            head = b"GET /v1/sessions HTTP/1.1\r\nHost: x\r\nUser-Agent: %b\r\nX-Request-Id: %b"
+            head = b"GET /v1/sessions HTTP/1.1\r\nHost: localhost\r\nUser-Agent: %b\r\nX-Request-Id: %b"
             send_raw(service.base_url, head % (words, words))
     text = (settings.data_dir / "logs" / "api.log").read_bytes().decode()
     lines = [json.loads(line) for line in text.splitlines()]

@@ -184,7 +184,7 @@ def test_a_server_that_cannot_answer_a_handshake_closes_with_the_status(service:
         "type": "websocket",
         "path": "/v1/sessions/unknown/events/ws",
         "query_string": b"",
-        "headers": [],
+        "headers": [(b"host", b"localhost")],
         "client": ("192.0.2.7", 1),
     }
 

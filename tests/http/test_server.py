@@ -55,7 +55,7 @@ def open_request(running: RunningService, path: str, *headers: str) -> socket.so
     """A connection on which the head of a POST was sent."""
     address = urlsplit(running.url)
     connection = socket.create_connection((address.hostname, address.port), timeout=20)
-    head = [f"POST {path} HTTP/1.1", "Host: recorder", f"Authorization: Bearer {running.key}"]
+    head = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", f"Authorization: Bearer {running.key}"]
     connection.sendall("\r\n".join([*head, "Content-Type: application/json", *headers, "", ""]).encode())
     return connection
 

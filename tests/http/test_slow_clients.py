@@ -73,7 +73,7 @@ def dial(running: RunningService) -> socket.socket:
 
 def head(running: RunningService, path: str, *headers: str, method: str = "POST") -> bytes:
     """The head of a request with the key."""
-    lines = [f"{method} {path} HTTP/1.1", "Host: recorder", f"Authorization: Bearer {running.key}", *headers]
+    lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", f"Authorization: Bearer {running.key}", *headers]
     return "\r\n".join([*lines, "", ""]).encode()
 
 
@@ -110,7 +110,7 @@ def test_a_silent_connection_is_closed_without_a_word(connection: socket.socket)
     assert time.monotonic() - began >= HEAD_S * 0.9
 
 
-@pytest.mark.parametrize("sent", [b"POST /v1/sess", b"GET / HTTP/1.1\r\nHost: a\r\nX-A: ", b"\r\n"])
+@pytest.mark.parametrize("sent", [b"POST /v1/sess", b"GET / HTTP/1.1\r\nHost: localhost\r\nX-A: ", b"\r\n"])
 def test_half_a_head_is_answered_408(connection: socket.socket, sent: bytes) -> None:
     connection.sendall(sent)
     answer = read_to_end(connection)
@@ -149,7 +149,7 @@ def test_a_body_that_does_not_come_is_answered_408(
 
 
 def test_a_body_behind_an_answer_is_not_waited_for(connection: socket.socket) -> None:
-    connection.sendall(b"POST /v1/sessions HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{")
+    connection.sendall(b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{")
     assert read_to_end(connection).startswith(b"HTTP/1.1 401 ")
 
 
@@ -238,7 +238,7 @@ def ask(port: int, path: str) -> socket.socket:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8_192)
     connection.settimeout(PATIENCE_S)
     connection.connect(("127.0.0.1", port))
-    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
+    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
     return connection
 
 

@@ -50,7 +50,7 @@ def dial(streamer: Streamer, session_id: str, path: str, *headers: str, buffer: 
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
     connection.settimeout(20)
     connection.connect((address.hostname, address.port))
-    head = [f"GET /v1/sessions/{session_id}/events/{path} HTTP/1.1", "Host: recorder"]
+    head = [f"GET /v1/sessions/{session_id}/events/{path} HTTP/1.1", "Host: 127.0.0.1"]
     head += [f"Authorization: Bearer {streamer.key.key}", *headers, "", ""]
     connection.sendall("\r\n".join(head).encode())
     return connection
