@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
 from api import errors, idempotency, openapi
+from api.body_masking import BodyMasking
 from api.callers import Callers
 from api.event_batches import EventBatches
 from api.limiting import Limiting
@@ -86,6 +87,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         await hub.close()
         await anyio.to_thread.run_sync(app.state.ingest.close)
         await app.state.stream_slots.close()
+        await anyio.to_thread.run_sync(app.state.masking.close)
         await app.state.limiting.close()
         runtime.close()
 
@@ -100,7 +102,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.runtime = runtime
     app.state.callers = Callers(runtime)
     app.state.readiness = health.Readiness(runtime)
-    app.state.event_batches = EventBatches(runtime)
+    app.state.masking = BodyMasking(runtime)
+    app.state.event_batches = EventBatches(app.state.masking)
     app.state.limiting = Limiting(runtime.settings)
     app.state.guard = Guard(AllowList.parse(runtime.settings.allowed_outbound))
     app.state.stream_slots = open_stream_slots(runtime.settings)

@@ -6,6 +6,7 @@ import anyio.to_thread
 from fastapi import APIRouter, Header, Request, Response
 
 from api.batches import accepted
+from api.body_masking import BodyMasking
 from api.deps import CallerDep, CursorText, Db, Ingest, Limit, RuntimeDep
 from api.errors import problem_responses
 from api.openapi import FRAME_BATCH, FRAMES_ACCEPTED, IMAGE
@@ -38,9 +39,12 @@ async def append_frames(
     refuse_encoding(request)
     items, parts = await read_upload(request)
     upload = FrameUpload(caller, session_id, items, parts, request.headers.get("idempotency-key"))
-    batch = await anyio.to_thread.run_sync(upload.prepare, runtime.database, runtime.blobs)
-    if isinstance(batch, bytes):
-        return accepted(batch)
+    checked = await anyio.to_thread.run_sync(upload.check, runtime.database)
+    if isinstance(checked, bytes):
+        return accepted(checked)
+    masking: BodyMasking = request.app.state.masking
+    changes = await masking.find_frame_changes(caller, checked)
+    batch = await anyio.to_thread.run_sync(checked.store, runtime.blobs, changes)
     try:
         answer = await ingest.submit(batch)
     except Unavailable:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from api.body_masking import MaskedSession
 from api.deps import CallerDep, CursorText, Db, Limit, OriginDep, RuntimeDep, TimeRangeDep
 from api.errors import problem_responses
 from api.paging import Pager
@@ -15,7 +16,6 @@ from recorder.models.session import (
     BatchStop,
     BatchStopResult,
     Session,
-    SessionCreate,
     SessionDetail,
     SessionStatus,
 )
@@ -67,10 +67,10 @@ async def get_include(
     return names
 
 
-@router.post("/sessions", status_code=201, responses=problem_responses(401, 422))
-def create_session(db: Db, caller: CallerDep, body: SessionCreate) -> Session:
+@router.post("/sessions", status_code=201, responses=problem_responses(401, 422, 503))
+def create_session(masked: MaskedSession, db: Db, caller: CallerDep) -> Session:
     """Create a session; with `start` it records at once."""
-    return sessions.create_session(db, caller.workspace_id, caller.mode, body, caller.masking)
+    return sessions.create_session(db, caller.workspace_id, caller.mode, masked.body, masked.changes)
 
 
 @router.get("/sessions", responses=problem_responses(400, 401, 404, 422))

@@ -1,6 +1,7 @@
 """Events coming in: a checked batch is masked, packed and stored. Spec §4.1, contract §3."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,8 +12,8 @@ from recorder import clock
 from recorder.access.keys import Caller
 from recorder.errors import EventConflict, Problem, UnsupportedMediaType
 from recorder.ids import encode, reserve
-from recorder.masking.masker import Masker
-from recorder.models.event import EventBatchBody
+from recorder.masking.masker import Changes
+from recorder.models.event import EventBatchBody, EventItem
 from recorder.recording.batch_keys import BatchKey
 from recorder.recording.cursor import Cursor
 from recorder.recording.event_checks import check_events
@@ -136,19 +137,20 @@ class EventBatch:
         self.payload = _compressor.compress(b'{"events":[' + b",".join(bytes(item) for item in items) + b"]}")
 
 
-def read_event_batch(
-    caller: Caller,
-    session_id: str,
-    body: bytes,
-    *,
-    content_type: str | None,
-    batch_key: str | None,
-    masker: Masker | None = None,
-) -> EventBatch:
-    """Check a body of `POST …/events`, mask it and pack it.
+@dataclass(frozen=True, slots=True)
+class CheckedBody:
+    """A body of `POST …/events` that was checked, but is not masked yet."""
 
-    Args:
-        masker: None where nothing in this body is to be masked.
+    body: bytes
+    items: list[EventItem]
+    named: list[tuple[int, str]]
+    key: BatchKey | None
+
+
+def check_event_body(
+    caller: Caller, body: bytes, *, content_type: str | None, batch_key: str | None
+) -> CheckedBody:
+    """Check a body of `POST …/events`.
 
     Raises:
         UnsupportedMediaType: if it does not come as JSON.
@@ -160,8 +162,37 @@ def read_event_batch(
         raise UnsupportedMediaType("events as application/json")
     items, named = check_events(body)
     key = BatchKey.of("events", batch_key, body, digest_key=caller.digest_key)
-    if masker is not None:
-        body = mask_events(masker, body)
+    return CheckedBody(body, items, named, key)
+
+
+def read_event_batch(
+    caller: Caller, session_id: str, body: bytes, *, content_type: str | None, batch_key: str | None
+) -> EventBatch:
+    """Check a body of `POST …/events` in which nothing is to be masked, and pack it.
+
+    Raises:
+        RecorderError: as `check_event_body` does.
+    """
+    checked = check_event_body(caller, body, content_type=content_type, batch_key=batch_key)
+    return pack_event_batch(caller, session_id, checked, {})
+
+
+def pack_event_batch(
+    caller: Caller, session_id: str, checked: CheckedBody, changes: Mapping[int, Changes]
+) -> EventBatch:
+    """Mask a checked body, and pack it.
+
+    Args:
+        caller: The caller.
+        session_id: The session.
+        checked: The body.
+        changes: The texts that masking changes, by the item's index.
+
+    Raises:
+        ValidationFailed: if an item grows beyond four times its cap.
+    """
+    items, named, key = checked.items, checked.named, checked.key
+    body = mask_events(changes, checked.body)
     times = [item.t_ms for item in items]
     given = len(items) - len(named)
     value = reserve(max(given, 1))
