@@ -8,11 +8,19 @@ from typing import Any
 import pytest
 from sqlmodel import select
 
+from recorder.masking import scanner
 from recorder.models.workspace import WorkspaceRow
 from tests.factories import Caller, assert_problem, event, footprint, frame
 from tests.masking import pattern, read_events, set_masking, shown
 
 CRAWL = [pattern(f"crawl{n}", rf"(?:[ab]*a[ab]{{30{n}}}c)") for n in range(6)]
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small budget, so that the slow bodies can be small too."""
+    monkeypatch.setattr(scanner, "BUDGET_SECONDS", 0.3)
+    monkeypatch.setattr(scanner, "BUDGET_SECONDS_PER_MB", 0.1)
 
 
 def store_masking(caller: Caller, policy: dict[str, Any]) -> None:
@@ -48,7 +56,7 @@ def test_a_body_that_takes_too_long_is_never_stored(caller: Caller) -> None:
     store_masking(caller, {"patterns": [pattern("quick", "ACC-[0-9]{4}"), *CRAWL]})
     session_id = caller.make_session()
     before = footprint(caller.service.runtime)
-    items = [event(n, data={"x": slow_text(30_000, n)}) for n in range(20)]
+    items = [event(n, data={"x": slow_text(30_000, n)}) for n in range(10)]
     first = caller.add_events(session_id, *items)
     assert_problem(first, 503, "unavailable")
     assert int(first.headers["retry-after"]) >= 1
@@ -63,7 +71,7 @@ def test_frames_that_take_too_long_are_never_stored(caller: Caller) -> None:
     store_masking(caller, {"patterns": CRAWL})
     session_id = caller.make_session()
     before = footprint(caller.service.runtime)
-    dom = {"v": 1, "format": "nodes", "html": ["p", slow_text(600_000)]}
+    dom = {"v": 1, "format": "nodes", "html": ["p", slow_text(300_000)]}
     for status, code in ((503, "unavailable"), (422, "limit_reached")):
         assert_problem(caller.add_frames(session_id, frame(dom=dom)), status, code)
     assert footprint(caller.service.runtime) == before
@@ -78,11 +86,12 @@ def test_tags_and_sessions_are_masked_by_patterns_before_their_transaction(calle
     assert [shown(key) for key in tag.json()["data"]] == ["‹account›"]
 
 
-def test_another_workspace_is_answered_while_a_slow_body_is_scanned(caller: Caller, stranger: Caller) -> None:
+def test_another_workspace_is_answered_while_a_slow_body_is_scanned(caller: Caller) -> None:
+    stranger = caller.service.make_caller()
     store_masking(caller, {"patterns": CRAWL})
     set_masking(stranger, {"patterns": [pattern("account", "ACC-[0-9]{4}")]})
     slow_session, session_id = caller.make_session(), stranger.make_session()
-    items = [event(n, data={"x": slow_text(60_000, n)}) for n in range(60)]
+    items = [event(n, data={"x": slow_text(60_000, n)}) for n in range(40)]
     answers: list[int] = []
 
     def attack() -> None:
