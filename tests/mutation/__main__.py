@@ -139,8 +139,8 @@ def _digest_of(mutant: Mutant) -> str:
 def _run_tests(tests: tuple[str, ...], tree: Path) -> bool:
     """Return whether tests pass in a tree; an entry that begins with `-` is an option of pytest.
 
-    They run in a fork of this process, which has imported the libraries (two thirds of the time of a short test)
-    but nothing of the project.
+    They run in a fork of this process, which has imported the libraries but nothing of the project: that is two
+    thirds of the time of a short test.
     """
     for library in _LIBRARIES:
         importlib.import_module(library)
@@ -208,8 +208,7 @@ def _append(file: Path, identity: str, name: str, outcome: str) -> None:
 def _print_survivors(console: Console, mutants: list[Mutant], known: dict[str, str]) -> None:
     table = Table("outcome", "mutant", "file", "tests")
     for mutant in mutants:
-        outcome = known.get(mutant.digest)
-        if outcome in ("survived", "broken"):
+        if (outcome := known.get(mutant.digest)) in ("survived", "broken"):
             table.add_row(outcome, mutant.name, mutant.file, " ".join(mutant.tests))
     if table.row_count:
         console.print(table)
