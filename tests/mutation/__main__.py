@@ -139,8 +139,8 @@ def _digest_of(mutant: Mutant) -> str:
 def _run_tests(tests: tuple[str, ...], tree: Path) -> bool:
     """Return whether tests pass in a tree; an entry that begins with `-` is an option of pytest.
 
-    They run in a fork of this process, which has imported the libraries but nothing of the project: that is two
-    thirds of the time of a short test.
+    They run in a fork of this process, which has imported libraries but nothing of the project: this saves
+    two thirds of the time of a short test.
     """
     for library in _LIBRARIES:
         importlib.import_module(library)
