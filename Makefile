@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test system check format faults fuzz bench requirements
+.PHONY: help install demo up test system check format faults fuzz mutation bench requirements
 
 help: ## show what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
@@ -50,6 +50,9 @@ faults: $(INSTALLED) ## kill API and sealing, cut the power; KILLS=300 EVENTS=10
 fuzz: $(INSTALLED) ## made-up requests on the running service, on each engine; CASES=100000 EXAMPLES=2000
 	RECORDER_FUZZ_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest tests/core tests/exports -m hypothesis --timeout 0 $(ARGS)
 	RECORDER_FUZZ_CASES=$(or $(CASES),100000) $(BIN)/python -m pytest tests/fuzz --timeout 0 --capture no $(ARGS)
+
+mutation: $(INSTALLED) ## break the code in small ways and see that tests fail; ARGS="--seconds 500" goes on where it ended
+	$(BIN)/python -m tests.mutation $(ARGS)
 
 bench: $(INSTALLED) ## measure this machine
 	$(BIN)/python -m benchmarks $(ARGS)

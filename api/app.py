@@ -12,6 +12,7 @@ from fastapi_offline import FastAPIOffline
 from api import errors, idempotency, openapi
 from api.allowed_hosts import HostCheck
 from api.bodies import BodyMemory
+from api.body_masking import BodyMasking
 from api.body_workers import BodyWorkers
 from api.callers import Callers
 from api.event_batches import EventBatches
@@ -94,6 +95,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         whole_reads.close()
         await anyio.to_thread.run_sync(app.state.ingest.close)
         await app.state.stream_slots.close()
+        await anyio.to_thread.run_sync(app.state.masking.close)
         await app.state.limiting.close()
         runtime.close()
 
@@ -109,7 +111,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.callers = Callers(runtime)
     app.state.readiness = health.Readiness(runtime)
     app.state.body_workers = BodyWorkers()
-    app.state.event_batches = EventBatches(runtime, app.state.body_workers)
+    app.state.masking = BodyMasking(runtime)
+    app.state.event_batches = EventBatches(app.state.masking, app.state.body_workers)
     app.state.limiting = Limiting(runtime.settings)
     app.state.guard = Guard.of(runtime.settings)
     app.state.body_memory = BodyMemory(runtime.settings.body_memory_mb * 1024 * 1024)

@@ -1,55 +1,72 @@
-"""Reads batches of events; where a workspace masks, finds out first whether a batch needs it. Contract §3."""
+"""Batches of events, read and masked: a batch in which nothing is masked is not taken apart. Contract §3."""
 
+from collections.abc import Callable
 from functools import partial
 
 import anyio
 import anyio.to_thread
 
 from api.body_checks import check_event_file
+from api.body_masking import BodyMasking
 from api.body_workers import LARGE_BYTES, BodyWorkers, body_file
 from recorder.access.keys import Caller
-from recorder.masking.masker import Masker
-from recorder.masking.policies import MaskingPolicies
-from recorder.recording.events import EventBatch, TimedItem, read_event_batch
-from recorder.recording.session_workflows import SessionWorkflows
-from recorder.runtime import Runtime
+from recorder.masking.policies import Policy
+from recorder.masking.scanner import Scanner
+from recorder.recording.events import (
+    CheckedBody,
+    CheckedItems,
+    EventBatch,
+    TimedItem,
+    check_event_body,
+    pack_event_batch,
+    read_event_batch,
+)
+from recorder.recording.masked import event_documents
 
 
 class EventBatches:
     """The reader of one process; used from its event loop."""
 
-    def __init__(self, runtime: Runtime, workers: BodyWorkers) -> None:
+    def __init__(self, masking: BodyMasking, workers: BodyWorkers) -> None:
+        self._masking = masking
         self._workers = workers
-        self._database = runtime.database
-        self._workflows = SessionWorkflows()
-        # Large patterns keep a thread busy: others go on to find one.
-        self._slow_scans = anyio.CapacityLimiter(2)
         self._large_bodies = anyio.CapacityLimiter(2)
 
     async def read(
         self, caller: Caller, session_id: str, body: bytes, *, content_type: str | None, batch_key: str | None
     ) -> EventBatch:
-        """A body of `POST …/events`, checked, masked and packed; see `read_event_batch`."""
+        """Return a body of `POST …/events`, checked, masked and packed.
+
+        Raises:
+            RecorderError: as `check_event_body` and `Scanner.find_changes` do.
+        """
+        is_large = len(body) > LARGE_BYTES
+        checked = await self._check_large(caller, body, content_type) if is_large else None
+        policy = await self._masking.policy_of_session(caller, session_id)
+        if policy is not None and _may_change(policy, body):
+            check = partial(
+                check_event_body,
+                caller,
+                body,
+                content_type=content_type,
+                batch_key=batch_key,
+                checked=checked,
+            )
+            return await self._read_masked(caller, session_id, body, policy, check)
         read = partial(
-            read_event_batch, caller, session_id, body, content_type=content_type, batch_key=batch_key
+            read_event_batch,
+            caller,
+            session_id,
+            body,
+            content_type=content_type,
+            batch_key=batch_key,
+            checked=checked,
         )
-        if len(body) > LARGE_BYTES:
-            checked = await self._check_large(caller, body, content_type)
-            read = partial(read, checked=checked)
-        masker = None
-        if caller.masking is not None:
-            masker = await self._find_masker(caller.masking, caller, session_id, body)
-        if len(body) > LARGE_BYTES:
-            read = partial(read, masker=masker)
-            return await anyio.to_thread.run_sync(read, limiter=self._large_bodies)
-        if masker is None:
-            return read()
-        # Takes a millisecond and more, which other requests need not wait for.
-        return await anyio.to_thread.run_sync(partial(read, masker=masker))
+        return await anyio.to_thread.run_sync(read, limiter=self._large_bodies) if is_large else read()
 
     async def _check_large(
         self, caller: Caller, body: bytes, content_type: str | None
-    ) -> tuple[list[TimedItem], list[tuple[int, str]]] | None:
+    ) -> CheckedItems | None:
         """Check a body in a worker process: a contrived one of 6 MB takes more than a second.
 
         Returns:
@@ -62,23 +79,24 @@ class EventBatches:
             found = await self._workers.check(caller.workspace_id, check_event_file, file)
         return [TimedItem(t_ms) for t_ms in found.times], found.named
 
-    async def _find_masker(
-        self, policies: MaskingPolicies, caller: Caller, session_id: str, body: bytes
-    ) -> Masker | None:
-        """What masks this body; None where nothing in it would change, as in most."""
-        workflow = None
-        if policies.by_workflow:
-            workflow = self._workflows.recall(caller, session_id)
-            workflow = workflow or await anyio.to_thread.run_sync(self._look_up, caller, session_id)
-        masker = policies.of(workflow)
-        if masker is None:
-            return None
-        if masker.is_quick(body):
-            may_change = masker.may_change(body)
-        else:
-            may_change = await anyio.to_thread.run_sync(masker.may_change, body, limiter=self._slow_scans)
-        return masker if may_change else None
+    async def _read_masked(
+        self,
+        caller: Caller,
+        session_id: str,
+        body: bytes,
+        policy: Policy,
+        check: Callable[[], CheckedBody],
+    ) -> EventBatch:
+        # Each step takes a millisecond and more, which other requests need not wait for.
+        limiter = self._large_bodies if len(body) > LARGE_BYTES else None
+        checked = await anyio.to_thread.run_sync(check, limiter=limiter)
+        documents = await anyio.to_thread.run_sync(event_documents, body, limiter=limiter)
+        changes = await self._masking.scanner.find_changes(caller.workspace_id, policy, documents)
+        return await anyio.to_thread.run_sync(
+            pack_event_batch, caller, session_id, checked, changes, limiter=limiter
+        )
 
-    def _look_up(self, caller: Caller, session_id: str) -> str | None:
-        with self._database.transaction(write=False) as db:
-            return self._workflows.look_up(db, caller, session_id)
+
+def _may_change(policy: Policy, body: bytes) -> bool:
+    """Return False where a quick look shows that nothing in a body is masked, as in most bodies."""
+    return not Scanner.is_small(policy, len(body)) or policy.masker().may_change(body)

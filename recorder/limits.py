@@ -57,7 +57,9 @@ MASKING_REPLACEMENT_CHARACTERS = 100
 MASKING_STATES = 2_000
 #: RE2 instructions of all patterns: Unicode classes take a thousand each.
 MASKING_INSTRUCTIONS = 20_000
-MASKING_PATTERN_BYTES = 1024 * 1024
+#: CPU time that a pattern, and all patterns of a policy, may take for a megabyte of text when they are saved.
+MASKING_MS_PER_MB = 250
+MASKING_MS_PER_MB_TOGETHER = 500
 #: A text in which a rule finds more is masked as a whole.
 MASKING_HITS = 250
 #: How much larger than its cap an item may get by masking.

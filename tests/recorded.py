@@ -76,9 +76,9 @@ class Desk:
         """Send one batch of frames."""
         read, parts = read_frames_json(orjson.dumps({"frames": items}))
         upload = FrameUpload(self.caller, session_id, read, parts, None)
-        batch = upload.prepare(self.runtime.database, self.runtime.blobs)
-        assert not isinstance(batch, bytes)
-        asyncio.run(self.writer.submit(batch))
+        checked = upload.check(self.runtime.database)
+        assert not isinstance(checked, bytes)
+        asyncio.run(self.writer.submit(checked.store(self.runtime.blobs, {})))
 
 
 @contextmanager

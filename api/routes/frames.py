@@ -6,6 +6,7 @@ import anyio.to_thread
 from fastapi import APIRouter, Header, Request, Response
 
 from api.batches import accepted
+from api.body_masking import BodyMasking
 from api.deps import CallerDep, CursorText, Db, Ingest, Limit, RuntimeDep
 from api.errors import problem_responses
 from api.openapi import FRAME_BATCH, FRAMES_ACCEPTED, IMAGE
@@ -39,9 +40,12 @@ async def append_frames(
     read = await read_upload(request, caller, request.app.state.body_workers)
     batch_key = request.headers.get("idempotency-key")
     upload = FrameUpload(caller, session_id, read.items, read.parts, batch_key, read.checked)
-    batch = await anyio.to_thread.run_sync(upload.prepare, runtime.database, runtime.blobs)
-    if isinstance(batch, bytes):
-        return accepted(batch)
+    checked = await anyio.to_thread.run_sync(upload.check, runtime.database)
+    if isinstance(checked, bytes):
+        return accepted(checked)
+    masking: BodyMasking = request.app.state.masking
+    changes = await masking.find_frame_changes(caller, checked)
+    batch = await anyio.to_thread.run_sync(checked.store, runtime.blobs, changes)
     try:
         answer = await ingest.submit(batch)
     except Unavailable:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from api.body_masking import MaskedSession
 from api.deps import CallerDep, CursorText, Db, Limit, OriginDep, RuntimeDep, TimeRangeDep
 from api.errors import problem_responses
 from api.paging import Pager
@@ -15,7 +16,6 @@ from recorder.models.session import (
     BatchStop,
     BatchStopResult,
     Session,
-    SessionCreate,
     SessionDetail,
     SessionStatus,
 )
@@ -67,10 +67,10 @@ async def get_include(
     return names
 
 
-@router.post("/sessions", status_code=201, responses=problem_responses(401, 422))
-def create_session(db: Db, caller: CallerDep, body: SessionCreate) -> Session:
+@router.post("/sessions", status_code=201, responses=problem_responses(401, 422, 503))
+def create_session(masked: MaskedSession, db: Db, caller: CallerDep) -> Session:
     """Create a session; with `start` it records at once."""
-    return sessions.create_session(db, caller.workspace_id, caller.mode, body, caller.masking)
+    return sessions.create_session(db, caller.workspace_id, caller.mode, masked.body, masked.changes)
 
 
 @router.get("/sessions", responses=problem_responses(400, 401, 404, 422))
@@ -116,14 +116,15 @@ def _search_one(session_id: str, runtime: RuntimeDep, caller: CallerDep) -> stop
     return stops.search_before_stop(runtime.database, caller.workspace_id, caller.mode, [session_id])
 
 
-def _search_all(body: BatchStop, runtime: RuntimeDep, caller: CallerDep) -> stops.Searches:
+def _search_all(body: BatchStop, runtime: RuntimeDep, caller: CallerDep) -> tuple[BatchStop, stops.Searches]:
     ids = body.ids[: limits.BATCH_STOP_IDS]
-    return stops.search_before_stop(runtime.database, caller.workspace_id, caller.mode, ids)
+    return body, stops.search_before_stop(runtime.database, caller.workspace_id, caller.mode, ids)
 
 
-# Before the request's transaction begins: they stand before `db` in a route's parameters.
+# They run before the request's transaction begins, since they come before `db` in a route's parameters. Only
+# one dependency of a route takes the body: each that does reports what is wrong with it.
 _OneSearched = Annotated[stops.Searches, Depends(_search_one)]
-_AllSearched = Annotated[stops.Searches, Depends(_search_all)]
+_AllSearched = Annotated[tuple[BatchStop, stops.Searches], Depends(_search_all)]
 
 
 @router.post("/sessions/{session_id}/stop", responses=problem_responses(401, 404, 409))
@@ -133,8 +134,9 @@ def stop_session(session_id: str, searches: _OneSearched, db: Db, caller: Caller
 
 
 @router.post("/sessions:batch_stop", response_model_exclude_unset=True, responses=problem_responses(401, 422))
-def batch_stop(body: BatchStop, searches: _AllSearched, db: Db, caller: CallerDep) -> BatchStopResult:
+def batch_stop(searched: _AllSearched, db: Db, caller: CallerDep) -> BatchStopResult:
     """Stop up to 500 sessions; each answers for itself."""
+    body, searches = searched
     return stops.batch_stop(db, caller.workspace_id, caller.mode, body.ids, searches)
 
 

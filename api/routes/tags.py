@@ -2,22 +2,23 @@
 
 from fastapi import APIRouter, Request
 
+from api.body_masking import MaskedTag
 from api.deps import CallerDep, CursorText, Db, Limit
 from api.errors import problem_responses
 from api.paging import Pager
 from api.strict_route import StrictRoute
 from recorder import limits
-from recorder.models.tag import Tag, TagCreate
+from recorder.models.tag import Tag
 from recorder.models.wire import Page
 from recorder.recording import sessions, tags
 
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["tags"], route_class=StrictRoute)
 
 
-@router.post("/tags", status_code=201, responses=problem_responses(401, 404, 409, 422))
-def add_tag(session_id: str, body: TagCreate, db: Db, caller: CallerDep) -> Tag:
+@router.post("/tags", status_code=201, responses=problem_responses(401, 404, 409, 422, 503))
+def add_tag(session_id: str, masked: MaskedTag, db: Db, caller: CallerDep) -> Tag:
     """Tag a session while it records or after it; late tags derive its outcome anew."""
-    return tags.add_tag(db, caller.workspace_id, caller.mode, session_id, body, caller.masking)
+    return tags.add_tag(db, caller.workspace_id, caller.mode, session_id, masked.body, masked.changes)
 
 
 @router.get("/tags", responses=problem_responses(400, 401, 404, 422))

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
 
+from api.body_masking import AdmittedWorkflow
 from api.callers import ForgettingDep
 from api.deps import CallerDep, CursorText, Db, Limit, OriginDep
 from api.errors import problem_responses
@@ -11,7 +12,7 @@ from api.paging import Pager
 from api.strict_route import StrictRoute
 from recorder import clock, limits
 from recorder.models.wire import Page
-from recorder.models.workflow import Workflow, WorkflowUpdate
+from recorder.models.workflow import Workflow
 from recorder.recording import workflows
 
 router = APIRouter(prefix="/v1/workflows", tags=["workflows"], route_class=StrictRoute)
@@ -40,10 +41,10 @@ def get_workflow(workflow: _Slug, db: Db, caller: CallerDep) -> Workflow:
     return workflows.get_workflow(db, caller.workspace_id, caller.mode, workflow)
 
 
-@router.patch("/{workflow}", responses=problem_responses(401, 403, 404, 422))
+@router.patch("/{workflow}", responses=problem_responses(401, 403, 404, 422, 503))
 def update_workflow(
     workflow: _Slug,
-    body: WorkflowUpdate,
+    body: AdmittedWorkflow,
     forgetting: ForgettingDep,
     db: Db,
     caller: CallerDep,

@@ -2,12 +2,13 @@
 
 from fastapi import APIRouter
 
+from api.body_masking import AdmittedWorkspace
 from api.callers import ForgettingDep
 from api.deps import CallerDep, Db, OriginDep
 from api.errors import problem_responses
 from api.strict_route import StrictRoute
 from recorder.access import workspaces
-from recorder.models.workspace import Workspace, WorkspaceUpdate
+from recorder.models.workspace import Workspace
 
 router = APIRouter(prefix="/v1/workspaces", tags=["workspaces"], route_class=StrictRoute)
 
@@ -18,9 +19,13 @@ def get_workspace(db: Db, caller: CallerDep) -> Workspace:
     return workspaces.get_workspace(db, caller.workspace_id)
 
 
-@router.patch("/current", responses=problem_responses(401, 403, 422))
+@router.patch("/current", responses=problem_responses(401, 403, 422, 503))
 def update_workspace(
-    body: WorkspaceUpdate, forgetting: ForgettingDep, db: Db, caller: CallerDep, origin: OriginDep
+    body: AdmittedWorkspace,
+    forgetting: ForgettingDep,
+    db: Db,
+    caller: CallerDep,
+    origin: OriginDep,
 ) -> Workspace:
     """Change retention, masking or the hosts of live replays; members that are not sent stay."""
     forgetting.workspace(caller.workspace_id)

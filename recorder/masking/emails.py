@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterator
 
+from recorder.masking.expressions import UNION_BYTES, compile_expression
 from recorder.masking.rules import Rule, Span
 from recorder.masking.tokens import plain_email
-from recorder.models.masking import compile_expression
 
 # Latin, Greek and Cyrillic letters with their marks. Others touch an address without being part of it:
 # Chinese and Japanese are written without spaces.
@@ -15,7 +15,7 @@ _HINT = (
     rf"[{_ALNUM}_][{_ALNUM}_.%+'-]*(?:@|%40|＠)"
     rf"(?:[{_ALNUM}](?:[{_ALNUM}-]*[{_ALNUM}])?\.)+(?:xn--[0-9A-Za-z-]+|[{_LETTERS}]{{2,63}})"
 )
-_address = compile_expression(_HINT)
+_address = compile_expression(_HINT, max_bytes=UNION_BYTES)
 # `logo@2x.png` is a picture for sharp screens.
 _PICTURE = re.compile(rb"@[0-9](?:\.[0-9])?x\.(?:png|jpe?g|gif|webp|avif|svg|bmp|ico)\Z", re.IGNORECASE)
 

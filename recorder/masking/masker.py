@@ -8,22 +8,23 @@ from itertools import accumulate, islice
 from operator import itemgetter
 from typing import Any
 
+import orjson
+
 from recorder import limits
 from recorder.masking.access_tokens import TOKEN
 from recorder.masking.cards import CARD
 from recorder.masking.emails import EMAIL
+from recorder.masking.expressions import UNION_BYTES, compile_expression
 from recorder.masking.json_lines import as_lines
 from recorder.masking.rules import Rule, Span
 from recorder.masking.tokens import TOKEN as OUR_TOKEN
 from recorder.masking.tokens import token, token_digest
 from recorder.masking.values import texts_of, with_texts
-from recorder.models.masking import Builtin, Masking, compile_expression, measure_expression
 
-_BUILTINS: dict[Builtin, Rule] = {"email": EMAIL, "card": CARD, "token": TOKEN}
-_HINT_BYTES = 4 * 1024 * 1024
-# Steps of 5 ns: what patterns may take at worst, where RE2 gives up its fast automaton.
-_QUICK_STEPS = 3_000_000
-_QUICK_BYTES = 500_000
+#: Text in which masking replaces each key by its value.
+Changes = dict[str, str]
+
+_BUILTINS: dict[str, Rule] = {"email": EMAIL, "card": CARD, "token": TOKEN}
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,6 @@ class Rules:
     rules: tuple[Rule, ...]
     #: Matches wherever a rule finds something, and rather more than less.
     hint: Any
-    #: At how many places of the patterns a scan may stand at once.
-    states: int
 
 
 @dataclass(frozen=True)
@@ -45,14 +44,16 @@ class Masker:
     #: Key of the workspace's tokens.
     key: bytes
 
-    def is_quick(self, text: bytes) -> bool:
-        """Whether a scan takes milliseconds at most, whatever the patterns and the text are."""
-        return len(text) <= _QUICK_BYTES and self.rules.states * len(text) <= _QUICK_STEPS
-
     def may_change(self, text: bytes) -> bool:
-        """Whether masking may change a string of a JSON text; never wrong when it says no."""
+        """Return whether masking may change a string of a JSON text; never wrong when it returns False."""
         lines = as_lines(text)
         return lines is None or self.rules.hint.search(lines) is not None
+
+    def find_changes(self, documents: Sequence[bytes]) -> dict[int, Changes]:
+        """Return the texts that masking changes in JSON documents, by the document's index."""
+        suspects = (index for index, text in enumerate(documents) if self.may_change(text))
+        found = ((index, self.changes(texts_of(orjson.loads(documents[index])))) for index in suspects)
+        return {index: changes for index, changes in found if changes}
 
     def changes(self, texts: Iterable[str]) -> dict[str, str]:
         """Those of the texts that masking changes, each with what it becomes."""
@@ -108,18 +109,15 @@ class Masker:
         return apart
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def compile_rules(described: tuple[str, ...]) -> Rules:
-    """The rules of one or more policies, each as compact JSON; patterns come before built-in kinds.
-
-    Kept by content: all keys and processes' requests of a workspace share what is compiled once.
-    """
-    policies = [Masking.model_validate_json(text) for text in described]
-    own = [Rule.of(pattern) for policy in policies for pattern in policy.patterns]
-    named = {name for policy in policies for name in policy.builtins}
+    """Return the rules of one or more policies, each as JSON; patterns come before built-in kinds."""
+    policies = [orjson.loads(text) for text in described]
+    own = [Rule.of(pattern) for policy in policies for pattern in policy.get("patterns") or ()]
+    named = {name for policy in policies for name in policy.get("builtins") or ()}
     rules = (*own, *(rule for name, rule in _BUILTINS.items() if name in named))
-    hint = compile_expression("|".join(f"(?:{rule.hint})" for rule in rules), max_bytes=_HINT_BYTES)
-    return Rules(rules, hint, states=sum(measure_expression(rule.hint).states for rule in own))
+    hint = compile_expression("|".join(f"(?:{rule.hint})" for rule in rules), max_bytes=UNION_BYTES)
+    return Rules(rules, hint)
 
 
 def _lies_in(span: Span, others: Sequence[Span]) -> bool:

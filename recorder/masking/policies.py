@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
+import orjson
 from sqlalchemy import Text, cast
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
@@ -15,6 +17,28 @@ from recorder.models.workflow import WorkflowRow
 from recorder.models.workspace import WorkspaceRow
 
 
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The policies in force for one workflow, as compact JSON, and the key of the workspace's tokens."""
+
+    described: tuple[str, ...] = field(repr=False)
+    key: bytes = field(repr=False)
+
+    @property
+    def has_only_builtins(self) -> bool:
+        """Whether no pattern of the workspace's own is among the rules."""
+        return _has_only_builtins(self.described)
+
+    def masker(self) -> Masker:
+        """Return the compiled rules with the key."""
+        return Masker(compile_rules(self.described), self.key)
+
+
+@lru_cache(maxsize=1_000)
+def _has_only_builtins(described: tuple[str, ...]) -> bool:
+    return not any(orjson.loads(policy).get("patterns") for policy in described)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MaskingPolicies:
     """The policies of a workspace and mode, as compact JSON; a workflow's come on top of the workspace's."""
@@ -23,11 +47,11 @@ class MaskingPolicies:
     workspace: str | None = field(repr=False)
     by_workflow: Mapping[str, str] = field(repr=False)
 
-    def of(self, workflow: str | None) -> Masker | None:
-        """What masks the sessions of a workflow; None where nothing does."""
+    def of(self, workflow: str | None) -> Policy | None:
+        """Return what masks the sessions of a workflow; None where nothing does."""
         own = None if workflow is None else self.by_workflow.get(workflow)
         described = tuple(policy for policy in (self.workspace, own) if policy is not None)
-        return Masker(compile_rules(described), self.key) if described else None
+        return Policy(described, self.key) if described else None
 
 
 def load_policies(

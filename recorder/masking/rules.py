@@ -1,9 +1,9 @@
-"""A rule: what finds the spans of a text that are masked, and how their tokens are made."""
+"""Masking rules: what finds the spans of a text that are masked, and how their tokens are made."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from recorder.models.masking import MaskingPattern, compile_expression
+from recorder.masking.expressions import compile_expression
 
 #: First byte of a span of UTF-8 text, and the byte behind it.
 Span = tuple[int, int]
@@ -27,11 +27,11 @@ class Rule:
     replacement: str = ""
 
     @classmethod
-    def of(cls, pattern: MaskingPattern) -> "Rule":
-        """The rule of a workspace's or a workflow's own pattern."""
-        expression = compile_expression(pattern.pattern)
+    def of(cls, pattern: Mapping[str, str]) -> "Rule":
+        """Return the rule of a workspace's or a workflow's own pattern, as it is stored."""
+        expression = compile_expression(pattern["pattern"])
 
         def find(text: bytes) -> Iterator[Span]:
             return (match.span() for match in expression.finditer(text))
 
-        return cls(pattern.name, pattern.pattern, find, replacement=pattern.replacement)
+        return cls(pattern["name"], pattern["pattern"], find, replacement=pattern.get("replacement", ""))

@@ -1,7 +1,7 @@
 """Events coming in: a checked batch is masked, packed and stored. Spec §4.1, contract §3."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +12,7 @@ from recorder import clock
 from recorder.access.keys import Caller
 from recorder.errors import EventConflict, Problem, UnsupportedMediaType
 from recorder.ids import encode, reserve
-from recorder.masking.masker import Masker
+from recorder.masking.masker import Changes
 from recorder.models.event import EventBatchBody, EventItem
 from recorder.recording.batch_keys import BatchKey
 from recorder.recording.cursor import Cursor
@@ -143,21 +143,32 @@ class EventBatch:
         self.payload, self.size = _compressor.compress(body), len(body) if items else 0
 
 
-def read_event_batch(
+#: Items of a checked body (their times are enough), and those that named themselves: index and id.
+CheckedItems = tuple[Sequence[TimedItem | EventItem], list[tuple[int, str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedBody:
+    """A body of `POST …/events` that was checked, but is not masked yet."""
+
+    body: bytes
+    items: Sequence[TimedItem | EventItem]
+    named: list[tuple[int, str]]
+    key: BatchKey | None
+
+
+def check_event_body(
     caller: Caller,
-    session_id: str,
     body: bytes,
     *,
     content_type: str | None,
     batch_key: str | None,
-    masker: Masker | None = None,
-    checked: tuple[Sequence[TimedItem | EventItem], list[tuple[int, str]]] | None = None,
-) -> EventBatch:
-    """Check a body of `POST …/events`, mask it and pack it.
+    checked: CheckedItems | None = None,
+) -> CheckedBody:
+    """Check a body of `POST …/events`.
 
     Args:
-        masker: None where nothing in this body is to be masked.
-        checked: what `check_events` found in this body, where it ran before; times are enough.
+        checked: what `check_events` found in this body, where it ran before.
 
     Raises:
         UnsupportedMediaType: if it does not come as JSON.
@@ -169,8 +180,46 @@ def read_event_batch(
         raise UnsupportedMediaType("events as application/json")
     items, named = check_events(body) if checked is None else checked
     key = BatchKey.of("events", batch_key, body, digest_key=caller.digest_key)
-    if masker is not None:
-        body = mask_events(masker, body)
+    return CheckedBody(body, items, named, key)
+
+
+def read_event_batch(
+    caller: Caller,
+    session_id: str,
+    body: bytes,
+    *,
+    content_type: str | None,
+    batch_key: str | None,
+    checked: CheckedItems | None = None,
+) -> EventBatch:
+    """Check a body of `POST …/events` in which nothing is to be masked, and pack it.
+
+    Args:
+        checked: what `check_events` found in this body, where it ran before.
+
+    Raises:
+        RecorderError: as `check_event_body` does.
+    """
+    found = check_event_body(caller, body, content_type=content_type, batch_key=batch_key, checked=checked)
+    return pack_event_batch(caller, session_id, found, {})
+
+
+def pack_event_batch(
+    caller: Caller, session_id: str, checked: CheckedBody, changes: Mapping[int, Changes]
+) -> EventBatch:
+    """Mask a checked body, and pack it.
+
+    Args:
+        caller: The caller.
+        session_id: The session.
+        checked: The body.
+        changes: The texts that masking changes, by the item's index.
+
+    Raises:
+        ValidationFailed: if an item grows beyond four times its cap.
+    """
+    items, named, key = checked.items, checked.named, checked.key
+    body = mask_events(changes, checked.body)
     times = [item.t_ms for item in items]
     given = len(items) - len(named)
     value = reserve(max(given, 1))

@@ -1,8 +1,12 @@
-"""The one place where recorded texts are masked: before they are stored, streamed or told. Contract §3, §8.
+"""Masking of recorded texts before they are stored, streamed or sent. Contract §3, §8.
+
+Each kind of body gives its texts as JSON documents (`event_documents` and the like). `Scanner.find_changes`
+finds what masking changes in them, and the functions here put it into the body.
 
 Not masked are names that are compared and cannot hold free text: ids and types of events, ids of frames.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +16,8 @@ import orjson
 from recorder import limits
 from recorder.digest import canonical_json
 from recorder.errors import Problem, ValidationFailed
-from recorder.masking.masker import Masker
-from recorder.masking.policies import MaskingPolicies
-from recorder.masking.values import texts_of, with_texts
+from recorder.masking.masker import Changes
+from recorder.masking.values import with_texts
 from recorder.models.event import EventBatchBody
 from recorder.models.session import SessionCreate
 from recorder.models.tag import TagCreate
@@ -28,14 +31,23 @@ _OBJECTS = frozenset({"target", "app", "input", "trace"})
 _REPLAYED = ("value", "key", "files")
 
 
-def mask_events(masker: Masker, body: bytes) -> bytes:
-    """A valid body of `POST …/events`, masked; items in which nothing is found stay as they were sent.
+def event_documents(body: bytes) -> list[bytes]:
+    """Return the items of a valid body of `POST …/events`, as they were sent."""
+    return [bytes(item) for item in _decoder.decode(body).events]
+
+
+def mask_events(changes: Mapping[int, Changes], body: bytes) -> bytes:
+    """Return a valid body of `POST …/events`, masked; items in which nothing is found stay as they were sent.
 
     Raises:
         ValidationFailed: if an item grows beyond four times its cap.
     """
-    sent = [bytes(item) for item in _decoder.decode(body).events]
-    items = [_mask_event(masker, item) if masker.may_change(item) else item for item in sent]
+    if not changes:
+        return body
+    sent = event_documents(body)
+    items = [
+        _mask_event(changes[index], item) if index in changes else item for index, item in enumerate(sent)
+    ]
     problems = [
         _too_large(f"/events/{index}", limits.EVENT_BYTES)
         for index, item in enumerate(items)
@@ -46,30 +58,38 @@ def mask_events(masker: Masker, body: bytes) -> bytes:
     return body if items == sent else b'{"events":[' + b",".join(items) + b"]}"
 
 
-def mask_frames(
-    policies: MaskingPolicies | None, workflow: str, frames: list[CheckedFrame]
-) -> list[CheckedFrame]:
-    """Frames with their addresses and snapshots masked; the pictures stay.
+def frame_documents(frames: list[CheckedFrame]) -> list[bytes]:
+    """Return the address and the snapshot of each frame."""
+    return [
+        canonical_json([value for value in (frame.item.url, frame.item.dom) if value is not msgspec.UNSET])
+        for frame in frames
+    ]
+
+
+def mask_frames(changes: Mapping[int, Changes], frames: list[CheckedFrame]) -> list[CheckedFrame]:
+    """Return frames with their addresses and snapshots masked; the pictures stay.
 
     Raises:
         ValidationFailed: if a snapshot grows beyond four times its cap.
     """
-    masker = None if policies is None else policies.of(workflow)
-    if masker is None:
-        return frames
-    return [_mask_frame(masker, frame, index) for index, frame in enumerate(frames)]
+    return [
+        _mask_frame(changes[index], frame, index) if index in changes else frame
+        for index, frame in enumerate(frames)
+    ]
 
 
-def mask_tag(policies: MaskingPolicies | None, workflow: str, body: TagCreate) -> TagCreate:
-    """A tag with its name and data masked.
+def tag_document(body: TagCreate) -> bytes:
+    """Return the texts of a tag."""
+    return canonical_json([body.name, body.data])
+
+
+def mask_tag(changed: Changes, body: TagCreate) -> TagCreate:
+    """Return a tag with its name and data masked.
 
     Raises:
         ValidationFailed: if one of them grows beyond four times its cap.
     """
-    masker = None if policies is None else policies.of(workflow)
-    if masker is None:
-        return body
-    name, data = masker.mask_text(body.name), masker.mask_value(body.data)
+    name, data = changed.get(body.name, body.name), with_texts(body.data, changed)
     if len(name) > limits.TAG_NAME_CHARACTERS * limits.MASKING_GROWTH:
         raise ValidationFailed([_too_large("/name", limits.TAG_NAME_CHARACTERS)])
     if len(canonical_json(data)) > limits.TAG_DATA_BYTES * limits.MASKING_GROWTH:
@@ -77,28 +97,29 @@ def mask_tag(policies: MaskingPolicies | None, workflow: str, body: TagCreate) -
     return body.model_copy(update={"name": name, "data": data})
 
 
-def mask_session(policies: MaskingPolicies | None, body: SessionCreate) -> SessionCreate:
-    """A session with its metadata and its actor's id masked.
+def session_document(body: SessionCreate) -> bytes:
+    """Return the texts of a new session."""
+    return canonical_json([body.metadata, body.actor and body.actor.id])
+
+
+def mask_session(changed: Changes, body: SessionCreate) -> SessionCreate:
+    """Return a session with its metadata and its actor's id masked.
 
     Raises:
         ValidationFailed: if the metadata grow beyond four times their cap, or the id beyond its own.
     """
-    masker = None if policies is None else policies.of(body.workflow)
-    if masker is None:
-        return body
-    metadata, actor = masker.mask_value(body.metadata), body.actor
+    metadata, actor = with_texts(body.metadata, changed), body.actor
     if len(canonical_json(metadata)) > limits.METADATA_BYTES * limits.MASKING_GROWTH:
         raise ValidationFailed([_too_large("/metadata", limits.METADATA_BYTES)])
     if actor is not None:
-        actor = actor.model_copy(update={"id": masker.mask_text(actor.id)})
+        actor = actor.model_copy(update={"id": changed.get(actor.id, actor.id)})
         if len(actor.id) > limits.ACTOR_ID_CHARACTERS:
             raise ValidationFailed([_too_large("/actor/id", limits.ACTOR_ID_CHARACTERS, growth=1)])
     return body.model_copy(update={"metadata": metadata, "actor": actor})
 
 
-def _mask_event(masker: Masker, sent: bytes) -> bytes:
+def _mask_event(changed: Changes, sent: bytes) -> bytes:
     item: dict[str, Any] = orjson.loads(sent)
-    changed = masker.changes(texts_of([value for name, value in item.items() if name not in _NAMES]))
     masked = {name: _with_texts(name, value, changed) for name, value in item.items()}
     if masked == item:
         return sent
@@ -108,19 +129,16 @@ def _mask_event(masker: Masker, sent: bytes) -> bytes:
     return orjson.dumps(masked)
 
 
-def _mask_frame(masker: Masker, frame: CheckedFrame, index: int) -> CheckedFrame:
-    texts = [value for value in (frame.item.url, frame.item.dom) if value is not msgspec.UNSET]
-    if not masker.may_change(canonical_json(texts)):
-        return frame
+def _mask_frame(changed: Changes, frame: CheckedFrame, index: int) -> CheckedFrame:
     item = msgspec.structs.replace(
-        frame.item, url=_mask(masker, frame.item.url), dom=_mask(masker, frame.item.dom)
+        frame.item, url=_mask(changed, frame.item.url), dom=_mask(changed, frame.item.dom)
     )
     cap = limits.DOM_BYTES * limits.MASKING_GROWTH
     digest = None if frame.digest is None else item_digest(item, frame.sha256)
     return replace(frame, item=item, dom=pack_dom(item.dom, index, max_bytes=cap), digest=digest)
 
 
-def _with_texts(name: str, value: Any, changed: dict[str, str]) -> Any:
+def _with_texts(name: str, value: Any, changed: Changes) -> Any:
     if name in _NAMES:
         return value
     if name in _OBJECTS and isinstance(value, dict):
@@ -128,8 +146,8 @@ def _with_texts(name: str, value: Any, changed: dict[str, str]) -> Any:
     return with_texts(value, changed)
 
 
-def _mask(masker: Masker, value: Any) -> Any:
-    return value if value is msgspec.UNSET else masker.mask_value(value)
+def _mask(changed: Changes, value: Any) -> Any:
+    return value if value is msgspec.UNSET else with_texts(value, changed)
 
 
 def _too_large(pointer: str, cap: int, *, growth: int = limits.MASKING_GROWTH) -> Problem:

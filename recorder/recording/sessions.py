@@ -21,7 +21,7 @@ from recorder.errors import (
     ValidationFailed,
 )
 from recorder.ids import is_id, new_timed_id
-from recorder.masking.policies import MaskingPolicies
+from recorder.masking.masker import Changes
 from recorder.memory.storing import store as graph
 from recorder.models.session import (
     Actor,
@@ -45,12 +45,12 @@ def create_session(
     workspace_id: str,
     mode: str,
     body: SessionCreate,
-    masking: MaskingPolicies | None = None,
+    changed: Changes | None = None,
 ) -> Session:
     """Make a session, and start it where asked to; its workflow appears with the first one.
 
     Args:
-        masking: what the workspace masks; None where nothing.
+        changed: the texts that masking changes, see `session_document`.
 
     Raises:
         MetadataTooLarge: if the metadata is over 16,384 bytes of compact JSON.
@@ -58,9 +58,9 @@ def create_session(
         ValidationFailed: if `started_at` comes without `start`.
         QuotaExceeded: if no captured minutes are left.
     """
-    _check(body)
+    check_session(body)
     require_minutes(db, workspace_id, mode)
-    body = mask_session(masking, body)
+    body = mask_session(changed, body) if changed else body
     session_id, created_at = new_timed_id("ses")
     row = SessionRow(
         id=session_id,
@@ -209,7 +209,14 @@ def change_status(db: DbSession, row: SessionRow, status: SessionStatus, at: dat
     db.add(SessionStatusRow(session_id=row.id, position=row.last_position, status=status, at=at))
 
 
-def _check(body: SessionCreate) -> None:
+def check_session(body: SessionCreate) -> None:
+    """Check what the types of a new session do not say.
+
+    Raises:
+        MetadataTooLarge: If the metadata is over 16,384 bytes of compact JSON.
+        InvalidTime: If `started_at` lies ahead.
+        ValidationFailed: If `started_at` comes without `start`.
+    """
     if len(orjson.dumps(body.metadata)) > limits.METADATA_BYTES:
         raise MetadataTooLarge(limits.METADATA_BYTES)
     if body.started_at is None:

@@ -7,7 +7,7 @@ from sqlmodel import col, select
 from recorder import clock, limits
 from recorder.errors import InvalidState, ValidationFailed
 from recorder.ids import is_client_id, new_timed_id
-from recorder.masking.policies import MaskingPolicies
+from recorder.masking.masker import Changes
 from recorder.memory.storing import store as graph
 from recorder.models.session import SessionRow
 from recorder.models.tag import Tag, TagCreate, TagRow
@@ -22,23 +22,23 @@ def add_tag(
     mode: str,
     session_id: str,
     body: TagCreate,
-    masking: MaskingPolicies | None = None,
+    changed: Changes | None = None,
 ) -> Tag:
     """Tag a session; a tag that comes after the stop derives the outcome anew.
 
     Args:
-        masking: what the workspace masks; None where nothing.
+        changed: the texts that masking changes, see `tag_document`.
 
     Raises:
         NotFound: if there is no such session.
         InvalidState: if it never started.
         ValidationFailed: if name, data or a reference is not acceptable.
     """
-    _check(body)
+    check_tag(body)
     row = find_session(db, workspace_id, mode, session_id, lock=True)
     if row.status == "created":
         raise InvalidState(row.status, needed="session must have started to be tagged")
-    body = mask_tag(masking, row.workflow, body)
+    body = mask_tag(changed, body) if changed else body
     tag_id, created_at = new_timed_id("tag")
     row.last_position += 1
     tag = TagRow(
@@ -97,7 +97,12 @@ def _default_t_ms(row: SessionRow) -> int:
     return max(0, clock.now_ms() - clock.to_ms(row.started_at))
 
 
-def _check(body: TagCreate) -> None:
+def check_tag(body: TagCreate) -> None:
+    """Check what the types of a tag do not say.
+
+    Raises:
+        ValidationFailed: If name, data or a reference is not acceptable.
+    """
     if not body.name.isprintable():
         raise ValidationFailed.of("/name", "invalid_string", "name takes printable characters.")
     if body.data is not None and len(orjson.dumps(body.data)) > limits.TAG_DATA_BYTES:

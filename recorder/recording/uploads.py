@@ -9,6 +9,7 @@ from sqlmodel import col, select
 from recorder.access.keys import Caller
 from recorder.access.usage import require_minutes
 from recorder.errors import InvalidState
+from recorder.masking.masker import Changes
 from recorder.models.frame import FrameItem, FrameRow
 from recorder.models.session import NEVER_CHARGED, SessionRow
 from recorder.recording.batch_keys import BatchKey, Replayed
@@ -32,23 +33,48 @@ class FrameUpload:
     #: The frames and the digest of their content where they were checked before; `items` is empty then.
     checked: tuple[list[CheckedFrame], bytes] | None = None
 
-    def prepare(self, database: Database, blobs: Blobs) -> FrameBatch | Replayed:
-        """Check the frames and make their bytes durable; the answer itself for a batch sent before.
+    def check(self, database: Database) -> "CheckedUpload | Replayed":
+        """Check the frames and their session; return the answer itself for a batch that was sent before.
 
-        Runs in a worker thread: it decodes, hashes and writes.
+        Runs in a worker thread: it decodes and hashes.
 
         Raises:
-            RecorderError: as a check fails; then nothing was written.
+            RecorderError: as a check fails.
         """
         frames, digest = self.checked or _check(self.items, self.parts)
         key = BatchKey.of("frames", self.batch_key, digest, digest_key=self.caller.digest_key)
         with database.transaction(write=False) as db:
             row = find_session(db, self.caller.workspace_id, self.caller.mode, self.session_id)
             earlier = _gate(db, row, key, frames)
-        if earlier is not None:
-            return earlier
-        frames = mask_frames(self.caller.masking, row.workflow, frames)
-        return store_objects(blobs, self.caller, self.session_id, frames, key)
+        return (
+            CheckedUpload(self.caller, self.session_id, row.workflow, frames, key)
+            if earlier is None
+            else earlier
+        )
+
+
+@dataclass(frozen=True)
+class CheckedUpload:
+    """Frames that were checked, but are neither masked nor stored yet."""
+
+    caller: Caller
+    session_id: str
+    workflow: str
+    frames: list[CheckedFrame]
+    key: BatchKey | None
+
+    def store(self, blobs: Blobs, changes: Mapping[int, Changes]) -> FrameBatch:
+        """Mask the frames and make their bytes durable; runs in a worker thread.
+
+        Args:
+            blobs: The store of pictures and snapshots.
+            changes: The texts that masking changes, by the frame's index; see `frame_documents`.
+
+        Raises:
+            ValidationFailed: if a snapshot grows beyond four times its cap; then nothing was written.
+        """
+        frames = mask_frames(changes, self.frames)
+        return store_objects(blobs, self.caller, self.session_id, frames, self.key)
 
 
 def _gate(

@@ -35,8 +35,8 @@ from recorder.supervisor.commands import (
 from recorder.supervisor.folder_lock import FolderLock
 from recorder.supervisor.log_files import close_service_log, open_service_log, rotate_log
 from recorder.supervisor.processes import Child, ChildFailed, Command, Guard, hear_signals, stop_children
-from recorder.supervisor.warning_watch import WarningWatch
 from recorder.supervisor.run_records import SERVICE, AlreadyRunning, RunRecord
+from recorder.supervisor.warning_watch import WarningWatch
 
 DAGSTER_HOST = "127.0.0.1"
 

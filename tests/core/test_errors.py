@@ -1,6 +1,7 @@
 """Errors: each has a status, a code of the contract and words that tell what to do. Contract §1 (errors)."""
 
 import importlib
+import importlib.util
 import pkgutil
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ import recorder
 from api.errors import status_of
 from recorder import errors
 from recorder.errors import Problem, RecorderError
+from tests.databases import part_is_missing
 
 #: Codes of errors that end a run or a command and are never answered over HTTP.
 INTERNAL = {
@@ -58,16 +60,32 @@ CODES = {
 }
 
 
+#: Modules that need a library which is no part of the service, and how to get it.
+OPTIONAL = {"recorder.loading.torch_stream": ("torch", "torch is not installed (pip install torch==2.13.0).")}
+
+
 def every_error() -> Iterator[type[RecorderError]]:
     """All error classes of the library, wherever they stand."""
     for module in pkgutil.walk_packages(recorder.__path__, "recorder."):
-        if ".migrations" not in module.name and ".importers" not in module.name:
+        is_left_out = ".migrations" in module.name or ".importers" in module.name
+        if not is_left_out and _can_be_imported(module.name):
             importlib.import_module(module.name)
     waiting: list[type[RecorderError]] = [RecorderError]
     while waiting:
         kind = waiting.pop()
         yield kind
         waiting.extend(kind.__subclasses__())
+
+
+def _can_be_imported(module: str) -> bool:
+    return module not in OPTIONAL or importlib.util.find_spec(OPTIONAL[module][0]) is not None
+
+
+@pytest.mark.parametrize("module", OPTIONAL)
+def test_the_errors_of_a_module_with_an_optional_library_are_checked_too(module: str) -> None:
+    if not _can_be_imported(module):
+        part_is_missing(OPTIONAL[module][1])
+    assert importlib.import_module(module).__doc__
 
 
 @pytest.mark.parametrize("kind", sorted(set(every_error()), key=lambda kind: kind.__name__))

@@ -7,7 +7,6 @@ from sqlalchemy import JSON, null
 
 from recorder import clock
 from recorder.access.keys import Caller
-from recorder.masking.masker import Masker
 from recorder.masking.policies import MaskingPolicies, load_policies
 from recorder.models.masking import Masking
 from recorder.models.workflow import WorkflowRow
@@ -42,8 +41,8 @@ def policies_of(
 
 def rules_of(policies: MaskingPolicies | None, workflow: str | None) -> list[str] | None:
     """The names of the rules that mask a workflow; None where nothing does."""
-    masker = None if policies is None else policies.of(workflow)
-    return None if masker is None else [rule.name for rule in masker.rules.rules]
+    policy = None if policies is None else policies.of(workflow)
+    return None if policy is None else [rule.name for rule in policy.masker().rules.rules]
 
 
 @pytest.mark.parametrize(
@@ -79,14 +78,14 @@ def test_a_workflow_masks_in_its_mode_alone(runtime: Runtime) -> None:
 
 def test_equal_policies_are_compiled_once(runtime: Runtime) -> None:
     found = [policies_of(runtime, name, EMAIL, {}) for name in ("equal_1", "equal_2")]
-    maskers = [one.of("any") for one in found if one is not None]
-    assert isinstance(maskers[0], Masker) and isinstance(maskers[1], Masker)
+    policies = [one.of("any") for one in found if one is not None]
+    maskers = [policy.masker() for policy in policies if policy is not None]
     assert maskers[0].rules is maskers[1].rules
     assert maskers[0].key != maskers[1].key
 
 
 def test_the_largest_policies_fit_together(runtime: Runtime) -> None:
-    largest = {
+    largest: dict[str, Any] = {
         "builtins": ["email", "card", "token"],
         "patterns": [pattern(f"unicode{n}", r"\pL[0-9]{30}") for n in range(14)]
         + [pattern(f"plain{n}", f"{n:02}[0-9]{{30}}") for n in range(30)],

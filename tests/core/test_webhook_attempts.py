@@ -1,7 +1,7 @@
 """Attempts from claim to result, under a clock that the test turns. Spec §6.3, contract §6."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -170,6 +170,17 @@ def test_a_result_that_comes_after_the_lease_changes_nothing(desk: Desk) -> None
     desk.claim()
     desk.settle(late, SENT)
     assert told(desk.rows()) == [(1, "failed"), (2, "pending")]
+
+
+def test_a_worker_that_was_replaced_does_not_settle_the_attempt_of_another(desk: Desk) -> None:
+    desk.put()
+    (claim,) = desk.claim()
+    # The same record, claimed at another moment: by a worker whose claim was taken from it.
+    stale = replace(claim, begun_ms=claim.begun_ms - 1)
+    desk.settle([stale], SENT)
+    assert told(desk.rows()) == [(1, "pending")]
+    desk.settle([claim], SENT)
+    assert told(desk.rows()) == [(1, "succeeded")]
 
 
 def test_a_result_is_written_down_once(desk: Desk) -> None:

@@ -6,6 +6,7 @@ import tracemalloc
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from fastapi.routing import APIRoute
@@ -92,6 +93,23 @@ def test_addresses_of_a_signed_manifest_do_not_outlive_it(owner: Caller) -> None
     shown = export(owner, destination={"kind": "signed_url", "expires_in": 60})
     ends = first_shard(owner, shown)["url_expires_at"]
     assert clock.parse_time(ends, name="end") <= clock.now() + timedelta(seconds=60)
+
+
+def test_a_manifest_by_a_short_address_gives_addresses_that_end_with_it(owner: Caller) -> None:
+    shown = export(owner, destination={"kind": "signed_url", "expires_in": 86_400})
+    runtime = owner.service.runtime
+    with runtime.database.transaction(write=False) as db:
+        workspace_id = db.get_one(ExportRow, shown["id"]).workspace_id
+    end = clock.from_ms(clock.now_ms() // 1000 * 1000) + timedelta(seconds=300)
+    path = f"/v1/exports/{shown['id']}/manifest"
+    secret = runtime.settings.secret
+    address = signed_url("", path, workspace_id=workspace_id, expires_at=end, secret=secret)
+    shards = keyless(owner, address).json()["shards"]
+    ends = {shard["url_expires_at"] for shard in shards}
+    assert ends == {clock.to_iso(end)}
+    assert {parse_qs(urlsplit(shard["url"]).query)["exp"][0] for shard in shards} == {
+        str(clock.to_ms(end) // 1000)
+    }
 
 
 def test_the_manifest_of_a_local_export_needs_the_key(owner: Caller) -> None:

@@ -9,6 +9,7 @@ from sqlmodel import col, select
 
 from api.deps import get_db
 from api.strict_route import BatchRoute, StrictRoute
+from recorder.access.idempotency import RequestKey, keep_answer
 from recorder.models.idempotency import IdempotencyRow
 from recorder.models.outbox import OutboxRow
 from tests.factories import Caller, Service, assert_problem, event, frame, stored_rows
@@ -213,6 +214,18 @@ def test_answers_are_kept_for_a_day(caller: Caller) -> None:
     second = caller.post(SESSIONS, {**CHECKOUT, "start": False}, key="k")
     assert second.status_code == 201 and REPLAYED not in second.headers
     assert [row.answer for row in kept_answers(caller)] == [second.content]
+
+
+def test_an_answer_that_holds_is_not_overwritten(caller: Caller) -> None:
+    """Two processes may answer one key at once: the answer that was kept first stands."""
+    first = caller.post(SESSIONS, CHECKOUT, key="k")
+    (row,) = kept_answers(caller)
+    key = RequestKey(row.workspace_id, row.mode, row.method, row.path, row.key, bytes(row.body_digest))
+    with caller.service.runtime.database.transaction(write=True) as db:
+        keep_answer(db, key, status=404, body=b"{}", session_id=None)
+    (kept,) = kept_answers(caller)
+    assert (kept.status, kept.answer) == (201, first.content)
+    assert_replayed(first, caller.post(SESSIONS, CHECKOUT, key="k"))
 
 
 def test_old_answers_do_not_pile_up(caller: Caller) -> None:

@@ -1,0 +1,160 @@
+"""Another workspace's answers while a workspace sends bodies that its masking patterns are slow on."""
+
+import itertools
+import random
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import numpy as np
+import orjson
+
+from benchmarks.figures import Figure, at_most
+from benchmarks.seeds import new_key, new_settings
+from benchmarks.servers import serving
+from recorder.access.keys import create_workspace
+from recorder.masking.admission import find_refusals, measure_rules
+from recorder.masking.masker import compile_rules
+from recorder.models.workspace import WorkspaceRow
+from recorder.runtime import Runtime
+from recorder.settings import Settings
+
+_GOAL = 2.0
+_ATTACKERS = 4
+#: Six patterns that a service took before it measured them; they take 10 s a megabyte together.
+_OLD = [rf"(?:[ab]*a[ab]{{30{n}}}c)" for n in range(6)]
+
+
+def measure(*, quick: bool = False) -> list[Figure]:
+    """Another workspace's p99 under each attack, by its p99 when nobody else asks."""
+    asked = 100 if quick else 1_000
+    return [
+        _attack("patterns of an older service", _OLD, asked),
+        _attack("worst admitted", _find_worst(), asked),
+    ]
+
+
+def _find_worst() -> list[str]:
+    """Search the admitted patterns for six that are slowest on a random text of two characters."""
+    rng = random.Random(5)
+    texts = [["".join(rng.choices("ab", k=50_000))] for _ in range(3)]
+    families = ("[ab]*a[ab]{%d}c", "a[ab]{%d}c", "(?:a[ab]{%d}|b[ab]{%d})c", "(?:[ab]?){%d}c", "ab[ab]{%d}")
+    tried = [family.replace("%d", str(n)) for family in families for n in (8, 10, 12, 13, 14, 16, 18, 24)]
+    admitted = [one for one in tried if not find_refusals([{"name": "p", "pattern": one}])]
+    slowest = sorted(admitted, key=lambda one: -measure_rules(compile_rules((_policy([one]),)), texts))
+    chosen: list[str] = []
+    for one in slowest:
+        if len(chosen) < 6 and not find_refusals([_named(n, p) for n, p in enumerate([*chosen, one])]):
+            chosen.append(one)
+    return chosen
+
+
+def _attack(name: str, patterns: list[str], asked: int) -> Figure:
+    with tempfile.TemporaryDirectory() as folder:
+        settings = new_settings(Path(folder))
+        quiet_key = new_key(settings, "quiet")
+        slow_key = _slow_workspace(settings, patterns)
+        with (
+            serving(settings) as server,
+            httpx.Client(base_url=server.url, headers=_auth(quiet_key), timeout=60) as quiet,
+        ):
+            masking = {"builtins": ["email"], "patterns": [{"name": "own", "pattern": "ACC-[0-9]{4}"}]}
+            quiet.patch("/v1/workspaces/current", json={"masking": masking}).raise_for_status()
+            session = _new_session(quiet)
+            before = _latencies_ms(quiet, session, asked)
+            with _attackers(server.url, slow_key) as statuses:
+                during = _latencies_ms(quiet, session, asked)
+    alone, attacked = (float(np.quantile(values, 0.99)) for values in (before, during))
+    return Figure(
+        name=f"masking: another workspace's p99 by quiet, {name}",
+        unit="ms",
+        ours=[attacked],
+        peer=[alone],
+        peer_name="without the attack",
+        goal=at_most(_GOAL),
+        detail={
+            "p50, ms": [float(np.quantile(values, 0.5)) for values in (before, during)],
+            "answers to the attack": [float(statuses.count(code)) for code in (202, 503, 422)],
+        },
+    )
+
+
+def _latencies_ms(client: httpx.Client, session: str, asked: int) -> list[float]:
+    found = []
+    for n in range(asked):
+        body = {"events": [{"t_ms": n, "type": "click", "title": f"of ACC-{n:04}"}]}
+        began = time.perf_counter()
+        client.post(f"/v1/sessions/{session}/events", json=body).raise_for_status()
+        found.append((time.perf_counter() - began) * 1e3)
+    return found
+
+
+@contextmanager
+def _attackers(url: str, key: str) -> Iterator[list[int]]:
+    statuses: list[int] = []
+    ended = threading.Event()
+
+    # Made before: this process also measures, and another number makes another body of each.
+    rng = random.Random(11)
+    texts = ["".join(rng.choices("ab", k=50_000)) for _ in range(10)]
+    rest = b",".join(orjson.dumps({"t_ms": 0, "type": "click", "data": {"x": text}}) for text in texts)
+    numbers = itertools.count()
+
+    def attack() -> None:
+        kind = {"Content-Type": "application/json"}
+        with httpx.Client(base_url=url, headers=_auth(key), timeout=120) as client:
+            session = _new_session(client)
+            while not ended.is_set():
+                body = b'{"events":[{"t_ms":%d,"type":"click"},%b]}' % (next(numbers), rest)
+                for _ in range(2):
+                    answer = client.post(f"/v1/sessions/{session}/events", content=body, headers=kind)
+                    statuses.append(answer.status_code)
+
+    threads = [threading.Thread(target=attack) for _ in range(_ATTACKERS)]
+    for thread in threads:
+        thread.start()
+    time.sleep(1)
+    try:
+        yield statuses
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def _slow_workspace(settings: Settings, patterns: list[str]) -> str:
+    runtime = Runtime.open(settings)
+    try:
+        with runtime.database.transaction(write=True) as db:
+            made = create_workspace(
+                db, "slow", region=settings.region, secret=settings.secret, tier="unlimited"
+            )
+            row = db.get_one(WorkspaceRow, made.workspace_id)
+            row.masking = orjson.loads(_policy(patterns))
+            db.add(row)
+            return made.key
+    finally:
+        runtime.close()
+
+
+def _new_session(client: httpx.Client) -> str:
+    answer = client.post("/v1/sessions", json={"workflow": "checkout", "start": True})
+    return str(answer.raise_for_status().json()["id"])
+
+
+def _named(n: int, pattern: str) -> dict[str, str]:
+    return {"name": f"p{n}", "pattern": pattern}
+
+
+def _policy(patterns: list[str]) -> str:
+    return orjson.dumps(
+        {"builtins": [], "patterns": [_named(n, one) for n, one in enumerate(patterns)]}
+    ).decode()
+
+
+def _auth(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}

@@ -1,0 +1,152 @@
+"""Admission of patterns: each is compiled, sized and timed before it is saved. Contract §3 (masking)."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from statistics import median
+from typing import Any
+
+import orjson
+
+from recorder import limits
+from recorder.masking.corpus import ordinary_texts, slow_texts
+from recorder.masking.expressions import ExpressionSize, measure_size
+from recorder.masking.masker import compile_rules
+from recorder.masking.rules import Rule
+
+_MB = 1_000_000
+# A short text is enough to refuse what is very slow, before a longer one takes seconds.
+_FIRST_BYTES, _FIRST_FACTOR = 2_000, 6
+_BYTES = 10_000
+_RUNS = 3
+#: So many patterns add texts of their own to those on which all patterns are timed together.
+_PATTERNS_TOGETHER = 8
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A reason why patterns are not saved."""
+
+    #: Index of the pattern; None where it is all of them together.
+    index: int | None
+    code: str
+    message: str
+
+
+def find_refusals(patterns: Sequence[Mapping[str, str]]) -> list[Refusal]:
+    """Return why patterns may not be saved; empty where they may.
+
+    Runs in a scan process: it takes some milliseconds a pattern, and for hostile ones until it is killed.
+    """
+    sizes: list[ExpressionSize] = []
+    refused: list[Refusal] = []
+    for index, pattern in enumerate(patterns):
+        try:
+            sizes.append(measure_size(pattern["pattern"]))
+        except ValueError as error:
+            refused.append(Refusal(index, "invalid_value", _sentence(error)))
+    if refused:
+        return refused
+    if sum(size.states for size in sizes) > limits.MASKING_STATES:
+        return [_refuse_together("too many states; use fewer patterns, or smaller counts of repetitions")]
+    if sum(size.instructions for size in sizes) > limits.MASKING_INSTRUCTIONS:
+        return [_refuse_together("too large once compiled; use fewer Unicode classes")]
+    return list(_find_slow(patterns))
+
+
+def describe_slowness(ms_per_mb: float | None, allowed_ms: int) -> str:
+    """Return the sentence that refuses a pattern for the CPU time it takes.
+
+    Args:
+        ms_per_mb: The measured time; None where measuring was stopped for taking too long.
+        allowed_ms: The time that is allowed.
+    """
+    needs = "takes too long to be measured" if ms_per_mb is None else f"needs {ms_per_mb:,.0f} ms per MB"
+    return (
+        f"This {needs}, at most {allowed_ms} ms per MB is allowed; "
+        "shorten its counted repetitions, let it begin with \\b, or use fewer patterns."
+    )
+
+
+def measure_rules(rules: Any, texts: Sequence[Sequence[str]]) -> float:
+    """Return the CPU milliseconds that a megabyte of the worst of some texts takes.
+
+    Args:
+        rules: An object with `hint` and `rules`, as `compile_rules` returns.
+        texts: The texts of each run, of the same kinds in the same order.
+    """
+    encoded = [[text.encode() for text in run] for run in texts]
+    for text in encoded[0]:  # fills RE2's caches, which bodies find filled too
+        _scan(rules, text)
+    # The median of several texts of a kind: neither a busy machine nor one odd text refuses a pattern.
+    kinds = zip(*encoded, strict=True)
+    return max(median(_time_scan(rules, text) / len(text) for text in kind) for kind in kinds) * 1e3 * _MB
+
+
+def _find_slow(patterns: Sequence[Mapping[str, str]]) -> Iterator[Refusal]:
+    """Time every pattern alone, then all together, on short texts and then on longer ones."""
+    for size, allowed in ((_FIRST_BYTES, _FIRST_FACTOR), (_BYTES, 1)):
+        slow = False
+        for index, pattern in enumerate(patterns):
+            needed = _measure_pattern(pattern["pattern"], size)
+            if needed > limits.MASKING_MS_PER_MB * allowed:
+                slow = True
+                yield Refusal(index, "limit_reached", describe_slowness(needed, limits.MASKING_MS_PER_MB))
+        if slow:
+            return
+    if len(patterns) > 1:
+        needed = measure_rules(compile_rules((_policy_of(patterns),)), _texts(patterns, _BYTES))
+        if needed > limits.MASKING_MS_PER_MB_TOGETHER:
+            text = describe_slowness(needed, limits.MASKING_MS_PER_MB_TOGETHER)
+            yield Refusal(None, "limit_reached", text)
+
+
+# A change of one pattern sends the others again.
+@lru_cache(maxsize=1_000)
+def _measure_pattern(pattern: str, size: int) -> float:
+    alone = {"name": "alone", "pattern": pattern}
+    return measure_rules(compile_rules((_policy_of([alone]),)), _texts([alone], size))
+
+
+def _texts(patterns: Sequence[Mapping[str, str]], size: int) -> list[list[str]]:
+    chosen = patterns[:: max(1, len(patterns) // _PATTERNS_TOGETHER)]
+    return [
+        [
+            *ordinary_texts(size, run),
+            *(text for one in chosen for text in slow_texts(one["pattern"], size, run)),
+        ]
+        for run in range(_RUNS)
+    ]
+
+
+def _scan(rules: Any, text: bytes) -> None:
+    """Scan a text as masking does: once with all expressions, then with each."""
+    rules.hint.search(text)
+    for rule in rules.rules:
+        _find_some(rule, text)
+
+
+def _find_some(rule: Rule, text: bytes) -> None:
+    for _ in islice(rule.find(text), limits.MASKING_HITS + 1):
+        pass
+
+
+def _time_scan(rules: Any, text: bytes) -> float:
+    began = time.thread_time()
+    _scan(rules, text)
+    return time.thread_time() - began
+
+
+def _policy_of(patterns: Sequence[Mapping[str, str]]) -> str:
+    return orjson.dumps({"builtins": [], "patterns": list(patterns)}).decode()
+
+
+def _refuse_together(text: str) -> Refusal:
+    return Refusal(None, "invalid_value", text[0].upper() + text[1:] + ".")
+
+
+def _sentence(error: ValueError) -> str:
+    text = str(error)
+    return text[0].upper() + text[1:] + "."

@@ -1,0 +1,295 @@
+"""Pool of scan processes that serves workspaces in turn, each with a bounded share. Contract §3 (masking)."""
+
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+
+from recorder.errors import Unavailable
+from recorder.masking.scan_process import Job, Report, frame_message
+
+_Item = TypeVar("_Item")
+_ROOT = str(Path(__file__).parents[2])
+# The package is imported from where this file is, whatever else is installed.
+_PROGRAM = (
+    f"import sys; sys.path.insert(0, {_ROOT!r}); from recorder.masking.scan_process import main; main()"
+)
+#: A job may take this much longer by the clock than by CPU time, on a machine that does other work too.
+_CLOCK_FACTOR, _CLOCK_SECONDS = 20, 30.0
+_PIPE_BYTES = 1024 * 1024
+#: Jobs of one workspace that wait; and the longest wait after which a job is refused when its turn comes.
+WAITING_JOBS = 128
+WAITING_SECONDS = 20.0
+
+
+class MaskingBusy(Unavailable):
+    """Too many bodies of one workspace wait to be masked."""
+
+    def __init__(self) -> None:
+        text = "Too many bodies of this workspace wait to be masked; send fewer at once, and try again."
+        super(Unavailable, self).__init__(text)
+
+
+class OutOfTime(Exception):
+    """A job used its CPU time, or its process died over it."""
+
+    def __init__(self, slowest: str | None) -> None:
+        super().__init__()
+        #: Name of the rule that took the most time; None where the job did not tell.
+        self.slowest = slowest
+
+
+class FairQueue(Generic[_Item]):
+    """Queue of the items of many owners: the owners take turns, and each has few items at work."""
+
+    def __init__(self, *, per_owner: int, waiting: int) -> None:
+        self._per_owner = per_owner
+        self._waiting = waiting
+        self._items: dict[str, deque[_Item]] = {}
+        self._working: dict[str, int] = {}
+        self._is_closed = False
+        self._changed = threading.Condition()
+
+    def put(self, owner: str, item: _Item) -> bool:
+        """Add an item; return False where the owner has too many waiting, or the queue is closed."""
+        with self._changed:
+            items = self._items.setdefault(owner, deque())
+            if self._is_closed or len(items) >= self._waiting:
+                if not items:
+                    del self._items[owner]
+                return False
+            items.append(item)
+            self._changed.notify()
+            return True
+
+    def take(self) -> tuple[str, _Item] | None:
+        """Wait for the next item of the owner whose turn it is; None once the queue is closed."""
+        with self._changed:
+            while not self._is_closed:
+                for owner, items in self._items.items():
+                    if self._working.get(owner, 0) < self._per_owner:
+                        item = items.popleft()
+                        self._working[owner] = self._working.get(owner, 0) + 1
+                        # To the end of the line, or out of it.
+                        del self._items[owner]
+                        if items:
+                            self._items[owner] = items
+                        return owner, item
+                self._changed.wait()
+        return None
+
+    def finish(self, owner: str) -> None:
+        """Note that an item which was taken is done."""
+        with self._changed:
+            self._working[owner] -= 1
+            if not self._working[owner]:
+                del self._working[owner]
+            self._changed.notify()
+
+    def close(self) -> list[_Item]:
+        """Let no item in or out any more; return those that wait."""
+        with self._changed:
+            self._is_closed = True
+            left = [item for items in self._items.values() for item in items]
+            self._items.clear()
+            self._changed.notify_all()
+        return left
+
+
+@dataclass
+class _Waiting:
+    job: Job
+    future: "Future[Report]" = field(default_factory=Future)
+    since: float = field(default_factory=time.monotonic)
+
+
+class ScanPool:
+    """Scan processes of one API process; each starts with the first job that it is needed for."""
+
+    def __init__(self, processes: int, *, per_workspace: int = 1) -> None:
+        self._queue = FairQueue[_Waiting](per_owner=per_workspace, waiting=WAITING_JOBS)
+        self._slots = [_Slot() for _ in range(processes)]
+        self._threads: list[threading.Thread] = []
+        self._starting = threading.Lock()
+
+    def submit(self, workspace_id: str, job: Job) -> "Future[Report]":
+        """Add a job; its result is the final report, or an `OutOfTime`.
+
+        Raises:
+            MaskingBusy: If too many jobs of the workspace wait.
+        """
+        waiting = _Waiting(job)
+        if not self._queue.put(workspace_id, waiting):
+            raise MaskingBusy
+        with self._starting:
+            if not self._threads:
+                self._threads = [
+                    threading.Thread(target=self._serve, args=(slot,), name="masking", daemon=True)
+                    for slot in self._slots
+                ]
+                for thread in self._threads:
+                    thread.start()
+        return waiting.future
+
+    def close(self) -> None:
+        """Stop all processes; jobs that wait or run end with an error."""
+        for waiting in self._queue.close():
+            if waiting.future.set_running_or_notify_cancel():
+                waiting.future.set_exception(Unavailable("Masking"))
+        for slot in self._slots:
+            slot.stop()
+        for thread in self._threads:
+            thread.join()
+
+    def _serve(self, slot: "_Slot") -> None:
+        while (taken := self._queue.take()) is not None:
+            owner, waiting = taken
+            try:
+                if waiting.future.set_running_or_notify_cancel():
+                    _settle(waiting, slot.run)
+            finally:
+                self._queue.finish(owner)
+        slot.discard()
+
+
+def _settle(waiting: _Waiting, run: Callable[[Job], Report]) -> None:
+    try:
+        if time.monotonic() - waiting.since > WAITING_SECONDS:
+            raise MaskingBusy
+        waiting.future.set_result(run(waiting.job))
+    except Exception as error:
+        waiting.future.set_exception(error)
+
+
+class _Slot:
+    """Room for one scan process, which is started again after it was killed."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_stopped = False
+        self._lock = threading.Lock()
+
+    def run(self, job: Job) -> Report:
+        """Run a job in the process, and start one where there is none.
+
+        Raises:
+            OutOfTime: If the process was killed over the job.
+        """
+        process = self._start()
+        assert process.stdin is not None and process.stdout is not None
+        reports: list[Report] = []
+        deadline = time.monotonic() + job.budget_s * _CLOCK_FACTOR + _CLOCK_SECONDS
+        try:
+            _write(process.stdin.fileno(), frame_message(job), deadline)
+            while (report := _read_report(process.stdout.fileno(), deadline)).rule is not None:
+                reports.append(report)
+        except (EOFError, BrokenPipeError, TimeoutError) as error:
+            self.discard()
+            raise OutOfTime(_slowest(reports, job.budget_s)) from error
+        return report
+
+    def stop(self) -> None:
+        """Kill the process from any thread, and start none any more."""
+        with self._lock:
+            self._is_stopped = True
+            if self._process is not None:
+                self._process.kill()
+
+    def discard(self) -> None:
+        """Kill the process and forget it; for the thread that serves this slot."""
+        with self._lock:
+            process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    stream.close()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        if self._process is not None and self._process.poll() is not None:
+            self.discard()  # it grew too large, and ended after its last job
+        with self._lock:
+            if self._is_stopped:
+                raise Unavailable("Masking")
+            if self._process is None:
+                # Unbuffered: what has arrived is seen by `poll`. No variable of the service's environment is
+                # needed there, such as its secret.
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", _PROGRAM],
+                    bufsize=0,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    env={},
+                )
+                assert self._process.stdin is not None
+                os.set_blocking(self._process.stdin.fileno(), False)
+            return self._process
+
+
+_reports = msgspec.msgpack.Decoder(Report)
+
+
+def _read_report(descriptor: int, deadline: float) -> Report:
+    size = int.from_bytes(_read(descriptor, 8, deadline), "big")
+    return _reports.decode(_read(descriptor, size, deadline))
+
+
+def _read(descriptor: int, size: int, deadline: float) -> bytes:
+    """Read so many bytes from a pipe.
+
+    Raises:
+        EOFError: If the process died.
+        TimeoutError: If the deadline passes.
+    """
+    data = bytearray()
+    while len(data) < size:
+        _wait_for(descriptor, select.POLLIN, deadline)
+        part = os.read(descriptor, min(size - len(data), _PIPE_BYTES))
+        if not part:
+            raise EOFError
+        data += part
+    return bytes(data)
+
+
+def _write(descriptor: int, data: bytes, deadline: float) -> None:
+    """Write all bytes to a pipe that does not block.
+
+    Raises:
+        BrokenPipeError: If the process died.
+        TimeoutError: If the deadline passes.
+    """
+    rest = memoryview(data)
+    while rest:
+        _wait_for(descriptor, select.POLLOUT, deadline)
+        with suppress(BlockingIOError):
+            rest = rest[os.write(descriptor, rest) :]
+
+
+def _wait_for(descriptor: int, event: int, deadline: float) -> None:
+    poll = select.poll()  # `select` refuses descriptors above 1023, of which a busy server has many
+    poll.register(descriptor, event)
+    if not poll.poll(max(0.0, deadline - time.monotonic()) * 1e3):
+        raise TimeoutError
+
+
+def _slowest(reports: list[Report], budget_s: float) -> str | None:
+    """Return the rule that took the most CPU time, the one at work when the process was killed among them."""
+    if not reports:
+        return None
+    ends = [report.used_s for report in reports[1:]] + [budget_s]
+    times = {
+        report.rule: end - report.used_s for report, end in zip(reports, ends, strict=True) if report.rule
+    }
+    return max(times, key=lambda name: times[name]) if times else None

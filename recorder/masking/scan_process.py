@@ -1,0 +1,108 @@
+"""Scan process: masks and measures for `ScanPool`, and is killed when a job takes too long. Contract §3.
+
+RE2 cannot be interrupted, and a text cannot be cut into slices without losing matches that span them. So a
+scan runs in a process of its own. The kernel ends the process when the job has used its CPU time
+(`ITIMER_PROF`). On a busy machine a clock on the wall would count the waiting too.
+"""
+
+import os
+import resource
+import signal
+import sys
+import time
+from contextlib import suppress
+from itertools import islice
+from typing import BinaryIO
+
+import msgspec
+
+from recorder import limits
+from recorder.masking.admission import find_refusals
+from recorder.masking.json_lines import as_lines
+from recorder.masking.masker import Masker, compile_rules
+
+#: Below the API process, which answers requests that need no scan at all.
+_NICENESS = 5
+#: A process that grew larger ends after its job; the next one starts small.
+_MOST_KILOBYTES = 600_000
+
+
+class Job(msgspec.Struct):
+    """A job as it is sent to a scan process."""
+
+    #: CPU seconds.
+    budget_s: float
+    #: `mask`, `mask_by_rule` (names the rule at work, for a body that took too long before) or `admit`.
+    kind: str
+    policies: tuple[str, ...] = ()
+    key: bytes = b""
+    documents: list[bytes] = []
+    #: Of `admit`.
+    patterns: list[dict[str, str]] = []
+
+
+class Report(msgspec.Struct):
+    """A message from a scan process: the rule it turns to, or the result."""
+
+    rule: str | None = None
+    #: CPU seconds of the job so far.
+    used_s: float = 0.0
+    changes: dict[int, dict[str, str]] | None = None
+    refusals: list[tuple[int | None, str, str]] | None = None
+    #: Type of the exception that ended the job.
+    failure: str | None = None
+
+
+def frame_message(message: msgspec.Struct) -> bytes:
+    """Return a message as it goes through a pipe: its length before it."""
+    data = msgspec.msgpack.encode(message)
+    return len(data).to_bytes(8, "big") + data
+
+
+def main() -> None:
+    """Serve jobs from stdin until it ends."""
+    with suppress(OSError):
+        os.nice(_NICENESS)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which closes the pipe
+    jobs, reports = sys.stdin.buffer, sys.stdout.buffer
+    decoder = msgspec.msgpack.Decoder(Job)
+    while head := jobs.read(8):
+        job = decoder.decode(jobs.read(int.from_bytes(head, "big")))
+        signal.setitimer(signal.ITIMER_PROF, job.budget_s)
+        report = _run(job, reports)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        reports.write(frame_message(report))
+        reports.flush()
+        if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > _MOST_KILOBYTES:
+            return
+
+
+def _run(job: Job, reports: BinaryIO) -> Report:
+    try:
+        if job.kind == "admit":
+            return Report(
+                refusals=[(one.index, one.code, one.message) for one in find_refusals(job.patterns)]
+            )
+        masker = Masker(compile_rules(job.policies), job.key)
+        if job.kind == "mask_by_rule":
+            _scan_by_rule(masker, job.documents, reports)
+        return Report(changes=masker.find_changes(job.documents))
+    except Exception as error:  # the text of an error may hold what was to be masked
+        return Report(failure=type(error).__name__)
+
+
+def _scan_by_rule(masker: Masker, documents: list[bytes], reports: BinaryIO) -> None:
+    """Run every rule over all documents, and report each before it begins."""
+    began = time.process_time()
+    for rule in masker.rules.rules:
+        _report_rule(rule.name, began, reports)
+        for document in documents:
+            for _ in islice(rule.find(as_lines(document) or document), limits.MASKING_HITS + 1):
+                pass
+    _report_rule("", began, reports)  # what follows is the work of no single rule
+
+
+def _report_rule(name: str, began: float, reports: BinaryIO) -> None:
+    reports.write(frame_message(Report(rule=name, used_s=time.process_time() - began)))
+    reports.flush()

@@ -1,0 +1,201 @@
+"""Scanner: finds what masking changes in a body, within a budget of CPU time. Contract §3 (masking)."""
+
+import asyncio
+import hashlib
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+
+from recorder import limits
+from recorder.errors import Invalid, Problem, Unavailable, ValidationFailed
+from recorder.masking.admission import describe_slowness
+from recorder.masking.masker import Changes
+from recorder.masking.policies import Policy
+from recorder.masking.scan_pool import OutOfTime, ScanPool
+from recorder.masking.scan_process import Job, Report
+
+#: CPU time of a scan: so much, and so much for each megabyte. Clean text takes some milliseconds a megabyte,
+#: built-in kinds on their worst text 700.
+BUDGET_SECONDS, BUDGET_SECONDS_PER_MB = 0.25, 2.0
+#: Measuring patterns that are saved; ordinary ones take 30 ms each.
+ADMISSION_SECONDS = 10.0
+# Built-in kinds take microseconds for an ordinary batch, and less than 10 ms for the worst text of this size:
+# they are scanned in this process.
+_SMALL_BYTES = 64 * 1024
+# Documents of a body go to the scan process in portions: between two of them others have their turn.
+_PORTION_BYTES = 1_000_000
+_MB = 1_000_000
+_REMEMBERED_BODIES, _REMEMBERED_WORKSPACES, _REMEMBERED_SECONDS = 100, 1_000, 600.0
+
+
+class MaskingTookTooLong(Unavailable):
+    """A scan ran out of its time; the body was not stored. The same body is tried once more."""
+
+    def __init__(self) -> None:
+        text = "Masking this body took too long, so nothing of it was stored. Try again once."
+        super(Unavailable, self).__init__(text)
+
+
+class MaskingLimitReached(Invalid):
+    """A body that twice took longer to mask than a body may."""
+
+    code = "limit_reached"
+    title = "Limit reached"
+
+    def __init__(self, rule: str | None) -> None:
+        which = "the masking patterns together" if rule is None else f"the masking pattern `{rule}`"
+        super().__init__(
+            f"This body takes {which} longer than the time that a body has, so it is not stored. "
+            "Send less text in one body, or change the pattern: shorten its counted repetitions."
+        )
+
+
+class Scanner:
+    """Finder of what policies change: small texts and built-in kinds here, all others in scan processes."""
+
+    def __init__(self, pool: ScanPool) -> None:
+        self._pool = pool
+        self._slow_bodies = _SlowBodies()
+
+    @staticmethod
+    def is_small(policy: Policy, size: int) -> bool:
+        """Return whether text of this size is scanned in this process, which takes milliseconds at most."""
+        return policy.has_only_builtins and size <= _SMALL_BYTES
+
+    async def find_changes(
+        self, workspace_id: str, policy: Policy, documents: Sequence[bytes]
+    ) -> dict[int, Changes]:
+        """Return the texts that masking changes in JSON documents, by the document's index.
+
+        Raises:
+            MaskingTookTooLong: If the scan ran out of time.
+            MaskingLimitReached: If it did so for these documents before.
+            MaskingBusy: If too many bodies of the workspace wait.
+        """
+        if self.is_small(policy, sum(map(len, documents))):
+            masker = policy.masker()
+            if not any(map(masker.may_change, documents)):
+                return {}
+            return await asyncio.to_thread(masker.find_changes, documents)
+        body = self._slow_bodies.digest(policy.described, documents)
+        slow = self._slow_bodies.find(workspace_id, body)
+        if slow is not None and slow.is_refused:
+            raise MaskingLimitReached(slow.rule)
+        changes: dict[int, Changes] = {}
+        try:
+            for first, portion in _portions(documents):
+                job = Job(
+                    budget_s=_budget(portion) * (1 if slow is None else 3),
+                    kind="mask" if slow is None else "mask_by_rule",
+                    policies=policy.described,
+                    key=policy.key,
+                    documents=portion,
+                )
+                report = await self._run(workspace_id, job)
+                changes |= {first + index: found for index, found in (report.changes or {}).items()}
+        except OutOfTime as error:
+            self._slow_bodies.add(workspace_id, body, _SlowBody(slow is not None, error.slowest))
+            if slow is None:
+                raise MaskingTookTooLong from error
+            raise MaskingLimitReached(error.slowest) from error
+        self._slow_bodies.forget(workspace_id, body)
+        return changes
+
+    async def admit(self, workspace_id: str, patterns: Sequence[Mapping[str, str]]) -> None:
+        """Let patterns be saved if each of them compiles and takes little time, alone and together.
+
+        Raises:
+            ValidationFailed: If they may not; `errors` points at each, with the time it needs.
+            MaskingBusy: If too many requests of the workspace wait.
+        """
+        if not patterns:
+            return
+        job = Job(budget_s=ADMISSION_SECONDS, kind="admit", patterns=[dict(pattern) for pattern in patterns])
+        try:
+            report = await self._run(workspace_id, job)
+        except OutOfTime as error:
+            problem = _problem(None, "limit_reached", describe_slowness(None, limits.MASKING_MS_PER_MB))
+            raise ValidationFailed([problem]) from error
+        if report.refusals:
+            raise ValidationFailed([_problem(*refusal) for refusal in report.refusals])
+
+    async def _run(self, workspace_id: str, job: Job) -> Report:
+        report = await asyncio.wrap_future(self._pool.submit(workspace_id, job))
+        if report.failure is not None:
+            # Never taken for a body in which there is nothing to mask.
+            raise RuntimeError(f"a masking job failed with {report.failure}")
+        return report
+
+
+def _budget(documents: Sequence[bytes]) -> float:
+    return BUDGET_SECONDS + BUDGET_SECONDS_PER_MB * sum(map(len, documents)) / _MB
+
+
+def _portions(documents: Sequence[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield documents in portions, each with the index of its first."""
+    first, portion, size = 0, list[bytes](), 0
+    for index, document in enumerate(documents):
+        if portion and size + len(document) > _PORTION_BYTES:
+            yield first, portion
+            first, portion, size = index, [], 0
+        portion.append(document)
+        size += len(document)
+    if portion:
+        yield first, portion
+
+
+def _problem(index: int | None, code: str, message: str) -> Problem:
+    pointer = "/masking/patterns" if index is None else f"/masking/patterns/{index}/pattern"
+    return Problem("body", pointer, code, message)
+
+
+class _SlowBody:
+    """A body whose scan ran out of time, once or (then it is refused) twice."""
+
+    def __init__(self, is_refused: bool, rule: str | None) -> None:
+        self.is_refused = is_refused
+        self.rule = rule
+        self.until = time.monotonic() + _REMEMBERED_SECONDS
+
+
+class _SlowBodies:
+    """Slow bodies of the last minutes, by workspace and keyed digest: as many as fit in a few megabytes."""
+
+    def __init__(self) -> None:
+        self._bodies: OrderedDict[str, OrderedDict[bytes, _SlowBody]] = OrderedDict()
+        self._key = secrets.token_bytes(32)
+        self._lock = threading.Lock()
+
+    def digest(self, policies: Sequence[str], documents: Sequence[bytes]) -> bytes:
+        """Return the digest of a body under policies; after a change of these it is another body."""
+        digest = hashlib.blake2b(key=self._key, digest_size=16)
+        for part in (*(policy.encode() for policy in policies), b"", *documents):
+            digest.update(len(part).to_bytes(8, "big"))
+            digest.update(part)
+        return digest.digest()
+
+    def find(self, workspace_id: str, body: bytes) -> _SlowBody | None:
+        """Return a body that was slow before."""
+        with self._lock:
+            slow = self._bodies.get(workspace_id, OrderedDict[bytes, _SlowBody]()).get(body)
+        return slow if slow is not None and time.monotonic() < slow.until else None
+
+    def add(self, workspace_id: str, body: bytes, slow: _SlowBody) -> None:
+        """Remember a body, and forget the oldest of the workspace's or the oldest workspace."""
+        with self._lock:
+            bodies = self._bodies.setdefault(workspace_id, OrderedDict())
+            self._bodies.move_to_end(workspace_id)
+            bodies[body] = slow
+            bodies.move_to_end(body)
+            if len(bodies) > _REMEMBERED_BODIES:
+                bodies.popitem(last=False)
+            if len(self._bodies) > _REMEMBERED_WORKSPACES:
+                self._bodies.popitem(last=False)
+
+    def forget(self, workspace_id: str, body: bytes) -> None:
+        """Forget a body that was scanned in time after all."""
+        with self._lock:
+            if workspace_id in self._bodies:
+                self._bodies[workspace_id].pop(body, None)
