@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-from recorder import limits
 from recorder.errors import Invalid
 
 DEFAULT_DATA_DIR = Path("recorder-data")
@@ -17,6 +17,15 @@ _HOST = r"(\[[0-9A-Fa-f:]+\]|[^][/@:\s]+)"
 _PASSWORD = re.compile(r"://[^/]*:[^/]*@")
 _PROCESSES = re.compile(r"[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-6]", re.ASCII)
 _EXECUTOR = re.compile(rf"in_process|processes:[1-9][0-9]{{0,2}}|(dask|tcp|tls)://{_HOST}:[0-9]{{1,5}}")
+
+
+class SessionSize(NamedTuple):
+    """Most that one session holds."""
+
+    events: int = 1_000_000
+    frames: int = 100_000
+    #: Event items as JSON, pictures and DOM snapshots together.
+    bytes: int = 10_000_000_000
 
 
 class InvalidSetting(Invalid):
@@ -66,7 +75,7 @@ class Settings:
     #: Who writes the shards of exports: in_process, processes:N, or a Dask scheduler's address.
     export_executor: str = "in_process"
     #: Most that one session holds; a batch beyond it is refused.
-    session_size: limits.SessionSize = limits.SESSION_SIZE
+    session_size: SessionSize = SessionSize()  # noqa: RUF009
     #: The largest number of processes that digest pictures and DOM snapshots for one sealing run.
     seal_processes: int = field(default_factory=lambda: _count_cores())
 
@@ -107,10 +116,10 @@ class Settings:
             metrics_token=env.get("RECORDER_METRICS_TOKEN") or None,
             log_level=env.get("RECORDER_LOG_LEVEL", "info").lower(),
             export_executor=_export_executor(env.get("RECORDER_EXPORT_EXECUTOR", "in_process")),
-            session_size=limits.SessionSize(
+            session_size=SessionSize(
                 *(
                     _count(env, f"RECORDER_SESSION_{name.upper()}", default)
-                    for name, default in limits.SESSION_SIZE._asdict().items()
+                    for name, default in SessionSize()._asdict().items()
                 )
             ),
             seal_processes=_seal_processes(env.get("RECORDER_SEAL_PROCESSES", "")),
@@ -148,7 +157,7 @@ class Settings:
         if self.export_executor != Settings.export_executor:
             chosen["RECORDER_EXPORT_EXECUTOR"] = self.export_executor
         for name, value in self.session_size._asdict().items():
-            if value != getattr(limits.SESSION_SIZE, name):
+            if value != getattr(SessionSize(), name):
                 chosen[f"RECORDER_SESSION_{name.upper()}"] = str(value)
         if self.seal_processes != _count_cores():
             chosen["RECORDER_SEAL_PROCESSES"] = str(self.seal_processes)

@@ -7,6 +7,7 @@ import pytest
 from api.endpoints import ENDPOINTS
 from recorder import limits
 from recorder.access.surfaces import TIERS
+from recorder.settings import SessionSize
 from tests.factories import Caller, Service, assert_problem
 from tests.pages import PAGES, table
 
@@ -87,7 +88,7 @@ def test_spec_8_3(caller: Caller) -> None:
 def test_contract_7_the_answer_has_these_members(caller: Caller) -> None:
     found = told(caller)
     assert set(found) == {*("tier", "rate_limits", "concurrent_streams", "batch", "session", "bytes", "list")}
-    assert found["session"] == limits.SESSION_SIZE._asdict()
+    assert found["session"] == SessionSize()._asdict()
     for entry in found["rate_limits"]:
         assert set(entry) == {"surface", "method", "path", "addresses", "per_key", "per_workspace"}
         assert entry["addresses"][0] == {"method": entry["method"], "path": entry["path"]}
