@@ -23,6 +23,7 @@ from benchmarks import (
     miniwob,
     mlflow_peer,
     process_mining,
+    seal_memory,
     sealing,
     streams,
     webhooks,
@@ -39,6 +40,7 @@ class Name(StrEnum):
     INGEST = "ingest"
     FSYNC = "fsync"
     SEAL = "seal"
+    SEAL_MEMORY = "seal-memory"
     MINIWOB = "miniwob"
     LIST = "list"
     GATE = "gate"
@@ -61,6 +63,7 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.INGEST: ingest.measure,
     Name.FSYNC: fsync.measure,
     Name.SEAL: sealing.measure,
+    Name.SEAL_MEMORY: seal_memory.measure,
     Name.MINIWOB: miniwob.measure,
     Name.LIST: lists.measure,
     Name.GATE: gate.measure,
@@ -79,7 +82,14 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.EXPORT_REPEATS: export_repeats.measure,
 }
 #: They fetch a peer of half a gigabyte first, or take gigabytes of memory: measured when they are named.
-_ON_DEMAND = (Name.MLFLOW, Name.PROCESS_MINING, Name.MEMORY, Name.EXPORTS, Name.EXPORTS_MEMORY)
+_ON_DEMAND = (
+    Name.MLFLOW,
+    Name.PROCESS_MINING,
+    Name.MEMORY,
+    Name.EXPORTS,
+    Name.EXPORTS_MEMORY,
+    Name.SEAL_MEMORY,
+)
 
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)

@@ -20,7 +20,8 @@ from recorder.recording.tags import add_tag
 from recorder.runtime import Runtime
 from recorder.sealing import LeaseLost, Sealer, lane
 from recorder.sealing.failures import ContentError
-from recorder.storage.lake import Lake, LakeAhead, LakeFile
+from recorder.storage.lake import Lake, LakeAhead
+from recorder.storage.lake_files import LakeFile
 from recorder.storage.lake_schemas import Kind
 from tests.databases import create_database
 from tests.factories import picture
