@@ -464,7 +464,7 @@ def damage(bench: Bench, session_id: str, payload: bytes) -> None:
         b"[]",
         b'{"events":[{"t_ms":1}]}',
         b'{"events":[{"t_ms":%d,"type":"click","input":7}]}',
-        b'{"events":[{"t_ms":0,"type":"click"}]}',
+        b'{"events":[{"t_ms":77,"type":"click"}]}',
         b'{"events":[{"t_ms":9223372036854775807,"type":"click"}]}',
         b'{"events":[' + b"[" * 900 + b"]" * 900 + b"]}",
     ],
