@@ -490,7 +490,7 @@ def test_a_session_whose_pictures_are_gone_is_set_aside(bench: Bench, count: int
     bench.execute(
         update(FrameRow)
         .where(col(FrameRow.session_id) == ids[0])
-        .values(object="frames/none", dom_object=None)
+        .values(object="frames/none", dom_object=None, sha256=ids[0])
     )
     preparation = bench.start(*ids, limits=PortionLimits(**{**TINY.__dict__, "events": 6}))
     finish(preparation)
