@@ -3,7 +3,6 @@
 The batches of the session follow each other, or all of them overlap.
 """
 
-import resource
 import sys
 import tempfile
 import time
@@ -130,7 +129,9 @@ def _seal(folder: Path) -> dict[str, Any]:
 
 
 def _peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    # Not `ru_maxrss`: that begins with the parent's memory.
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
 
 
 if __name__ == "__main__":
