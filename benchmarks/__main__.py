@@ -26,6 +26,7 @@ from benchmarks import (
     neighbours,
     process_mining,
     reads,
+    seal_memory,
     sealing,
     streams,
     webhooks,
@@ -42,6 +43,7 @@ class Name(StrEnum):
     INGEST = "ingest"
     FSYNC = "fsync"
     SEAL = "seal"
+    SEAL_MEMORY = "seal-memory"
     MINIWOB = "miniwob"
     LIST = "list"
     GATE = "gate"
@@ -67,6 +69,7 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.INGEST: ingest.measure,
     Name.FSYNC: fsync.measure,
     Name.SEAL: sealing.measure,
+    Name.SEAL_MEMORY: seal_memory.measure,
     Name.MINIWOB: miniwob.measure,
     Name.LIST: lists.measure,
     Name.GATE: gate.measure,
@@ -88,7 +91,14 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.READS: reads.measure,
 }
 #: They fetch a peer of half a gigabyte first, or take gigabytes of memory: measured when they are named.
-_ON_DEMAND = (Name.MLFLOW, Name.PROCESS_MINING, Name.MEMORY, Name.EXPORTS, Name.EXPORTS_MEMORY)
+_ON_DEMAND = (
+    Name.MLFLOW,
+    Name.PROCESS_MINING,
+    Name.MEMORY,
+    Name.EXPORTS,
+    Name.EXPORTS_MEMORY,
+    Name.SEAL_MEMORY,
+)
 
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)

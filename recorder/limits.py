@@ -1,22 +1,8 @@
 """The numbers of spec §8 and contract §2–§5, each in one place."""
 
-from typing import NamedTuple
-
-
-class SessionSize(NamedTuple):
-    """Most that one session holds."""
-
-    events: int
-    frames: int
-    #: Event items as JSON, pictures and DOM snapshots together.
-    bytes: int
-
-
 EVENTS_PER_BATCH = 100
 FRAMES_PER_BATCH = 50
 BATCH_STOP_IDS = 500
-#: Defaults; a deployment may set others (`RECORDER_SESSION_EVENTS` and so on).
-SESSION_SIZE = SessionSize(events=1_000_000, frames=100_000, bytes=10_000_000_000)
 METADATA_BYTES = 16_384
 TAG_DATA_BYTES = 4_096
 TAG_NAME_CHARACTERS = 128

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_network
 from pathlib import Path
+from typing import NamedTuple
 
-from recorder import limits
 from recorder.errors import Invalid
 
 DEFAULT_DATA_DIR = Path("recorder-data")
@@ -33,6 +33,15 @@ _STORE_VARIABLES = (
 _HOST_NAME = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:[0-9]{1,5})?")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
 _EXECUTOR = re.compile(rf"in_process|processes:[1-9][0-9]{{0,2}}|(dask|tcp|tls)://{_HOST}:[0-9]{{1,5}}")
+
+
+class SessionSize(NamedTuple):
+    """Most that one session holds."""
+
+    events: int = 1_000_000
+    frames: int = 100_000
+    #: Event items as JSON, pictures and DOM snapshots together.
+    bytes: int = 10_000_000_000
 
 
 class InvalidSetting(Invalid):
@@ -100,7 +109,7 @@ class Settings:
     #: Who writes the shards of exports: in_process, processes:N, or a Dask scheduler's address.
     export_executor: str = "in_process"
     #: Most that one session holds; a batch beyond it is refused.
-    session_size: limits.SessionSize = limits.SESSION_SIZE
+    session_size: SessionSize = SessionSize()  # noqa: RUF009
     #: The largest number of processes that digest pictures and DOM snapshots for one sealing run.
     seal_processes: int = field(default_factory=lambda: _count_cores())
 
@@ -149,10 +158,10 @@ class Settings:
             or Settings.seal_lease_seconds,
             body_memory_mb=_body_memory_mb(env.get("RECORDER_BODY_MEMORY_MB", "512")),
             export_executor=_export_executor(env.get("RECORDER_EXPORT_EXECUTOR", "in_process")),
-            session_size=limits.SessionSize(
+            session_size=SessionSize(
                 *(
                     _count(env, f"RECORDER_SESSION_{name.upper()}", default)
-                    for name, default in limits.SESSION_SIZE._asdict().items()
+                    for name, default in SessionSize()._asdict().items()
                 )
             ),
             seal_processes=_seal_processes(env.get("RECORDER_SEAL_PROCESSES", "")),
@@ -204,7 +213,7 @@ class Settings:
         if self.export_executor != Settings.export_executor:
             chosen["RECORDER_EXPORT_EXECUTOR"] = self.export_executor
         for name, value in self.session_size._asdict().items():
-            if value != getattr(limits.SESSION_SIZE, name):
+            if value != getattr(SessionSize(), name):
                 chosen[f"RECORDER_SESSION_{name.upper()}"] = str(value)
         if self.seal_processes != _count_cores():
             chosen["RECORDER_SEAL_PROCESSES"] = str(self.seal_processes)

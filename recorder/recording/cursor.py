@@ -8,9 +8,8 @@ from sqlalchemy import inspect
 from sqlalchemy.engine import Dialect
 from sqlmodel import SQLModel
 
-from recorder import limits
-from recorder.limits import SessionSize
 from recorder.recording.charges import Charges, Statements, UsageMoved
+from recorder.settings import SessionSize
 
 Row = tuple[Any, ...]
 
@@ -28,9 +27,7 @@ class Cursor(Statements, Protocol):
 class DriverCursor:
     """A driver's cursor with its transactions; `?` becomes psycopg's `%s`."""
 
-    def __init__(
-        self, connection: Any, dialect: Dialect, session_size: SessionSize = limits.SESSION_SIZE
-    ) -> None:
+    def __init__(self, connection: Any, dialect: Dialect, session_size: SessionSize = SessionSize()) -> None:
         self.session_size = session_size
         self._cursor = connection.cursor()
         self._dialect = dialect

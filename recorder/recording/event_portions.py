@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import Any, Protocol
 
 import msgspec
+import sqlalchemy
 from sqlalchemy import Row, func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
@@ -159,15 +160,15 @@ class _FirstItems:
 def _read_chunks(db: DbSession, session_id: str, after: Place | None) -> Generator[list[_Header], None, None]:
     """Yield the headers of the batches that do not end before `after`, by first time, in chunks to fetch."""
     statement = (
-        select(
-            EventBatchRow.first_position,
-            EventBatchRow.n,
-            EventBatchRow.t_min,
-            EventBatchRow.t_max,
-            EventBatchRow.first_id,
+        sqlalchemy.select(
+            col(EventBatchRow.first_position),
+            col(EventBatchRow.n),
+            col(EventBatchRow.t_min),
+            col(EventBatchRow.t_max),
+            col(EventBatchRow.first_id),
             func.length(EventBatchRow.payload).label("size"),
         )
-        .where(EventBatchRow.session_id == session_id)
+        .where(col(EventBatchRow.session_id) == session_id)
         .where(col(EventBatchRow.t_max) >= (after[0] if after else 0))
         .order_by(col(EventBatchRow.t_min), col(EventBatchRow.first_position))
         .execution_options(yield_per=_HEADERS)

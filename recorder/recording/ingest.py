@@ -16,11 +16,10 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Literal, Protocol
 
-from recorder import limits
 from recorder.errors import RecorderError, Unavailable
-from recorder.limits import SessionSize
 from recorder.metrics import count_group
 from recorder.recording.cursor import Cursor, DriverCursor, is_transient
+from recorder.settings import SessionSize
 from recorder.storage.database import Database
 
 log = logging.getLogger("recorder.ingest")
@@ -57,7 +56,7 @@ class IngestWriter:
         database: Database,
         on_commit: Callable[[list[Batch]], object] = lambda stored: None,
         *,
-        session_size: SessionSize = limits.SESSION_SIZE,
+        session_size: SessionSize = SessionSize(),
     ) -> None:
         """Start the thread.
 

@@ -3,9 +3,9 @@
 from recorder.access.quota import NAMES
 from recorder.access.surfaces import Tier
 from recorder.errors import InvalidState, NotFound, QuotaExceeded, SessionFull
-from recorder.limits import SessionSize
 from recorder.models.session import NEVER_CHARGED
 from recorder.recording.cursor import Cursor
+from recorder.settings import SessionSize
 
 _UNLIMITED = 2**62
 _VISIBLE = "workspace_id = ? AND mode = ? AND id = ? AND deleted_at IS NULL"

@@ -30,7 +30,7 @@ from recorder.sealing.portions import (
 from recorder.sealing.rows import PreparedSession, build_steps
 from recorder.sealing.screens import SeenFrame
 from recorder.sealing.stopped import read_frame_places, read_frames_named
-from recorder.storage.lake import LakeFile
+from recorder.storage.lake_files import LakeFile
 from recorder.storage.lake_schemas import Kind
 
 _AHEAD = 2

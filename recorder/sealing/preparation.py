@@ -24,7 +24,7 @@ from recorder.sealing.portions import Hold, PortionLimits, content_of
 from recorder.sealing.rows import PreparedSession, build_session, build_steps
 from recorder.sealing.screens import SeenFrame
 from recorder.sealing.stopped import read_event_batches, read_frames, read_waiting
-from recorder.storage.lake import LakeFile
+from recorder.storage.lake_files import LakeFile
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 
 _WRITERS = 4
@@ -181,8 +181,8 @@ class BatchPreparation:
                 self._fail(unit, error)
             return
         unit.advance()
-        for error in unit.take_failures():
-            self._fail(unit, error)
+        for failure in unit.take_failures():
+            self._fail(unit, failure)
 
     def _fail(self, unit: "_SmallSessions | LargeSession", error: ContentError) -> None:
         """Set a session aside; content that is gone because the session was deleted is no failure."""

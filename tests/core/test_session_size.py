@@ -11,7 +11,6 @@ from sqlmodel import col, func, select
 from recorder.access.keys import Caller
 from recorder.errors import RecorderError, SessionFull
 from recorder.ids import new_id
-from recorder.limits import SessionSize
 from recorder.models.event import EventBatchRow, EventKeyRow
 from recorder.models.frame import FrameRow
 from recorder.recording.events import read_event_batch
@@ -19,6 +18,7 @@ from recorder.recording.frame_checks import read_frames_json
 from recorder.recording.ingest import IngestWriter
 from recorder.recording.uploads import FrameUpload
 from recorder.runtime import Runtime
+from recorder.settings import SessionSize
 from tests.factories import picture
 from tests.recorded import WORKSPACE, Desk, png_item, session_row
 

@@ -7,6 +7,7 @@ import pytest
 from api.endpoints import ENDPOINTS
 from recorder import limits
 from recorder.access.surfaces import TIERS
+from recorder.settings import SessionSize
 from tests.factories import Caller, Service, assert_problem
 from tests.pages import PAGES, table
 
@@ -94,7 +95,7 @@ def test_contract_7_the_answer_has_these_members(caller: Caller) -> None:
     found = told(caller)
     assert set(found) >= {"tier", "rate_limits", "concurrent_streams", "batch", "bytes", "list"}
     assert set(found) >= {"body_bytes", "concurrent_requests", "whole_session_reads"}
-    assert found["session"] == limits.SESSION_SIZE._asdict()
+    assert found["session"] == SessionSize()._asdict()
     for entry in found["rate_limits"]:
         assert set(entry) == {"surface", "method", "path", "addresses", "per_key", "per_workspace"}
         assert entry["addresses"][0] == {"method": entry["method"], "path": entry["path"]}

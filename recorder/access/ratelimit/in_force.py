@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 from recorder import limits
 from recorder.access.surfaces import SURFACES, Rate, Surface, Tier
-from recorder.limits import SessionSize
 from recorder.models.limits import (
     Address,
     BatchLimits,
@@ -19,6 +18,7 @@ from recorder.models.limits import (
     WholeReadLimits,
     WorkLimits,
 )
+from recorder.settings import SessionSize
 
 
 def limits_in_force(
