@@ -38,7 +38,7 @@ class Answer:
         kind = message["type"]
         if kind in _BEGINNINGS:
             self.has_started = True
-            body: LargeBody | None = self._state["large_body"]
+            body: LargeBody | None = self._state.get("large_body")
             if body is not None and not body.is_complete:
                 _close_connection(message)
             admission: Admission | None = self._state["admission"]

@@ -160,7 +160,7 @@ class Settings:
             export_executor=_export_executor(env.get("RECORDER_EXPORT_EXECUTOR", "in_process")),
             session_size=SessionSize(
                 *(
-                    _count(env, f"RECORDER_SESSION_{name.upper()}", default)
+                    _count(env, _session_variable(name), default)
                     for name, default in SessionSize()._asdict().items()
                 )
             ),
@@ -214,7 +214,7 @@ class Settings:
             chosen["RECORDER_EXPORT_EXECUTOR"] = self.export_executor
         for name, value in self.session_size._asdict().items():
             if value != getattr(SessionSize(), name):
-                chosen[f"RECORDER_SESSION_{name.upper()}"] = str(value)
+                chosen[_session_variable(name)] = str(value)
         if self.seal_processes != _count_cores():
             chosen["RECORDER_SEAL_PROCESSES"] = str(self.seal_processes)
         if self.allowed_hosts:
@@ -365,6 +365,10 @@ def _number(env: Mapping[str, str], name: str, least: int, most: int) -> int | N
     if not re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) or not least <= int(text) <= most:
         raise InvalidSetting(name, f"a whole number from {least:,} to {most:,}")
     return int(text)
+
+
+def _session_variable(name: str) -> str:
+    return "_".join(("RECORDER", "SESSION", name.upper()))
 
 
 def _seal_processes(text: str) -> int:

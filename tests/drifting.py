@@ -13,6 +13,7 @@ from recorder.memory.storing.indexing import GraphIndexer
 from recorder.models.outbox import OutboxRow, SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database
+from recorder.storage.slots import read_slots, slot_of
 from tests.graphs import START, add_workflow, make_row, make_scope, make_steps
 
 #: The steps of a session by its letter; `n` is `a` with a node of its own at the end.
@@ -33,7 +34,8 @@ class Story:
             if scope is not None:
                 add_workflow(db, scope)
             self.scope = scope or make_scope(db)
-            place = {"workspace_id": self.scope.workspace_id, "mode": self.scope.mode}
+            slot = slot_of(self.scope.workflow, read_slots(db))
+            place = {"workspace_id": self.scope.workspace_id, "mode": self.scope.mode, "slot": slot}
             if db.get(SealCounterRow, tuple(place.values())) is None:
                 db.add(SealCounterRow(**place, seal_seq=0))
 

@@ -2,15 +2,12 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnClause, func, literal_column
+from sqlalchemy import func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
 from recorder.models.session import SessionRow
-
-# As text in the statement: a partial index is not found by a bound value.
-_STOPPED: ColumnClause[str] = literal_column("'stopped'")
 
 
 @dataclass(frozen=True)

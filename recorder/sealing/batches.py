@@ -62,6 +62,8 @@ class ClaimedBatch:
     state: str
     failures: int
     kills: int
+    #: Whether a run worked on it before, so that some of its rows may be in the lake already.
+    is_retry: bool
 
     @property
     def workspace_id(self) -> str:
@@ -87,7 +89,7 @@ def claim_batch(db: DbSession, lane: Lane, lease: Lease) -> ClaimedBatch | None:
     row = found[0] if found else _add_batch(db, lane, _next_sessions(db, lane))
     if row is None or (row.not_before is not None and row.not_before > clock.now()):
         return None
-    kills = row.begun - row.ended
+    kills, is_retry = row.begun - row.ended, row.begun > 0
     row.begun += 1
     db.add(row)
     return ClaimedBatch(
@@ -100,6 +102,7 @@ def claim_batch(db: DbSession, lane: Lane, lease: Lease) -> ClaimedBatch | None:
         state=row.state,
         failures=row.failures,
         kills=kills,
+        is_retry=is_retry,
     )
 
 
@@ -115,8 +118,11 @@ def split_batch(db: DbSession, batch: ClaimedBatch) -> None:
     """
     ids = batch.session_ids
     half = (len(ids) + 1) // 2
-    _add_batch(db, batch.lane, ids[:half])
-    _add_batch(db, batch.lane, ids[half:])
+    for part in (ids[:half], ids[half:]):
+        added = _add_batch(db, batch.lane, part)
+        if added is not None and len(part) > 1:
+            # It was tried often enough: the next failure, or kill, divides it again.
+            added.failures, added.begun = max(0, batch.failures - 1), max(0, batch.kills - 1)
     row = read_batch(db, batch)
     row.state, row.ended = "done", row.begun
     db.add(row)

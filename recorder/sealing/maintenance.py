@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from sqlmodel import Session as DbSession
@@ -77,7 +78,8 @@ def maintain(runtime: Runtime, owner: str, tables: Iterable[tuple[str, str]]) ->
         for kind in LAYOUTS:
             with _leased(runtime, f"compact:{workspace_id}:{mode}:{kind}", owner) as hold:
                 if hold is not None:
-                    compacted += runtime.lake.compact(kind, workspace_id, mode)
+                    check = partial(_check_lease, runtime, hold)
+                    compacted += runtime.lake.compact(kind, workspace_id, mode, check=check)
     return Maintenance(swept, requeued, batch_keys, answers, compacted)
 
 
@@ -105,6 +107,16 @@ def _holder(lease: Lease) -> Hold:
             raise LeaseLost
 
     return hold
+
+
+def _check_lease(runtime: Runtime, hold: Hold) -> None:
+    """Renew a lease between two files of a compaction.
+
+    Raises:
+        LeaseLost: if another run took it.
+    """
+    with runtime.database.transaction(write=True) as db:
+        hold(db)
 
 
 def _sweep(runtime: Runtime, hold: Hold) -> tuple[int, int]:

@@ -235,7 +235,7 @@ class Sealer:
         ]
         for commit in commits:
             commit.result()
-        if batch.kills or batch.failures:
+        if batch.is_retry:
             # An earlier attempt may have written a table already, with sessions that are left out now.
             left_out = set(batch.session_ids) - {found.row.id for found in preparation.sessions}
             self._delete_rows(batch, sorted(left_out))

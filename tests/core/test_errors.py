@@ -38,10 +38,13 @@ INTERNAL = {
     "not_in_dataset",
     "state_refused",
     "wrong_region",
+    "unknown_schema",
+    "slots_differ",
+    "lanes_open",
 }
 #: Contract §1.
 CODES = {
-    400: "invalid_json invalid_cursor invalid_event_id unsupported_version",
+    400: "invalid_host invalid_json invalid_cursor invalid_event_id unsupported_version",
     401: "missing_authorization invalid_api_key",
     403: "insufficient_scope workspace_disabled invalid_signature url_expired",
     404: "not_found",

@@ -26,6 +26,7 @@ from recorder.models.memory import (
 from recorder.models.outbox import SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database
+from recorder.storage.slots import read_slots, slot_of
 from tests.graphs import make_row, make_scope, make_steps
 
 USUAL, RETRIED, OTHER = "1a 2b 3c 4d", "1a 2b 3c 2b 3c 4d", "5e 6f"
@@ -256,7 +257,8 @@ def test_sessions_sealed_in_a_pause_enter_neither_then_nor_later(
 ) -> None:
     indexer = GraphIndexer()
     with database.transaction(write=True) as db:
-        counter = SealCounterRow(workspace_id=scope.workspace_id, mode=scope.mode, seal_seq=0)
+        slot = slot_of(scope.workflow, read_slots(db))
+        counter = SealCounterRow(workspace_id=scope.workspace_id, mode=scope.mode, slot=slot, seal_seq=0)
         db.add(counter)
     for seq, is_on in ((1, None), (2, False), (3, None), (4, True)):
         with database.transaction(write=True) as db:

@@ -10,7 +10,6 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recorder.sealing.lane import LeaseLost
 from sqlmodel import Session as DbSession
 from sqlmodel import col, delete, select, update
 
@@ -23,6 +22,7 @@ from recorder.models.seal_portion import SealPortionRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.sealing.digest_pool import DigestPool
+from recorder.sealing.lanes import LeaseLost
 from recorder.sealing.portions import PortionLimits, discard_leftovers
 from recorder.sealing.preparation import BatchPreparation
 from recorder.sealing.screens import SeenFrame

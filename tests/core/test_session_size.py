@@ -153,6 +153,10 @@ def test_a_batch_that_was_answered_before_is_answered_again(runtime: Runtime, de
     answers = []
     for _ in range(2):
         upload = FrameUpload(desk.caller, session_id, read, parts, "three-frames")
-        batch = upload.prepare(runtime.database, runtime.blobs)
-        answers.append(batch if isinstance(batch, bytes) else asyncio.run(desk.writer.submit(batch)))
+        checked = upload.check(runtime.database)
+        answers.append(
+            checked
+            if isinstance(checked, bytes)
+            else asyncio.run(desk.writer.submit(checked.store(runtime.blobs, {})))
+        )
     assert bytes(answers[0]) == bytes(answers[1])

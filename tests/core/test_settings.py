@@ -37,7 +37,8 @@ def test_the_environment_overrules_the_defaults(tmp_path: Path) -> None:
     settings = Settings.from_env(chosen)
     assert (settings.secret, settings.public_url) == (b"s3cret", "https://recorder.example")
     kept = {name: value for name, value in chosen.items() if name != "RECORDER_SECRET"}
-    assert settings.as_env() == {**kept, "RECORDER_PUBLIC_URL": "https://recorder.example"}
+    runs = {"RECORDER_SEAL_RUNS": str(settings.seal_runs)}
+    assert settings.as_env() == {**kept, **runs, "RECORDER_PUBLIC_URL": "https://recorder.example"}
     assert not (tmp_path / "secret").exists()
 
 

@@ -9,20 +9,27 @@ import pytest
 
 from recorder import clock
 from recorder.errors import Unavailable
+from recorder.models.session import SessionRow
 from recorder.orchestration import Status, read_statuses, store_statuses
 from recorder.sealing.backlog import read_sealing_backlog
+from recorder.sealing.quarantine import set_aside
 from recorder.service_warnings import list_warnings, read_state
 from tests.databases import create_database, create_file
 from tests.factories import Caller, Service, running_app
 from tests.http.test_metrics import scrape
-from tests.recorded import execute
+
+
+@pytest.fixture(autouse=True)
+def now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each test begin now: the service compares with its own clock."""
+    begin = clock.now()
+    monkeypatch.setitem(globals(), "NOW", begin)
+    kinds = (("sensor", "stopped_sessions"), ("schedule", "nightly_rebuild"), ("daemon", "SENSOR"))
+    monkeypatch.setitem(globals(), "RUNNING", [Status(kind, name, True, begin) for kind, name in kinds])
+
 
 NOW = clock.now()
-RUNNING = [
-    Status("sensor", "stopped_sessions", True, NOW),
-    Status("schedule", "nightly_rebuild", True, NOW),
-    Status("daemon", "SENSOR", True, NOW),
-]
+RUNNING: list[Status] = []
 
 
 @pytest.fixture
@@ -103,15 +110,12 @@ def test_the_backlog_counts_what_waits_and_what_was_set_aside(fresh: Service) ->
     caller.make_session(status="deleted")
     caller.make_session()
     aside = caller.make_session(status="stopped")
-    execute(runtime, "UPDATE sessions SET seal_error_code = 'worker_killed' WHERE id = :id", id=aside)
-    long_ago = NOW - timedelta(minutes=5)
-    for session_id, at in ((waiting[1], long_ago), (aside, NOW - timedelta(days=1))):
-        execute(
-            runtime,
-            "UPDATE session_statuses SET at = :at WHERE session_id = :id AND status = 'stopped'",
-            id=session_id,
-            at=at,
-        )
+    with runtime.database.transaction(write=True) as db:
+        assert set_aside(db, aside, "worker_killed", "The process that sealed it was killed.")
+    with runtime.database.transaction(write=True) as db:
+        row = db.get_one(SessionRow, waiting[1])
+        row.waiting_since = NOW - timedelta(minutes=5)
+        db.add(row)
     with runtime.database.transaction(write=False) as db:
         backlog = read_sealing_backlog(db)
     assert (backlog.waiting, backlog.set_aside) == (3, 1)
