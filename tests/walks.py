@@ -20,6 +20,7 @@ SESSION_MEMBERS = {
     "frame_count",
     "event_count",
     "outcome",
+    "seal_error",
     "created_at",
 }
 

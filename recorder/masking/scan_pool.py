@@ -197,6 +197,8 @@ class _Slot:
         except (EOFError, BrokenPipeError, TimeoutError) as error:
             self.discard()
             raise OutOfTime(_slowest(reports, job.budget_s)) from error
+        if report.is_last:
+            self.discard()
         return report
 
     def stop(self) -> None:
@@ -219,7 +221,7 @@ class _Slot:
 
     def _start(self) -> "subprocess.Popen[bytes]":
         if self._process is not None and self._process.poll() is not None:
-            self.discard()  # it grew too large, and ended after its last job
+            self.discard()  # it was killed between two jobs
         with self._lock:
             if self._is_stopped:
                 raise Unavailable("Masking")

@@ -51,6 +51,8 @@ class Report(msgspec.Struct):
     refusals: list[tuple[int | None, str, str]] | None = None
     #: Type of the exception that ended the job.
     failure: str | None = None
+    #: Whether the process ends after this report.
+    is_last: bool = False
 
 
 def frame_message(message: msgspec.Struct) -> bytes:
@@ -72,10 +74,23 @@ def main() -> None:
         signal.setitimer(signal.ITIMER_PROF, job.budget_s)
         report = _run(job, reports)
         signal.setitimer(signal.ITIMER_PROF, 0)
+        report.is_last = _peak_kilobytes() > _MOST_KILOBYTES
         reports.write(frame_message(report))
         reports.flush()
-        if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > _MOST_KILOBYTES:
+        if report.is_last:
             return
+
+
+def _peak_kilobytes() -> int:
+    """Return the most memory that this process held so far.
+
+    On Linux `ru_maxrss` begins with the peak of the parent.
+    """
+    try:
+        with open("/proc/self/status", "rb") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith(b"VmHWM"))
+    except (OSError, StopIteration):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _run(job: Job, reports: BinaryIO) -> Report:

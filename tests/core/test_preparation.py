@@ -151,7 +151,9 @@ class Bench:
     def delete(self, session_id: str) -> None:
         """Soft-delete a session."""
         self.execute(
-            update(SessionRow).where(col(SessionRow.id) == session_id).values(deleted_at=clock.now())
+            update(SessionRow)
+            .where(col(SessionRow.id) == session_id)
+            .values(deleted_at=clock.now(), waiting_since=None)
         )
 
 
@@ -214,6 +216,7 @@ def make_session(
                 mode="live",
                 workflow=workflow,
                 status="stopped",
+                waiting_since=START,
                 created_at=START,
                 started_at=START,
                 stopped_at=START,

@@ -241,7 +241,7 @@ def dial(running: RunningService, key: str, *, length: int, sent: bytes = b"{") 
     address = urlsplit(running.url)
     connection = socket.create_connection((address.hostname, address.port), timeout=20)
     head = (
-        f"POST /v1/sessions HTTP/1.1\r\nHost: recorder\r\nAuthorization: Bearer {key}\r\n"
+        f"POST /v1/sessions HTTP/1.1\r\nHost: testserver\r\nAuthorization: Bearer {key}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
     )
     connection.sendall(head.encode() + sent)

@@ -46,7 +46,7 @@ def begin_read(streamer: Streamer, session_id: str, accept: str = NDJSON) -> soc
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.settimeout(20)
     connection.connect((address.hostname, address.port))
-    head = [f"GET /v1/sessions/{session_id}/events HTTP/1.1", "Host: recorder", f"Accept: {accept}"]
+    head = [f"GET /v1/sessions/{session_id}/events HTTP/1.1", "Host: testserver", f"Accept: {accept}"]
     head += [f"Authorization: Bearer {streamer.key.key}", "", ""]
     connection.sendall("\r\n".join(head).encode())
     assert connection.recv(12) == b"HTTP/1.1 200"
