@@ -16,8 +16,8 @@ FRAME_PIXELS = 50_000_000
 DOM_BYTES = 4 * 1024 * 1024
 #: Of a frame's address and masked rectangles together.
 FRAME_MEMBERS_BYTES = 256 * 1024
-#: Commas of a JSON body beside events and frames. A valid one has 10,000 (excluded sessions); somewhat more are
-#: still read, so that too many ids are answered as such.
+#: Commas of a JSON body beside events and frames. A valid one has 10,000 (excluded sessions); somewhat more
+#: are still read, so that too many ids are answered as such.
 BODY_COMMAS = 120_000
 FRAMES_REQUEST_BYTES = 64 * 1024 * 1024
 EVENTS_REQUEST_BYTES = EVENTS_PER_BATCH * EVENT_BYTES + 65_536

@@ -12,6 +12,7 @@ import sys
 import time
 from contextlib import suppress
 from itertools import islice
+from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
@@ -87,8 +88,8 @@ def _peak_kilobytes() -> int:
     On Linux `ru_maxrss` begins with the peak of the parent.
     """
     try:
-        with open("/proc/self/status", "rb") as status:
-            return next(int(line.split()[1]) for line in status if line.startswith(b"VmHWM"))
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
     except (OSError, StopIteration):
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
