@@ -47,7 +47,7 @@ class SealingRun:
         assert self._process is not None and self._process.stdin is not None
         self._process.stdin.close()
         try:
-            self._process.wait(30)
+            self._process.wait(90)
         except subprocess.TimeoutExpired:
             self.kill()
             raise

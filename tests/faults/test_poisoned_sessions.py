@@ -132,6 +132,12 @@ def wait_until_sealed(runtime: Runtime, session_ids: Sequence[str]) -> list[str]
     return waiting
 
 
+def set_aside_of(runtime: Runtime, session_ids: Sequence[str]) -> dict[str, str]:
+    """Return the codes of those of these sessions that were set aside."""
+    with runtime.database.transaction(write=False) as db:
+        return {one.session_id: one.code for one in list_set_aside(db) if one.session_id in session_ids}
+
+
 def test_exactly_the_poisoned_sessions_are_set_aside(runtime: Runtime, tmp_path: Path) -> None:
     rng = random.Random(SEED)
     poisons = list(POISONS)
@@ -162,8 +168,7 @@ def test_exactly_the_poisoned_sessions_are_set_aside(runtime: Runtime, tmp_path:
         late = wait_until_sealed(runtime, healthy)
         until = time.monotonic() + _PATIENCE_S
         while True:
-            with runtime.database.transaction(write=False) as db:
-                found = {one.session_id: one.code for one in list_set_aside(db)}
+            found = set_aside_of(runtime, [*healthy, *poisoned])
             if len(found) >= len(poisoned) or time.monotonic() > until:
                 break
             time.sleep(0.2)
@@ -191,14 +196,12 @@ def test_a_store_that_is_away_sets_no_session_aside(runtime: Runtime, tmp_path: 
             with runtime.database.transaction(write=True) as db:
                 stop_session(db, desk.caller.workspace_id, "live", session_id)
         time.sleep(AWAY_S)
-        with runtime.database.transaction(write=False) as db:
-            assert list_set_aside(db) == []
+        assert set_aside_of(runtime, more) == {}
         remains = tmp_path / "remains"
         if folder.exists():  # a probe may have made the folder anew
             folder.rename(remains)
         away.rename(folder)
         assert wait_until_sealed(runtime, more) == []
     assert_sealed_exactly_once(runtime, [*ids, *more])
-    with runtime.database.transaction(write=False) as db:
-        assert list_set_aside(db) == []
+    assert set_aside_of(runtime, [*ids, *more]) == {}
     add_result("seconds without the store of frames", int(AWAY_S))
