@@ -28,6 +28,7 @@ from benchmarks import (
     reads,
     seal_memory,
     sealing,
+    sealing_lanes,
     streams,
     webhooks,
 )
@@ -43,6 +44,7 @@ class Name(StrEnum):
     INGEST = "ingest"
     FSYNC = "fsync"
     SEAL = "seal"
+    SEAL_LANES = "seal-lanes"
     SEAL_MEMORY = "seal-memory"
     MINIWOB = "miniwob"
     LIST = "list"
@@ -69,6 +71,7 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.INGEST: ingest.measure,
     Name.FSYNC: fsync.measure,
     Name.SEAL: sealing.measure,
+    Name.SEAL_LANES: sealing_lanes.measure,
     Name.SEAL_MEMORY: seal_memory.measure,
     Name.MINIWOB: miniwob.measure,
     Name.LIST: lists.measure,

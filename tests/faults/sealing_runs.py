@@ -11,7 +11,7 @@ class SealingRun:
     """One run after another in the same place; each has a name of its own."""
 
     def __init__(self, folder: Path, database_url: str, number: int, *, lease_s: float) -> None:
-        self._command = [sys.executable, "-m", "tests.faults.seal_worker", str(folder), database_url]
+        self._command = [sys.executable, "-m", "benchmarks.seal_worker", str(folder), database_url]
         self._number = number
         self._lease_s = lease_s
         self._lives = 0
