@@ -89,7 +89,8 @@ class Sealer:
         self._turn: _Turn | None = None
         self._digests = DigestPool(runtime.settings.blob_url, processes=runtime.settings.seal_processes)
         self._indexer = GraphIndexer()
-        self._paused: dict[tuple[Lane, int], BatchPreparation] = {}
+        #: Paused preparations with the fence of the lease under which they were paused.
+        self._paused: dict[tuple[Lane, int], tuple[int, BatchPreparation]] = {}
         self._touched: set[tuple[str, str]] = set()
         self._writers = ThreadPoolExecutor(4, thread_name_prefix="lake")
         self._is_closed = threading.Event()
@@ -180,33 +181,38 @@ class Sealer:
             return None
         if self._is_given_up(turn, batch):
             return None
+        preparation = self._resume(batch) or self._open_preparation(batch)
         try:
-            preparation = self._paused.pop((batch.lane, batch.number), None) or self._open_preparation(batch)
             while not preparation.advance():
                 if self.stopping.is_set() or self._should_leave(turn):
                     self._pause(turn, batch, preparation)
                     return None
-            with self._runtime.database.transaction(write=False) as db:
-                rows = [found.row for found in preparation.sessions]
-                steps = {found.row.id: found.steps for found in preparation.sessions}
-                prepared = self._indexer.prepare(db, rows, steps)
-            for failure in preparation.failures:
-                if failure.code in ("content_missing", "content_unreadable"):
-                    quarantine.require_stores(self._runtime)
-                    break
-            self._write_lake(turn, batch, preparation)
-            return self._mark(turn, batch, preparation, prepared, began)
-        except (LeaseLost, Unavailable):
-            raise
-        except LakeAhead as error:
-            # Most often another run went on with this lane; else the stores are of different times.
-            self._hold(turn)
-            log.error("lane %s waits: %s", batch.lane.name, error)
-            raise Unavailable("The lake") from error
-        except Exception as error:
+            return self._seal(turn, batch, preparation, began)
+        except BaseException as error:
+            preparation.close()
+            if isinstance(error, LeaseLost | Unavailable) or not isinstance(error, Exception):
+                raise
+            if isinstance(error, LakeAhead):
+                # Most often another run went on with this lane; else the stores are of different times.
+                self._hold(turn)
+                log.error("lane %s waits: %s", batch.lane.name, error)
+                raise Unavailable("The lake") from error
             quarantine.require_stores(self._runtime)
             self._count_failure(turn, batch, error)
             return None
+
+    def _seal(
+        self, turn: _Turn, batch: ClaimedBatch, preparation: BatchPreparation, began: float
+    ) -> SealedBatch:
+        """Seal what is prepared: the graph is computed, the lake written, then everything marked at once."""
+        with self._runtime.database.transaction(write=False) as db:
+            rows = [found.row for found in preparation.sessions]
+            steps = {found.row.id: found.steps for found in preparation.sessions}
+            prepared = self._indexer.prepare(db, rows, steps)
+        if any(failure.code.startswith("content_") for failure in preparation.failures):
+            quarantine.require_stores(self._runtime)
+        self._write_lake(turn, batch, preparation)
+        return self._mark(turn, batch, preparation, prepared, began)
 
     def _open_preparation(self, batch: ClaimedBatch) -> BatchPreparation:
         def hold(db: DbSession) -> None:
@@ -324,9 +330,17 @@ class Sealer:
     def _pause(self, turn: _Turn, batch: ClaimedBatch, preparation: BatchPreparation) -> None:
         """Give the lane back in the middle of a large session; its next turn goes on from here."""
         while len(self._paused) >= _MAX_PAUSED:
-            self._paused.pop(next(iter(self._paused))).close()
-        self._paused[batch.lane, batch.number] = preparation
+            self._paused.pop(next(iter(self._paused)))[1].close()
+        self._paused[batch.lane, batch.number] = turn.lease.fence, preparation
         self._leave_lane()
+
+    def _resume(self, batch: ClaimedBatch) -> BatchPreparation | None:
+        """Return the paused preparation of a batch; None where another run worked on it since."""
+        fence, preparation = self._paused.pop((batch.lane, batch.number), (0, None))
+        if preparation is None or batch.fence == fence + 1:
+            return preparation
+        preparation.close()
+        return None
 
     def _leave_lane(self) -> None:
         """Give the lane back; the work on its batch ended in order."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from threading import Thread
 
@@ -17,6 +18,7 @@ from recorder.sealing import Sealer, longest_wait_s, open_sealer
 from recorder.sealing import sealer as sealer_module
 from recorder.sealing.batches import Lane
 from recorder.sealing.lanes import free_lanes, take_lane, waiting_lanes
+from recorder.sealing.portions import PortionLimits
 from recorder.sealing.reslotting import LanesOpen, change_slots
 from recorder.storage.leases import release_lease
 from recorder.storage.slots import SlotsDiffer, slot_of
@@ -122,6 +124,46 @@ def test_a_lane_is_kept_while_no_other_waits(runtime: Runtime, monkeypatch: pyte
     with open_sealer(runtime, "run") as sealer:
         assert sealer is not None and sealer.seal_batch() is not None
         assert sealer._turn is not None
+
+
+def test_a_large_session_gives_its_lane_to_others_between_portions(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = partial(PortionLimits, events=3, digested_frames=2, frame_rows=3, events_at_once=2)
+    monkeypatch.setattr("recorder.sealing.preparation.PortionLimits", small)
+    monkeypatch.setattr(sealer_module, "LANE_SECONDS", 0)
+    with open_desk(runtime) as desk:
+        large = desk.record(events=[{"t_ms": n, "type": "click"} for n in range(20)])
+    quiet = record(runtime, OTHER)
+    sealed: list[str] = []
+    with open_sealer(runtime, "run") as sealer:
+        assert sealer is not None
+        while (batch := sealer.seal_batch()) is not None:
+            sealed.append(batch.workspace_id)
+    assert sealed == [OTHER, WORKSPACE]
+    assert_sealed_exactly_once(runtime, [large, quiet])
+
+
+def test_another_run_goes_on_with_a_large_session_that_was_left(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = partial(PortionLimits, events=3, digested_frames=2, frame_rows=3, events_at_once=2)
+    monkeypatch.setattr("recorder.sealing.preparation.PortionLimits", small)
+    with open_desk(runtime) as desk:
+        large = desk.record(events=[{"t_ms": n, "type": "click"} for n in range(20)])
+    with open_sealer(runtime, "first") as first, open_sealer(runtime, "second") as second:
+        assert first is not None and second is not None
+        turn = first._take_lane()
+        assert turn is not None and turn.batch is not None
+        preparation = first._open_preparation(turn.batch)
+        assert not preparation.advance() and not preparation.advance()
+        first._pause(turn, turn.batch, preparation)
+        taken = second._take_lane()
+        assert taken is not None and taken.batch is not None
+        second._leave_lane()
+        assert second.seal_batch() is not None
+        assert first.seal_batch() is None
+    assert_sealed_exactly_once(runtime, [large])
 
 
 def test_one_workspace_holds_half_of_the_runs_while_others_wait(runtime: Runtime) -> None:
