@@ -38,8 +38,8 @@ from tests.recorded import (
 from tests.sealed import make_settings
 
 #: Of the statements of a run on SQLite each one of so many is its last; `make faults` takes every one. On
-#: PostgreSQL, where a round takes longer, it is each fifth.
-STRIDE = int(os.environ.get("RECORDER_FAULT_STRIDE", "3"))  # noqa: TID251
+#: PostgreSQL, where a round takes longer, it is each ninth at most.
+STRIDE = int(os.environ.get("RECORDER_FAULT_STRIDE", "6"))  # noqa: TID251
 Act = Callable[[], Any]
 
 
@@ -152,7 +152,7 @@ def test_a_run_killed_at_a_lake_write_is_done_again(runtime: Runtime, kind: Kind
 def test_a_run_killed_at_any_statement_is_done_again(runtime: Runtime) -> None:
     ids: list[str] = []
     killed = 0
-    for place in range(0, 200, STRIDE if runtime.database.is_sqlite else 5):
+    for place in range(0, 200, STRIDE if runtime.database.is_sqlite else max(STRIDE, 9)):
         ids += record(runtime, 1)
         was_killed = seal_until_statement(runtime, place)
         let_lease_run_out(runtime)

@@ -208,7 +208,7 @@ def test_racing_runs_seal_everything_once_and_number_each_workflow_upwards(
     runtime = replace(runtime, settings=replace(runtime.settings, seal_runs=4))
     workflows = ["checkout", "ship", "refund", "hire", "order"]
     ids: dict[tuple[str, str], list[str]] = {}
-    for _ in range(8):
+    for _ in range(4):
         for workspace_id in (WORKSPACE, OTHER):
             for workflow in workflows:
                 ids.setdefault((workspace_id, workflow), []).append(
