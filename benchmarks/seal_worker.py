@@ -42,6 +42,8 @@ def main(folder: str, database_url: str, owner: str, lease_s: str) -> None:
                     ended.wait(0.05)
                     continue
                 drain = Drain(sealer, idle_seconds=3600, max_seconds=3600)
+                if ended.is_set():  # before there was a drain to stop
+                    drain.stop()
                 print("ready", flush=True)
                 for _ in drain.reports():
                     if ended.is_set():
