@@ -9,6 +9,7 @@ import statistics
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,6 +33,8 @@ from tests.recorded import Desk, open_desk, png_item
 _EVENTS = 100
 _WORKSPACES = 8
 _QUIET = 20
+# Each quiet workspace records a session every 20 seconds.
+_QUIET_EVERY_S = 1.0
 _PATIENCE_S = 600.0
 
 
@@ -182,7 +185,7 @@ def _flood(*, seconds: float, events: int) -> tuple[list[float], float]:
             with open_desk(runtime, workspace_id=workspaces[turn % _QUIET]) as desk:
                 quiet.append(_record(desk, seed=turn))
             turn += 1
-            time.sleep(0.2)
+            time.sleep(_QUIET_EVERY_S)
         _wait(runtime, quiet)
         ended.set()
         flood.join()
@@ -201,11 +204,17 @@ def _flood(*, seconds: float, events: int) -> tuple[list[float], float]:
 def _record_flood(runtime: Runtime, workspace_id: str, picture: bytes, ended: threading.Event) -> None:
     with open_desk(runtime, workspace_id=workspace_id) as desk:
         for number in range(2_000):
-            # Other bytes at the end make it a picture that was not seen before.
-            frames = [png_item(n, picture + bytes([n, number % 256, number // 256])) for n in range(2)]
+            frames = [png_item(n, _with_text(picture, f"{number} {n}")) for n in range(2)]
             desk.record(workflow=f"flood_{number % 16}", frames=frames)
             if ended.wait(1.0):
                 return
+
+
+def _with_text(picture: bytes, text: str) -> bytes:
+    """Return a PNG with a comment before its end: a picture that was not seen before."""
+    chunk = b"tEXtComment\0" + text.encode()
+    length, checksum = len(chunk) - 4, zlib.crc32(chunk)
+    return picture[:-12] + length.to_bytes(4, "big") + chunk + checksum.to_bytes(4, "big") + picture[-12:]
 
 
 class _MemoryWatch(threading.Thread):

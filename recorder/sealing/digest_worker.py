@@ -158,11 +158,16 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
+_NICENESS = 10
+
+
 def main() -> None:
     """Serve the pool whose socket is named on the command line."""
     # Ctrl-C goes to every process of a terminal; the pool's own decides what happens.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    # Below the sealing runs: sessions with few pictures must not wait for processors that decode large ones.
+    os.nice(_NICENESS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with (
         Connection(int(sys.argv[1])) as connection,

@@ -69,7 +69,7 @@ def free_lanes(
 
     A lane waits since its first session was stopped, or since a run last gave it back, whichever is later:
     a lane with a long queue comes after those that waited while it was served. While other workspaces wait,
-    one workspace holds at most half of the runs' lanes (at least one).
+    one workspace holds at most half of the runs' lanes (at least one); otherwise all but one.
 
     Args:
         owner: name of the run.
@@ -140,7 +140,9 @@ def _free_lanes(
     holders = [lane.workspace_id for lane in held]
     below = [lane for lane in ordered if holders.count(lane.workspace_id) < most]
     if not below and len({lane.workspace_id for lane in ordered}) == 1:
-        below = ordered  # no other workspace waits: this one may have the other runs too
+        # No other workspace waits: this one may have more runs, but one stays free for others. A batch of
+        # large pictures takes many seconds, which a session that stops meanwhile would wait.
+        below = [lane for lane in ordered if holders.count(lane.workspace_id) < max(1, runs - 1)]
     return [(lane, waits[lane]) for lane in below]
 
 

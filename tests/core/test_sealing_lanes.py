@@ -174,8 +174,10 @@ def test_one_workspace_holds_half_of_the_runs_while_others_wait(runtime: Runtime
     record(runtime, OTHER, waited_s=1)
     held = [hold_lane(runtime, f"run {number}", runs=4).workspace_id for number in range(3)]
     assert held == [WORKSPACE, WORKSPACE, OTHER]
-    # Nobody else waits now, so the fourth run may help the first workspace too.
+    # No other workspace waits now, so a third run may help the first one; the last one stays free for others.
     assert set(next_workspaces(runtime, runs=4)) == {WORKSPACE}
+    assert hold_lane(runtime, "run 3", runs=4).workspace_id == WORKSPACE
+    assert next_workspaces(runtime, runs=4) == []
 
 
 def test_a_lane_that_another_run_holds_is_left_alone(runtime: Runtime) -> None:
