@@ -32,7 +32,7 @@ _MEMORY = re.compile(r"(VmRSS|VmHWM):\s+(\d+) kB")
 
 @dataclass(frozen=True)
 class _Sessions:
-    """Who reads, what there is to read, and who else calls."""
+    """Readers of a session, the session, and the other callers."""
 
     tenant: Tenant
     quiet: Tenant

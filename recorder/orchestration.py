@@ -16,7 +16,7 @@ REPEAT_AFTER = timedelta(seconds=30)
 
 @dataclass(frozen=True)
 class Status:
-    """What Dagster's side saw of one sensor, schedule or daemon."""
+    """State of one sensor, schedule or daemon, as Dagster's side reported it."""
 
     kind: Kind
     name: str

@@ -26,7 +26,7 @@ class ServiceWarning:
 
 @dataclass(frozen=True)
 class ServiceState:
-    """What warnings and gauges are made of."""
+    """Values from which warnings and gauges are computed."""
 
     backlog: SealingBacklog
     statuses: list[Status]

@@ -26,7 +26,7 @@ class Policy:
 
     @property
     def has_only_builtins(self) -> bool:
-        """Whether no pattern of the workspace's own is among the rules."""
+        """Return whether no pattern of the workspace's own is among the rules."""
         return _has_only_builtins(self.described)
 
     def masker(self) -> Masker:

@@ -39,7 +39,7 @@ class StreamLimits(WireOutput):
 
 
 class WholeReadLimits(WireOutput):
-    """How many reads of whole sessions may be under way at once."""
+    """Most reads of whole sessions that may be under way at once."""
 
     per_key: int
     per_workspace: int
@@ -54,7 +54,7 @@ class PairOfRates(WireOutput):
 
 
 class WorkLimits(WireOutput):
-    """How many requests may be under way at once."""
+    """Most requests that may be under way at once."""
 
     per_key: int
     per_workspace: int

@@ -26,7 +26,7 @@ _FIXED = {"Accept-Encoding": "identity", "Connection": "close"}
 
 @dataclass
 class Exchange:
-    """What came of a call; `status` is None where no answer began.
+    """Result of a call; `status` is None where no answer began.
 
     Of an answer that tenants may not read, status alone is kept.
     """

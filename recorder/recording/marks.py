@@ -23,7 +23,7 @@ _PAYLOADS = 16
 
 @dataclass(frozen=True)
 class EventSearch:
-    """What the hot events of a session say about its outcome, up to a position."""
+    """Result of a search for outcome marks in the hot events of a session, up to a position."""
 
     rules: OutcomeRules
     last_position: int

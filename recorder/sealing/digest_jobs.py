@@ -63,7 +63,7 @@ class Item:
 
     @property
     def is_large(self) -> bool:
-        """Whether it is one of the pictures that take much time and memory."""
+        """Return whether it is a picture that takes much time and memory."""
         return self.tasks[0].message.pixels > _LARGE_PIXELS
 
 
@@ -86,7 +86,7 @@ class Submission:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has its result or its error, or was cancelled."""
+        """Return whether it has its result or its error, or was cancelled."""
         return self.future.done()
 
     def settle(self, task: Task, digest: Digest) -> None:

@@ -68,12 +68,12 @@ class Liveness:
 
     @property
     def is_answering(self) -> bool:
-        """Whether the last question was answered."""
+        """Return whether the last question was answered."""
         return self._last is not None and self._unanswered == 0
 
     @property
     def is_silent(self) -> bool:
-        """Whether the process has not answered for too long although it was asked."""
+        """Return whether the process has not answered for too long although it was asked."""
         with self._lock:
             limit = self._silence_s if self._last is not None else _GRACE * self._silence_s
             return self._now() - self._last_sign() > limit and self._unanswered >= _ASKED_AT_LEAST

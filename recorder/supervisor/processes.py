@@ -120,12 +120,12 @@ class Child:
 
     @property
     def is_ending(self) -> bool:
-        """Whether the process was asked to end."""
+        """Return whether the process was asked to end."""
         return self._kill_at is not None
 
     @property
     def is_overdue(self) -> bool:
-        """Whether the process was asked to end and had its time."""
+        """Return whether the process was asked to end and had its time."""
         return self._kill_at is not None and self._now() >= self._kill_at
 
     def plan_restart(self, *, since_s: float = 0.0) -> float | None:

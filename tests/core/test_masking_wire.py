@@ -1,4 +1,4 @@
-"""Which masking settings a body may hold, before their patterns are measured. Contract §1, §3."""
+"""Checks of masking settings before their patterns are measured. Contract §1, §3."""
 
 from typing import Any
 

@@ -134,7 +134,7 @@ class Bench:
         return [_plain(row) for row in table.to_pylist()]
 
     def portions(self, session_id: str) -> int:
-        """How many portions of a session are stored."""
+        """Return the number of stored portions of a session."""
         with self.runtime.database.transaction(write=False) as db:
             found = select(SealPortionRow).where(SealPortionRow.session_id == session_id)
             return len(db.exec(found).all())

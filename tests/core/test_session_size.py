@@ -42,7 +42,7 @@ def desk(runtime: Runtime) -> Iterator[Desk]:
 
 
 def stored(runtime: Runtime, session_id: str) -> dict[str, Any]:
-    """How much of a session is stored, by its counters and by its rows."""
+    """Return the stored size of a session, by its counters and by its rows."""
     row = session_row(runtime, session_id)
     with runtime.database.transaction(write=False) as db:
         rows = {

@@ -170,7 +170,7 @@ def test_a_stopped_api_and_delivery_loop_are_started_again(
 
 
 def read_until_both_answer(process: subprocess.Popen[str]) -> str:
-    """What is said until API and delivery loop answer."""
+    """Return the lines printed until API and delivery loop answer."""
     assert process.stderr is not None
     said = ""
     while not ("The API answers" in said and "The delivery loop answers" in said):

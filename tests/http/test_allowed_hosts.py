@@ -19,7 +19,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
 
 
 def send(running: RunningService, *head: str) -> httpx.Response:
-    """What comes of a request whose head is these lines."""
+    """Send a request whose head is these lines, and return the answer."""
     port = int(running.url.rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
         connection.sendall("\r\n".join([*head, "Connection: close", "", ""]).encode())

@@ -64,7 +64,7 @@ def send_bytes(caller: Caller, count: int, *, key_id: str | None = None) -> None
 
 
 def bytes_left(caller: Caller) -> int:
-    """What the key's token bucket of bytes holds."""
+    """Return what the key's token bucket of bytes holds."""
     limiting: Limiting = caller.service.app.state.limiting
     group = plan_of(caller).only_bytes.group
     found = limiting.callers.draw_now(group, cost=0)
@@ -225,7 +225,7 @@ def test_a_request_counts_no_longer_than_it_takes(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the running service of this module keeps its data."""
+    """Data folder of the running service of this module."""
     return tmp_path_factory.mktemp("service")
 
 

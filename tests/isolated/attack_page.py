@@ -57,7 +57,7 @@ OPEN_WAYS |= {"image", "visit"}
 
 @dataclass(frozen=True)
 class State:
-    """What an attack would change."""
+    """State that an attack would change."""
 
     runs: frozenset[str]
     sensors: dict[str, str]
@@ -242,7 +242,7 @@ def attack(page: Page, attacker: Attacker, target: str, label: str) -> dict[str,
 
 
 def read_frames(page: Page) -> str:
-    """What the page's frames show: addresses (a refused one has none of http), and text that it can read."""
+    """Return the addresses of the page's frames (a refused one has none of http), and readable text."""
     tree = page.call("Page.getFrameTree")["frameTree"]
     texts = "[...document.querySelectorAll('iframe')].map(one => one.contentDocument?.body?.innerHTML)"
     urls = [child["frame"]["url"].partition("?")[0] for child in tree.get("childFrames", [])]

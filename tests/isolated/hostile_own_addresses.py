@@ -77,7 +77,7 @@ def guard_of(folder: Path, resolved: str = "127.0.0.1", **settings: Any) -> Guar
 
 
 def post(guard: Guard, url: str, dialer: Dialer) -> Exchange:
-    """What comes of a call."""
+    """Return the result of a call."""
     return asyncio.run(OutboundClient(guard, ssl_context=TRUST, dial=dialer).post(url, {}, b"{}"))
 
 

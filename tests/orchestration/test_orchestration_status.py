@@ -1,4 +1,4 @@
-"""What a sensor of ours reports of Dagster: switched-off sensors and schedules, heartbeats of daemons."""
+"""Reports of our Dagster sensor: switched-off sensors and schedules, heartbeats of daemons."""
 
 import threading
 import time
@@ -48,7 +48,7 @@ def send_heartbeats(instance: dg.DagsterInstance, at: float, kinds: list[str]) -
 
 
 def tick(instance: dg.DagsterInstance, recorder: RecorderResource) -> str:
-    """What the sensor says now."""
+    """Return what the sensor says now."""
     context = dg.build_sensor_context(
         instance=instance, resources={"recorder": recorder}, repository_def=defs.get_repository_def()
     )

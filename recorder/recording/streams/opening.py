@@ -31,7 +31,7 @@ class Start:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the stream replays its session from the start."""
+        """Return whether the stream replays its session from the start."""
         return self.is_from_start and self.after is None
 
 
@@ -49,7 +49,7 @@ class Opening:
 
     @property
     def is_long(self) -> bool:
-        """Whether so many messages wait that reading them is like reading a whole session."""
+        """Return whether so many messages wait that reading them is like reading a whole session."""
         return self.last_position - self.position > limits.WHOLE_READ_MESSAGES
 
     @property
