@@ -1,4 +1,4 @@
-"""A process that seals as a drain run does until its standard input ends: FOLDER, URL, OWNER, LEASE_S.
+"""A process that seals as a drain run does until its standard input ends: FOLDER, URL, OWNER, LEASE_S, RUNS.
 
 It writes `ready` once it looks for work.
 """
@@ -14,13 +14,13 @@ from recorder.sealing import open_sealer
 from recorder.settings import Settings
 
 
-def main(folder: str, database_url: str, owner: str, lease_s: str) -> None:
+def main(folder: str, database_url: str, owner: str, lease_s: str, runs: str) -> None:
     """Seal until standard input ends."""
     settings = Settings.from_env(data_dir=Path(folder))
     settings = replace(
         settings,
         database_url=database_url,
-        seal_runs=4,
+        seal_runs=int(runs),
         seal_lease_seconds=float(lease_s),
         seal_processes=1,
     )

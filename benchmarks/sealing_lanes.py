@@ -103,7 +103,7 @@ def _seal_backlog(sessions: int, *, runs: int, frames: int) -> tuple[float, floa
             with open_desk(runtime, workspace_id=new_id("wsp")) as desk:
                 for seed in range(sessions // _WORKSPACES):
                     _record(desk, seed=place * sessions + seed, frames=frames)
-        workers = [SealingRun(folder, runtime.database.url, n, lease_s=30) for n in range(runs)]
+        workers = [SealingRun(folder, runtime.database.url, n, lease_s=30, runs=2) for n in range(runs)]
         first = time.monotonic()
         for worker in workers:
             worker.start()
@@ -161,7 +161,7 @@ def _flood(*, seconds: float, events: int) -> tuple[list[float], float]:
     picture = io.BytesIO()
     Image.radial_gradient("L").resize((7_000, 7_000)).convert("RGBA").save(picture, "PNG")
     with _deployment() as (runtime, folder):
-        workers = [SealingRun(folder, runtime.database.url, n, lease_s=30) for n in range(2)]
+        workers = [SealingRun(folder, runtime.database.url, n, lease_s=30, runs=2) for n in range(2)]
         for worker in workers:
             worker.start()
         with open_desk(runtime, workspace_id=new_id("wsp")) as desk:

@@ -5,7 +5,7 @@ steps. Each portion ends with a row in `seal_portions`.
 """
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from itertools import islice
 from typing import Any
 
@@ -20,6 +20,7 @@ from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.facts import EventWalk, FrameIndex, FrameWalk, pack_steps, restore_steps
 from recorder.sealing.failures import ContentError
 from recorder.sealing.portions import (
+    DIGEST_WAIT_S,
     Hold,
     PortionLimits,
     add_state,
@@ -67,7 +68,7 @@ class LargeSession:
         return [self.row.id]
 
     def advance(self) -> None:
-        """Prepare the next portion.
+        """Prepare the next portion, or wait a moment for its digests: see `is_done`.
 
         Raises:
             ContentError: if the session cannot be sealed.
@@ -75,6 +76,8 @@ class LargeSession:
         """
         if not self._is_loaded:
             self._load()
+        if self._digested < len(self._index) and not self._are_digests_ready():
+            return
         self._is_loaded = False
         if self._digested < len(self._index):
             state = self._digest_frames()
@@ -157,10 +160,8 @@ class LargeSession:
                 self.is_done = True
 
     def _digest_frames(self) -> dict[str, Any]:
-        """Digest the next frames, with those behind them under way in the pool."""
+        """Store the rows of the next frames, whose digests are ready."""
         begin = self._digested
-        for ahead in range(_AHEAD):
-            self._submit(begin + ahead * self._limits.digested_frames)
         frames, digests = self._digesting.pop(begin)
         seen = digests.result()
         with content_of(self.row.id):
@@ -177,6 +178,13 @@ class LargeSession:
             "keyframe": self._frames.last_keyframe,
             "image_bytes": self._frames.image_bytes,
         }
+
+    def _are_digests_ready(self) -> bool:
+        """Let the pool digest the next frames and those behind them, and wait a moment for the next ones."""
+        begin = self._digested
+        for ahead in range(_AHEAD):
+            self._submit(begin + ahead * self._limits.digested_frames)
+        return not wait([self._digesting[begin][1]], DIGEST_WAIT_S).not_done
 
     def _submit(self, begin: int) -> None:
         ids = self._index.ids[begin : begin + self._limits.digested_frames]

@@ -24,6 +24,9 @@ log = logging.getLogger("recorder.sealing")
 #: Raises if the caller's lease is lost; called in every transaction that writes.
 Hold = Callable[[DbSession], None]
 
+#: So long one portion waits for the digests of its pictures; the lane may be left then, while they go on.
+DIGEST_WAIT_S = 0.25
+
 _LEFTOVERS = 100
 
 

@@ -5,7 +5,7 @@ portions that survive a kill.
 """
 
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Protocol
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.facts import EventWalk, FrameIndex, FrameWalk
 from recorder.sealing.failures import ContentError
 from recorder.sealing.large_session import LargeSession
-from recorder.sealing.portions import Hold, PortionLimits, content_of
+from recorder.sealing.portions import DIGEST_WAIT_S, Hold, PortionLimits, content_of
 from recorder.sealing.rows import PreparedSession, build_session, build_steps
 from recorder.sealing.screens import SeenFrame
 from recorder.sealing.stopped import read_event_batches, read_frames, read_waiting
@@ -91,6 +91,8 @@ class BatchPreparation:
     def advance(self) -> bool:
         """Prepare the next portion; return whether everything is written.
 
+        Returns within a second or so, also where pictures take longer: their digests go on meanwhile.
+
         Raises:
             Unavailable: if a store or the database does not answer; call again later.
             LeaseLost: as `hold` raised it.
@@ -126,8 +128,7 @@ class BatchPreparation:
     def close(self) -> None:
         """Give up digests that are under way; progress stays stored."""
         for unit in self._units or ():
-            if isinstance(unit, LargeSession):
-                unit.close()
+            unit.close()
 
     def _plan(self) -> "list[_SmallSessions | LargeSession]":
         with self._runtime.database.transaction(write=False) as db:
@@ -233,7 +234,7 @@ class BatchPreparation:
 
 
 class _SmallSessions:
-    """Sessions that are prepared together, in one portion."""
+    """Sessions that are prepared together, in one portion, once their frames are digested."""
 
     def __init__(
         self,
@@ -253,6 +254,9 @@ class _SmallSessions:
         self._rows = sorted(rows, key=_sort_key)
         self._prepared: list[PreparedSession] = []
         self._failures: list[ContentError] = []
+        #: Frames whose digests are under way, by session; None before they are read.
+        self._frames: dict[str, list[FrameRow]] = {}
+        self._digests: dict[str, Future[list[SeenFrame]]] | None = None
 
     @property
     def session_ids(self) -> list[str]:
@@ -260,30 +264,33 @@ class _SmallSessions:
         return [row.id for row in self._rows]
 
     def advance(self) -> None:
-        """Prepare all sessions; what is wrong with one sets that one aside."""
+        """Prepare all sessions if their digests are there by now; failures are those of single sessions."""
         ids = self.session_ids
+        if self._digests is None:
+            with self._runtime.database.transaction(write=False) as db:
+                self._frames = read_frames(db, ids)
+            self._digests = {one: self._pool.submit(one, frames) for one, frames in self._frames.items()}
+        if wait(self._digests.values(), DIGEST_WAIT_S).not_done:
+            return
         with self._runtime.database.transaction(write=False) as db:
-            events, frames = read_event_batches(db, ids), read_frames(db, ids)
-        digests = {one: self._pool.submit(one, frames[one]) for one in ids if one in frames}
+            events = read_event_batches(db, ids)
+        frames, digests = self._frames, self._digests
+        self._frames, self._digests = {}, None
         tables: _Tables = {}
         prepared: list[PreparedSession] = []
         failures: list[ContentError] = []
-        try:
-            for row in self._rows:
-                try:
-                    found, rows = self._prepare(
-                        row, events.pop(row.id, []), frames.pop(row.id, []), digests.pop(row.id, None)
-                    )
-                except ContentError as error:
-                    failures.append(error)
-                    continue
-                prepared.append(found)
-                for kind, batches in rows.items():
-                    if batches:
-                        tables.setdefault((kind, row.workflow), []).extend(batches)
-        finally:
-            for waiting in digests.values():
-                waiting.cancel()
+        for row in self._rows:
+            try:
+                one, rows = self._prepare(
+                    row, events.pop(row.id, []), frames.pop(row.id, []), digests.pop(row.id, None)
+                )
+            except ContentError as error:
+                failures.append(error)
+                continue
+            prepared.append(one)
+            for kind, batches in rows.items():
+                if batches:
+                    tables.setdefault((kind, row.workflow), []).extend(batches)
         self.files = _write_tables(self._runtime, self._batch, tables, self._name)
         failed = {error.session_id for error in failures}
         self._rows = [row for row in self._rows if row.id not in failed]
@@ -303,6 +310,14 @@ class _SmallSessions:
         kept = [row for row in self._rows if row.id not in session_ids]
         if len(kept) < len(self._rows):
             self._rows, self._prepared, self.files, self.is_done = kept, [], [], not kept
+        if self._digests is not None:
+            for session_id in session_ids & self._digests.keys():
+                self._digests.pop(session_id).cancel()
+
+    def close(self) -> None:
+        """Give up digests that are under way."""
+        for digests in (self._digests or {}).values():
+            digests.cancel()
 
     def _prepare(
         self,

@@ -39,7 +39,7 @@ from recorder.storage.leases import Lease, release_lease, renew_lease
 log = logging.getLogger("recorder.sealing")
 
 #: A lane is given back after so long while others wait.
-LANE_SECONDS = 10.0
+LANE_SECONDS = 1.0
 #: A batch is divided after so many failures, or after so many runs were killed while they worked on it.
 _MAX_FAILURES = 3
 #: A single session is set aside after so many kills of the run that worked on it. More than failures, since a

@@ -10,10 +10,17 @@ from tests.processes import ROOT
 class SealingRun:
     """One run after another in the same place; each has a name of its own."""
 
-    def __init__(self, folder: Path, database_url: str, number: int, *, lease_s: float) -> None:
+    def __init__(
+        self, folder: Path, database_url: str, number: int, *, lease_s: float, runs: int = 4
+    ) -> None:
+        """Prepare a run.
+
+        Args:
+            runs: how many runs may seal side by side.
+        """
         self._command = [sys.executable, "-m", "benchmarks.seal_worker", str(folder), database_url]
         self._number = number
-        self._lease_s = lease_s
+        self._lease_s, self._runs = lease_s, runs
         self._lives = 0
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -22,7 +29,7 @@ class SealingRun:
         self._lives += 1
         owner = f"run {self._number}, life {self._lives}"
         self._process = subprocess.Popen(
-            [*self._command, owner, str(self._lease_s)],
+            [*self._command, owner, str(self._lease_s), str(self._runs)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
