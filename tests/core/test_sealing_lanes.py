@@ -1,5 +1,6 @@
 """Lanes of sealing: slots, the choice of the next lane, runs side by side. Design §3."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -23,11 +24,13 @@ from recorder.sealing.reslotting import LanesOpen, change_slots
 from recorder.storage.leases import release_lease
 from recorder.storage.slots import SlotsDiffer, slot_of
 from tests.databases import create_database
+from tests.factories import picture
 from tests.recorded import (
     WORKSPACE,
     assert_sealed_exactly_once,
     execute,
     open_desk,
+    png_item,
     session_row,
 )
 from tests.sealed import make_settings
@@ -142,6 +145,26 @@ def test_a_large_session_gives_its_lane_to_others_between_portions(
             sealed.append(batch.workspace_id)
     assert sealed == [OTHER, WORKSPACE]
     assert_sealed_exactly_once(runtime, [large, quiet])
+
+
+def test_a_lane_is_given_to_others_while_its_pictures_are_digested(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealer_module, "LANE_SECONDS", 0)
+    monkeypatch.setattr("recorder.sealing.preparation.DIGEST_WAIT_S", 0)
+    with open_desk(runtime) as desk:
+        pictured = desk.record(frames=[png_item(0, picture(size=(1_500, 1_500)))])
+    quiet = record(runtime, OTHER)
+    sealed: list[str] = []
+    with open_sealer(runtime, "run") as sealer:
+        assert sealer is not None
+        # The first worker process takes longer to start than the other lane takes to be sealed.
+        until = time.monotonic() + 60
+        while len(sealed) < 2 and time.monotonic() < until:
+            if (batch := sealer.seal_batch()) is not None:
+                sealed.append(batch.workspace_id)
+    assert sealed == [OTHER, WORKSPACE]
+    assert_sealed_exactly_once(runtime, [pictured, quiet])
 
 
 def test_another_run_goes_on_with_a_large_session_that_was_left(
