@@ -24,6 +24,8 @@ _MAX_FEATURES = 1_024
 _MAX_TOKENS = 1_000
 _UNSEEN = frozenset(["base", "link", "meta", "noscript", "script", "style", "template"])
 _BLOCK_NODES, _BLOCK_CHARACTERS = 64, 160
+#: Screens of longer addresses and titles are described anew each time, so that the cache stays small.
+_REMEMBERED_CHARACTERS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +69,13 @@ def describe_screen(
     if reading is not None:
         hashes = sorted(reading.pairs)
         return Screen(_state_key("d", hashes), tuple(hashes[:_MAX_FEATURES]), reading.tokens)
-    tokens = (f"title {normal_name(title)}",) if title else ()
-    place = _place_features(url, title)
-    if place:
-        return Screen(_state_key("u", place), tuple(place), tokens)
+    is_short = len(url or "") + len(title or "") <= _REMEMBERED_CHARACTERS
+    place = _describe_place(url, title) if is_short else _describe_place.__wrapped__(url, title)
+    if place is not NO_SCREEN:
+        return place
     if dhash is not None:
         bits = dhash & (2**64 - 1)
-        return Screen(f"{_PREFIX}p{bits:016x}", _picture_features(bits), tokens)
+        return Screen(f"{_PREFIX}p{bits:016x}", _picture_features(bits), ())
     return NO_SCREEN
 
 
@@ -118,11 +120,17 @@ def _state_key(source: str, hashes: list[int]) -> str:
     return f"{_PREFIX}{source}{xxhash.xxh64_hexdigest(array('q', hashes).tobytes())}"
 
 
-def _place_features(url: str | None, title: str | None) -> list[int]:
+@lru_cache(maxsize=4_096)
+def _describe_place(url: str | None, title: str | None) -> Screen:
+    """Return the screen that an address and a title describe; `NO_SCREEN` without both."""
     features = [key_of("url", url_template(url))] if url else []
     if title:
         features.append(key_of("title", template_of(normal_name(title))))
-    return sorted(features)
+    if not features:
+        return NO_SCREEN
+    features.sort()
+    tokens = (f"title {normal_name(title)}",) if title else ()
+    return Screen(_state_key("u", features), tuple(features), tokens)
 
 
 def _picture_features(bits: int) -> tuple[int, ...]:
@@ -167,7 +175,7 @@ def _read_dom(dom: Mapping[str, Any] | None) -> _Reading | None:
         tag = tag.lower()
         if tag in _UNSEEN or attrs.get("__h") or "hidden" in attrs:
             continue
-        token = _token(tag, _text_of(attrs, "id"), _text_of(attrs, "class"))
+        token = _token(tag[:64], _text_of(attrs, "id"), _text_of(attrs, "class"))
         pairs.add(_pair(parent, token))
         role = role_of(tag, attrs)
         if tag == "title" and parent.startswith("head"):
@@ -189,7 +197,7 @@ def _text_of(attrs: Mapping[str, Any], name: str) -> str:
 @lru_cache(maxsize=65_536)
 def _token(tag: str, identity: str, classes: str) -> str:
     names = sorted({template_of(name) for name in classes.split()})
-    return ".".join([f"{tag[:64]}#{template_of(identity)}", *names])
+    return ".".join([f"{tag}#{template_of(identity)}", *names])
 
 
 @lru_cache(maxsize=65_536)

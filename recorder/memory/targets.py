@@ -108,8 +108,12 @@ def _token(kind: str, identity: str) -> str:
     return readable(f"{kind[:64]} {identity}").strip()
 
 
-@lru_cache(maxsize=16_384)
 def _label(action: str, noun: str) -> str:
+    return _short_label(action, noun[: 4 * _LABEL_CHARACTERS])
+
+
+@lru_cache(maxsize=16_384)
+def _short_label(action: str, noun: str) -> str:
     verb = _VERBS.get(action)
     if verb is None:
         kind, _, detail = action.partition(":")

@@ -34,10 +34,14 @@ def template_of(text: str) -> str:
     return _VOLATILE.sub("#", text) if _DIGIT.search(text) else text
 
 
-@lru_cache(maxsize=65_536)
 def normal_name(text: str) -> str:
-    """A name in lower case, ≤ 80 characters, with `<time> <money> <hex> <n>` for what varies."""
-    words = " ".join(readable(text[: 4 * _NAME_CHARACTERS]).lower().split())
+    """Return a name in lower case, ≤ 80 characters, with `<time> <money> <hex> <n>` for what varies."""
+    return _normal_name(text[: 4 * _NAME_CHARACTERS])
+
+
+@lru_cache(maxsize=65_536)
+def _normal_name(text: str) -> str:
+    words = " ".join(readable(text).lower().split())
     if _DIGIT.search(words):
         words = _NAME_PARTS.sub(lambda match: f"<{match.lastgroup}>", words)
     return words[:_NAME_CHARACTERS]
@@ -61,7 +65,7 @@ def url_template(url: str) -> str:
         host, slash, path = rest.partition("/")
         rest = host.rpartition("@")[2].lower() + slash + path
     route = fragment.partition("?")[0] if fragment.startswith(("/", "!")) else ""
-    names = sorted({part.partition("=")[0] for part in query.split("&")} - {""})
+    names = sorted({part.partition("=")[0] for part in query.split("&")} - {""}) if query else ()
     text = rest.rstrip("/") + ("?" + "&".join(names) if names else "") + ("#" + route if route else "")
     return readable(template_of(text[: 4 * _URL_CHARACTERS]))[:_URL_CHARACTERS]
 

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
@@ -262,7 +263,8 @@ class Sealer:
             stored = batches.read_batch(db, batch)
             stored.state, stored.ended = "done", stored.begun
             db.add(stored)
-            rows = _lock_rows(db, [found.row.id for found in preparation.sessions])
+            ids = [found.row.id for found in preparation.sessions]
+            rows, metadata = _lock_rows(db, ids), _read_metadata(db, ids)
             now = clock.now()
             waiting = [row for row in rows if row.waiting_since is not None]
             fresh = [row for row in waiting if row.status == "stopped"]
@@ -271,7 +273,7 @@ class Sealer:
                 row.lake_date = batch.date  # of deleted ones too: a purge must find what was written
                 db.add(row)
             for row in waiting:
-                _mark_sealed(db, row, batch)
+                _mark_sealed(db, row, batch, metadata.get(row.id, {}))
             self._indexer.commit(db, prepared, fresh)
             for failure in preparation.failures:
                 set_aside += quarantine.count_failure(db, failure)
@@ -477,13 +479,16 @@ def _lock_rows(db: DbSession, session_ids: list[str]) -> list[SessionRow]:
     """Lock the sessions of a batch; those purged meanwhile are left out."""
     statement = select(SessionRow).where(col(SessionRow.id).in_(session_ids))
     ordered = statement.order_by(col(SessionRow.id)).with_for_update()
-    rows = list(db.exec(ordered.execution_options(populate_existing=True)))
-    # One query for what each outbox event shows.
-    db.exec(select(SessionMetadataRow).where(col(SessionMetadataRow.session_id).in_(session_ids))).all()
-    return rows
+    return list(db.exec(ordered.execution_options(populate_existing=True)))
 
 
-def _mark_sealed(db: DbSession, row: SessionRow, batch: ClaimedBatch) -> None:
+def _read_metadata(db: DbSession, session_ids: list[str]) -> dict[str, dict[str, Any]]:
+    """Return the metadata of each session that has any."""
+    statement = select(SessionMetadataRow).where(col(SessionMetadataRow.session_id).in_(session_ids))
+    return {row.session_id: row.metadata_ for row in db.exec(statement)}
+
+
+def _mark_sealed(db: DbSession, row: SessionRow, batch: ClaimedBatch, metadata: dict[str, Any]) -> None:
     """Mark one session; one that was sealed before only has its rows in another place now."""
     row.waiting_since, row.seal_failures = None, 0
     if row.status == "sealed":
@@ -492,4 +497,4 @@ def _mark_sealed(db: DbSession, row: SessionRow, batch: ClaimedBatch) -> None:
     now = clock.now()
     row.sealed_at, row.seal_seq = now, batch.seal_seq(row.id)
     change_status(db, row, "sealed", now)
-    emit(db, row, "session.sealed")
+    emit(db, row, "session.sealed", metadata=metadata)

@@ -1,5 +1,6 @@
 """Which screen an event happened on. Spec §2.6, design §3 (state of an event)."""
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recorder.memory.states import NO_SCREEN, FrameScreen, Screen, bind_frames, describe_screen, event_screen
+from recorder.memory.targets import target_token
 from recorder.memory.tokens import normal_name, template_of, url_template
 
 
@@ -185,3 +187,22 @@ def test_words_stay_and_what_varies_goes() -> None:
     assert template_of("cafe-decade deadbeef01 2026-05-01T09:30:00Z v2") == "cafe-decade # # v#"
     assert normal_name("  Total:\n€ 1.204,50  (3 of 12) ") == "total: <money> (<n> of <n>)"
     assert normal_name("\ud800" * 3) == "???"
+
+
+def test_long_names_and_addresses_are_not_remembered() -> None:
+    tracemalloc.start()
+    try:
+        for number in range(300):
+            long = f"{number} " + "x" * 60_000
+            event = {
+                "type": "click",
+                "url": f"https://a.example/{long}",
+                "title": long,
+                "data": {"name": long},
+            }
+            event_screen(event, None)
+            target_token("click", event)
+        kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert kept < 2_000_000

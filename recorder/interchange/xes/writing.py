@@ -156,8 +156,16 @@ def _json_text(value: Any) -> str:
         return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
-@lru_cache(maxsize=65_536)
+#: Longer texts are not remembered, so that the cache stays small.
+_REMEMBERED_CHARACTERS = 200
+
+
 def _quoted(text: str) -> str:
-    """Text as the value of an XML attribute; what XML cannot hold becomes U+FFFD."""
+    """Return text as the value of an XML attribute; what XML cannot hold becomes U+FFFD."""
+    return _quoted_before(text) if len(text) <= _REMEMBERED_CHARACTERS else _quoted_before.__wrapped__(text)
+
+
+@lru_cache(maxsize=65_536)
+def _quoted_before(text: str) -> str:
     allowed = _FORBIDDEN.sub("\ufffd", text)
     return '"' + _ESCAPED.sub(lambda found: _ESCAPES[found[0]], allowed) + '"'

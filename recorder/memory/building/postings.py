@@ -25,7 +25,10 @@ class Postings:
         """Keep a set under the next number."""
         number = len(self._sizes)
         for feature in features:
-            self._lists.setdefault(feature, array("q")).append(number)
+            numbers = self._lists.get(feature)
+            if numbers is None:
+                numbers = self._lists[feature] = array("q")
+            numbers.append(number)
         self._flat.extend(features)
         self._sizes.append(len(features))
 
