@@ -48,14 +48,13 @@ def measure(*, quick: bool = False) -> list[Figure]:
     pictures: dict[int, list[float]] = {1: [], 2: []}
     for number in range(rounds):
         for runs in (1, 2) if number % 2 else (2, 1):
-            seconds, spent = _seal_backlog(sessions, runs=runs, frames=0)
+            seconds, _ = _seal_backlog(sessions, runs=runs, frames=0)
             pace[runs].append(sessions / seconds)
-            if runs == 1:
-                cpu.append(1000 * spent / sessions)
-                _, spent = _seal_backlog(sessions, runs=1, frames=0, ways=sessions)
-                cpu_new.append(1000 * spent / sessions)
             seconds, _ = _seal_backlog(sessions // 8, runs=runs, frames=10)
             pictures[runs].append(sessions / 8 / seconds)
+        for ways, figures in ((_WAYS, cpu), (sessions, cpu_new)):
+            _, spent = _seal_backlog(sessions, runs=1, frames=0, ways=ways, workspaces=1)
+            figures.append(1000 * spent / sessions)
     lags, peak_mb = _flood(seconds=20 if quick else 60, events=100_000 if quick else 1_000_000)
     return [
         Figure(
@@ -74,7 +73,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
             peer_name="one run",
         ),
         Figure(
-            name="CPU of a session of 100 events without pictures, of work that repeats",
+            name="CPU of a session of 100 events without pictures, of work that repeats, full batches",
             unit="ms",
             ours=cpu,
             goal=at_most(5),
@@ -106,16 +105,18 @@ def _deployment() -> Iterator[tuple[Runtime, Path]]:
             runtime.close()
 
 
-def _seal_backlog(sessions: int, *, runs: int, frames: int, ways: int = _WAYS) -> tuple[float, float]:
+def _seal_backlog(
+    sessions: int, *, runs: int, frames: int, ways: int = _WAYS, workspaces: int = _WORKSPACES
+) -> tuple[float, float]:
     """Let so many runs seal sessions that wait; return the seconds, and the CPU seconds of all processes.
 
     Args:
         ways: in how many ways the work is done; sessions of one way have the same events.
     """
     with _deployment() as (runtime, folder):
-        for place in range(_WORKSPACES):
+        for place in range(workspaces):
             with open_desk(runtime, workspace_id=new_id("wsp")) as desk:
-                for seed in range(sessions // _WORKSPACES):
+                for seed in range(sessions // workspaces):
                     _record(desk, seed=place * sessions + seed, frames=frames, ways=ways)
         workers = [SealingRun(folder, runtime.database.url, n, lease_s=30, runs=2) for n in range(runs)]
         first = time.monotonic()
