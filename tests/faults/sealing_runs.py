@@ -2,9 +2,17 @@
 
 import subprocess
 import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+from recorder.runtime import Runtime
 from tests.processes import ROOT
+from tests.recorded import open_desk, session_row
+
+_PATIENCE_S = 300.0
+_OTHER_WORKSPACE = "wsp_01k0000000000000000000000z"
 
 
 class SealingRun:
@@ -58,3 +66,28 @@ class SealingRun:
         except subprocess.TimeoutExpired:
             self.kill()
             raise
+
+
+@contextmanager
+def sealing_runs(runtime: Runtime, folder: Path, number: int) -> Iterator[Sequence[SealingRun]]:
+    """Let so many runs seal side by side, in processes of their own; they have begun once this is entered."""
+    runs = [SealingRun(folder, runtime.database.url, n, lease_s=10, runs=number) for n in range(number)]
+    for run in runs:
+        run.start()
+    try:
+        with open_desk(runtime, workspace_id=_OTHER_WORKSPACE) as desk:
+            assert wait_until_sealed(runtime, [desk.record()]) == []
+        yield runs
+    finally:
+        for run in runs:
+            run.stop()
+
+
+def wait_until_sealed(runtime: Runtime, session_ids: Sequence[str]) -> list[str]:
+    """Wait until all sessions are sealed; returns those that are not in time."""
+    until = time.monotonic() + _PATIENCE_S
+    waiting = list(session_ids)
+    while waiting and time.monotonic() < until:
+        time.sleep(0.2)
+        waiting = [one for one in waiting if session_row(runtime, one).status != "sealed"]
+    return waiting

@@ -1,4 +1,4 @@
-"""Damaged pictures and DOM snapshots in the digest pool: none raises, and none changes another's digest.
+"""Damaged pictures and DOM snapshots: none raises, changes another's digest, or keeps a session unsealed.
 
 `make faults` takes 10,000 of each; `make system` some hundred. The seed is printed.
 """
@@ -14,23 +14,32 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from sqlmodel import col, select
 
+from recorder import clock
 from recorder.models.frame import FrameRow
+from recorder.recording.stops import stop_session
+from recorder.runtime import Runtime
 from recorder.sealing import pictures
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.failures import ContentError
 from recorder.storage.blobs import Blobs
 from tests.digesting import digest_alone, store_frames
 from tests.factories import picture
+from tests.faults.results import add_result
+from tests.faults.sealing_runs import sealing_runs, wait_until_sealed
 from tests.fuzzed_pictures import FuzzedPicture, storable_pictures
 from tests.fuzzed_snapshots import fuzzed_snapshots, make_page, pack_snapshot, snapshot_bomb
+from tests.recorded import assert_sealed_exactly_once, open_desk, png_item, session_row
+from tests.sealed import make_runtime
 
-CONTENTS = int(os.environ.get("RECORDER_FAULT_CONTENTS", "300"))  # noqa: TID251
+CONTENTS = int(os.environ.get("RECORDER_FAULT_CONTENTS", "120"))  # noqa: TID251
 SEED = int(os.environ.get("RECORDER_FAULT_SEED", "1"))  # noqa: TID251
 _IN_SESSION = 40
 #: The errors that were caught by name once.
 _NAMED = (OSError, SyntaxError, ValueError)
 _PATIENCE_S = 600.0
+_QUIET = "wsp_01k0000000000000000000000b"
 
 _Item = TypeVar("_Item")
 
@@ -39,6 +48,14 @@ _Item = TypeVar("_Item")
 def blobs(tmp_path: Path) -> Blobs:
     """Return an empty blob store in a folder."""
     return Blobs(str(tmp_path / "blobs"))
+
+
+@pytest.fixture
+def runtime(database_url: str, tmp_path: Path) -> Iterator[Runtime]:
+    """A deployment on each engine."""
+    opened = make_runtime(tmp_path, database_url=database_url)
+    yield opened
+    opened.close()
 
 
 def test_fuzzed_pictures_cost_their_digest_alone(blobs: Blobs) -> None:
@@ -80,6 +97,53 @@ def test_fuzzed_snapshots_cost_their_screen_alone(blobs: Blobs) -> None:
         f"sessions; {seconds:.0f} s"
     )
     assert len(kinds) >= 13
+
+
+def test_sessions_with_fuzzed_content_are_sealed_and_keep_no_other_waiting(
+    runtime: Runtime, tmp_path: Path
+) -> None:
+    images = list(itertools.islice(storable_pictures(SEED), CONTENTS))
+    snapshots = fuzzed_snapshots(SEED)
+    fuzzed: list[str] = []
+    quiet: list[str] = []
+    with sealing_runs(runtime, tmp_path, 2):
+        for portion in in_portions(images):
+            with open_desk(runtime) as desk:
+                frames = [
+                    png_item(n, one.data, content_type=one.content_type) for n, one in enumerate(portion)
+                ]
+                fuzzed.append(desk.record(frames=frames, is_stopped=False))
+                put_snapshots(runtime, fuzzed[-1], [next(snapshots).packed for _ in portion])
+                with runtime.database.transaction(write=True) as db:
+                    stop_session(db, desk.caller.workspace_id, "live", fuzzed[-1])
+            with open_desk(runtime, workspace_id=_QUIET) as desk:
+                quiet.append(desk.record())
+        late = wait_until_sealed(runtime, [*fuzzed, *quiet])
+    lags = []
+    for session_id in quiet:
+        row = session_row(runtime, session_id)
+        assert row.stopped_at is not None
+        lags.append(((row.sealed_at or clock.now()) - row.stopped_at).total_seconds())
+    print(
+        f"seed {SEED}: {CONTENTS} pictures and as many snapshots in {len(fuzzed)} sessions, all sealed; "
+        f"others within {max(lags):.1f} s of their stop"
+    )
+    add_result("fuzzed contents through sealing", CONTENTS, longest_s=max(lags))
+    assert late == [], f"seed {SEED}"
+    assert_sealed_exactly_once(runtime, [*fuzzed, *quiet])
+
+
+def put_snapshots(runtime: Runtime, session_id: str, packed: Sequence[bytes]) -> None:
+    """Put a snapshot to each frame of a session, as an upload that was damaged on disk would have it."""
+    key = f"damaged/{session_id}"
+    runtime.blobs.put(key, b"".join(packed))
+    with runtime.database.transaction(write=True) as db:
+        rows = db.exec(select(FrameRow).where(FrameRow.session_id == session_id).order_by(col(FrameRow.t_ms)))
+        offset = 0
+        for frame, snapshot in zip(rows.all(), packed, strict=True):
+            frame.dom_object, frame.dom_offset, frame.dom_length = key, offset, len(snapshot)
+            offset += len(snapshot)
+            db.add(frame)
 
 
 def digest_all(

@@ -26,7 +26,7 @@ from recorder.runtime import Runtime
 from recorder.sealing.quarantine import list_set_aside
 from tests.factories import picture
 from tests.faults.results import add_result
-from tests.faults.sealing_runs import SealingRun
+from tests.faults.sealing_runs import SealingRun, sealing_runs, wait_until_sealed
 from tests.recorded import assert_sealed_exactly_once, execute, open_desk, png_item, session_row
 from tests.sealed import make_runtime
 
@@ -79,19 +79,6 @@ def large_picture() -> bytes:
 
 
 @contextmanager
-def sealing_runs(folder: Path, database_url: str, number: int) -> Iterator[Sequence[SealingRun]]:
-    """Sealing runs side by side, in processes of their own."""
-    runs = [SealingRun(folder, database_url, n, lease_s=10) for n in range(number)]
-    for run in runs:
-        run.start()
-    try:
-        yield runs
-    finally:
-        for run in runs:
-            run.stop()
-
-
-@contextmanager
 def large_workers_killed(runs: Sequence[SealingRun]) -> Iterator[None]:
     """Kill each digest worker that needs much memory."""
     ended = threading.Event()
@@ -122,16 +109,6 @@ def runtime(database_url: str, tmp_path: Path) -> Iterator[Runtime]:
     opened.close()
 
 
-def wait_until_sealed(runtime: Runtime, session_ids: Sequence[str]) -> list[str]:
-    """Wait until all sessions are sealed; returns those that are not in time."""
-    until = time.monotonic() + _PATIENCE_S
-    waiting = list(session_ids)
-    while waiting and time.monotonic() < until:
-        time.sleep(0.2)
-        waiting = [one for one in waiting if session_row(runtime, one).status != "sealed"]
-    return waiting
-
-
 def set_aside_of(runtime: Runtime, session_ids: Sequence[str]) -> dict[str, str]:
     """Return the codes of those of these sessions that were set aside."""
     with runtime.database.transaction(write=False) as db:
@@ -145,7 +122,7 @@ def test_exactly_the_poisoned_sessions_are_set_aside(runtime: Runtime, tmp_path:
     healthy: list[str] = []
     lags: dict[str, float] = {}
     with (
-        sealing_runs(tmp_path, runtime.database.url, 2) as runs,
+        sealing_runs(runtime, tmp_path, 2) as runs,
         large_workers_killed(runs),
     ):
         for number in range(SESSIONS):
@@ -187,7 +164,7 @@ def test_exactly_the_poisoned_sessions_are_set_aside(runtime: Runtime, tmp_path:
 
 def test_a_store_that_is_away_sets_no_session_aside(runtime: Runtime, tmp_path: Path) -> None:
     folder, away = Path(runtime.settings.blob_url), tmp_path / "away"
-    with sealing_runs(tmp_path, runtime.database.url, 2), open_desk(runtime) as desk:
+    with sealing_runs(runtime, tmp_path, 2), open_desk(runtime) as desk:
         ids = [desk.record(frames=[png_item(1, picture(n))]) for n in range(10)]
         assert wait_until_sealed(runtime, ids) == []
         more = [desk.record(frames=[png_item(1, picture(n))], is_stopped=False) for n in range(10)]
