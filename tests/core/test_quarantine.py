@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,7 @@ from recorder.models.audit import AuditRow
 from recorder.models.outbox import OutboxRow, SealBatchRow
 from recorder.recording.sessions import to_wire
 from recorder.runtime import Runtime
-from recorder.sealing import Sealer, has_work, open_sealer
-from recorder.sealing import sealer as sealer_module
+from recorder.sealing import Sealer, failed_batches, has_work, open_sealer, turns
 from recorder.sealing.quarantine import list_set_aside, reseal
 from tests.databases import create_database
 from tests.factories import picture
@@ -40,8 +40,8 @@ def runtime(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Runtime]:
     """A deployment of its own, on either engine, that does not wait before it tries again."""
-    monkeypatch.setattr(sealer_module, "_RETRY_AFTER", type(sealer_module._RETRY_AFTER)(0))
-    monkeypatch.setattr(sealer_module, "_STORE_RETRY_AFTER", type(sealer_module._RETRY_AFTER)(0))
+    monkeypatch.setattr(failed_batches, "RETRY_AFTER", timedelta(0))
+    monkeypatch.setattr(turns, "STORE_RETRY_AFTER", timedelta(0))
     chosen = {}
     if request.param == "postgresql":
         chosen["database_url"] = create_database(request.getfixturevalue("postgres"))
@@ -216,7 +216,7 @@ def test_a_session_that_kills_its_run_is_set_aside_alone(
                 break
             except Kill:
                 kills += 1
-                sealer._is_closed.set()
+                sealer._turns._is_closed.set()
                 sealer._writers.shutdown()
                 sealer._digests.close()
                 let_lease_run_out(runtime)
@@ -275,7 +275,7 @@ def test_a_session_that_is_deleted_is_taken_out_of_its_open_batch(
     ids = record(runtime, 3, frames=False)
     with failing_index(monkeypatch, ids[0], RuntimeError("a defect")), open_sealer(runtime, "run") as sealer:
         assert sealer is not None
-        turn = sealer._take_lane()
+        turn = sealer._turns.take()
         assert turn is not None and sealer._work(turn) is None
     delete(runtime, ids[0])
     with failing_index(monkeypatch, ids[0], RuntimeError("a defect")):

@@ -20,7 +20,7 @@ from recorder.models.tag import TagCreate
 from recorder.recording.tags import add_tag
 from recorder.runtime import Runtime
 from recorder.sealing import LeaseLost, SealedBatch, Sealer
-from recorder.sealing import sealer as sealer_module
+from recorder.sealing import turns as turns_module
 from recorder.storage.lake import Lake, LakeFile
 from recorder.storage.lake_schemas import Kind
 from tests.databases import create_database
@@ -118,7 +118,7 @@ def sealing(runtime: Runtime, owner: str) -> Iterator[Sealer]:
 
 def abandon(killed: Sealer) -> None:
     """End the threads of a killed run, which die with a process; no lease is given back."""
-    killed._is_closed.set()
+    killed._turns._is_closed.set()
     killed._writers.shutdown()
     killed._digests.close()
 
@@ -191,7 +191,7 @@ def test_a_store_that_is_away_leaves_the_batch_open(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = record(runtime)
-    monkeypatch.setattr(sealer_module, "_STORE_RETRY_AFTER", timedelta(0))
+    monkeypatch.setattr(turns_module, "STORE_RETRY_AFTER", timedelta(0))
 
     def fail() -> None:
         raise Unavailable("The lake")

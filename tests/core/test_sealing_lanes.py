@@ -16,7 +16,7 @@ from recorder.models.memory import GraphVersionRow
 from recorder.models.outbox import SealCounterRow
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer, longest_wait_s, open_sealer
-from recorder.sealing import sealer as sealer_module
+from recorder.sealing import turns as turns_module
 from recorder.sealing.batches import Lane
 from recorder.sealing.lanes import free_lanes, take_lane, waiting_lanes
 from recorder.sealing.portions import PortionLimits
@@ -107,7 +107,7 @@ def test_a_lane_with_a_long_queue_comes_after_those_that_waited_while_it_was_ser
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("recorder.sealing.batches._BATCH_SESSIONS", 1)
-    monkeypatch.setattr(sealer_module, "LANE_SECONDS", 0)
+    monkeypatch.setattr(turns_module, "LANE_SECONDS", 0)
     for _ in range(3):
         record(runtime, WORKSPACE, waited_s=3_600)
     record(runtime, OTHER, waited_s=1)
@@ -121,12 +121,12 @@ def test_a_lane_with_a_long_queue_comes_after_those_that_waited_while_it_was_ser
 
 def test_a_lane_is_kept_while_no_other_waits(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recorder.sealing.batches._BATCH_SESSIONS", 1)
-    monkeypatch.setattr(sealer_module, "LANE_SECONDS", 0)
+    monkeypatch.setattr(turns_module, "LANE_SECONDS", 0)
     for _ in range(2):
         record(runtime)
     with open_sealer(runtime, "run") as sealer:
         assert sealer is not None and sealer.seal_batch() is not None
-        assert sealer._turn is not None
+        assert sealer._turns.current is not None
 
 
 def test_a_large_session_gives_its_lane_to_others_between_portions(
@@ -134,7 +134,7 @@ def test_a_large_session_gives_its_lane_to_others_between_portions(
 ) -> None:
     small = partial(PortionLimits, events=3, digested_frames=2, frame_rows=3, events_at_once=2)
     monkeypatch.setattr("recorder.sealing.preparation.PortionLimits", small)
-    monkeypatch.setattr(sealer_module, "LANE_SECONDS", 0)
+    monkeypatch.setattr(turns_module, "LANE_SECONDS", 0)
     with open_desk(runtime) as desk:
         large = desk.record(events=[{"t_ms": n, "type": "click"} for n in range(20)])
     quiet = record(runtime, OTHER)
@@ -150,7 +150,7 @@ def test_a_large_session_gives_its_lane_to_others_between_portions(
 def test_a_lane_is_given_to_others_while_its_pictures_are_digested(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sealer_module, "LANE_SECONDS", 0)
+    monkeypatch.setattr(turns_module, "LANE_SECONDS", 0)
     monkeypatch.setattr("recorder.sealing.preparation.DIGEST_WAIT_S", 0)
     with open_desk(runtime) as desk:
         pictured = desk.record(frames=[png_item(0, picture(size=(1_500, 1_500)))])
@@ -176,14 +176,13 @@ def test_another_run_goes_on_with_a_large_session_that_was_left(
         large = desk.record(events=[{"t_ms": n, "type": "click"} for n in range(20)])
     with open_sealer(runtime, "first") as first, open_sealer(runtime, "second") as second:
         assert first is not None and second is not None
-        turn = first._take_lane()
-        assert turn is not None and turn.batch is not None
+        turn = first._turns.take()
+        assert turn is not None
         preparation = first._open_preparation(turn.batch)
         assert not preparation.advance() and not preparation.advance()
-        first._pause(turn, turn.batch, preparation)
-        taken = second._take_lane()
-        assert taken is not None and taken.batch is not None
-        second._leave_lane()
+        first._pause(turn, preparation)
+        assert second._turns.take() is not None
+        second._turns.leave()
         assert second.seal_batch() is not None
         assert first.seal_batch() is None
     assert_sealed_exactly_once(runtime, [large])
@@ -220,7 +219,7 @@ def test_a_released_lane_is_not_renewed(runtime: Runtime) -> None:
         release_lease(db, taken[1])
     sealer = Sealer(runtime, owner="run")
     with runtime.database.transaction(write=True) as db:
-        assert not sealer._renew_lease(db, taken[1])
+        assert not sealer._turns.renew(db, taken[1])
     sealer.release()
     assert next_workspaces(runtime) == [WORKSPACE]
 
@@ -229,7 +228,7 @@ def test_racing_runs_seal_everything_once_and_number_each_workflow_upwards(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("recorder.sealing.batches._BATCH_SESSIONS", 3)
-    monkeypatch.setattr(sealer_module, "LANE_SECONDS", 0.05)
+    monkeypatch.setattr(turns_module, "LANE_SECONDS", 0.05)
     runtime = replace(runtime, settings=replace(runtime.settings, seal_runs=4))
     workflows = ["checkout", "ship", "refund", "hire", "order"]
     ids: dict[tuple[str, str], list[str]] = {}
@@ -290,7 +289,7 @@ def test_new_slots_number_above_the_old_ones(runtime: Runtime) -> None:
 def test_slots_are_not_changed_while_a_batch_is_open(runtime: Runtime) -> None:
     record(runtime)
     sealer = Sealer(runtime, owner="run")
-    assert sealer.take() and sealer._take_lane()
+    assert sealer.take() and sealer._turns.take()
     with pytest.raises(LanesOpen), runtime.database.transaction(write=True) as db:
         change_slots(db, 3)
     sealer.release()

@@ -138,8 +138,7 @@ def test_sessions_of_a_batch_that_is_being_sealed_belong_to_the_pause(
     record(desk, "cart", "pay")
     sealer = Sealer(runtime, owner="test")
     assert sealer.take()
-    turn = sealer._take_lane()
-    assert turn is not None and turn.batch is not None
+    assert sealer._turns.take() is not None
     with runtime.database.transaction(write=True) as db:
         set_memory_graph(db, SCOPE, False)
     assert sealer.seal_batch()

@@ -1,0 +1,187 @@
+"""Turns of one sealing run: its place among the runs, and the lane that it works on. Design §3.
+
+Both are leases, which a thread renews: one portion of work may take longer than a lease lasts.
+"""
+
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from sqlmodel import Session as DbSession
+
+from recorder import clock
+from recorder.errors import RecorderError, Unavailable
+from recorder.models.outbox import SealBatchRow
+from recorder.runtime import Runtime
+from recorder.sealing import batches, lanes, places
+from recorder.sealing.batches import ClaimedBatch, Lane
+from recorder.sealing.lanes import LeaseLost
+from recorder.storage.leases import Lease, release_lease, renew_lease
+
+#: A lane is given back after so long while others wait.
+LANE_SECONDS = 1.0
+#: A lane whose store did not answer is left alone for so long.
+STORE_RETRY_AFTER = timedelta(seconds=2)
+
+
+@dataclass
+class Turn:
+    """Work on one lane: its lease, and the batch that is claimed."""
+
+    lane: Lane
+    lease: Lease
+    batch: ClaimedBatch
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the lane is given back as soon as another one waits."""
+        return time.monotonic() - self.began >= LANE_SECONDS
+
+
+class Turns:
+    """Takes lanes, keeps their leases, and gives them back.
+
+    Attributes:
+        current: the lane that the run works on now.
+        stopping: set it to end after the portion at hand.
+        has_lost_place: whether another run took this one's place, since this one did not renew it in time.
+    """
+
+    def __init__(self, runtime: Runtime, owner: str) -> None:
+        self.current: Turn | None = None
+        self.stopping = threading.Event()
+        self.has_lost_place = False
+        self._runtime, self._owner = runtime, owner
+        self._runs = runtime.settings.seal_runs
+        self._lease_ms = int(runtime.settings.seal_lease_seconds * 1000)
+        self._place: Lease | None = None
+        self._is_closed = threading.Event()
+        self._renewer = threading.Thread(target=self._renew, name="leases", daemon=True)
+
+    def take_place(self) -> bool:
+        """Take a place among the runs that seal side by side; return False where all are taken."""
+        with self._runtime.database.transaction(write=True) as db:
+            self._place = places.take_place(db, self._owner, runs=self._runs, ttl_ms=self._lease_ms)
+        if self._place is not None:
+            self._renewer.start()
+        return self._place is not None
+
+    def close(self) -> None:
+        """Give the lane and the place back."""
+        self._is_closed.set()
+        with suppress(Unavailable):
+            self.leave()
+            if self._place is not None:
+                with self._runtime.database.transaction(write=True) as db:
+                    release_lease(db, self._place)
+        if self._renewer.is_alive():
+            self._renewer.join()
+
+    def take(self) -> Turn | None:
+        """Take the free lane that has waited longest, and claim its next batch; None where none waits."""
+        with self._runtime.database.transaction(write=False) as db:
+            if not lanes.has_waiting(db) or not lanes.free_lanes(db, self._owner, runs=self._runs):
+                return None
+        with self._runtime.database.transaction(write=True) as db:
+            taken = lanes.take_lane(db, self._owner, runs=self._runs, ttl_ms=self._lease_ms)
+            if taken is None:
+                return None
+            lane, lease = taken
+            batch = batches.claim_batch(db, lane, lease)
+            if batch is None:
+                release_lease(db, lease)
+                return None
+        self.current = Turn(lane, lease, batch)
+        return self.current
+
+    def hold(self, db: DbSession, turn: Turn) -> None:
+        """Keep the lane's lease; call it in every transaction that writes.
+
+        Raises:
+            LeaseLost: if another run took the lane.
+        """
+        lanes.hold(db, turn.lease, self._lease_ms)
+
+    def hold_lane(self, db: DbSession, lane: Lane) -> None:
+        """Keep the lease of a lane, which may have been given back and taken again since.
+
+        Raises:
+            LeaseLost: if this run does not work on the lane now.
+        """
+        if self.current is None or self.current.lane != lane:
+            raise LeaseLost
+        self.hold(db, self.current)
+
+    def continue_or_end(self, db: DbSession, turn: Turn) -> None:
+        """Claim the lane's next batch, or give the lane back where others wait or nothing is left."""
+        if not self.stopping.is_set() and not (turn.is_over and self._do_others_wait(db, turn)):
+            batch = batches.claim_batch(db, turn.lane, turn.lease)
+            if batch is not None:
+                turn.batch = batch
+                return
+        self.end(db, turn)
+
+    def end(self, db: DbSession, turn: Turn) -> None:
+        """Give the lane back in the caller's transaction, which holds its lease."""
+        lanes.note_served(db, turn.lane)
+        release_lease(db, turn.lease)
+        self.current = None
+
+    def should_leave(self) -> bool:
+        """Return whether the lane was worked on long enough and another one waits."""
+        turn = self.current
+        if turn is None or not turn.is_over:
+            return False
+        with self._runtime.database.transaction(write=False) as db:
+            return self._do_others_wait(db, turn)
+
+    def leave(self) -> None:
+        """Give the lane back; the work on its batch ended in order and goes on later."""
+        turn, self.current = self.current, None
+        if turn is None:
+            return
+        with suppress(LeaseLost), self._runtime.database.transaction(write=True) as db:
+            self.hold(db, turn)
+            _end_work(db, turn)
+            self.end(db, turn)
+
+    def postpone(self) -> None:
+        """Give the lane back until its store may answer again: nothing is counted against its sessions."""
+        turn, self.current = self.current, None
+        if turn is None:
+            return
+        with suppress(LeaseLost, Unavailable), self._runtime.database.transaction(write=True) as db:
+            self.hold(db, turn)
+            _end_work(db, turn).not_before = clock.now() + STORE_RETRY_AFTER
+            release_lease(db, turn.lease)
+
+    def renew(self, db: DbSession, lease: Lease) -> bool:
+        """Renew a lease that this run holds; return False where it was lost or given back."""
+        now_ms = clock.now_ms()
+        return renew_lease(db, lease, now_ms=now_ms, ttl_ms=self._lease_ms, only_if_held=True)
+
+    def _do_others_wait(self, db: DbSession, turn: Turn) -> bool:
+        except_for = frozenset([turn.lane])
+        return bool(lanes.free_lanes(db, self._owner, runs=self._runs, except_for=except_for))
+
+    def _renew(self) -> None:
+        while not self._is_closed.wait(self._lease_ms / 3000):
+            with suppress(RecorderError), self._runtime.database.transaction(write=True) as db:
+                if self._place is not None and not self.renew(db, self._place):
+                    self.has_lost_place = True
+                    self.stopping.set()
+                turn = self.current
+                if turn is not None:
+                    # A lane that is lost shows when its batch is marked.
+                    self.renew(db, turn.lease)
+
+
+def _end_work(db: DbSession, turn: Turn) -> SealBatchRow:
+    """Note that the work on the claimed batch ended in order: it is not counted as a kill."""
+    row = batches.read_batch(db, turn.batch)
+    row.ended = row.begun
+    db.add(row)
+    return row

@@ -1,0 +1,13 @@
+"""The list of `make mutation` fits the code: each mutant's text is exactly once in its file."""
+
+from tests.mutation.__main__ import ROOT, find_stale, read_mutants
+
+
+def test_every_mutant_is_found_in_its_file() -> None:
+    mutants = read_mutants()
+    assert len(mutants) >= 70
+    assert find_stale(mutants, ROOT) == []
+    names = [mutant.name for mutant in mutants]
+    assert len(set(names)) == len(names)
+    for mutant in mutants:
+        assert all((ROOT / test).exists() for test in mutant.tests if test.startswith("tests/")), mutant.name
