@@ -81,7 +81,8 @@ class Drain:
             log.warning("%s", error)
             return None
         except Unavailable as error:
-            log.warning("%s Sealing waits %.0f s.", error, self._store_pause_s)
+            # The cause tells a deadlock, which passes, from a database that is gone.
+            log.warning("%s Sealing waits %.0f s. Cause: %s", error, self._store_pause_s, error.__cause__)
             self._sealer.stopping.wait(self._store_pause_s)
             self._store_pause_s = min(_LONGEST_STORE_PAUSE_S, 2 * self._store_pause_s)
             return None
