@@ -1,13 +1,15 @@
 """Which addresses may be called, and how a URL is read; pure. Contract §6."""
 
+import asyncio
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recorder.errors import InvalidUrl
+from recorder.errors import InvalidUrl, UrlNotAllowed
 from recorder.net.addresses import AllowList, InvalidAllowList, is_public, read_address
+from recorder.net.guard import Guard
 from recorder.net.urls import read_url
 
 WORDS = ("loopback", "10.1.0.0/16", "192.168.7.9", "fd00:12::/32", "Hooks.Internal.")
@@ -80,6 +82,43 @@ def test_what_is_public_is_global_and_one_host_s(address: IPv4Address | IPv6Addr
 )
 def test_public_addresses_are_public(text: str) -> None:
     assert is_public(ip_address(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "100.100.100.200",
+        "168.63.129.16",
+        "192.0.0.9",
+        "192.88.99.1",
+        "240.0.0.1",
+        "255.255.255.255",
+        "2001:0:4136:e378:8000:63bf:3fff:fdd2",
+        "2001:4:112::1",
+        "2001:db8::1",
+        "2002:7f00:1::1",
+        "2002:808:808::1",
+        "3fff::1",
+        "64:ff9b::7f00:1",
+    ],
+)
+def test_addresses_that_lead_elsewhere_are_not_public(text: str) -> None:
+    assert not is_public(ip_address(text))
+
+
+def test_names_of_this_machine_are_not_asked_of_a_name_server() -> None:
+    asked: list[str] = []
+
+    async def resolve(host: str) -> list[str]:
+        asked.append(host)
+        return ["93.184.216.34"]
+
+    guard = Guard(AllowList.parse(()), resolve)
+    for url in ("https://localhost/", "https://api.localhost/"):
+        with pytest.raises(UrlNotAllowed):
+            asyncio.run(guard.check(url))
+    asyncio.run(guard.check("https://hooks.example/"))
+    assert asked == ["hooks.example"]
 
 
 @given(st.ip_addresses(v=4))

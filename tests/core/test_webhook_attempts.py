@@ -139,6 +139,16 @@ def test_what_one_worker_claimed_no_other_does(desk: Desk) -> None:
     assert len(desk.claim(2)) == 2
     assert len(desk.claim(2)) == 1
     assert desk.claim(2) == []
+    assert told(desk.rows()) == [(1, "pending")] * 3
+
+
+def test_what_is_due_later_is_not_claimed_with_what_is_due_now(desk: Desk) -> None:
+    desk.put()
+    desk.settle(desk.claim(), REFUSED)
+    desk.put()
+    assert len(desk.claim()) == 1
+    desk.wait(10)
+    assert len(desk.claim()) == 1
 
 
 def test_an_attempt_whose_worker_died_counts_and_the_next_one_is_planned(desk: Desk) -> None:

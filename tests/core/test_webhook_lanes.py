@@ -57,6 +57,14 @@ def test_what_is_under_way_counts() -> None:
     assert (lanes.free, lanes.allot([A, B], most=32, now_ms=9)) == (13, {"whk_a": 1, "whk_b": 4})
 
 
+def test_what_is_under_way_counts_for_the_workspace() -> None:
+    lanes = Lanes(SLOTS)
+    for n in range(SLOTS // 2):
+        begin(lanes, Lane(f"whk_{n}", "wsp_greedy", due_ms=n))
+    more = Lane("whk_more", "wsp_greedy", due_ms=1)
+    assert lanes.allot([more, B], most=32, now_ms=9) == {"whk_b": 4}
+
+
 def test_a_workspace_with_many_slow_webhooks_never_holds_more_than_half() -> None:
     lanes = Lanes(SLOTS)
     of_one = [Lane(f"whk_{n}", "wsp_greedy", due_ms=n) for n in range(100)]
