@@ -146,6 +146,11 @@ def test_a_url_is_read_into_one_target(url: str, host: str, port: int, path: str
     assert (target.host, target.port, target.path) == (host, port, path)
 
 
+def test_a_url_with_a_user_is_refused_with_its_reason() -> None:
+    with pytest.raises(InvalidUrl, match="names no user"):
+        read_url("https://ada:secret@example.com/")
+
+
 @given(st.text(max_size=60))
 def test_no_text_breaks_the_reading(text: str) -> None:
     for url in (text, f"https://{text}", f"https://example.com/{text}", f"https://example.com:{text}/"):

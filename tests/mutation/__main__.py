@@ -1,7 +1,7 @@
 """`make mutation`: break the code in small ways, one at a time, and check that named tests fail.
 
 `mutants.toml` lists the mutants. Results are appended to a file, so that several calls go on where the last
-one ended; a mutant whose entry changed is run again.
+one ended; a mutant that survived, or whose entry changed, is run again.
 """
 
 import hashlib
@@ -101,7 +101,7 @@ def run(
         tree = _copy_tree(Path(folder))
         known = _read_results(results)
         for mutant in mutants:
-            if mutant.digest not in known and time.monotonic() < until:
+            if known.get(mutant.digest) != "killed" and time.monotonic() < until:
                 outcome = _run_mutant(mutant, tree, known, results)
                 known[mutant.digest] = outcome
                 _append(results, mutant.digest, mutant.name, outcome)
@@ -117,7 +117,7 @@ def run(
 def _run_mutant(mutant: Mutant, tree: Path, known: dict[str, str], results: Path) -> str:
     """Run the tests of a mutant: `killed`, `survived`, or `broken` where they fail without it too."""
     clean = f"clean {' '.join(mutant.tests)} {_digest_of(mutant)}"
-    if clean not in known:
+    if known.get(clean) != "passed":
         known[clean] = "passed" if _run_tests(mutant.tests, tree) else "failed"
         _append(results, clean, clean, known[clean])
     if known[clean] == "failed":
