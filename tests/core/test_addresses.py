@@ -151,6 +151,16 @@ def test_a_url_with_a_user_is_refused_with_its_reason() -> None:
         read_url("https://ada:secret@example.com/")
 
 
+def test_a_backslash_is_refused() -> None:
+    with pytest.raises(InvalidUrl, match="printable characters"):
+        read_url("https://example.com/a\\b")
+
+
+@pytest.mark.parametrize("host", ["2130706433", "0x7f.1", "127.1"])
+def test_a_host_that_ends_in_a_number_is_an_address(host: str) -> None:
+    assert read_url(f"https://{host}/").address == ip_address("127.0.0.1")
+
+
 @given(st.text(max_size=60))
 def test_no_text_breaks_the_reading(text: str) -> None:
     for url in (text, f"https://{text}", f"https://example.com/{text}", f"https://example.com:{text}/"):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recorder import limits
 from recorder.masking.json_lines import as_lines
 from recorder.masking.masker import Masker
 from tests.masking import ALL, make_masker, pattern
@@ -137,3 +138,9 @@ def test_a_text_with_too_many_hits_is_masked_as_a_whole() -> None:
 def test_a_replacement_stands_before_the_token() -> None:
     masker = make_masker(patterns=[pattern("account", "ACC-[0-9]+", r"[account \1]")])
     assert re.fullmatch(r"to \[account \\1\]‹account:[0-9a-f]{16}›!", masker.mask_text("to ACC-12!"))
+
+
+def test_texts_behind_many_others_are_masked_too(masker: Masker) -> None:
+    texts = [f"ada{number}@example.com" for number in range(limits.MASKING_HITS + 50)]
+    masked = masker.mask_value(texts)
+    assert all("@example.com" not in text for text in masked)
