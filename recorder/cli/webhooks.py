@@ -84,7 +84,7 @@ def deliver(data: DataDir = None, pulse: Pulse = None) -> None:
     from recorder.settings import Settings
     from recorder.webhooks.worker import deliver
 
-    settings = Settings.from_env(data_dir=data)
+    settings = Settings.from_env(data_dir=data, create=False)
     configure_logs(settings.log_level)
     deliver(settings, pulse)
 
