@@ -21,6 +21,7 @@ from recorder.cli import (
     recipes,
     sealing,
     serving,
+    sessions,
     status,
     webhooks,
     workspaces,
@@ -42,8 +43,8 @@ app.add_typer(workspaces.app, name="workspace", hidden=True)
 app.add_typer(keys.app, name="keys")
 app.add_typer(audit.app, name="audit")
 app.add_typer(drift.app, name="drift")
-app.add_typer(sealing.sessions_app, name="sessions")
-app.add_typer(sealing.db_app, name="db")
+app.add_typer(sessions.app, name="sessions")
+app.add_typer(sealing.app, name="db")
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(webhooks.app, name="webhooks")
 app.command("deliver")(webhooks.deliver)

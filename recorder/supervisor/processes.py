@@ -221,6 +221,8 @@ class Guard:
         """Start another guard where this one was killed; returns whether it was."""
         if self._process.poll() is None:
             return False
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         self._process = self._start()
         for group in sorted(self._groups):
             self._tell(f"+{group}")

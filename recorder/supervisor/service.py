@@ -164,8 +164,9 @@ class Service:
             self._say(f"Log in   {link}   (once, within 15 minutes; then `recorder status` prints another)")
         else:
             self._say("Dagster  not started: sessions stay `stopped`, exports stay `queued`")
-        self._say(f"Next     {command_line('workspaces', 'create', 'NAME', '--data', folder)}")
-        self._say("         makes a workspace and its first API key. Ctrl-C stops the service.")
+        self._say("Next     create a workspace and its first API key; Ctrl-C stops the service:")
+        # On a line of its own, however long: a command that is broken in two cannot be copied.
+        self._say(f"         {command_line('workspaces', 'create', 'NAME', '--data', folder)}", wrap=False)
 
     def open_dagster(self) -> AbstractContextManager[httpx.Client]:
         """Give a client that is logged in to this service's Dagster pages."""
@@ -262,7 +263,7 @@ class Service:
         elif child.liveness.is_silent and not child.is_ending:
             child.ask_to_end()
 
-    def _say(self, sentence: str) -> None:
+    def _say(self, sentence: str, *, wrap: bool = True) -> None:
         log.info(sentence)
         if not self.stopping.is_set():
             lines = textwrap.fill(
@@ -273,7 +274,7 @@ class Service:
                 break_long_words=False,
                 break_on_hyphens=False,
             )
-            self._console.print(lines, highlight=False, markup=False, soft_wrap=True)
+            self._console.print(lines if wrap else sentence, highlight=False, markup=False, soft_wrap=True)
 
 
 def serve(settings: Settings, *, host: str, port: int, dagster: bool, dagster_port: int) -> int:

@@ -124,11 +124,14 @@ def delivery_process(data: Path) -> int:
 
 def test_a_second_service_on_a_folder_says_who_runs_there(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with recorder_up(data, "--no-dagster") as (process, _):
+    with recorder_up(data, "--no-dagster") as (process, url):
         with start_up(data, "--port", "0", "--no-dagster", folder=tmp_path) as second:
             _, said = second.communicate(timeout=60)
         assert second.returncode == 1
-        assert f"process {process.pid}," in said and "--data" in said and "Traceback" not in said
+        # One sentence: who holds the folder, since when and at which address, and what to do.
+        assert f"the data folder {data}: process {process.pid}, since 2" in said and f", at {url}." in said
+        assert len(said.splitlines()) == 1 and "--data" in said
+        wait_ready(url, process)
 
 
 def test_it_says_what_it_does_at_eighty_columns_and_logs_start_and_stop(tmp_path: Path) -> None:
@@ -145,8 +148,9 @@ def test_it_says_what_it_does_at_eighty_columns_and_logs_start_and_stop(tmp_path
         "Dagster  not ",
     ]
     assert [line[: len(start)] for line, start in zip(said, starts, strict=False)] == starts
-    assert said[5].startswith("Next     recorder workspace create NAME --data data")
-    assert max(map(len, said)) <= 81, said  # with the end of the line
+    assert said[5].startswith("Next     create a workspace")
+    assert said[6].endswith("recorder workspaces create NAME --data data\n")
+    assert max(map(len, said[:6])) <= 81, said  # with the end of the line
     lines = [json.loads(line) for line in (tmp_path / "data/logs/recorder-up.log").read_text().splitlines()]
     events = [line["event"] for line in lines]
     assert events[0].startswith("Data") and events[-2:] == ["the service stops", "the service has stopped"]

@@ -287,7 +287,7 @@ def test_every_command_and_option_is_named() -> None:
         for option in options - {"--help"}
         if f"`{option}`" not in sections[name]
     }
-    assert "recorder workspace create" in found
+    assert "recorder workspaces create" in found
     assert missing == set()
 
 
