@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recorder.cli.options import DEFAULT_URL, AsJson, DataDir, Key, Url, Where, print_json, read_filters
+from recorder.cli.options import (
+    DEFAULT_URL,
+    AsJson,
+    DataDir,
+    Key,
+    Url,
+    Where,
+    connected,
+    print_json,
+    read_filters,
+)
 
 if TYPE_CHECKING:
     from recorder.client import Client
@@ -38,10 +48,9 @@ def list_sessions(
     as_json: AsJson = False,
 ) -> None:
     """List sessions, the newest first: id, status, outcome, age, workflow."""
-    from recorder.client import Client
 
     filters = read_filters(where)
-    with Client(url, key) as client:
+    with connected(url, key) as client:
         found = list(islice(client.list_sessions(workflow=workflow or None, **filters), limit))
     if as_json:
         print_json(found)
@@ -68,15 +77,13 @@ def tail_sessions(
     as_json: AsJson = False,
 ) -> None:
     """Print new sessions, or the new events of one session, until Ctrl-C or until it is sealed."""
-    from recorder.client import Client
 
     if session_id is not None and workflow:
         raise typer.BadParameter("follows new sessions; leave out the session id", param_hint="--workflow")
     if session_id is None and from_start:
         raise typer.BadParameter("needs the id of a session", param_hint="--from-start")
-    with Client(url, key) as client, _until_interrupt():
+    with connected(url, key) as client, _until_interrupt():
         if session_id is None:
-            typer.echo("Waiting for new sessions; Ctrl-C ends it.", err=True)
             _print_new_sessions(client, workflow or None, as_json=as_json)
         else:
             _print_messages(client, session_id, from_start=from_start, as_json=as_json)
@@ -142,6 +149,8 @@ def _print_new_sessions(client: "Client", workflow: list[str] | None, *, as_json
         for session in reversed(found):
             if seen is not None and session["id"] not in seen:
                 print_json(session) if as_json else typer.echo(_describe_session(session))
+        if seen is None:
+            typer.echo("Waiting for new sessions; Ctrl-C ends it.", err=True)
         # The overlap bounds what is kept.
         seen = {one["id"]: clock.parse_time(one["created_at"], name="created_at") for one in found}
         newest = max([newest, *seen.values()] if newest else seen.values(), default=None)

@@ -33,6 +33,7 @@ _PRAGMAS = (
     "secure_delete=ON",
 )
 
+_ENGINES = ("postgresql://", "postgresql+psycopg://", "sqlite:///")
 _WAL_TRIES = 200
 _WAL_PAUSE_S = 0.05
 _MIGRATION_LOCK = 0x5245434F52444552
@@ -176,10 +177,13 @@ def open_database(settings: Settings, *, create: bool = True) -> Database:
         UnknownSchema: if the database was created by another release.
         DatabaseUnusable: if the database does not answer, or the address names none.
     """
+    address_takes = "its address must begin with postgresql:// or sqlite:///"
+    if not settings.database_url.startswith(_ENGINES):
+        raise DatabaseUnusable(settings, address_takes)
     try:
         database = Database(settings.database_url)
     except ArgumentError as error:
-        raise DatabaseUnusable(settings, "the address must begin with postgresql:// or sqlite:///") from error
+        raise DatabaseUnusable(settings, address_takes) from error
     try:
         if not create and not database.has_schema():
             raise NoDeployment(settings.data_dir)
