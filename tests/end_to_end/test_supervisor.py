@@ -195,3 +195,23 @@ def test_a_webhook_cannot_lead_to_the_service_itself(tmp_path: Path) -> None:
             body = {"url": f"http://{host}:{port}/v1/sessions", "events": ["session.created"]}
             answer = client.post("/v1/webhooks", json=body)
             assert (answer.status_code, answer.json()["code"]) == (422, "url_not_allowed"), host
+
+
+@pytest.mark.parametrize("proxies", [(), ("127.0.0.0/8",)], ids=["none", "loopback"])
+def test_the_address_of_a_caller_is_what_a_trusted_proxy_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proxies: tuple[str, ...]
+) -> None:
+    # A variable of the server's own must not open what the setting closes.
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+    data = tmp_path / "data"
+    chosen = {"RECORDER_TRUSTED_PROXIES": ",".join(proxies)} if proxies else {}
+    settings = Settings.from_env(chosen, data_dir=data)
+    key = new_key(settings)
+    with running(settings) as service, httpx.Client(base_url=service.base_url) as client:
+        client.headers["Authorization"] = f"Bearer {key}"
+        forwarded = {"X-Forwarded-For": "203.0.113.9, 198.51.100.7"}
+        made = client.post("/v1/keys", json={"label": "a", "scope": "read"}, headers=forwarded)
+        assert made.status_code == 201
+        (entry,) = client.get("/v1/audit", params={"action": "key.create"}).json()["data"]
+        # The last address that is not a proxy's own; whoever called it may have written the others.
+        assert entry["ip"] == ("198.51.100.7" if proxies else "127.0.0.1")
