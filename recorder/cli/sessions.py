@@ -35,7 +35,7 @@ _POLL_S = 2.0
 #: Sessions that were created so much earlier than the newest one may appear after it.
 _OVERLAP = timedelta(seconds=10)
 _LABEL_LENGTH = 50
-_HEAD = f"{'session':<30}  {'status':<9}  {'outcome':<7}  {'age':>5}  workflow"
+_HEAD = f"{'session':<30}  {'status':<9}  {'outcome':<9}  {'age':>5}  workflow"
 
 
 @app.command("list")
@@ -171,7 +171,7 @@ def _describe_session(session: dict[str, Any]) -> str:
     """Return a session as one line; workflow names come last, since they may be long."""
     outcome = session["outcome"] or "-"
     age = _age(session["created_at"])
-    return f"{session['id']}  {session['status']:<9}  {outcome:<7}  {age:>5}  {session['workflow']}"
+    return f"{session['id']}  {session['status']:<9}  {outcome:<9}  {age:>5}  {session['workflow']}"
 
 
 def _describe_message(message: dict[str, Any]) -> str:

@@ -161,7 +161,9 @@ class Service:
         if self.dagster_url:
             self._say(f"Dagster  {self.dagster_url}")
             link = LoginLinks(self._settings).make_link(self.dagster_url)
-            self._say(f"Log in   {link}   (once, within 15 minutes; then `recorder status` prints another)")
+            self._say(f"Log in   {link}", wrap=False)
+            self._say("         opens Dagster's pages once, within 15 minutes; for another link:")
+            self._say(f"         {command_line('status', '--data', folder)}", wrap=False)
         else:
             self._say("Dagster  not started: sessions stay `stopped`, exports stay `queued`")
         self._say("Next     create a workspace and its first API key; Ctrl-C stops the service:")
