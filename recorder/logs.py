@@ -21,7 +21,7 @@ from recorder import clock
 from recorder.errors import Invalid, RecorderError
 from recorder.tracing import current_request_id
 
-#: Exit code of a process that is told apart from crashes: its settings or its data do not admit a start.
+#: Exit code of a process whose settings or data do not admit a start; a crash has another one.
 START_REFUSED: Final = 78
 LEVELS: Final = ("debug", "info", "warning", "error")
 

@@ -62,7 +62,7 @@ def connected(url: str, key: str) -> Iterator["Client"]:
     try:
         transport.send(Call("GET", "/healthz", repeatable=True))
     except ApiError:
-        pass  # it answers; what it refuses is told by the request itself
+        pass  # it answers; the command's own request shows what it refuses
     finally:
         transport.close()
     with Client(url, key) as client:

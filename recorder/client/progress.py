@@ -102,7 +102,7 @@ class _Bar:
         self._console, self._id = console, export_id
         self._status = console.status(export_id)
         self._running_since_s: float | None = None
-        self._is_told = False
+        self._has_warned = False
 
     def __enter__(self) -> None:
         self._status.start()
@@ -117,8 +117,8 @@ class _Bar:
             self._status.stop()
             self._print(f"{told(export)}, {_clock(waited_s)}")
             return
-        if status == "queued" and waited_s > _QUEUED_S and not self._is_told:
-            self._is_told = True
+        if status == "queued" and waited_s > _QUEUED_S and not self._has_warned:
+            self._has_warned = True
             self._print(_IS_ANYBODY_THERE)
         if status == "running" and self._running_since_s is None:
             self._running_since_s = waited_s

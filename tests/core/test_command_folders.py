@@ -1,6 +1,7 @@
 """Commands on data folders: no command but three creates a deployment; files are private. Contract §9."""
 
 import json
+import logging
 import os
 import stat
 from collections.abc import Iterator
@@ -78,9 +79,16 @@ def run(*words: str) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
+def _bare(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Run without settings, and take back the logging that a command of a process's own sets up."""
+    root, ours = logging.getLogger(), logging.getLogger("recorder")
+    handlers, level = root.handlers[:], ours.level
     for name in [name for name in os.environ if name.startswith("RECORDER_")]:  # noqa: TID251
         monkeypatch.delenv(name)
+    yield
+    root.handlers[:] = handlers
+    ours.setLevel(level)
+    logging.captureWarnings(False)
 
 
 @pytest.fixture

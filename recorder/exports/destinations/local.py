@@ -40,7 +40,8 @@ class Folder(Destination):
         try:
             _make_folder(staged.parent)
             with staged.open("xb") as file, HashedFile(file) as hashed:
-                os.fchmod(file.fileno(), staged.parent.stat().st_mode & _FILE_MODE)
+                with suppress(OSError):  # some network folders take no modes
+                    os.fchmod(file.fileno(), staged.parent.stat().st_mode & _FILE_MODE)
                 yield hashed
                 hashed.flush()
                 os.fdatasync(file.fileno())
@@ -135,7 +136,8 @@ def _make_folder(folder: Path) -> None:
     missing = list(takewhile(lambda one: not one.exists(), [folder, *folder.parents]))
     make_folder(folder)
     for one in reversed(missing):
-        one.chmod(one.parent.stat().st_mode & _FOLDER_MODE)
+        with suppress(OSError):
+            one.chmod(one.parent.stat().st_mode & _FOLDER_MODE)
 
 
 @contextmanager
