@@ -43,7 +43,7 @@ from api.routes import (
 from api.stopping import heard_stop
 from recorder import __version__
 from recorder.access.ratelimit.stores import open_stream_slots
-from recorder.logs import configure_logs
+from recorder.logs import configure_logs, logged_start
 from recorder.net.guard import Guard
 from recorder.net.host_names import AllowedHosts
 from recorder.recording.ingest import IngestWriter
@@ -77,10 +77,14 @@ _RESOURCES = (
 def create_app(settings: Settings | None = None) -> FastAPI:
     """The application on these settings, or on the environment's."""
     if settings is None:  # the process is ours: whoever brings settings has logs of their own
-        settings = Settings.from_env()
-        configure_logs(settings.log_level)
-    runtime = Runtime.open(settings)
+        with logged_start():
+            settings = Settings.from_env()
+            configure_logs(settings.log_level)
+            return _create_app(Runtime.open(settings))
+    return _create_app(Runtime.open(settings))
 
+
+def _create_app(runtime: Runtime) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.whole_reads = whole_reads = WholeReads()

@@ -4,7 +4,7 @@ Starts the service on free ports, records the bundled runs (or a folder of real 
 Dagster has sealed them, prints the common paths, exports Parquet, verifies it and loads it.
 """
 
-import os
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Thread
 
 from rich.console import Console
+from rich.text import Text
 
 from examples import demo_report
 from examples.dagster_runs import wait_for_export_run
@@ -26,10 +27,13 @@ from recorder.client.progress import watch_export
 from recorder.exports.verify import verify_manifest
 from recorder.importers.folder import import_folder, shown_progress
 from recorder.importers.upload import ImportReport, upload_recordings
+from recorder.invocation import command_line, short_path
 from recorder.runtime import Runtime
 from recorder.settings import DEFAULT_DATA_DIR, Settings
+from recorder.storage.durable import keep_files_private
 from recorder.supervisor import Service
 
+_KEY_FILE = "key"
 _SESSIONS = 300
 _PARALLEL = 4
 _SEALING_PATIENCE_S = 1800.0
@@ -41,10 +45,16 @@ console = Console() if sys.stdout.isatty() else Console(width=140)
 def run(*, recordings: Path | None = None, stay: bool = False) -> int:
     """Do the whole job and print each result as soon as it exists; returns the exit code."""
     began = time.monotonic()
+    keep_files_private()
     data = (DEFAULT_DATA_DIR / "demo").resolve()
     settings = replace(Settings.from_env(data_dir=data), local_export_root=data / "datasets")
-    console.print(f"● recorder {__version__}   data: {data}   (SQLite, local files)", highlight=False)
-    with _service(settings) as (service, dagster):
+    console.print(
+        f"● recorder {__version__}   data: {short_path(data)}   (SQLite, local files)",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    with _service(settings) as (service, starting):
         _done("api", service.base_url, began)
         runtime = Runtime.open(settings)
         key = _make_workspace(runtime)
@@ -54,7 +64,7 @@ def run(*, recordings: Path | None = None, stay: bool = False) -> int:
             _done("recorded", brought, began)
             demo_report.show_failed_run(console, client)
             workflows = demo_report.workflows_of(runtime, key)
-            _wait_for(dagster, service)
+            _wait_for(starting)
             _done("dagster", service.dagster_url or "", began)
             _wait_sealed(runtime, key, report.sessions)
             _done("sealed", f"{report.sessions} sessions", began)
@@ -63,21 +73,42 @@ def run(*, recordings: Path | None = None, stay: bool = False) -> int:
         if stay:
             _stay(service, settings, key)
         runtime.close()
-    console.print(f"  Look at it again: [b]recorder up --data {os.path.relpath(data)}[/b]", highlight=False)
+    _show_how_to_return(data, key)
     return 0 if is_good and not report.failed else 1
 
 
+class _Starting(Thread):
+    """Thread that starts a service; it keeps the error that keeps a part from starting."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(name="service", daemon=True)
+        self._service = service
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        """Start the service."""
+        try:
+            self._service.start()
+        except Exception as error:  # raised again where it is waited for
+            self._error = error
+
+    def raise_error(self) -> None:
+        """Raise what kept a part from starting, if anything did."""
+        if self._error is not None:
+            raise self._error
+
+
 @contextmanager
-def _service(settings: Settings) -> Iterator[tuple[Service, Thread]]:
+def _service(settings: Settings) -> Iterator[tuple[Service, _Starting]]:
     """The service on free ports: the API at once, Dagster while the first results come in."""
     service = Service(
         settings, host="127.0.0.1", port=0, dagster=True, dagster_port=0, console=Console(quiet=True)
     )
-    starting = Thread(target=service.start, name="service", daemon=True)
+    starting = _Starting(service)
     try:
         starting.start()
         while not service.children[0].was_started or not service.children[0].command.is_ready():
-            _check(starting, service)
+            starting.raise_error()
             time.sleep(0.05)
         yield service, starting
     finally:
@@ -107,8 +138,8 @@ def _export(
     export = watch_export(client, made["id"])
     folder = (settings.local_export_root or Path()) / export["id"]
     checked = verify_manifest(folder)
-    verdict = "manifest verified" if checked.is_valid else "; ".join(checked.problems)
-    rows = f"{export['rows']} rows · {export['frames']} frames · {export['shards']} shards"
+    verdict = "verified" if checked.is_valid else "; ".join(checked.problems)
+    rows = f"{export['rows']} rows · {export['frames']} frames · {export['shards']} files"
     _done("export", f"parquet · {rows} · {verdict}", began)
     loaded = demo_report.show_dataset(console, folder)
     with service.open_dagster() as dagster:
@@ -119,20 +150,11 @@ def _export(
     return checked.is_valid and loaded == report.events and ended == "SUCCESS"
 
 
-def _wait_for(starting: Thread, service: Service) -> None:
+def _wait_for(starting: _Starting) -> None:
     with console.status("  dagster    starting"):
         while starting.is_alive():
             starting.join(timeout=0.2)
-    _check(starting, service)
-
-
-def _check(starting: Thread, service: Service) -> None:
-    """End the demonstration where a part did not start: its log says why."""
-    if starting.is_alive():
-        return
-    ended = [child.command for child in service.children if not child.was_started or child.has_ended()]
-    if ended:
-        raise SystemExit(f"{ended[0].name} did not start; see {ended[0].log}")
+    starting.raise_error()
 
 
 def _wait_sealed(runtime: Runtime, key: NewKey, expected: int) -> None:
@@ -152,18 +174,45 @@ def _make_workspace(runtime: Runtime) -> NewKey:
     with runtime.database.transaction(write=True) as db:
         name = f"demo {clock.to_iso(clock.now())}"
         key = create_workspace(db, name, region=settings.region, secret=settings.secret, tier="unlimited")
-    path = settings.data_dir / "key"
+    path = settings.data_dir / _KEY_FILE
     path.unlink(missing_ok=True)
     path.touch(mode=0o600, exist_ok=False)
     path.write_text(key.key + "\n")
     return key
 
 
+def _show_how_to_return(data: Path, key: NewKey) -> None:
+    """Print a command, pages and a key with which the results can be looked at later."""
+    folder = short_path(data)
+    key_file = shlex.quote(str(Path(folder) / _KEY_FILE))
+    listing = command_line("sessions", "list", "--key")
+    lines = (
+        f"  Everything is kept in {folder}. Look at it again with:",
+        f"      {command_line('up', '--data', folder)}",
+        "  Then open:",
+        f"      {Settings.public_url}/docs        the API's pages",
+        "      the link that `up` prints         Dagster's pages: runs, sessions, datasets",
+        f"  API key, also in {key_file}:",
+        f"      {key.key}",
+        "  In another terminal, for example:",
+        f'      {listing} "$(cat {key_file})"',
+    )
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
 def _stay(service: Service, settings: Settings, key: NewKey) -> None:
     link = LoginLinks(settings).make_link(service.dagster_url or "")
-    console.print(f"  API {service.base_url}/docs   key: {key.key}")
-    console.print(f"  Dagster {link}   (opens once; `recorder status` prints another)", highlight=False)
-    console.print("  Ctrl-C ends it.")
+    status = command_line("status", "--data", short_path(settings.data_dir))
+    lines = (
+        f"  API      {service.base_url}/docs   with its key:",
+        f"      {key.key}",
+        f"  Dagster  {link}",
+        f"           opens once; {status} prints another link",
+        "  Ctrl-C ends it.",
+    )
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     try:
         service.watch()
     except KeyboardInterrupt:
@@ -172,4 +221,5 @@ def _stay(service: Service, settings: Settings, key: NewKey) -> None:
 
 def _done(what: str, result: str, began: float) -> None:
     seconds = time.monotonic() - began
-    console.print(f"  [green]✓[/green] {what:<10} {result}   [dim]{seconds:.1f} s[/dim]", highlight=False)
+    line = Text.assemble("  ", ("✓", "green"), f" {what:<10} {result}   ", (f"{seconds:.1f} s", "dim"))
+    console.print(line, highlight=False, soft_wrap=True)

@@ -8,10 +8,12 @@ import polars as pl
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 from sqlmodel import func, select
 
 from recorder.access.keys import NewKey
 from recorder.client import Client
+from recorder.invocation import short_path
 from recorder.memory.queries.paths import path_labels
 from recorder.models.session import SessionRow
 from recorder.models.workflow import WorkflowRow
@@ -30,8 +32,9 @@ def show_failed_run(console: Console, client: Client) -> None:
     events = list(client.list_events(failed["id"]))
     last = next((event for event in reversed(events) if event.get("title")), {"title": "the end"})
     count = f"{len(events)} events, {failed['duration_ms'] / 1000:.0f} s"
-    said = f"a failed run of {failed['workflow']}: {count}, ends at “{last['title']}”"
-    console.print(f"  [green]✓[/green] read back  {said}", highlight=False)
+    said = f"a failed {failed['workflow']}: {count}, ends at “{last['title']}”"
+    line = Text.assemble("  ", ("✓", "green"), f" read back  {said}")
+    console.print(line, highlight=False, soft_wrap=True)
 
 
 def workflows_of(runtime: Runtime, key: NewKey) -> list[str]:
@@ -66,7 +69,10 @@ def sealing_bar(console: Console, expected: int) -> Iterator[Callable[[int], Non
 def show_paths(console: Console, client: Client, runtime: Runtime, key: NewKey, workflows: list[str]) -> None:
     """The common paths: several of each workflow where there are few, else the most common one of each."""
     limit = _PATHS_OF_FEW if len(workflows) <= 2 else 1
-    table = Table(title="Common paths", title_justify="left", header_style="bold")
+    # Without lines between the columns, a path has room at 80 columns.
+    table = Table(
+        title="Common paths", title_justify="left", header_style="bold", box=None, padding=(0, 2, 0, 0)
+    )
     for name in ("workflow", "share", "sessions", "success", "median", "path"):
         table.add_column(name, justify="left" if name in ("workflow", "path") else "right", overflow="fold")
     for workflow in workflows:
@@ -81,7 +87,7 @@ def show_paths(console: Console, client: Client, runtime: Runtime, key: NewKey, 
                 f"{path['median_duration_ms'] / 1000:.1f} s",
                 _short(labels.get(path["path_id"], [])),
             )
-        table.add_section()
+        table.add_row()
     console.print(table)
 
 
@@ -93,8 +99,13 @@ def show_dataset(console: Console, folder: Path) -> int:
         sessions=pl.col("session_id").n_unique(), events=pl.len(), last=pl.col("t_ms").max()
     )
     console.print(by_workflow.sort("workflow").head(8).collect())
-    console.print(f"  Dataset    {folder}", highlight=False, soft_wrap=True)
-    console.print(f'  Load it    pl.scan_parquet("{pattern}")', highlight=False, soft_wrap=True)
+    console.print(f"  Dataset    {short_path(folder)}", highlight=False, markup=False, soft_wrap=True)
+    console.print(
+        f'  Load it    pl.scan_parquet("{short_path(pattern)}")',
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
     return int(events.select(pl.len()).collect().item())
 
 

@@ -23,6 +23,7 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 from pipelines.webserver_gate import DagsterGate
+from recorder import clock
 from recorder.logs import configure_logs
 from recorder.net.host_names import with_listening_host
 from recorder.settings import Settings
@@ -84,7 +85,9 @@ def main() -> None:
     setup_interrupt_handlers()
     url = http_address(options.host, options.port)
     try:
-        record = RunRecord.hold(settings.data_dir, DAGSTER_WEBSERVER, url=url)
+        record = RunRecord.hold(
+            settings.data_dir, DAGSTER_WEBSERVER, since=clock.to_iso(clock.now()), url=url
+        )
     except AlreadyRunning as error:
         sys.exit(str(error))
     with record, open_workspace(options.workspace) as context:

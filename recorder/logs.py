@@ -9,6 +9,8 @@ import logging
 import re
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import structlog
@@ -19,7 +21,11 @@ from recorder import clock
 from recorder.errors import Invalid, RecorderError
 from recorder.tracing import current_request_id
 
+#: Exit code of a process whose settings or data do not admit a start; a crash has another one.
+START_REFUSED: Final = 78
 LEVELS: Final = ("debug", "info", "warning", "error")
+
+log = logging.getLogger("recorder.start")
 
 _SECRETS = re.compile(r"\b(nsk_(?:live|test|local)_|whsec_)[\w+/=-]+|\b((?:sig|token|secret)=)[^\s&\"']+")
 _CREDENTIALS = re.compile(r"(?<=://)[^\s/@]+:[^\s/@]*@")
@@ -63,6 +69,31 @@ def configure_logs(level: str) -> None:
     logging.getLogger("recorder").setLevel(level.upper())
     logging.captureWarnings(True)
     _take_over_server_logs()
+
+
+@contextmanager
+def logged_start() -> Iterator[None]:
+    """Let a start that fails write one line of JSON, and end the process.
+
+    Raises:
+        SystemExit: with `START_REFUSED` if settings or data do not admit the start, with 1 after a defect.
+    """
+    try:
+        yield
+    except RecorderError as error:
+        _configure_if_bare()
+        log.error(str(error))
+        raise SystemExit(START_REFUSED) from error
+    except Exception as error:
+        _configure_if_bare()
+        log.exception("the process cannot start")
+        raise SystemExit(1) from error
+
+
+def _configure_if_bare() -> None:
+    """Give log lines their form where the start failed before the settings were read."""
+    if not any(isinstance(handler, _Stderr) for handler in logging.getLogger().handlers):
+        configure_logs("info")
 
 
 def make_formatter() -> logging.Formatter:

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from recorder.settings import Settings
 from recorder.storage.blobs import Blobs
-from recorder.storage.database import Database
+from recorder.storage.database import Database, open_database
+from recorder.storage.durable import keep_files_private
 from recorder.storage.lake import Lake
 from recorder.storage.regions import check_region
 
@@ -19,17 +20,23 @@ class Runtime:
     lake: Lake
 
     @classmethod
-    def open(cls, settings: Settings) -> "Runtime":
-        """Connect to what the settings name; the schema is brought up to date.
+    def open(cls, settings: Settings, *, create: bool = True) -> "Runtime":
+        """Connect to what the settings name; the files that this process creates are private from now on.
+
+        Args:
+            settings: the deployment.
+            create: create the schema in an empty database.
 
         Raises:
+            NoDeployment: if the database is empty and is to stay so.
+            UnknownSchema: if the database was created by another release.
             UnknownRegion, WrongRegion: if the stores are not of the deployment's region.
-            Unavailable: if the database does not answer.
+            DatabaseUnusable: if the database does not answer.
         """
-        database = Database(settings.database_url)
+        keep_files_private()
+        database = open_database(settings, create=create)
         blobs, lake = Blobs(settings.blob_url), Lake(settings.lake_url)
         try:
-            database.migrate()
             check_region(settings, database, blobs, lake)
         except BaseException:
             database.close()

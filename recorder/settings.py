@@ -10,7 +10,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import NamedTuple
 
-from recorder.errors import Invalid
+from recorder.errors import Conflict, Invalid, NotFound
 
 DEFAULT_DATA_DIR = Path("recorder-data")
 # No name and password: an address ends up in log lines.
@@ -49,6 +49,27 @@ class InvalidSetting(Invalid):
 
     def __init__(self, name: str, takes: str) -> None:
         super().__init__(f"{name} takes {takes}.")
+
+
+class NoDeployment(NotFound):
+    """The data folder holds no deployment."""
+
+    def __init__(self, data: Path) -> None:
+        super().__init__(
+            "deployment",
+            f"There is no deployment in {data}. Choose its folder with --data or RECORDER_DATA_DIR, or "
+            "create one with `recorder up` or `recorder workspaces create --init`.",
+        )
+
+
+class DataFolderUnusable(Conflict):
+    """The data folder cannot be created, read or written."""
+
+    def __init__(self, data: Path, error: OSError) -> None:
+        super().__init__(
+            f"The data folder {data} cannot be used: {error.strerror}. Choose another folder with --data, or "
+            "give this user the right to write to it."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,29 +136,36 @@ class Settings:
 
     @classmethod
     def from_env(
-        cls, environment: Mapping[str, str] | None = None, *, data_dir: Path | None = None
+        cls,
+        environment: Mapping[str, str] | None = None,
+        *,
+        data_dir: Path | None = None,
+        create: bool = True,
     ) -> "Settings":
         """The settings that the environment names, with the embedded defaults for the rest.
-
-        The data folder is created; a missing secret is made once and kept in it with mode 600.
 
         Args:
             environment: read instead of the process's own.
             data_dir: overrules `RECORDER_DATA_DIR`.
+            create: create a missing data folder with mode 700, and once a secret in it with mode 600.
+
+        Raises:
+            InvalidSetting: if a setting cannot be read.
+            NoDeployment: if there is no secret and none is to be created.
+            DataFolderUnusable: if this user may not use the data folder.
         """
         env = os.environ if environment is None else environment
         data = data_folder(data_dir, env)
-        data.mkdir(parents=True, exist_ok=True)
         root = env.get("RECORDER_LOCAL_EXPORT_ROOT")
         trusted_proxies = _trusted_proxies(env.get("RECORDER_TRUSTED_PROXIES", ""))
         return cls(
             data_dir=data,
-            database_url=env.get("RECORDER_DATABASE_URL", f"sqlite:///{data / 'recorder.db'}"),
+            database_url=env.get("RECORDER_DATABASE_URL", _embedded_database(data)),
             blob_url=_store(env, "RECORDER_BLOB_URL") or str(data / "blobs"),
             lake_url=_store(env, "RECORDER_LAKE_URL") or str(data / "lake"),
             export_url=_store(env, "RECORDER_EXPORT_URL") or str(data / "exports"),
             local_export_root=Path(root).expanduser().resolve() if root else None,
-            secret=env["RECORDER_SECRET"].encode() if env.get("RECORDER_SECRET") else _kept_secret(data),
+            secret=_read_secret(env, data, create=create),
             region=env.get("RECORDER_REGION", "us"),
             public_url=env.get("RECORDER_PUBLIC_URL", "http://127.0.0.1:8700").rstrip("/"),
             s3_endpoint=_address(env, "RECORDER_S3_ENDPOINT"),
@@ -169,6 +197,11 @@ class Settings:
             trusted_proxies=trusted_proxies,
             dagster_auth_header=_auth_header(env.get("RECORDER_DAGSTER_AUTH_HEADER", ""), trusted_proxies),
         )
+
+    @property
+    def is_embedded(self) -> bool:
+        """Return whether the database is the file in the data folder."""
+        return self.database_url == _embedded_database(self.data_dir)
 
     def as_env(self) -> dict[str, str]:
         """The variables that give a child process these same settings (the secret stays in its file)."""
@@ -226,6 +259,10 @@ class Settings:
         if self.local_export_root is not None:
             chosen["RECORDER_LOCAL_EXPORT_ROOT"] = str(self.local_export_root)
         return chosen
+
+
+def _embedded_database(data: Path) -> str:
+    return f"sqlite:///{data / 'recorder.db'}"
 
 
 def data_folder(data_dir: Path | None, environment: Mapping[str, str] | None = None) -> Path:
@@ -395,10 +432,23 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _kept_secret(data: Path) -> bytes:
-    path = data / "secret"
-    if path.exists():
-        return path.read_bytes()
+def _read_secret(env: Mapping[str, str], data: Path, *, create: bool) -> bytes:
+    try:
+        if create:
+            data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if env.get("RECORDER_SECRET"):
+            return env["RECORDER_SECRET"].encode()
+        path = data / "secret"
+        if path.exists():
+            return path.read_bytes()
+        if not create:
+            raise NoDeployment(data)
+        return _create_secret(data, path)
+    except OSError as error:
+        raise DataFolderUnusable(data, error) from error
+
+
+def _create_secret(data: Path, path: Path) -> bytes:
     fresh = data / f".secret.{secrets.token_hex(8)}"
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:

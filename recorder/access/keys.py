@@ -34,7 +34,10 @@ class WorkspaceExists(Conflict):
     """A workspace of this name is there already."""
 
     def __init__(self) -> None:
-        super().__init__("A workspace of this name exists; choose another name.")
+        super().__init__(
+            "A workspace of this name exists. Choose another name, or make another key for it with `recorder "
+            "keys create`."
+        )
 
 
 @dataclass(frozen=True, slots=True)

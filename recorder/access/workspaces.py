@@ -26,7 +26,7 @@ class UnknownWorkspace(NotFound):
     """The operator named a workspace that is not there."""
 
     def __init__(self) -> None:
-        text = "No workspace has this name or id; `recorder workspace list` shows them."
+        text = "No workspace has this name or id; `recorder workspaces list` shows them."
         super(NotFound, self).__init__(text)
         self.resource = "workspace"
 

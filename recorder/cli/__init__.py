@@ -21,6 +21,7 @@ from recorder.cli import (
     recipes,
     sealing,
     serving,
+    sessions,
     status,
     webhooks,
     workspaces,
@@ -28,17 +29,22 @@ from recorder.cli import (
 from recorder.errors import RecorderError
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Record work, learn its paths, export datasets."
+    no_args_is_help=True,
+    add_completion=False,
+    # A defect shows its plain trace: boxes and colours are no use in a log file.
+    pretty_exceptions_enable=False,
+    help="Record work, learn its paths, export datasets.",
 )
 app.command()(serving.up)
 app.command()(status.status)
 app.command("dagster-webserver")(status.dagster_webserver)
-app.add_typer(workspaces.app, name="workspace")
+app.add_typer(workspaces.app, name="workspaces")
+app.add_typer(workspaces.app, name="workspace", hidden=True)
 app.add_typer(keys.app, name="keys")
 app.add_typer(audit.app, name="audit")
 app.add_typer(drift.app, name="drift")
-app.add_typer(sealing.sessions_app, name="sessions")
-app.add_typer(sealing.db_app, name="db")
+app.add_typer(sessions.app, name="sessions")
+app.add_typer(sealing.app, name="db")
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(webhooks.app, name="webhooks")
 app.command("deliver")(webhooks.deliver)

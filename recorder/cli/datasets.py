@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recorder.cli.asking import Format, Split, To, members_of
-from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, Where, print_json
+from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, Where, connected, print_json
 
 if TYPE_CHECKING:
     from recorder.client import Client
@@ -51,7 +51,6 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Ask for a dataset; with --watch, wait for it."""
-    from recorder.client import Client
 
     members = members_of(
         workflow,
@@ -78,7 +77,7 @@ def export(
         raise typer.BadParameter(
             "belongs to --to signed_url; other files lie where --to says", param_hint="--download"
         )
-    with Client(url, key) as client:
+    with connected(url, key) as client:
         made = client.create_export(members.pop("workflow"), **members, tag=tag)
         answer = _watched(client, made["id"]) if watch or download is not None else made
     if download is not None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, Where, print_json, read_filters
+from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, Where, connected, print_json, read_filters
 from recorder.memory.views.labels import one_line
 
 app = typer.Typer(no_args_is_help=True, help="Event logs: look into one, and write sessions as one.")
@@ -29,7 +29,6 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write the sessions of a workflow that are over to a file, oldest first."""
-    from recorder.client import Client
     from recorder.interchange.exporting import export_log
 
     if format not in ("xes", "dfg"):
@@ -37,7 +36,7 @@ def export(
     filters = read_filters(where)
     if not out.resolve().parent.is_dir():
         raise typer.BadParameter("takes a file in a folder that exists", param_hint="--out")
-    with Client(url, key) as client, _shown_progress() as (on_total, on_done):
+    with connected(url, key) as client, _shown_progress() as (on_total, on_done):
         report = export_log(
             client,
             workflow,

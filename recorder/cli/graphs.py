@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from recorder.cli.options import DEFAULT_URL, Key, Url, Where, print_json, read_filters
+from recorder.cli.options import DEFAULT_URL, Key, Url, Where, connected, print_json, read_filters
 
 _FORMATS = ("svg", "json", "graphml", "mermaid", "dot")
 
@@ -22,14 +22,13 @@ def graph(
     ] = 0.0,
 ) -> None:
     """Print the memory graph of a workflow, or write it to a file."""
-    from recorder.client import Client
 
     if format not in _FORMATS:
         raise typer.BadParameter(f"takes one of {', '.join(_FORMATS)}", param_hint="--format")
     filters = read_filters(where)
     if out is not None and (out.is_dir() or not out.resolve().parent.is_dir()):
         raise typer.BadParameter("takes a file in a folder that exists", param_hint="--out")
-    with Client(url, key) as client:
+    with connected(url, key) as client:
         found = client.memory_graph(workflow, format=format, min_frequency=min_frequency, **filters)
     if out is not None:
         _write(out, found)

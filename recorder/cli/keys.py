@@ -27,7 +27,7 @@ def create_key(
     from recorder.access.key_admin import issue_key
     from recorder.access.workspaces import find_workspace
     from recorder.audit.log import Origin
-    from recorder.cli.deployment import opened
+    from recorder.cli.deployment import opened, print_folder
     from recorder.models.key import KeyCreate
 
     given = {"label": label, "scope": scope, "mode": mode, "expires_at": expires_at}
@@ -36,9 +36,11 @@ def create_key(
     except ValidationError as error:
         told = [f"{found['loc'][0]}: {found['msg']}" for found in error.errors()]
         raise typer.BadParameter("; ".join(told)) from error
-    with opened(data) as runtime, runtime.database.transaction(write=True) as db:
-        origin = Origin.operator(find_workspace(db, workspace).id)
-        made = issue_key(db, origin, wanted, runtime.settings.secret)
+    with opened(data) as runtime:
+        print_folder(runtime)
+        with runtime.database.transaction(write=True) as db:
+            origin = Origin.operator(find_workspace(db, workspace).id)
+            made = issue_key(db, origin, wanted, runtime.settings.secret)
     if as_json:
         print_json(made.model_dump(mode="json"))
         return
@@ -51,10 +53,12 @@ def list_keys(workspace: _Workspace, data: DataDir = None, as_json: AsJson = Fal
     """The keys of a workspace that were not revoked, newest first: id, scope, mode, last letters, label."""
     from recorder.access import key_admin
     from recorder.access.workspaces import find_workspace
-    from recorder.cli.deployment import opened
+    from recorder.cli.deployment import opened, print_folder
 
-    with opened(data) as runtime, runtime.database.transaction(write=False) as db:
-        keys, _ = key_admin.list_keys(db, find_workspace(db, workspace).id, "live")
+    with opened(data) as runtime:
+        print_folder(runtime)
+        with runtime.database.transaction(write=False) as db:
+            keys, _ = key_admin.list_keys(db, find_workspace(db, workspace).id, "live")
     if as_json:
         print_json([key.model_dump(mode="json") for key in keys])
         return
@@ -69,9 +73,11 @@ def revoke_key(
     """End a key; running processes refuse it within 5 seconds."""
     from recorder.access import key_admin
     from recorder.audit.log import Origin
-    from recorder.cli.deployment import opened
+    from recorder.cli.deployment import opened, print_folder
 
-    with opened(data) as runtime, runtime.database.transaction(write=True) as db:
-        workspace_id = key_admin.find_key(db, key_id).workspace_id
-        key_admin.revoke_key(db, workspace_id, "live", Origin.operator(workspace_id), key_id)
+    with opened(data) as runtime:
+        print_folder(runtime)
+        with runtime.database.transaction(write=True) as db:
+            workspace_id = key_admin.find_key(db, key_id).workspace_id
+            key_admin.revoke_key(db, workspace_id, "live", Origin.operator(workspace_id), key_id)
     typer.echo(f"Key {key_id} is revoked.", err=True)

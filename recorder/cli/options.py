@@ -1,10 +1,15 @@
 """What commands share: options by name, and how values are printed."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from recorder.client import Client
 
 DataDir = Annotated[
     Path | None, typer.Option("--data", help="Data folder. [default: RECORDER_DATA_DIR or ./recorder-data]")
@@ -16,6 +21,9 @@ Where = Annotated[
     list[str] | None, typer.Option("--where", help="A filter, such as outcome=success.", show_default=False)
 ]
 DEFAULT_URL = "http://127.0.0.1:8700"
+# The client repeats requests for half a minute; a person with a wrong address does not wait so long.
+_PATIENCE_S = 1.0
+_ANSWER_S = 5.0
 
 
 def read_filters(where: list[str] | None) -> dict[str, str]:
@@ -34,3 +42,28 @@ def read_filters(where: list[str] | None) -> dict[str, str]:
 def print_json(value: Any) -> None:
     """Print a value on stdout, on one line."""
     typer.echo(json.dumps(value))
+
+
+@contextmanager
+def connected(url: str, key: str) -> Iterator["Client"]:
+    """Give a client of a service that answers now.
+
+    Raises:
+        Unreachable: if nothing answers within some seconds.
+        typer.BadParameter: if the address is none.
+    """
+    from recorder.client import ApiError, Client
+    from recorder.client.transport import Call, Transport
+
+    try:
+        transport = Transport(url, key, timeout_s=_ANSWER_S, patience_s=_PATIENCE_S)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--url") from error
+    try:
+        transport.send(Call("GET", "/healthz", repeatable=True))
+    except ApiError:
+        pass  # it answers; the command's own request shows what it refuses
+    finally:
+        transport.close()
+    with Client(url, key) as client:
+        yield client

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recorder.cli.options import AsJson, DataDir, print_json
+from recorder.invocation import command_line, short_path
 
 if TYPE_CHECKING:
     from recorder.settings import Settings
@@ -17,11 +18,7 @@ _LABEL_WIDTH = 13
 
 def status(data: DataDir = None, as_json: AsJson = False) -> None:
     """Show what runs on a data folder, where it answers, and a link that logs a browser in to Dagster."""
-    from recorder.settings import Settings, data_folder
-    from recorder.supervisor.run_records import require_deployment
-
-    require_deployment(data_folder(data))
-    found = _read_status(Settings.from_env(data_dir=data))
+    found = _read_status(_read_settings(data))
     if as_json:
         print_json(found)
         return
@@ -29,7 +26,8 @@ def status(data: DataDir = None, as_json: AsJson = False) -> None:
     if found["running"]:
         _show("service", f"release {found['release']}, process {found['process']}, since {found['since']}")
     else:
-        _show("service", "stopped; start it with `recorder up`")
+        _show("service", "stopped; start it with")
+        _show("", command_line("up", "--data", short_path(Path(found["data"]))))
     for label, part in (("API", "api"), ("Dagster", "dagster")):
         if found[part] is not None:
             words = "" if found[part]["answers"] else "   does not answer"
@@ -49,24 +47,39 @@ def dagster_webserver(
 ) -> None:
     """Serve Dagster's pages behind a login until Ctrl-C; `recorder up` starts one by itself."""
     from recorder.access.dagster_login import LoginLinks
-    from recorder.settings import Settings, data_folder
     from recorder.supervisor.commands import claim_port, environment, find_checkout, http_address
-    from recorder.supervisor.run_records import require_deployment
 
-    require_deployment(data_folder(data))
-    settings = Settings.from_env(data_dir=data)
+    settings = _read_settings(data)
     checkout = find_checkout("pipelines")
     port = claim_port(host, port, option="--port")
     url = http_address(host, port)
     typer.echo(f"Dagster  {url}", err=True)
     typer.echo(f"Log in   {LoginLinks(settings).make_link(url)}   (once, within 15 minutes)", err=True)
     variables = environment(settings, checkout)
-    Path(variables["RECORDER_DAGSTER_DIR"]).mkdir(parents=True, exist_ok=True)
+    Path(variables["RECORDER_DAGSTER_DIR"]).mkdir(mode=0o700, parents=True, exist_ok=True)
     file = (workspace or checkout / "workspace.yaml").resolve()
     arguments = ["--host", host, "--port", str(port), "--workspace", str(file)]
     # Dagster resolves the modules of a workspace file from the current folder.
     os.chdir(checkout)
     os.execve(sys.executable, [sys.executable, "-m", "pipelines.webserver", *arguments], variables)  # noqa: S606
+
+
+def _read_settings(data: Path | None) -> "Settings":
+    """Return the settings of the deployment in a data folder.
+
+    Raises:
+        NoDeployment: if the folder holds none; nothing is created then.
+    """
+    from recorder.settings import NoDeployment, Settings
+    from recorder.storage.durable import keep_files_private
+
+    settings = Settings.from_env(data_dir=data, create=False)
+    # A database elsewhere is not asked: it may be away, which status must not depend on.
+    content = settings.data_dir / ("recorder.db" if settings.is_embedded else "run")
+    if not (content.exists() or (settings.data_dir / "run" / "service.json").exists()):
+        raise NoDeployment(settings.data_dir)
+    keep_files_private()
+    return settings
 
 
 def _read_status(settings: "Settings") -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from recorder.cli.options import DEFAULT_URL, AsJson, DataDir, Url, print_json
+from recorder.cli.options import DEFAULT_URL, AsJson, DataDir, Url, connected, print_json
 
 if TYPE_CHECKING:
     from recorder.client.listener import Received
@@ -50,7 +50,6 @@ def listen(
     as_json: AsJson = False,
 ) -> None:
     """Print verified deliveries as they come, until Ctrl-C; what was registered for it is removed again."""
-    from recorder.client import Client
     from recorder.client.listener import Listener
 
     if key is None and secret is None:
@@ -66,7 +65,7 @@ def listen(
             typer.echo(f"Listening on {here}", err=True)
             done.wait()
             return
-        with Client(url, key or "") as client:
+        with connected(url, key or "") as client:
             types = event or [one["type"] for one in client.event_types()]
             made = client.create_webhook(here, types, description="recorder webhooks listen")
             try:
@@ -84,7 +83,7 @@ def deliver(data: DataDir = None, pulse: Pulse = None) -> None:
     from recorder.settings import Settings
     from recorder.webhooks.worker import deliver
 
-    settings = Settings.from_env(data_dir=data)
+    settings = Settings.from_env(data_dir=data, create=False)
     configure_logs(settings.log_level)
     deliver(settings, pulse)
 

@@ -1,4 +1,4 @@
-"""`recorder workspace`: the tenants of a deployment. Contract §9."""
+"""`recorder workspaces`: the tenants of a deployment. Contract §9."""
 
 from typing import Annotated, Any, Literal
 
@@ -26,18 +26,23 @@ _Name = Annotated[str, typer.Argument(help="Name or id of a workspace.")]
 def create_workspace(
     name: str,
     tier: Annotated[str, _TIER] = "default",
+    init: Annotated[
+        bool, typer.Option("--init", help="Create the deployment too, where the data folder holds none.")
+    ] = False,
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a workspace and its first key; the key is shown this once."""
     from recorder.access import workspaces
-    from recorder.cli.deployment import opened
+    from recorder.cli.deployment import opened, print_folder
 
     if not 1 <= len(name) <= limits.WORKSPACE_NAME_CHARACTERS or not name.isprintable():
         most = limits.WORKSPACE_NAME_CHARACTERS
         raise typer.BadParameter(f"takes 1 to {most} printable characters", param_hint="NAME")
-    with opened(data) as runtime, runtime.database.transaction(write=True) as db:
-        made = workspaces.open_workspace(db, runtime.settings, name, tier=tier)
+    with opened(data, create=init) as runtime:
+        print_folder(runtime)
+        with runtime.database.transaction(write=True) as db:
+            made = workspaces.open_workspace(db, runtime.settings, name, tier=tier)
     if as_json:
         print_json({"workspace_id": made.workspace_id, "key_id": made.key_id, "key": made.key})
         return

@@ -12,7 +12,7 @@ These are not kinds of `recorder.errors`: they tell what a service said, they ar
 from typing import Any
 
 _NEXT_BY_STATUS = {
-    401: "Check the key; the first one of a workspace comes from: recorder workspace create.",
+    401: "Check the key; the first one of a workspace comes from: recorder workspaces create.",
     403: "Use a key that may do this.",
     404: "Check the id, and that the key belongs to its workspace and mode.",
     413: "Send it in smaller parts.",

@@ -9,14 +9,12 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
-    MofNCompleteColumn,
     Progress,
-    SpinnerColumn,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.text import Text
 
 from recorder.client.client import Client
 from recorder.client.errors import ExportFailed, TookTooLong
@@ -27,6 +25,7 @@ _QUEUED_S = 30.0
 _IS_ANYBODY_THERE = (
     "still queued; is Dagster running (not --no-dagster)? It waits until somebody takes it up."
 )
+_BAR_WIDTH = 20
 
 Json = dict[str, Any]
 
@@ -63,9 +62,16 @@ def watch_export(client: Client, export_id: str, *, timeout_s: float | None = No
 @contextmanager
 def byte_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """A bar over bytes on stderr, gone without a terminal; gives what moves it: `(done, total)`."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    # The bar takes the width that the figures leave.
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
     console = Console(stderr=True)
-    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, disable=not console.is_terminal, expand=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
@@ -90,26 +96,52 @@ def told(export: Json) -> str:
 
 
 class _Bar:
-    """A bar that ends as one line with the outcome."""
+    """A line on a terminal that ends as one with the outcome; no width cuts anything off."""
 
     def __init__(self, console: Console, export_id: str) -> None:
-        self._id = export_id
-        self._progress = Progress(*_columns(), console=console)
-        self._task = self._progress.add_task(export_id, total=None)
+        self._console, self._id = console, export_id
+        self._status = console.status(export_id)
+        self._running_since_s: float | None = None
+        self._has_warned = False
 
     def __enter__(self) -> None:
-        self._progress.start()
+        self._status.start()
 
     def __exit__(self, *error: object) -> None:
-        self._progress.stop()
+        self._status.stop()
 
     def update(self, export: Json, waited_s: float) -> None:
         """Show where it stands."""
-        note = f" ({_IS_ANYBODY_THERE})" if export["status"] == "queued" and waited_s > _QUEUED_S else ""
+        status = export["status"]
+        if status in ("completed", "failed"):
+            self._status.stop()
+            self._print(f"{told(export)}, {_clock(waited_s)}")
+            return
+        if status == "queued" and waited_s > _QUEUED_S and not self._has_warned:
+            self._has_warned = True
+            self._print(_IS_ANYBODY_THERE)
+        if status == "running" and self._running_since_s is None:
+            self._running_since_s = waited_s
+        self._status.update(self._line(export, waited_s))
+
+    def _line(self, export: Json, waited_s: float) -> Text:
         done, total = export["progress"]["shards_done"], export["progress"]["shards_total"]
-        self._progress.update(
-            self._task, description=f"{self._id} {told(export)}{note}", completed=done, total=total
+        times = _clock(waited_s)
+        if total is None or export["status"] == "queued":
+            return Text(f"{self._id} {told(export)}, {times}")
+        if done:
+            left_s = (waited_s - (self._running_since_s or 0.0)) * (total - done) / done
+            times += f", {_clock(left_s)} left"
+        begin = f"{self._id} {done:,} of {total:,} files "
+        # The spinner and a space stand before the line.
+        width = max(0, min(_BAR_WIDTH, self._console.width - len(begin) - len(times) - 4))
+        full = width * done // total if total else 0
+        return Text.assemble(
+            begin, ("━" * full, "green"), ("━" * (width - full), "dim"), " " if width else "", times
         )
+
+    def _print(self, words: str) -> None:
+        self._console.print(f"{self._id} {words}", highlight=False, markup=False, soft_wrap=True)
 
 
 class _Lines:
@@ -135,13 +167,8 @@ class _Lines:
             self._console.print(f"{self._id} {words}", highlight=False, soft_wrap=True)
 
 
-def _columns() -> tuple[Any, ...]:
-    return (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
+def _clock(seconds: float) -> str:
+    """Return a duration as m:ss, from an hour on as h:mm:ss."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

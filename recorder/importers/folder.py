@@ -99,12 +99,12 @@ def shown_progress(total: int, wanted: bool) -> Iterator[Callable[[Upload], None
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=None),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[failed]}"),
     )
-    with Progress(*columns, console=console, disable=not wanted) as bar:
+    with Progress(*columns, console=console, disable=not wanted, expand=True) as bar:
         task = bar.add_task("Importing", total=total, failed="")
         failed = 0
 

@@ -16,7 +16,14 @@ from recorder.exports.verify.listing import MAX_BYTES
 from recorder.exports.verify.places import NotFetched, is_own, path_within
 from recorder.loading.cache import Cache
 from recorder.loading.manifest import Shard, read_shards
-from recorder.loading.refusals import AddressExpired, DatasetChanged, FileDamaged, FileGone, ManifestRefused
+from recorder.loading.refusals import (
+    AddressExpired,
+    DatasetChanged,
+    FileDamaged,
+    FileGone,
+    KeyRefused,
+    ManifestRefused,
+)
 
 _CHUNK_BYTES = 1024 * 1024
 _TIMEOUT = httpx.Timeout(60.0, connect=10.0)
@@ -123,9 +130,15 @@ class Hosted:
 
         Raises:
             ManifestUnreadable: if it is longer than any of ours.
+            KeyRefused: if the service does not let this caller read it.
             ApiError, Unreachable: if the service refuses or does not answer.
         """
-        return self._text(self._url)
+        try:
+            return self._text(self._url)
+        except ApiError as error:
+            if error.status in (401, 403):
+                raise KeyRefused(error, has_key=bool(self._headers)) from error
+            raise
 
     def fetch(self, shard: Shard, cache: Cache) -> Path:
         """A checked copy; addresses that are over are signed anew through the manifest's, while that is good.

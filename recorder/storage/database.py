@@ -15,12 +15,13 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import UOWTransaction, sessionmaker
 from sqlmodel import Session as DbSession
 from sqlmodel import SQLModel
 
 from recorder.errors import Conflict, Unavailable
+from recorder.settings import NoDeployment, Settings
 
 # WAL with FULL: every acknowledged commit was synced. secure_delete: erased rows leave no bytes behind.
 _PRAGMAS = (
@@ -32,6 +33,7 @@ _PRAGMAS = (
     "secure_delete=ON",
 )
 
+_ENGINES = ("postgresql://", "postgresql+psycopg://", "sqlite:///")
 _WAL_TRIES = 200
 _WAL_PAUSE_S = 0.05
 _MIGRATION_LOCK = 0x5245434F52444552
@@ -51,6 +53,14 @@ class UnknownSchema(Conflict):
             "The database was created by another release, whose data this one cannot read. Start this "
             "release with an empty data folder (--data) or another database (RECORDER_DATABASE_URL)."
         )
+
+
+class DatabaseUnusable(Unavailable):
+    """The database cannot be opened at the start."""
+
+    def __init__(self, settings: Settings, why: str) -> None:
+        which = f"in {settings.data_dir}" if settings.is_embedded else "that RECORDER_DATABASE_URL names"
+        super(Unavailable, self).__init__(f"The database {which} cannot be opened: {why}.")
 
 
 class Database:
@@ -137,6 +147,18 @@ class Database:
             command.upgrade(config, "head")
             connection.commit()
 
+    def has_schema(self) -> bool:
+        """Return whether a release created its schema here; a missing file is not created.
+
+        Raises:
+            Unavailable: if the database does not answer.
+        """
+        file = self._engine.url.database
+        if self.is_sqlite and not (file and Path(file).is_file()):
+            return False
+        with self.transaction(write=False) as db:
+            return MigrationContext.configure(db.connection()).get_current_revision() is not None
+
     def ping(self) -> None:
         """Ask the database for a sign of life."""
         with self.transaction(write=False) as db:
@@ -145,6 +167,34 @@ class Database:
     def close(self) -> None:
         """Give all connections back."""
         self._engine.dispose()
+
+
+def open_database(settings: Settings, *, create: bool = True) -> Database:
+    """Connect to the database alone; its schema is that of this release.
+
+    Raises:
+        NoDeployment: if the database is empty and `create` is false.
+        UnknownSchema: if the database was created by another release.
+        DatabaseUnusable: if the database does not answer, or the address names none.
+    """
+    address_takes = "its address must begin with postgresql:// or sqlite:///"
+    if not settings.database_url.startswith(_ENGINES):
+        raise DatabaseUnusable(settings, address_takes)
+    try:
+        database = Database(settings.database_url)
+    except ArgumentError as error:
+        raise DatabaseUnusable(settings, address_takes) from error
+    try:
+        if not create and not database.has_schema():
+            raise NoDeployment(settings.data_dir)
+        database.migrate()
+    except BaseException as error:
+        database.close()
+        if isinstance(error, SQLAlchemyError):
+            why = "it does not answer, refuses this user, or holds something else"
+            raise DatabaseUnusable(settings, why) from error
+        raise
+    return database
 
 
 def _known_revisions(config: Config) -> set[str]:

@@ -1,4 +1,4 @@
-"""Syncs of files and folders, so that what was written survives a power cut."""
+"""Files that only their user reads, and that survive a power cut once they were written."""
 
 import os
 import threading
@@ -8,6 +8,11 @@ from pathlib import Path
 # Folders whose entries in the folders above were synced by this process.
 _synced: set[Path] = set()
 _lock = threading.Lock()
+
+
+def keep_files_private() -> None:
+    """Let files and folders that this process and its children create be open to their user alone."""
+    os.umask(0o077)
 
 
 def sync_path(path: str | Path) -> None:

@@ -15,6 +15,7 @@ from recorder.settings import Settings, child_environment
 from recorder.supervisor.checks import accepts_connections, answers_http, has_status_200, serves_grpc
 from recorder.supervisor.processes import Command
 
+_COLOURING = ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 _SOCKET_PATH_BYTES = 100  # the kernel takes 107
 _API_GRACE_S = 3  # open streams are cut after this; requests end sooner
 _KEEP_ALIVE_S = 75  # longer than balancers let a connection rest, so that it is they who close it
@@ -37,6 +38,16 @@ class CannotListen(Conflict):
         super().__init__(
             f"Cannot listen on {host}, port {port}: something else does, or the address is not of this "
             f"machine. Choose another port with {option}."
+        )
+
+
+class SocketInUse(Conflict):
+    """Another Dagster code server runs in the folder of Dagster's files."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            f"A Dagster code server of another deployment answers in {folder}. Choose a folder of its own "
+            "with RECORDER_DAGSTER_DIR, or leave that unset."
         )
 
 
@@ -74,12 +85,16 @@ def environment(settings: Settings, checkout: Path) -> dict[str, str]:
         "DAGSTER_HOME": str(checkout / "dagster_home"),
         "DAGSTER_DISABLE_TELEMETRY": "1",
         "DO_NOT_TRACK": "1",
+        # Log files hold no colours, whatever the operator's terminal is told.
+        "NO_COLOR": "1",
         "MPLCONFIGDIR": str(settings.data_dir / "dagster" / "matplotlib"),
         "PYTHONUNBUFFERED": "1",
         # Else a folder `api` in the current directory would be taken for ours.
         "PYTHONSAFEPATH": "1",
     }
     variables = child_environment(settings, fixed)
+    for name in _COLOURING:
+        variables.pop(name, None)
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(checkout), variables.get("PYTHONPATH")]))
     variables.setdefault("RECORDER_DAGSTER_DIR", str(settings.data_dir / "dagster"))
     return variables
@@ -96,6 +111,8 @@ def api_command(
     arguments += ["--ws", "api.sockets:WatchedSocket"]
     if settings.trusted_proxies:
         arguments += ["--forwarded-allow-ips", ",".join(settings.trusted_proxies)]
+    else:  # the server would believe loopback, and what FORWARDED_ALLOW_IPS names
+        arguments.append("--no-proxy-headers")
     variables = {**variables, **with_listening_host(settings, host).as_env()}
     url = f"{http_address(host, port)}/readyz"
     alive = f"{http_address(host, port)}/healthz"
@@ -127,7 +144,7 @@ def dagster_commands(
     `dagster dev` runs two processes more, and does not survive the end of one of them.
     """
     folder = Path(variables["RECORDER_DAGSTER_DIR"])
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     code_socket = _socket_path(folder)
     workspace = folder / "workspace.yaml"
     workspace.write_text(
@@ -135,6 +152,7 @@ def dagster_commands(
     )
     code = ["dagster", "api", "grpc", "--socket", str(code_socket), "--module-name", "pipelines.definitions"]
     code += ["--working-directory", str(checkout), "--location-name", "recorder", "--log-level", "warning"]
+    code += ["--log-format", "json"]
     pages = ["pipelines.webserver", "--host", host, "--port", str(port), "--workspace", str(workspace)]
     pulse = settings.data_dir / "run" / "dagster-daemon.pulse"
     daemon = ["pipelines.daemon", "--workspace", str(workspace), "--pulse", str(pulse)]
@@ -202,9 +220,15 @@ def _command(
 
 
 def _socket_path(folder: Path) -> Path:
-    """A socket that only this user reaches: whoever talks to the code server can run code."""
+    """Return the path for a socket that only this user reaches: who talks to the code server can run code.
+
+    Raises:
+        SocketInUse: if a server answers there; its socket stays.
+    """
     path = folder / "code.sock"
-    if len(os.fsencode(path)) <= _SOCKET_PATH_BYTES:
-        path.unlink(missing_ok=True)
-        return path
-    return Path(tempfile.mkdtemp(prefix="recorder-")) / "code.sock"
+    if len(os.fsencode(path)) > _SOCKET_PATH_BYTES:
+        return Path(tempfile.mkdtemp(prefix="recorder-")) / "code.sock"
+    if accepts_connections(path):
+        raise SocketInUse(folder)
+    path.unlink(missing_ok=True)
+    return path

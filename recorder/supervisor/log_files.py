@@ -35,7 +35,7 @@ def rotate_log(log: Path, *, most_bytes: int = LOG_BYTES) -> bool:
 
 def open_service_log(folder: Path) -> logging.Handler:
     """Let the supervisor log into `recorder-up.log` of this folder; `close_service_log` ends it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     handler = logging.handlers.RotatingFileHandler(
         folder / "recorder-up.log", maxBytes=LOG_BYTES, backupCount=OLD_LOGS
     )

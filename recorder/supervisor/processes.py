@@ -1,5 +1,6 @@
 """Child processes in groups of their own: started with a log, watched, and stopped with all they started."""
 
+import json
 import re
 import signal
 import subprocess
@@ -9,11 +10,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from os import killpg
+from os import kill, killpg
 from pathlib import Path
 from types import FrameType
 
 from recorder.errors import Unavailable
+from recorder.logs import START_REFUSED
 from recorder.supervisor.liveness import Liveness, RestartPauses
 from recorder.supervisor.log_files import rotate_log
 
@@ -21,7 +23,8 @@ from recorder.supervisor.log_files import rotate_log
 _TERM_GRACE_S = 5.0
 # A process that was just killed leaves its port and files within moments.
 _SHORTEST_PAUSE_S = 1.0
-_LOG_TAIL_LINES = 15
+_MOST_CHARACTERS = 400
+_LEFTOVER_POLL_S = 0.1
 #: What a child's shell does: it becomes the command, or ends if nobody is left to tell it so.
 _ONCE_TOLD = 'read -r go && exec "$@" < /dev/null'
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
@@ -41,12 +44,16 @@ class Command:
 
 
 class ChildFailed(Unavailable):
-    """A child ended or did not become ready; the message carries the end of its log."""
+    """A child ended or did not become ready; the message is one sentence, without a traceback."""
 
-    def __init__(self, command: Command) -> None:
-        tail = "\n".join(_tail(command.log))
+    def __init__(self, command: Command, *, exit_code: int | None = None) -> None:
+        last = _read_last_line(command.log)
+        if exit_code == START_REFUSED and last:
+            super(Unavailable, self).__init__(last)
+            return
+        ending = f" The last line: {last}" if last else ""
         super(Unavailable, self).__init__(
-            f"The {command.name} did not start. The end of {command.log}:\n{tail}"
+            f"The {command.name} did not start; its log is {command.log}.{ending}"
         )
 
 
@@ -82,7 +89,7 @@ class Child:
 
         It waits in its shell until the guard knows of it: killed in between, this process leaves no orphan.
         """
-        self.command.log.parent.mkdir(parents=True, exist_ok=True)
+        self.command.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         rotate_log(self.command.log)
         with self.command.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -108,6 +115,11 @@ class Child:
     def has_ended(self) -> bool:
         """Whether the process is gone."""
         return self._process is None or self._process.poll() is not None
+
+    @property
+    def failure(self) -> ChildFailed:
+        """The error for a start that did not succeed."""
+        return ChildFailed(self.command, exit_code=self._process.poll() if self._process else None)
 
     def end_group(self) -> None:
         """Kill what the process may have left behind in its group."""
@@ -178,38 +190,64 @@ def signal_group(group: int, number: signal.Signals) -> None:
 class Guard:
     """A process that outlives this one for a moment and ends its children, should it be killed outright."""
 
-    def __init__(self, *, keep_open: Sequence[int] = ()) -> None:
+    def __init__(
+        self, *, keep_open: Sequence[int] = (), on_change: Callable[[list[int]], object] = lambda _: None
+    ) -> None:
         """Start the guard.
 
         Args:
             keep_open: descriptors that stay open until the guard has ended, such as a lock's.
+            on_change: takes the watched groups whenever they change, before a child begins its work.
         """
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py"))],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-            pass_fds=keep_open,
-        )
+        self._keep_open = keep_open
+        self._on_change = on_change
+        self._groups: set[int] = set()
+        self._process = self._start()
 
     def watch(self, child: Child) -> None:
         """Take a child's group under guard."""
+        self._groups.add(child.pid)
+        self._on_change(sorted(self._groups))
         self._tell(f"+{child.pid}")
 
     def forget(self, child: Child) -> None:
         """This child's group has ended; its number may come to belong to somebody else."""
-        if child.was_started:
+        if child.was_started and child.pid in self._groups:
+            self._groups.remove(child.pid)
             self._tell(f"-{child.pid}")
+            self._on_change(sorted(self._groups))
+
+    def restart_if_ended(self) -> bool:
+        """Start another guard where this one was killed; returns whether it was."""
+        if self._process.poll() is None:
+            return False
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process = self._start()
+        for group in sorted(self._groups):
+            self._tell(f"+{group}")
+        return True
 
     def close(self) -> None:
         """Let the guard go; it ends what was not forgotten."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.wait()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py"))],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+            pass_fds=self._keep_open,
+            bufsize=0,
+        )
 
     def _tell(self, line: str) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{line}\n".encode())
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):  # it was killed: its successor is told all of them
+            self._process.stdin.write(f"{line}\n".encode())
 
 
 def _is_stopped(pid: int) -> bool:
@@ -236,6 +274,55 @@ def _hear(number: int, frame: FrameType | None) -> None:
     """Do nothing, but be a handler."""
 
 
-def _tail(log: Path) -> list[str]:
+def end_leftovers(groups: Sequence[int], marker: str, *, grace_s: float) -> int:
+    """End the processes of a service that was killed together with its guard; returns how many there were.
+
+    Numbers of groups are given out again, so a process must also carry the deployment's mark.
+
+    Args:
+        groups: process groups that the service had started.
+        marker: variable and value that stand in the environment of each child.
+        grace_s: seconds between the request to end and the kill.
+    """
+    found = _find_processes(groups, marker)
+    for pid in found:
+        _signal_process(pid, signal.SIGTERM)
+    until = time.monotonic() + grace_s
+    left = found
+    while left and time.monotonic() < until:
+        time.sleep(_LEFTOVER_POLL_S)
+        left = _find_processes(groups, marker)
+    while left := _find_processes(groups, marker):
+        for pid in left:
+            _signal_process(pid, signal.SIGKILL)
+        time.sleep(_LEFTOVER_POLL_S)
+    return len(found)
+
+
+def _find_processes(groups: Sequence[int], marker: str) -> list[int]:
+    """Return the processes of these groups that carry the mark; none on systems without /proc."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*") if groups else ():
+        with suppress(OSError):
+            state, _, group = (folder / "stat").read_text().rpartition(") ")[2].split()[:3]
+            is_marked = marker.encode() in (folder / "environ").read_bytes().split(b"\0")
+            if int(group) in groups and state not in "ZX" and is_marked:
+                found.append(int(folder.name))
+    return found
+
+
+def _signal_process(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        kill(pid, number)
+
+
+def _read_last_line(log: Path) -> str:
+    """Return the last line of a log, of a JSON line its sentence."""
     text = log.read_text(errors="replace") if log.exists() else ""
-    return _COLOUR.sub("", text).splitlines()[-_LOG_TAIL_LINES:]
+    lines = _COLOUR.sub("", text).splitlines()
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    with suppress(ValueError):
+        entry = json.loads(last)
+        if isinstance(entry, dict) and isinstance(entry.get("event"), str):
+            return str(entry["event"])
+    return last[:_MOST_CHARACTERS]

@@ -1,78 +1,104 @@
-"""Records of what runs on a data folder: a file that its process keeps locked, for `recorder status`."""
+"""Records of what runs on a data folder: files that their processes keep locked. Contract §9.
+
+The record of `recorder up` is the lock of the data folder: one service runs on a folder at a time.
+"""
 
 import fcntl
 import json
 import os
-from dataclasses import dataclass
+import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
-from recorder.errors import Conflict, NotFound
+from recorder.errors import Conflict
 
 #: Names of records: `recorder up` itself, and the server of Dagster's pages.
 SERVICE: Final = "service"
 DAGSTER_WEBSERVER: Final = "dagster-webserver"
+#: The guard of a killed service ends its children within eight seconds, and holds the lock until then.
+PATIENCE_S: Final = 10.0
 
 _FOLDER = "run"
-_MARKS = ("secret", "recorder.db", _FOLDER, "logs", "dagster")
+_POLL_S = 0.1
+_RECORD_BYTES = 65_536
+_TITLES = {SERVICE: "service", DAGSTER_WEBSERVER: "server of Dagster's pages"}
 
 
 class AlreadyRunning(Conflict):
-    """Another process of the same kind serves this data folder."""
+    """Another process of the same kind runs on the data folder."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, data: Path, name: str, holder: dict[str, Any]) -> None:
+        #: The record of that process, as far as it is written.
+        self.holder = holder
+        facts = [f"process {holder['process']}"] if "process" in holder else []
+        facts += [f"since {holder['since']}"] if "since" in holder else []
+        facts += [f"at {holder[part]}" for part in ("api", "url") if part in holder]
+        who = f": {', '.join(facts)}" if facts else ""
         super().__init__(
-            f"A {name} runs on this data folder already (`recorder status` shows it). Stop it first, or "
-            "choose another folder with --data."
+            f"Another {_TITLES[name]} runs on the data folder {data}{who}. Stop it first, or choose another "
+            "folder with --data."
         )
 
 
-class NoDeployment(NotFound):
-    """A data folder that holds no deployment."""
-
-    def __init__(self, data: Path) -> None:
-        super().__init__(
-            "deployment",
-            f"There is no deployment in {data}. Choose its folder with --data, or run `recorder up`.",
-        )
-
-
-@dataclass
 class RunRecord:
-    """A record that this process holds; the lock ends with the process, whatever ends it."""
+    """A record that this process holds; the lock ends with the processes that hold its descriptor."""
 
-    _file: TextIO
+    def __init__(self, descriptor: int, members: dict[str, Any]) -> None:
+        #: Open file that carries the lock; a process that inherits it holds the lock too.
+        self.descriptor = descriptor
+        self._members = members
 
     @classmethod
-    def hold(cls, data: Path, name: str, **members: Any) -> "RunRecord":
+    def hold(cls, data: Path, name: str, *, wait_s: float = 0.0, **members: Any) -> "RunRecord":
         """Write a record of this process into the data folder, and lock it.
+
+        Args:
+            data: the data folder.
+            name: `SERVICE` or `DAGSTER_WEBSERVER`.
+            wait_s: how long to wait for what a killed process left behind.
+            members: what the record says beside the process id.
 
         Raises:
             AlreadyRunning: if another process holds the record of this name.
         """
         path = _path(data, name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+")
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        until = time.monotonic() + wait_s
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.close()
-            raise AlreadyRunning(name) from error
-        record = cls(file)
-        record.update(process=os.getpid(), **members)
+            while not _lock(descriptor):
+                holder = _read_members(descriptor)
+                if _is_running(holder.get("process")) or time.monotonic() >= until:
+                    raise AlreadyRunning(data, name, holder)
+                time.sleep(_POLL_S)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        # The groups stay until they are ended: this process may be killed before that.
+        groups = _read_members(descriptor).get("groups", [])
+        record = cls(descriptor, {"process": os.getpid(), "groups": groups})
+        record.update(**members)
         return record
 
+    @property
+    def groups(self) -> list[int]:
+        """Process groups that this process, or a killed one before it, has started."""
+        found: list[int] = self._members["groups"]
+        return found
+
     def update(self, **members: Any) -> None:
-        """Replace the record's content."""
-        self._file.seek(0)
-        self._file.truncate()
-        self._file.write(json.dumps(members))
-        self._file.flush()
+        """Set members of the record; the others stay."""
+        self._members.update(members)
+        content = json.dumps(self._members).encode()
+        # One write, padded with spaces: who reads at the same time never reads an empty record.
+        os.pwrite(self.descriptor, content.ljust(os.fstat(self.descriptor).st_size), 0)
 
     def release(self) -> None:
-        """Unlock the record: this process no longer serves."""
-        self._file.close()
+        """Unlock the record: this process no longer serves. Further calls do nothing."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
     def __enter__(self) -> "RunRecord":
         return self
@@ -86,25 +112,50 @@ class RunRecord:
 def read_record(data: Path, name: str) -> dict[str, Any] | None:
     """Return the record of a process that runs now; None if there is none."""
     try:
-        with _path(data, name).open() as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                members: dict[str, Any] = json.loads(file.read() or "{}")
-                return members
+        descriptor = os.open(_path(data, name), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    return None  # its process has ended
+    try:
+        if _lock(descriptor, fcntl.LOCK_SH):
+            return None  # its process has ended
+        members = _read_members(descriptor)
+    finally:
+        os.close(descriptor)
+    # The guard of a killed service holds the lock for some seconds more.
+    return members if _is_running(members.get("process")) else None
 
 
-def require_deployment(data: Path) -> None:
-    """Check that a data folder holds a deployment, without making one.
+def _lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
-    Raises:
-        NoDeployment: if it does not.
-    """
-    if not any((data / mark).exists() for mark in _MARKS):
-        raise NoDeployment(data)
+
+def _read_members(descriptor: int) -> dict[str, Any]:
+    try:
+        found = json.loads(os.pread(descriptor, _RECORD_BYTES, 0))
+    except ValueError:  # not written yet
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_running(pid: Any) -> bool:
+    """Return whether a process runs; one that has ended and was not waited for does not."""
+    if not isinstance(pid, int):
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        # The name in parentheses may hold anything, also parentheses.
+        return not Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("Z")
+    except OSError:
+        return True  # no /proc here
 
 
 def _path(data: Path, name: str) -> Path:

@@ -4,7 +4,6 @@ Supervision goes by answers, not by exits alone; docs/decisions/0032-supervision
 """
 
 import logging
-import os
 import signal
 import textwrap
 import time
@@ -21,7 +20,9 @@ from rich.console import Console
 from recorder import __version__, clock
 from recorder.access.dagster_login import LoginLinks, open_dagster
 from recorder.errors import RecorderError
+from recorder.invocation import command_line, short_path
 from recorder.settings import Settings
+from recorder.storage.durable import keep_files_private
 from recorder.supervisor.commands import (
     NoCheckout,
     api_command,
@@ -32,10 +33,16 @@ from recorder.supervisor.commands import (
     find_checkout,
     http_address,
 )
-from recorder.supervisor.folder_lock import FolderLock
 from recorder.supervisor.log_files import close_service_log, open_service_log, rotate_log
-from recorder.supervisor.processes import Child, ChildFailed, Command, Guard, hear_signals, stop_children
-from recorder.supervisor.run_records import SERVICE, AlreadyRunning, RunRecord
+from recorder.supervisor.processes import (
+    Child,
+    Command,
+    Guard,
+    end_leftovers,
+    hear_signals,
+    stop_children,
+)
+from recorder.supervisor.run_records import PATIENCE_S, SERVICE, RunRecord
 from recorder.supervisor.warning_watch import WarningWatch
 
 DAGSTER_HOST = "127.0.0.1"
@@ -60,42 +67,66 @@ class Service:
 
         Raises:
             NoCheckout: if only the library is installed.
-            FolderInUse: if another service runs on the data folder.
+            AlreadyRunning: if another service runs on the data folder.
             CannotListen: if a port is taken.
+            SocketInUse: if another deployment keeps its Dagster files in the same folder.
         """
         hear_signals()
+        keep_files_private()
         checkout = find_checkout("api")
         if dagster:
             find_checkout("pipelines")
-        self._lock = FolderLock.take(settings.data_dir)
+        self._console = console
+        # Held first: a second service on this data folder ends here.
+        self._record = RunRecord.hold(
+            settings.data_dir,
+            SERVICE,
+            wait_s=PATIENCE_S,
+            release=__version__,
+            since=clock.to_iso(clock.now()),
+        )
         try:
-            port = claim_port(host, port, option="--port")
-            if dagster:
-                dagster_port = claim_port(DAGSTER_HOST, dagster_port, option="--dagster-port")
+            self._prepare(settings, checkout, host, port, dagster_port if dagster else None)
         except BaseException:
-            self._lock.release()
+            self._record.release()
             raise
+
+    def _prepare(
+        self, settings: Settings, checkout: Path, host: str, port: int, dagster_port: int | None
+    ) -> None:
+        """End what a killed service left, claim the ports, and set up the children."""
+        leftovers = end_leftovers(
+            self._record.groups,
+            f"RECORDER_DATA_DIR={settings.data_dir}",
+            grace_s=_STOP_GRACE_S,
+        )
+        if leftovers:
+            self._console.print(
+                f"Ended {leftovers} processes of a service that was killed", highlight=False, soft_wrap=True
+            )
+        port = claim_port(host, port, option="--port")
+        if dagster_port is not None:
+            dagster_port = claim_port(DAGSTER_HOST, dagster_port, option="--dagster-port")
         #: Where the API answers.
         self.base_url = http_address(host, port)
         #: Where Dagster's pages are; None without Dagster.
-        self.dagster_url = http_address(DAGSTER_HOST, dagster_port) if dagster else None
+        self.dagster_url = http_address(DAGSTER_HOST, dagster_port) if dagster_port is not None else None
+        self._record.update(api=self.base_url, dagster=self.dagster_url, groups=[])
         #: Set it to end `start` and `watch`.
         self.stopping = Event()
         if settings.public_url == Settings.public_url:
             settings = replace(settings, public_url=self.base_url)
-        listening = [(host, port), *([(DAGSTER_HOST, dagster_port)] if dagster else [])]
+        listening = [(host, port)] + ([] if dagster_port is None else [(DAGSTER_HOST, dagster_port)])
         own = (f"[{name}]:{number}" if ":" in name else f"{name}:{number}" for name, number in listening)
         settings = replace(settings, own_addresses=(*settings.own_addresses, *own))
         variables = environment(settings, checkout)
         self._settings = settings
-        self._record: RunRecord | None = None
-        self._console = console
         self._guard: Guard | None = None
         self._log_handler: logging.Handler | None = None
         self._api = self._child(api_command(settings, variables, checkout, host, port))
         self._delivery = self._child(delivery_command(settings, variables))
         self._dagster: list[Child] = []
-        if dagster:
+        if dagster_port is not None:
             commands = dagster_commands(settings, variables, checkout, DAGSTER_HOST, dagster_port)
             self._dagster = [self._child(command) for command in commands]
 
@@ -111,18 +142,13 @@ class Service:
             ChildFailed: if one ends or does not answer in time.
         """
         self._log_handler = open_service_log(self._settings.data_dir / "logs")
-        # Held first: a second service on this data folder ends here.
-        self._record = RunRecord.hold(
-            self._settings.data_dir,
-            SERVICE,
-            release=__version__,
-            since=clock.to_iso(clock.now()),
-            api=self.base_url,
-            dagster=self.dagster_url,
+        self._guard = Guard(
+            keep_open=[self._record.descriptor],
+            on_change=lambda groups: self._record.update(groups=groups),
         )
-        self._guard = Guard(keep_open=[self._lock.descriptor])
         code, talkers = self._dagster[:1], self._dagster[1:]
-        self._say(f"Data     {_shown(self._settings.data_dir)}")
+        folder = short_path(self._settings.data_dir)
+        self._say(f"Data     {folder}")
         self._launch(self._api, *code)
         self._wait(self._api)
         self._say(f"API      {self.base_url}   documentation: {self.base_url}/docs")
@@ -135,11 +161,14 @@ class Service:
         if self.dagster_url:
             self._say(f"Dagster  {self.dagster_url}")
             link = LoginLinks(self._settings).make_link(self.dagster_url)
-            self._say(f"Log in   {link}   (once, within 15 minutes; then `recorder status` prints another)")
+            self._say(f"Log in   {link}", wrap=False)
+            self._say("         opens Dagster's pages once, within 15 minutes; for another link:")
+            self._say(f"         {command_line('status', '--data', folder)}", wrap=False)
         else:
             self._say("Dagster  not started: sessions stay `stopped`, exports stay `queued`")
-        self._say(f"Next     recorder workspace create NAME --data {_shown(self._settings.data_dir)}")
-        self._say("         makes a workspace and its first API key. Ctrl-C stops the service.")
+        self._say("Next     create a workspace and its first API key; Ctrl-C stops the service:")
+        # On a line of its own, however long: a command that is broken in two cannot be copied.
+        self._say(f"         {command_line('workspaces', 'create', 'NAME', '--data', folder)}", wrap=False)
 
     def open_dagster(self) -> AbstractContextManager[httpx.Client]:
         """Give a client that is logged in to this service's Dagster pages."""
@@ -155,6 +184,8 @@ class Service:
         rotate_at = 0.0
         while not self.stopping.wait(0.1):
             self._excuse_dependents()
+            if self._guard is not None and self._guard.restart_if_ended():
+                log.warning("the guard was killed; another one watches")
             for child in self.children:
                 self._tend(child)
             if time.monotonic() >= rotate_at:
@@ -171,9 +202,7 @@ class Service:
             for child in self.children:
                 self._guard.forget(child)
             self._guard.close()
-        if self._record is not None:
-            self._record.release()
-        self._lock.release()
+        self._record.release()
         if self._log_handler is not None:
             log.info("the service has stopped")
             close_service_log(self._log_handler)
@@ -194,7 +223,7 @@ class Service:
         for child in children:
             while not child.command.is_ready() and not self.stopping.is_set():
                 if child.has_ended() or time.monotonic() > until:
-                    raise ChildFailed(child.command)
+                    raise child.failure
                 time.sleep(_POLL_S)
 
     def _ask(self, child: Child) -> None:
@@ -232,11 +261,11 @@ class Service:
                 self._guard.forget(child)
                 words = f"did not answer for {silent_s:.0f} s" if was_silent else "ended"
                 self._say(f"The {child.command.name} {words}: restarting, pause {pause:.0f} s")
-                self._say(f"         its log: {_shown(child.command.log)}")
+                self._say(f"         its log: {short_path(child.command.log)}")
         elif child.liveness.is_silent and not child.is_ending:
             child.ask_to_end()
 
-    def _say(self, sentence: str) -> None:
+    def _say(self, sentence: str, *, wrap: bool = True) -> None:
         log.info(sentence)
         if not self.stopping.is_set():
             lines = textwrap.fill(
@@ -247,13 +276,7 @@ class Service:
                 break_long_words=False,
                 break_on_hyphens=False,
             )
-            self._console.print(lines, highlight=False, markup=False, soft_wrap=True)
-
-
-def _shown(path: Path) -> str:
-    """Return a path as short as it can be written here."""
-    short = os.path.relpath(path)
-    return short if len(short) < len(str(path)) else str(path)
+            self._console.print(lines if wrap else sentence, highlight=False, markup=False, soft_wrap=True)
 
 
 def serve(settings: Settings, *, host: str, port: int, dagster: bool, dagster_port: int) -> int:
@@ -268,7 +291,7 @@ def serve(settings: Settings, *, host: str, port: int, dagster: bool, dagster_po
             settings, host=host, port=port, dagster=dagster, dagster_port=dagster_port, console=console
         )
     except RecorderError as error:
-        console.print(str(error), highlight=False, soft_wrap=True)
+        console.print(str(error), highlight=False, soft_wrap=True, markup=False)
         return 2 if isinstance(error, NoCheckout) else 1
 
     def _stop(number: int, frame: FrameType | None) -> None:
@@ -279,7 +302,7 @@ def serve(settings: Settings, *, host: str, port: int, dagster: bool, dagster_po
     try:
         service.start()
         service.watch()
-    except (AlreadyRunning, ChildFailed) as error:
+    except RecorderError as error:
         console.print(str(error), highlight=False, soft_wrap=True, markup=False)
         return 1
     finally:

@@ -8,7 +8,8 @@ from recorder.net.client import OutboundClient
 from recorder.net.guard import Guard
 from recorder.pulse import beat
 from recorder.settings import Settings
-from recorder.storage.database import Database
+from recorder.storage.database import open_database
+from recorder.storage.durable import keep_files_private
 from recorder.webhooks.delivery import DeliveryLoop
 from recorder.webhooks.schedule import Schedule
 from recorder.webhooks.secrets import SecretBox
@@ -25,12 +26,13 @@ def deliver(settings: Settings, pulse: Path | None = None) -> None:
         pulse: file that is touched every second while the loop goes on.
 
     Raises:
+        NoDeployment: if the database is empty.
         InvalidAllowList: if the setting of addresses beyond the public ones cannot be read.
     """
     client = OutboundClient(Guard.of(settings))
-    database = Database(settings.database_url)
+    keep_files_private()
+    database = open_database(settings, create=False)
     try:
-        database.migrate()
         schedule = Schedule(max_attempts=settings.webhook_attempts)
         loop = DeliveryLoop(database, client, SecretBox(settings.secret), schedule=schedule)
         asyncio.run(_run_until_signal(loop, pulse))

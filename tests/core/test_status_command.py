@@ -1,6 +1,7 @@
 """`recorder status` on a data folder: stopped, running, without a deployment. Contract §9."""
 
 import json
+import os
 import stat
 import subprocess
 import sys
@@ -12,16 +13,16 @@ from typer.testing import CliRunner
 
 from recorder.access.dagster_login import LoginLinks
 from recorder.cli import app as command_line
-from recorder.settings import Settings
+from recorder.settings import NoDeployment, Settings
 from recorder.supervisor.run_records import (
     DAGSTER_WEBSERVER,
     SERVICE,
     AlreadyRunning,
-    NoDeployment,
     RunRecord,
     read_record,
 )
 from tests.running import running_service
+from tests.sealed import make_runtime
 
 MEMBERS = {"release": "2026.5.0", "since": "2026-05-01T08:00:00.000Z"}
 
@@ -47,7 +48,7 @@ def test_a_folder_without_a_deployment_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_stopped_deployment_has_no_link(tmp_path: Path) -> None:
-    Settings.from_env({}, data_dir=tmp_path)
+    make_runtime(tmp_path).close()
     found = read(tmp_path)
     assert found["running"] is False and found["api"] is None and found["login_url"] is None
     assert "stopped" in run(tmp_path).stdout
@@ -69,6 +70,7 @@ def test_a_running_one_shows_addresses_and_a_link_that_works(tmp_path: Path) -> 
 
 
 def test_pages_that_do_not_answer_get_no_link(tmp_path: Path) -> None:
+    make_runtime(tmp_path).close()
     url = "http://127.0.0.1:9"
     with RunRecord.hold(tmp_path, SERVICE, api=url, dagster=url, **MEMBERS):
         found = read(tmp_path)
@@ -77,6 +79,7 @@ def test_pages_that_do_not_answer_get_no_link(tmp_path: Path) -> None:
 
 
 def test_pages_that_run_alone_are_shown(tmp_path: Path) -> None:
+    make_runtime(tmp_path).close()
     with RunRecord.hold(tmp_path, DAGSTER_WEBSERVER, url="http://127.0.0.1:9"):
         found = read(tmp_path)
     assert not found["running"] and found["dagster"]["url"] == "http://127.0.0.1:9"
@@ -84,7 +87,7 @@ def test_pages_that_run_alone_are_shown(tmp_path: Path) -> None:
 
 def test_one_process_holds_a_record(tmp_path: Path) -> None:
     with RunRecord.hold(tmp_path, SERVICE, api="a"):
-        with pytest.raises(AlreadyRunning, match="recorder status"):
+        with pytest.raises(AlreadyRunning, match=f"process {os.getpid()}, at a"):
             RunRecord.hold(tmp_path, SERVICE, api="b")
         record = read_record(tmp_path, SERVICE)
         assert record is not None and record["api"] == "a"

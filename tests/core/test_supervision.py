@@ -12,10 +12,10 @@ import pytest
 
 from recorder.pulse import PulseReader, beat
 from recorder.supervisor import log_files
-from recorder.supervisor.folder_lock import FolderInUse, FolderLock
 from recorder.supervisor.liveness import Liveness, RestartPauses
 from recorder.supervisor.log_files import OLD_LOGS, rotate_log
-from recorder.supervisor.processes import Child, Command, Guard
+from recorder.supervisor.processes import Child, ChildFailed, Command, Guard, end_leftovers
+from recorder.supervisor.run_records import SERVICE, AlreadyRunning, RunRecord, read_record
 from recorder.supervisor.warning_watch import WarningWatch
 from tests.processes import ROOT
 
@@ -205,26 +205,110 @@ def test_a_log_is_moved_when_it_is_large_and_five_files_stay(tmp_path: Path) -> 
 
 
 def test_a_folder_is_locked_by_one_service_and_free_once_it_has_ended(tmp_path: Path) -> None:
-    first = FolderLock.take(tmp_path)
-    with pytest.raises(FolderInUse, match=f"process {os.getpid()}"):
-        FolderLock.take(tmp_path)
+    first = RunRecord.hold(tmp_path, SERVICE, since="2026-05-01T08:00:00.000Z")
+    first.update(api="http://127.0.0.1:8700")
+    who = f"process {os.getpid()}, since 2026-05-01T08:00:00.000Z, at http://127.0.0.1:8700"
+    with pytest.raises(AlreadyRunning, match=who):
+        RunRecord.hold(tmp_path, SERVICE, wait_s=10)  # it does not wait for one that runs
     first.release()
-    FolderLock.take(tmp_path).release()
+    RunRecord.hold(tmp_path, SERVICE).release()
 
 
 def test_what_a_killed_service_left_behind_is_waited_for(tmp_path: Path) -> None:
     program = (
         "import os, pathlib, subprocess, sys\n"
-        "from recorder.supervisor.folder_lock import FolderLock\n"
-        f"lock = FolderLock.take(pathlib.Path({str(tmp_path)!r}))\n"
+        "from recorder.supervisor.run_records import SERVICE, RunRecord\n"
+        f"record = RunRecord.hold(pathlib.Path({str(tmp_path)!r}), SERVICE)\n"
         "child = ['sleep', '1.5']\n"
-        "subprocess.Popen(child, pass_fds=[lock.descriptor])\n"
+        "subprocess.Popen(child, pass_fds=[record.descriptor])\n"
         "os._exit(9)\n"
     )
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False)
-    began = time.monotonic()
-    FolderLock.take(tmp_path).release()
-    assert time.monotonic() - began > 0.2
+    # The killed process stays a zombie: who started it does not wait for it yet.
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as killed:
+        while not (tmp_path / "run" / "service.json").exists() or read_record(tmp_path, SERVICE):
+            time.sleep(0.01)
+        with pytest.raises(AlreadyRunning):
+            RunRecord.hold(tmp_path, SERVICE)
+        RunRecord.hold(tmp_path, SERVICE, wait_s=10).release()
+        killed.wait()
+
+
+def test_groups_of_a_killed_service_stay_in_its_record_until_they_are_ended(tmp_path: Path) -> None:
+    first = RunRecord.hold(tmp_path, SERVICE)
+    first.update(groups=[4711, 4712])
+    first.release()
+    second = RunRecord.hold(tmp_path, SERVICE, since="later")
+    assert second.groups == [4711, 4712]
+    second.update(groups=[])
+    second.release()
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="leftovers are found in /proc")
+def test_leftovers_are_ended_and_other_processes_are_not(tmp_path: Path) -> None:
+    deaf = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('up', flush=True); time.sleep(60)"
+    )
+
+    def start(folder: str) -> subprocess.Popen[str]:
+        started = subprocess.Popen(
+            [sys.executable, "-c", deaf],
+            env={"RECORDER_DATA_DIR": folder},
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+        )
+        assert started.stdout is not None and started.stdout.readline()
+        return started
+
+    # One of the service, one of another folder whose number is in the record, one that is in no record.
+    ours, others, unrecorded = start("/data"), start("/data-2"), start("/data")
+    try:
+        groups = [ours.pid, others.pid]
+        assert end_leftovers(groups, "RECORDER_DATA_DIR=/data", grace_s=0.2) == 1
+        assert ours.wait(10) == -signal.SIGKILL
+        assert others.poll() is None and unrecorded.poll() is None
+        assert end_leftovers(groups, "RECORDER_DATA_DIR=/data", grace_s=0.2) == 0
+    finally:
+        for process in (ours, others, unrecorded):
+            process.kill()
+            process.communicate()
+
+
+def test_a_guard_that_was_killed_has_a_successor(tmp_path: Path, clock: Clock) -> None:
+    changes: list[list[int]] = []
+    guard, child = Guard(on_change=changes.append), make_child(tmp_path, clock)
+    child.start(guard)
+    assert not guard.restart_if_ended() and changes == [[child.pid]]
+    guard._process.kill()
+    guard._process.wait()
+    guard.forget(child)  # it tells nobody, and does not fail
+    assert changes == [[child.pid], []]
+    assert guard.restart_if_ended() and not guard.restart_if_ended()
+    child.wait(20)
+    guard.close()
+
+
+@pytest.mark.parametrize(
+    ("last", "exit_code", "said"),
+    [
+        (
+            '{"level": "error", "event": "RECORDER_REGION takes one of us, eu, apac."}',
+            78,
+            "RECORDER_REGION takes",
+        ),
+        ('{"level": "error", "event": "the process cannot start"}', 1, "The part did not start; its log is"),
+        ("\x1b[31mValueError: no\x1b[0m\n", 1, "The last line: ValueError: no"),
+    ],
+    ids=["refused", "defect", "trace"],
+)
+def test_a_child_that_did_not_start_is_one_sentence(
+    tmp_path: Path, clock: Clock, last: str, exit_code: int, said: str
+) -> None:
+    child = make_child(tmp_path, clock)
+    child.command.log.write_text(f"Traceback (most recent call last):\n  File x\n{last}\n")
+    message = str(ChildFailed(child.command, exit_code=exit_code))
+    assert said in message and "\n" not in message and "Traceback" not in message and "\x1b" not in message
 
 
 def test_a_pulse_is_one_that_came_since_the_last_look(tmp_path: Path) -> None:

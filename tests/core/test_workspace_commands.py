@@ -1,4 +1,4 @@
-"""`recorder workspace`: tenants made, shown and set by the operator, each change audited. Contract §9."""
+"""`recorder workspaces`: tenants made, shown and set by the operator, each change audited. Contract §9."""
 
 import json
 from pathlib import Path
@@ -17,14 +17,20 @@ from tests.sealed import make_runtime
 
 def run(data: Path, *words: str) -> Any:
     """What a command printed as JSON."""
-    result = CliRunner().invoke(app, ["workspace", *words, "--data", str(data), "--json"])
+    result = CliRunner().invoke(app, ["workspaces", *words, "--data", str(data), "--json"])
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 
 
+@pytest.fixture(autouse=True)
+def _deployment(tmp_path: Path) -> None:
+    """Create the deployment that the commands work on."""
+    make_runtime(tmp_path).close()
+
+
 def refused(data: Path, *words: str) -> str:
     """What a command said that was used wrongly."""
-    result = CliRunner().invoke(app, ["workspace", *words, "--data", str(data)], terminal_width=500)
+    result = CliRunner().invoke(app, ["workspaces", *words, "--data", str(data)], terminal_width=500)
     assert result.exit_code == 2
     return " ".join(result.output.replace("│", " ").split())
 
@@ -79,7 +85,7 @@ def test_wrong_usage_changes_nothing(tmp_path: Path, words: tuple[str, ...]) -> 
 
 @pytest.mark.parametrize("words", [("show", "nobody"), ("set", "nobody", "--tier", "team")], ids=" ".join)
 def test_a_workspace_that_is_not_there_is_told(tmp_path: Path, words: tuple[str, ...]) -> None:
-    result = CliRunner().invoke(app, ["workspace", *words, "--data", str(tmp_path)])
+    result = CliRunner().invoke(app, ["workspaces", *words, "--data", str(tmp_path)])
     assert isinstance(result.exception, UnknownWorkspace)
     assert str(result.exception).startswith("No workspace has this name or id")
 
@@ -103,9 +109,9 @@ def test_the_operator_is_audited(tmp_path: Path) -> None:
 
 
 def test_words_go_to_stderr_and_data_to_stdout(tmp_path: Path) -> None:
-    made = CliRunner().invoke(app, ["workspace", "create", "acme", "--data", str(tmp_path)])
+    made = CliRunner().invoke(app, ["workspaces", "create", "acme", "--data", str(tmp_path)])
     assert made.stdout.startswith("nsk_local_") and len(made.stdout.splitlines()) == 1
-    listed = CliRunner().invoke(app, ["workspace", "list", "--data", str(tmp_path)])
+    listed = CliRunner().invoke(app, ["workspaces", "list", "--data", str(tmp_path)])
     assert listed.stdout.split()[1:] == ["active", "default", "us", "acme"]
-    shown = CliRunner().invoke(app, ["workspace", "show", "acme", "--data", str(tmp_path)])
+    shown = CliRunner().invoke(app, ["workspaces", "show", "acme", "--data", str(tmp_path)])
     assert "retention.frames_days: 90" in shown.stdout.splitlines()

@@ -46,7 +46,7 @@ class Deployment:
     """A running service, told by what a shell needs to work with it."""
 
     variables: dict[str, str]
-    #: As `recorder workspace create` makes it, with the limits of the specification.
+    #: As `recorder workspaces create` makes it, with the limits of the specification.
     readme_key: str
 
 

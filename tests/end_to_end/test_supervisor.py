@@ -124,11 +124,14 @@ def delivery_process(data: Path) -> int:
 
 def test_a_second_service_on_a_folder_says_who_runs_there(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with recorder_up(data, "--no-dagster") as (process, _):
+    with recorder_up(data, "--no-dagster") as (process, url):
         with start_up(data, "--port", "0", "--no-dagster", folder=tmp_path) as second:
             _, said = second.communicate(timeout=60)
         assert second.returncode == 1
-        assert f"process {process.pid}," in said and "--data" in said and "Traceback" not in said
+        # One sentence: who holds the folder, since when and at which address, and what to do.
+        assert f"the data folder {data}: process {process.pid}, since 2" in said and f", at {url}." in said
+        assert len(said.splitlines()) == 1 and "--data" in said
+        wait_ready(url, process)
 
 
 def test_it_says_what_it_does_at_eighty_columns_and_logs_start_and_stop(tmp_path: Path) -> None:
@@ -145,8 +148,9 @@ def test_it_says_what_it_does_at_eighty_columns_and_logs_start_and_stop(tmp_path
         "Dagster  not ",
     ]
     assert [line[: len(start)] for line, start in zip(said, starts, strict=False)] == starts
-    assert said[5].startswith("Next     recorder workspace create NAME --data data")
-    assert max(map(len, said)) <= 81, said  # with the end of the line
+    assert said[5].startswith("Next     create a workspace")
+    assert said[6].endswith("recorder workspaces create NAME --data data\n")
+    assert max(map(len, said[:6])) <= 81, said  # with the end of the line
     lines = [json.loads(line) for line in (tmp_path / "data/logs/recorder-up.log").read_text().splitlines()]
     events = [line["event"] for line in lines]
     assert events[0].startswith("Data") and events[-2:] == ["the service stops", "the service has stopped"]
@@ -191,3 +195,23 @@ def test_a_webhook_cannot_lead_to_the_service_itself(tmp_path: Path) -> None:
             body = {"url": f"http://{host}:{port}/v1/sessions", "events": ["session.created"]}
             answer = client.post("/v1/webhooks", json=body)
             assert (answer.status_code, answer.json()["code"]) == (422, "url_not_allowed"), host
+
+
+@pytest.mark.parametrize("proxies", [(), ("127.0.0.0/8",)], ids=["none", "loopback"])
+def test_the_address_of_a_caller_is_what_a_trusted_proxy_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proxies: tuple[str, ...]
+) -> None:
+    # A variable of the server's own must not open what the setting closes.
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+    data = tmp_path / "data"
+    chosen = {"RECORDER_TRUSTED_PROXIES": ",".join(proxies)} if proxies else {}
+    settings = Settings.from_env(chosen, data_dir=data)
+    key = new_key(settings)
+    with running(settings) as service, httpx.Client(base_url=service.base_url) as client:
+        client.headers["Authorization"] = f"Bearer {key}"
+        forwarded = {"X-Forwarded-For": "203.0.113.9, 198.51.100.7"}
+        made = client.post("/v1/keys", json={"label": "a", "scope": "read"}, headers=forwarded)
+        assert made.status_code == 201
+        (entry,) = client.get("/v1/audit", params={"action": "key.create"}).json()["data"]
+        # The last address that is not a proxy's own; whoever called it may have written the others.
+        assert entry["ip"] == ("198.51.100.7" if proxies else "127.0.0.1")

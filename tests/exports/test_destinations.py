@@ -3,6 +3,7 @@
 import errno
 import os
 import pickle
+import stat
 import threading
 from pathlib import Path
 from typing import Any
@@ -229,3 +230,26 @@ def test_an_error_in_writing_is_told_with_an_end_to_its_causes(
         assert causes[-1].__cause__ not in causes[:-1] and causes[-1].__cause__ is not causes[-1]
         causes.append(causes[-1].__cause__)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("around", "folder", "file"),
+    [(0o700, 0o700, 0o600), (0o750, 0o750, 0o640), (0o755, 0o755, 0o644), (0o777, 0o755, 0o644)],
+    ids=oct,
+)
+def test_a_local_export_is_open_to_whom_the_folder_around_it_is_open_to(
+    tmp_path: Path, around: int, folder: int, file: int
+) -> None:
+    tmp_path.chmod(around)
+    before = os.umask(0o077)
+    try:
+        destination = Folder(tmp_path / "team" / "exp_1")
+        destination.probe()
+        with destination.create("data/part/events.parquet") as written:
+            written.write(b"rows")
+        destination.finish()
+    finally:
+        os.umask(before)
+    modes = {path.is_dir(): stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert modes == {True: folder, False: file}
+    tmp_path.chmod(0o700)

@@ -74,7 +74,7 @@ def test_a_recipe_is_added_listed_run_and_removed(runtime: Runtime) -> None:
         (("checkout", *_DAILY, "--format", "csv"), "The recipe's format cannot be read"),
         (("checkout", *_DAILY, "--where", "colour=red"), "The recipe's filter/colour cannot be read"),
         (("unknown", *_DAILY), "No such workflow"),
-        (("checkout", *_DAILY, "--workspace", "nobody"), "workspace list"),
+        (("checkout", *_DAILY, "--workspace", "nobody"), "workspaces list"),
     ],
 )
 def test_what_is_wrong_is_told_in_a_sentence(runtime: Runtime, words: tuple[str, ...], sentence: str) -> None:

@@ -85,7 +85,7 @@ def test_a_wrong_key_is_refused_in_words(service: RunningService) -> None:
     with Client(service.url, "nsk_local_wrong") as stranger, pytest.raises(ApiError) as raised:
         stranger.create_session("approve_invoice")
     assert raised.value.status == 401
-    assert "recorder workspace create" in str(raised.value)
+    assert "recorder workspaces create" in str(raised.value)
 
 
 def test_a_refused_item_is_pointed_at(client: Client) -> None:

@@ -15,10 +15,11 @@ import pytest
 
 import recorder
 from recorder import clock
+from recorder.client import ApiError
 from recorder.errors import RecorderError
 from recorder.loading import Dataset
 from recorder.loading.cache import Cache
-from recorder.loading.refusals import AddressExpired, FileDamaged, FileGone
+from recorder.loading.refusals import AddressExpired, FileDamaged, FileGone, KeyRefused
 from tests.hosting import Host
 
 
@@ -84,6 +85,18 @@ def test_addresses_that_are_over_are_signed_anew_with_a_key(
     assert keyed.polars().collect().height == export["rows"]
     with pytest.raises(AddressExpired, match=f"GET /v1/exports/{export['id']}"):
         keyless.polars()
+
+
+def test_a_key_that_opens_nothing_is_named_as_the_argument_it_is(host: Host, tmp_path: Path) -> None:
+    export = host.export()
+    url = f"{host.url}/v1/exports/{export['id']}/manifest"
+    with pytest.raises(KeyRefused, match=r"401 invalid_api_key: .* Check key= of open_export") as wrong:
+        recorder.open_export(url, key="nsk_local_wrong", cache=tmp_path)
+    assert isinstance(wrong.value, ApiError) and "nsk_local_wrong" not in str(wrong.value)
+    with pytest.raises(KeyRefused, match="Pass an API key to open_export as key="):
+        recorder.open_export(url, cache=tmp_path)
+    with pytest.raises(KeyRefused, match="403 invalid_signature"):
+        recorder.open_export(export["manifest_url"] + "0", cache=tmp_path)
 
 
 def test_damaged_bytes_are_not_kept(host: Host, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
@@ -15,6 +16,9 @@ from recorder.ids import new_id
 from recorder.storage.durable import make_folder, sync_path
 
 _STAGING = ".staging"
+# Others may get the right to read, never to write.
+_FOLDER_MODE = 0o755
+_FILE_MODE = 0o644
 _PIECE_BYTES = 1024 * 1024
 _REFUSAL = "The destination refuses writing; check its path and rights."
 _NAME = "The export destination"
@@ -34,8 +38,10 @@ class Folder(Destination):
         hashed: HashedFile | None = None
         staged = self.root / _STAGING / new_id("req")
         try:
-            staged.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(staged.parent)
             with staged.open("xb") as file, HashedFile(file) as hashed:
+                with suppress(OSError):  # some network folders take no modes
+                    os.fchmod(file.fileno(), staged.parent.stat().st_mode & _FILE_MODE)
                 yield hashed
                 hashed.flush()
                 os.fdatasync(file.fileno())
@@ -52,7 +58,7 @@ class Folder(Destination):
         """Write and remove one file."""
         probe = self.root / f".probe-{new_id('req')}"
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
+            _make_folder(self.root)
             probe.write_bytes(b"probe")
             probe.unlink()
         except _REFUSED as error:
@@ -112,7 +118,7 @@ class Folder(Destination):
 
     def _publish(self, staged: Path, path: str, sha256: str, *, replace: bool) -> None:
         target = self.root / path
-        make_folder(target.parent)
+        _make_folder(target.parent)
         if replace:
             staged.rename(target)
         elif not _publish_new(staged, target):
@@ -120,6 +126,18 @@ class Folder(Destination):
                 if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
                     raise FileConflict(path)
         sync_path(target.parent)
+
+
+def _make_folder(folder: Path) -> None:
+    """Create a folder and those above it, each open to the users whom the folder around it is open to.
+
+    The process creates private files; who may read a local export is up to the folder it is sent to.
+    """
+    missing = list(takewhile(lambda one: not one.exists(), [folder, *folder.parents]))
+    make_folder(folder)
+    for one in reversed(missing):
+        with suppress(OSError):
+            one.chmod(one.parent.stat().st_mode & _FOLDER_MODE)
 
 
 @contextmanager

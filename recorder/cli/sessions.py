@@ -1,0 +1,207 @@
+"""`recorder sessions`: listed and followed by URL and key; set aside and resealed on the data folder."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from recorder.cli.options import (
+    DEFAULT_URL,
+    AsJson,
+    DataDir,
+    Key,
+    Url,
+    Where,
+    connected,
+    print_json,
+    read_filters,
+)
+
+if TYPE_CHECKING:
+    from recorder.client import Client
+
+app = typer.Typer(no_args_is_help=True, help="Sessions: list and follow them, seal again what was set aside.")
+
+_Workspace = Annotated[str | None, typer.Option(help="Name or id of one workspace. [default: all]")]
+_Workflow = Annotated[
+    list[str] | None, typer.Option(help="One workflow; repeat it for several.", show_default=False)
+]
+_POLL_S = 2.0
+#: Sessions that were created so much earlier than the newest one may appear after it.
+_OVERLAP = timedelta(seconds=10)
+_LABEL_LENGTH = 50
+_HEAD = f"{'session':<30}  {'status':<9}  {'outcome':<9}  {'age':>5}  workflow"
+
+
+@app.command("list")
+def list_sessions(
+    key: Key,
+    url: Url = DEFAULT_URL,
+    workflow: _Workflow = None,
+    where: Where = None,
+    limit: Annotated[int, typer.Option(min=1, help="List at most so many.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List sessions, the newest first: id, status, outcome, age, workflow."""
+
+    filters = read_filters(where)
+    with connected(url, key) as client:
+        found = list(islice(client.list_sessions(workflow=workflow or None, **filters), limit))
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        typer.echo("No session matches.", err=True)
+        return
+    typer.echo(_HEAD, err=True)
+    for session in found:
+        typer.echo(_describe_session(session))
+
+
+@app.command("tail")
+def tail_sessions(
+    key: Key,
+    session_id: Annotated[
+        str | None, typer.Argument(help="A session whose events to follow. [default: follow new sessions]")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    workflow: _Workflow = None,
+    from_start: Annotated[
+        bool, typer.Option("--from-start", help="Print what the session holds already, too.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print new sessions, or the new events of one session, until Ctrl-C or until it is sealed."""
+
+    if session_id is not None and workflow:
+        raise typer.BadParameter("follows new sessions; leave out the session id", param_hint="--workflow")
+    if session_id is None and from_start:
+        raise typer.BadParameter("needs the id of a session", param_hint="--from-start")
+    with connected(url, key) as client, _until_interrupt():
+        if session_id is None:
+            _print_new_sessions(client, workflow or None, as_json=as_json)
+        else:
+            _print_messages(client, session_id, from_start=from_start, as_json=as_json)
+
+
+@app.command("quarantined")
+def list_quarantined(workspace: _Workspace = None, data: DataDir = None, as_json: AsJson = False) -> None:
+    """List the sessions that could not be sealed and were set aside, with the reason."""
+    from recorder import clock
+    from recorder.cli.deployment import opened, workspace_id_of
+    from recorder.sealing.quarantine import list_set_aside
+
+    with opened(data) as runtime, runtime.database.transaction(write=False) as db:
+        workspace_id = None if workspace is None else workspace_id_of(db, workspace)
+        found = list_set_aside(db, workspace_id)
+    if as_json:
+        print_json([{**asdict(one), "at": clock.to_iso(one.at)} for one in found])
+        return
+    for one in found:
+        typer.echo(f"{one.session_id}  {one.workspace_id}  {one.mode}  {one.workflow}")
+        typer.echo(f"  {clock.to_iso(one.at)}  {one.code}: {one.message}")
+    if not found:
+        typer.echo("No session is set aside.", err=True)
+
+
+@app.command("reseal")
+def reseal_sessions(
+    session_ids: Annotated[list[str], typer.Argument(help="Ids as `quarantined` lists them.")],
+    data: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let sessions that were set aside wait to be sealed again."""
+    from recorder.cli.deployment import opened
+    from recorder.sealing.quarantine import reseal
+
+    with opened(data) as runtime, runtime.database.transaction(write=True) as db:
+        for session_id in session_ids:
+            reseal(db, session_id)
+    if as_json:
+        print_json({"resealed": session_ids})
+        return
+    typer.echo(f"{len(session_ids)} wait to be sealed again.", err=True)
+
+
+@contextmanager
+def _until_interrupt() -> Iterator[None]:
+    """End the block without an error on Ctrl-C."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        return
+
+
+def _print_new_sessions(client: "Client", workflow: list[str] | None, *, as_json: bool) -> None:
+    """Print each session that is created from now on."""
+    from recorder import clock
+
+    newest: datetime | None = None
+    seen: dict[str, datetime] | None = None
+    while True:
+        since = "10s" if newest is None else clock.to_iso(newest - _OVERLAP)
+        found = list(client.list_sessions(workflow=workflow, since=since))
+        for session in reversed(found):
+            if seen is not None and session["id"] not in seen:
+                print_json(session) if as_json else typer.echo(_describe_session(session))
+        if seen is None:
+            typer.echo("Waiting for new sessions; Ctrl-C ends it.", err=True)
+        # The overlap bounds what is kept.
+        seen = {one["id"]: clock.parse_time(one["created_at"], name="created_at") for one in found}
+        newest = max([newest, *seen.values()] if newest else seen.values(), default=None)
+        time.sleep(_POLL_S)
+
+
+def _print_messages(client: "Client", session_id: str, *, from_start: bool, as_json: bool) -> None:
+    """Print the messages of a session's stream until it is sealed."""
+    status = client.get_session(session_id)["status"]
+    if status != "sealed":
+        typer.echo(f"{session_id} is {status}; following it until it is sealed or Ctrl-C.", err=True)
+    for message in client.stream(session_id, from_start=from_start):
+        print_json(message) if as_json else typer.echo(_describe_message(message))
+    typer.echo(f"{session_id} is sealed: nothing more will come.", err=True)
+
+
+def _describe_session(session: dict[str, Any]) -> str:
+    """Return a session as one line; workflow names come last, since they may be long."""
+    outcome = session["outcome"] or "-"
+    age = _age(session["created_at"])
+    return f"{session['id']}  {session['status']:<9}  {outcome:<9}  {age:>5}  {session['workflow']}"
+
+
+def _describe_message(message: dict[str, Any]) -> str:
+    """Return a stream's message as one line."""
+    # People and pages wrote these words: nothing in them may steer the terminal.
+    from recorder.memory.views.labels import one_line
+
+    kind, data = message["event"], message["data"]
+    at = f"{data['t_ms'] / 1000:9.3f} s" if "t_ms" in data else " " * 11
+    if kind == "session.event":
+        target = data.get("target") or {}
+        about = target.get("name") or target.get("text") or data.get("title") or data.get("url")
+        words = one_line(about, _LABEL_LENGTH) if about else ""
+        return f"{at}  {one_line(data['type'], 24):<12}  {words}".rstrip()
+    if kind == "session.frame":
+        return f"{at}  {'frame':<12}  {data['id']}"
+    if kind == "session.tag":
+        return f"{at}  {'tag':<12}  {one_line(data['name'], _LABEL_LENGTH)}"
+    if kind == "session.status":
+        return f"{at}  {'status':<12}  {data['status']}"
+    return f"{at}  {one_line(kind, _LABEL_LENGTH)}"
+
+
+def _age(created_at: str) -> str:
+    """Return the time since a moment in its largest unit, such as `3 m`."""
+    from recorder import clock
+
+    created = clock.parse_time(created_at, name="created_at")
+    seconds = max(0, int((clock.now() - created).total_seconds()))
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"

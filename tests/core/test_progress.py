@@ -1,0 +1,78 @@
+"""The progress of an export on a terminal of 80 columns: nothing is cut off, whatever the figures are."""
+
+import re
+from io import StringIO
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from recorder.client.progress import _Bar, _clock, _Lines
+
+EXPORT_ID = "exp_01m82rdvtw8j5xwrm3pyx42bds"
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def export(status: str, done: int = 0, total: int | None = None, **members: Any) -> dict[str, Any]:
+    """An export as GET gives it."""
+    progress = {"shards_done": done, "shards_total": total}
+    return {"status": status, "progress": progress, "error": None, **members}
+
+
+COMPLETED = export("completed", 9_876, 9_876, rows=123_456_789, frames=12_345_678, shards=9_876)
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize(
+    ("found", "waited_s", "expected"),
+    [
+        (export("queued"), 8, "queued, 0:08"),
+        (export("running"), 75, "running, planning, 1:15"),
+        (export("running", 0, 4), 75, "0 of 4 files"),
+        (export("running", 2, 4), 3_675, "1:01:15"),
+        (export("running", 4_938, 9_876), 36_000, "4,938 of 9,876 files"),
+    ],
+)
+def test_a_state_fits_on_one_line_with_the_time_it_took(
+    found: dict[str, Any], waited_s: float, expected: str, width: int
+) -> None:
+    bar = _Bar(Console(width=width, file=StringIO(), force_terminal=True), EXPORT_ID)
+    line = bar._line(found, waited_s)
+    assert line.plain.startswith(EXPORT_ID) and expected in line.plain and _clock(waited_s) in line.plain
+    if width >= 80:  # the spinner takes two
+        assert len(line.plain) <= width - 2
+
+
+def test_the_bar_shows_the_share_and_the_time_left() -> None:
+    bar = _Bar(Console(width=80, file=StringIO(), force_terminal=True), EXPORT_ID)
+    bar._running_since_s = 8.0
+    line = bar._line(export("running", 1, 4), 18.0)
+    assert line.plain.endswith(" 0:18, 0:30 left")
+    full, empty = (len(line.plain[span.start : span.end]) for span in line.spans)
+    assert 0 < full < empty and 3 * full <= empty + 2
+
+
+def test_the_outcome_and_a_long_wait_are_whole_lines() -> None:
+    console = Console(width=80, file=StringIO(), force_terminal=True)
+    bar = _Bar(console, EXPORT_ID)
+    with bar:
+        bar.update(export("queued"), 31)
+        bar.update(export("queued"), 32)
+        bar.update(COMPLETED, 40)
+    assert isinstance(console.file, StringIO)
+    printed = _CONTROL.sub("", console.file.getvalue())
+    outcome = "completed: 123,456,789 rows, 12,345,678 frames in 9,876 files, 0:40"
+    assert f"{EXPORT_ID} {outcome}\n" in printed and "…" not in printed
+    assert printed.count("is Dagster running") == 1
+
+
+def test_without_a_terminal_there_is_a_line_for_each_state() -> None:
+    console = Console(width=80, file=StringIO())
+    lines = _Lines(console, EXPORT_ID)
+    for found, waited_s in ((export("queued"), 1), (export("queued"), 2), (export("running"), 3)):
+        lines.update(found, waited_s)
+    lines.update(COMPLETED, 40)
+    assert isinstance(console.file, StringIO)
+    printed = console.file.getvalue().splitlines()
+    assert [line.removeprefix(f"{EXPORT_ID} ")[:7] for line in printed] == ["queued", "running", "complet"]
+    assert "\x1b" not in console.file.getvalue()

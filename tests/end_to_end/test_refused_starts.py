@@ -1,0 +1,79 @@
+"""Starts that settings or data do not admit: one sentence on stderr, exit code 1, JSON lines in the log."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from recorder.settings import Settings
+from tests.processes import ROOT, processes_of, start_up
+from tests.sealed import make_runtime
+
+_REGION = "belongs to the region us, and RECORDER_REGION is eu"
+_RELEASE = "another release, whose data this one cannot read"
+
+
+def make_foreign(data: Path) -> Settings:
+    """A deployment of another release."""
+    runtime = make_runtime(data)
+    runtime.close()
+    engine = create_engine(runtime.settings.database_url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0099'"))
+    engine.dispose()
+    return runtime.settings
+
+
+def check_log(data: Path, sentence: str) -> None:
+    """Every line of the API's log is JSON, and the last one says why it did not start."""
+    text = (data / "logs" / "api.log").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert sentence in lines[-1]["event"] and lines[-1]["level"] == "error"
+    assert "Traceback" not in text and "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "sentence"),
+    [
+        ("RECORDER_REGION", "eu", _REGION),
+        ("RECORDER_LOG_LEVEL", "loud", "RECORDER_LOG_LEVEL takes one of"),
+        ("RECORDER_WEBHOOK_ATTEMPTS", "99", "RECORDER_WEBHOOK_ATTEMPTS takes"),
+        ("", "", _RELEASE),
+    ],
+    ids=["foreign region", "log level", "attempts", "release"],
+)
+def test_up_says_in_a_sentence_why_it_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, sentence: str
+) -> None:
+    data = tmp_path / "data"
+    if variable:
+        make_runtime(data).close()
+        monkeypatch.setenv(variable, value)
+    else:
+        make_foreign(data)
+    with start_up(data, "--port", "0", "--no-dagster", folder=tmp_path) as process:
+        _, said = process.communicate(timeout=60)
+    *before, last = said.splitlines()
+    assert process.returncode == 1 and sentence in last, said
+    # What comes before says what it does.
+    assert all(line.startswith(("Data     ", "Starting the ")) for line in before), said
+    assert processes_of(data) == {}
+    if before:
+        check_log(data, sentence)
+
+
+def test_the_demo_says_so_too(tmp_path: Path) -> None:
+    data = tmp_path / "recorder-data" / "demo"
+    make_foreign(data)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # noqa: TID251
+    command = [sys.executable, "-m", "recorder.cli", "demo"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.returncode == 1 and _RELEASE in done.stderr and len(done.stderr.splitlines()) == 1, done
+    assert "Traceback" not in done.stdout and processes_of(data) == {}
+    check_log(data, _RELEASE)

@@ -1,0 +1,257 @@
+"""Two `recorder up` on one data folder, in every order, with kills between: one serves. Contract §9.
+
+`make faults` runs 20 rounds; `make system` runs each order once.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from recorder.supervisor.checks import accepts_connections
+from recorder.supervisor.commands import claim_port
+from recorder.supervisor.run_records import SERVICE, read_record
+from tests.processes import left_after, processes_of, start_up
+
+#: Rounds of starts; 0: each order once.
+ROUNDS = int(os.environ.get("RECORDER_FAULT_UPS", "0"))  # noqa: TID251
+_PATIENCE_S = 90.0
+#: What stands in the command line of a child, of which a folder has one.
+_CHILDREN = ("uvicorn", "recorder.cli deliver", "dagster api grpc", "pipelines.daemon")
+
+
+class Up:
+    """A `recorder up` as a process, with the address that its API would have."""
+
+    def __init__(self, data: Path, *, dagster: bool) -> None:
+        self.data = data
+        port = claim_port("127.0.0.1", 0, option="--port")
+        self.url = f"http://127.0.0.1:{port}"
+        options = ["--port", str(port)]
+        if dagster:
+            options += ["--dagster-port", str(claim_port("127.0.0.1", 0, option="--dagster-port"))]
+        else:
+            options += ["--no-dagster"]
+        self.process = start_up(data, *options, folder=data.parent)
+
+    def is_serving(self) -> bool:
+        """Whether its API answers, and it holds the folder."""
+        record = read_record(self.data, SERVICE)
+        try:
+            answers = httpx.get(f"{self.url}/healthz", timeout=5).status_code == 200
+        except httpx.TransportError:
+            return False
+        return answers and record is not None and record["process"] == self.process.pid
+
+    def wait_serving(self) -> None:
+        """Return once it serves."""
+        until = time.monotonic() + _PATIENCE_S
+        while not self.is_serving():
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < until, self.process.pid
+            time.sleep(0.05)
+
+    def wait_refused(self, by: "Up") -> None:
+        """Return once it has ended with one sentence that names the other one."""
+        _, said = self.process.communicate(timeout=_PATIENCE_S)
+        assert self.process.returncode == 1, said
+        assert len(said.splitlines()) == 1 and f": process {by.process.pid}, since 2" in said, said
+
+    def kill(self) -> None:
+        """Kill it outright; its guard ends the children."""
+        self.process.kill()
+
+    def kill_with_guard(self) -> None:
+        """Kill it and its guard, as whoever kills all that has `recorder` in its name does."""
+        guards = _processes_with_parent(self.process.pid, "guard.py")
+        self.process.kill()
+        for guard in guards:
+            os.kill(guard, signal.SIGKILL)
+
+
+def _processes_with_parent(parent: int, words: str) -> list[int]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            stat = (folder / "stat").read_text().rpartition(") ")[2].split()
+            if int(stat[1]) == parent and words in (folder / "cmdline").read_text():
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+class Census:
+    """Counts the children of a folder again and again: there is never a second one of a kind."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self.doubles: list[dict[int, str]] = []
+        self.looks = 0
+
+    def run(self, over: threading.Event) -> None:
+        """Look until told to stop."""
+        while not over.wait(0.02):
+            leaders = {
+                pid: command
+                for pid, command in processes_of(self._data).items()
+                if not command.startswith("/bin/sh") and _is_leader(pid)
+            }
+            kinds = Counter(kind for command in leaders.values() for kind in _CHILDREN if kind in command)
+            self.looks += 1
+            if any(count > 1 for count in kinds.values()):
+                self.doubles.append(leaders)
+
+
+def _is_leader(pid: int) -> bool:
+    try:
+        return os.getpgid(pid) == pid
+    except ProcessLookupError:
+        return False
+
+
+@contextmanager
+def counted(data: Path) -> Iterator[Census]:
+    """A census while the block runs, and nothing left when it ends."""
+    census, over = Census(data), threading.Event()
+    thread = threading.Thread(target=census.run, args=(over,))
+    thread.start()
+    try:
+        yield census
+    finally:
+        over.set()
+        thread.join()
+        for pid in processes_of(data):
+            os.kill(pid, signal.SIGTERM)
+        left_after(data, 15)
+
+
+def _refuse_the_later(first: Up, start: Callable[[], Up], _: random.Random) -> Up:
+    """A second one is started while the first serves."""
+    second = start()
+    second.wait_refused(first)
+    assert first.is_serving()
+    return first
+
+
+def _start_two_at_once(first: Up, start: Callable[[], Up], chance: random.Random) -> Up:
+    """The first one is killed, and two start at once, a moment later or none."""
+    first.kill()
+    time.sleep(chance.choice([0, 0, 0.5, 2]))
+    pair = [start(), start()]
+    until = time.monotonic() + _PATIENCE_S
+    while all(one.process.poll() is None for one in pair):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    loser = next(one for one in pair if one.process.poll() is not None)
+    winner = pair[1 - pair.index(loser)]
+    loser.wait_refused(winner)
+    winner.wait_serving()
+    return winner
+
+
+def _follow_a_kill(first: Up, start: Callable[[], Up], chance: random.Random) -> Up:
+    """The next one starts right after the kill, or just before it and then again."""
+    if chance.random() < 0.5:
+        second = start()
+        second.wait_refused(first)
+    first.kill()
+    second = start()
+    second.wait_serving()
+    return second
+
+
+def _follow_a_kill_with_guard(first: Up, start: Callable[[], Up], _: random.Random) -> Up:
+    """The children of the killed one go on: the next one ends them first."""
+    first.kill_with_guard()
+    assert processes_of(first.data)
+    second = start()
+    second.wait_serving()
+    assert not first.is_serving()
+    return second
+
+
+def _follow_a_kill_while_starting(first: Up, start: Callable[[], Up], chance: random.Random) -> Up:
+    """One is killed in the middle of its start."""
+    first.kill()
+    second = start()
+    time.sleep(chance.uniform(0, 4))
+    second.kill() if chance.random() < 0.5 else second.kill_with_guard()
+    third = start()
+    third.wait_serving()
+    return third
+
+
+ORDERS = [
+    _refuse_the_later,
+    _start_two_at_once,
+    _follow_a_kill,
+    _follow_a_kill_with_guard,
+    _follow_a_kill_while_starting,
+]
+
+
+@pytest.mark.timeout(0)
+def test_one_service_serves_a_folder_whatever_is_started_and_killed(tmp_path: Path) -> None:
+    data, chance = tmp_path / "data", random.Random(7)
+    rounds = [ORDERS[number % len(ORDERS)] for number in range(ROUNDS or len(ORDERS))]
+    started: list[Up] = []
+
+    def start() -> Up:
+        started.append(Up(data, dagster=False))
+        return started[-1]
+
+    with counted(data) as census:
+        try:
+            serving = start()
+            serving.wait_serving()
+            for order in rounds:
+                serving = order(serving, start, chance)
+                assert serving.is_serving(), order
+            serving.process.send_signal(signal.SIGTERM)
+            assert serving.process.wait(15) == 0
+        finally:
+            for one in started:
+                one.process.kill()
+                one.process.communicate()
+    print(f"{len(rounds)} rounds, {len(started)} starts, {census.looks} looks: {len(census.doubles)} doubles")
+    assert census.doubles == [] and census.looks > len(rounds)
+
+
+@pytest.mark.timeout(300)
+def test_a_second_service_leaves_the_socket_of_the_code_server(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    first = Up(data, dagster=True)
+    try:
+        first.wait_serving()
+        socket = data / "dagster" / "code.sock"
+        until = time.monotonic() + _PATIENCE_S
+        while not accepts_connections(socket):
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        before = socket.stat().st_ino
+        second = Up(data, dagster=True)
+        second.wait_refused(first)
+        assert socket.stat().st_ino == before and accepts_connections(socket) and first.is_serving()
+        # The logs hold neither colours nor traces.
+        for log in (data / "logs").iterdir():
+            text = log.read_text()
+            assert "\x1b" not in text and "Traceback" not in text, log
+        open_files = [path for path in data.rglob("*") if path.lstat().st_mode & 0o077]
+        assert open_files == []
+    finally:
+        first.process.send_signal(signal.SIGTERM)
+        try:
+            first.process.communicate(timeout=15)
+        except subprocess.TimeoutExpired:
+            first.process.kill()
+        left_after(data, 15)
