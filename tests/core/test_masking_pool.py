@@ -183,6 +183,19 @@ def test_measuring_patterns_is_bounded_too(scan: Scanner, monkeypatch: pytest.Mo
     assert "takes too long to be measured" in stopped.value.problems[0].message
 
 
+def test_an_owner_with_many_items_waits_for_the_others_after_each() -> None:
+    queue = FairQueue[int](per_owner=9, waiting=9)
+    for number in range(3):
+        queue.put("a", number)
+    queue.put("b", 10)
+    assert [queue.take() for _ in range(4)] == [("a", 0), ("b", 10), ("a", 1), ("a", 2)]
+
+
+def test_the_rule_that_took_most_of_the_time_is_named() -> None:
+    reports = [Report("quick", 0.0), Report("slow", 0.1), Report("last", 0.9)]
+    assert scan_pool._slowest(reports, 1.0) == "slow"
+
+
 def test_owners_take_turns_and_few_of_their_items_are_at_work() -> None:
     queue = FairQueue[int](per_owner=1, waiting=3)
     assert [queue.put("a", n) for n in range(4)] == [True, True, True, False]
