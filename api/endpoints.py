@@ -140,6 +140,14 @@ def is_address(path: str) -> bool:
     return bool(_ends(path))
 
 
+def allowed_methods(path: str) -> list[str]:
+    """Return the methods that an address takes, sorted; HEAD wherever GET."""
+    found = {method for method, one in _ends(path).items() if not one.path.endswith("/ws")}
+    # Beside the interface there are pages and probes alone.
+    found = found or {"GET"}
+    return sorted(found | {"HEAD"} if "GET" in found else found)
+
+
 def _find(method: str, path: str) -> Endpoint | None:
     return _ends(path).get(method)
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from api.deps import CallerDep, CursorText, Db, Limit, OriginDep, RuntimeDep
 from api.errors import problem_responses
 from api.paging import Pager
-from api.ranges import OUTSIDE, ranged_stream
+from api.ranges import ranged_stream
 from api.strict_route import StrictRoute
 from recorder import clock, limits
 from recorder.access.keys import Caller
@@ -233,7 +233,7 @@ def get_manifest(manifest: Manifest) -> dict[str, Any]:
 @router.get(
     "/{export_id}/files/{path:path}",
     response_class=Response,
-    responses={200: _BYTES, 206: _BYTES, **problem_responses(401, 403, 404, 503), 416: OUTSIDE},
+    responses={200: _BYTES, 206: _BYTES, **problem_responses(401, 403, 404, 416, 503)},
 )
 def get_file(
     file: File,

@@ -12,8 +12,9 @@ from recorder import limits
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Elapsed = Annotated[int, Meta(ge=0, le=limits.T_MS_MAX)]
 Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-Box = Annotated[list[float], Meta(min_length=4, max_length=4)]
-Point = Annotated[list[float], Meta(min_length=2, max_length=2)]
+Number = int | float
+Box = Annotated[list[Number], Meta(min_length=4, max_length=4)]
+Point = Annotated[list[Number], Meta(min_length=2, max_length=2)]
 
 
 class _Strict(Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
@@ -46,7 +47,7 @@ class Input(_Strict):
     """What was typed, pressed, chosen or dragged."""
 
     value: str | list[str] | UnsetType | None = UNSET
-    masked: bool | UnsetType = UNSET
+    masked: bool | UnsetType | None = UNSET
     secret_ref: str | UnsetType | None = UNSET
     key: str | UnsetType | None = UNSET
     button: Whole | UnsetType | None = UNSET
@@ -70,7 +71,7 @@ class EventItem(_Strict):
     t_ms: Elapsed
     #: Its pattern is checked once per distinct type of a batch: a regex per item would double the decoding.
     type: Annotated[str, Meta(extra_json_schema={"pattern": limits.EVENT_TYPE_PATTERN})]
-    id: str | UnsetType = UNSET
+    id: str | UnsetType | None = UNSET
     target: Target | UnsetType | None = UNSET
     input: Input | UnsetType | None = UNSET
     url: str | UnsetType | None = UNSET

@@ -10,9 +10,10 @@ import zstandard
 
 from recorder import clock
 from recorder.access.keys import Caller
-from recorder.errors import EventConflict, Problem, UnsupportedMediaType
+from recorder.errors import EventConflict, Problem
 from recorder.ids import encode, reserve
 from recorder.masking.masker import Changes
+from recorder.media_types import JSON, require_type
 from recorder.models.event import EventBatchBody, EventItem
 from recorder.recording.batch_keys import BatchKey
 from recorder.recording.cursor import Cursor
@@ -176,8 +177,7 @@ def check_event_body(
         EmptyBatch, BatchTooLarge: if it holds no events, or more than 100.
         ValidationFailed: if an item is not as contract §3 wants it; `errors` points at it.
     """
-    if content_type is None or content_type.partition(";")[0].strip().lower() != "application/json":
-        raise UnsupportedMediaType("events as application/json")
+    require_type(content_type, JSON, needed="events as application/json")
     items, named = check_events(body) if checked is None else checked
     key = BatchKey.of("events", batch_key, body, digest_key=caller.digest_key)
     return CheckedBody(body, items, named, key)
@@ -249,8 +249,8 @@ def _known_ids(cursor: Cursor, session_id: str, event_ids: list[str]) -> dict[st
 
 
 def _digest(item: msgspec.Raw) -> bytes:
-    """Digest of an item's value: key order and spaces do not matter."""
-    value = msgspec.json.decode(item)
+    """Return the digest of an item's value: key order, spaces and members that are null do not matter."""
+    value = {name: member for name, member in msgspec.json.decode(item).items() if member is not None}
     return hashlib.blake2b(msgspec.json.encode(value, order="deterministic"), digest_size=16).digest()
 
 
