@@ -71,6 +71,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", "/v1/webhooks", "admin", "other"),
     Endpoint("GET", "/v1/webhooks", "write", "other"),
     Endpoint("GET", _WEBHOOK, "write", "other"),
+    Endpoint("PATCH", _WEBHOOK, "admin", "other"),
     Endpoint("DELETE", _WEBHOOK, "admin", "other"),
     Endpoint("POST", f"{_WEBHOOK}/secret", "admin", "other"),
     Endpoint("POST", f"{_WEBHOOK}/test", "admin", "other"),

@@ -148,6 +148,10 @@ def list_exports(
     runtime: RuntimeDep,
     workflow: Annotated[list[_Workflow], Query(description="Repeat it for several.")] = [],  # noqa: B006
     status: ExportStatus | None = None,
+    tag: Annotated[
+        str | None,
+        Query(min_length=1, max_length=limits.TAG_NAME_CHARACTERS, description="Label of the export."),
+    ] = None,
     cursor: CursorText = None,
     limit: Limit = limits.LIST_DEFAULT,
 ) -> Page[Export]:
@@ -160,6 +164,7 @@ def list_exports(
         caller.mode,
         workflows=tuple(workflow),
         status=status,
+        tag=tag,
         before_id=before[0] if before else None,
         limit=limit,
     )

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
-from sqlalchemy import BigInteger, Index, LargeBinary
+from sqlalchemy import BigInteger, LargeBinary
 from sqlmodel import Field, SQLModel
 
 from recorder import limits
@@ -110,25 +110,25 @@ class EventBatchRow(SQLModel, table=True):
 
 
 class EventKeyRow(SQLModel, table=True):
-    """An event id that a client chose, with the digest of its item: finds what was sent before."""
+    """An event id that a client chose, with time and digest of its item: finds what was sent before."""
 
     __tablename__ = "event_keys"
     __table_args__ = {"sqlite_with_rowid": False}
 
     session_id: str = Field(primary_key=True)
     event_id: str = Field(primary_key=True)
+    t_ms: int = Field(sa_type=BigInteger)
     digest: bytes = Field(sa_type=LargeBinary)
 
 
 class BatchKeyRow(SQLModel, table=True):
-    """A batch id (`Idempotency-Key` on events and frames) and the answer it was given."""
+    """A batch id (`Idempotency-Key` on events and frames) and its answer; it stays as long as its batch."""
 
     __tablename__ = "batch_keys"
-    __table_args__ = (Index("ix_batch_keys_age", "received_ms"), {"sqlite_with_rowid": False})
+    __table_args__ = {"sqlite_with_rowid": False}
 
     session_id: str = Field(primary_key=True)
     kind: str = Field(primary_key=True)  # events | frames
     batch_key: str = Field(primary_key=True)
     body_digest: bytes = Field(sa_type=LargeBinary)
     answer: bytes = Field(sa_type=LargeBinary)
-    received_ms: int = Field(sa_type=BigInteger)

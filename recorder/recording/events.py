@@ -110,14 +110,15 @@ class EventBatch:
         """Keep the ids that clients chose, drop items sent before; returns how many were dropped."""
         items = _raw_decoder.decode(self.body).events
         known = _known_ids(cursor, self.session_id, [event_id for _, event_id in self.named])
-        fresh: list[tuple[str, str, bytes]] = []
+        fresh: list[tuple[str, str, int, bytes]] = []
         dropped: set[int] = set()
         conflicts = []
         for index, event_id in self.named:
             digest = _digest(items[index])
             if event_id not in known:
                 known[event_id] = digest
-                fresh.append((self.session_id, event_id, digest))
+                t_ms = _time_decoder.decode(items[index]).t_ms
+                fresh.append((self.session_id, event_id, t_ms, digest))
             elif known[event_id] == digest:
                 dropped.add(index)
             else:
@@ -133,7 +134,7 @@ class EventBatch:
             self._keep_only([item for index, item in enumerate(items) if index not in dropped])
         require_room(cursor, session, events=self.n, frames=0, size=self.size)
         if fresh:
-            cursor.many("INSERT INTO event_keys (session_id, event_id, digest) VALUES (?, ?, ?)", fresh)
+            cursor.many(_INSERT_KEYS, fresh)
         return len(dropped)
 
     def _keep_only(self, items: list[msgspec.Raw]) -> None:
@@ -254,6 +255,7 @@ def _digest(item: msgspec.Raw) -> bytes:
     return hashlib.blake2b(msgspec.json.encode(value, order="deterministic"), digest_size=16).digest()
 
 
+_INSERT_KEYS = "INSERT INTO event_keys (session_id, event_id, t_ms, digest) VALUES (?, ?, ?, ?)"
 _INSERT = (
     "INSERT INTO event_batches (session_id, first_position, n, t_min, t_max, first_id, received_ms, payload) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
