@@ -34,6 +34,7 @@ from api.routes import (
     memory_graphs,
     metrics,
     quota,
+    root,
     sessions,
     streams,
     tags,
@@ -73,6 +74,7 @@ _RESOURCES = (
     audit,
     health,
     metrics,
+    root,
 )
 
 

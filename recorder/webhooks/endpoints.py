@@ -117,7 +117,10 @@ def update_webhook(
         for name in changed:
             setattr(row, name, changes[name])
         db.add(row)
-        details: dict[str, object] = {"changed": changed, **({"events": row.events} if "events" in changed else {})}
+        details: dict[str, object] = {
+            "changed": changed,
+            **({"events": row.events} if "events" in changed else {}),
+        }
         _record(db, origin, "webhook.update", row.id, details)
     return to_wire(row)
 
