@@ -1,4 +1,4 @@
-"""Contract §2, §3, §5, §6, row by row: filters of events, anchors of tags, rectangles, webhooks, labels, batch ids."""
+"""Contract §2, §3, §5, §6, row by row: filters, anchors, rectangles, webhooks, labels, batch ids."""
 
 import json
 from collections.abc import Callable

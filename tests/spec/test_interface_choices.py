@@ -1,4 +1,4 @@
-"""Contract §1 (everywhere), row by row: every answer is an answer of the interface, every error names its place."""
+"""Contract §1 (everywhere), row by row: what every answer carries, and the place that each error names."""
 
 import json
 
