@@ -117,10 +117,8 @@ def update_webhook(
         for name in changed:
             setattr(row, name, changes[name])
         db.add(row)
-        details: dict[str, object] = {
-            "changed": changed,
-            **({"events": row.events} if "events" in changed else {}),
-        }
+        # The URL is not noted: what people put into it is often a secret too.
+        details: dict[str, object] = {"changed": changed, "events": row.events}
         _record(db, origin, "webhook.update", row.id, details)
     return to_wire(row)
 
