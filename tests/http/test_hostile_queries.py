@@ -16,6 +16,8 @@ GOOD_VALUES = {
     "outcome": "success",
     "actor.kind": "human",
     "hard": "false",
+    "from_t_ms": "5",
+    "to_t_ms": "9",
     "include": "tags",
     "from": "start",
     "min_frequency": "0.5",
