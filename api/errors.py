@@ -41,6 +41,8 @@ _STATUS: dict[type[RecorderError], int] = {
 _WEB = {
     405: ("method_not_allowed", "Method not allowed", "This address does not take this method; see /docs."),
 }
+# A body may hold a hundred thousand unknown members.
+_DESCRIBED_PROBLEMS = 500
 _ITEM_CODES = {"extra_forbidden": "unknown_field", "missing": "missing", "invalid_time": "invalid_time"}
 
 
@@ -146,8 +148,9 @@ def _refusal(
         error: what FastAPI raised. Its `input` values are left out, so nothing is echoed.
         model: the type of the body, whose members an unknown one is told apart from.
     """
-    problems = [_problem_at(found, model, getattr(error, "body", None)) for found in error.errors()]
-    if all(one.code == errors.InvalidTime.code for one in problems):
+    found = error.errors()[:_DESCRIBED_PROBLEMS]
+    problems = [_problem_at(one, model, getattr(error, "body", None)) for one in found]
+    if problems and all(one.code == errors.InvalidTime.code for one in problems):
         return errors.InvalidTime.of(problems)
     return errors.ValidationFailed(problems)
 
