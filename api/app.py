@@ -16,6 +16,7 @@ from api.body_masking import BodyMasking
 from api.body_workers import BodyWorkers
 from api.callers import Callers
 from api.event_batches import EventBatches
+from api.head_requests import HeadRequests
 from api.limiting import Limiting
 from api.middleware import RequestGate
 from api.observation import Observed
@@ -33,6 +34,7 @@ from api.routes import (
     memory_graphs,
     metrics,
     quota,
+    root,
     sessions,
     streams,
     tags,
@@ -40,6 +42,7 @@ from api.routes import (
     workflows,
     workspaces,
 )
+from api.slow_clients import LIMITING
 from api.stopping import heard_stop
 from recorder import __version__
 from recorder.access.ratelimit.stores import open_stream_slots
@@ -71,6 +74,7 @@ _RESOURCES = (
     audit,
     health,
     metrics,
+    root,
 )
 
 
@@ -86,7 +90,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 def _create_app(runtime: Runtime) -> FastAPI:
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
         app.state.whole_reads = whole_reads = WholeReads()
         app.state.streams = hub = Hub(runtime, app.state.stream_pace, whole_reads)
         hub.start()
@@ -94,7 +98,7 @@ def _create_app(runtime: Runtime) -> FastAPI:
             runtime.database, on_commit=hub.take, session_size=runtime.settings.session_size
         )
         with spared_collections(), heard_stop(hub.end_streams):
-            yield
+            yield {LIMITING: app.state.limiting}
         await hub.close()
         whole_reads.close()
         await anyio.to_thread.run_sync(app.state.ingest.close)
@@ -133,6 +137,7 @@ def _create_app(runtime: Runtime) -> FastAPI:
     )
     hosts = AllowedHosts.from_settings(runtime.settings)
     app.add_middleware(HostCheck, hosts=hosts, limiting=app.state.limiting)
+    app.add_middleware(HeadRequests)
     app.add_middleware(Observed)
     app.router.routes.append(events.hot_route)
     for resource in _RESOURCES:

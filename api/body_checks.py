@@ -18,8 +18,9 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from recorder import limits, strict_json
-from recorder.errors import ValidationFailed
+from recorder.errors import Problem, ValidationFailed, json_pointer
 from recorder.models.frame import FrameItem
+from recorder.models.members import shorten
 from recorder.recording.event_checks import check_events
 from recorder.recording.frame_checks import (
     CheckedFrame,
@@ -34,6 +35,7 @@ WORKER_BYTES = 1024 * 1024 * 1024
 #: The service's own process goes first where processor time is short.
 _NICE = 5
 _CHUNK = 1024 * 1024
+_UNDECLARED = "No frame names this part: send the part `frames`, and one part for each name in it."
 
 _is_bounded = False
 
@@ -156,7 +158,16 @@ async def read_multipart(
     parts = dict(pairs)
     if "frames" not in parts or len(parts) != len(pairs):
         raise _broken()
-    return read_frames_part(parts.pop("frames")), parts
+    items = read_frames_part(parts.pop("frames"))
+    declared = {item.part for item in items}
+    undeclared = [
+        Problem("body", json_pointer(shorten(name)), "unknown_field", _UNDECLARED)
+        for name in parts
+        if name not in declared
+    ]
+    if undeclared:
+        raise ValidationFailed(undeclared)
+    return items, parts
 
 
 def _name(name: str) -> str:

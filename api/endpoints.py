@@ -71,6 +71,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", "/v1/webhooks", "admin", "other"),
     Endpoint("GET", "/v1/webhooks", "write", "other"),
     Endpoint("GET", _WEBHOOK, "write", "other"),
+    Endpoint("PATCH", _WEBHOOK, "admin", "other"),
     Endpoint("DELETE", _WEBHOOK, "admin", "other"),
     Endpoint("POST", f"{_WEBHOOK}/secret", "admin", "other"),
     Endpoint("POST", f"{_WEBHOOK}/test", "admin", "other"),
@@ -138,6 +139,14 @@ def is_address(path: str) -> bool:
     an address here may reach it, else a route would run without the checks that this table asks for.
     """
     return bool(_ends(path))
+
+
+def allowed_methods(path: str) -> list[str]:
+    """Return the methods that an address takes, sorted; HEAD wherever GET."""
+    found = {method for method, one in _ends(path).items() if not one.path.endswith("/ws")}
+    # Beside the interface there are pages and probes alone.
+    found = found or {"GET"}
+    return sorted(found | {"HEAD"} if "GET" in found else found)
 
 
 def _find(method: str, path: str) -> Endpoint | None:

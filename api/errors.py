@@ -2,7 +2,6 @@
 
 import json
 import logging
-import re
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -12,10 +11,12 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.websockets import WebSocket
 
+from api.endpoints import allowed_methods
 from api.limiting import describe_refusal
 from recorder import errors
 from recorder.errors import Problem, RecorderError, json_pointer
 from recorder.metrics import REFUSALS
+from recorder.models.members import allowed_members, describe_allowed, shorten
 
 log = logging.getLogger("recorder.api")
 
@@ -30,6 +31,7 @@ _STATUS: dict[type[RecorderError], int] = {
     errors.Gone: 410,
     errors.TooLarge: 413,
     errors.UnsupportedMediaType: 415,
+    errors.RangeNotSatisfiable: 416,
     errors.Invalid: 422,
     errors.Exhausted: 429,
     errors.Unavailable: 503,
@@ -39,7 +41,9 @@ _STATUS: dict[type[RecorderError], int] = {
 _WEB = {
     405: ("method_not_allowed", "Method not allowed", "This address does not take this method; see /docs."),
 }
-_ITEM_CODES = {"extra_forbidden": "unknown_field", "missing": "missing"}
+# A body may hold a hundred thousand unknown members.
+_DESCRIBED_PROBLEMS = 500
+_ITEM_CODES = {"extra_forbidden": "unknown_field", "missing": "missing", "invalid_time": "invalid_time"}
 
 
 class ProblemItem(BaseModel):
@@ -80,9 +84,11 @@ def problem(error: RecorderError, request_id: str) -> Response:
     headers = {}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    if status in (408, 413):
+    if status in (408, 413) or isinstance(error, errors.MalformedRequest):
         # Else the server would go on to read, and throw away, what still comes.
         headers["Connection"] = "close"
+    if isinstance(error, errors.RangeNotSatisfiable):
+        headers |= {"Content-Range": f"bytes */{error.size}", "Accept-Ranges": "bytes"}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(error.retry_after_s)
     if status == 429:
@@ -112,11 +118,13 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(WebSocketRequestValidationError)
     async def _socket(_: WebSocket, error: WebSocketRequestValidationError) -> Response:
-        raise errors.ValidationFailed(_items(error))
+        raise _refusal(error)
 
     @app.exception_handler(RequestValidationError)
     async def _validation(request: Request, error: RequestValidationError) -> Response:
-        return problem(errors.ValidationFailed(_items(error)), request.state.request_id)
+        field = getattr(request.scope.get("route"), "body_field", None)
+        model = None if field is None else field.field_info.annotation
+        return problem(_refusal(error, model), request.state.request_id)
 
     @app.exception_handler(HTTPException)
     async def _web(request: Request, error: HTTPException) -> Response:
@@ -127,30 +135,35 @@ def install(app: FastAPI) -> None:
         )
         headers = dict(error.headers or {})
         if error.status_code == 405:
-            headers["Allow"] = ", ".join(_methods(request))
+            headers["Allow"] = ", ".join(allowed_methods(request.scope["path"]))
         return _document(error.status_code, code, title, detail, request.state.request_id, {}, headers)
 
 
-def _methods(request: Request) -> list[str]:
-    """All methods of an address: its routes stand apart, and each knows of its own alone."""
-    path = request.url.path
-    described = request.app.openapi()["paths"]
-    found = (
-        methods
-        for template, methods in described.items()
-        if re.fullmatch(re.sub(r"\\{[^}]+\\}", "[^/]+", re.escape(template)), path)
-    )
-    return sorted({method.upper() for methods in found for method in methods})
+def _refusal(
+    error: RequestValidationError | WebSocketRequestValidationError, model: Any = None
+) -> errors.Invalid:
+    """Return what FastAPI found wrong as one error: of times alone it is `invalid_time`.
+
+    Args:
+        error: what FastAPI raised. Its `input` values are left out, so nothing is echoed.
+        model: the type of the body, whose members an unknown one is told apart from.
+    """
+    found = error.errors()[:_DESCRIBED_PROBLEMS]
+    problems = [_problem_at(one, model, getattr(error, "body", None)) for one in found]
+    if problems and all(one.code == errors.InvalidTime.code for one in problems):
+        return errors.InvalidTime.of(problems)
+    return errors.ValidationFailed(problems)
 
 
-def _items(error: RequestValidationError | WebSocketRequestValidationError) -> list[Problem]:
-    """FastAPI's findings as items; their `input` is left out, so nothing is echoed."""
-    items = []
-    for found in error.errors():
-        where, *path = (str(part) for part in found["loc"])
-        pointer = json_pointer(*path) if where == "body" else ".".join(path)
-        items.append(Problem(where, pointer, _ITEM_CODES.get(found["type"], "invalid_value"), found["msg"]))
-    return items
+def _problem_at(found: dict[str, Any], model: Any, body: Any) -> Problem:
+    where, *path = found["loc"]
+    code = _ITEM_CODES.get(found["type"], "invalid_value")
+    if where != "body":
+        return Problem(where, ".".join(map(str, path)), code, found["msg"])
+    if code != "unknown_field":
+        return Problem(where, json_pointer(*path), code, found["msg"])
+    message = f"Unknown member. {describe_allowed(allowed_members(model, path[:-1], body))}"
+    return Problem(where, json_pointer(*path[:-1], shorten(str(path[-1]))), code, message)
 
 
 def _document(

@@ -12,6 +12,7 @@ from api.body_workers import LARGE_BYTES, BodyWorkers, body_file
 from recorder.access.keys import Caller
 from recorder.masking.policies import Policy
 from recorder.masking.scanner import Scanner
+from recorder.media_types import JSON, require_type
 from recorder.recording.events import (
     CheckedBody,
     CheckedItems,
@@ -64,16 +65,13 @@ class EventBatches:
         )
         return await anyio.to_thread.run_sync(read, limiter=self._large_bodies) if is_large else read()
 
-    async def _check_large(
-        self, caller: Caller, body: bytes, content_type: str | None
-    ) -> CheckedItems | None:
+    async def _check_large(self, caller: Caller, body: bytes, content_type: str | None) -> CheckedItems:
         """Check a body in a worker process: a contrived one of 6 MB takes more than a second.
 
-        Returns:
-            What `check_events` found; None for a body of another type, which is refused unread.
+        Raises:
+            UnsupportedMediaType: if it does not come as JSON; it is not read then.
         """
-        if content_type is None or content_type.partition(";")[0].strip().lower() != "application/json":
-            return None
+        require_type(content_type, JSON, needed="events as application/json")
         with body_file() as file:
             await anyio.to_thread.run_sync(file.write, body)
             found = await self._workers.check(caller.workspace_id, check_event_file, file)

@@ -12,7 +12,7 @@ from api.streaming import wait_until_gone
 from recorder import limits
 from recorder.access.keys import Caller
 from recorder.errors import RecorderError
-from recorder.recording.hot_events import Position
+from recorder.recording.event_filter import EventFilter, Position
 from recorder.recording.session_events import EventPortions
 from recorder.recording.whole_reads import WholeReads, pause
 from recorder.runtime import Runtime
@@ -35,6 +35,7 @@ class EventDownload(Response):
         session_id: str,
         *,
         after: Position | None,
+        wanted: EventFilter,
         format: EventFormat,
     ) -> None:
         super().__init__(media_type=format.media_type)
@@ -47,6 +48,7 @@ class EventDownload(Response):
             runtime.lake,
             (caller.workspace_id, caller.mode, session_id),
             after=after,
+            wanted=wanted,
             pause=pause,
         )
 
@@ -89,7 +91,9 @@ class EventDownload(Response):
 
     def _read_portion(self) -> bytes | None:
         portion = self._portions.read()
-        return None if portion is None else self._format.encode(portion)
+        if portion is None:
+            return None
+        return self._format.encode(portion) if portion.num_rows else b""
 
 
 async def _reset(error: BaseException, leaving: "asyncio.Task[None]", scope: Scope) -> None:

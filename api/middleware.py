@@ -17,6 +17,7 @@ from api.endpoints import Endpoint, find_endpoint, is_address
 from api.errors import internal_problem, problem
 from api.guesses import Guesses
 from api.limiting import Admission, CallerPlan, Charge, Header, Limiting, describe_refusal
+from api.query_rules import is_encoded
 from api.refusals import Refusals
 from api.versions import check_version
 from recorder import limits
@@ -240,12 +241,14 @@ def _check(
 
     Raises:
         UnsupportedVersion: if the request is written for a release that there was not.
-        NoSuchAddress: if no route has this path, if it holds NUL, which no id does and PostgreSQL takes in no
-            text, or if it is that of a WebSocket where there are none.
+        NoSuchAddress: if no route has this path, if its percent-encoding is broken, if it holds NUL, which no
+            id does and PostgreSQL takes in no text, or if it is that of a WebSocket where there are none.
     """
     if b"service-version" in headers:
         check_version(headers[b"service-version"])
     path: str = scope["path"]
+    if b"%" in scope.get("raw_path", b"") and not is_encoded(scope["raw_path"]):
+        raise NoSuchAddress
     if "\0" in path or (endpoint is None and path.startswith("/v1/") and not is_address(path)):
         raise NoSuchAddress
     if scope["type"] == "websocket":

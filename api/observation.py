@@ -21,7 +21,7 @@ log = logging.getLogger("recorder.access")
 SLOW_SECONDS: Final = 1.0
 
 _UNMATCHED = "unmatched"
-_PLAIN = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"})
+_PLAIN = frozenset({"/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"})
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _NOT_ANSWERED = "none"
 

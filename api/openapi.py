@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from api import examples
 from recorder import limits
 from recorder.models.event import EventItem
 from recorder.models.frame import FrameItem
@@ -128,6 +129,7 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
             for method, operation in methods.items():
                 _add_gate_answers(method, operation, problem_responses)
     limit_headers.describe(document)
+    examples.describe(document)
     return document
 
 

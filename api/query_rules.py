@@ -5,8 +5,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, get_args, get_origin
+from urllib.parse import unquote_to_bytes
 
 from recorder.errors import Problem
+from recorder.models.members import shorten
+
+_BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 # Pydantic reads ` 5`, `+5`, `5.0`, `1_0` and digits of every script as numbers too.
 _FORMS: dict[type, tuple[re.Pattern[str], str]] = {
@@ -44,12 +48,14 @@ class QueryRules:
         found = []
         for name, count in Counter(name for name, _ in sent).items():
             if name not in self.names:
-                # The name is the caller's text, so the message does not repeat it.
-                text = "An unknown query parameter was sent; see /docs for those of this address."
-                found.append(Problem("query", "", "unknown_parameter", text))
+                text = f"Unknown parameter. {self._describe_allowed()}"
+                found.append(Problem("query", shorten(name), "unknown_parameter", text))
             elif count > 1 and name not in self.repeated:
                 found.append(Problem("query", name, "repeated_parameter", f"{name} may be sent once."))
         return found
+
+    def _describe_allowed(self) -> str:
+        return f"Allowed here: {', '.join(sorted(self.names))}." if self.names else "This address takes none."
 
     def _wrong_numbers(self, sent: list[tuple[str, str]]) -> list[Problem]:
         found = {}
@@ -59,6 +65,31 @@ class QueryRules:
                 if not form.fullmatch(value):
                     found[name] = Problem("query", name, "invalid_value", f"{name} {text}")
         return list(found.values())
+
+
+def broken_parameters(query: bytes) -> list[Problem]:
+    """Return the parameters of a query whose percent-encoding is broken, or does not encode UTF-8."""
+    if b"%" not in query and query.isascii():
+        return []
+    found = []
+    for parameter in query.split(b"&"):
+        if not is_encoded(parameter):
+            name = parameter.partition(b"=")[0]
+            shown = shorten(unquote_to_bytes(name).decode()) if is_encoded(name) else ""
+            text = "Send UTF-8 with %XX for each byte that is no visible ASCII character."
+            found.append(Problem("query", shown, "invalid_encoding", text))
+    return found
+
+
+def is_encoded(text: bytes) -> bool:
+    """Return whether a part of an address is ASCII, each percent sign begins an escape, and all is UTF-8."""
+    if not text.isascii() or _BROKEN_ESCAPE.search(text):
+        return False
+    try:
+        unquote_to_bytes(text).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 #: For routes whose query holds nothing.

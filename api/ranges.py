@@ -6,20 +6,24 @@ from collections.abc import Callable, Iterator
 from fastapi import Response
 from fastapi.responses import StreamingResponse
 
-#: OpenAPI entry of the answer to a range that lies outside.
-OUTSIDE = {"description": "The range lies outside; no body"}
+from recorder.errors import RangeNotSatisfiable
+
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})", re.ASCII)
 
 
 def ranged(data: bytes, content_type: str, range_header: str | None) -> Response:
-    """200 with all bytes, 206 with the range asked for, or 416 if it lies outside."""
+    """Return 200 with all bytes, or 206 with the range asked for.
+
+    Raises:
+        RangeNotSatisfiable: if the range lies outside.
+    """
     headers = {"Accept-Ranges": "bytes", "X-Content-Type-Options": "nosniff"}
     match = _RANGE.fullmatch(range_header) if range_header else None
     if match is None or match[0] == "bytes=-":
         return Response(data, 200, headers, content_type)
     first, last = _bounds(match[1], match[2], len(data))
     if first >= len(data) or first > last:
-        return Response(b"", 416, {**headers, "Content-Range": f"bytes */{len(data)}"})
+        raise RangeNotSatisfiable(len(data))
     headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
     return Response(data[first : last + 1], 206, headers, content_type)
 
@@ -31,10 +35,17 @@ def ranged_stream(
     range_header: str | None,
     headers: dict[str, str],
 ) -> Response:
-    """The same for a body that is read piece by piece.
+    """Return the same for a body that is read piece by piece.
 
     Args:
         read: gives the bytes from its first argument up to, not including, its second.
+        size: of the whole body.
+        content_type: of the body.
+        range_header: what the request asks for; None for all.
+        headers: further ones of the answer.
+
+    Raises:
+        RangeNotSatisfiable: if the range lies outside.
     """
     headers = {**headers, "Accept-Ranges": "bytes", "X-Content-Type-Options": "nosniff"}
     match = _RANGE.fullmatch(range_header) if range_header else None
@@ -43,7 +54,7 @@ def ranged_stream(
         return StreamingResponse(read(0, size), 200, headers, content_type)
     first, last = _bounds(match[1], match[2], size)
     if first >= size or first > last:
-        return Response(b"", 416, {**headers, "Content-Range": f"bytes */{size}"})
+        raise RangeNotSatisfiable(size)
     headers |= {"Content-Range": f"bytes {first}-{last}/{size}", "Content-Length": str(last + 1 - first)}
     return StreamingResponse(read(first, last + 1), 206, headers, content_type)
 

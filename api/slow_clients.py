@@ -12,14 +12,19 @@ from typing import Any, ClassVar, Final
 
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
 
 from api.answers import first_headers
 from api.bodies import IS_LATE
 from api.errors import problem
+from api.limiting import Header, Limiting
 from recorder import limits
-from recorder.errors import HeadTooLarge, RecorderError, RequestTimeout
+from recorder.errors import HeadTooLarge, MalformedRequest, RecorderError, RequestTimeout
 from recorder.ids import IdCounter
 
+#: Name of the limits in the state that the application's lifespan leaves for the server.
+LIMITING: Final = "limiting"
 #: What an answer calls, by the state of its request, to be rid of a client that does not take it.
 ABORT: Final = "abort_connection"
 
@@ -53,6 +58,8 @@ class WatchedProtocol(HttpToolsProtocol):
         self._phase, self._since = _HEAD, self.loop.time()
         self._is_silent = True
         self._surplus_bytes = 0
+        #: Whether the rest of the connection is not read, because it cannot be, or was refused.
+        self._is_refused = False
         self._timer: asyncio.TimerHandle | None = self.loop.call_later(self.head_s, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -61,18 +68,37 @@ class WatchedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self) -> None:
-        """Leave the connection to the WebSocket protocol, which has its own pings."""
+        """Leave a handshake that is one to the WebSocket protocol, which has its own pings."""
+        if not self._is_handshake():
+            self._phase = _HEAD
+            self._refuse(MalformedRequest("Send a WebSocket handshake as a GET (RFC 6455 §4.1)."))
+            return
         self._stop()
         super().handle_websocket_upgrade()
 
+    def send_400_response(self, msg: str) -> None:
+        """Answer what the parser does not take by a problem document, after the requests before it."""
+        if self._phase is not _BODY:
+            is_too_large = self._surplus_bytes > limits.REQUEST_HEAD_BYTES
+            self._refuse(HeadTooLarge(limits.REQUEST_HEAD_BYTES) if is_too_large else MalformedRequest())
+        elif self.pipeline or self.cycle.response_started:
+            self._cut()
+        else:  # the body is malformed: the route is told that its client is gone
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            self._phase, self.cycle = _HEAD, None  # type: ignore[assignment]
+            self._refuse(MalformedRequest())
+
     def data_received(self, data: bytes) -> None:
         """Count what is no body; what comes while nothing is owed begins a head."""
+        if self._is_refused:
+            return
         if self._phase is _REST:
             self._phase, self._since = _HEAD, self.loop.time()
         self._is_silent = False
         self._surplus_bytes += len(data)
         super().data_received(data)
-        if self._surplus_bytes > limits.REQUEST_HEAD_BYTES:
+        if self._surplus_bytes > limits.REQUEST_HEAD_BYTES and not self._is_refused:
             self._refuse(HeadTooLarge(limits.REQUEST_HEAD_BYTES))
 
     def on_message_begin(self) -> None:
@@ -82,10 +108,16 @@ class WatchedProtocol(HttpToolsProtocol):
             self._phase, self._since = _HEAD, self.loop.time()
 
     def on_headers_complete(self) -> None:
-        """Its head is there."""
+        """Its head is there.
+
+        Raises:
+            HeadTooLarge: to the parser, which then takes nothing more.
+        """
+        if self._surplus_bytes > limits.REQUEST_HEAD_BYTES and self._head_bytes() > limits.REQUEST_HEAD_BYTES:
+            raise HeadTooLarge(limits.REQUEST_HEAD_BYTES)
         self.scope["state"][ABORT] = self._reset
+        super().on_headers_complete()  # raises where the address is none
         self._phase, self._since = _BODY, self.loop.time()
-        super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """A part of its body is there."""
@@ -131,11 +163,44 @@ class WatchedProtocol(HttpToolsProtocol):
             self._cut()
 
     def _refuse(self, error: RecorderError) -> None:
-        """Answer what never became a request, and close."""
-        if self._phase is _HEAD and not self._is_answering() and not self.transport.is_closing():
+        """Answer what never became a request, and close; requests before it are answered first."""
+        self._is_refused = True
+        if self._phase is not _HEAD or self.transport.is_closing():
+            self._cut()
+        elif self._is_answering():
+            self.cycle.keep_alive = False
+        else:
+            task = self.loop.create_task(self._write_problem(error))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+
+    async def _write_problem(self, error: RecorderError) -> None:
+        """Write a problem with the headers of every answer, and close.
+
+        The limit is that of the client's address, which malformed requests draw on too.
+        """
+        limiting: Limiting | None = self.app_state.get(LIMITING)
+        headers: list[Header] = []
+        if limiting is not None:  # else it is an application of another kind
+            address = self.client[0] if self.client else "unknown"
+            admission = await limiting.admit_address(address, is_signed=False)
+            error, headers = admission.error or error, admission.headers
+        if not self.transport.is_closing():
             request_id = self._ids.next()
-            self.transport.write(_as_bytes(problem(error, request_id), request_id))
+            self.transport.write(_as_bytes(problem(error, request_id), request_id, headers))
         self._cut()
+
+    def _head_bytes(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+
+    def _is_handshake(self) -> bool:
+        """Return whether the WebSocket protocol takes the request that asks for it."""
+        lines = [name + b": " + value + b"\r\n" for name, value in self.headers]
+        handshake = ServerProtocol()
+        method = self.scope["method"].encode()
+        handshake.receive_data(b"".join([method, b" ", self.url, b" HTTP/1.1\r\n", *lines, b"\r\n"]))
+        asked = handshake.events_received()
+        return bool(asked) and isinstance(asked[0], Request) and handshake.accept(asked[0]).status_code == 101
 
     def _cut(self) -> None:
         """Close; who does not even take the last words is not waited for."""
@@ -160,7 +225,9 @@ class WatchedProtocol(HttpToolsProtocol):
             self._timer = None
 
 
-def _as_bytes(response: Response, request_id: str) -> bytes:
-    headers: list[tuple[Any, Any]] = [*response.raw_headers, *first_headers(request_id)]
+def _as_bytes(response: Response, request_id: str, limit_headers: list[Header]) -> bytes:
+    headers: list[tuple[Any, Any]] = [*response.raw_headers, *first_headers(request_id), *limit_headers]
+    if not any(name == b"connection" for name, _ in headers):
+        headers.append((b"connection", b"close"))
     lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
     return STATUS_LINE[response.status_code] + lines + b"\r\n" + bytes(response.body)

@@ -12,12 +12,12 @@ from starlette.requests import HTTPConnection
 from api.body_checks import check_json_file
 from api.body_workers import LARGE_BYTES, BodyWorkers, body_file
 from api.idempotency import KeyedRequest, read_keyed_request
-from api.query_rules import QueryRules
+from api.query_rules import QueryRules, broken_parameters
 from recorder import limits, strict_json
 from recorder.errors import UnsupportedMediaType, ValidationFailed
+from recorder.media_types import JSON, require_type
 from recorder.models.wire import members_shown_once
 
-_JSON = "application/json"
 _WITH_BODY = ("POST", "PUT", "PATCH")
 # What takes longer to parse than other requests should wait for.
 _LARGE_BYTES = 64 * 1024
@@ -79,12 +79,13 @@ class BatchRoute(StrictRoute):
 
 
 def check_query(request: HTTPConnection, rules: QueryRules) -> None:
-    """Refuse unknown and repeated query parameters, and numbers in another form than digits.
+    """Refuse broken encoding, unknown and repeated query parameters, and numbers in another form than digits.
 
     Raises:
         ValidationFailed: if there is one.
     """
-    problems = rules.problems(request.query_params.multi_items())
+    query: bytes = request.scope["query_string"]
+    problems = broken_parameters(query) or rules.problems(request.query_params.multi_items())
     if problems:
         raise ValidationFailed(problems)
 
@@ -107,9 +108,7 @@ async def _read_json(request: Request, has_body: bool) -> dict[str, Any] | None:
             text = "This address takes no body, or {}."
             raise ValidationFailed.of("", "unexpected_body", text)
         return None
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type != _JSON:
-        raise UnsupportedMediaType("the body as application/json")
+    require_type(request.headers.get("content-type"), JSON, needed="the body as application/json")
     if len(body) > _LARGE_BYTES:
         if body.count(b",") > limits.BODY_COMMAS:
             text = f"A body holds at most {limits.BODY_COMMAS} values here; send fewer at once."

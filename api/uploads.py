@@ -9,8 +9,8 @@ from fastapi import Request
 from api.body_checks import check_frames_file, read_multipart, with_bytes
 from api.body_workers import LARGE_BYTES, BodyFile, BodyWorkers, body_file
 from recorder.access.keys import Caller
-from recorder.errors import UnsupportedMediaType
 from recorder.ids import encode, id_range, reserve
+from recorder.media_types import JSON, require_type
 from recorder.models.frame import FrameItem
 from recorder.recording.frame_checks import CheckedFrame, read_frames_json, unpack_dom
 
@@ -38,9 +38,8 @@ async def read_upload(request: Request, caller: Caller, workers: BodyWorkers) ->
         InvalidJson, ValidationFailed, EmptyBatch, BatchTooLarge, PayloadTooLarge: as the body is wrong.
     """
     content_type = request.headers.get("content-type", "")
-    kind = content_type.partition(";")[0].strip().lower()
-    if kind not in ("application/json", "multipart/form-data"):
-        raise UnsupportedMediaType("frames as application/json or multipart/form-data")
+    needed = "frames as application/json or multipart/form-data"
+    kind = require_type(content_type, JSON, "multipart/form-data", needed=needed)
     stream, first, size = request.stream(), list[bytes](), 0
     async for part in stream:
         first.append(part)
@@ -49,7 +48,7 @@ async def read_upload(request: Request, caller: Caller, workers: BodyWorkers) ->
             with body_file() as file:
                 return await _read_large(file, first, stream, content_type, caller, workers)
     body = b"".join(first)
-    if kind == "application/json":
+    if kind == JSON:
         return Upload(*await anyio.to_thread.run_sync(read_frames_json, body))
     return Upload(*await read_multipart(_only(body), content_type))
 

@@ -88,5 +88,7 @@ AUDIT_RETENTION_DAYS = 548
 
 WORKFLOW_PATTERN = r"^[a-z0-9_]{2,64}$"
 MASKING_NAME_PATTERN = r"^[a-z][a-z0-9_]{0,31}$"
+#: Types that one read of events may name.
+EVENT_TYPES_WANTED = 50
 EVENT_TYPE_PATTERN = r"^[a-z][a-z0-9_.]{0,63}$"
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp")

@@ -142,6 +142,9 @@ BODY_ROUTES: dict[str, BodyRoute] = {
         b'{"url":"http://127.0.0.1:9/hook","events":["session.sealed"],"description":%s}',
         "/description",
     ),
+    "webhook change": BodyRoute(
+        "PATCH", "/v1/webhooks/{webhook_id}", b'{"description":%s}', "/description", refused=404
+    ),
     "workflow": BodyRoute("PATCH", "/v1/workflows/checkout", b'{"tags":[%s]}', "/tags/0"),
     "workspace": BodyRoute(
         "PATCH",

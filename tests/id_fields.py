@@ -41,7 +41,8 @@ PLAIN = {
     "span_id", "trace_id", "window", "page", "builtins/*", "pattern", "replacement", "error_events/*",
     "error_tags/*", "success_events/*", "success_tags/*", "allow_hosts/*", "account", "bucket",
     "container", "prefix", "region", "role_arn", "service_account", "threshold", "failure_tag",
-    "min_change", "split/by", "against_since", "against_until", "against_actor.kind",
+    "min_change", "split/by", "against_since", "against_until", "against_actor.kind", "from_t_ms",
+    "to_t_ms",
 }
 # fmt: on
 #: Members whose name means something else elsewhere.
@@ -158,6 +159,7 @@ def make_body(method: str, path: str, ids: dict[str, str]) -> Any:
             "/v1/exports": {"workflow": [ids["workflow"]], "format": "parquet", "destination": _HOSTED},
             "/v1/workflows/{workflow}": {"tags": ["finance"]},
             "/v1/webhooks": {"url": "http://127.0.0.1:9/", "events": ["session.created"]},
+            "/v1/webhooks/{webhook_id}": {"description": "moved"},
             "/v1/keys": {"label": "robot", "scope": "read"},
             "/v1/workspaces/current": {"retention": {"frames_days": 30}},
         }[path]

@@ -1,6 +1,8 @@
 """`/v1/sessions/{id}/events`: the hot way in, and the way out. Spec §4.1, contract §3."""
 
-from fastapi import APIRouter, Request, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.routing import Route
 
 from api.batches import accepted
@@ -15,8 +17,11 @@ from api.paging import Pager
 from api.query_rules import NO_QUERY
 from api.strict_route import BatchRoute, check_query, refuse_encoding
 from recorder import limits
-from recorder.recording import reads, sessions
+from recorder.errors import InvalidRange
+from recorder.recording import sessions
+from recorder.recording.event_filter import EventFilter
 from recorder.recording.ingest import IngestWriter
+from recorder.recording.session_events import read_events_page
 
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["events"], route_class=BatchRoute)
 
@@ -50,6 +55,30 @@ async def append_events(request: Request) -> Response:
 hot_route = Route(f"{router.prefix}/events", append_events, methods=["POST"], include_in_schema=False)
 
 
+_Type = Annotated[str, Query(pattern=limits.EVENT_TYPE_PATTERN)]
+_Elapsed = Query(ge=0, le=limits.T_MS_MAX)
+
+
+async def get_event_filter(
+    type: Annotated[
+        list[_Type], Query(max_length=limits.EVENT_TYPES_WANTED, description="Repeat it for several.")
+    ] = [],  # noqa: B006
+    from_t_ms: Annotated[int | None, _Elapsed] = None,
+    to_t_ms: Annotated[int | None, _Elapsed] = None,
+) -> EventFilter:
+    """Return the types and times that a query asks for: from `from_t_ms` on, and before `to_t_ms`.
+
+    Raises:
+        InvalidRange: if the range ends before it begins.
+    """
+    if from_t_ms is not None and to_t_ms is not None and from_t_ms > to_t_ms:
+        raise InvalidRange("from_t_ms", "to_t_ms")
+    return EventFilter(frozenset(type), from_t_ms, to_t_ms)
+
+
+Wanted = Annotated[EventFilter, Depends(get_event_filter)]
+
+
 @router.get(
     "/events",
     response_class=Response,
@@ -61,10 +90,11 @@ def list_events(
     db: Db,
     caller: CallerDep,
     runtime: RuntimeDep,
+    wanted: Wanted,
     cursor: CursorText = None,
     limit: Limit = limits.LIST_DEFAULT,
 ) -> Response:
-    """The events of a session by `(t_ms, id)`, the same before and after sealing.
+    """List the events of a session by `(t_ms, id)`, the same before and after sealing.
 
     With `Accept: application/x-ndjson` or `application/vnd.apache.arrow.stream` all of them, in portions.
     """
@@ -79,11 +109,11 @@ def list_events(
             caller,
             session_id,
             after=after,
+            wanted=wanted,
             format=Ndjson() if form == NDJSON else Arrow(),
         )
     row = sessions.find_session(db, caller.workspace_id, caller.mode, session_id)
-    found = reads.list_events(db, runtime.lake, row, after=after, limit=limit + 1)
-    last = found[limit - 1] if len(found) > limit else None
-    tail = pager.page([], [last.t_ms, last.id] if last else None).model_dump_json(exclude={"data"}).encode()
-    data = b",".join(record.as_json() for record in found[:limit])
+    found, following = read_events_page(db, runtime.lake, row, after=after, limit=limit, wanted=wanted)
+    tail = pager.page([], list(following) if following else None).model_dump_json(exclude={"data"}).encode()
+    data = b",".join(record.as_json() for record in found)
     return Response(b'{"data":[' + data + b"]," + tail[1:], media_type=JSON)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from api.deps import CallerDep, CursorText, Db, Limit, OriginDep, RuntimeDep
 from api.errors import problem_responses
 from api.paging import Pager
-from api.ranges import OUTSIDE, ranged_stream
+from api.ranges import ranged_stream
 from api.strict_route import StrictRoute
 from recorder import clock, limits
 from recorder.access.keys import Caller
@@ -148,6 +148,10 @@ def list_exports(
     runtime: RuntimeDep,
     workflow: Annotated[list[_Workflow], Query(description="Repeat it for several.")] = [],  # noqa: B006
     status: ExportStatus | None = None,
+    tag: Annotated[
+        str | None,
+        Query(min_length=1, max_length=limits.TAG_NAME_CHARACTERS, description="Label of the export."),
+    ] = None,
     cursor: CursorText = None,
     limit: Limit = limits.LIST_DEFAULT,
 ) -> Page[Export]:
@@ -160,6 +164,7 @@ def list_exports(
         caller.mode,
         workflows=tuple(workflow),
         status=status,
+        tag=tag,
         before_id=before[0] if before else None,
         limit=limit,
     )
@@ -233,7 +238,7 @@ def get_manifest(manifest: Manifest) -> dict[str, Any]:
 @router.get(
     "/{export_id}/files/{path:path}",
     response_class=Response,
-    responses={200: _BYTES, 206: _BYTES, **problem_responses(401, 403, 404, 503), 416: OUTSIDE},
+    responses={200: _BYTES, 206: _BYTES, **problem_responses(401, 403, 404, 416, 503)},
 )
 def get_file(
     file: File,

@@ -11,7 +11,7 @@ from api.deps import CallerDep, CursorText, Db, Ingest, Limit, RuntimeDep
 from api.errors import problem_responses
 from api.openapi import FRAME_BATCH, FRAMES_ACCEPTED, IMAGE
 from api.paging import Pager
-from api.ranges import OUTSIDE, ranged
+from api.ranges import ranged
 from api.strict_route import BatchRoute, refuse_encoding
 from api.uploads import read_upload
 from recorder import limits
@@ -89,7 +89,7 @@ def get_frame(session_id: str, frame_id: str, db: Db, caller: CallerDep, runtime
 @router.get(
     "/frames/{frame_id}/image",
     response_class=Response,
-    responses={200: IMAGE, 206: IMAGE, **problem_responses(401, 404), 416: OUTSIDE},
+    responses={200: IMAGE, 206: IMAGE, **problem_responses(401, 404, 416)},
 )
 def get_image(
     session_id: str,

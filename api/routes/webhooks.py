@@ -11,7 +11,7 @@ from api.paging import Pager
 from api.strict_route import StrictRoute
 from recorder import limits
 from recorder.models.delivery import Delivery
-from recorder.models.webhook import RotatedSecret, Webhook, WebhookCreate, WebhookCreated
+from recorder.models.webhook import RotatedSecret, Webhook, WebhookCreate, WebhookCreated, WebhookUpdate
 from recorder.models.wire import Page
 from recorder.net.guard import Guard
 from recorder.webhooks import deliveries, endpoints
@@ -34,12 +34,27 @@ async def get_checked_webhook(body: WebhookCreate, request: Request) -> WebhookC
     return body
 
 
+async def get_checked_update(body: WebhookUpdate, request: Request) -> WebhookUpdate:
+    """Return the change that a body asks for, its URL and events checked as at registration.
+
+    Raises:
+        ValidationFailed, InvalidUrl, UrlNotAllowed: as the body is wrong.
+    """
+    if body.events is not None:
+        endpoints.check_events(body.events)
+    if body.url is not None:
+        guard: Guard = request.app.state.guard
+        await guard.check(body.url)
+    return body
+
+
 async def get_secret_box(runtime: RuntimeDep) -> SecretBox:
     """What secrets are encrypted with."""
     return SecretBox(runtime.settings.secret)
 
 
 CheckedWebhook = Annotated[WebhookCreate, Depends(get_checked_webhook)]
+CheckedUpdate = Annotated[WebhookUpdate, Depends(get_checked_update)]
 Box = Annotated[SecretBox, Depends(get_secret_box)]
 
 
@@ -72,6 +87,14 @@ def list_webhooks(
 def get_webhook(webhook_id: str, db: Db, caller: CallerDep) -> Webhook:
     """One webhook, without its secret."""
     return endpoints.to_wire(endpoints.find_webhook(db, caller.workspace_id, caller.mode, webhook_id))
+
+
+@router.patch("/{webhook_id}", responses=problem_responses(401, 403, 404, 422))
+def update_webhook(
+    webhook_id: str, change: CheckedUpdate, db: Db, caller: CallerDep, origin: OriginDep
+) -> Webhook:
+    """Change URL, events or description; members that are not sent stay, and so do secrets and deliveries."""
+    return endpoints.update_webhook(db, origin, caller.mode, webhook_id, change)
 
 
 @router.delete("/{webhook_id}", status_code=204, responses=problem_responses(401, 404))

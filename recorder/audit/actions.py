@@ -6,6 +6,7 @@ Action = Literal[
     "key.create",
     "key.revoke",
     "webhook.create",
+    "webhook.update",
     "webhook.delete",
     "webhook.rotate_secret",
     "webhook.test",

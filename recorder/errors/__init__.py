@@ -1,13 +1,15 @@
 """Every error the service raises, as a tree of kinds; contract §1 gives the codes.
 
 RecorderError
-├── BadRequest        400  InvalidHost InvalidJson InvalidCursor InvalidEventId UnsupportedVersion
+├── BadRequest        400  InvalidHost MalformedRequest InvalidJson InvalidCursor InvalidEventId
+│                         UnsupportedVersion
 ├── Unauthenticated   401  MissingAuthorization InvalidApiKey
 ├── Forbidden         403  InsufficientScope WorkspaceDisabled InvalidSignature UrlExpired
 ├── NotFound          404  (code `not_found`, with the kind of resource)
 ├── Conflict          409  InvalidState EventConflict IdempotencyInProgress SessionNotSealed
 ├── Gone              410  ResumeWindowExpired
 ├── TooLarge          413  PayloadTooLarge HeadTooLarge
+├── RangeNotSatisfiable 416
 ├── Invalid           422  ValidationFailed and the finer codes
 ├── Exhausted         429  RateLimited TooManyStreams QuotaExceeded
 └── Unavailable       503  Overloaded (code `unavailable`; nothing was acknowledged)
@@ -68,9 +70,11 @@ from recorder.errors.requests import (
     InvalidEventId,
     InvalidHost,
     InvalidJson,
+    MalformedRequest,
     NoSuchAddress,
     NotAcceptable,
     PayloadTooLarge,
+    RangeNotSatisfiable,
     RequestTimeout,
     UnsupportedMediaType,
     UnsupportedVersion,
@@ -112,6 +116,7 @@ __all__ = [
     "InvalidTime",
     "InvalidUrl",
     "LimitReached",
+    "MalformedRequest",
     "MetadataTooLarge",
     "MissingAuthorization",
     "NoSuchAddress",
@@ -122,6 +127,7 @@ __all__ = [
     "PayloadTooLarge",
     "Problem",
     "QuotaExceeded",
+    "RangeNotSatisfiable",
     "RateLimited",
     "RecorderError",
     "RequestTimeout",

@@ -80,6 +80,13 @@ class InvalidTime(Invalid):
         )
         super().__init__(text, [Problem(where, name, self.code, text)])
 
+    @classmethod
+    def of(cls, problems: list[Problem]) -> "InvalidTime":
+        """Return the error for one or more places that are no times."""
+        error = cls(problems[0].pointer, problems[0].message, where=problems[0].where)
+        error.problems = problems
+        return error
+
 
 class InvalidRange(Invalid):
     """A lower bound above its upper bound, or an upper one that lies ahead."""

@@ -3,6 +3,9 @@
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
+# A body may hold a hundred thousand unknown members.
+_SHOWN_PROBLEMS = 500
+
 
 class RecorderError(Exception):
     """Base of all errors that carry a code of the contract."""
@@ -119,7 +122,8 @@ class Invalid(RecorderError):
     @property
     def extra(self) -> dict[str, Any]:
         """The items concerned, where there are any."""
-        return {"errors": [problem.as_json() for problem in self.problems]} if self.problems else {}
+        shown = self.problems[:_SHOWN_PROBLEMS]
+        return {"errors": [problem.as_json() for problem in shown]} if shown else {}
 
 
 class Exhausted(RecorderError):

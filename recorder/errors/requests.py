@@ -48,6 +48,27 @@ class InvalidCursor(BadRequest):
         super().__init__(detail)
 
 
+class MalformedRequest(BadRequest):
+    """Bytes that are no HTTP request, or a WebSocket handshake that is none."""
+
+    code = "invalid_request"
+    title = "Malformed request"
+
+    def __init__(self, detail: str = "Send a request as HTTP/1.1 has it (RFC 9112).") -> None:
+        super().__init__(detail)
+
+
+class RangeNotSatisfiable(RecorderError):
+    """A byte range outside of what is there."""
+
+    code = "range_not_satisfiable"
+    title = "Range not satisfiable"
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"Ask for a range within the {size} bytes, or leave Range out.")
+        self.size = size
+
+
 class NoSuchAddress(NotFound):
     """No route has this path, or none that this request could reach."""
 

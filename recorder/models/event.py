@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
-from sqlalchemy import BigInteger, Index, LargeBinary
+from sqlalchemy import BigInteger, LargeBinary
 from sqlmodel import Field, SQLModel
 
 from recorder import limits
@@ -12,8 +12,9 @@ from recorder import limits
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Elapsed = Annotated[int, Meta(ge=0, le=limits.T_MS_MAX)]
 Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-Box = Annotated[list[float], Meta(min_length=4, max_length=4)]
-Point = Annotated[list[float], Meta(min_length=2, max_length=2)]
+Number = int | float
+Box = Annotated[list[Number], Meta(min_length=4, max_length=4)]
+Point = Annotated[list[Number], Meta(min_length=2, max_length=2)]
 
 
 class _Strict(Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
@@ -46,7 +47,7 @@ class Input(_Strict):
     """What was typed, pressed, chosen or dragged."""
 
     value: str | list[str] | UnsetType | None = UNSET
-    masked: bool | UnsetType = UNSET
+    masked: bool | UnsetType | None = UNSET
     secret_ref: str | UnsetType | None = UNSET
     key: str | UnsetType | None = UNSET
     button: Whole | UnsetType | None = UNSET
@@ -70,7 +71,7 @@ class EventItem(_Strict):
     t_ms: Elapsed
     #: Its pattern is checked once per distinct type of a batch: a regex per item would double the decoding.
     type: Annotated[str, Meta(extra_json_schema={"pattern": limits.EVENT_TYPE_PATTERN})]
-    id: str | UnsetType = UNSET
+    id: str | UnsetType | None = UNSET
     target: Target | UnsetType | None = UNSET
     input: Input | UnsetType | None = UNSET
     url: str | UnsetType | None = UNSET
@@ -109,25 +110,25 @@ class EventBatchRow(SQLModel, table=True):
 
 
 class EventKeyRow(SQLModel, table=True):
-    """An event id that a client chose, with the digest of its item: finds what was sent before."""
+    """An event id that a client chose, with time and digest of its item: finds what was sent before."""
 
     __tablename__ = "event_keys"
     __table_args__ = {"sqlite_with_rowid": False}
 
     session_id: str = Field(primary_key=True)
     event_id: str = Field(primary_key=True)
+    t_ms: int = Field(sa_type=BigInteger)
     digest: bytes = Field(sa_type=LargeBinary)
 
 
 class BatchKeyRow(SQLModel, table=True):
-    """A batch id (`Idempotency-Key` on events and frames) and the answer it was given."""
+    """A batch id (`Idempotency-Key` on events and frames) and its answer; it stays as long as its batch."""
 
     __tablename__ = "batch_keys"
-    __table_args__ = (Index("ix_batch_keys_age", "received_ms"), {"sqlite_with_rowid": False})
+    __table_args__ = {"sqlite_with_rowid": False}
 
     session_id: str = Field(primary_key=True)
     kind: str = Field(primary_key=True)  # events | frames
     batch_key: str = Field(primary_key=True)
     body_digest: bytes = Field(sa_type=LargeBinary)
     answer: bytes = Field(sa_type=LargeBinary)
-    received_ms: int = Field(sa_type=BigInteger)

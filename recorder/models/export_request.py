@@ -16,7 +16,7 @@ from recorder.models.places import (
     S3Bucket,
     ServiceAccount,
 )
-from recorder.models.wire import ActorKind, Outcome, WireInput
+from recorder.models.wire import ActorKind, Outcome, TimeBound, WireInput
 
 ExportFormat = Literal["parquet", "webdataset", "jsonl", "arrow"]
 SamplingMode = Literal["event_only", "every_n_ms", "keyframes_only", "all"]
@@ -43,8 +43,8 @@ class ExportFilter(WireInput):
     """Which sessions are taken; members that were not sent leave nothing out."""
 
     outcome: Outcome | None = None
-    since: str | None = None
-    until: str | None = None
+    since: TimeBound | None = None
+    until: TimeBound | None = None
     actor_kind: ActorKind | None = WireField(default=None, alias="actor.kind")
     min_duration_ms: int | None = WireField(default=None, ge=0, le=limits.T_MS_MAX)
     max_duration_ms: int | None = WireField(default=None, ge=0, le=limits.T_MS_MAX)

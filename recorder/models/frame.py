@@ -19,12 +19,12 @@ class FrameItem(Struct, forbid_unknown_fields=True):
 
     t_ms: Elapsed
     content_type: str
-    id: str | UnsetType = UNSET
+    id: str | UnsetType | None = UNSET
     width: Annotated[int, Meta(ge=1, le=100000)] | UnsetType | None = UNSET
     height: Annotated[int, Meta(ge=1, le=100000)] | UnsetType | None = UNSET
     keyframe: bool | UnsetType | None = UNSET
-    data: str | UnsetType = UNSET
-    part: str | UnsetType = UNSET
+    data: str | UnsetType | None = UNSET
+    part: str | UnsetType | None = UNSET
     dom: dict[str, Any] | UnsetType | None = UNSET
     url: str | UnsetType | None = UNSET
     active_rect: Box | UnsetType | None = UNSET
@@ -44,8 +44,8 @@ class Frame(WireOutput):
     sha256: str
     keyframe: bool | None
     url: str | None
-    active_rect: list[float] | None
-    masked_rects: list[list[float]] | None
+    active_rect: list[int | float] | None
+    masked_rects: list[list[int | float]] | None
     has_dom: bool
 
 
@@ -78,8 +78,8 @@ class FrameRow(SQLModel, table=True):
     dom_offset: int | None = Field(default=None, sa_type=BigInteger)
     dom_length: int | None = None
     url: str | None = None
-    active_rect: list[float] | None = Field(default=None, sa_type=JSON)
-    masked_rects: list[list[float]] | None = Field(default=None, sa_type=JSON)
+    active_rect: list[int | float] | None = Field(default=None, sa_type=JSON)
+    masked_rects: list[list[int | float]] | None = Field(default=None, sa_type=JSON)
     #: When it was stored; null on rows of the first release.
     received_ms: int | None = Field(default=None, sa_type=BigInteger)
     #: Digest of a client-named item, to tell a resent frame from a conflicting one; null otherwise.

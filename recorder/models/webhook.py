@@ -18,6 +18,14 @@ class WebhookCreate(WireInput):
     description: str | None = WireField(default=None, max_length=limits.DESCRIPTION_CHARACTERS)
 
 
+class WebhookUpdate(WireInput):
+    """Body of `PATCH /v1/webhooks/{webhook_id}`; members left out stay as they are."""
+
+    url: str | None = WireField(default=None, min_length=1)
+    events: list[str] | None = WireField(default=None, min_length=1)
+    description: str | None = WireField(default=None, max_length=limits.DESCRIPTION_CHARACTERS)
+
+
 class Webhook(WireOutput):
     """An endpoint that events are sent to, as it is read back."""
 

@@ -3,7 +3,8 @@
 from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, model_validator
+from pydantic_core import PydanticCustomError
 
 from recorder import clock
 from recorder.errors import InvalidTime
@@ -14,9 +15,23 @@ Outcome = Literal["success", "error", "abandoned"]
 
 
 class WireInput(BaseModel):
-    """What a client sends: unknown members and near-miss types are refused."""
+    """What a client sends: unknown members and near-miss types are refused, optional members may be null."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, value: Any) -> Any:
+        """Take null for an optional member as if the member were absent."""
+        if not isinstance(value, dict) or None not in value.values():
+            return value
+        required = {field.alias or name for name, field in cls.model_fields.items() if field.is_required()}
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        return {
+            name: member
+            for name, member in value.items()
+            if member is not None or name in required or name not in known
+        }
 
 
 class WireOutput(BaseModel):
@@ -26,18 +41,29 @@ class WireOutput(BaseModel):
 
 
 def _read_time(value: Any) -> Any:
-    if not isinstance(value, str):
+    if isinstance(value, datetime):
         return value
     try:
-        return clock.parse_time(value, name="time")
+        return clock.parse_time(value if isinstance(value, str) else "", name="time")
     except InvalidTime as error:
-        raise ValueError("takes an ISO 8601 time with a zone") from error
+        raise PydanticCustomError("invalid_time", "Send an ISO 8601 time with a zone.") from error
+
+
+def _read_bound(value: Any) -> Any:
+    if isinstance(value, str):
+        return value
+    text = "Send an ISO 8601 time with a zone, or a duration such as 90s, 15m, 1h, 30d, 2w."
+    raise PydanticCustomError("invalid_time", text)
 
 
 #: A time on the wire: ISO 8601 UTC with milliseconds and `Z`.
 WireTime = Annotated[
     datetime, BeforeValidator(_read_time), PlainSerializer(clock.to_iso, return_type=str, when_used="json")
 ]
+
+
+#: A time or a duration back from now, as it was sent; `clock.resolve_time` reads it.
+TimeBound = Annotated[str, BeforeValidator(_read_bound)]
 
 
 class _ShownOnce:

@@ -86,8 +86,7 @@ class WorkflowUpdate(WireInput):
         WireField(default_factory=left_out)
     )
     masking: Masking = WireField(default_factory=left_out)
-    #: Null brings the defaults back.
-    outcome_rules: OutcomeNamesUpdate | None = WireField(default_factory=left_out)
+    outcome_rules: OutcomeNamesUpdate = WireField(default_factory=left_out)
 
 
 class WorkflowRow(SQLModel, table=True):

@@ -5,7 +5,7 @@ from typing import Literal
 
 from sqlmodel import Session as DbSession
 
-from recorder import clock, limits
+from recorder import limits
 from recorder.digest import keyed_digest
 from recorder.errors import IdempotencyKeyReused, ValidationFailed
 from recorder.models.event import BatchKeyRow
@@ -66,8 +66,7 @@ class BatchKey:
 
     def keep(self, cursor: Cursor, session_id: str, answer: bytes) -> None:
         """Store the answer beside the batch, in its transaction."""
-        row = (session_id, self.kind, self.key, self.body_digest, answer, clock.now_ms())
-        cursor.many(_KEEP, [row])
+        cursor.many(_KEEP, [(session_id, self.kind, self.key, self.body_digest, answer)])
 
     def _check(self, digest: bytes, answer: bytes) -> Replayed:
         if bytes(digest) != self.body_digest:
@@ -76,7 +75,4 @@ class BatchKey:
 
 
 _FIND = "SELECT body_digest, answer FROM batch_keys WHERE session_id = ? AND kind = ? AND batch_key = ?"
-_KEEP = (
-    "INSERT INTO batch_keys (session_id, kind, batch_key, body_digest, answer, received_ms) "
-    "VALUES (?, ?, ?, ?, ?, ?)"
-)
+_KEEP = "INSERT INTO batch_keys (session_id, kind, batch_key, body_digest, answer) VALUES (?, ?, ?, ?, ?)"

@@ -75,9 +75,9 @@ def _decode(body: bytes) -> list[EventItem]:
     try:
         decoded = _decoder.decode(body)
     except msgspec.ValidationError as error:
-        strict_json.parse(body)
+        value = strict_json.parse(body)
         _check_count(_count(body))
-        raise ValidationFailed([problem_of(error)]) from error
+        raise ValidationFailed([problem_of(error, _Body, value)]) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         strict_json.parse(body)
         raise InvalidJson("The body is empty or malformed JSON.") from error
@@ -135,7 +135,7 @@ def _check_items(items: list[EventItem], body: bytes) -> list[tuple[int, str]]:
         raise ValidationFailed(problems)
     if not values["id"]:
         return []
-    return [(index, item.id) for index, item in enumerate(items) if item.id is not UNSET]
+    return [(index, item.id) for index, item in enumerate(items) if isinstance(item.id, str)]
 
 
 def _problems(items: list[EventItem], name: str) -> list[Problem]:

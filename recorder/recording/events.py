@@ -10,9 +10,10 @@ import zstandard
 
 from recorder import clock
 from recorder.access.keys import Caller
-from recorder.errors import EventConflict, Problem, UnsupportedMediaType
+from recorder.errors import EventConflict, Problem
 from recorder.ids import encode, reserve
 from recorder.masking.masker import Changes
+from recorder.media_types import JSON, require_type
 from recorder.models.event import EventBatchBody, EventItem
 from recorder.recording.batch_keys import BatchKey
 from recorder.recording.cursor import Cursor
@@ -109,14 +110,15 @@ class EventBatch:
         """Keep the ids that clients chose, drop items sent before; returns how many were dropped."""
         items = _raw_decoder.decode(self.body).events
         known = _known_ids(cursor, self.session_id, [event_id for _, event_id in self.named])
-        fresh: list[tuple[str, str, bytes]] = []
+        fresh: list[tuple[str, str, int, bytes]] = []
         dropped: set[int] = set()
         conflicts = []
         for index, event_id in self.named:
             digest = _digest(items[index])
             if event_id not in known:
                 known[event_id] = digest
-                fresh.append((self.session_id, event_id, digest))
+                t_ms = _time_decoder.decode(items[index]).t_ms
+                fresh.append((self.session_id, event_id, t_ms, digest))
             elif known[event_id] == digest:
                 dropped.add(index)
             else:
@@ -132,7 +134,7 @@ class EventBatch:
             self._keep_only([item for index, item in enumerate(items) if index not in dropped])
         require_room(cursor, session, events=self.n, frames=0, size=self.size)
         if fresh:
-            cursor.many("INSERT INTO event_keys (session_id, event_id, digest) VALUES (?, ?, ?)", fresh)
+            cursor.many(_INSERT_KEYS, fresh)
         return len(dropped)
 
     def _keep_only(self, items: list[msgspec.Raw]) -> None:
@@ -176,8 +178,7 @@ def check_event_body(
         EmptyBatch, BatchTooLarge: if it holds no events, or more than 100.
         ValidationFailed: if an item is not as contract §3 wants it; `errors` points at it.
     """
-    if content_type is None or content_type.partition(";")[0].strip().lower() != "application/json":
-        raise UnsupportedMediaType("events as application/json")
+    require_type(content_type, JSON, needed="events as application/json")
     items, named = check_events(body) if checked is None else checked
     key = BatchKey.of("events", batch_key, body, digest_key=caller.digest_key)
     return CheckedBody(body, items, named, key)
@@ -249,11 +250,12 @@ def _known_ids(cursor: Cursor, session_id: str, event_ids: list[str]) -> dict[st
 
 
 def _digest(item: msgspec.Raw) -> bytes:
-    """Digest of an item's value: key order and spaces do not matter."""
-    value = msgspec.json.decode(item)
+    """Return the digest of an item's value: key order, spaces and members that are null do not matter."""
+    value = {name: member for name, member in msgspec.json.decode(item).items() if member is not None}
     return hashlib.blake2b(msgspec.json.encode(value, order="deterministic"), digest_size=16).digest()
 
 
+_INSERT_KEYS = "INSERT INTO event_keys (session_id, event_id, t_ms, digest) VALUES (?, ?, ?, ?)"
 _INSERT = (
     "INSERT INTO event_batches (session_id, first_position, n, t_min, t_max, first_id, received_ms, payload) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"

@@ -13,9 +13,17 @@ import zstandard
 
 from recorder import limits, strict_json
 from recorder.digest import canonical_json
-from recorder.errors import BatchTooLarge, EmptyBatch, UnsupportedMediaType, ValidationFailed
+from recorder.errors import (
+    BatchTooLarge,
+    EmptyBatch,
+    Problem,
+    UnsupportedMediaType,
+    ValidationFailed,
+    json_pointer,
+)
 from recorder.ids import encode, id_range, is_client_id, reserve
 from recorder.models.frame import FrameItem
+from recorder.models.members import describe_allowed, shorten
 from recorder.recording.images import check_image
 from recorder.recording.problems import problem_of
 
@@ -42,13 +50,17 @@ def read_frames_json(body: bytes) -> tuple[list[FrameItem], dict[str, bytes]]:
         InvalidJson, ValidationFailed, EmptyBatch, BatchTooLarge: as the body is wrong.
     """
     value = strict_json.parse(body)
-    if not isinstance(value, dict) or set(value) != {"frames"}:
-        code = "unknown_field" if isinstance(value, dict) and "frames" in value else "invalid_value"
-        raise ValidationFailed.of("", code, "The body is an object with the one member `frames`.")
+    if not isinstance(value, dict) or "frames" not in value:
+        text = "The body is an object with the one member `frames`."
+        raise ValidationFailed.of("", "invalid_value", text)
+    unknown = [json_pointer(shorten(name)) for name in value if name != "frames"]
+    if unknown:
+        message = f"Unknown member. {describe_allowed(['frames'])}"
+        raise ValidationFailed([Problem("body", pointer, "unknown_field", message) for pointer in unknown])
     items = _convert(value["frames"])
     parts = {}
     for index, item in enumerate(items):
-        if not isinstance(item.data, str) or item.part is not msgspec.UNSET:
+        if not isinstance(item.data, str) or isinstance(item.part, str):
             raise ValidationFailed.of(
                 f"/frames/{index}/data", "missing", "JSON frames carry base64 in `data`."
             )
@@ -70,7 +82,7 @@ def read_frames_part(part: bytes) -> list[FrameItem]:
     """
     items = _convert(strict_json.parse(part))
     for index, item in enumerate(items):
-        if not isinstance(item.part, str) or item.data is not msgspec.UNSET:
+        if not isinstance(item.part, str) or isinstance(item.data, str):
             message = "Multipart frames name the part with their bytes in `part`."
             raise ValidationFailed.of(f"/frames/{index}/part", "missing", message)
     return items
@@ -90,7 +102,7 @@ def check_frames(items: list[FrameItem], parts: Mapping[str, bytes]) -> list[Che
 def item_digest(item: FrameItem, sha256: str) -> bytes:
     """Digest of what a frame says, with its picture by hash: finds a resent or a conflicting one."""
     told = {name: getattr(item, name) for name in item.__struct_fields__ if name not in ("data", "part")}
-    members = {name: value for name, value in told.items() if value is not msgspec.UNSET}
+    members = {name: value for name, value in told.items() if value not in (None, msgspec.UNSET)}
     return hashlib.blake2b(canonical_json({**members, "sha256": sha256}), digest_size=16).digest()
 
 
@@ -111,7 +123,7 @@ def _convert(value: Any) -> list[FrameItem]:
         try:
             items.append(msgspec.convert(entry, FrameItem))
         except msgspec.ValidationError as error:
-            problems.append(problem_of(error, at=f"/frames/{index}"))
+            problems.append(problem_of(error, FrameItem, entry, at=f"/frames/{index}"))
     if problems:
         raise ValidationFailed(problems)
     return items

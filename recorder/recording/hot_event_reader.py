@@ -14,7 +14,8 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select, tuple_
 
 from recorder.models.event import EventBatchRow
-from recorder.recording.hot_events import Entry, EventRecord, Position, decode_between
+from recorder.recording.event_filter import EVERY_EVENT, EventFilter, Position
+from recorder.recording.hot_events import Entry, EventRecord, decode_between
 
 #: Headers of batches that are read at a time; finding them costs a pass over all headers of the session.
 HEADERS = 2_048
@@ -24,6 +25,8 @@ _PAYLOADS = 16
 #: Decoded events at hand, and the bytes of their payloads.
 HELD_EVENTS = 8_192
 HELD_BYTES = 4 * 1024 * 1024
+#: A read for some types alone searches so many batches, that other reads get their turn.
+SEARCHED_BATCHES = 256
 
 
 #: What a batch row says of its payload: first_position, t_min, first_id, size.
@@ -38,18 +41,28 @@ class HotEventReader:
     """
 
     def __init__(
-        self, session_id: str, after: Position | None = None, *, pause: Callable[[], object] | None = None
+        self,
+        session_id: str,
+        after: Position | None = None,
+        *,
+        wanted: EventFilter = EVERY_EVENT,
+        pause: Callable[[], object] | None = None,
     ) -> None:
         """Begin behind a position.
 
         Args:
             session_id: the caller has checked that it may be read.
             after: the last event that is not wanted; None for all.
+            wanted: types and times.
             pause: called after each decoded batch, so that a thread can let others run.
         """
         self._session_id = session_id
         #: `(t_ms, id)` of the last event that was returned.
-        self.position = after
+        self.position = wanted.start(after)
+        #: Whether no event follows. Where some types alone are wanted, a read may find none before the end.
+        self.has_ended = False
+        self._wanted = wanted
+        self._batches_left: int | None = None
         self._pause = pause
         #: Decoded events that wait for their turn, the first one last.
         self._held: list[Entry] = []
@@ -66,6 +79,7 @@ class HotEventReader:
         """
         found: list[EventRecord] = []
         size = 0
+        self._batches_left = SEARCHED_BATCHES if self._wanted.types else None
         while len(found) < max_events and size < max_bytes:
             record = self._read_next(db)
             if record is None:
@@ -91,8 +105,11 @@ class HotEventReader:
             elif self._held and (not self._headers or self._held[-1][0] < self._headers[0].t_min):
                 return self._take()
             elif self._headers and (self._bound is None or self._held):
+                if self._batches_left == 0:
+                    return None
                 self._decode_batch(db)
             elif self._is_untouched:
+                self.has_ended = True
                 return None
             else:
                 self._start_pass()
@@ -113,6 +130,8 @@ class HotEventReader:
             .order_by(t_min, position)
             .limit(HEADERS)
         )
+        if self._wanted.to_t_ms is not None:
+            statement = statement.where(t_min < self._wanted.to_t_ms)
         if self._last_header is not None:
             statement = statement.where(tuple_(t_min, position) > self._last_header)
         self._headers.extend(db.execute(statement))
@@ -128,7 +147,10 @@ class HotEventReader:
             self._payloads = self._read_payloads(db)
         payload = self._payloads.pop(first_position)
         self._headers.popleft()
-        fresh = list(decode_between(payload, header.first_id, first_position, self.position, self._bound))
+        if self._batches_left is not None:
+            self._batches_left -= 1
+        last, types = self._wanted.end(self._bound), self._wanted.types
+        fresh = list(decode_between(payload, header.first_id, first_position, self.position, last, types))
         if fresh:
             self._is_untouched = False
             self._held_bytes += sum(len(entry[-1].payload) for entry in fresh)

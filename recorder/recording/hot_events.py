@@ -17,8 +17,7 @@ from sqlmodel import col, select
 from recorder.digest import canonical_json
 from recorder.ids import decode, encode
 from recorder.models.event import EventBatchBody, EventBatchRow
-
-Position = tuple[int, str]
+from recorder.recording.event_filter import EVERY_EVENT, EventFilter, Position
 
 #: Members of an event that are columns of their own; the others form its payload.
 COLUMNS = ("id", "t_ms", "type", "frame_id")
@@ -66,33 +65,60 @@ _raw_decoder = msgspec.json.Decoder(EventBatchBody)
 # Headers are read so many at a time, payloads first one, then two, up to so many.
 _HEADERS = 512
 _PAYLOADS = 16
+#: A page of some types alone ends early, and leads on, after so many batches were searched.
+SEARCHED_BATCHES = 2_000
 
 
 def read_hot_events(
-    db: DbSession, session_id: str, *, after: Position | None = None, limit: int | None = None
-) -> list[EventRecord]:
-    """The events of a session that lie in SQL, by `(t_ms, id)`, from behind `after` on.
+    db: DbSession,
+    session_id: str,
+    *,
+    after: Position | None = None,
+    limit: int | None = None,
+    wanted: EventFilter = EVERY_EVENT,
+) -> tuple[list[EventRecord], Position | None]:
+    """Return the events of a session that are in SQL by `(t_ms, id)` after a position.
 
     Args:
+        db: a transaction.
+        session_id: the caller has checked that it may be read.
+        after: the last event that is not wanted; None for all.
         limit: at most so many, and no more batches are decoded than they need; None for all.
+        wanted: types and times.
+
+    Returns:
+        The events; and, where the search for them was ended early, the position to go on from.
     """
-    with closing(_merge_batches(db, session_id, after, limit)) as records:
-        return list(islice(records, limit))
+    found: list[EventRecord] = []
+    with closing(_merge_batches(db, session_id, wanted.start(after), limit, wanted)) as records:
+        for record in islice(records, limit):
+            if isinstance(record, tuple):
+                return found, record
+            found.append(record)
+    return found, None
 
 
 def _merge_batches(
-    db: DbSession, session_id: str, after: Position | None, limit: int | None
-) -> Generator[EventRecord, None, None]:
+    db: DbSession, session_id: str, after: Position | None, limit: int | None, wanted: EventFilter
+) -> Generator[EventRecord | Position, None, None]:
     """Decode batches by their first time; an event is given once no batch left can hold an earlier one."""
     waiting: list[Entry] = []
-    for chunk in _chunks_of_headers(db, session_id, after):
+    searched, most = 0, SEARCHED_BATCHES if wanted.types else None
+    for chunk in _chunks_of_headers(db, session_id, after, wanted):
         yield from _pop_before(waiting, chunk[0].t_min)
+        if most is not None and searched >= most and chunk[0].t_min > (after[0] if after else 0):
+            yield (chunk[0].t_min, "")
+            return
+        searched += len(chunk)
         payloads = _read_payloads(db, session_id, chunk)
         for header in chunk:
             yield from _pop_before(waiting, header.t_min)
             last = waiting[-1][:2] if limit is not None and len(waiting) == limit else None
             payload = payloads.pop(header.first_position)
-            for entry in decode_between(payload, header.first_id, header.first_position, after, last):
+            entries = decode_between(
+                payload, header.first_id, header.first_position, after, wanted.end(last), wanted.types
+            )
+            for entry in entries:
                 heappush(waiting, entry)
             if limit is not None:
                 # Sorted it is still a heap, and what no page can reach is let go.
@@ -106,8 +132,10 @@ def _pop_before(waiting: list[Entry], t_ms: int) -> Iterator[EventRecord]:
         yield heappop(waiting)[-1]
 
 
-def _chunks_of_headers(db: DbSession, session_id: str, after: Position | None) -> Iterator[list[_Header]]:
-    """The headers of the batches that do not end before `after`, by their first time."""
+def _chunks_of_headers(
+    db: DbSession, session_id: str, after: Position | None, wanted: EventFilter
+) -> Iterator[list[_Header]]:
+    """Yield the headers of the batches within the range that do not end before `after`, by first time."""
     statement = (
         select(EventBatchRow.first_position, EventBatchRow.t_min, EventBatchRow.first_id)
         .where(EventBatchRow.session_id == session_id)
@@ -115,6 +143,8 @@ def _chunks_of_headers(db: DbSession, session_id: str, after: Position | None) -
         .order_by(col(EventBatchRow.t_min), col(EventBatchRow.first_position))
         .execution_options(yield_per=_HEADERS)
     )
+    if wanted.to_t_ms is not None:
+        statement = statement.where(col(EventBatchRow.t_min) < wanted.to_t_ms)
     with closing(db.execute(statement)) as headers:
         size = 1
         while chunk := list(islice(headers, size)):
@@ -131,15 +161,32 @@ def _read_payloads(db: DbSession, session_id: str, headers: Sequence[_Header]) -
 
 
 def decode_between(
-    payload: bytes, first_id: str, first_position: int, after: Position | None, last: Position | None
+    payload: bytes,
+    first_id: str,
+    first_position: int,
+    after: Position | None,
+    last: Position | None,
+    types: frozenset[str] = frozenset(),
 ) -> Iterator[Entry]:
-    """Yield the events of a batch after `after` and up to `last`; the others are not built."""
+    """Yield the events of a batch after `after` and up to `last`; the others are not built.
+
+    Args:
+        payload: of the batch, compressed.
+        first_id: of the batch.
+        first_position: of the batch.
+        after: the last event that is not wanted; None for none.
+        last: the last one that is; None for all.
+        types: of these types alone; empty for all.
+    """
     body = decompress(payload)
-    places = [(head.t_ms, event_id) for head, event_id in decode_heads(body, first_id)]
+    places = [
+        (head.t_ms, event_id) if not types or head.type in types else None
+        for head, event_id in decode_heads(body, first_id)
+    ]
     wanted = [
         (n, place)
         for n, place in enumerate(places)
-        if (after is None or place > after) and (last is None or place <= last)
+        if place is not None and (after is None or place > after) and (last is None or place <= last)
     ]
     items = _raw_decoder.decode(body).events if wanted else []
     for n, place in wanted:

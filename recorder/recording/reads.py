@@ -14,8 +14,8 @@ from recorder import limits
 from recorder.errors import NotFound
 from recorder.models.frame import Frame, FrameRow
 from recorder.models.session import FramesSummary, SessionDetail, SessionRow
-from recorder.recording.hot_events import EventRecord, Position, read_hot_events
-from recorder.recording.session_events import as_records, read_sealed_events
+from recorder.recording.event_filter import Position
+from recorder.recording.session_events import read_events_page
 from recorder.recording.sessions import read_metadata, to_wire
 from recorder.recording.tags import list_tags
 from recorder.storage.blobs import Blobs
@@ -28,16 +28,6 @@ _FRAME_COLUMNS = (
     "rects",
 )
 _SUMMARIZED = ("t_ms", "bytes", "width", "height", "content_type", "is_keyframe")
-
-
-def list_events(
-    db: DbSession, lake: Lake, row: SessionRow, *, after: Position | None, limit: int
-) -> list[EventRecord]:
-    """Return the events of a session by `(t_ms, id)` after a position, at most `limit`."""
-    if row.is_hot:
-        return read_hot_events(db, row.id, after=after, limit=limit)
-    batches = read_sealed_events(lake, row, after=after, limit=limit)
-    return [record for batch in batches for record in as_records(batch)]
 
 
 def list_frames(
@@ -86,9 +76,9 @@ def describe_session(db: DbSession, lake: Lake, row: SessionRow, include: frozen
     """The session with the related data that was asked for; what was not asked for stays unset."""
     members: dict[str, Any] = dict(to_wire(row, read_metadata(db, row)))
     if "events" in include:
-        records = list_events(db, lake, row, after=None, limit=limits.EMBEDDED_EVENTS + 1)
-        members["events"] = [orjson.loads(record.as_json()) for record in records[: limits.EMBEDDED_EVENTS]]
-        members["events_truncated"] = len(records) > limits.EMBEDDED_EVENTS
+        records, following = read_events_page(db, lake, row, after=None, limit=limits.EMBEDDED_EVENTS)
+        members["events"] = [orjson.loads(record.as_json()) for record in records]
+        members["events_truncated"] = following is not None
         members["events_url"] = f"/v1/sessions/{row.id}/events"
     if "tags" in include:
         members["tags"] = list_tags(db, row.id, after=None, limit=limits.EMBEDDED_EVENTS)

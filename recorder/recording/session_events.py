@@ -1,17 +1,21 @@
-"""All events of a session in portions: from SQL, from the lake, or from both in turn. Contract §2."""
+"""Pages and portions of a session's events: from SQL, from the lake, or from both in turn. Contract §2."""
 
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from itertools import islice
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from sqlmodel import Session as DbSession
 
 from recorder.errors import Unavailable
 from recorder.models.session import SessionRow
+from recorder.recording.event_filter import EVERY_EVENT, EventFilter, Position
 from recorder.recording.hot_event_reader import HotEventReader
-from recorder.recording.hot_events import EventRecord, Position
+from recorder.recording.hot_events import EventRecord, read_hot_events
 from recorder.recording.sessions import find_session
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
@@ -19,6 +23,8 @@ from recorder.storage.lake import Lake
 #: A portion ends with the event that reaches either.
 PORTION_EVENTS = 1_000
 PORTION_BYTES = 512 * 1024
+#: A read for some types alone searches about so many events of the lake.
+SEARCHED_EVENTS = 65_536
 
 SCHEMA = pa.schema(
     [
@@ -47,6 +53,7 @@ class EventPortions:
         session: tuple[str, str, str],
         *,
         after: Position | None = None,
+        wanted: EventFilter = EVERY_EVENT,
         pause: Callable[[], object] | None = None,
     ) -> None:
         """Begin behind a position; nothing is read yet.
@@ -56,12 +63,14 @@ class EventPortions:
             lake: where they are once it was swept.
             session: workspace, mode and id.
             after: the last event that is not wanted; None for all.
+            wanted: types and times.
             pause: see `HotEventReader`.
         """
         self._database = database
         self._lake = lake
         self._session = session
-        self._hot = HotEventReader(session[2], after, pause=pause)
+        self._wanted = wanted
+        self._hot = HotEventReader(session[2], after, wanted=wanted, pause=pause)
         #: Last event that was read, from wherever.
         self._position = after
         self._is_swept = False
@@ -72,7 +81,7 @@ class EventPortions:
         self._lock = threading.Lock()
 
     def read(self) -> pa.RecordBatch | None:
-        """Return the next portion; None at the end.
+        """Return the next portion; None at the end. Where types are wanted, it may be empty before the end.
 
         Raises:
             NotFound: if there is no such session, or if it was deleted since the last portion.
@@ -94,20 +103,25 @@ class EventPortions:
             if row.is_hot and not self._is_swept:
                 found = self._hot.read(db, max_events=PORTION_EVENTS, max_bytes=PORTION_BYTES)
                 self._position = self._hot.position
-                return as_batch(found) if found else None
+                return as_batch(found) if found or not self._hot.has_ended else None
         self._is_swept = True
         return self._read_sealed(row)
 
     def _read_sealed(self, row: SessionRow) -> pa.RecordBatch | None:
+        searched = 0
         while True:
             size = _portion_rows(self._rows)
             if size is not None or self._has_all_rows:
                 return self._take(size) if self._rows else None
+            if searched >= SEARCHED_EVENTS:
+                return as_batch([])
             batch = self._read_rows(row)
             if batch is None:
                 self._has_all_rows = True
-            else:
-                self._rows.append(batch)
+                continue
+            searched += batch.num_rows if self._wanted.types else 0
+            if (selected := self._wanted.select(batch)).num_rows:
+                self._rows.append(selected)
 
     def _read_rows(self, row: SessionRow) -> pa.RecordBatch | None:
         """Return the next rows of the lake, in its portions.
@@ -118,7 +132,7 @@ class EventPortions:
         while True:
             is_fresh = self._sealed is None
             if self._sealed is None:
-                self._sealed = read_sealed_events(self._lake, row, after=self._position)
+                self._sealed = read_sealed_events(self._lake, row, after=self._position, wanted=self._wanted)
             try:
                 batch = next(self._sealed, None)
             except Unavailable:
@@ -126,7 +140,7 @@ class EventPortions:
                     raise
                 self._sealed = None
                 continue
-            if batch is not None:
+            if batch is not None and batch.num_rows:
                 self._position = (batch["t_ms"][-1].as_py(), batch["id"][-1].as_py())
             return batch
 
@@ -143,10 +157,63 @@ class EventPortions:
         return _joined(taken)
 
 
+def read_events_page(
+    db: DbSession,
+    lake: Lake,
+    row: SessionRow,
+    *,
+    after: Position | None,
+    limit: int,
+    wanted: EventFilter = EVERY_EVENT,
+) -> tuple[list[EventRecord], Position | None]:
+    """Return a page of a session's events by `(t_ms, id)`, and the position that the next page follows.
+
+    Returns:
+        At most `limit` events. Where types are wanted, there may be fewer before the end: a page ends after a
+        bounded search. The position is None on the last page.
+    """
+    if row.is_hot:
+        found, position = read_hot_events(db, row.id, after=after, limit=limit + 1, wanted=wanted)
+    else:
+        found, position = _read_sealed_page(lake, row, after=after, limit=limit + 1, wanted=wanted)
+    if len(found) > limit:
+        return found[:limit], (found[limit - 1].t_ms, found[limit - 1].id)
+    return found, position
+
+
+def _read_sealed_page(
+    lake: Lake, row: SessionRow, *, after: Position | None, limit: int, wanted: EventFilter
+) -> tuple[list[EventRecord], Position | None]:
+    found: list[EventRecord] = []
+    searched = 0
+    with closing(read_sealed_events(lake, row, after=after, limit=limit, wanted=wanted)) as batches:
+        for batch in batches:
+            found += islice(as_records(wanted.select(batch)), limit - len(found))
+            searched += batch.num_rows
+            if len(found) == limit:
+                return found, None
+            if searched >= SEARCHED_EVENTS and batch.num_rows:
+                return found, (batch["t_ms"][-1].as_py(), batch["id"][-1].as_py())
+    return found, None
+
+
 def read_sealed_events(
-    lake: Lake, row: SessionRow, *, after: Position | None, limit: int | None = None
+    lake: Lake,
+    row: SessionRow,
+    *,
+    after: Position | None,
+    limit: int | None = None,
+    wanted: EventFilter = EVERY_EVENT,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Yield the events of a swept session after a position, in the columns of `SCHEMA`."""
+    """Yield the events of a swept session after a position, in the columns of `SCHEMA`.
+
+    Args:
+        lake: where they are.
+        row: the session.
+        after: the last event that is not wanted; None for all.
+        limit: as many as a caller needs; where types are wanted, others are read to find them.
+        wanted: its range of time; events of other types are yielded too.
+    """
     batches = lake.read_session_batches(
         "events",
         row.workspace_id,
@@ -154,12 +221,16 @@ def read_sealed_events(
         workflow=row.workflow,
         date=row.lake_date or "",
         session_id=row.id,
-        after=after,
+        after=wanted.start(after),
         columns=_COLUMNS,
-        limit=limit,
+        limit=None if wanted.types else limit,
     )
-    for batch in batches:
-        yield pa.RecordBatch.from_arrays(batch.columns, schema=SCHEMA)
+    with closing(batches):
+        for batch in batches:
+            inside, is_end = wanted.cut(pa.RecordBatch.from_arrays(batch.columns, schema=SCHEMA))
+            yield inside
+            if is_end:
+                return
 
 
 def as_batch(records: Sequence[EventRecord]) -> pa.RecordBatch:

@@ -23,11 +23,13 @@ def add_tag(
     session_id: str,
     body: TagCreate,
     changed: Changes | None = None,
+    anchor: int | ValidationFailed | None = None,
 ) -> Tag:
     """Tag a session; a tag that comes after the stop derives the outcome anew.
 
     Args:
         changed: the texts that masking changes, see `tag_document`.
+        anchor: time of the event or frame that the tag names, or that there is none; see `anchors`.
 
     Raises:
         NotFound: if there is no such session.
@@ -38,6 +40,8 @@ def add_tag(
     row = find_session(db, workspace_id, mode, session_id, lock=True)
     if row.status == "created":
         raise InvalidState(row.status, needed="session must have started to be tagged")
+    if isinstance(anchor, ValidationFailed):
+        raise anchor
     body = mask_tag(changed, body) if changed else body
     tag_id, created_at = new_timed_id("tag")
     row.last_position += 1
@@ -47,7 +51,7 @@ def add_tag(
         session_id=row.id,
         workspace_id=workspace_id,
         mode=mode,
-        t_ms=_default_t_ms(row) if body.t_ms is None else body.t_ms,
+        t_ms=next((t_ms for t_ms in (body.t_ms, anchor) if t_ms is not None), _default_t_ms(row)),
         position=row.last_position,
         created_at=created_at,
     )

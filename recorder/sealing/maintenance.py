@@ -54,7 +54,6 @@ class Maintenance:
 
     swept_sessions: int = 0
     requeued_sessions: int = 0
-    dropped_batch_keys: int = 0
     dropped_answers: int = 0
     compacted_files: int = 0
 
@@ -66,11 +65,10 @@ def maintain(runtime: Runtime, owner: str, tables: Iterable[tuple[str, str]]) ->
         owner: name of the run.
         tables: workspace and mode of the tables to compact.
     """
-    swept = requeued = batch_keys = answers = compacted = 0
+    swept = requeued = answers = compacted = 0
     with _leased(runtime, _LEASE, owner) as hold:
         if hold is not None:
             swept, requeued = _sweep(runtime, hold)
-            batch_keys = _drop_batch_keys(runtime, hold)
             answers = _drop_answers(runtime, hold)
             _drop_done_batches(runtime, hold)
             discard_leftovers(runtime, hold)
@@ -80,7 +78,7 @@ def maintain(runtime: Runtime, owner: str, tables: Iterable[tuple[str, str]]) ->
                 if hold is not None:
                     check = partial(_check_lease, runtime, hold)
                     compacted += runtime.lake.compact(kind, workspace_id, mode, check=check)
-    return Maintenance(swept, requeued, batch_keys, answers, compacted)
+    return Maintenance(swept, requeued, answers, compacted)
 
 
 Hold = Callable[[DbSession], None]
@@ -132,7 +130,7 @@ def _sweep(runtime: Runtime, hold: Hold) -> tuple[int, int]:
         whole, differing = _compare_with_lake(runtime, due)
         with runtime.database.transaction(write=True) as db:
             hold(db)
-            for table in (EventBatchRow, EventKeyRow, FrameRow):
+            for table in (EventBatchRow, EventKeyRow, FrameRow, BatchKeyRow):
                 db.exec(delete(table).where(col(table.session_id).in_(whole)))
             db.exec(update(SessionRow).where(col(SessionRow.id).in_(whole)).values(is_hot=False))
         for row, found in differing:
@@ -214,21 +212,8 @@ def _repair(runtime: Runtime, hold: Hold, row: SessionRow, found: dict[Kind, int
     return True
 
 
-def _drop_batch_keys(runtime: Runtime, hold: Hold) -> int:
-    """Delete batch ids that are older than the idempotency window."""
-    before = clock.to_ms(clock.now() - timedelta(hours=limits.IDEMPOTENCY_HOURS))
-    with runtime.database.transaction(write=True) as db:
-        hold(db)
-        old = db.exec(
-            select(BatchKeyRow).where(col(BatchKeyRow.received_ms) < before).limit(_KEYS_CHUNK)
-        ).all()
-        for row in old:
-            db.delete(row)
-    return len(old)
-
-
 def _drop_answers(runtime: Runtime, hold: Hold) -> int:
-    """Delete the stored answers of keyed requests after the same window, also where no new ones come."""
+    """Delete the stored answers of keyed requests after their window, also where no new ones come."""
     with runtime.database.transaction(write=True) as db:
         hold(db)
         return purge_expired(db, limit=_KEYS_CHUNK)

@@ -18,6 +18,7 @@ from recorder.models.webhook import (
     WebhookCreated,
     WebhookRow,
     WebhookSecretRow,
+    WebhookUpdate,
 )
 from recorder.models.workspace import WorkspaceRow
 from recorder.webhooks.catalogue import EVENT_TYPES
@@ -95,6 +96,31 @@ def list_webhooks(
         statement = statement.where(col(WebhookRow.id) < before_id)
     rows = db.exec(statement.order_by(col(WebhookRow.id).desc()).limit(limit))
     return [to_wire(row) for row in rows]
+
+
+def update_webhook(
+    db: DbSession, origin: Origin, mode: str, webhook_id: str, change: WebhookUpdate
+) -> Webhook:
+    """Change a webhook whose new URL was checked; its secrets and deliveries stay.
+
+    Deliveries that wait go to the new URL, also those of event types that are not listed any more.
+
+    Raises:
+        NotFound: if there is no such webhook.
+    """
+    row = find_webhook(db, origin.workspace_id, mode, webhook_id, lock=True)
+    changes = change.model_dump(exclude_none=True)
+    if "events" in changes:
+        changes["events"] = list(dict.fromkeys(changes["events"]))
+    changed = sorted(name for name, value in changes.items() if getattr(row, name) != value)
+    if changed:
+        for name in changed:
+            setattr(row, name, changes[name])
+        db.add(row)
+        # The URL is not noted: what people put into it is often a secret too.
+        details: dict[str, object] = {"changed": changed, "events": row.events}
+        _record(db, origin, "webhook.update", row.id, details)
+    return to_wire(row)
 
 
 def rotate_secret(db: DbSession, box: SecretBox, origin: Origin, mode: str, webhook_id: str) -> RotatedSecret:

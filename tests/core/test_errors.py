@@ -44,7 +44,7 @@ INTERNAL = {
 }
 #: Contract §1.
 CODES = {
-    400: "invalid_host invalid_json invalid_cursor invalid_event_id unsupported_version",
+    400: "invalid_host invalid_request invalid_json invalid_cursor invalid_event_id unsupported_version",
     401: "missing_authorization invalid_api_key",
     403: "insufficient_scope workspace_disabled invalid_signature url_expired",
     404: "not_found",
@@ -54,6 +54,7 @@ CODES = {
     410: "resume_window_expired",
     413: "payload_too_large",
     415: "unsupported_media_type",
+    416: "range_not_satisfiable",
     422: "validation_failed metadata_too_large batch_too_large empty_batch invalid_time invalid_range "
     "idempotency_key_reused invalid_url url_not_allowed invalid_image image_too_large invalid_destination "
     "destination_not_allowed too_many_ids limit_reached",

@@ -90,7 +90,7 @@ def read_pages(runtime: Runtime, session_id: str, limit: int) -> list[list[Event
     after = None
     while True:
         with runtime.database.transaction(write=False) as db:
-            page = read_hot_events(db, session_id, after=after, limit=limit)
+            page, _ = read_hot_events(db, session_id, after=after, limit=limit)
         if not page:
             return pages
         pages.append(page)
@@ -107,7 +107,7 @@ def test_pages_of_overlapping_batches_are_the_sorted_whole(
     assert [record for page in pages for record in page] == whole
     assert all(len(page) == limit for page in pages[:-1])
     with runtime.database.transaction(write=False) as db:
-        assert read_hot_events(db, session_id) == whole
+        assert read_hot_events(db, session_id) == (whole, None)
 
 
 def test_a_small_page_decodes_the_batches_that_it_needs(runtime: Runtime, decoded: list[int]) -> None:
@@ -118,7 +118,8 @@ def test_a_small_page_decodes_the_batches_that_it_needs(runtime: Runtime, decode
         place = None if after is None else (whole[after].t_ms, whole[after].id)
         begin = 0 if after is None else after + 1
         with runtime.database.transaction(write=False) as db:
-            assert read_hot_events(db, session_id, after=place, limit=limit) == whole[begin : begin + limit]
+            page, _ = read_hot_events(db, session_id, after=place, limit=limit)
+            assert page == whole[begin : begin + limit]
         assert len(decoded) <= batches
         decoded.clear()
 
@@ -136,7 +137,7 @@ def test_a_page_of_batches_that_all_overlap_builds_few_events(
 
     monkeypatch.setattr(hot_events, "record_of", noted)
     with runtime.database.transaction(write=False) as db:
-        page = read_hot_events(db, session_id, limit=2)
+        page, _ = read_hot_events(db, session_id, limit=2)
     assert [record.t_ms for record in page] == [0, 0] and len(built) <= 4
 
 

@@ -280,20 +280,22 @@ def test_the_sweep_takes_as_many_as_are_due(runtime: Runtime, desk: Desk, sealer
     assert hot_rows(runtime)["EventBatchRow"] == 0
 
 
-def test_batch_keys_are_forgotten_after_a_day(runtime: Runtime, desk: Desk, sealer: Sealer) -> None:
-    session_id = desk.record()
-    for hours, key in ((23, "young"), (25, "old")):
-        received = clock.to_ms(clock.now() - timedelta(hours=hours))
+def test_batch_ids_stay_as_long_as_their_batches(runtime: Runtime, desk: Desk, sealer: Sealer) -> None:
+    swept, recording = desk.record(), desk.record(is_stopped=False)
+    for session_id in (swept, recording):
         execute(
             runtime,
-            "INSERT INTO batch_keys VALUES (:id, 'events', :key, x'00', x'00', :at)",
+            "INSERT INTO batch_keys (session_id, kind, batch_key, body_digest, answer) "
+            "VALUES (:id, 'events', 'first', x'00', x'00')",
             id=session_id,
-            key=key,
-            at=received,
         )
-    assert sealer.maintain().dropped_batch_keys == 1
+    seal_all(sealer)
+    sealer.maintain()
+    assert hot_rows(runtime)["BatchKeyRow"] == 2
+    make_old(runtime, swept, minutes=31)
+    sealer.maintain()
     with runtime.database.transaction(write=False) as db:
-        assert [row.batch_key for row in db.exec(select(BatchKeyRow))] == ["young"]
+        assert [row.session_id for row in db.exec(select(BatchKeyRow))] == [recording]
 
 
 def test_kept_answers_are_forgotten_after_a_day(runtime: Runtime, sealer: Sealer) -> None:

@@ -11,6 +11,7 @@ from recorder.access.keys import Caller
 from recorder.errors import InvalidEventId, ResumeWindowExpired
 from recorder.models.tag import TagCreate
 from recorder.recording import reads
+from recorder.recording.session_events import read_events_page
 from recorder.recording.sessions import find_session
 from recorder.recording.streams.opening import Opening, Start, open_session
 from recorder.recording.streams.reading import POSITIONS, Advance, read_advances
@@ -92,7 +93,7 @@ def test_messages_are_the_objects_of_the_reads(runtime: Runtime, desk: Desk) -> 
         row = find_session(db, WORKSPACE, "live", session_id)
         events = [
             json.loads(one.as_json())
-            for one in reads.list_events(db, runtime.lake, row, after=None, limit=500)
+            for one in read_events_page(db, runtime.lake, row, after=None, limit=500)[0]
         ]
         frames = reads.list_frames(db, runtime.lake, row, after=None, limit=500)
         tags = list_tags(db, session_id, after=None, limit=10)

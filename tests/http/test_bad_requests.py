@@ -171,9 +171,9 @@ def test_an_unknown_address_or_method_is_a_problem_too(
 @pytest.mark.parametrize(
     ("path", "allowed"),
     [
-        ("/v1/sessions", "GET, POST"),
-        (f"/v1/sessions/{SOME_ID}", "DELETE, GET"),
-        (f"/v1/sessions/{SOME_ID}/frames", "GET, POST"),
+        ("/v1/sessions", "GET, HEAD, POST"),
+        (f"/v1/sessions/{SOME_ID}", "DELETE, GET, HEAD"),
+        (f"/v1/sessions/{SOME_ID}/frames", "GET, HEAD, POST"),
         (f"/v1/sessions/{SOME_ID}/stop", "POST"),
     ],
 )

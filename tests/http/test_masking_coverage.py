@@ -36,6 +36,7 @@ NOT_RECORDED = {
     "POST /v1/exports": "what a user asks for: a filter must find what it names",
     "POST /v1/keys": "an administrator's own label, read back to tell keys apart",
     "POST /v1/webhooks": "an administrator's address, which must be called as it is",
+    "PATCH /v1/webhooks/{webhook_id}": "the same",
     "PATCH /v1/workspaces/current": "an administrator's settings; patterns must match what they name",
     "PATCH /v1/workflows/{workflow}": "settings of a workflow; rules and patterns must match what they name",
 }

@@ -16,7 +16,7 @@ from tests.hostile import nothing_stored
 #: The matrix, in the words of the contract; the first line that fits an address holds.
 MATRIX: tuple[tuple[Level, str, str], ...] = (
     ("admin", "GET|POST|DELETE", r"/v1/keys.*"),
-    ("admin", "POST|DELETE", r"/v1/webhooks.*"),
+    ("admin", "POST|PATCH|DELETE", r"/v1/webhooks.*"),
     ("admin", "GET", r"/v1/webhooks/[^/]+/deliveries.*"),
     ("admin", "GET|PATCH", r"/v1/workspaces/current"),
     ("admin", "GET|POST", r"/v1/privacy/erasure.*"),

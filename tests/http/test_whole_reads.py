@@ -15,6 +15,7 @@ from recorder import limits
 from recorder.access.keys import Caller as KeyHolder
 from recorder.errors import RateLimited
 from recorder.recording import session_events
+from recorder.recording.event_filter import EVERY_EVENT
 from recorder.recording.session_events import EventPortions
 from recorder.recording.whole_reads import WholeReads
 from recorder.sealing import Sealer
@@ -168,7 +169,7 @@ def make_download(caller: Caller, reads: WholeReads, session_id: str) -> EventDo
     """A read of a whole session as NDJSON."""
     holder = KeyHolder(caller.key.workspace_id, "live", caller.key.key_id)
     runtime = caller.service.runtime
-    return EventDownload(runtime, reads, holder, session_id, after=None, format=Ndjson())
+    return EventDownload(runtime, reads, holder, session_id, after=None, wanted=EVERY_EVENT, format=Ndjson())
 
 
 @pytest.mark.parametrize("is_sealed", [False, True])

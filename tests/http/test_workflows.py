@@ -102,9 +102,13 @@ def test_a_patch_changes_what_it_names_and_nothing_else(caller: Caller) -> None:
     assert after["updated_at"] >= before["updated_at"]
 
 
-def test_null_brings_the_default_rules_back(caller: Caller) -> None:
-    patch(caller, "rules", outcome_rules={"error_tags": ["x"], "success_events": []})
-    assert patch(caller, "rules", outcome_rules=None).json()["outcome_rules"] == DEFAULT_RULES
+def test_null_changes_no_rules_and_the_lists_bring_the_defaults_back(caller: Caller) -> None:
+    changed = {"error_tags": ["x"], "success_events": []}
+    patch(caller, "rules", outcome_rules=changed)
+    for nothing in (None, dict.fromkeys(DEFAULT_RULES)):
+        shown = patch(caller, "rules", outcome_rules=nothing).json()["outcome_rules"]
+        assert shown == {**DEFAULT_RULES, **changed}
+    assert patch(caller, "rules", outcome_rules=DEFAULT_RULES).json()["outcome_rules"] == DEFAULT_RULES
 
 
 def test_a_patch_that_changes_nothing_leaves_no_trace(caller: Caller) -> None:
@@ -116,18 +120,17 @@ def test_a_patch_that_changes_nothing_leaves_no_trace(caller: Caller) -> None:
 
 
 WRONG: dict[str, list[dict[str, Any]]] = {
-    "/memory_graph": [{"memory_graph": "yes"}, {"memory_graph": None}],
+    "/memory_graph": [{"memory_graph": "yes"}],
     "/tags": [
         {"tags": "a"},
         {"tags": ["a", "a"]},
         {"tags": [f"t{n}" for n in range(limits.WORKFLOW_TAGS + 1)]},
     ],
     "/tags/0": [{"tags": [tag]} for tag in ("", "x" * 129, "a\u200bb", 1)],
-    "/masking": [{"masking": None}],
+    "/masking": [{"masking": []}],
     "/masking/builtins/0": [{"masking": {"builtins": ["phone"]}}],
     "/masking/patterns/0/pattern": [{"masking": {"patterns": [{**PATTERN, "pattern": "("}]}}],
     "/outcome_rules/error_tags": [
-        {"outcome_rules": {"error_tags": None}},
         {"outcome_rules": {"error_tags": ["done"]}},
         {"outcome_rules": {"error_tags": [f"t{n}" for n in range(limits.OUTCOME_NAMES + 1)]}},
     ],

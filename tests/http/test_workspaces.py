@@ -87,12 +87,10 @@ NO_HOSTS = [
 ]
 LONG = ".".join(["x" * 63] * 4)
 WRONG: dict[str, list[dict[str, Any]]] = {
-    "/retention/frames_days": [
-        {"retention": {"frames_days": days}} for days in (0, 3651, "7", 1.5, None, True)
-    ],
+    "/retention/frames_days": [{"retention": {"frames_days": days}} for days in (0, 3651, "7", 1.5, True)],
     "/retention/events_days": [{"retention": {"events_days": days}} for days in (0, 3651)],
     "/retention/audit_days": [{"retention": {"audit_days": days}} for days in (0, 3651)],
-    "/retention": [{"retention": None}, {"retention": [1]}],
+    "/retention": [{"retention": [1]}],
     "/masking/builtins/0": [{"masking": {"builtins": ["phone"]}}],
     "/live_replay/allow_hosts": [
         {"live_replay": {"allow_hosts": "shop.example"}},

@@ -29,6 +29,7 @@ BY_KEY: dict[str, list[Step]] = {
     "key.create": [("POST", "/v1/keys", KEY)],
     "key.revoke": [("POST", "/v1/keys", KEY), ("DELETE", "/v1/keys/{id}", None)],
     "webhook.create": [("POST", "/v1/webhooks", HOOK)],
+    "webhook.update": [("POST", "/v1/webhooks", HOOK), ("PATCH", "/v1/webhooks/{id}", {"description": "x"})],
     "webhook.delete": [("POST", "/v1/webhooks", HOOK), ("DELETE", "/v1/webhooks/{id}", None)],
     "webhook.rotate_secret": [("POST", "/v1/webhooks", HOOK), ("POST", "/v1/webhooks/{id}/secret", None)],
     "webhook.test": [("POST", "/v1/webhooks", HOOK), ("POST", "/v1/webhooks/{id}/test", None)],

@@ -112,6 +112,7 @@ def list_exports(
     *,
     workflows: tuple[str, ...],
     status: str | None,
+    tag: str | None = None,
     before_id: str | None,
     limit: int,
 ) -> tuple[list[ExportRow], bool]:
@@ -119,6 +120,8 @@ def list_exports(
 
     Args:
         workflows: exports that hold at least one of them; empty takes all.
+        status: exports in this state; None takes all.
+        tag: exports with this label; None takes all.
         before_id: the last id of the page before.
     """
     statement = select(ExportRow).where(ExportRow.workspace_id == workspace_id, ExportRow.mode == mode)
@@ -131,6 +134,8 @@ def list_exports(
         statement = statement.where(col(ExportRow.id).in_(of_workflows))
     if status is not None:
         statement = statement.where(ExportRow.status == status)
+    if tag is not None:
+        statement = statement.where(ExportRow.tag == tag)
     if before_id is not None:
         statement = statement.where(col(ExportRow.id) < before_id)
     rows = db.exec(statement.order_by(col(ExportRow.id).desc()).limit(limit + 1)).all()

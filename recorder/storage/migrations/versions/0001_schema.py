@@ -49,13 +49,9 @@ def upgrade() -> None:
         sa.Column("batch_key", sa.String(), nullable=False),
         sa.Column("body_digest", sa.LargeBinary(), nullable=False),
         sa.Column("answer", sa.LargeBinary(), nullable=False),
-        sa.Column("received_ms", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("session_id", "kind", "batch_key"),
         sqlite_with_rowid=False,
     )
-    with op.batch_alter_table("batch_keys", schema=None) as batch_op:
-        batch_op.create_index("ix_batch_keys_age", ["received_ms"], unique=False)
-
     op.create_table(
         "deployment",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -110,6 +106,7 @@ def upgrade() -> None:
         "event_keys",
         sa.Column("session_id", sa.String(), nullable=False),
         sa.Column("event_id", sa.String(), nullable=False),
+        sa.Column("t_ms", sa.BigInteger(), nullable=False),
         sa.Column("digest", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("session_id", "event_id"),
         sqlite_with_rowid=False,

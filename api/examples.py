@@ -1,0 +1,229 @@
+"""Introduction and examples of the interface's own pages (`/docs`). A test runs every example as it stands.
+
+Each example is a shell script that makes what it needs. Those of the memory graph and of completed exports
+look for a sealed session of the workflow `checkout` or a completed export: a script cannot wait for them.
+"""
+
+import json
+from typing import Any, Final
+
+INTRODUCTION: Final = """
+Records runs of a workflow, seals them into tables and a memory graph, and exports datasets.
+
+**Authenticate.** Every request below `/v1` carries `Authorization: Bearer <API_KEY>`. The operator makes the
+first key: `recorder workspaces create NAME` prints it once. Press *Authorize* and enter the key to try
+requests on this page.
+
+**From a session to an export.**
+
+1. `POST /v1/sessions` with `{"workflow": "checkout", "start": true}` begins a recording.
+2. `POST /v1/sessions/{session_id}/events` and `…/frames` send what happened, in batches.
+3. `POST /v1/sessions/{session_id}/tags` marks moments: `success` or `error` decide the outcome.
+4. `POST /v1/sessions/{session_id}/stop` ends it. Within seconds its status is `sealed`.
+5. `GET /v1/memory/paths?workflow=checkout` shows the common paths of sealed sessions.
+6. `POST /v1/exports` queues a dataset. Once `GET /v1/exports/{export_id}` says `completed`, `manifest_url`
+   leads to its files.
+
+**Run the examples.** Each operation has a shell script that runs as it stands. Those that read the memory
+graph or a completed export need a sealed session of the workflow `checkout`. Set two variables first:
+
+```sh
+export RECORDER_URL=http://127.0.0.1:8700
+export RECORDER_KEY=nsk_local_…
+```
+
+**Errors** are `application/problem+json` with `code`, `detail` (what to do) and `request_id`; `errors` names
+the places that are wrong. Members that are optional may be null. Lists take `limit` and `cursor`.
+
+[Start page](/) · [this description as JSON](/openapi.json) · [state of the service](/readyz)
+"""
+
+_AUTH = 'auth="Authorization: Bearer $RECORDER_KEY"'
+
+
+def _get(path: str, *options: str) -> str:
+    return " ".join(["curl -sS", '-H "$auth"', *options, f'"$RECORDER_URL{path}"'])
+
+
+def _send(method: str, path: str, body: str = "") -> str:
+    data = ["-H 'Content-Type: application/json'", f"-d '{body}'"] if body else []
+    return _get(path, *([] if method == "POST" and body else [f"-X {method}"]), *data)
+
+
+def _id(prefix: str, command: str) -> str:
+    return f"$({command} | grep -o '{prefix}_[0-9a-z]*' | head -n 1)"
+
+
+_CREATED = '{"workflow": "checkout"}'
+_STARTED = '{"workflow": "checkout", "start": true}'
+_NEW_SESSION = f"session={_id('ses', _send('POST', '/v1/sessions', _CREATED))}"
+_RECORDING = f"session={_id('ses', _send('POST', '/v1/sessions', _STARTED))}"
+_ONE_PIXEL = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+_EVENTS = (
+    '{"events": [{"t_ms": 0, "type": "navigate", "url": "https://shop.example/cart"}, '
+    '{"t_ms": 900, "type": "click", "target": {"role": "button", "name": "Pay"}}]}'
+)
+_FRAMES = f'{{"frames": [{{"t_ms": 0, "content_type": "image/png", "data": "{_ONE_PIXEL}"}}]}}'
+_AT = "/v1/sessions/$session"
+_WITH_FRAME = [_RECORDING, f"frame={_id('frm', _send('POST', f'{_AT}/frames', _FRAMES))}"]
+_WITH_EVENTS = [_RECORDING, _send("POST", f"{_AT}/events", _EVENTS)]
+_SEALED = [f"session={_id('ses', _get('/v1/sessions?workflow=checkout&status=sealed&limit=1'))}"]
+_EXPORT_BODY = '{"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}'
+_QUEUED = [f"export={_id('exp', _send('POST', '/v1/exports', _EXPORT_BODY))}"]
+_COMPLETED = [f"export={_id('exp', _get('/v1/exports?status=completed&limit=1'))}"]
+_WEBHOOK_BODY = '{"url": "http://127.0.0.1:9000/hook", "events": ["session.sealed"]}'
+_WEBHOOK = [f"webhook={_id('whk', _send('POST', '/v1/webhooks', _WEBHOOK_BODY))}"]
+_HOOK = "/v1/webhooks/$webhook"
+_DELIVERY = [*_WEBHOOK, f"delivery={_id('dlv', _send('POST', f'{_HOOK}/test'))}"]
+_KEY_BODY = '{"label": "reports", "scope": "read"}'
+
+#: By method and path: the commands that prepare a request, and the request.
+_SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
+    ("POST", "/v1/sessions"): [
+        _send(
+            "POST",
+            "/v1/sessions",
+            '{"workflow": "checkout", "start": true, "actor": {"id": "ann", "kind": "human"}}',
+        )
+    ],
+    ("GET", "/v1/sessions"): [_get("/v1/sessions?workflow=checkout&since=30d&limit=5")],
+    ("POST", "/v1/sessions:batch_stop"): [
+        _RECORDING,
+        'curl -sS -H "$auth" -H \'Content-Type: application/json\' -d "{\\"ids\\": [\\"$session\\"]}" '
+        '"$RECORDER_URL/v1/sessions:batch_stop"',
+    ],
+    ("GET", "/v1/sessions/{session_id}"): [_NEW_SESSION, _get(f"{_AT}?include=events,tags,frames_summary")],
+    ("DELETE", "/v1/sessions/{session_id}"): [_NEW_SESSION, _send("DELETE", _AT)],
+    ("POST", "/v1/sessions/{session_id}/start"): [_NEW_SESSION, _send("POST", f"{_AT}/start")],
+    ("POST", "/v1/sessions/{session_id}/stop"): [_RECORDING, _send("POST", f"{_AT}/stop")],
+    ("POST", "/v1/sessions/{session_id}/events"): _WITH_EVENTS,
+    ("GET", "/v1/sessions/{session_id}/events"): [
+        *_WITH_EVENTS,
+        _get(f"{_AT}/events?type=click&type=fill&from_t_ms=500"),
+    ],
+    ("GET", "/v1/sessions/{session_id}/events/stream"): [
+        *_WITH_EVENTS,
+        # A stream has no end before the session is sealed: look at its beginning.
+        _get(f"{_AT}/events/stream?from=start", "--no-buffer") + " | head -n 3",
+    ],
+    ("POST", "/v1/sessions/{session_id}/frames"): [_RECORDING, _send("POST", f"{_AT}/frames", _FRAMES)],
+    ("GET", "/v1/sessions/{session_id}/frames"): [*_WITH_FRAME, _get(f"{_AT}/frames")],
+    ("GET", "/v1/sessions/{session_id}/frames/{frame_id}"): [*_WITH_FRAME, _get(f"{_AT}/frames/$frame")],
+    ("GET", "/v1/sessions/{session_id}/frames/{frame_id}/image"): [
+        *_WITH_FRAME,
+        _get(f"{_AT}/frames/$frame/image", "-o frame.png"),
+    ],
+    ("POST", "/v1/sessions/{session_id}/tags"): [
+        _RECORDING,
+        _send("POST", f"{_AT}/tags", '{"name": "success", "data": {"order": 4711}}'),
+    ],
+    ("GET", "/v1/sessions/{session_id}/tags"): [_NEW_SESSION, _get(f"{_AT}/tags")],
+    ("GET", "/v1/memory/paths"): [_get("/v1/memory/paths?workflow=checkout&min_frequency=0.05")],
+    ("GET", "/v1/memory/outliers"): [_get("/v1/memory/outliers?workflow=checkout&threshold=0.1")],
+    ("POST", "/v1/memory/similar"): [
+        *_SEALED,
+        "curl -sS -H \"$auth\" -H 'Content-Type: application/json' "
+        '-d "{\\"session_id\\": \\"$session\\", \\"limit\\": 5}" "$RECORDER_URL/v1/memory/similar"',
+    ],
+    ("GET", "/v1/memory/recovery_points"): [_get("/v1/memory/recovery_points?workflow=checkout")],
+    ("GET", "/v1/memory/graph"): [_get("/v1/memory/graph?workflow=checkout&format=mermaid")],
+    ("GET", "/v1/memory/diff"): [
+        _get("/v1/memory/diff?workflow=checkout&since=7d&against_since=14d&against_until=7d")
+    ],
+    ("POST", "/v1/exports"): [_send("POST", "/v1/exports", _EXPORT_BODY)],
+    ("GET", "/v1/exports"): [_get("/v1/exports?workflow=checkout&status=completed")],
+    ("GET", "/v1/exports/{export_id}"): [*_QUEUED, _get("/v1/exports/$export")],
+    ("POST", "/v1/exports/{export_id}/cancel"): [*_QUEUED, _send("POST", "/v1/exports/$export/cancel")],
+    ("GET", "/v1/exports/{export_id}/diff"): [
+        *_COMPLETED,
+        _get("/v1/exports/$export/diff?against=$export"),
+    ],
+    ("GET", "/v1/exports/{export_id}/manifest"): [*_COMPLETED, _get("/v1/exports/$export/manifest")],
+    ("GET", "/v1/exports/{export_id}/files/{path}"): [
+        *_COMPLETED,
+        f"file=$({_get('/v1/exports/$export/manifest')} | grep -o 'data/[^\"?]*' | head -n 1)",
+        _get("/v1/exports/$export/files/$file", "-o shard"),
+    ],
+    ("GET", "/v1/workflows"): [_get("/v1/workflows")],
+    ("GET", "/v1/workflows/{workflow}"): [_NEW_SESSION, _get("/v1/workflows/checkout")],
+    ("PATCH", "/v1/workflows/{workflow}"): [
+        _send("PATCH", "/v1/workflows/checkout", '{"tags": ["shop"], "memory_graph": true}')
+    ],
+    ("POST", "/v1/webhooks"): [_send("POST", "/v1/webhooks", _WEBHOOK_BODY)],
+    ("GET", "/v1/webhooks"): [_get("/v1/webhooks")],
+    ("GET", "/v1/webhooks/{webhook_id}"): [*_WEBHOOK, _get(_HOOK)],
+    ("PATCH", "/v1/webhooks/{webhook_id}"): [
+        *_WEBHOOK,
+        _send("PATCH", _HOOK, '{"events": ["session.sealed", "session.error"], "description": "orders"}'),
+    ],
+    ("DELETE", "/v1/webhooks/{webhook_id}"): [*_WEBHOOK, _send("DELETE", _HOOK)],
+    ("POST", "/v1/webhooks/{webhook_id}/secret"): [*_WEBHOOK, _send("POST", f"{_HOOK}/secret")],
+    ("POST", "/v1/webhooks/{webhook_id}/test"): [*_WEBHOOK, _send("POST", f"{_HOOK}/test")],
+    ("GET", "/v1/webhooks/{webhook_id}/deliveries"): [*_WEBHOOK, _get(f"{_HOOK}/deliveries")],
+    ("GET", "/v1/webhooks/{webhook_id}/deliveries/{delivery_id}"): [
+        *_DELIVERY,
+        _get(f"{_HOOK}/deliveries/$delivery"),
+    ],
+    ("POST", "/v1/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver"): [
+        *_DELIVERY,
+        _send("POST", f"{_HOOK}/deliveries/$delivery/redeliver"),
+    ],
+    ("GET", "/v1/event_types"): [_get("/v1/event_types")],
+    ("POST", "/v1/keys"): [_send("POST", "/v1/keys", _KEY_BODY)],
+    ("GET", "/v1/keys"): [_get("/v1/keys")],
+    ("DELETE", "/v1/keys/{key_id}"): [
+        f"key={_id('key', _send('POST', '/v1/keys', _KEY_BODY))}",
+        _send("DELETE", "/v1/keys/$key"),
+    ],
+    ("GET", "/v1/workspaces/current"): [_get("/v1/workspaces/current")],
+    ("PATCH", "/v1/workspaces/current"): [
+        _send("PATCH", "/v1/workspaces/current", '{"retention": {"frames_days": 90}}')
+    ],
+    ("GET", "/v1/limits"): [_get("/v1/limits")],
+    ("GET", "/v1/quota"): [_get("/v1/quota")],
+    ("GET", "/v1/audit"): [_get("/v1/audit?since=1d&limit=5")],
+    ("GET", "/healthz"): ['curl -sS "$RECORDER_URL/healthz"'],
+    ("GET", "/readyz"): ['curl -sS "$RECORDER_URL/readyz"'],
+    ("GET", "/metrics"): ['curl -sS "$RECORDER_URL/metrics"'],
+    ("GET", "/"): ['curl -sS "$RECORDER_URL/"'],
+}
+
+#: Bodies of requests, for pages that fill them in.
+_BODIES: Final[dict[tuple[str, str], str]] = {
+    ("POST", "/v1/sessions"): _STARTED,
+    ("POST", "/v1/sessions/{session_id}/events"): _EVENTS,
+    ("POST", "/v1/sessions/{session_id}/frames"): _FRAMES,
+    ("POST", "/v1/sessions/{session_id}/tags"): '{"name": "success", "data": {"order": 4711}}',
+    ("POST", "/v1/exports"): _EXPORT_BODY,
+    ("PATCH", "/v1/workflows/{workflow}"): '{"tags": ["shop"], "memory_graph": true}',
+    ("POST", "/v1/webhooks"): _WEBHOOK_BODY,
+    ("PATCH", "/v1/webhooks/{webhook_id}"): '{"events": ["session.sealed", "session.error"]}',
+    ("POST", "/v1/keys"): _KEY_BODY,
+    ("PATCH", "/v1/workspaces/current"): '{"retention": {"frames_days": 90}}',
+}
+
+
+def script_of(method: str, path: str) -> str | None:
+    """Return the example of an operation as a shell script; None where there is none."""
+    commands = _SCRIPTS.get((method.upper(), path))
+    if commands is None:
+        return None
+    needs_key = any("$auth" in command for command in commands)
+    return "\n".join([*([_AUTH] if needs_key else []), *commands])
+
+
+def describe(document: dict[str, Any]) -> None:
+    """Add the introduction, and to each operation its example."""
+    document["info"]["description"] = INTRODUCTION.strip()
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            script = script_of(method, path)
+            if script is None:
+                continue
+            operation["description"] = f"{operation['description']}\n\n```sh\n{script}\n```"
+            operation["x-codeSamples"] = [{"lang": "Shell", "source": script}]
+            body = _BODIES.get((method.upper(), path))
+            if body is not None:
+                operation["requestBody"]["content"]["application/json"]["example"] = json.loads(body)

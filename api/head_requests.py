@@ -1,0 +1,58 @@
+"""HEAD as GET without its body, at every address that takes GET. Contract §1; RFC 9110 §9.3.2."""
+
+import asyncio
+from typing import Final
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_NO_BODY: Final[Message] = {"type": "http.request", "body": b"", "more_body": False}
+_END: Final[Message] = {"type": "http.response.body", "body": b"", "more_body": False}
+
+
+class HeadRequests:
+    """Middleware that lets what follows see a GET, and sends the head of its answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+        scope.setdefault("state", {})  # shared with the layers outside
+        exchange = _Exchange(send)
+        await self._app({**scope, "method": "GET"}, exchange.receive, exchange.send)
+
+
+class _Exchange:
+    """One request without a body, and its answer."""
+
+    __slots__ = ("_is_read", "_send", "_sent")
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._is_read = False
+        #: Set once the head is sent: for the route its client is gone then.
+        self._sent = asyncio.Event()
+
+    async def receive(self) -> Message:
+        """Return an empty body, then, after the head was sent, that the client is gone."""
+        if not self._is_read:
+            self._is_read = True
+            return _NO_BODY
+        await self._sent.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        """Send the head, and end the answer.
+
+        Raises:
+            ClientDisconnect: by a body that has more parts, so that the others are not read.
+        """
+        if message["type"] == "http.response.start":
+            await self._send(message)
+            await self._send(_END)
+            self._sent.set()
+        elif message.get("more_body", False):
+            raise ClientDisconnect

@@ -1,0 +1,101 @@
+"""`GET /`: what this service is, and where to go. Contract §9."""
+
+from html import escape
+from string import Template
+from typing import Any, Final
+
+import anyio.to_thread
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+
+from api.answers import client_address
+from api.deps import RuntimeDep
+from api.negotiation import choose_format
+from recorder import __version__
+from recorder.errors import NotAcceptable
+from recorder.supervisor.run_records import SERVICE, read_record
+
+router = APIRouter(tags=["health"])
+
+_JSON, _HTML = "application/json", "text/html"
+_LOOPBACK = ("127.0.0.1", "::1")
+_NAME: Final = "Workflow Recording Service"
+_WHAT: Final = "Records runs of a workflow, seals them into tables and a memory graph, and exports datasets."
+_HEADERS: Final = {
+    "Vary": "Accept",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
+    "X-Content-Type-Options": "nosniff",
+}
+_PAGE: Final = Template(
+    """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$name</title>
+<style>
+  body { font: 16px/1.5 system-ui, sans-serif; max-width: 44rem; margin: 3rem auto; padding: 0 1rem; }
+  code { background: #8882; padding: .1em .3em; border-radius: 3px; }
+  :root { color-scheme: light dark; }
+</style>
+<h1>$name</h1>
+<p>$what Release $version.</p>
+<ul>
+$links
+</ul>
+<h2>First steps</h2>
+<ol>
+  <li>Make a workspace and its first key on the machine of the service:
+    <code>recorder workspaces create NAME</code></li>
+  <li>Send a request with it:
+    <code>curl -H "Authorization: Bearer $$RECORDER_KEY" $base/v1/limits</code></li>
+  <li>Open <a href="/docs">the pages of the interface</a>:
+    each operation has an example that runs as it stands.</li>
+</ol>
+</html>
+"""
+)
+_CONTENT: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "description": "A page for browsers, JSON for others",
+        "content": {_JSON: {"schema": {"type": "object"}}, _HTML: {"schema": {"type": "string"}}},
+    }
+}
+
+
+@router.get("/", response_class=Response, openapi_extra={"security": []}, responses=_CONTENT)
+async def read_start_page(request: Request, runtime: RuntimeDep) -> Response:
+    """Show what this is and where to go: a page for browsers, JSON for others. Needs no key."""
+    record = None
+    # Dagster's pages are served on this machine's loopback address, which nobody else can open.
+    if client_address(request.scope) in _LOOPBACK:
+        record = await anyio.to_thread.run_sync(read_record, runtime.settings.data_dir, SERVICE)
+    dagster = (record or {}).get("dagster")
+    if _choose(request) == _JSON:
+        links = {"docs": "/docs", "openapi": "/openapi.json", "ready": "/readyz", "dagster": dagster}
+        body = {"name": _NAME, "description": _WHAT, "version": __version__, "links": links}
+        return JSONResponse(body, headers=_HEADERS)
+    shown = [
+        ("/docs", "Pages of the interface, with an example of every operation"),
+        ("/openapi.json", "OpenAPI"),
+        ("/readyz", "State of the service"),
+    ]
+    if dagster is not None:
+        shown.append(
+            (dagster, "Dagster: sealing and exports (log in with the link that `recorder up` prints)")
+        )
+    items = [f'  <li><a href="{escape(address)}">{escape(text)}</a></li>' for address, text in shown]
+    page = _PAGE.substitute(
+        name=_NAME,
+        what=_WHAT,
+        version=__version__,
+        links="\n".join(items),
+        base=escape(runtime.settings.public_url),
+    )
+    return Response(page, headers=_HEADERS, media_type=f"{_HTML}; charset=utf-8")
+
+
+def _choose(request: Request) -> str:
+    try:
+        return choose_format(request, _JSON, _HTML)
+    except NotAcceptable:
+        return _JSON

@@ -1,0 +1,32 @@
+"""Content types of request bodies: the type that an address takes, and its charset. Contract §1 (JSON in)."""
+
+from email.message import Message
+
+from recorder.errors import UnsupportedMediaType
+
+JSON = "application/json"
+_UTF_8 = ("utf-8", "utf8")
+
+
+def require_type(header: str | None, *allowed: str, needed: str) -> str:
+    """Return the media type of a body that says it is of an allowed one, in UTF-8.
+
+    Args:
+        header: the `Content-Type`, whole; None where none was sent.
+        allowed: media types in lower case.
+        needed: what to send, for the error: "events as application/json".
+
+    Raises:
+        UnsupportedMediaType: if it is of another type, or names another charset.
+    """
+    if header == JSON and JSON in allowed:  # what nearly every client sends
+        return JSON
+    message = Message()
+    message["content-type"] = header or ""
+    kind = (header or "").partition(";")[0].strip().lower()
+    if kind not in allowed:
+        raise UnsupportedMediaType(needed)
+    charset = message.get_content_charset()
+    if charset is not None and charset not in _UTF_8:
+        raise UnsupportedMediaType(f"{needed}, in UTF-8")
+    return kind

@@ -1,0 +1,381 @@
+"""Contract §1 (everywhere), row by row: what every answer carries, and the place that each error names."""
+
+import json
+
+import pytest
+
+from api.endpoints import ENDPOINTS
+from recorder import clock
+from tests.exported import BODY
+from tests.factories import JSON, Caller, assert_problem, event, frame, multipart, picture
+from tests.finished import completed_export
+from tests.rows import Rows
+
+ROWS = Rows()
+HEADERS = (
+    "X-Request-Id",
+    "Service-Version",
+    "X-RateLimit-Limit",
+    "X-RateLimit-Remaining",
+    "X-RateLimit-Reset",
+)
+NOW_AND_THEN = {"x-request-id", "x-ratelimit-remaining", "x-ratelimit-reset", "x-scope", "x-ratelimit-limit"}
+HOOK = {"url": "http://127.0.0.1:9/hook", "events": ["session.sealed"]}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_contract_1(caller: Caller, name: str) -> None:
+    ROWS[name](caller)
+
+
+def assert_complete(answer: object, status: int, code: str) -> dict[str, object]:
+    """The problem of an answer that carries every header."""
+    problem = assert_problem(answer, status, code)
+    assert all(answer.headers[name] for name in (*HEADERS, "X-Scope"))  # type: ignore[attr-defined]
+    return problem
+
+
+def items(answer: object, code: str = "validation_failed") -> list[tuple[str, str, str]]:
+    """Where a refused request is wrong: in, pointer, code."""
+    problem = assert_complete(answer, 422, code)
+    return [(one["in"], one["pointer"], one["code"]) for one in problem["errors"]]  # type: ignore[attr-defined]
+
+
+def values(caller: Caller) -> dict[str, str]:
+    """Names in addresses, and what stands there."""
+    session_id = caller.make_session()
+    caller.add_events(session_id, event(1))
+    frame_id = caller.add_frames(session_id, frame(1)).json()["data"][0]["id"]
+    export_id = completed_export(caller)["id"]
+    webhook_id = caller.post("/v1/webhooks", HOOK).json()["id"]
+    manifest = caller.get(f"/v1/exports/{export_id}/manifest").json()
+    return {
+        "session_id": session_id,
+        "frame_id": frame_id,
+        "export_id": export_id,
+        "webhook_id": webhook_id,
+        "delivery_id": caller.post(f"/v1/webhooks/{webhook_id}/test").json()["id"],
+        "key_id": caller.key.key_id,
+        "workflow": "checkout",
+        "path:path": manifest["shards"][0]["path"],
+    }
+
+
+def address(path: str, found: dict[str, str]) -> str:
+    """An address of the table with what stands there."""
+    for name, value in found.items():
+        path = path.replace(f"{{{name}}}", value)
+    queries = {
+        "/v1/memory/diff": "?workflow=checkout&since=7d&against_since=14d&against_until=7d",
+        f"/v1/exports/{found['export_id']}/diff": f"?against={found['export_id']}",
+    }
+    return path + queries.get(path, "?workflow=checkout" if path.startswith("/v1/memory/") else "")
+
+
+@ROWS.row("a range outside is a problem, 416 range_not_satisfiable, with Content-Range")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session()
+    frame_id = caller.add_frames(session_id, frame(1)).json()["data"][0]["id"]
+    manifest = caller.get(f"/v1/exports/{completed_export(caller)['id']}/manifest").json()
+    image = f"/v1/sessions/{session_id}/frames/{frame_id}/image"
+    shard = manifest["shards"][0]
+    for path, size in ((image, len(picture())), (shard["url"], shard["size_bytes"])):
+        answer = caller.get(path, Range="bytes=999999999-")
+        assert_complete(answer, 416, "range_not_satisfiable")
+        assert answer.headers["content-range"] == f"bytes */{size}"
+
+
+@ROWS.row("404 of unknown paths, 405, 415 and 406 carry every header")
+def _(caller: Caller) -> None:
+    assert_complete(caller.get("/v1/nothing"), 404, "not_found")
+    assert_complete(caller.get("/nothing"), 404, "not_found")
+    assert_complete(caller.request("PUT", "/v1/sessions"), 405, "method_not_allowed")
+    assert_complete(
+        caller.post_raw("/v1/sessions", b"{}", content_type="text/plain"), 415, "unsupported_media_type"
+    )
+    session_id = caller.make_session()
+    wrong = caller.get(f"/v1/sessions/{session_id}/events", Accept="image/png")
+    assert_complete(wrong, 406, "not_acceptable")
+
+
+@ROWS.row("HEAD works wherever GET does, with the same headers and no body")
+def _(caller: Caller) -> None:
+    found = values(caller)
+    tried = 0
+    for endpoint in ENDPOINTS:
+        if endpoint.method != "GET" or endpoint.path.endswith("/ws") or endpoint.is_stream:
+            continue
+        path = address(endpoint.path, found)
+        get, head = caller.get(path), caller.request("HEAD", path)
+        assert (head.status_code, head.content) == (get.status_code, b"") and get.status_code == 200, path
+        shown, expected = ({**answer.headers} for answer in (head, get))
+        assert shown.keys() == expected.keys(), path
+        if path != "/v1/limits" and "manifest" not in path:
+            assert all(shown[name] == expected[name] for name in shown.keys() - NOW_AND_THEN), path
+        tried += 1
+    assert tried >= 28
+    for path in ("/", "/healthz", "/readyz", "/openapi.json", "/docs"):
+        assert (caller.request("HEAD", path).status_code, caller.request("HEAD", path).content) == (200, b"")
+
+
+@ROWS.row("HEAD of a stream shows its head and ends; of a whole-session read too")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session()
+    caller.add_events(session_id, event(1))
+    stream = caller.request("HEAD", f"/v1/sessions/{session_id}/events/stream?from=start")
+    assert stream.status_code == 200 and stream.headers["content-type"].startswith("text/event-stream")
+    for accept in ("application/x-ndjson", "application/vnd.apache.arrow.stream"):
+        whole = caller.request("HEAD", f"/v1/sessions/{session_id}/events", headers={"Accept": accept})
+        assert (whole.status_code, whole.headers["content-type"], whole.content) == (200, accept, b"")
+    # Neither a slot nor the read is held afterwards.
+    for _ in range(60):
+        assert caller.request("HEAD", f"/v1/sessions/{session_id}/events/stream").status_code == 200
+
+
+@ROWS.row("HEAD of a signed address needs no key; an altered one is 403, a bad range 416")
+def _(caller: Caller) -> None:
+    url = completed_export(caller)["manifest_url"]
+    client = caller.service.client
+    shard = client.get(url).json()["shards"][0]["url"]
+    for signed in (url, shard):
+        assert (client.head(signed).status_code, client.head(signed).content) == (200, b"")
+        assert client.head(signed[:-1] + ("0" if signed[-1] != "0" else "1")).status_code == 403
+    assert client.head(shard).headers["content-length"] == client.get(shard).headers["content-length"]
+    assert client.head(shard, headers={"Range": "bytes=0-9"}).headers["content-length"] == "10"
+    assert client.head(shard, headers={"Range": "bytes=999999999-"}).status_code == 416
+
+
+@ROWS.row("Allow on 405 lists exactly the methods that work")
+def _(caller: Caller) -> None:
+    found = values(caller)
+    for path in sorted({one.path for one in ENDPOINTS if not one.path.endswith("/ws")}):
+        there = {one.method for one in ENDPOINTS if one.path == path}
+        expected = sorted(there | ({"HEAD"} if "GET" in there else set()))
+        for method in {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"} - set(expected):
+            answer = caller.request(method, address(path, found))
+            assert (answer.status_code, answer.headers.get("allow")) == (405, ", ".join(expected)), (
+                method,
+                path,
+            )
+    for path in ("/", "/healthz", "/openapi.json", "/docs"):
+        assert caller.post(path).headers["allow"] == "GET, HEAD"
+
+
+@ROWS.row("an unknown query parameter is named, with the names that are allowed")
+def _(caller: Caller) -> None:
+    answer = caller.get("/v1/sessions?limit=5&colour=red&a%2Fb=1")
+    assert items(answer) == [("query", "colour", "unknown_parameter"), ("query", "a/b", "unknown_parameter")]
+    message = answer.json()["errors"][0]["message"]
+    assert (
+        all(name in message for name in ("actor.kind", "cursor", "limit", "workflow"))
+        and "red" not in answer.text
+    )
+    assert items(caller.get("/v1/quota?x=1")) == [("query", "x", "unknown_parameter")]
+    long = caller.get(f"/v1/sessions?{'x' * 5_000}=1")
+    assert items(long)[0][1] == "x" * 100 + "…"
+
+
+@ROWS.row("an unknown member is named by its whole path, with the names that are allowed")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session()
+    session = caller.post(
+        "/v1/sessions", {"workflow": "checkout", "actor": {"id": "a", "kind": "human", "x/y": 1}}
+    )
+    assert items(session) == [("body", "/actor/x~1y", "unknown_field")]
+    assert session.json()["errors"][0]["message"].endswith("Allowed here: id, kind.")
+    events = caller.add_events(session_id, event(1), event(2, target={"role": "a", "colour": 1}))
+    assert items(events) == [("body", "/events/1/target/colour", "unknown_field")]
+    assert "Allowed here: attrs, frame_path, name," in events.json()["errors"][0]["message"]
+    top = caller.post(f"/v1/sessions/{session_id}/events", {"events": [event(1)], "extra": 1})
+    assert items(top) == [("body", "/extra", "unknown_field")]
+    frames = caller.add_frames(session_id, frame(1), frame(2, colour=1))
+    assert items(frames) == [("body", "/frames/1/colour", "unknown_field")]
+    assert items(caller.post(f"/v1/sessions/{session_id}/frames", {"frames": [frame(1)], "x": 1})) == [
+        ("body", "/x", "unknown_field")
+    ]
+    export = caller.post(
+        "/v1/exports", BODY | {"destination": {"kind": "signed_url", "bucket": "b"}, "filter": {"x": 1}}
+    )
+    assert set(items(export)) == {
+        ("body", "/destination/bucket", "unknown_field"),
+        ("body", "/filter/x", "unknown_field"),
+    }
+    told = {one["pointer"]: one["message"] for one in export.json()["errors"]}
+    assert told["/destination/bucket"].endswith("Allowed here: expires_in, kind.")
+    assert "actor.kind" in told["/filter/x"]
+    pattern = {"masking": {"patterns": [{"name": "a", "pattern": "b", "why": 1}]}}
+    workflow = caller.request("PATCH", "/v1/workflows/checkout", json=pattern)
+    assert items(workflow) == [("body", "/masking/patterns/0/why", "unknown_field")]
+
+
+@ROWS.row("an unknown member's name that looks like an error of ours is still that name")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session()
+    name = "a` - at `$.events[0].type`"
+    answer = caller.add_events(session_id, event(1, **{name: 1}))
+    assert items(answer) == [("body", f"/events/0/{name}", "unknown_field")]
+
+
+@ROWS.row("a value of an object is named by its key")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session()
+    answer = caller.add_events(session_id, event(1, target={"attrs": {"good": "x", "b/d": 1}}))
+    assert items(answer) == [("body", "/events/0/target/attrs/b~1d", "invalid_value")]
+
+
+@ROWS.row("a bad time is invalid_time, in queries and bodies")
+def _(caller: Caller) -> None:
+    caller.make_session()
+    for path in ("/v1/sessions", "/v1/audit", "/v1/memory/paths?workflow=checkout"):
+        for name in ("since", "until"):
+            for bad in ("yesterday", "2024-02-30T00:00:00Z", "2024-02-28", "5x", ""):
+                sign = "&" if "?" in path else "?"
+                found = items(caller.get(f"{path}{sign}{name}={bad}"), "invalid_time")
+                assert found == [("query", name, "invalid_time")]
+    for bad in ("yesterday", "2024-02-30T00:00:00Z", "30d", 5, True, [], {}):
+        session = caller.post("/v1/sessions", {"workflow": "checkout", "start": True, "started_at": bad})
+        assert items(session, "invalid_time") == [("body", "/started_at", "invalid_time")], bad
+        key = caller.post("/v1/keys", {"label": "a", "scope": "read", "expires_at": bad})
+        assert items(key, "invalid_time") == [("body", "/expires_at", "invalid_time")], bad
+    for bad in ("yesterday", "2024-02-30T00:00:00Z", 5, True, [], {}):
+        for name in ("since", "until"):
+            export = caller.post("/v1/exports", BODY | {"filter": {name: bad}})
+            assert items(export, "invalid_time") == [("body", f"/filter/{name}", "invalid_time")], bad
+
+
+@ROWS.row("multipart parts that no frame names are refused by name")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session()
+    path = f"/v1/sessions/{session_id}/frames"
+    item = {"t_ms": 1, "content_type": "image/png", "part": "a"}
+    extra = caller.request("POST", path, files=multipart([item], a=picture(), b=picture(1)))
+    assert items(extra) == [("body", "/b", "unknown_field")]
+    named = caller.request(
+        "POST", path, files=[*multipart([item], a=picture()).items(), ("note", (None, b"x"))]
+    )
+    assert items(named) == [("body", "/note", "unknown_field")]
+    assert caller.get(path).json()["data"] == []
+    assert caller.request("POST", path, files=multipart([item], a=picture())).status_code == 202
+
+
+@ROWS.row("a charset other than UTF-8 is 415; UTF-8 by either name is taken")
+def _(caller: Caller) -> None:
+    session_id = caller.make_session()
+    bodies = {
+        "/v1/sessions": {"workflow": "checkout"},
+        f"/v1/sessions/{session_id}/events": {"events": [event(1)]},
+        f"/v1/sessions/{session_id}/frames": {"frames": [frame(1)]},
+    }
+    for path, body in bodies.items():
+        text = json.dumps(body).encode()
+        for charset in ("latin-1", "utf-16", '"ISO-8859-1"', "us-ascii", "x"):
+            answer = caller.post_raw(path, text, content_type=f"{JSON}; charset={charset}")
+            assert_complete(answer, 415, "unsupported_media_type")
+        for charset in ("utf-8", "UTF-8", '"utf8"'):
+            assert caller.post_raw(path, text, content_type=f"{JSON}; charset={charset}").is_success
+    files = multipart([{"t_ms": 1, "content_type": "image/png", "part": "a"}], a=picture())
+    request = caller.service.client.build_request("POST", "/", files=files)
+    kind = request.headers["content-type"]
+    path = f"/v1/sessions/{session_id}/frames"
+    assert_complete(
+        caller.post_raw(path, request.read(), content_type=f"{kind}; charset=latin-1"),
+        415,
+        "unsupported_media_type",
+    )
+    assert caller.post_raw(path, request.read(), content_type=f"{kind}; charset=utf-8").status_code == 202
+
+
+@ROWS.row("broken percent-encoding is refused: in a query by the parameter, in a path 404")
+def _(caller: Caller) -> None:
+    for query, pointer in (
+        ("workflow=%zz", "workflow"),
+        ("workflow=%f", "workflow"),
+        ("workflow=%ff", "workflow"),
+        ("tag=%c3%28", "tag"),
+        ("%zz=1", ""),
+        ("caf%C3%A9=%", "café"),
+    ):
+        answer = caller.get(f"/v1/sessions?{query}")
+        assert items(answer) == [("query", pointer, "invalid_encoding")], query
+    session_id = caller.make_session()
+    hot = caller.post(f"/v1/sessions/{session_id}/events?a=%zz", {"events": [event(1)]})
+    assert items(hot) == [("query", "a", "invalid_encoding")]
+    assert caller.get("/v1/sessions?tag=caf%C3%A9").status_code == 200
+
+
+@ROWS.row("null for an optional member means absent, in every body")
+def _(caller: Caller) -> None:
+    nothing = {"metadata": None, "actor": None, "start": None, "started_at": None, "idempotency_key": None}
+    session = caller.post("/v1/sessions", {"workflow": "checkout", **nothing})
+    assert (
+        session.status_code == 201
+        and session.json()["metadata"] == {}
+        and session.json()["status"] == "created"
+    )
+    session_id = caller.make_session()
+    path = f"/v1/sessions/{session_id}"
+    names = ("id", "target", "input", "url", "title", "app", "signals", "frame_id", "parent_id", "state_key")
+    event_nulls = dict.fromkeys((*names, "trace", "data"))
+    told = caller.add_events(
+        session_id, event(1, **event_nulls), event(2, input={"masked": None, "value": None})
+    )
+    assert told.status_code == 202 and told.json()["first_id"] < told.json()["last_id"]
+    names = ("id", "width", "height", "keyframe", "part", "dom", "url", "active_rect", "masked_rects")
+    assert caller.add_frames(session_id, frame(1, **dict.fromkeys(names))).status_code == 202
+    part = {"t_ms": 2, "content_type": "image/png", "part": "a", "data": None, "id": None}
+    assert caller.request("POST", f"{path}/frames", files=multipart([part], a=picture())).status_code == 202
+    tag = {"name": "seen", "data": None, "t_ms": None, "event_id": None, "frame_id": None}
+    assert caller.post(f"{path}/tags", tag).status_code == 201
+    key = caller.post("/v1/keys", {"label": "a", "scope": "read", "expires_at": None, "mode": None})
+    assert key.status_code == 201
+    webhook = caller.post("/v1/webhooks", HOOK | {"description": None})
+    assert webhook.status_code == 201
+    unchanged = {"url": None, "events": None, "description": None}
+    assert caller.request("PATCH", f"/v1/webhooks/{webhook.json()['id']}", json=unchanged).status_code == 200
+    before = caller.get("/v1/workflows/checkout").json()
+    nulls = {"memory_graph": None, "tags": None, "masking": None, "outcome_rules": None}
+    after = caller.request("PATCH", "/v1/workflows/checkout", json=nulls)
+    assert after.status_code == 200 and after.json() == before | {"updated_at": after.json()["updated_at"]}
+    before = caller.get("/v1/workspaces/current").json()
+    days = {"frames_days": None, "events_days": None, "audit_days": None}
+    sent = {"retention": days, "masking": {"builtins": None, "patterns": None}, "live_replay": None}
+    after = caller.request("PATCH", "/v1/workspaces/current", json=sent)
+    assert (after.status_code, after.json()) == (200, before)
+    names = ("outcome", "since", "until", "actor.kind", "min_duration_ms", "max_duration_ms", "tag", "path")
+    filters = dict.fromkeys((*names, "exclude_session_ids"))
+    sampling = {"mode": None, "interval_ms": None, "keep_action_frames": None}
+    split = {"by": None, "validation": None, "test": None}
+    destination = {"kind": "signed_url", "expires_in": None}
+    asked = BODY | {"filter": filters, "frame_sampling": sampling, "split": split, "destination": destination}
+    assert caller.post("/v1/exports", asked | {"tag": None}).status_code == 202
+    assert (
+        caller.post("/v1/exports", BODY | dict.fromkeys(("filter", "frame_sampling", "split"))).status_code
+        == 202
+    )
+    similar = caller.post("/v1/memory/similar", {"session_id": session_id, "limit": None})
+    assert_problem(similar, 409, "session_not_sealed")
+
+
+@ROWS.row("null for a required member, and under an unknown name, is refused")
+def _(caller: Caller) -> None:
+    assert [one[1] for one in items(caller.post("/v1/sessions", {"workflow": None}))] == ["/workflow"]
+    assert items(caller.post("/v1/sessions", {"workflow": "checkout", "x": None})) == [
+        ("body", "/x", "unknown_field")
+    ]
+    actor = caller.post("/v1/sessions", {"workflow": "checkout", "actor": {"id": "a", "kind": None}})
+    assert [one[1] for one in items(actor)] == ["/actor/kind"]
+
+
+@ROWS.row("X-RateLimit-Limit is the size of the bucket, Reset the second in which it is full again")
+def _(caller: Caller) -> None:
+    answer = caller.get("/v1/quota")
+    rates = {(one["method"], one["path"]): one for one in caller.get("/v1/limits").json()["rate_limits"]}
+    per_scope = {
+        address["path"]: row
+        for row in rates.values()
+        for address in row.get("addresses", [{"path": row["path"]}])
+    }
+    bucket = per_scope["/v1/quota"][answer.headers["x-scope"]]
+    assert int(answer.headers["x-ratelimit-limit"]) == bucket["burst"]
+    now = clock.unix_seconds()
+    assert now - 2 <= int(answer.headers["x-ratelimit-reset"]) <= now + bucket["burst"]
