@@ -8,7 +8,8 @@ import dagster as dg
 import polars as pl
 import pytest
 
-from pipelines.dataset_report import _markdown, check_files, check_lake
+from pipelines.dataset_checks import check_files, check_lake
+from pipelines.dataset_report import _markdown
 from recorder.exports.verify.checking import ANOTHER_MANIFEST
 from recorder.models.export_rows import ExportRow
 from tests.orchestrating import Deployment
