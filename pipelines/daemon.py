@@ -23,7 +23,7 @@ HEARTBEAT_S = 5
 #: Daemons whose heartbeats the pulse follows. The scheduler sleeps for a minute between two heartbeats and
 #: the backfill daemon for half of one, whatever the interval (measured: 58 s, 30 s; these two at most 8 s).
 WATCHED = ("SENSOR", "QUEUED_RUN_COORDINATOR")
-_LOOK_S = 1.0
+_LOOK_S = 2.5
 
 log = logging.getLogger("recorder.daemon")
 

@@ -18,8 +18,8 @@ log = logging.getLogger("recorder.sealing")
 Ending = Literal["idle", "time is up", "interrupted", "place taken"]
 
 _POLL_S = 0.025
-# A run without work for some time looks less often: 1 % of a core instead of 8 %.
-_IDLE_POLL_S, _IDLE_AFTER_S = 0.25, 10.0
+# A run without work for some time looks less often: 0.5 % of a core instead of 8 %.
+_IDLE_POLL_S, _IDLE_AFTER_S = 0.5, 10.0
 # A look for work that takes long (many lanes wait) is repeated less often.
 _POLL_PER_LOOK = 10
 _TIDY_EVERY_S = 30.0

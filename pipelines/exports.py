@@ -122,7 +122,7 @@ export_datasets = dg.define_asset_job(
 
 @dg.sensor(
     jobs=[export_datasets, write_small_exports],
-    minimum_interval_seconds=2,
+    minimum_interval_seconds=10,
     default_status=dg.DefaultSensorStatus.RUNNING,
 )
 def queued_exports(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:

@@ -72,6 +72,8 @@ def claim_next(
         served: when a workspace's last export was claimed, in rising numbers.
     """
     with database.transaction(write=False) as db:
+        if not _has_queued(db):
+            return None
         waiting = _first_tries(db)
     workspaces = [row.workspace_id for row in at_work]
     clouds = sum(is_cloud(row) for row in at_work)
@@ -135,6 +137,11 @@ def give_own_run(db: DbSession, export_id: str) -> bool:
     row.has_own_run = True
     db.add(row)
     return True
+
+
+def _has_queued(db: DbSession) -> bool:
+    """Return whether any export is queued; cheap enough to ask several times a second."""
+    return db.exec(select(ExportRow.id).where(ExportRow.status == "queued").limit(1)).first() is not None
 
 
 def _first_tries(db: DbSession) -> list[ExportRow]:
