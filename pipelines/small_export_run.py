@@ -50,6 +50,8 @@ _POLL_S = 0.25
 _RENEW_EVERY_S = PLACE_MS / 1000 / 5
 #: A run whose time is up goes on until another one has its place, at most so long.
 _HANDOVER_S = 60.0
+#: What it began before is finished, at most in this time.
+_LAST_EXPORTS_S = 60.0
 #: After an interrupt the exports at work get so long; the service gives its children ten seconds.
 _GRACE_S = 5.0
 _FIRST_STORE_PAUSE_S, _LONGEST_STORE_PAUSE_S = 1.0, 15.0
@@ -78,10 +80,17 @@ class Finished:
 class SmallExports:
     """Loop of one run: threads write exports, the caller's thread reports them."""
 
-    def __init__(self, context: dg.OpExecutionContext, runtime: Runtime, *, lease_ms: int) -> None:
-        self._context = context
+    def __init__(self, runtime: Runtime, *, owner: str, run_log: logging.Logger, lease_ms: int) -> None:
+        """Write exports for a run.
+
+        Args:
+            owner: id of the run.
+            run_log: log that the run's page shows.
+            lease_ms: time after which a silent run loses an export.
+        """
         self._runtime = runtime
-        self._owner = context.run.run_id
+        self._owner = owner
+        self._run_log = run_log
         self._lease_ms = lease_ms
         self._place: Lease | None = None
         self._at_work: dict[str, ExportRow] = {}
@@ -141,7 +150,7 @@ class SmallExports:
                 looked = 0.0
         if self._stopping.is_set():
             self.ending = "interrupted"
-        until = time.monotonic() + (_GRACE_S if self._stopping.is_set() else _HANDOVER_S)
+        until = time.monotonic() + (_GRACE_S if self._stopping.is_set() else _LAST_EXPORTS_S)
         while self._at_work and time.monotonic() < until:
             yield from self._take_ended(_POLL_S)
         with suppress(Unavailable):
@@ -171,7 +180,7 @@ class SmallExports:
             finished = self._write(row, claim)
         except RecorderError as error:
             # Lost, or a store is away: the export waits for a run of its own.
-            self._context.log.warning(f"{row.id}: {error}")
+            self._run_log.warning(f"{row.id}: {error}")
         except Exception:
             log.exception("export %s", row.id)
         finally:
@@ -180,11 +189,11 @@ class SmallExports:
     def _write(self, row: ExportRow, claim: Claim) -> Finished | None:
         if not is_small(self._runtime.database, row):
             leave_to_own_run(claim)
-            self._context.log.info(f"{row.id}: large; it gets a run of its own.")
+            self._run_log.info(f"{row.id}: large; it gets a run of its own.")
             return None
 
         def say(text: str) -> None:
-            self._context.log.info(f"{row.id}: {text}")
+            self._run_log.info(f"{row.id}: {text}")
 
         say(f"dataset {row.dataset}, request {row.request_id or 'none'}")
         runtime = self._runtime
@@ -251,7 +260,12 @@ def small_exports(
     context: dg.OpExecutionContext, config: SmallExportsConfig, recorder: RecorderResource
 ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation]:
     """Write small exports until the run's time is up."""
-    loop = SmallExports(context, recorder.runtime, lease_ms=round(recorder.export_lease_s * 1000))
+    loop = SmallExports(
+        recorder.runtime,
+        owner=context.run.run_id,
+        run_log=context.log,
+        lease_ms=round(recorder.export_lease_s * 1000),
+    )
     if not loop.take():
         context.log.info("Another run writes small exports; nothing to do.")
         return

@@ -9,24 +9,21 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
-    MofNCompleteColumn,
     Progress,
     SpinnerColumn,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.table import Column
 
 from recorder.client.client import Client
 from recorder.client.errors import ExportFailed, TookTooLong
 
 _POLL_S = 0.25
-#: Dagster looks every five seconds and starts a process; what waits longer may wait for nobody.
+#: A large export waits up to 20 s for a process to start; one that waits longer may wait for nobody.
 _QUEUED_S = 30.0
-_IS_ANYBODY_THERE = (
-    "still queued; is Dagster running (not --no-dagster)? It waits until somebody takes it up."
-)
+_IS_ANYBODY_THERE = "still queued; no process has taken it up. Is Dagster running? `recorder status` says."
 
 Json = dict[str, Any]
 
@@ -63,7 +60,12 @@ def watch_export(client: Client, export_id: str, *, timeout_s: float | None = No
 @contextmanager
 def byte_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """A bar over bytes on stderr, gone without a terminal; gives what moves it: `(done, total)`."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
     console = Console(stderr=True)
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=None)
@@ -90,26 +92,58 @@ def told(export: Json) -> str:
 
 
 class _Bar:
-    """A bar that ends as one line with the outcome."""
+    """A line of at most 80 columns that moves, and a last one with the outcome."""
 
     def __init__(self, console: Console, export_id: str) -> None:
-        self._id = export_id
-        self._progress = Progress(*_columns(), console=console)
-        self._task = self._progress.add_task(export_id, total=None)
+        self._console, self._id = console, export_id
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=8),
+            TextColumn("{task.fields[times]}", table_column=Column(no_wrap=True)),
+            console=console,
+            transient=True,
+        )
+        self._task = self._progress.add_task(export_id, total=None, times="")
+        self._last = ""
+        self._is_warned = False
 
     def __enter__(self) -> None:
         self._progress.start()
 
     def __exit__(self, *error: object) -> None:
         self._progress.stop()
+        if self._last:
+            # Longer than the terminal it goes on in the next line, whole.
+            self._console.print(self._last, highlight=False, soft_wrap=True)
 
     def update(self, export: Json, waited_s: float) -> None:
-        """Show where it stands."""
-        note = f" ({_IS_ANYBODY_THERE})" if export["status"] == "queued" and waited_s > _QUEUED_S else ""
+        """Show the state, the time it took so far and the time that is left."""
         done, total = export["progress"]["shards_done"], export["progress"]["shards_total"]
+        state, times = moving_line(export, waited_s)
         self._progress.update(
-            self._task, description=f"{self._id} {told(export)}{note}", completed=done, total=total
+            self._task, description=f"{self._id} {state}", completed=done, total=total, times=times
         )
+        if export["status"] == "queued" and waited_s > _QUEUED_S and not self._is_warned:
+            self._is_warned = True
+            self._progress.console.print(_IS_ANYBODY_THERE, highlight=False, soft_wrap=True)
+        if export["status"] in ("completed", "failed"):
+            self._last = f"{self._id} {told(export)} ({_clock(waited_s)})"
+
+
+def moving_line(export: Json, waited_s: float) -> tuple[str, str]:
+    """Return the state of an export in a few words, and its times; both are short."""
+    done, total = export["progress"]["shards_done"], export["progress"]["shards_total"]
+    if export["status"] != "running" or total is None:
+        return ("planning" if export["status"] == "running" else str(export["status"])), _clock(waited_s)
+    left = f", {_clock(waited_s * (total - done) / done)} left" if 0 < done < total else ""
+    return f"{done:,} of {total:,} files", f"{_clock(waited_s)}{left}"
+
+
+def _clock(seconds: float) -> str:
+    """Return a time as minutes and seconds, from an hour on as hours and minutes."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60} h {minutes % 60:02} m" if minutes >= 60 else f"{minutes}:{rest:02}"
 
 
 class _Lines:
@@ -133,15 +167,3 @@ class _Lines:
         if state != self._said:
             self._said = state
             self._console.print(f"{self._id} {words}", highlight=False, soft_wrap=True)
-
-
-def _columns() -> tuple[Any, ...]:
-    return (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
