@@ -30,6 +30,9 @@ def settle(notebook: Any) -> None:
     """Replace in the outputs what differs from run to run: folders, ports, ids, times of execution."""
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
+        if "outputs" in cell:
+            # Warnings of libraries, and progress that depends on the moment.
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
         for output in cell.get("outputs", []):
             if "text" in output:
                 output["text"] = _settled(output["text"])

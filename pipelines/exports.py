@@ -25,7 +25,7 @@ from recorder.exports.executor import open_executor
 from recorder.exports.running.claims import due_exports
 from recorder.exports.running.operator import cancel_export, queue_export
 from recorder.exports.running.run import run_export
-from recorder.exports.running.small_exports import give_own_run, is_first_try, place_owner
+from recorder.exports.running.small_exports import give_own_run, is_first_try, list_writers, place_owner
 from recorder.models.export_rows import ExportRow
 from recorder.runtime import Runtime
 
@@ -135,13 +135,13 @@ def take_up_exports(
 ) -> dg.SensorResult | dg.SkipReason:
     """Return a request for each run that exports need now; Dagster's instance is opened only for those."""
     with recorder.runtime.database.transaction(write=False) as db:
-        writer = place_owner(db)
+        writer, writers = place_owner(db), list_writers(db)
         # Small exports that nobody tried are due for a run of their own only where none writes them.
         due = due_exports(db, limit=_LOOKED_AT, per_workspace=_LOOKED_AT_OF_ONE, first_tries=writer is None)
     if writer is not None and not due:
         return dg.SkipReason("No export waits for a run of its own.")
     instance = open_instance()
-    requests = [] if writer is not None else _requests_of_writer(instance)
+    requests = [] if writer is not None else _requests_of_writer(instance, writers)
     for row in due:
         if is_first_try(row) and not _is_left_alone(recorder, row):
             continue
@@ -164,10 +164,10 @@ def take_up_exports(
     )
 
 
-def _requests_of_writer(instance: dg.DagsterInstance) -> list[dg.RunRequest]:
+def _requests_of_writer(instance: dg.DagsterInstance, at_work: list[str]) -> list[dg.RunRequest]:
     """Return the request for the run that writes small exports, unless one is coming up or runs fail."""
     job = write_small_exports.name
-    if is_coming_up(instance, job) or pause_after_failures(instance, job):
+    if is_coming_up(instance, job, at_work=at_work) or pause_after_failures(instance, job):
         return []
     return [dg.RunRequest(job_name=job)]
 

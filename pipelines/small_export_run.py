@@ -33,6 +33,7 @@ from recorder.exports.running.small_exports import (
     SLOTS,
     claim_next,
     is_small,
+    leave_place,
     leave_to_own_run,
     place_owner,
     take_place,
@@ -126,7 +127,7 @@ class SmallExports:
             is_over = now - began >= max_seconds or self._claims >= max_exports
             try:
                 if handed_over is None and is_over:
-                    self._give_place()
+                    self._give_place(is_leaving=True)
                     handed_over = now
                 if handed_over is not None and self._is_succeeded(handed_over):
                     break
@@ -237,11 +238,11 @@ class SmallExports:
         with self._runtime.database.transaction(write=True) as db:
             return renew_lease(db, self._place, now_ms=clock.now_ms(), ttl_ms=PLACE_MS, only_if_held=True)
 
-    def _give_place(self) -> None:
+    def _give_place(self, *, is_leaving: bool = False) -> None:
         if self._place is None:
             return
         with self._runtime.database.transaction(write=True) as db:
-            release_lease(db, self._place)
+            (leave_place if is_leaving else release_lease)(db, self._place)
         self._place = None
 
     def _is_succeeded(self, since: float) -> bool:

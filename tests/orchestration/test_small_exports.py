@@ -260,5 +260,30 @@ def test_a_failing_run_is_not_started_again_and_again(deployment: Deployment) ->
     assert jobs_of(deployment) == []
 
 
+def test_a_run_that_hands_over_is_not_taken_for_lost(deployment: Deployment) -> None:
+    instance = deployment.instance
+    old = instance.create_run_for_job(write_small_exports, status=dg.DagsterRunStatus.STARTED)
+    with deployment.runtime.database.transaction(write=True) as db:
+        place = places.take_place(db, old.run_id)
+        assert place is not None
+        places.leave_place(db, place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipelines.runs._TO_TAKE_THE_LEASE", timedelta(0))
+        assert jobs_of(deployment) == ["write_small_exports"]
+    found = instance.get_run_by_id(old.run_id)
+    assert found is not None and found.status == dg.DagsterRunStatus.STARTED
+
+
+def test_a_run_whose_process_is_gone_is_marked_and_followed(deployment: Deployment) -> None:
+    lost = deployment.instance.create_run_for_job(write_small_exports, status=dg.DagsterRunStatus.STARTED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipelines.runs._TO_TAKE_THE_LEASE", timedelta(0))
+        jobs_of(deployment)
+        patch.setattr("pipelines.runs._FIRST_PAUSE_S", 0.0)
+        assert jobs_of(deployment) == ["write_small_exports"]
+    found = deployment.instance.get_run_by_id(lost.run_id)
+    assert found is not None and found.status == dg.DagsterRunStatus.FAILURE
+
+
 def test_the_op_is_the_job() -> None:
     assert [node.name for node in write_small_exports.nodes] == [small_exports.name]

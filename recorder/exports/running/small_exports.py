@@ -33,7 +33,9 @@ SLOTS_OF_CLOUDS = 2
 #: After so long without a sign of life another process may take the place.
 PLACE_MS = 30_000
 
-_PLACE = "small-exports"
+_PLACE, _LEAVING = "small-exports", "small-exports-leaving"
+#: A run that leaves finishes what it writes in this time.
+_LEAVING_MS = 150_000
 _CLOUDS = frozenset({"s3", "gcs", "azure_blob"})
 # About two seconds of work on one core, and 300 MB of memory.
 _MOST_SESSIONS = 2_000
@@ -52,6 +54,20 @@ def place_owner(db: DbSession) -> str | None:
     """Return the name of the run that writes small exports now; None where there is none."""
     row = db.get(LeaseRow, _PLACE)
     return row.owner if row is not None and row.expires_ms > clock.now_ms() else None
+
+
+def leave_place(db: DbSession, place: Lease) -> None:
+    """Give the place to the next run, and note that this one is still at work. Needs a write transaction."""
+    release_lease(db, place)
+    take_lease(db, _LEAVING, place.owner, now_ms=clock.now_ms(), ttl_ms=_LEAVING_MS)
+
+
+def list_writers(db: DbSession) -> list[str]:
+    """Return the names of the runs that write small exports now: that of the place, and one that leaves."""
+    held = select(LeaseRow.owner).where(
+        col(LeaseRow.name).in_((_PLACE, _LEAVING)), col(LeaseRow.expires_ms) > clock.now_ms()
+    )
+    return list(db.exec(held))
 
 
 def claim_next(
