@@ -19,7 +19,7 @@ from dagster._utils.interrupts import capture_interrupts, setup_interrupt_handle
 
 from recorder.pulse import beat
 
-HEARTBEAT_S = 10
+HEARTBEAT_S = 5
 #: Daemons whose heartbeats the pulse follows. The scheduler sleeps for a minute between two heartbeats and
 #: the backfill daemon for half of one, whatever the interval (measured: 58 s, 30 s; these two at most 8 s).
 WATCHED = ("SENSOR", "QUEUED_RUN_COORDINATOR")
