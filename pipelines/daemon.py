@@ -9,6 +9,7 @@ import logging
 import threading
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 from dagster._core.storage.runs.sqlite import sqlite_run_storage
@@ -16,6 +17,7 @@ from dagster._core.storage.schedules.sqlite import sqlite_schedule_storage
 from dagster._core.workspace.load_target import WorkspaceFileTarget
 from dagster._daemon.controller import daemon_controller_from_instance
 from dagster._utils.interrupts import capture_interrupts, setup_interrupt_handlers
+from sqlalchemy import Engine, create_engine
 
 from recorder.pulse import beat
 
@@ -29,15 +31,20 @@ log = logging.getLogger("recorder.daemon")
 
 
 def reuse_engines() -> None:
-    """Let Dagster's SQLite storages keep one SQLAlchemy engine a file instead of one a statement.
+    """Let Dagster's SQLite storages keep one SQLAlchemy engine a file, and its connections.
 
-    An engine holds the compiled statements. Without this each tick of a sensor compiles a dozen of them anew,
-    which was half of what an idle service used of a core. The engines still open a connection each time
-    (`NullPool`), so threads do not share any.
+    They make an engine and a connection for each statement. So a tick of a sensor compiles a dozen statements
+    anew, and opens the files as often: this was half of what an idle service used of a core.
     """
+
+    @lru_cache
+    def create_pooled_engine(url: str, **options: Any) -> Engine:
+        # `options` asks for no pool.
+        return create_engine(url)
+
     for storage in (sqlite_schedule_storage, sqlite_run_storage):
         # Dagster has no setting for it.
-        vars(storage)["create_engine"] = lru_cache(vars(storage)["create_engine"])
+        vars(storage)["create_engine"] = create_pooled_engine
 
 
 def run_daemon(workspace: Path, pulse: Path) -> None:

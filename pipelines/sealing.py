@@ -26,9 +26,9 @@ _GROUP = "sealing"
 # A tick watches this long before it says "nothing": with the daemon's loop of five seconds somebody watches
 # nearly all the time, and a session that stops while nothing runs waits for no tick.
 _WATCH_S = 4.0
-_WATCH_POLL_S = 0.25
+_WATCH_POLL_S = 0.5
 # A run at work seals what stops; another one is only needed where it falls behind.
-_WATCH_POLL_BUSY_S = 0.5
+_WATCH_POLL_BUSY_S = 1.0
 # A lane that waits so long finds all runs busy.
 _BUSY_AFTER_S = 0.5
 _LONGEST_PAUSE_S = 30.0
