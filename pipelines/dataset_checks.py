@@ -151,13 +151,19 @@ def _joined(
     if len(results) == 1:
         return results[0]
     records = [
-        dg.TableRecord({"dataset": row.dataset, "export_id": row.id, "result": _word(result)})
+        dg.TableRecord(
+            {
+                "dataset": row.dataset,
+                "export_id": row.id,
+                "result": "passed" if result.passed else "failed",
+            }
+        )
         for row, result in zip(rows, results, strict=True)
     ]
     problems = [
         f"{row.dataset}, {row.id}: {text}"
         for row, result in zip(rows, results, strict=True)
-        for text in _texts(result)
+        for text in _read_problems(result)
     ]
     metadata: dict[str, Any] = {"exports": len(rows), "problems": _listed(problems)}
     if records:
@@ -171,11 +177,7 @@ def _joined(
     )
 
 
-def _word(result: dg.AssetCheckResult) -> str:
-    return "passed" if result.passed else "failed"
-
-
-def _texts(result: dg.AssetCheckResult) -> list[str]:
+def _read_problems(result: dg.AssetCheckResult) -> list[str]:
     if result.passed:
         return []
     lines = str(result.metadata["problems"].value).splitlines()

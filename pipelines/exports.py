@@ -137,7 +137,7 @@ def take_up_exports(
     with recorder.runtime.database.transaction(write=False) as db:
         writer, writers = place_owner(db), list_writers(db)
         # Small exports that nobody tried are due for a run of their own only where none writes them.
-        due = due_exports(db, limit=_LOOKED_AT, per_workspace=_LOOKED_AT_OF_ONE, first_tries=writer is None)
+        due = due_exports(db, limit=_LOOKED_AT, per_workspace=_LOOKED_AT_OF_ONE, first_tries=not writers)
     if writer is not None and not due:
         return dg.SkipReason("No export waits for a run of its own.")
     instance = open_instance()
