@@ -1,7 +1,7 @@
 """The run that writes small exports, and its loop: claim, write side by side, report one after the other.
 
 A Dagster run takes 8 to 16 seconds from its request to its first line of work. This one stays, so that a
-small export is claimed within a quarter of a second. docs/decisions/0037-small-exports.md.
+small export is claimed within half a second. docs/decisions/0037-small-exports.md.
 """
 
 import logging
@@ -47,7 +47,7 @@ log = logging.getLogger("recorder.exports")
 PARTITIONS_NAME = "datasets"
 Ending = Literal["time is up", "interrupted", "place taken"]
 
-_POLL_S = 0.25
+_POLL_S = 0.35
 _RENEW_EVERY_S = PLACE_MS / 1000 / 5
 #: A run whose time is up goes on until another one has its place, at most so long.
 _HANDOVER_S = 60.0
