@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test system check format faults fuzz mutation bench requirements
+.PHONY: help install demo up test system check format faults fuzz mutation bench notebooks requirements
 
 help: ## show what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
@@ -55,6 +55,9 @@ fuzz: $(INSTALLED) ## made-up requests on the running service, on each engine; C
 
 mutation: $(INSTALLED) ## break the code in small ways and see that tests fail; ARGS="--seconds 500" goes on where it ended
 	$(BIN)/python -m tests.mutation $(ARGS)
+
+notebooks: $(INSTALLED) ## run the notebooks and store what they show; ARGS=notebooks/02_query_memory.ipynb runs one
+	$(BIN)/python notebooks/run.py $(ARGS)
 
 bench: $(INSTALLED) ## measure this machine
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -30,6 +30,7 @@ from benchmarks import (
     sealing,
     sealing_lanes,
     streams,
+    tiny_exports,
     webhooks,
 )
 from benchmarks.exports import growth
@@ -64,6 +65,7 @@ class Name(StrEnum):
     EXPORTS_MEMORY = "exports-memory"
     EXPORT_WORKERS = "export-workers"
     EXPORT_REPEATS = "export-repeats"
+    TINY_EXPORTS = "tiny-exports"
     READS = "reads"
 
 
@@ -91,6 +93,7 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.EXPORTS_MEMORY: growth.measure_large,
     Name.EXPORT_WORKERS: export_workers.measure,
     Name.EXPORT_REPEATS: export_repeats.measure,
+    Name.TINY_EXPORTS: tiny_exports.measure,
     Name.READS: reads.measure,
 }
 #: They fetch a peer of half a gigabyte first, or take gigabytes of memory: measured when they are named.

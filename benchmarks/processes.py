@@ -1,5 +1,6 @@
-"""How much memory each process of a service needs at most, read from /proc while they run."""
+"""Memory and processor time of each process of a service, read from /proc while they run."""
 
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -63,6 +64,32 @@ def watched_memory(service: Service) -> Iterator[MemoryWatch]:
     finally:
         is_over.set()
         thread.join()
+
+
+def read_cpu_seconds(service: Service) -> dict[str, float]:
+    """Return the processor time of each process of the service, and of what it started."""
+    names = {child.pid: child.command.name for child in service.children}
+    parents = _parents()
+    found: dict[str, float] = {}
+    for pid in parents:
+        if _is_below(pid, parents, names):
+            name = names.get(pid, f"below {names[_root_of(pid, parents, names)]}, {pid}")
+            found[name] = _cpu_seconds(pid)
+    return found
+
+
+def _root_of(pid: int, parents: dict[int, int], roots: dict[int, str]) -> int:
+    while pid not in roots:
+        pid = parents[pid]
+    return pid
+
+
+def _cpu_seconds(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # it has ended meanwhile
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _parents() -> dict[int, int]:

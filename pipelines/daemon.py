@@ -7,12 +7,17 @@ thirty seconds and takes no other interval; a supervisor that waits thirty secon
 import argparse
 import logging
 import threading
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
+from dagster._core.storage.runs.sqlite import sqlite_run_storage
+from dagster._core.storage.schedules.sqlite import sqlite_schedule_storage
 from dagster._core.workspace.load_target import WorkspaceFileTarget
 from dagster._daemon.controller import daemon_controller_from_instance
 from dagster._utils.interrupts import capture_interrupts, setup_interrupt_handlers
+from sqlalchemy import Engine, create_engine
 
 from recorder.pulse import beat
 
@@ -20,14 +25,32 @@ HEARTBEAT_S = 5
 #: Daemons whose heartbeats the pulse follows. The scheduler sleeps for a minute between two heartbeats and
 #: the backfill daemon for half of one, whatever the interval (measured: 58 s, 30 s; these two at most 8 s).
 WATCHED = ("SENSOR", "QUEUED_RUN_COORDINATOR")
-_LOOK_S = 1.0
+_LOOK_S = 2.5
 
 log = logging.getLogger("recorder.daemon")
+
+
+def reuse_engines() -> None:
+    """Let Dagster's SQLite storages keep one SQLAlchemy engine a file, and its connections.
+
+    They make an engine and a connection for each statement. So a tick of a sensor compiles a dozen statements
+    anew, and opens the files as often: this was half of what an idle service used of a core.
+    """
+
+    @lru_cache
+    def create_pooled_engine(url: str, **options: Any) -> Engine:
+        # `options` asks for no pool.
+        return create_engine(url)
+
+    for storage in (sqlite_schedule_storage, sqlite_run_storage):
+        # Dagster has no setting for it.
+        vars(storage)["create_engine"] = create_pooled_engine
 
 
 def run_daemon(workspace: Path, pulse: Path) -> None:
     """Run sensors, schedules and the run queue until SIGINT or SIGTERM."""
     setup_interrupt_handlers()
+    reuse_engines()
     over = threading.Event()
     try:
         with capture_interrupts(), dg.DagsterInstance.get() as instance:

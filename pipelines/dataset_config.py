@@ -96,8 +96,8 @@ class SplitConfig(dg.Config):
     by: SplitUnit = Field(
         default=SplitUnit.session, description="`actor`: the sessions of one actor stay in one part."
     )
-    validation: float = Field(default=0.1, description="Share of the part `validation`, 0 to 1.")
-    test: float = Field(default=0.1, description="Share of the part `test`; the rest is `train`.")
+    validation: float = Field(default=0.0, description="Share of the part `validation`, 0 to 1.")
+    test: float = Field(default=0.0, description="Share of the part `test`; the rest is `train`.")
 
 
 class SignedUrlConfig(dg.Config):

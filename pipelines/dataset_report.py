@@ -1,7 +1,8 @@
-"""What the Dagster UI shows of a dataset: figures, columns, files, first rows, a picture, its two checks."""
+"""What the Dagster UI shows of a dataset: figures, columns, files, first rows, a picture."""
 
 import base64
 import io
+import logging
 from typing import Any
 
 import dagster as dg
@@ -13,32 +14,20 @@ from recorder.exports.destinations import open_destination
 from recorder.exports.names import SPLITS
 from recorder.exports.reading.serving import read_manifest
 from recorder.exports.reading.summary import DatasetSummary, summarize
-from recorder.exports.verify import verify_manifest
-from recorder.exports.verify.lake_check import compare_with_lake
 from recorder.models.export_rows import ExportRow
-from recorder.runtime import Runtime
 from recorder.settings import Settings
 
-FILES_CHECK = "files_match_manifest"
-LAKE_CHECK = "rows_match_lake"
-#: Name → description.
-CHECKS = {
-    FILES_CHECK: "Size, rows and SHA-256 of every file, and the row set, recomputed from the files.",
-    LAKE_CHECK: (
-        "Sessions chosen and rows counted anew, from the lake at the pinned versions; rows of files that are "
-        "drawn at random (all, of a small dataset) hashed and compared with those of the lake."
-    ),
-}
+log = logging.getLogger("recorder.exports")
+
 _SHARDS_SHOWN = 200
 _COLOURS = {"success": "#2f7d4f", "error": "#b3403a", "abandoned": "#8a8577", "none": "#c9c5ba"}
 _BLUE = "#35618e"
 
 
-def describe(row: ExportRow, settings: Settings, *, with_rows: bool) -> dict[str, Any]:
-    """Metadata of the materialization of a completed export.
+def describe(row: ExportRow, settings: Settings) -> dict[str, Any]:
+    """Return the metadata of a completed export's materialization.
 
-    Args:
-        with_rows: read the files for first rows and a picture; not where they are spoiled.
+    First rows and the picture are read from the files, and left out where the files are damaged.
     """
     manifest = read_manifest(row, settings)
     totals, parent = manifest["totals"], manifest.get("parent")
@@ -63,51 +52,17 @@ def describe(row: ExportRow, settings: Settings, *, with_rows: bool) -> dict[str
         "parent": dg.MetadataValue.json(parent or {}),
         "files": _files(manifest["shards"]),
     }
-    summary = _summary(row, settings, manifest) if with_rows else None
+    summary = _summary(row, settings, manifest)
     return figures if summary is None else figures | _shown(summary)
-
-
-def check_files(row: ExportRow, settings: Settings) -> dg.AssetCheckResult:
-    """Count and hash the files again and compare them with their manifest."""
-    report = verify_manifest(open_destination(row, settings), manifest_sha256=row.manifest_sha256)
-    return dg.AssetCheckResult(
-        check_name=FILES_CHECK,
-        passed=report.is_valid and report.manifest_sha256 == row.manifest_sha256,
-        severity=dg.AssetCheckSeverity.ERROR,
-        metadata={
-            "export_id": row.id,
-            "shards": report.shards,
-            "rows": report.rows,
-            "frames": report.frames,
-            "row_set_sha256": report.row_set_sha256,
-            "problems": dg.MetadataValue.md("\n".join(f"- {text}" for text in report.problems) or "none"),
-        },
-    )
-
-
-def check_lake(runtime: Runtime, row: ExportRow) -> dg.AssetCheckResult:
-    """Choose, count and hash again what the lake has, and compare it with the files."""
-    report = compare_with_lake(runtime, row)
-    return dg.AssetCheckResult(
-        check_name=LAKE_CHECK,
-        passed=not report.problems,
-        severity=dg.AssetCheckSeverity.ERROR,
-        metadata={
-            "export_id": row.id,
-            "sessions": report.sessions,
-            "rows": dg.MetadataValue.json(report.rows),
-            "hashed": (
-                f"{report.rows_hashed:,} rows of {report.sessions_hashed:,} sessions, in "
-                f"{report.files_hashed} of {report.files} files, drawn with the seed {report.seed}"
-            ),
-            "problems": dg.MetadataValue.md("\n".join(f"- {text}" for text in report.problems) or "none"),
-        },
-    )
 
 
 def _summary(row: ExportRow, settings: Settings, manifest: dict[str, Any]) -> DatasetSummary | None:
     paths = [shard["path"] for shard in manifest["shards"] if shard["kind"] != "frames"]
-    return summarize(open_destination(row, settings), paths, format=manifest["format"])
+    try:
+        return summarize(open_destination(row, settings), paths, format=manifest["format"])
+    except Exception as error:  # a damaged file can fail in any library; the checks say what is wrong
+        log.warning("files of export %s cannot be summed up: %r", row.id, error)
+        return None
 
 
 def _shown(summary: DatasetSummary) -> dict[str, Any]:

@@ -2,30 +2,33 @@
 
 A partition is a dataset, named by the export's tag or its workflows (`dataset_name` in
 recorder/exports/asking/drafts.py); an export is a version of it. The exports table is the queue: posting an
-export fills it, the sensor starts a run for each row that has none, the run writes the row's status under a
-lease.
+export fills it. One run stays and writes small exports (pipelines/small_export_run.py); the sensor keeps that
+run, and starts a run for each other export. A run writes the row's status under a lease.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import dagster as dg
 
+from pipelines.dataset_checks import EXPORT_TAG, dataset_checks
 from pipelines.dataset_config import DatasetConfig, from_row, to_body
-from pipelines.dataset_report import CHECKS, check_files, check_lake, describe
+from pipelines.dataset_report import describe
 from pipelines.export_progress import ToldProgress
 from pipelines.resources import RecorderResource
-from pipelines.runs import LANE_TAG, fail_lost
+from pipelines.runs import LANE_TAG, fail_lost, is_coming_up, pause_after_failures
+from pipelines.sensor_instance import instance_of
+from pipelines.small_export_run import write_small_exports
 from recorder import clock
 from recorder.access.workspaces import find_workspace
 from recorder.exports.executor import open_executor
 from recorder.exports.running.claims import due_exports
 from recorder.exports.running.operator import cancel_export, queue_export
 from recorder.exports.running.run import run_export
+from recorder.exports.running.small_exports import give_own_run, is_first_try, list_writers, place_owner
 from recorder.models.export_rows import ExportRow
 from recorder.runtime import Runtime
 
-EXPORT_TAG = "recorder/export_id"
 DATASET_TAG = "recorder/dataset"
 #: Id of the request that asked for the export: finds its run, and the request's line in the API's log.
 REQUEST_TAG = "recorder/request_id"
@@ -49,9 +52,6 @@ _TO_START_S = 60
     # Three are the most that Dagster takes; JSONL is the fourth.
     kinds={"parquet", "arrow", "webdataset"},
     deps=["sealed_sessions", "session_events", "session_frames"],
-    check_specs=[
-        dg.AssetCheckSpec(name, asset="datasets", description=text) for name, text in CHECKS.items()
-    ],
     description=(
         "One dataset per partition, and in it one version per export: a row per event and per sampled frame "
         "of sealed sessions (WebDataset: per frame with its events), as files with a manifest. Materialize "
@@ -60,9 +60,11 @@ _TO_START_S = 60
 )
 def datasets(
     context: dg.AssetExecutionContext, config: DatasetConfig, recorder: RecorderResource
-) -> dg.MaterializeResult:  # type: ignore[type-arg]  # with a check, Dagster refuses the parametrized form
+) -> dg.MaterializeResult[None]:
     """Run a queued export, or make one from the launchpad's fields and run it."""
     runtime = recorder.runtime
+    # A run that was not started from the list of partitions may name a new one.
+    context.instance.add_dynamic_partitions(str(PARTITIONS.name), [context.partition_key])
     export_id = config.export_id or _queue(runtime, config, context.partition_key, context.run.run_id)
     context.log.info(f"Export {export_id}, request {context.run.tags.get(REQUEST_TAG, 'none')}")
     _say_where_it_stands(context, runtime, export_id)
@@ -75,10 +77,8 @@ def datasets(
     )
     if row.status == "failed":
         raise _ended_badly(row)
-    checks = [check_files(row, runtime.settings), check_lake(runtime, row)]
     return dg.MaterializeResult(
-        metadata=describe(row, runtime.settings, with_rows=checks[0].passed),
-        check_results=checks,
+        metadata=describe(row, runtime.settings),
         data_version=dg.DataVersion(row.row_set_sha256 or ""),
     )
 
@@ -120,31 +120,64 @@ export_datasets = dg.define_asset_job(
 )
 
 
-@dg.sensor(job=export_datasets, minimum_interval_seconds=2, default_status=dg.DefaultSensorStatus.RUNNING)
-def queued_exports(
-    context: dg.SensorEvaluationContext, recorder: RecorderResource
+@dg.sensor(
+    jobs=[export_datasets, write_small_exports],
+    minimum_interval_seconds=10,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+)
+def queued_exports(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+    """Keep the run that writes small exports, and start a run for each other export."""
+    return take_up_exports(lambda: instance_of(context), RecorderResource())
+
+
+def take_up_exports(
+    open_instance: Callable[[], dg.DagsterInstance], recorder: RecorderResource
 ) -> dg.SensorResult | dg.SkipReason:
-    """Start a run for each export that is queued or whose run was lost."""
+    """Return a request for each run that exports need now; Dagster's instance is opened only for those."""
     with recorder.runtime.database.transaction(write=False) as db:
-        due = due_exports(db, limit=_LOOKED_AT, per_workspace=_LOOKED_AT_OF_ONE)
-    requests = []
+        writer, writers = place_owner(db), list_writers(db)
+        # Small exports that nobody tried are due for a run of their own only where none writes them.
+        due = due_exports(db, limit=_LOOKED_AT, per_workspace=_LOOKED_AT_OF_ONE, first_tries=not writers)
+    if writer is not None and not due:
+        return dg.SkipReason("No export waits for a run of its own.")
+    instance = open_instance()
+    requests = [] if writer is not None else _requests_of_writer(instance, writers)
     for row in due:
-        runs = context.instance.get_run_records(dg.RunsFilter(tags={EXPORT_TAG: row.id}))
+        if is_first_try(row) and not _is_left_alone(recorder, row):
+            continue
+        runs = instance.get_run_records(dg.RunsFilter(tags={EXPORT_TAG: row.id}))
         is_cancelled = bool(runs) and runs[0].dagster_run.status == dg.DagsterRunStatus.CANCELED
         if is_cancelled and row.status in ("queued", "running"):
             cancel_export(recorder.runtime, row.id, owner=runs[0].dagster_run.run_id)
         elif _is_time(runs, first_pause_s=recorder.export_pause_s):
             # Else a run lost with its machine would hold a place in the queue's limits for good.
-            fail_lost(context.instance, runs)
+            fail_lost(instance, runs)
             requests.append(_request(row, attempt=len(runs)))
             if len(requests) == _EXPORTS_PER_TICK:
                 break
     if not requests:
         return dg.SkipReason(f"{len(due)} exports wait for their next run." if due else "No export waits.")
     names = {request.partition_key for request in requests if request.partition_key}
+    new = sorted(names - set(instance.get_dynamic_partitions(str(PARTITIONS.name)))) if names else []
     return dg.SensorResult(
-        requests, dynamic_partitions_requests=[PARTITIONS.build_add_request(sorted(names))]
+        requests, dynamic_partitions_requests=[PARTITIONS.build_add_request(new)] if new else []
     )
+
+
+def _requests_of_writer(instance: dg.DagsterInstance, at_work: list[str]) -> list[dg.RunRequest]:
+    """Return the request for the run that writes small exports, unless one is coming up or runs fail."""
+    job = write_small_exports.name
+    if is_coming_up(instance, job, at_work=at_work) or pause_after_failures(instance, job):
+        return []
+    return [dg.RunRequest(job_name=job)]
+
+
+def _is_left_alone(recorder: RecorderResource, row: ExportRow) -> bool:
+    """Mark an export for a run of its own if no process came to write small ones in time."""
+    if clock.now() - row.created_at <= timedelta(seconds=recorder.small_export_patience_s):
+        return False
+    with recorder.runtime.database.transaction(write=True) as db:
+        return give_own_run(db, row.id)
 
 
 def _is_time(runs: Sequence[dg.RunRecord], *, first_pause_s: float) -> bool:
@@ -165,6 +198,7 @@ def _request(row: ExportRow, *, attempt: int) -> dg.RunRequest:
     if row.request_id is not None:
         tags[REQUEST_TAG] = row.request_id
     return dg.RunRequest(
+        job_name=export_datasets.name,
         run_key=f"{row.id}:{attempt}",
         partition_key=row.dataset,
         run_config=dg.RunConfig(ops={"datasets": from_row(row)}),
@@ -173,7 +207,7 @@ def _request(row: ExportRow, *, attempt: int) -> dg.RunRequest:
 
 
 assets = [datasets]
-asset_checks: list[dg.AssetChecksDefinition] = []
-jobs = [export_datasets]
+asset_checks = [dataset_checks]
+jobs = [export_datasets, write_small_exports]
 sensors = [queued_exports]
 schedules: list[dg.ScheduleDefinition] = []

@@ -8,6 +8,7 @@ import dagster as dg
 from dagster._core.scheduler.instigation import InstigatorStatus
 
 from pipelines.resources import RecorderResource
+from pipelines.sensor_instance import instance_of
 from recorder import clock
 from recorder.orchestration import Status, store_statuses
 
@@ -34,13 +35,20 @@ def read_dagster_statuses(
     return found
 
 
-@dg.sensor(minimum_interval_seconds=10, default_status=dg.DefaultSensorStatus.RUNNING)
-def orchestration_status(context: dg.SensorEvaluationContext, recorder: RecorderResource) -> dg.SkipReason:
+@dg.sensor(minimum_interval_seconds=30, default_status=dg.DefaultSensorStatus.RUNNING)
+def orchestration_status(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     """Tell the service which sensors and schedules are switched off; starts no run."""
     repository = context.repository_def
     assert repository is not None
+    return report_statuses(instance_of(context), RecorderResource(), repository)
+
+
+def report_statuses(
+    instance: dg.DagsterInstance, recorder: RecorderResource, repository: dg.RepositoryDefinition
+) -> dg.SkipReason:
+    """Store the statuses of a repository's sensors and schedules where they changed."""
     statuses = read_dagster_statuses(
-        context.instance,
+        instance,
         sensors=[one.name for one in repository.sensor_defs],
         schedules=[one.name for one in repository.schedule_defs],
     )

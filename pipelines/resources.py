@@ -27,6 +27,9 @@ class RecorderResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     #: How long that one waits after a first run that did not finish; later ones twice as long each.
     export_pause_s: float = 15
 
+    #: After so long a small export gets a run of its own, if no process came to write it.
+    small_export_patience_s: float = 20
+
     @property
     def runtime(self) -> Runtime:
         """Settings, database, blobs and lake of this deployment."""

@@ -6,7 +6,7 @@ seal within a second. One run stays and drains what stops (a drain run); it ends
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import dagster as dg
@@ -16,6 +16,7 @@ from pipelines.drain import Drain, deferred_interrupts
 from pipelines.drain_report import progress, summary
 from pipelines.resources import RecorderResource
 from pipelines.runs import LANE_TAG, is_coming_up, pause_after_failures
+from pipelines.sensor_instance import instance_of
 from recorder.sealing import SealedBatch, has_work, list_runs, longest_wait_s, open_sealer
 from recorder.sealing.counts import count_lanes
 from recorder.storage.database import Database
@@ -25,7 +26,9 @@ _GROUP = "sealing"
 # A tick watches this long before it says "nothing": with the daemon's loop of five seconds somebody watches
 # nearly all the time, and a session that stops while nothing runs waits for no tick.
 _WATCH_S = 4.0
-_WATCH_POLL_S = 0.1
+_WATCH_POLL_S = 0.5
+# A run at work seals what stops; another one is only needed where it falls behind.
+_WATCH_POLL_BUSY_S = 1.0
 # A lane that waits so long finds all runs busy.
 _BUSY_AFTER_S = 0.5
 _LONGEST_PAUSE_S = 30.0
@@ -154,19 +157,25 @@ seal_stopped_sessions = dg.define_asset_job(
 @dg.sensor(
     job=seal_stopped_sessions, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING
 )
-def stopped_sessions(
-    context: dg.SensorEvaluationContext, recorder: RecorderResource
-) -> dg.RunRequest | dg.SkipReason:
+def stopped_sessions(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
     """Start a drain run when sessions wait that the runs at work do not get to."""
+    return request_drain_run(lambda: instance_of(context), RecorderResource())
+
+
+def request_drain_run(
+    open_instance: Callable[[], dg.DagsterInstance], recorder: RecorderResource
+) -> dg.RunRequest | dg.SkipReason:
+    """Return the request for a drain run if one is needed; Dagster's instance is opened only then."""
     runtime = recorder.runtime
     state = watch(runtime.database, runs=runtime.settings.seal_runs, seconds=_WATCH_S)
     if state != "work waits":
         return dg.SkipReason(f"Nothing to start: {state}.")
     with runtime.database.transaction(write=False) as db:
         at_work = list_runs(db)
-    if is_coming_up(context.instance, seal_stopped_sessions.name, at_work=at_work):
+    instance = open_instance()
+    if is_coming_up(instance, seal_stopped_sessions.name, at_work=at_work):
         return dg.SkipReason("A drain run is coming up.")
-    pause = pause_after_failures(context.instance, seal_stopped_sessions.name, longest_s=_LONGEST_PAUSE_S)
+    pause = pause_after_failures(instance, seal_stopped_sessions.name, longest_s=_LONGEST_PAUSE_S)
     if pause:
         return dg.SkipReason(f"The last drain runs failed; the next one starts in {pause:.0f} s.")
     return dg.RunRequest()
@@ -193,7 +202,7 @@ def watch(database: Database, *, runs: int, seconds: float) -> str:
                     return "work waits"
         if time.monotonic() >= until:
             return found
-        time.sleep(_WATCH_POLL_S)
+        time.sleep(_WATCH_POLL_BUSY_S if at_work else _WATCH_POLL_S)
 
 
 @dg.multi_asset_check(

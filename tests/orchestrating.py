@@ -1,5 +1,6 @@
 """A deployment under Dagster: exports are queued, sensors tick, datasets are materialized."""
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,9 +9,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from pipelines.dataset_checks import dataset_checks
 from pipelines.dataset_config import from_row
-from pipelines.exports import EXPORT_TAG, PARTITIONS, datasets, queued_exports
-from pipelines.recipes import scheduled_recipes
+from pipelines.exports import EXPORT_TAG, PARTITIONS, datasets, take_up_exports
+from pipelines.recipes import follow_recipes
 from pipelines.resources import RecorderResource, close_runtimes
 from recorder.access.keys import create_workspace
 from recorder.audit.log import Origin
@@ -38,19 +40,17 @@ class Deployment:
         return create_export(self.runtime, self.workspace_id, "live", asked, origin=origin)
 
     def tick(self) -> list[dg.RunRequest]:
-        """What the sensor asks for now."""
-        context = dg.build_sensor_context(instance=self.instance, resources={"recorder": self.recorder})
-        result = queued_exports(context)
+        """Requests of the sensor for runs of single exports."""
+        result = take_up_exports(lambda: self.instance, self.recorder)
         if isinstance(result, dg.SkipReason):
             return []
         for request in result.dynamic_partitions_requests or []:
             self.instance.add_dynamic_partitions(PARTITIONS.name, request.partition_keys)
-        return list(result.run_requests or [])
+        return [request for request in result.run_requests or [] if request.job_name == "export_datasets"]
 
     def follow_recipes(self) -> str:
         """What the sensor of recipes says now."""
-        context = dg.build_sensor_context(instance=self.instance, resources={"recorder": self.recorder})
-        result = scheduled_recipes(context)
+        result = follow_recipes(lambda: self.instance, self.recorder, logging.getLogger("tests"))
         assert isinstance(result, dg.SensorResult) and not result.run_requests
         for request in result.dynamic_partitions_requests or []:
             self.instance.add_dynamic_partitions(PARTITIONS.name, request.partition_keys)
@@ -59,7 +59,7 @@ class Deployment:
     def materialize(self, partition: str, config: dict[str, Any], **more: Any) -> dg.ExecuteInProcessResult:
         self.instance.add_dynamic_partitions(PARTITIONS.name, [partition])
         return dg.materialize(
-            [datasets],
+            [datasets, dataset_checks],
             partition_key=partition,
             instance=self.instance,
             resources={"recorder": self.recorder},
@@ -92,7 +92,8 @@ class Deployment:
 def deployment(tmp_path: Path) -> Iterator[Deployment]:
     """A deployment whose workspace has sealed sessions of two workflows."""
     create_file(tmp_path)
-    recorder = RecorderResource(data_dir=str(tmp_path))
+    # No run writes small exports here: each gets a run of its own at once.
+    recorder = RecorderResource(data_dir=str(tmp_path), small_export_patience_s=-1)
     runtime = recorder.runtime
     with runtime.database.transaction(write=True) as db:
         key = create_workspace(db, "acme", region="us", secret=runtime.settings.secret, tier="unlimited")

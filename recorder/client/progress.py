@@ -20,11 +20,9 @@ from recorder.client.client import Client
 from recorder.client.errors import ExportFailed, TookTooLong
 
 _POLL_S = 0.25
-#: Dagster looks every five seconds and starts a process; what waits longer may wait for nobody.
+#: A large export waits up to 20 s for a process to start.
 _QUEUED_S = 30.0
-_IS_ANYBODY_THERE = (
-    "still queued; is Dagster running (not --no-dagster)? It waits until somebody takes it up."
-)
+_IS_ANYBODY_THERE = "still queued; no process has taken it up. Is Dagster running? `recorder status` says."
 _BAR_WIDTH = 20
 
 Json = dict[str, Any]

@@ -30,7 +30,11 @@ EVENTS = pa.schema(
         _required("t_ms", _LONG),
         _required("ts", _TIME),
         _required("type", _STRING),
-        pa.field("frame_id", _STRING),
+        pa.field("frame_id", _STRING),  # as the client sent it
+        # The frame that the client named, else the last one at or before the event.
+        pa.field("bound_frame_id", _STRING),
+        pa.field("frame_seq", _INT),
+        _required("is_action", pa.bool_()),
         _required("payload", _STRING),
         pa.field("outcome", _STRING),
         pa.field("actor_kind", _STRING),

@@ -36,6 +36,8 @@ class ExportRow(SQLModel, table=True):
     dataset: str
     #: How many runs took it up; a killed run leaves the export to the next one.
     attempt: int = 0
+    #: Whether a run of its own writes it, also the first time: it is large, or no process wrote small ones.
+    has_own_run: bool = False
     #: The last of them that brought it on.
     progressed_attempt: int | None = None
     #: Why the last run that was cut short could not go on.

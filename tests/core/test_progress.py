@@ -63,7 +63,7 @@ def test_the_outcome_and_a_long_wait_are_whole_lines() -> None:
     printed = _CONTROL.sub("", console.file.getvalue())
     outcome = "completed: 123,456,789 rows, 12,345,678 frames in 9,876 files, 0:40"
     assert f"{EXPORT_ID} {outcome}\n" in printed and "…" not in printed
-    assert printed.count("is Dagster running") == 1
+    assert printed.count("Is Dagster running") == 1
 
 
 def test_without_a_terminal_there_is_a_line_for_each_state() -> None:

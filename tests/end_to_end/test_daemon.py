@@ -112,7 +112,9 @@ def test_sessions_that_follow_are_sealed_at_once(deployment: Deployment) -> None
 
 def test_one_run_sealed_them_all_and_says_so(deployment: Deployment) -> None:
     runs = ask_dagster(deployment, RUNS)["runsOrError"]["results"]
-    assert runs == [{"jobName": "seal_stopped_sessions", "status": "STARTED"}]
+    # One more stays at work for small exports.
+    sealing = [run for run in runs if run["jobName"] != "write_small_exports"]
+    assert sealing == [{"jobName": "seal_stopped_sessions", "status": "STARTED"}]
     (report,) = ask_dagster(deployment, MATERIALIZED)["assetOrError"]["assetMaterializations"]
     assert {entry["label"]: entry.get("intValue") for entry in report["metadataEntries"]}["sessions"] >= 1
 

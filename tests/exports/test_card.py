@@ -31,7 +31,7 @@ for folder in sys.argv[2:]:
     format = json.load(open("manifest.json"))["format"]
     kinds = ["samples"] if format == "webdataset" else ["events", "frames"]
     for kind in kinds:
-        rows = datasets.load_dataset(os.getcwd(), kind, split="full", cache_dir=sys.argv[1])
+        rows = datasets.load_dataset(os.getcwd(), kind, split="train", cache_dir=sys.argv[1])
         found[f"{format} {kind}"] = len(rows)
         features = {name: type(feature).__name__ for name, feature in rows.features.items()}
         if kind != "events" and format != "jsonl":

@@ -59,8 +59,10 @@ def _without(row: Row, *names: str) -> Row:
 @pytest.mark.parametrize("format", ROW_FORMATS)
 def test_events_are_as_they_were_recorded(runtime: Runtime, folders: dict[str, Path], format: str) -> None:
     of_session = {one.session_id: one for one in _RECORDINGS}
+    ids = {(frame["session_id"], frame["seq"]): frame["frame_id"] for frame in _lake(runtime, "frames")}
     expected = [
-        {"workspace": WORKSPACE, **_without(row, "bucket", "frame_seq", "is_action")}
+        {"workspace": WORKSPACE, **_without(row, "bucket")}
+        | {"bound_frame_id": ids.get((row["session_id"], row["frame_seq"]))}
         | {"outcome": of_session[row["session_id"]].outcome}
         | {"actor_kind": of_session[row["session_id"]].actor_kind}
         for row in _lake(runtime, "events")

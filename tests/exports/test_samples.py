@@ -58,7 +58,10 @@ def test_a_sample_has_the_events_that_are_bound_to_its_frame(runtime: Runtime, f
             pl.col("session_id") == frame["session_id"], pl.col("frame_seq") == frame["seq"]
         )
         found = [typed(event) for event in json.loads(sample["events.json"])]
-        wanted = bound.select("event_id", "t_ms", "ts", "type", "frame_id", "payload")
+        wanted = bound.select(
+            *("event_id", "t_ms", "ts", "type", "frame_id", "payload", "frame_seq", "is_action"),
+            bound_frame_id=pl.lit(frame["frame_id"]),
+        )
         assert [{name: event[name] for name in wanted.columns} for event in found] == wanted.to_dicts()
 
 

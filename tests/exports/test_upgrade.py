@@ -51,7 +51,7 @@ def test_a_queued_one_is_run_with_the_default_parts(runtime: Runtime) -> None:
     seal(runtime, [Recording()])
     row = run_export(runtime, age(runtime, ask(runtime).id).id, owner="test")
     split = to_wire(row, runtime.settings).split
-    assert split and (split.by, split.validation, split.test) == ("session", 0.1, 0.1)
+    assert split and (split.by, split.validation, split.test) == ("session", 0, 0)
     assert verify_manifest(folder_of(runtime, row)).is_valid
     assert manifest_of(export(runtime))["parent"]["export_id"] == row.id
 

@@ -15,8 +15,10 @@ import pytest
 from PIL import Image
 
 import recorder
+from recorder.runtime import Runtime
 from tests.databases import part_is_missing
-from tests.hosting import picture
+from tests.exporting import export
+from tests.hosting import WORKFLOWS, picture
 
 ROW_FORMATS = ["parquet", "jsonl", "arrow"]
 
@@ -52,6 +54,16 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
     times = {"ts": row["ts"], "date": row["date"]}
     texts = {name: time if isinstance(time, str) else time.isoformat() for name, time in times.items()}
     return row | {"ts": texts["ts"][:19], "date": texts["date"][:10]}
+
+
+@pytest.mark.parametrize("format", [*ROW_FORMATS, "webdataset"])
+def test_without_a_split_all_rows_are_train(hf: Any, sealed_sessions: Runtime, format: str) -> None:
+    folder = export(sealed_sessions, workflow=WORKFLOWS, format=format, frame_sampling={"mode": "all"})
+    loaded = hf.load_dataset(str(folder), split="train")
+    rows = loaded["json"] if format == "webdataset" else loaded
+    manifest = orjson.loads((folder / "manifest.json").read_bytes())
+    assert len(loaded) == manifest["totals"]["rows"]
+    assert {row["split"] for row in rows} == {"train"}
 
 
 @pytest.mark.parametrize("format", ROW_FORMATS)

@@ -8,7 +8,9 @@ import dagster as dg
 import polars as pl
 import pytest
 
-from pipelines.dataset_report import _markdown, check_files, check_lake
+from pipelines.dataset_checks import check_files, check_lake, dataset_checks
+from pipelines.dataset_report import _markdown
+from pipelines.exports import PARTITIONS, datasets, export_datasets
 from recorder.exports.verify.checking import ANOTHER_MANIFEST
 from recorder.models.export_rows import ExportRow
 from tests.orchestrating import Deployment
@@ -89,6 +91,63 @@ def test_what_a_client_wrote_is_no_link_in_the_preview() -> None:
     assert _markdown(pl.DataFrame({"payload": ["[a](http://b) <img>|"]})).splitlines()[2] == (
         "| \\[a\\](http\\://b) \\<img\\>\\| |"
     )
+
+
+def rerun_checks(deployment: Deployment, **config: Any) -> list[dg.AssetCheckEvaluation]:
+    """Results of the checks alone, as the button on Dagster's page runs them."""
+    result = dg.materialize(
+        [datasets, dataset_checks],
+        selection=dg.AssetSelection.checks(dataset_checks),
+        instance=deployment.instance,
+        resources={"recorder": deployment.recorder},
+        run_config={"ops": {"dataset_checks": {"config": config}}},
+    )
+    assert result.success
+    return result.get_asset_check_evaluations()
+
+
+def test_the_checks_run_again_by_hand_look_at_the_newest_export_of_each_dataset(
+    deployment: Deployment,
+) -> None:
+    config = {"workspace": "acme", "workflow": ["checkout"]}
+    for partition in ("old", "new", "new"):
+        deployment.materialize(partition, config)
+    newest, before, old = deployment.exports()
+    for files in rerun_checks(deployment):
+        assert files.passed
+        shown = [record.data for record in files.metadata["checked"].value.records]
+        assert [(one["dataset"], one["export_id"]) for one in shown] == [("new", newest.id), ("old", old.id)]
+    folder = Path(deployment.runtime.settings.export_url) / deployment.workspace_id / old.id
+    next(folder.rglob("*.parquet")).write_bytes(b"spoiled")
+    files, lake = rerun_checks(deployment)
+    assert (files.passed, lake.passed) == (False, False)
+    assert f"old, {old.id}: " in str(files.metadata["problems"].value)
+    assert all(check.passed for check in rerun_checks(deployment, datasets=1))
+    (one, _) = rerun_checks(deployment, export_id=before.id)
+    assert (one.passed, one.metadata["export_id"].value) == (True, before.id)
+
+
+def test_checks_without_any_dataset_pass(deployment: Deployment) -> None:
+    assert [check.passed for check in rerun_checks(deployment)] == [True, True]
+
+
+def test_a_run_for_an_unregistered_partition_registers_it(deployment: Deployment) -> None:
+    instance = deployment.instance
+    job = dg.Definitions(
+        assets=[datasets],
+        asset_checks=[dataset_checks],
+        jobs=[export_datasets],
+        resources={"recorder": deployment.recorder},
+    ).resolve_job_def(export_datasets.name)
+    config = {"workspace": "acme", "workflow": ["checkout"]}
+    # As the launchpad does it: the tag alone names the partition.
+    job.execute_in_process(
+        instance=instance,
+        run_config={"ops": {"datasets": {"config": config}}},
+        tags={"dagster/partition": "unheard of"},
+    )
+    assert instance.get_dynamic_partitions(PARTITIONS.name) == ["unheard of"]
+    assert instance.get_materialized_partitions(dg.AssetKey("datasets")) == {"unheard of"}
 
 
 def test_equal_rows_have_an_equal_data_version(deployment: Deployment) -> None:

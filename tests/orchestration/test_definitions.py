@@ -30,6 +30,7 @@ NAMES = {
         "export_datasets",
         "rebuild_memory_graphs",
         "seal_stopped_sessions",
+        "write_small_exports",
     },
     "sensors": {"orchestration_status", "queued_exports", "scheduled_recipes", "stopped_sessions"},
     "schedules": {"daily_arrivals", "daily_graph_check", "hourly_drift", "nightly_rebuild"},

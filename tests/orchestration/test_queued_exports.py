@@ -9,7 +9,6 @@ from sqlmodel import select
 
 from pipelines.export_progress import ToldProgress
 from pipelines.exports import DATASET_TAG, EXPORT_TAG, PARTITIONS, REQUEST_TAG
-from pipelines.resources import RecorderResource
 from recorder.audit.log import Origin
 from recorder.exports.asking.recipes import add_recipe, read_request
 from recorder.exports.executor import InProcess
@@ -85,7 +84,7 @@ def test_a_run_that_lost_its_process_is_marked_and_followed(
 ) -> None:
     row = deployment.queue()
     deployment.add_run(row, dg.DagsterRunStatus.STARTED)
-    deployment.recorder = RecorderResource(data_dir=deployment.recorder.data_dir, export_pause_s=-1)
+    deployment.recorder = deployment.recorder.model_copy(update={"export_pause_s": -1.0})
     assert len(deployment.tick()) == 1
     (record,) = deployment.instance.get_run_records(dg.RunsFilter(tags={EXPORT_TAG: row.id}))
     assert record.dagster_run.status == dg.DagsterRunStatus.FAILURE
@@ -114,7 +113,7 @@ def test_files_of_a_cancelled_run_are_taken_away_by_a_run_and_not_in_the_tick(de
             deployment.runtime, row.id, owner="killed", executor=ToldProgress(InProcess(), _die, every_s=0)
         )
     deployment.add_run(row, dg.DagsterRunStatus.CANCELED)
-    deployment.recorder = RecorderResource(data_dir=deployment.recorder.data_dir, export_pause_s=-1)
+    deployment.recorder = deployment.recorder.model_copy(update={"export_pause_s": -1.0})
     folder = Path(deployment.runtime.settings.export_url) / deployment.workspace_id / row.id
     assert deployment.tick() == []
     assert deployment.exports()[0].status == "failed" and list(folder.rglob("*.parquet"))

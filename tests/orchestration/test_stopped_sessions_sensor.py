@@ -10,7 +10,7 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepo
 
 from pipelines import runs, sealing
 from pipelines.resources import RecorderResource
-from pipelines.sealing import stopped_sessions, watch
+from pipelines.sealing import request_drain_run, watch
 from recorder.sealing import open_sealer
 from tests.stopping import stop_sessions
 
@@ -29,8 +29,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 def tick(instance: dg.DagsterInstance, recorder: RecorderResource) -> dg.RunRequest | dg.SkipReason:
     """What the sensor answers."""
-    context = dg.build_sensor_context(instance=instance, resources={"recorder": recorder})
-    answer = stopped_sessions(context)
+    answer = request_drain_run(lambda: instance, recorder)
     assert isinstance(answer, dg.RunRequest | dg.SkipReason)
     return answer
 

@@ -93,6 +93,8 @@ def _(caller: Caller) -> None:
 @ROWS.row("tag: 201 with its moment, event and frame")
 def _(caller: Caller) -> None:
     session_id = caller.make_session()
+    caller.add_events(session_id, event(5, id="evt_A1"))
+    caller.post(f"/v1/sessions/{session_id}/frames", {"frames": [frame(6, id="frm_A1")]})
     body = {"name": "ready", "t_ms": 7, "event_id": "evt_A1", "frame_id": "frm_A1"}
     tag = caller.post(f"/v1/sessions/{session_id}/tags", body).json()
     assert set(tag) == {"id", "session_id", "name", "data", "t_ms", "event_id", "frame_id", "created_at"}

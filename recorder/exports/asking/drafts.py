@@ -31,7 +31,7 @@ def draft_export(workspace_id: str, mode: str, body: ExportCreate) -> ExportRow:
         "workflow": workflows,
         "filter": resolve_filter(body.filter or ExportFilter(), now=created_at),
         "frame_sampling": _sampling(body.frame_sampling or FrameSampling()),
-        "split": _split(body.split or SplitRule()),
+        "split": _split(body.split or SplitRule(validation=0, test=0)),
     }
     row = ExportRow(
         id=export_id,

@@ -12,14 +12,20 @@ from recorder.exports.formats import FORMATS
 from recorder.exports.names import FileKind
 from recorder.exports.schemas import IMAGE, SCHEMAS
 
-#: All rows are loaded as one split; its name promises no part, since the column `split` tells them apart.
-SPLIT = "full"
+#: Name of the split where files hold rows of several parts: it promises none, the column `split` has them.
+_ALL = "full"
 
 
 def kinds_of(manifest: dict[str, Any]) -> list[FileKind]:
     """The kinds of which the dataset has files."""
     found = {shard["kind"] for shard in manifest["shards"]}
     return [kind for kind in FORMATS[manifest["format"]].kinds if kind in found]
+
+
+def split_name(manifest: dict[str, Any]) -> str:
+    """Return the name under which Hugging Face `datasets` loads all rows: `train` if they are that part."""
+    rule = manifest["spec"]["split"]
+    return "train" if not rule["validation"] and not rule["test"] else _ALL
 
 
 def pattern(manifest: dict[str, Any], kind: FileKind) -> str:
@@ -40,7 +46,7 @@ def front_matter(manifest: dict[str, Any]) -> Iterator[str]:
             yield f"- config_name: {kind}"
             yield f"  default: {str(kind == kinds[0]).lower()}"
             yield "  data_files:"
-            yield f"  - split: {SPLIT}"
+            yield f"  - split: {split_name(manifest)}"
             yield f"    path: {pattern(manifest, kind)}"
         yield "dataset_info:"
         for kind in kinds:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from recorder.exports.card.front_matter import SPLIT, kinds_of, pattern
+from recorder.exports.card.front_matter import kinds_of, pattern, split_name
 from recorder.exports.card.statistics import Statistics
 from recorder.exports.card.words import COLUMNS
 from recorder.exports.names import FileKind
@@ -30,7 +30,7 @@ def page(manifest: dict[str, Any], statistics: Statistics) -> Iterator[str]:
     )
     yield from ("", *_files(manifest))
     yield from ("", "## Figures", "", *_figures(manifest, statistics))
-    yield from ("", "## Parts", "", *_parts(spec["split"]))
+    yield from ("", "## Parts", "", *_parts(manifest))
     yield from ("", "## Personal data", "", *_masking(manifest))
     yield from ("", "## Columns", "", *_columns(manifest))
     yield from ("", "## What was asked for", "", *_asked(spec))
@@ -66,7 +66,7 @@ def _loading(manifest: dict[str, Any], kinds: list[FileKind]) -> Iterator[str]:
         case "webdataset":
             yield f'import glob, webdataset as w; w.WebDataset(glob.glob("{files}"), shardshuffle=False)'
     # It takes the name of the folder for its cache, and `.` has none.
-    yield f'import os, datasets; datasets.load_dataset(os.getcwd(), "{kind}", split="{SPLIT}")'
+    yield f'import os, datasets; datasets.load_dataset(os.getcwd(), "{kind}", split="{split_name(manifest)}")'
     yield 'import recorder; recorder.open_export(".")'
 
 
@@ -104,7 +104,11 @@ def _rest(types: list[tuple[str, int]]) -> Iterator[tuple[str, int]]:
         yield f"{len(types)} other types", sum(count for _, count in types)
 
 
-def _parts(rule: dict[str, Any]) -> Iterator[str]:
+def _parts(manifest: dict[str, Any]) -> Iterator[str]:
+    rule = manifest["spec"]["split"]
+    if split_name(manifest) == "train":
+        yield "Every row is of the part `train`; the request has no `split`."
+        return
     validation, test = f"{rule['validation']:.4g}", f"{rule['test']:.4g}"
     yield (
         f"The column `split` deals every {rule['by']} to `train`, `validation` (a share of {validation}) or "
@@ -117,7 +121,8 @@ def _parts(rule: dict[str, Any]) -> Iterator[str]:
     else:
         yield "No session is in two parts. An actor may be: export with `split.by` = `actor` to prevent it."
     yield ""
-    yield f"Hugging Face `datasets` loads all parts as one split, `{SPLIT}`: filter by the column."
+    name = split_name(manifest)
+    yield f"Hugging Face `datasets` loads all parts as one split, `{name}`: filter by the column."
 
 
 def _masking(manifest: dict[str, Any]) -> Iterator[str]:

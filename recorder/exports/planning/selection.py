@@ -92,14 +92,7 @@ def select_sessions(db: DbSession, workspace_id: str, mode: str, spec: dict[str,
         col(SessionRow.outcome),
         col(SessionRow.actor_kind),
         col(SessionRow.actor_id),
-    ).where(
-        col(SessionRow.workspace_id) == workspace_id,
-        col(SessionRow.mode) == mode,
-        col(SessionRow.status) == "sealed",
-        col(SessionRow.deleted_at).is_(None),
-        col(SessionRow.workflow).in_(spec["workflow"]),
-        *_conditions(workspace_id, mode, spec["filter"]),
-    )
+    ).where(*_conditions(workspace_id, mode, spec))
     rows = db.connection().execution_options(yield_per=_ROWS_AT_ONCE).execute(statement)
     parts = [
         pl.DataFrame([tuple(row) for row in part], schema=_CHOSEN, orient="row") for part in rows.partitions()
@@ -108,6 +101,42 @@ def select_sessions(db: DbSession, workspace_id: str, mode: str, spec: dict[str,
     # Not in SQL: ten thousand ids are more parameters than a statement should carry.
     excluded = spec["filter"].get("exclude_session_ids", [])
     return _with_split(chosen.filter(~pl.col("session_id").is_in(excluded)), spec)
+
+
+@dataclass(frozen=True)
+class SelectionSize:
+    """Upper bound of what an export holds: all that its sessions recorded, sampled or not."""
+
+    sessions: int
+    events: int
+    frames: int
+    bytes: int
+
+
+def measure_selection(
+    db: DbSession, workspace_id: str, mode: str, spec: dict[str, Any], *, most_sessions: int
+) -> SelectionSize:
+    """Add up what the sessions of a resolved request recorded, whatever `path` and exclusions leave out.
+
+    Args:
+        most_sessions: number of sessions after which counting ends, one more than this is counted.
+    """
+    counted = (SessionRow.event_count, SessionRow.frame_count, SessionRow.event_bytes, SessionRow.frame_bytes)
+    chosen = (
+        select(*counted)
+        .where(*_conditions(workspace_id, mode, spec))
+        .limit(most_sessions + 1)
+        .subquery("chosen")
+    )
+    columns = chosen.c
+    sums = sqlalchemy.select(
+        sqlalchemy.func.count(),
+        sqlalchemy.func.sum(columns.event_count),
+        sqlalchemy.func.sum(columns.frame_count),
+        sqlalchemy.func.sum(columns.event_bytes + columns.frame_bytes),
+    ).select_from(chosen)
+    sessions, events, frames, size_bytes = db.connection().execute(sums).one()
+    return SelectionSize(sessions, int(events or 0), int(frames or 0), int(size_bytes or 0))
 
 
 def _with_split(chosen: pl.DataFrame, spec: dict[str, Any]) -> pl.DataFrame:
@@ -158,7 +187,13 @@ def find_gone(db: DbSession, workspace_id: str, mode: str, workflows: list[str],
     return Gone(deleted=missing.filter(is_hidden).to_list(), erased=missing.filter(~is_hidden).to_list())
 
 
-def _conditions(workspace_id: str, mode: str, filters: dict[str, Any]) -> Iterator[ColumnElement[bool]]:
+def _conditions(workspace_id: str, mode: str, spec: dict[str, Any]) -> Iterator[ColumnElement[bool]]:
+    yield col(SessionRow.workspace_id) == workspace_id
+    yield col(SessionRow.mode) == mode
+    yield col(SessionRow.status) == "sealed"
+    yield col(SessionRow.deleted_at).is_(None)
+    yield col(SessionRow.workflow).in_(spec["workflow"])
+    filters = spec["filter"]
     since = filters.get("since")
     until = clock.parse_time(filters["until"], name="until")
     if since is not None:

@@ -20,10 +20,14 @@ PREVIEW_COLUMNS = [
 ]
 _TYPES = 10
 _EVENTS_AT_ONCE = 50_000
+_JSON_TYPES: dict[str, pl.DataType] = {
+    "seq": pl.Int32(),
+    "t_ms": pl.Int64(),
+    "frame_seq": pl.Int32(),
+    "is_action": pl.Boolean(),
+}
 #: As JSON has them.
-_EVENT = pl.Schema(
-    {name: {"seq": pl.Int32(), "t_ms": pl.Int64()}.get(name, pl.String()) for name in PREVIEW_COLUMNS}
-)
+_EVENT = pl.Schema({name: _JSON_TYPES.get(name, pl.String()) for name in PREVIEW_COLUMNS})
 
 
 @dataclass(frozen=True)

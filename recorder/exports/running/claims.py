@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from sqlalchemy import exists, func, literal, text
+from sqlalchemy import ColumnElement, exists, func, literal, or_, text
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -57,7 +57,9 @@ class ExportCancelled(RecorderError):
         super().__init__("The export was cancelled.")
 
 
-def due_exports(db: DbSession, *, limit: int, per_workspace: int | None = None) -> list[ExportRow]:
+def due_exports(
+    db: DbSession, *, limit: int, per_workspace: int | None = None, first_tries: bool = True
+) -> list[ExportRow]:
     """Exports that need a run: those that had fewest first, then the oldest.
 
     Queued ones, running ones whose run was lost, and failed ones whose files nobody has taken away yet. An
@@ -65,20 +67,31 @@ def due_exports(db: DbSession, *, limit: int, per_workspace: int | None = None) 
 
     Args:
         per_workspace: no more than so many of each; one client's exports must not keep out everybody else's.
+        first_tries: whether to return exports that the process for small exports has not looked at.
     """
-    held = select(LeaseRow.name).where(
-        col(LeaseRow.name) == literal(_PREFIX) + col(ExportRow.id), col(LeaseRow.expires_ms) > clock.now_ms()
-    )
-    free = ~exists(held.correlate(ExportRow))
+    free = is_free()
     order = (col(ExportRow.attempt), col(ExportRow.id))
     place = func.row_number().over(partition_by=col(ExportRow.workspace_id), order_by=order)
     ids: set[str] = set()
-    for waiting in (col(ExportRow.status).in_(("queued", "running")), _FILES_LEFT):
-        ranked = select(ExportRow.id, ExportRow.attempt, place.label("place")).where(waiting, free).subquery()
+    unfinished: list[ColumnElement[bool]] = [col(ExportRow.status).in_(("queued", "running"))]
+    if not first_tries:
+        unfinished.append(or_(col(ExportRow.has_own_run), col(ExportRow.attempt) > 0))
+    for waiting in (unfinished, [_FILES_LEFT]):
+        ranked = (
+            select(ExportRow.id, ExportRow.attempt, place.label("place")).where(*waiting, free).subquery()
+        )
         first = select(ranked.c.id).order_by(ranked.c.attempt, ranked.c.id).limit(limit)
         ids.update(db.exec(first.where(ranked.c.place <= (per_workspace or limit))))
     found = db.exec(select(ExportRow).where(col(ExportRow.id).in_(ids)).order_by(*order))
     return list(found)[:limit]
+
+
+def is_free() -> ColumnElement[bool]:
+    """Return the condition that no run holds the lease of an export."""
+    held = select(LeaseRow.name).where(
+        col(LeaseRow.name) == literal(_PREFIX) + col(ExportRow.id), col(LeaseRow.expires_ms) > clock.now_ms()
+    )
+    return ~exists(held.correlate(ExportRow))
 
 
 def is_over(row: ExportRow) -> bool:

@@ -29,6 +29,7 @@ class Sample(NamedTuple):
     frame_id: str
     sha256: str
     event_ids: list[str]
+    actions: int
     image_sha256: str | None
 
 
@@ -42,6 +43,9 @@ class _FrameText(msgspec.Struct):
 
 class _EventText(msgspec.Struct):
     event_id: str
+    bound_frame_id: str
+    frame_seq: int
+    is_action: bool
 
 
 class Member(NamedTuple):
@@ -80,8 +84,11 @@ def _sample(file: BinaryIO, key: str, members: Iterator[Member]) -> Sample:
         raise Unreadable(f"lacks the frame or the events of a sample ({key!r:.120})")
     if key != f"{frame.session_id}-{frame.seq:06d}" or frame.image != image:
         raise Unreadable(f"holds members of another sample than the row of the frame says ({key!r:.120})")
+    if any((event.bound_frame_id, event.frame_seq) != (frame.frame_id, frame.seq) for event in events):
+        raise Unreadable(f"holds an event that is bound to another frame ({key!r:.120})")
     event_ids = [event.event_id for event in events]
-    return Sample(frame.session_id, frame.frame_id, frame.sha256, event_ids, image_sha256)
+    actions = sum(event.is_action for event in events)
+    return Sample(frame.session_id, frame.frame_id, frame.sha256, event_ids, actions, image_sha256)
 
 
 def members_of(file: BinaryIO) -> Iterator[Member]:

@@ -73,6 +73,7 @@ class _Check:
         self._done_bytes = 0
         self._total_bytes = sum(entry.size_bytes for entry in listing.shards)
         self._digests: list[SessionRows] = []
+        self._actions = 0
 
     def advance(self, n_bytes: int) -> None:
         """So many bytes more are done."""
@@ -112,6 +113,7 @@ class _Check:
             ("shards", report.shards, totals.shards),
             ("rows", report.rows, totals.rows),
             ("frames", report.frames, totals.frames),
+            ("actions", self._actions, totals.actions),
             ("bytes", report.size_bytes, totals.bytes),
         ):
             if found != said:
@@ -141,7 +143,7 @@ class _Check:
         match entry.kind:
             case "events":
                 for session_id, events in groupby(read_events(path, format), key=_session):
-                    keys = [event[1:] for event in events]
+                    keys = [event.key for event in self._bound(events, entry)]
                     yield SessionRows("events", session_id, len(keys), events_digest(keys))
             case "frames":
                 for session_id, frames in groupby(read_frames(path, format), key=_session):
@@ -152,6 +154,14 @@ class _Check:
                     bound = [sample[1:4] for sample in self._pictured(samples, entry)]
                     yield SessionRows("samples", session_id, len(bound), samples_digest(bound))
 
+    def _bound(self, events: Iterable[Event], entry: Entry) -> Iterator[Event]:
+        """Yield the same events; count actions, and see that each names its frame wholly or not at all."""
+        for event in events:
+            self._actions += event.is_action
+            if (event.bound_frame_id is None) != (event.frame_seq is None):
+                self.report.add(f"{entry.path} names half of an event's frame ({event.event_id!r:.80}).")
+            yield event
+
     def _pictured(self, rows: Iterable[_Shown], entry: Entry) -> Iterator[_Shown]:
         """The same rows, each picture compared with the hash in its row on the way."""
         for row in rows:
@@ -159,6 +169,8 @@ class _Check:
                 self.report.add(
                     f"{entry.path} holds another picture than its row says ({row.frame_id!r:.80})."
                 )
+            if isinstance(row, Sample):
+                self._actions += row.actions
             yield row
 
 

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from recorder import limits
 from recorder.exports.names import FormatName
+from recorder.rowset import EventKey
 
 _ROWS_AT_ONCE = 10_000
 _IMAGES_AT_ONCE = 16
@@ -42,6 +43,9 @@ _EVENT = pa.schema(
         "type": _TEXT,
         "frame_id": _TEXT,
         "payload": _TEXT,
+        "bound_frame_id": _TEXT,
+        "frame_seq": pa.int64(),
+        "is_action": pa.bool_(),
     }
 )
 _FRAME = pa.schema({"session_id": _TEXT, "frame_id": _TEXT, "sha256": _TEXT})
@@ -52,7 +56,7 @@ class Unreadable(Exception):
 
 
 class Event(NamedTuple):
-    """What the row set covers of an event."""
+    """Members of an event row that are checked."""
 
     session_id: str
     event_id: str
@@ -61,6 +65,14 @@ class Event(NamedTuple):
     type: str
     frame_id: str | None
     payload: str
+    bound_frame_id: str | None
+    frame_seq: int | None
+    is_action: bool
+
+    @property
+    def key(self) -> EventKey:
+        """The members that the row set covers."""
+        return EventKey(*self[1:7])
 
 
 class Frame(NamedTuple):
@@ -80,6 +92,9 @@ class _EventLine(msgspec.Struct):
     type: str
     frame_id: str | None
     payload: str
+    bound_frame_id: str | None
+    frame_seq: int | None
+    is_action: bool
 
 
 class _FrameLine(msgspec.Struct):
@@ -112,7 +127,8 @@ def read_events(path: Path, format: FormatName) -> Iterator[Event]:
             for line in _lines(path, _EventLine):
                 ts_us = (line.ts - _EPOCH) // _MICROSECOND
                 key = (line.event_id, line.t_ms, ts_us, line.type, line.frame_id, line.payload)
-                yield Event(line.session_id, *key)
+                bound = (line.bound_frame_id, line.frame_seq, line.is_action)
+                yield Event(line.session_id, *key, *bound)
             return
         for batch in _BATCHES[format](path, _EVENT.names, _ROWS_AT_ONCE):
             rows = pl.DataFrame(_typed(batch, _EVENT)).with_columns(pl.col("ts").dt.epoch("us"))

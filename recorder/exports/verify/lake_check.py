@@ -154,7 +154,7 @@ def _read_digests(destination: Destination, entry: dict[str, Any], format: Any) 
                 raise Unreadable("has another SHA-256 than the manifest says")
         match entry["kind"]:
             case "events":
-                return dict(_digests(read_events(path, format), slice(1, None), events_digest))
+                return dict(_digests(read_events(path, format), slice(1, 7), events_digest))
             case "frames":
                 return dict(_digests(read_frames(path, format), slice(1, 3), frames_digest))
             case _:

@@ -53,6 +53,7 @@ class Totals(msgspec.Struct):
 
     rows: _Count
     frames: _Count
+    actions: _Count
     bytes: _Count
     shards: _Count
 

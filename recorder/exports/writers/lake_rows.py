@@ -17,7 +17,9 @@ ShardRows = tuple[pl.DataFrame, ...]
 
 #: What the rows of a session have in common. It comes from the plan, once the lake's own columns are sorted.
 _OF_SESSION = ("workspace", "workflow", "date", "session_id", "outcome", "actor_kind", "split")
-_EVENT_COLUMNS = [name for name in EVENTS.names if name not in _OF_SESSION]
+#: Looked up in the frames of the session.
+_BOUND = "bound_frame_id"
+_EVENT_COLUMNS = [name for name in EVENTS.names if name not in (*_OF_SESSION, _BOUND)]
 _FRAME_COLUMNS = [
     *(name for name in FRAMES.names if name not in (*_OF_SESSION, "image")),
     *("object", "offset", "length"),
@@ -31,8 +33,8 @@ _ORDER = pl.col(_PLACE).cast(pl.Int64) * 2**32 + pl.col("seq")
 def read_rows(task: ShardTask) -> list[ShardRows]:
     """What the files of a task are made of, one entry for each.
 
-    Tables have the columns of `schemas.EVENTS`, with `frame_seq` where they are bound to samples, or those of
-    `schemas.FRAMES` with `object`, `offset` and `length` instead of `image`.
+    Tables have the columns of `schemas.EVENTS`, or those of `schemas.FRAMES` with `object`, `offset` and
+    `length` instead of `image`.
     """
     tables = [_cut(rows, task.shards) for rows in _tables(task)]
     return list(zip(*tables, strict=True))
@@ -41,12 +43,27 @@ def read_rows(task: ShardTask) -> list[ShardRows]:
 def _tables(task: ShardTask) -> list[pl.DataFrame]:
     match task.shards[0].kind:
         case "events":
-            return [_sorted(_scan("events", task).select("session_id", *_EVENT_COLUMNS), task)]
+            return [_events(_scan("events", task), task)]
         case "frames":
             return [_frames(task)]
         case "samples":
             bound = _scan("events", task).filter(pl.col("frame_seq").is_not_null())
-            return [_frames(task), _sorted(bound.select("session_id", *_EVENT_COLUMNS, "frame_seq"), task)]
+            return [_frames(task), _events(bound, task)]
+
+
+def _events(rows: pl.LazyFrame, task: ShardTask) -> pl.DataFrame:
+    """Return the event rows of the task, each with the id of the frame that it is bound to."""
+    events = _sorted(rows.select("session_id", *_EVENT_COLUMNS), task)
+    if events["frame_seq"].null_count() == events.height:
+        return events.with_columns(pl.lit(None, pl.String).alias(_BOUND))
+    frames = _scan("frames", task).select("session_id", "seq", "frame_id").collect()
+    places = _places(frames["session_id"], _sessions(task)["session_id"])
+    known = frames.with_columns(places).select(_ORDER.alias("frame"), pl.col("frame_id").alias(_BOUND))
+    frame = pl.col(_PLACE).cast(pl.Int64) * 2**32 + pl.col("frame_seq")
+    found = events.with_columns(frame.alias("frame")).join(
+        known, on="frame", how="left", maintain_order="left"
+    )
+    return found.drop("frame")
 
 
 def _frames(task: ShardTask) -> pl.DataFrame:

@@ -26,8 +26,7 @@ def write_samples(frames: pl.DataFrame, events: pl.DataFrame, blobs: Blobs, file
     Args:
         frames: columns of `schemas.FRAMES` but `image`, and `object`, `offset`, `length`, in the order of
             its sort key.
-        events: columns of `schemas.EVENTS` and `frame_seq`, those bound to the frames, in the order of its
-            sort key.
+        events: columns of `schemas.EVENTS`, those bound to the frames, in the order of its sort key.
     """
     paired = _with_events(frames, events)
     names, texts = image_names(paired), _texts(paired)

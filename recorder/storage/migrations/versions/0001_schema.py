@@ -170,6 +170,7 @@ def upgrade() -> None:
         sa.Column("tag", sa.String(), nullable=True),
         sa.Column("dataset", sa.String(), nullable=False),
         sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("has_own_run", sa.Boolean(), nullable=False),
         sa.Column("progressed_attempt", sa.Integer(), nullable=True),
         sa.Column("last_error", sa.String(), nullable=True),
         sa.Column("files_left", sa.Boolean(), nullable=True),

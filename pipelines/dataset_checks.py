@@ -1,0 +1,188 @@
+"""Checks of datasets: files against their manifest, rows against the lake. They can be run again by hand."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+from sqlmodel import col, func, select
+
+from pipelines.resources import RecorderResource
+from recorder.errors import NotFound
+from recorder.exports.destinations import open_destination
+from recorder.exports.verify import verify_manifest
+from recorder.exports.verify.lake_check import compare_with_lake
+from recorder.models.export_rows import ExportRow
+from recorder.runtime import Runtime
+from recorder.settings import Settings
+
+FILES_CHECK = "files_match_manifest"
+LAKE_CHECK = "rows_match_lake"
+EXPORT_TAG = "recorder/export_id"
+_DATASETS = 10
+
+
+class DatasetChecksConfig(dg.Config):
+    """Which exports are checked."""
+
+    export_id: str | None = Field(
+        default=None, description="One export; without it, the newest of each dataset."
+    )
+    datasets: int = Field(
+        default=_DATASETS,
+        ge=1,
+        le=1000,
+        description="How many datasets are checked, those with the newest exports first.",
+    )
+
+
+@dg.multi_asset_check(
+    specs=[
+        dg.AssetCheckSpec(
+            FILES_CHECK,
+            asset="datasets",
+            description="Size, rows and SHA-256 of every file, and the row set, recomputed from the files.",
+        ),
+        dg.AssetCheckSpec(
+            LAKE_CHECK,
+            asset="datasets",
+            description=(
+                "Sessions chosen and rows counted again, from the lake at the pinned versions; rows of files "
+                "that are drawn at random (all, of a small dataset) hashed and compared with those of the "
+                "lake."
+            ),
+        ),
+    ],
+    can_subset=True,
+)
+def dataset_checks(
+    context: dg.AssetCheckExecutionContext, config: DatasetChecksConfig, recorder: RecorderResource
+) -> Iterator[dg.AssetCheckResult]:
+    """Check the export of this run; run by hand, the newest export of each dataset."""
+    runtime = recorder.runtime
+    partition = context.partition_key if context.has_partition_key else None
+    rows = _find_exports(
+        runtime,
+        config.export_id or context.run.tags.get(EXPORT_TAG),
+        dataset=partition,
+        limit=1 if partition is not None else config.datasets,
+    )
+    checks: dict[str, Callable[[ExportRow], dg.AssetCheckResult]] = {
+        FILES_CHECK: lambda row: check_files(row, runtime.settings),
+        LAKE_CHECK: lambda row: check_lake(runtime, row),
+    }
+    chosen = {key.name for key in context.selected_asset_check_keys}
+    for name, check in checks.items():
+        if name in chosen:
+            yield _joined(name, rows, [check(row) for row in rows])
+
+
+def check_files(row: ExportRow, settings: Settings) -> dg.AssetCheckResult:
+    """Count and hash the files again and compare them with their manifest."""
+    report = verify_manifest(open_destination(row, settings), manifest_sha256=row.manifest_sha256)
+    return dg.AssetCheckResult(
+        asset_key="datasets",
+        check_name=FILES_CHECK,
+        passed=report.is_valid and report.manifest_sha256 == row.manifest_sha256,
+        severity=dg.AssetCheckSeverity.ERROR,
+        metadata={
+            "export_id": row.id,
+            "shards": report.shards,
+            "rows": report.rows,
+            "frames": report.frames,
+            "row_set_sha256": report.row_set_sha256,
+            "problems": _listed(report.problems),
+        },
+    )
+
+
+def check_lake(runtime: Runtime, row: ExportRow) -> dg.AssetCheckResult:
+    """Choose, count and hash again what the lake has, and compare it with the files."""
+    report = compare_with_lake(runtime, row)
+    return dg.AssetCheckResult(
+        asset_key="datasets",
+        check_name=LAKE_CHECK,
+        passed=not report.problems,
+        severity=dg.AssetCheckSeverity.ERROR,
+        metadata={
+            "export_id": row.id,
+            "sessions": report.sessions,
+            "rows": dg.MetadataValue.json(report.rows),
+            "hashed": (
+                f"{report.rows_hashed:,} rows of {report.sessions_hashed:,} sessions, in "
+                f"{report.files_hashed} of {report.files} files, drawn with the seed {report.seed}"
+            ),
+            "problems": _listed(report.problems),
+        },
+    )
+
+
+def _find_exports(
+    runtime: Runtime, export_id: str | None, *, dataset: str | None, limit: int
+) -> list[ExportRow]:
+    """Return one completed export, or the newest of each dataset, newest first.
+
+    Raises:
+        NotFound: if the export is unknown or not completed.
+    """
+    with runtime.database.transaction(write=False) as db:
+        if export_id is not None:
+            row = db.get(ExportRow, export_id)
+            if row is None or row.status != "completed":
+                raise NotFound("export")
+            return [row]
+        place = func.row_number().over(
+            partition_by=(col(ExportRow.workspace_id), col(ExportRow.mode), col(ExportRow.dataset)),
+            order_by=col(ExportRow.id).desc(),
+        )
+        completed = select(ExportRow.id, place.label("place")).where(ExportRow.status == "completed")
+        if dataset is not None:
+            completed = completed.where(ExportRow.dataset == dataset)
+        ranked = completed.subquery()
+        newest = select(ranked.c.id).where(ranked.c.place == 1).order_by(ranked.c.id.desc()).limit(limit)
+        found = db.exec(select(ExportRow).where(col(ExportRow.id).in_(newest)))
+        return sorted(found, key=lambda row: row.id, reverse=True)
+
+
+def _joined(
+    name: str, rows: Sequence[ExportRow], results: Sequence[dg.AssetCheckResult]
+) -> dg.AssetCheckResult:
+    """Return one result for all exports that were checked."""
+    if len(results) == 1:
+        return results[0]
+    records = [
+        dg.TableRecord(
+            {
+                "dataset": row.dataset,
+                "export_id": row.id,
+                "result": "passed" if result.passed else "failed",
+            }
+        )
+        for row, result in zip(rows, results, strict=True)
+    ]
+    problems = [
+        f"{row.dataset}, {row.id}: {text}"
+        for row, result in zip(rows, results, strict=True)
+        for text in _read_problems(result)
+    ]
+    metadata: dict[str, Any] = {"exports": len(rows), "problems": _listed(problems)}
+    if records:
+        metadata["checked"] = dg.MetadataValue.table(records)
+    return dg.AssetCheckResult(
+        asset_key="datasets",
+        check_name=name,
+        passed=all(result.passed for result in results),
+        severity=dg.AssetCheckSeverity.ERROR,
+        metadata=metadata,
+    )
+
+
+def _read_problems(result: dg.AssetCheckResult) -> list[str]:
+    if result.passed:
+        return []
+    lines = str(result.metadata["problems"].value).splitlines()
+    return [line.removeprefix("- ") for line in lines]
+
+
+def _listed(problems: Sequence[str]) -> dg.MarkdownMetadataValue:
+    return dg.MetadataValue.md("\n".join(f"- {text}" for text in problems) or "none")

@@ -1,0 +1,330 @@
+"""The run that writes small exports, and its loop: claim, write side by side, report one after the other.
+
+A Dagster run takes 8 to 16 seconds from its request to its first line of work. This one stays, so that a
+small export is claimed within half a second. docs/decisions/0037-small-exports.md.
+"""
+
+import logging
+import queue
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import dagster as dg
+from pydantic import Field
+
+from pipelines.dataset_checks import check_files, check_lake
+from pipelines.dataset_report import describe
+from pipelines.drain import deferred_interrupts
+from pipelines.export_progress import ToldProgress
+from pipelines.resources import RecorderResource
+from pipelines.runs import LANE_TAG
+from recorder import clock
+from recorder.errors import RecorderError, Unavailable
+from recorder.exports.executor import InProcess
+from recorder.exports.running.claims import Claim
+from recorder.exports.running.run import run_export
+from recorder.exports.running.small_exports import (
+    PLACE_MS,
+    SLOTS,
+    claim_next,
+    is_small,
+    leave_place,
+    leave_to_own_run,
+    place_owner,
+    take_place,
+)
+from recorder.models.export_rows import ExportRow
+from recorder.runtime import Runtime
+from recorder.storage.leases import Lease, release_lease, renew_lease
+
+log = logging.getLogger("recorder.exports")
+
+PARTITIONS_NAME = "datasets"
+Ending = Literal["time is up", "interrupted", "place taken"]
+
+_POLL_S = 0.35
+_RENEW_EVERY_S = PLACE_MS / 1000 / 5
+#: A run whose time is up goes on until another one has its place, at most so long.
+_HANDOVER_S = 60.0
+#: What it began before is finished, at most in this time.
+_LAST_EXPORTS_S = 60.0
+#: After an interrupt the exports at work get so long; the service gives its children ten seconds.
+_GRACE_S = 5.0
+_FIRST_STORE_PAUSE_S, _LONGEST_STORE_PAUSE_S = 1.0, 15.0
+
+
+class SmallExportsConfig(dg.Config):
+    """How long one run writes small exports."""
+
+    max_seconds: float = Field(
+        default=6 * 3600, gt=0, le=86_400, description="Let another run take over after so many seconds."
+    )
+    max_exports: int = Field(
+        default=2000, ge=1, description="Let another run take over after so many exports."
+    )
+
+
+@dataclass(frozen=True)
+class Finished:
+    """An export that ended, with what Dagster's pages show of it."""
+
+    row: ExportRow
+    metadata: dict[str, Any] = field(default_factory=dict)
+    checks: tuple[dg.AssetCheckResult, ...] = ()
+
+
+class SmallExports:
+    """Loop of one run: threads write exports, the caller's thread reports them."""
+
+    def __init__(self, runtime: Runtime, *, owner: str, run_log: logging.Logger, lease_ms: int) -> None:
+        """Write exports for a run.
+
+        Args:
+            owner: id of the run.
+            run_log: log that the run's page shows.
+            lease_ms: time after which a silent run loses an export.
+        """
+        self._runtime = runtime
+        self._owner = owner
+        self._run_log = run_log
+        self._lease_ms = lease_ms
+        self._place: Lease | None = None
+        self._at_work: dict[str, ExportRow] = {}
+        #: Id of an export that left its thread, with what became of it; None if there is nothing to report.
+        self._ended: queue.SimpleQueue[tuple[str, Finished | None]] = queue.SimpleQueue()
+        #: Number of the last claim of each workspace.
+        self._served: dict[str, float] = {}
+        self._claims = 0
+        #: matplotlib keeps caches that two threads must not fill at once.
+        self._drawing = threading.Lock()
+        self._stopping = threading.Event()
+        #: Why the loop ended.
+        self.ending: Ending = "time is up"
+
+    def take(self) -> bool:
+        """Take the place; False while another run holds it."""
+        with self._runtime.database.transaction(write=True) as db:
+            self._place = take_place(db, self._owner)
+        return self._place is not None
+
+    def stop(self) -> None:
+        """End once the exports at work are written."""
+        self._stopping.set()
+
+    def results(self, *, max_seconds: float, max_exports: int) -> Iterator[Finished]:
+        """Write exports as they are queued, and yield each that ended."""
+        began = time.monotonic()
+        handed_over: float | None = None
+        looked = renewed = 0.0
+        pause_s = _FIRST_STORE_PAUSE_S
+        while not self._stopping.is_set():
+            now = time.monotonic()
+            is_over = now - began >= max_seconds or self._claims >= max_exports
+            try:
+                if handed_over is None and is_over:
+                    self._give_place(is_leaving=True)
+                    handed_over = now
+                if handed_over is not None and self._is_succeeded(handed_over):
+                    break
+                if handed_over is None and now - renewed >= _RENEW_EVERY_S:
+                    if not self._renew():
+                        self.ending = "place taken"
+                        break
+                    renewed = now
+                if len(self._at_work) < SLOTS and now - looked >= _POLL_S:
+                    looked = now
+                    while len(self._at_work) < SLOTS and self._claim():
+                        pass
+                pause_s = _FIRST_STORE_PAUSE_S
+            except Unavailable as error:
+                log.warning("%s No export is claimed for %.0f s.", error, pause_s)
+                self._stopping.wait(pause_s)
+                pause_s = min(_LONGEST_STORE_PAUSE_S, 2 * pause_s)
+            for finished in self._take_ended(_POLL_S):
+                yield finished
+                # A slot is free: the next export need not wait for the next look.
+                looked = 0.0
+        if self._stopping.is_set():
+            self.ending = "interrupted"
+        until = time.monotonic() + (_GRACE_S if self._stopping.is_set() else _LAST_EXPORTS_S)
+        while self._at_work and time.monotonic() < until:
+            yield from self._take_ended(_POLL_S)
+        with suppress(Unavailable):
+            self._give_place()
+
+    def _claim(self) -> bool:
+        claimed = claim_next(
+            self._runtime.database,
+            self._owner,
+            list(self._at_work.values()),
+            self._served,
+            lease_ms=self._lease_ms,
+        )
+        if claimed is None:
+            return False
+        row, claim = claimed
+        self._claims += 1
+        self._served[row.workspace_id] = self._claims
+        self._at_work[row.id] = row
+        # A daemon: a store that hangs must not keep the process from ending.
+        threading.Thread(target=self._work, args=(row, claim), name=row.id, daemon=True).start()
+        return True
+
+    def _work(self, row: ExportRow, claim: Claim) -> None:
+        finished = None
+        try:
+            finished = self._write(row, claim)
+        except RecorderError as error:
+            # Lost, or a store is away: the export waits for a run of its own.
+            self._run_log.warning(f"{row.id}: {error}")
+        except Exception:
+            log.exception("export %s", row.id)
+        finally:
+            self._ended.put((row.id, finished))
+
+    def _write(self, row: ExportRow, claim: Claim) -> Finished | None:
+        if not is_small(self._runtime.database, row):
+            leave_to_own_run(claim)
+            self._run_log.info(f"{row.id}: large; it gets a run of its own.")
+            return None
+
+        def say(text: str) -> None:
+            self._run_log.info(f"{row.id}: {text}")
+
+        say(f"dataset {row.dataset}, request {row.request_id or 'none'}")
+        runtime = self._runtime
+        ended = run_export(
+            runtime,
+            row.id,
+            owner=self._owner,
+            executor=ToldProgress(InProcess(), say),
+            lease_ms=self._lease_ms,
+        )
+        if ended.status == "failed":
+            return Finished(ended)
+        # From here on the export is completed; what fails here must not hide it.
+        metadata: dict[str, Any] = {"export_id": ended.id, "dagster/row_count": ended.rows}
+        checks: tuple[dg.AssetCheckResult, ...] = ()
+        try:
+            checks = (check_files(ended, runtime.settings), check_lake(runtime, ended))
+            with self._drawing:
+                metadata = describe(ended, runtime.settings)
+        except Exception:
+            log.exception("export %s is completed, but cannot be described", row.id)
+        return Finished(ended, metadata, checks)
+
+    def _take_ended(self, seconds: float) -> Iterator[Finished]:
+        """Wait for an export to end, and yield those that have."""
+        timeout: float | None = seconds
+        while True:
+            try:
+                export_id, finished = (
+                    self._ended.get(timeout=timeout) if timeout else self._ended.get_nowait()
+                )
+            except queue.Empty:
+                return
+            del self._at_work[export_id]
+            timeout = None
+            if finished is not None:
+                yield finished
+
+    def _renew(self) -> bool:
+        assert self._place is not None
+        with self._runtime.database.transaction(write=True) as db:
+            return renew_lease(db, self._place, now_ms=clock.now_ms(), ttl_ms=PLACE_MS, only_if_held=True)
+
+    def _give_place(self, *, is_leaving: bool = False) -> None:
+        if self._place is None:
+            return
+        with self._runtime.database.transaction(write=True) as db:
+            (leave_place if is_leaving else release_lease)(db, self._place)
+        self._place = None
+
+    def _is_succeeded(self, since: float) -> bool:
+        """Return whether another run holds the place, or did not come in time."""
+        if time.monotonic() - since >= _HANDOVER_S:
+            return True
+        with self._runtime.database.transaction(write=False) as db:
+            return place_owner(db) is not None
+
+
+@dg.op(
+    out=dg.Out(dg.Nothing, is_required=False),
+    description="Claims small exports as they are queued, writes them, and reports each as its dataset.",
+)
+def small_exports(
+    context: dg.OpExecutionContext, config: SmallExportsConfig, recorder: RecorderResource
+) -> Iterator[dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation]:
+    """Write small exports until the run's time is up."""
+    loop = SmallExports(
+        recorder.runtime,
+        owner=context.run.run_id,
+        run_log=context.log,
+        lease_ms=round(recorder.export_lease_s * 1000),
+    )
+    if not loop.take():
+        context.log.info("Another run writes small exports; nothing to do.")
+        return
+    exports = 0
+    with deferred_interrupts(loop.stop):
+        for finished in loop.results(max_seconds=config.max_seconds, max_exports=config.max_exports):
+            context.instance.add_dynamic_partitions(PARTITIONS_NAME, [finished.row.dataset])
+            yield from report(finished)
+            exports += 1
+    context.log.info(f"Ended ({loop.ending}) after {exports} exports.")
+    if loop.ending == "interrupted" and _is_cancelled(context):
+        # Dagster's own handler now ends the run as cancelled.
+        signal.raise_signal(signal.SIGINT)
+
+
+def report(
+    finished: Finished,
+) -> Iterator[dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation]:
+    """Yield what Dagster's pages show of an export: a version of its dataset, or why there is none."""
+    row = finished.row
+    if row.status != "completed":
+        error = row.error or {}
+        yield dg.AssetObservation(
+            "datasets",
+            partition=row.dataset,
+            description=f"The export failed: {error.get('message', 'see the log')}",
+            metadata={"export_id": row.id, "error_code": error.get("code", "internal_error")},
+        )
+        return
+    yield dg.AssetMaterialization(
+        "datasets",
+        partition=row.dataset,
+        metadata=finished.metadata,
+        tags={"dagster/data_version": row.row_set_sha256 or ""},
+    )
+    for check in finished.checks:
+        assert check.check_name is not None
+        yield dg.AssetCheckEvaluation(
+            check_name=check.check_name,
+            asset_key=dg.AssetKey("datasets"),
+            passed=check.passed,
+            severity=check.severity,
+            metadata=check.metadata,
+        )
+
+
+def _is_cancelled(context: dg.OpExecutionContext) -> bool:
+    run = context.instance.get_run_by_id(context.run.run_id)
+    return run is not None and run.status == dg.DagsterRunStatus.CANCELING
+
+
+@dg.job(
+    description="Writes small exports as they are queued; one run stays at work.",
+    executor_def=dg.in_process_executor,
+    # Bound here: resources that Dagster binds later make it rebuild the sensor, with a warning of its own.
+    resource_defs={"recorder": RecorderResource()},
+    tags={LANE_TAG: "small-exports"},
+)
+def write_small_exports() -> None:
+    """One op, which stays."""
+    small_exports()

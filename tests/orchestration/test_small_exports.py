@@ -1,0 +1,289 @@
+"""The run that writes small exports: whose turn it is, what it shows, and what it leaves to other runs."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from pipelines import small_export_run
+from pipelines.exports import PARTITIONS, take_up_exports
+from pipelines.small_export_run import Finished, SmallExports, report, small_exports, write_small_exports
+from recorder import clock
+from recorder.access.keys import create_workspace
+from recorder.exports.running import small_exports as places
+from recorder.exports.running.claims import claim_export
+from recorder.exports.running.operator import cancel_export
+from recorder.exports.running.run import run_export
+from recorder.models.export_rows import ExportRow
+from tests.orchestrating import Deployment
+from tests.sealed import Recording, seal
+
+OWNER = "run"
+
+
+def claim(deployment: Deployment, at_work: list[ExportRow], served: dict[str, float]) -> str | None:
+    """Id of the next export that the run takes."""
+    found = places.claim_next(deployment.runtime.database, OWNER, at_work, served)
+    return found[0].id if found else None
+
+
+def row_of(deployment: Deployment, export_id: str) -> ExportRow:
+    """The row of an export as it is now."""
+    with deployment.runtime.database.transaction(write=False) as db:
+        return db.get_one(ExportRow, export_id)
+
+
+def another_workspace(deployment: Deployment, name: str) -> Deployment:
+    """The same deployment, as a second workspace sees it."""
+    runtime = deployment.runtime
+    with runtime.database.transaction(write=True) as db:
+        key = create_workspace(db, name, region="us", secret=runtime.settings.secret, tier="unlimited")
+    seal(runtime, [Recording()], workspace_id=key.workspace_id)
+    return Deployment(deployment.recorder, runtime, key.workspace_id, deployment.instance)
+
+
+@pytest.fixture
+def writing(deployment: Deployment) -> Iterator[Callable[..., dg.ExecuteInProcessResult]]:
+    """Run the job until its number of exports is reached; nobody takes over from it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(small_export_run, "_HANDOVER_S", 0.2)
+
+        def run(exports: int) -> dg.ExecuteInProcessResult:
+            return write_small_exports.execute_in_process(
+                instance=deployment.instance,
+                resources={"recorder": deployment.recorder},
+                run_config={"ops": {"small_exports": {"config": {"max_exports": exports}}}},
+            )
+
+        yield run
+
+
+def test_each_export_is_a_version_of_its_dataset(
+    deployment: Deployment, writing: Callable[..., dg.ExecuteInProcessResult]
+) -> None:
+    rows = [deployment.queue(tag=tag) for tag in ("a", "b", "a")]
+    result = writing(3)
+    assert result.success
+    assert {row.status for row in deployment.exports()} == {"completed"}
+    events = result.asset_materializations_for_node("small_exports")
+    assert sorted((event.partition, event.metadata["export_id"].value) for event in events) == sorted(
+        (row.dataset, row.id) for row in rows
+    )
+    assert all(event.metadata["dagster/row_count"].value == 6 for event in events)
+    assert all("picture" in event.metadata for event in events)
+    checks = result.get_asset_check_evaluations()
+    assert sorted((check.check_name, check.passed) for check in checks) == [
+        *[("files_match_manifest", True)] * 3,
+        *[("rows_match_lake", True)] * 3,
+    ]
+    assert sorted(deployment.instance.get_dynamic_partitions(PARTITIONS.name)) == ["a", "b"]
+    assert sorted(deployment.instance.get_materialized_partitions(dg.AssetKey("datasets"))) == ["a", "b"]
+
+
+def test_an_export_that_fails_is_told_and_others_go_on(
+    deployment: Deployment, writing: Callable[..., dg.ExecuteInProcessResult]
+) -> None:
+    other = another_workspace(deployment, "other")
+    root = Path(deployment.runtime.settings.lake_url) / deployment.workspace_id / "live" / "sessions"
+    for path in root.rglob("*.parquet"):
+        path.unlink()
+    failed, completed = deployment.queue(), other.queue()
+    result = writing(2)
+    assert (row_of(deployment, failed.id).status, row_of(deployment, completed.id).status) == (
+        "failed",
+        "completed",
+    )
+    said = [record.user_message for record in deployment.instance.all_logs(result.run_id)]
+    assert any(failed.id in text for text in said)
+
+
+def test_a_failed_export_shows_as_an_observation() -> None:
+    row = ExportRow(
+        id="exp_a",
+        workspace_id="w",
+        mode="live",
+        status="failed",
+        format="jsonl",
+        spec={},
+        destination={},
+        dataset="set",
+        error={"code": "disk_full", "message": "No room."},
+        created_at=clock.now(),
+    )
+    (event,) = report(Finished(row))
+    assert isinstance(event, dg.AssetObservation) and event.partition == "set"
+    assert event.metadata["error_code"].value == "disk_full"
+
+
+def test_a_large_export_is_left_to_a_run_of_its_own(
+    deployment: Deployment,
+    writing: Callable[..., dg.ExecuteInProcessResult],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(places, "_MOST_EVENTS", 5)
+    row = deployment.queue()
+    writing(1)
+    found = row_of(deployment, row.id)
+    assert (found.status, found.has_own_run, found.attempt) == ("queued", True, 0)
+    assert claim(deployment, [], {}) is None
+    with deployment.runtime.database.transaction(write=True) as db:
+        places.take_place(db, OWNER)
+    (request,) = deployment.tick()
+    assert deployment.run(request).success
+
+
+def test_one_workspace_takes_half_of_the_slots(deployment: Deployment) -> None:
+    other = another_workspace(deployment, "other")
+    own = [deployment.queue() for _ in range(4)]
+    later = other.queue()
+    at_work: list[ExportRow] = []
+    taken = []
+    while (export_id := claim(deployment, at_work, {deployment.workspace_id: 1.0})) is not None:
+        taken.append(export_id)
+        at_work.append(row_of(deployment, export_id))
+    assert taken == [later.id, own[0].id, own[1].id]
+
+
+def test_the_workspace_that_was_served_longest_ago_comes_first(deployment: Deployment) -> None:
+    other = another_workspace(deployment, "other")
+    deployment.queue()
+    theirs = other.queue()
+    assert claim(deployment, [], {deployment.workspace_id: 7.0, other.workspace_id: 3.0}) == theirs.id
+
+
+def test_stores_of_others_never_take_all_slots(deployment: Deployment) -> None:
+    def in_cloud(row: ExportRow) -> ExportRow:
+        with deployment.runtime.database.transaction(write=True) as db:
+            found = db.get_one(ExportRow, row.id)
+            found.destination = {"kind": "s3", "bucket": "b"}
+            db.add(found)
+        return found
+
+    rows = [in_cloud(another_workspace(deployment, f"w{number}").queue()) for number in range(3)]
+    hosted = deployment.queue()
+    at_work: list[ExportRow] = []
+    while (export_id := claim(deployment, at_work, {})) is not None:
+        at_work.append(row_of(deployment, export_id))
+    assert {row.id for row in at_work} == {rows[0].id, rows[1].id, hosted.id}
+
+
+def test_what_another_run_works_on_or_tried_is_not_claimed(deployment: Deployment) -> None:
+    held, tried = deployment.queue(), deployment.queue()
+    with deployment.runtime.database.transaction(write=True) as db:
+        claim_export(deployment.runtime.database, db, held.id, owner="somebody")
+        found = db.get_one(ExportRow, tried.id)
+        found.attempt, found.status = 1, "running"
+        db.add(found)
+    assert claim(deployment, [], {}) is None
+
+
+def test_an_export_that_a_killed_run_left_gets_a_run_of_its_own(deployment: Deployment) -> None:
+    row = deployment.queue()
+    with pytest.MonkeyPatch.context() as patch:
+
+        def die(*args: Any, **more: Any) -> Any:
+            raise SystemExit
+
+        patch.setattr("recorder.exports.running.run._Run._complete", die)
+        assert claim(deployment, [], {}) == row.id
+        with pytest.raises(SystemExit):
+            run_export(deployment.runtime, row.id, owner=OWNER)
+    with deployment.runtime.database.transaction(write=True) as db:
+        places.take_place(db, "next run")
+    assert claim(deployment, [], {}) is None
+    (request,) = deployment.tick()
+    deployment.run(request)
+    assert row_of(deployment, row.id).status == "completed"
+
+
+def test_a_cancelled_export_is_not_claimed(deployment: Deployment) -> None:
+    row = deployment.queue()
+    cancel_export(deployment.runtime, row.id, owner="somebody")
+    assert claim(deployment, [], {}) is None
+
+
+def test_only_one_run_writes_small_exports(
+    deployment: Deployment, writing: Callable[..., dg.ExecuteInProcessResult]
+) -> None:
+    row = deployment.queue()
+    with deployment.runtime.database.transaction(write=True) as db:
+        assert places.take_place(db, "another run") is not None
+    assert writing(1).success
+    assert row_of(deployment, row.id).status == "queued"
+
+
+def test_a_run_that_is_told_to_end_finishes_what_it_began(deployment: Deployment) -> None:
+    row = deployment.queue()
+    log = logging.getLogger("tests")
+    loop = SmallExports(deployment.runtime, owner=OWNER, run_log=log, lease_ms=60_000)
+    assert loop.take()
+    threading.Timer(0.4, loop.stop).start()
+    finished = list(loop.results(max_seconds=60, max_exports=9))
+    assert [one.row.id for one in finished] == [row.id]
+    assert loop.ending == "interrupted"
+    with deployment.runtime.database.transaction(write=False) as db:
+        assert places.place_owner(db) is None
+
+
+def jobs_of(deployment: Deployment) -> list[str | None]:
+    """Jobs of the runs that the sensor asks for now."""
+    result = take_up_exports(lambda: deployment.instance, deployment.recorder)
+    return [] if isinstance(result, dg.SkipReason) else [run.job_name for run in result.run_requests or []]
+
+
+def test_the_sensor_keeps_one_run(deployment: Deployment) -> None:
+    assert jobs_of(deployment) == ["write_small_exports"]
+    with deployment.runtime.database.transaction(write=True) as db:
+        places.take_place(db, OWNER)
+    assert jobs_of(deployment) == []
+
+
+def test_small_exports_wait_for_the_run_and_not_for_ever(deployment: Deployment) -> None:
+    deployment.recorder = deployment.recorder.model_copy(update={"small_export_patience_s": 20.0})
+    row = deployment.queue()
+    assert jobs_of(deployment) == ["write_small_exports"]
+    with deployment.runtime.database.transaction(write=True) as db:
+        found = db.get_one(ExportRow, row.id)
+        found.created_at -= timedelta(seconds=30)
+        db.add(found)
+    assert jobs_of(deployment) == ["write_small_exports", "export_datasets"]
+    assert row_of(deployment, row.id).has_own_run
+
+
+def test_a_failing_run_is_not_started_again_and_again(deployment: Deployment) -> None:
+    deployment.instance.create_run_for_job(write_small_exports, status=dg.DagsterRunStatus.FAILURE)
+    assert jobs_of(deployment) == []
+
+
+def test_a_run_that_hands_over_is_not_taken_for_lost(deployment: Deployment) -> None:
+    instance = deployment.instance
+    old = instance.create_run_for_job(write_small_exports, status=dg.DagsterRunStatus.STARTED)
+    with deployment.runtime.database.transaction(write=True) as db:
+        place = places.take_place(db, old.run_id)
+        assert place is not None
+        places.leave_place(db, place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipelines.runs._TO_TAKE_THE_LEASE", timedelta(0))
+        assert jobs_of(deployment) == ["write_small_exports"]
+    found = instance.get_run_by_id(old.run_id)
+    assert found is not None and found.status == dg.DagsterRunStatus.STARTED
+
+
+def test_a_run_whose_process_is_gone_is_marked_and_followed(deployment: Deployment) -> None:
+    lost = deployment.instance.create_run_for_job(write_small_exports, status=dg.DagsterRunStatus.STARTED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipelines.runs._TO_TAKE_THE_LEASE", timedelta(0))
+        jobs_of(deployment)
+        patch.setattr("pipelines.runs._FIRST_PAUSE_S", 0.0)
+        assert jobs_of(deployment) == ["write_small_exports"]
+    found = deployment.instance.get_run_by_id(lost.run_id)
+    assert found is not None and found.status == dg.DagsterRunStatus.FAILURE
+
+
+def test_the_op_is_the_job() -> None:
+    assert [node.name for node in write_small_exports.nodes] == [small_exports.name]
