@@ -71,6 +71,41 @@ def test_a_run_that_stood_still_removes_nothing_of_the_export_that_was_completed
     assert verify_manifest(folder_of(runtime, row)).is_valid
 
 
+def test_a_run_that_stood_still_writes_no_manifest_over_that_of_another(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seal(runtime, [Recording(frames=[0])])
+    row = ask(runtime)
+    read = publishing.read_statistics
+    inodes: list[int] = []
+
+    def _stand_still(*asked: Any) -> Any:
+        """The moment between the last shard and the manifest."""
+        monkeypatch.undo()
+        let_lease_run_out(runtime, row)
+        assert run_export(runtime, row.id, owner="second").status == "completed"
+        inodes.append(manifest_inode(runtime, row))
+        return read(*asked)
+
+    monkeypatch.setattr(publishing, "read_statistics", _stand_still)
+    with pytest.raises(LeaseLost):
+        run_export(runtime, row.id, owner="first")
+    assert manifest_inode(runtime, row) == inodes[0]
+    assert verify_manifest(folder_of(runtime, row)).is_valid
+
+
+def manifest_inode(runtime: Runtime, row: ExportRow) -> int:
+    return (folder_of(runtime, row) / "manifest.json").stat().st_ino
+
+
+def test_a_completed_export_holds_no_lease(runtime: Runtime) -> None:
+    seal(runtime, [Recording()])
+    row = run_export(runtime, ask(runtime).id, owner="test")
+    with runtime.database.transaction(write=False) as db:
+        lease = db.get(LeaseRow, f"export:{row.id}")
+    assert lease is None or lease.expires_ms == 0
+
+
 def test_a_run_that_took_longer_than_its_lease_takes_it_for_lost_by_its_own_clock(runtime: Runtime) -> None:
     held = claim(runtime, ask_for_one(runtime), lease_ms=1)
     time.sleep(0.01)
