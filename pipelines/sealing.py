@@ -23,12 +23,12 @@ from recorder.storage.database import Database
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 
 _GROUP = "sealing"
-# A tick watches this long before it says "nothing": with the daemon's loop of five seconds somebody watches
-# nearly all the time, and a session that stops while nothing runs waits for no tick.
-_WATCH_S = 4.0
+# A tick watches this long before it ends without work. The daemon begins one every five seconds, so a session
+# that stops while nothing runs waits for no tick; a tick costs more than the looks within it.
+_WATCH_S = 8.5
 _WATCH_POLL_S = 0.5
 # A run at work seals what stops; another one is only needed where it falls behind.
-_WATCH_POLL_BUSY_S = 1.0
+_WATCH_POLL_BUSY_S = 2.0
 # A lane that waits so long finds all runs busy.
 _BUSY_AFTER_S = 0.5
 _LONGEST_PAUSE_S = 30.0

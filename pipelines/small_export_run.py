@@ -47,7 +47,7 @@ log = logging.getLogger("recorder.exports")
 PARTITIONS_NAME = "datasets"
 Ending = Literal["time is up", "interrupted", "place taken"]
 
-_POLL_S = 0.35
+_POLL_S = 0.5
 _RENEW_EVERY_S = PLACE_MS / 1000 / 5
 #: A run whose time is up goes on until another one has its place, at most so long.
 _HANDOVER_S = 60.0
