@@ -237,7 +237,8 @@ async def _keep_sending(
                         status, stays_open = await _read_answer(reader)
                     finally:
                         sending.cancel()
-                        with contextlib.suppress(asyncio.CancelledError, OSError):
+                        # uvloop raises a RuntimeError where the service closed the connection.
+                        with contextlib.suppress(asyncio.CancelledError, OSError, RuntimeError):
                             await sending
                     answers[status] += 1
                     await asyncio.sleep(attack.pause_s)
