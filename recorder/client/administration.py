@@ -82,6 +82,10 @@ class Administration(Requests):
             body["description"] = description
         return self._create_once("/v1/webhooks", body)
 
+    def update_webhook(self, webhook_id: str, **changes: Any) -> Json:
+        """Change `url`, `events` or `description`; the others, the secret and the deliveries stay."""
+        return self._patch(_webhook(webhook_id), changes)
+
     def list_webhooks(self) -> Iterator[Json]:
         """The webhooks of the workspace, newest first, without their secrets."""
         return self._pages("/v1/webhooks")

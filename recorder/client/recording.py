@@ -1,7 +1,7 @@
 """What recording and reading sessions need of the client. Spec §4.1, contract §2–§3."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -92,9 +92,25 @@ class Recording(Requests):
         named = {name.replace("actor_kind", "actor.kind"): value for name, value in filters.items()}
         return self._pages("/v1/sessions", {"workflow": workflow, **named})
 
-    def list_events(self, session_id: str) -> Iterator[Json]:
-        """The session's events in order of `(t_ms, id)`."""
-        return self._pages(f"{_session(session_id)}/events")
+    def list_events(
+        self,
+        session_id: str,
+        *,
+        types: Sequence[str] = (),
+        from_t_ms: int | None = None,
+        to_t_ms: int | None = None,
+    ) -> Iterator[Json]:
+        """Yield the session's events in order of `(t_ms, id)`, page by page.
+
+        Args:
+            session_id: the session.
+            types: event types to read; all without any.
+            from_t_ms: milliseconds since the session's start, inclusive.
+            to_t_ms: milliseconds since the session's start, exclusive.
+        """
+        chosen: dict[str, Any] = {"from_t_ms": from_t_ms, "to_t_ms": to_t_ms, "type": list(types) or None}
+        params = {name: value for name, value in chosen.items() if value is not None}
+        return self._pages(f"{_session(session_id)}/events", params)
 
     def list_frames(self, session_id: str) -> Iterator[Json]:
         """The session's frames (without their bytes) in order of `(t_ms, id)`."""

@@ -49,6 +49,14 @@ def test_events_come_back_in_order_over_many_pages(client: Client) -> None:
     assert [event["data"]["n"] for event in client.list_events(session_id)] == list(range(620))
 
 
+def test_events_of_some_types_and_times_come_back(client: Client) -> None:
+    session_id = client.create_session("chosen_events", start=True)["id"]
+    types = ("click", "fill", "scroll")
+    client.add_events(session_id, [{"t_ms": n, "type": types[n % 3]} for n in range(30)])
+    found = client.list_events(session_id, types=["click", "fill"], from_t_ms=3, to_t_ms=10)
+    assert [event["t_ms"] for event in found] == [3, 4, 6, 7, 9]
+
+
 def test_frames_come_back_to_the_byte(client: Client) -> None:
     session_id = client.create_session("many_frames", start=True)["id"]
     sent = [CapturedFrame.of(picture(n), t_ms=n, url="https://a.example") for n in range(70)]
@@ -158,6 +166,9 @@ def test_the_quota_is_read(client: Client) -> None:
 def test_a_webhook_is_made_listed_given_a_new_secret_and_removed(client: Client) -> None:
     made = client.create_webhook("https://hooks.invalid/in", ["session.sealed"], description="tests")
     assert [(one["id"], one["description"]) for one in client.list_webhooks()] == [(made["id"], "tests")]
+    changed = client.update_webhook(made["id"], events=["session.tagged"], description="changed")
+    assert (changed["url"], changed["events"]) == (made["url"], ["session.tagged"])
+    assert [one["description"] for one in client.list_webhooks()] == ["changed"]
     fresh = client.rotate_secret(made["id"])["secret"]
     assert fresh.startswith("whsec_") and fresh != made["secret"]
     assert list(client.list_deliveries(made["id"])) == []
