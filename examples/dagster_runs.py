@@ -1,29 +1,38 @@
-"""Asking Dagster how a run went, over the GraphQL address of its pages."""
+"""Asset checks of exports, read over the GraphQL address of Dagster's pages."""
 
 import time
+from typing import Any
 
 import httpx
 
 _QUERY = """
-query ($tags: [ExecutionTag!]!) {
-  runsOrError(filter: {tags: $tags}) { ... on Runs { results { runId status } } }
+query ($check: String!) {
+  assetCheckExecutions(assetKey: {path: ["datasets"]}, checkName: $check, limit: 20) {
+    evaluation { success metadataEntries { label ... on TextMetadataEntry { text } } }
+  }
 }
 """
-_ENDED = ("SUCCESS", "FAILURE", "CANCELED")
+_CHECKS = ("files_match_manifest", "rows_match_lake")
 _POLL_S = 0.3
 
 
-def wait_for_export_run(dagster: httpx.Client, export_id: str, *, timeout_s: float) -> str | None:
-    """Return how the run of an export ended: SUCCESS, FAILURE or CANCELED; None if it does not end in time.
+def wait_for_export_checks(dagster: httpx.Client, export_id: str, *, timeout_s: float) -> dict[str, bool]:
+    """Return whether each check of an export passed; those that are not evaluated in time are left out.
 
-    The export itself is complete before: the run goes on to draw its plot and to check the files.
+    The export itself is complete before: its run goes on to draw its plot and to check the files.
     """
-    variables = {"tags": [{"key": "recorder/export_id", "value": export_id}]}
+    found: dict[str, bool] = {}
     until = time.monotonic() + timeout_s
-    while time.monotonic() < until:
-        answer = dagster.post("/graphql", json={"query": _QUERY, "variables": variables})
-        for run in answer.json()["data"]["runsOrError"]["results"]:
-            if run["status"] in _ENDED:
-                return str(run["status"])
+    while len(found) < len(_CHECKS) and time.monotonic() < until:
+        for check in _CHECKS:
+            answer = dagster.post("/graphql", json={"query": _QUERY, "variables": {"check": check}})
+            for execution in answer.json()["data"]["assetCheckExecutions"]:
+                evaluation = execution["evaluation"]
+                if evaluation is not None and _names(evaluation["metadataEntries"], export_id):
+                    found.setdefault(check, evaluation["success"])
         time.sleep(_POLL_S)
-    return None
+    return found
+
+
+def _names(entries: list[dict[str, Any]], export_id: str) -> bool:
+    return any(entry["label"] == "export_id" and entry.get("text") == export_id for entry in entries)

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from examples import demo_report
-from examples.dagster_runs import wait_for_export_run
+from examples.dagster_runs import wait_for_export_checks
 from examples.demo_workflows import demo_sources
 from recorder import __version__, clock
 from recorder.access.dagster_login import LoginLinks
@@ -143,11 +143,18 @@ def _export(
     _done("export", f"parquet · {rows} · {verdict}", began)
     loaded = demo_report.show_dataset(console, folder)
     with service.open_dagster() as dagster:
-        ended = wait_for_export_run(dagster, export["id"], timeout_s=60)
-    _done("checked", f"plot and asset check in Dagster: {ended or 'not done in time'}", began)
+        checks = wait_for_export_checks(dagster, export["id"], timeout_s=60)
+    is_checked = len(checks) == 2 and all(checks.values())
+    if is_checked:
+        _done("checked", "plot and asset checks in Dagster", began)
+    else:
+        failed = [name for name, passed in checks.items() if not passed]
+        what = f"failed: {', '.join(failed)}" if failed else "did not come within 60 s"
+        log = short_path(settings.data_dir / "logs" / "dagster-code.log")
+        console.print(f"  [red]✗[/red] Dagster's checks of the export {what}; see {log}", highlight=False)
     if loaded != report.events:
         console.print(f"  [red]✗[/red] {report.events} events were sent, {loaded} came back", highlight=False)
-    return checked.is_valid and loaded == report.events and ended == "SUCCESS"
+    return checked.is_valid and loaded == report.events and is_checked
 
 
 def _wait_for(starting: _Starting) -> None:
