@@ -80,14 +80,19 @@ class ClaimedBatch:
         return self.first_seal_seq + self.session_ids.index(session_id)
 
 
-def claim_batch(db: DbSession, lane: Lane, lease: Lease) -> ClaimedBatch | None:
+def claim_batch(db: DbSession, lane: Lane, lease: Lease, *, is_resumed: bool = False) -> ClaimedBatch | None:
     """Claim the lane's next batch: the lowest open one, else a new one; None where nothing waits.
 
     Call it in a transaction that holds the lease.
+
+    Args:
+        is_resumed: whether the run paused the batch itself, and may go on before the pause is over.
     """
     found = open_batches(db, lane=lane, limit=1)
     row = found[0] if found else _add_batch(db, lane, _next_sessions(db, lane))
-    if row is None or (row.not_before is not None and row.not_before > clock.now()):
+    if row is None:
+        return None
+    if not is_resumed and row.not_before is not None and row.not_before > clock.now():
         return None
     kills, is_retry = row.begun - row.ended, row.begun > 0
     row.begun += 1

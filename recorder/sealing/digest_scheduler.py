@@ -15,6 +15,7 @@ from recorder.sealing.failures import ContentError
 
 #: A picture or snapshot that ended so many workers is not tried again.
 MAX_DEATHS = 3
+_REMEMBERED_DEATHS = 1_000
 FAILED = "The digest pool has failed; the log holds the error."
 
 
@@ -29,6 +30,8 @@ class DigestScheduler:
         self.workers: list[WorkerProcess] = []
         self._active: deque[Submission] = deque()
         self._cache = DigestCache()
+        #: How many workers ended over a content, by its key.
+        self._deaths: dict[str, int] = {}
         #: Contents that a worker computes or will compute, with the tasks that wait for the same digest.
         self._under_way: dict[str, list[Task]] = {}
         self._incoming: deque[Submission] = deque()
@@ -205,7 +208,13 @@ class DigestScheduler:
         task = worker.todo.popleft()
         if worker.todo:
             self._requeue(Item(list(worker.todo)))
-        task.deaths += 1
+        assert task.key is not None
+        # Counted by content: a submission that is paused and given up must not begin to count again.
+        task.deaths = self._deaths.pop(task.key, 0) + 1
+        if not is_out_of_time and task.deaths < MAX_DEATHS:
+            self._deaths[task.key] = task.deaths
+        while len(self._deaths) > _REMEMBERED_DEATHS:
+            del self._deaths[next(iter(self._deaths))]
         if is_out_of_time:
             self._complete(task, None if task.message.kind == "picture" else OVER_BUDGET)
         elif task.deaths >= MAX_DEATHS:

@@ -63,7 +63,12 @@ def longest_wait_s(db: DbSession, *, runs: int) -> float | None:
 
 
 def free_lanes(
-    db: DbSession, owner: str, *, runs: int, except_for: frozenset[Lane] = frozenset()
+    db: DbSession,
+    owner: str,
+    *,
+    runs: int,
+    except_for: frozenset[Lane] = frozenset(),
+    resumable: frozenset[Lane] = frozenset(),
 ) -> list[Lane]:
     """Return the lanes that the run may take now, the one that has waited longest first.
 
@@ -75,17 +80,24 @@ def free_lanes(
         owner: name of the run.
         runs: how many runs seal side by side.
         except_for: lanes that the run may not take.
+        resumable: lanes that the run paused; it may take them before their pause is over.
     """
-    return [lane for lane, _ in _free_lanes(db, owner, runs, except_for)]
+    return [lane for lane, _ in _free_lanes(db, owner, runs, except_for, resumable)]
 
 
 def take_lane(
-    db: DbSession, owner: str, *, runs: int, ttl_ms: int, except_for: frozenset[Lane] = frozenset()
+    db: DbSession,
+    owner: str,
+    *,
+    runs: int,
+    ttl_ms: int,
+    except_for: frozenset[Lane] = frozenset(),
+    resumable: frozenset[Lane] = frozenset(),
 ) -> tuple[Lane, Lease] | None:
     """Take the lease of the first of the free lanes; None where there is none."""
     # Locks the row, so that the choices of several runs follow one another.
     take_lease(db, _CHOICE, "", now_ms=0, ttl_ms=0)
-    for lane in free_lanes(db, owner, runs=runs, except_for=except_for):
+    for lane in free_lanes(db, owner, runs=runs, except_for=except_for, resumable=resumable):
         lease = take_lease(db, lane.name, owner, now_ms=clock.now_ms(), ttl_ms=ttl_ms)
         if lease is not None:
             return lane, lease
@@ -122,7 +134,11 @@ def note_served(db: DbSession, lane: Lane) -> None:
 
 
 def _free_lanes(
-    db: DbSession, owner: str, runs: int, except_for: frozenset[Lane]
+    db: DbSession,
+    owner: str,
+    runs: int,
+    except_for: frozenset[Lane],
+    resumable: frozenset[Lane] = frozenset(),
 ) -> list[tuple[Lane, datetime]]:
     now = clock.now()
     unfinished = open_batches(db)
@@ -130,7 +146,7 @@ def _free_lanes(
     since = {lane_of(batch): batch.created_at for batch in unfinished}
     since.update(waiting_lanes(db))
     held = held_lanes(db, except_owner=owner)
-    free = since.keys() - paused - except_for - held.keys()
+    free = since.keys() - (paused - resumable) - except_for - held.keys()
     if not free:
         return []
     served = _served_times(db, {lane.workspace_id for lane in free})

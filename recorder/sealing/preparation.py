@@ -88,6 +88,11 @@ class BatchPreparation:
         self._units: list[_SmallSessions | LargeSession] | None = None
         self._name = f"{batch.number}-{batch.fence}"
 
+    @property
+    def has_large_session(self) -> bool:
+        """Whether a session is prepared in portions, whose state is kept in memory."""
+        return any(isinstance(unit, LargeSession) for unit in self._units or ())
+
     def advance(self) -> bool:
         """Prepare the next portion; return whether everything is written.
 

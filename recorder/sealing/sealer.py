@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -32,13 +33,13 @@ from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.lanes import LeaseLost
 from recorder.sealing.maintenance import Maintenance, maintain
 from recorder.sealing.preparation import BatchPreparation
-from recorder.sealing.turns import Turn, Turns
+from recorder.sealing.turns import KEPT_FOR, Turn, Turns
 from recorder.storage.lake import LakeAhead
 
 log = logging.getLogger("recorder.sealing")
 
-#: Preparations of large sessions that wait for their lane's next turn in this process.
-_MAX_PAUSED = 4
+#: Preparations that wait for their lane's next turn. Those of large sessions hold much memory.
+_MAX_PAUSED, _MAX_PAUSED_LARGE = 32, 4
 
 
 @dataclass(frozen=True)
@@ -244,14 +245,23 @@ class Sealer:
 
     def _pause(self, turn: Turn, preparation: BatchPreparation) -> None:
         """Give the lane back before its batch is prepared; its next turn goes on from here."""
-        while len(self._paused) >= _MAX_PAUSED:
+        large = [key for key, (_, one) in self._paused.items() if one.has_large_session]
+        if preparation.has_large_session and len(large) >= _MAX_PAUSED_LARGE:
+            self._paused.pop(large[0])[1].close()
+        elif len(self._paused) >= _MAX_PAUSED:
             self._paused.pop(next(iter(self._paused)))[1].close()
         self._paused[turn.lane, turn.batch.number] = turn.lease.fence, preparation
-        self._turns.leave()
+        self._note_paused()
+        # A run that stops leaves its lanes to the others at once.
+        self._turns.leave(kept_for=timedelta(0) if self.stopping.is_set() else KEPT_FOR)
+
+    def _note_paused(self) -> None:
+        self._turns.paused = frozenset(lane for lane, _ in self._paused)
 
     def _resume(self, batch: ClaimedBatch) -> BatchPreparation | None:
         """Return the paused preparation of a batch; None where another run worked on it since."""
         fence, preparation = self._paused.pop((batch.lane, batch.number), (0, None))
+        self._note_paused()
         if preparation is None or batch.fence == fence + 1:
             return preparation
         preparation.close()

@@ -22,6 +22,8 @@ from recorder.storage.leases import Lease, release_lease, renew_lease
 
 #: A lane is given back after so long while others wait.
 LANE_SECONDS = 1.0
+#: A lane that a run paused is left to that run for so long: another one would begin its batch again.
+KEPT_FOR = timedelta(seconds=10)
 #: A lane whose store did not answer is left alone for so long.
 STORE_RETRY_AFTER = timedelta(seconds=2)
 
@@ -46,12 +48,14 @@ class Turns:
 
     Attributes:
         current: the lane that the run works on now.
+        paused: lanes whose batches the run paused, and can go on with.
         stopping: set it to end after the portion at hand.
         has_lost_place: whether another run took this one's place, since this one did not renew it in time.
     """
 
     def __init__(self, runtime: Runtime, owner: str) -> None:
         self.current: Turn | None = None
+        self.paused: frozenset[Lane] = frozenset()
         self.stopping = threading.Event()
         self.has_lost_place = False
         self._runtime, self._owner = runtime, owner
@@ -83,14 +87,16 @@ class Turns:
     def take(self) -> Turn | None:
         """Take the free lane that has waited longest, and claim its next batch; None where none waits."""
         with self._runtime.database.transaction(write=False) as db:
-            if not lanes.has_waiting(db) or not lanes.free_lanes(db, self._owner, runs=self._runs):
+            if not lanes.has_waiting(db) or not self._free_lanes(db):
                 return None
         with self._runtime.database.transaction(write=True) as db:
-            taken = lanes.take_lane(db, self._owner, runs=self._runs, ttl_ms=self._lease_ms)
+            taken = lanes.take_lane(
+                db, self._owner, runs=self._runs, ttl_ms=self._lease_ms, resumable=self.paused
+            )
             if taken is None:
                 return None
             lane, lease = taken
-            batch = batches.claim_batch(db, lane, lease)
+            batch = batches.claim_batch(db, lane, lease, is_resumed=lane in self.paused)
             if batch is None:
                 release_lease(db, lease)
                 return None
@@ -138,14 +144,18 @@ class Turns:
         with self._runtime.database.transaction(write=False) as db:
             return self._do_others_wait(db, turn)
 
-    def leave(self) -> None:
-        """Give the lane back; the work on its batch ended in order and goes on later."""
+    def leave(self, *, kept_for: timedelta = timedelta(0)) -> None:
+        """Give the lane back; the work on its batch ended in order and goes on later.
+
+        Args:
+            kept_for: how long other runs leave the lane to this one.
+        """
         turn, self.current = self.current, None
         if turn is None:
             return
         with suppress(LeaseLost), self._runtime.database.transaction(write=True) as db:
             self.hold(db, turn)
-            _end_work(db, turn)
+            _end_work(db, turn).not_before = clock.now() + kept_for if kept_for else None
             self.end(db, turn)
 
     def postpone(self) -> None:
@@ -164,8 +174,12 @@ class Turns:
         return renew_lease(db, lease, now_ms=now_ms, ttl_ms=self._lease_ms, only_if_held=True)
 
     def _do_others_wait(self, db: DbSession, turn: Turn) -> bool:
-        except_for = frozenset([turn.lane])
-        return bool(lanes.free_lanes(db, self._owner, runs=self._runs, except_for=except_for))
+        return bool(self._free_lanes(db, except_for=frozenset([turn.lane])))
+
+    def _free_lanes(self, db: DbSession, *, except_for: frozenset[Lane] = frozenset()) -> list[Lane]:
+        return lanes.free_lanes(
+            db, self._owner, runs=self._runs, except_for=except_for, resumable=self.paused
+        )
 
     def _renew(self) -> None:
         while not self._is_closed.wait(self._lease_ms / 3000):

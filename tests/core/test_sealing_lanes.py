@@ -174,6 +174,9 @@ def test_another_run_goes_on_with_a_large_session_that_was_left(
     monkeypatch.setattr("recorder.sealing.preparation.PortionLimits", small)
     with open_desk(runtime) as desk:
         large = desk.record(events=[{"t_ms": n, "type": "click"} for n in range(20)])
+    clock_ahead = timedelta(0)
+    now = clock.now
+    monkeypatch.setattr(clock, "now", lambda: now() + clock_ahead)
     with open_sealer(runtime, "first") as first, open_sealer(runtime, "second") as second:
         assert first is not None and second is not None
         turn = first._turns.take()
@@ -181,6 +184,8 @@ def test_another_run_goes_on_with_a_large_session_that_was_left(
         preparation = first._open_preparation(turn.batch)
         assert not preparation.advance() and not preparation.advance()
         first._pause(turn, preparation)
+        assert second._turns.take() is None  # it is left to the first one for a while
+        clock_ahead = turns_module.KEPT_FOR
         assert second._turns.take() is not None
         second._turns.leave()
         assert second.seal_batch() is not None
