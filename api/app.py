@@ -9,32 +9,30 @@ import anyio.to_thread
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
-from api import errors, idempotency, openapi
-from api.allowed_hosts import HostCheck
-from api.bodies import BodyMemory
-from api.body_masking import BodyMasking
-from api.body_workers import BodyWorkers
-from api.callers import Callers
-from api.event_batches import EventBatches
-from api.head_requests import HeadRequests
-from api.limiting import Limiting
-from api.middleware import RequestGate
-from api.observation import Observed
-from api.refusals import Refusals
+from api import errors
+from api.bodies.body_limits import BodyMemory
+from api.bodies.event_batches import EventBatches
+from api.bodies.masking import BodyMasking
+from api.bodies.worker_pool import BodyWorkers
+from api.gate import idempotency
+from api.gate.access_log import Observed
+from api.gate.audit_denied import Refusals
+from api.gate.head_requests import HeadRequests
+from api.gate.host_check import HostCheck
+from api.gate.key_cache import Callers
+from api.gate.middleware import RequestGate
+from api.gate.rate_limits import Limiting
+from api.gate.slow_clients import LIMITING
+from api.openapi import hot_routes
 from api.routes import (
     audit,
-    event_types,
     events,
     exports,
     frames,
-    health,
     keys,
-    limits,
     memory,
-    memory_graphs,
     metrics,
-    quota,
-    root,
+    service,
     sessions,
     streams,
     tags,
@@ -42,8 +40,11 @@ from api.routes import (
     workflows,
     workspaces,
 )
-from api.slow_clients import LIMITING
-from api.stopping import heard_stop
+from api.routes import memory as memory_graphs
+from api.routes import workspaces as event_types
+from api.routes import workspaces as limits
+from api.routes import workspaces as quota
+from api.shutdown import heard_stop
 from recorder import __version__
 from recorder.access.ratelimit.stores import open_stream_slots
 from recorder.logs import configure_logs, logged_start
@@ -72,9 +73,9 @@ _RESOURCES = (
     quota,
     keys,
     audit,
-    health,
+    service,
     metrics,
-    root,
+    service,
 )
 
 
@@ -117,7 +118,7 @@ def _create_app(runtime: Runtime) -> FastAPI:
     )
     app.state.runtime = runtime
     app.state.callers = Callers(runtime)
-    app.state.readiness = health.Readiness(runtime)
+    app.state.readiness = service.Readiness(runtime)
     app.state.body_workers = BodyWorkers()
     app.state.masking = BodyMasking(runtime)
     app.state.event_batches = EventBatches(app.state.masking, app.state.body_workers)
@@ -171,7 +172,7 @@ def _document(app: FastAPI) -> None:
 
     def described() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = openapi.complete(describe())
+            app.openapi_schema = hot_routes.complete(describe())
         return app.openapi_schema
 
     app.openapi = described  # type: ignore[method-assign]

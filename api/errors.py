@@ -11,12 +11,12 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.websockets import WebSocket
 
-from api.endpoints import allowed_methods
-from api.limiting import describe_refusal
+from api.gate.endpoints import allowed_methods
+from api.gate.rate_limits import describe_refusal
 from recorder import errors
 from recorder.errors import Problem, RecorderError, json_pointer
 from recorder.metrics import REFUSALS
-from recorder.models.members import allowed_members, describe_allowed, shorten
+from recorder.models.wire import allowed_members, describe_allowed, shorten
 
 log = logging.getLogger("recorder.api")
 

@@ -13,11 +13,11 @@ from PIL import Image
 
 from benchmarks.figures import Figure, at_least, at_most
 from benchmarks.screens import session_screens
+from recorder.sealing.dhash import dhash
 from recorder.sealing.digest_pool import DigestPool
-from recorder.sealing.pictures import dhash
 from recorder.storage.blobs import Blobs
-from tests.digesting import store_frames
-from tests.factories import picture
+from tests.support.factories import picture
+from tests.support.frame_contents import store_frames
 
 _IN_SESSION = 10
 _SIDE = 7_071

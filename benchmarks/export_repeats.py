@@ -29,14 +29,14 @@ from recorder import clock
 from recorder.exports.executor import InProcess, ShardExecutor
 from recorder.exports.executor.cluster import DaskCluster
 from recorder.exports.executor.pool import ProcessPool
-from recorder.exports.running.operator import queue_export
-from recorder.exports.running.run import run_export
+from recorder.exports.runner.dagster_entry import queue_export
+from recorder.exports.runner.run import run_export
 from recorder.ids import new_id
 from recorder.models.export_request import ExportCreate
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.settings import environment_with
-from tests.executing import running_cluster
+from tests.support.executors import running_cluster
 
 _REPEATS, _QUICK_REPEATS = 200, 32
 _SHAPE = Shape(sessions=2_000, events=60, frames=3, picture_bytes=2_000)

@@ -24,13 +24,13 @@ from recorder.exports.executor import InProcess, ShardExecutor
 from recorder.exports.executor.cluster import DaskCluster
 from recorder.exports.executor.pool import ProcessPool
 from recorder.exports.manifest import WrittenShard
-from recorder.exports.running.operator import queue_export
-from recorder.exports.running.run import run_export
+from recorder.exports.runner.dagster_entry import queue_export
+from recorder.exports.runner.run import run_export
 from recorder.exports.writers.tasks import ShardTask
 from recorder.models.export_request import ExportCreate
 from recorder.runtime import Runtime
 from recorder.settings import Settings
-from tests.executing import Cluster, running_cluster
+from tests.support.executors import Cluster, running_cluster
 
 _EVENTS = 500
 #: Starting a pool's processes and reaching a cluster take as long for few rows as for many.

@@ -8,14 +8,14 @@ from typing import Any
 
 import uvloop
 
-from api.endpoints import find_endpoint
-from api.limiting import Limiting
+from api.gate.endpoints import find_endpoint
+from api.gate.rate_limits import Limiting
 from benchmarks.figures import Figure, at_least, at_most
 from benchmarks.overload import PER_WORKSPACE, Grants, admitted, overload
 from benchmarks.redis_server import running_redis
 from benchmarks.seeds import new_settings
 from recorder.access.keys import Caller
-from recorder.access.surfaces import TIERS
+from recorder.access.rate_tiers import TIERS
 
 _EVENTS = "/v1/sessions/ses_01k00000000000000000000000/events"
 

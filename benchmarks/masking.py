@@ -13,7 +13,7 @@ from recorder.access.keys import Caller
 from recorder.digest import canonical_json
 from recorder.masking.masker import Masker, compile_rules
 from recorder.recording.events import read_event_batch
-from recorder.recording.masked import event_documents, mask_events
+from recorder.recording.masking import event_documents, mask_events
 
 _GOAL_MS = 0.3
 _CALLER = Caller("wsp", "live", "key")

@@ -21,11 +21,11 @@ from benchmarks.seeds import new_settings
 from benchmarks.servers import Server, serving
 from recorder import clock, ids
 from recorder.access.keys import create_workspace
-from recorder.memory.building.nodes import GraphScope
+from recorder.memory.grouping.nodes import GraphScope
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.paths import read_graph
-from recorder.memory.queries.similar import similar_index
-from recorder.memory.storing.indexing import GraphIndexer
+from recorder.memory.queries.similarity import similar_index
+from recorder.memory.storage.indexing import GraphIndexer
 from recorder.models.session import SessionMetadataRow, SessionRow
 from recorder.models.tag import TagRow
 from recorder.models.workflow import WorkflowRow

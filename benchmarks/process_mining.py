@@ -25,12 +25,12 @@ from benchmarks.seeds import new_key, new_settings
 from benchmarks.servers import serving
 from recorder import clock
 from recorder.client import Client
-from recorder.importers.xes.log import import_log
+from recorder.importers.xes import import_log
 from recorder.interchange.dfg import directly_follows, write_dfg
-from recorder.interchange.exporting import export_log
-from recorder.interchange.rows import log_rows
-from recorder.interchange.xes.reading import read_traces
-from recorder.interchange.xes.writing import write_xes
+from recorder.interchange.export import export_log
+from recorder.interchange.logs import log_rows
+from recorder.interchange.xes.reader import read_traces
+from recorder.interchange.xes.writer import write_xes
 from recorder.memory.aggregation import LogAggregate, aggregate_log
 
 _DATA = Path(__file__).parents[2] / "shared" / "data" / "xes"

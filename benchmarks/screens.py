@@ -2,7 +2,7 @@
 
 import random
 
-from recorder.importers.drawing import Box, draw
+from recorder.importers.screen_drawing import Box, draw
 
 SIZE = (1280, 720)
 _INK = (32, 36, 44, 255)

@@ -24,11 +24,11 @@ from benchmarks.figures import Figure, at_least, at_most
 from benchmarks.screens import session_screens
 from recorder.ids import new_id
 from recorder.models.session import SessionRow
-from recorder.recording.stops import stop_session
+from recorder.recording.sessions import stop_session
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from tests.faults.sealing_runs import SealingRun
-from tests.recorded import Desk, open_desk, png_item
+from tests.support.recorded_sessions import Desk, open_desk, png_item
 
 _EVENTS = 100
 _WORKSPACES = 8

@@ -62,7 +62,12 @@ def serving(
     port = claim_port("127.0.0.1", 0, option="--port")
     arguments = [sys.executable, "-m", "uvicorn", "--factory", factory, "--host", "127.0.0.1"]
     arguments += ["--port", str(port), "--loop", "uvloop"]
-    arguments += ["--http", "api.slow_clients:WatchedProtocol", "--ws", "api.sockets:WatchedSocket"]
+    arguments += [
+        "--http",
+        "api.gate.slow_clients:WatchedProtocol",
+        "--ws",
+        "api.streams.websockets:WatchedSocket",
+    ]
     arguments += ["--no-access-log", "--log-level", "warning", "--timeout-graceful-shutdown", "3"]
     process = subprocess.Popen(
         arguments,

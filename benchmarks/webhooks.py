@@ -23,14 +23,13 @@ from benchmarks.servers import serving
 from recorder.access.keys import create_workspace
 from recorder.audit.log import Origin
 from recorder.ids import new_id
-from recorder.models.delivery import DeliveryRow
-from recorder.models.webhook import WebhookCreate
+from recorder.models.webhook import DeliveryRow, WebhookCreate
 from recorder.net.addresses import AllowList
 from recorder.net.client import OutboundClient
 from recorder.net.guard import Guard
 from recorder.settings import Settings
 from recorder.storage.database import Database
-from recorder.webhooks.delivery import DeliveryLoop
+from recorder.webhooks.delivery_loop import DeliveryLoop
 from recorder.webhooks.endpoints import create_webhook
 from recorder.webhooks.outbox import add_event
 from recorder.webhooks.secrets import SecretBox

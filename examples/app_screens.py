@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from recorder.importers.drawing import Box, Colour, draw, text_width
+from recorder.importers.screen_drawing import Box, Colour, draw, text_width
 
 SIZE = (640, 400)
 HOST = "https://ledgerly.example"

@@ -30,7 +30,7 @@ from recorder.importers.upload import ImportReport, upload_recordings
 from recorder.invocation import command_line, short_path
 from recorder.runtime import Runtime
 from recorder.settings import DEFAULT_DATA_DIR, Settings
-from recorder.storage.durable import keep_files_private
+from recorder.storage.durable_files import keep_files_private
 from recorder.supervisor import Service
 
 _KEY_FILE = "key"

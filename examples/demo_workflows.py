@@ -13,7 +13,7 @@ from typing import NamedTuple
 from examples import approve_invoice, onboard_customer
 from examples.run import Run, Way, Worker
 from recorder import clock
-from recorder.importers.recording import Recording, Source
+from recorder.importers.upload import Recording, Source
 
 #: The last runs end here unless the caller says otherwise.
 ENDS_AT = datetime(2026, 5, 4, 17, 0, tzinfo=UTC)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from examples.app_screens import Screen, picture, snapshot, target
 from recorder.client.batches import CapturedFrame
-from recorder.importers.recording import Recording
+from recorder.importers.upload import Recording
 
 
 @dataclass(frozen=True)

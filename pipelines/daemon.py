@@ -19,7 +19,7 @@ from dagster._daemon.controller import daemon_controller_from_instance
 from dagster._utils.interrupts import capture_interrupts, setup_interrupt_handlers
 from sqlalchemy import Engine, create_engine
 
-from recorder.pulse import beat
+from recorder.heartbeat import beat
 
 HEARTBEAT_S = 5
 #: Daemons whose heartbeats the pulse follows. The scheduler sleeps for a minute between two heartbeats and

@@ -12,7 +12,7 @@ from recorder.errors import NotFound
 from recorder.exports.destinations import open_destination
 from recorder.exports.verify import verify_manifest
 from recorder.exports.verify.lake_check import compare_with_lake
-from recorder.models.export_rows import ExportRow
+from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 

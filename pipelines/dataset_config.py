@@ -7,9 +7,9 @@ import dagster as dg
 from pydantic import Field
 
 from recorder import limits
-from recorder.exports.asking.drafts import dataset_name
+from recorder.exports.requests.validation import dataset_name
+from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportCreate
-from recorder.models.export_rows import ExportRow
 
 
 class Outcome(Enum):

@@ -3,18 +3,22 @@
 import base64
 import io
 import logging
+import time
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import dagster as dg
 import polars as pl
 
-from recorder.exports.card.page import plain
-from recorder.exports.card.words import COLUMNS
+from recorder.exports.card import COLUMNS, plain
 from recorder.exports.destinations import open_destination
-from recorder.exports.names import SPLITS
-from recorder.exports.reading.serving import read_manifest
-from recorder.exports.reading.summary import DatasetSummary, summarize
-from recorder.models.export_rows import ExportRow
+from recorder.exports.executor import ShardExecutor
+from recorder.exports.formats import SPLITS
+from recorder.exports.manifest import WrittenShard
+from recorder.exports.results.hosted_files import read_manifest
+from recorder.exports.results.summary import DatasetSummary, summarize
+from recorder.exports.writers.tasks import ShardTask
+from recorder.models.export import ExportRow
 from recorder.settings import Settings
 
 log = logging.getLogger("recorder.exports")
@@ -167,3 +171,41 @@ def _bars(axes: Any, title: str, names: list[str], counts: list[int], colours: l
     axes.set_xticks([])
     axes.spines["bottom"].set_visible(False)
     axes.set_title(title, fontsize=11)
+
+
+_EVERY_S = 5.0
+
+
+class ToldProgress:
+    """An executor that says now and then how many shards are written, how large, how fast."""
+
+    def __init__(
+        self, executor: ShardExecutor, say: Callable[[str], None], *, every_s: float = _EVERY_S
+    ) -> None:
+        self._executor = executor
+        self._say = say
+        self._every_s = every_s
+
+    def run(self, tasks: Sequence[ShardTask]) -> Generator[WrittenShard, None, None]:
+        """Write the shards and give each result as it comes."""
+        total = sum(len(task.shards) for task in tasks)
+        done = rows = size_bytes = 0
+        began = told = time.monotonic()
+        if total:
+            self._say(f"{total} shards to write")
+        results = self._executor.run(tasks)
+        try:
+            for written in results:
+                # First what is done with it: a shard counts once it is noted.
+                yield written
+                done, rows, size_bytes = done + 1, rows + written.rows, size_bytes + written.size_bytes
+                now = time.monotonic()
+                if done == total or now - told >= self._every_s:
+                    told = now
+                    pace = rows / max(now - began, 0.001)
+                    self._say(
+                        f"{done} of {total} shards written: {rows:,} rows, {size_bytes:,} bytes, "
+                        f"{pace:,.0f} rows/s"
+                    )
+        finally:
+            results.close()

@@ -10,8 +10,8 @@ import traceback
 import dagster as dg
 
 from pipelines.resources import RecorderResource
+from recorder.memory.drift.monitor import GraphLook, due_graphs, look_for_drift
 from recorder.memory.drift.store import PATH_DISAPPEARED
-from recorder.memory.drift.watching import GraphLook, due_graphs, look_for_drift
 
 _GROUP = "memory"
 _PATHS_SHOWN = 100

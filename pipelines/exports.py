@@ -1,7 +1,7 @@
 """Exports in Dagster: the `datasets` asset, its job, and the sensor that takes up queued ones. Spec §4.3.
 
 A partition is a dataset, named by the export's tag or its workflows (`dataset_name` in
-recorder/exports/asking/drafts.py); an export is a version of it. The exports table is the queue: posting an
+recorder/exports/requests/validation.py); an export is a version of it. The exports table is the queue: posting an
 export fills it. One run stays and writes small exports (pipelines/small_export_run.py); the sensor keeps that
 run, and starts a run for each other export. A run writes the row's status under a lease.
 """
@@ -13,20 +13,18 @@ import dagster as dg
 
 from pipelines.dataset_checks import EXPORT_TAG, dataset_checks
 from pipelines.dataset_config import DatasetConfig, from_row, to_body
-from pipelines.dataset_report import describe
-from pipelines.export_progress import ToldProgress
+from pipelines.dataset_report import ToldProgress, describe
 from pipelines.resources import RecorderResource
-from pipelines.runs import LANE_TAG, fail_lost, is_coming_up, pause_after_failures
-from pipelines.sensor_instance import instance_of
+from pipelines.runs import LANE_TAG, fail_lost, instance_of, is_coming_up, pause_after_failures
 from pipelines.small_export_run import write_small_exports
 from recorder import clock
 from recorder.access.workspaces import find_workspace
 from recorder.exports.executor import open_executor
-from recorder.exports.running.claims import due_exports
-from recorder.exports.running.operator import cancel_export, queue_export
-from recorder.exports.running.run import run_export
-from recorder.exports.running.small_exports import give_own_run, is_first_try, list_writers, place_owner
-from recorder.models.export_rows import ExportRow
+from recorder.exports.runner.dagster_entry import cancel_export, queue_export
+from recorder.exports.runner.lease import due_exports
+from recorder.exports.runner.run import run_export
+from recorder.exports.runner.small_exports import give_own_run, is_first_try, list_writers, place_owner
+from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
 
 DATASET_TAG = "recorder/dataset"

@@ -13,13 +13,12 @@ from pydantic import Field
 from pipelines.memory_picture import graph_metadata
 from pipelines.resources import RecorderResource
 from pipelines.runs import LANE_TAG
-from recorder.memory.building.nodes import GraphScope
-from recorder.memory.building.rebuilding import RebuildKind
+from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.grouping.rebuild import RebuildKind
 from recorder.memory.queries.paths import list_paths
-from recorder.memory.storing.checks import GraphCheck, check_graph
-from recorder.memory.storing.missing import index_missing
-from recorder.memory.storing.rebuilds import RebuildReport, indexed_scopes, rebuild_graph
-from recorder.recording.graph_views import read_view
+from recorder.memory.storage.consistency import GraphCheck, check_graph, index_missing
+from recorder.memory.storage.rebuilds import RebuildReport, indexed_scopes, rebuild_graph
+from recorder.recording.graph_queries import read_view
 from recorder.runtime import Runtime
 
 _GROUP = "memory"

@@ -8,7 +8,7 @@ import dagster as dg
 from dagster._core.scheduler.instigation import InstigatorStatus
 
 from pipelines.resources import RecorderResource
-from pipelines.sensor_instance import instance_of
+from pipelines.runs import instance_of
 from recorder import clock
 from recorder.orchestration import Status, store_statuses
 

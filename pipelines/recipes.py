@@ -11,9 +11,9 @@ import dagster as dg
 
 from pipelines.exports import PARTITIONS, export_datasets
 from pipelines.resources import RecorderResource
-from pipelines.sensor_instance import instance_of
-from recorder.exports.asking.recipes import list_recipes
-from recorder.exports.asking.ticks import make_due_exports
+from pipelines.runs import instance_of
+from recorder.exports.requests.recipe_ticks import make_due_exports
+from recorder.exports.requests.recipes import list_recipes
 
 
 @dg.sensor(job=export_datasets, minimum_interval_seconds=30, default_status=dg.DefaultSensorStatus.RUNNING)

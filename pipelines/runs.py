@@ -1,9 +1,11 @@
 """What the records of earlier runs say: is one coming up, was one lost, do they keep failing? Design §3."""
 
+import threading
 from collections.abc import Collection, Sequence
 from datetime import timedelta
 
 import dagster as dg
+from dagster._core.instance.ref import InstanceRef
 
 from recorder import clock
 
@@ -73,3 +75,19 @@ def _is_overdue(record: dg.RunRecord) -> bool:
     is_launched = record.dagster_run.status in (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING)
     patience = _TO_START if is_launched else _TO_TAKE_THE_LEASE
     return clock.now() - record.update_timestamp > patience
+
+
+_lock = threading.Lock()
+_opened: tuple[InstanceRef, dg.DagsterInstance] | None = None
+
+
+def instance_of(context: dg.SensorEvaluationContext) -> dg.DagsterInstance:
+    """Return the instance that a tick belongs to."""
+    global _opened
+    ref = context.instance_ref
+    if ref is None:  # in a test, which has an instance of its own
+        return context.instance
+    with _lock:
+        if _opened is None or _opened[0] != ref:
+            _opened = ref, dg.DagsterInstance.from_ref(ref)
+        return _opened[1]

@@ -15,10 +15,9 @@ from pydantic import Field
 from pipelines.drain import Drain, deferred_interrupts
 from pipelines.drain_report import progress, summary
 from pipelines.resources import RecorderResource
-from pipelines.runs import LANE_TAG, is_coming_up, pause_after_failures
-from pipelines.sensor_instance import instance_of
+from pipelines.runs import LANE_TAG, instance_of, is_coming_up, pause_after_failures
 from recorder.sealing import SealedBatch, has_work, list_runs, longest_wait_s, open_sealer
-from recorder.sealing.counts import count_lanes
+from recorder.sealing.reconcile import count_lanes
 from recorder.storage.database import Database
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 

@@ -18,17 +18,16 @@ import dagster as dg
 from pydantic import Field
 
 from pipelines.dataset_checks import check_files, check_lake
-from pipelines.dataset_report import describe
+from pipelines.dataset_report import ToldProgress, describe
 from pipelines.drain import deferred_interrupts
-from pipelines.export_progress import ToldProgress
 from pipelines.resources import RecorderResource
 from pipelines.runs import LANE_TAG
 from recorder import clock
 from recorder.errors import RecorderError, Unavailable
 from recorder.exports.executor import InProcess
-from recorder.exports.running.claims import Claim
-from recorder.exports.running.run import run_export
-from recorder.exports.running.small_exports import (
+from recorder.exports.runner.lease import Claim
+from recorder.exports.runner.run import run_export
+from recorder.exports.runner.small_exports import (
     PLACE_MS,
     SLOTS,
     claim_next,
@@ -38,7 +37,7 @@ from recorder.exports.running.small_exports import (
     place_owner,
     take_place,
 )
-from recorder.models.export_rows import ExportRow
+from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
 from recorder.storage.leases import Lease, release_lease, renew_lease
 

@@ -10,9 +10,9 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.ids import first_id_at
-from recorder.models.delivery import DeliveryRow, DeliveryStatus
-from recorder.models.export_rows import ExportRow
-from recorder.models.outbox import OutboxRow
+from recorder.models.export import ExportRow
+from recorder.models.operations import OutboxRow
+from recorder.models.webhook import DeliveryRow, DeliveryStatus
 
 # As text in the statement: a partial index is not found by a bound value.
 _PENDING: ColumnClause[str] = literal_column("'pending'")

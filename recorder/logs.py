@@ -19,7 +19,7 @@ from structlog.typing import EventDict, Processor
 
 from recorder import clock
 from recorder.errors import Invalid, RecorderError
-from recorder.tracing import current_request_id
+from recorder.request_context import current_request_id
 
 #: Exit code of a process whose settings or data do not admit a start; a crash has another one.
 START_REFUSED: Final = 78

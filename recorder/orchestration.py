@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from sqlmodel import Session as DbSession
 from sqlmodel import delete, select
 
-from recorder.models.orchestration import Kind, OrchestrationStatusRow
+from recorder.models.operations import Kind, OrchestrationStatusRow
 from recorder.storage.database import Database
 
 #: Without a change the rows are written again after so long: their age is Dagster's sign of life.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from recorder.settings import Settings
 from recorder.storage.blobs import Blobs
 from recorder.storage.database import Database, open_database
-from recorder.storage.durable import keep_files_private
+from recorder.storage.durable_files import keep_files_private
 from recorder.storage.lake import Lake
 from recorder.storage.regions import check_region
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.databases import create_database, create_file, part_is_missing
-from tests.redis_server import running_redis
+from tests.support.databases import create_database, create_file, part_is_missing
+from tests.support.redis_server import running_redis
 
 # A machine that is busy with something else is no failure. `make fuzz` looks at many more examples.
 hypothesis.settings.register_profile(

@@ -5,12 +5,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from api.deps import CallerDep, CursorText, Db, Limit, RuntimeDep, TimeRangeDep
+from api.cursors import Pager
+from api.dependencies import CallerDep, CursorText, Db, Limit, RuntimeDep, TimeRangeDep
 from api.errors import problem_responses
-from api.event_formats import NDJSON
 from api.negotiation import choose_format
-from api.paging import Pager
-from api.strict_route import StrictRoute
+from api.streams.event_download import NDJSON
+from api.strict_routes import StrictRoute
 from recorder import limits
 from recorder.audit.entries import AuditFilter, list_entries, stream_entries
 from recorder.models.audit import AuditEntry

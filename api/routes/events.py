@@ -5,21 +5,18 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.routing import Route
 
-from api.batches import accepted
-from api.deps import CallerDep, CursorText, Db, Limit, RuntimeDep
+from api.bodies.event_batches import EventBatches, accepted
+from api.cursors import Pager
+from api.dependencies import CallerDep, CursorText, Db, Limit, RuntimeDep
 from api.errors import problem_responses
-from api.event_batches import EventBatches
-from api.event_download import EventDownload
-from api.event_formats import ARROW, JSON, NDJSON, Arrow, Ndjson
 from api.negotiation import choose_format
-from api.openapi import EVENT_BATCH, EVENT_PAGE, EVENTS_ACCEPTED
-from api.paging import Pager
-from api.query_rules import NO_QUERY
-from api.strict_route import BatchRoute, check_query, refuse_encoding
+from api.openapi.hot_routes import EVENT_BATCH, EVENT_PAGE, EVENTS_ACCEPTED
+from api.streams.event_download import ARROW, JSON, NDJSON, Arrow, EventDownload, Ndjson
+from api.strict_routes import NO_QUERY, BatchRoute, check_query, refuse_encoding
 from recorder import limits
 from recorder.errors import InvalidRange
 from recorder.recording import sessions
-from recorder.recording.event_filter import EventFilter
+from recorder.recording.hot_events import EventFilter
 from recorder.recording.ingest import IngestWriter
 from recorder.recording.session_events import read_events_page
 

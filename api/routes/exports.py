@@ -6,26 +6,26 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
-from api.deps import CallerDep, CursorText, Db, Limit, OriginDep, RuntimeDep
+from api.cursors import Pager
+from api.dependencies import CallerDep, CursorText, Db, Limit, OriginDep, RuntimeDep
 from api.errors import problem_responses
-from api.paging import Pager
-from api.ranges import ranged_stream
-from api.strict_route import StrictRoute
+from api.negotiation import ranged_stream
+from api.strict_routes import StrictRoute
 from recorder import clock, limits
 from recorder.access.keys import Caller
 from recorder.errors import RecorderError, ValidationFailed
-from recorder.exports.asking import drafts, requests, wire
 from recorder.exports.formats import FORMATS
-from recorder.exports.reading import comparison, serving
-from recorder.exports.running import ending
+from recorder.exports.requests import queue, validation, wire_objects
+from recorder.exports.results import diff, hosted_files
+from recorder.exports.runner import finalize
 from recorder.models.export import (
     Export,
     ExportCreated,
     ExportDifference,
+    ExportRow,
     ExportStatus,
 )
 from recorder.models.export_request import ExportCreate
-from recorder.models.export_rows import ExportRow
 from recorder.models.wire import Page
 from recorder.runtime import Runtime
 
@@ -65,7 +65,7 @@ def get_opened_export(
         text = "A signed address carries exp, kid and sig."
         raise ValidationFailed.of("sig", "missing", text, where="query")
     with runtime.database.transaction(write=False) as db:
-        row = serving.open_by_signature(
+        row = hosted_files.open_by_signature(
             db,
             runtime.settings,
             export_id,
@@ -79,7 +79,7 @@ def get_opened_export(
 
 def _find(runtime: Runtime, caller: Caller, export_id: str) -> ExportRow:
     with runtime.database.transaction(write=False) as db:
-        return requests.find_export(db, caller.workspace_id, caller.mode, export_id)
+        return queue.find_export(db, caller.workspace_id, caller.mode, export_id)
 
 
 Opened = Annotated[OpenedExport, Depends(get_opened_export, max_concurrency=20)]
@@ -91,23 +91,23 @@ def get_stored_manifest(opened: Opened, runtime: RuntimeDep) -> dict[str, Any]:
     Raises:
         InvalidState, NotFound, Unavailable: if there is none, or its store does not answer.
     """
-    return serving.read_manifest(opened.row, runtime.settings, until=opened.until)
+    return hosted_files.read_manifest(opened.row, runtime.settings, until=opened.until)
 
 
-def get_hosted_file(path: str, opened: Opened, runtime: RuntimeDep) -> serving.HostedFile:
+def get_hosted_file(path: str, opened: Opened, runtime: RuntimeDep) -> hosted_files.HostedFile:
     """A file of a hosted export, found in a transaction and opened after it.
 
     Raises:
         NotFound, Unavailable: if there is none, or its store does not answer.
     """
     with runtime.database.transaction(write=False) as db:
-        serving.require_file(db, opened.row, path)
-    return serving.open_file(opened.row, runtime.settings, path)
+        hosted_files.require_file(db, opened.row, path)
+    return hosted_files.open_file(opened.row, runtime.settings, path)
 
 
 # Bounded, since each may wait for a store: what waits must not take the worker threads of all others.
 Manifest = Annotated[dict[str, Any], Depends(get_stored_manifest, max_concurrency=8)]
-File = Annotated[serving.HostedFile, Depends(get_hosted_file, max_concurrency=8)]
+File = Annotated[hosted_files.HostedFile, Depends(get_hosted_file, max_concurrency=8)]
 
 
 def get_draft(request: Request, caller: CallerDep, runtime: RuntimeDep, body: ExportCreate) -> ExportRow:
@@ -116,15 +116,15 @@ def get_draft(request: Request, caller: CallerDep, runtime: RuntimeDep, body: Ex
     Raises:
         InvalidDestination, DestinationNotAllowed, Unavailable: if it cannot be written to.
     """
-    draft = drafts.draft_export(caller.workspace_id, caller.mode, body)
+    draft = validation.draft_export(caller.workspace_id, caller.mode, body)
     try:
         with runtime.database.transaction(write=False) as db:
             if (keyed := getattr(request.state, "keyed", None)) is not None:
                 keyed.look(db)
-            requests.require_known(db, draft)
+            queue.require_known(db, draft)
     except RecorderError:
         return draft  # the request's transaction finds the same, and keeps the answer
-    requests.probe_destination(draft, runtime.settings)
+    queue.probe_destination(draft, runtime.settings)
     return draft
 
 
@@ -135,8 +135,8 @@ Draft = Annotated[ExportRow, Depends(get_draft, max_concurrency=8)]
 @router.post("", status_code=202, responses=problem_responses(401, 404, 422, 503))
 def create_export(draft: Draft, db: Db, origin: OriginDep, runtime: RuntimeDep) -> ExportCreated:
     """Queue an export of sealed sessions as a dataset."""
-    return wire.to_created(
-        requests.store_export(db, runtime.settings, draft, origin=origin), runtime.settings
+    return wire_objects.to_created(
+        queue.store_export(db, runtime.settings, draft, origin=origin), runtime.settings
     )
 
 
@@ -158,7 +158,7 @@ def list_exports(
     """Exports, newest first."""
     pager = Pager(request, caller)
     before = pager.read(cursor)
-    rows, has_more = requests.list_exports(
+    rows, has_more = queue.list_exports(
         db,
         caller.workspace_id,
         caller.mode,
@@ -168,15 +168,15 @@ def list_exports(
         before_id=before[0] if before else None,
         limit=limit,
     )
-    page = [wire.to_wire(row, runtime.settings) for row in rows]
+    page = [wire_objects.to_wire(row, runtime.settings) for row in rows]
     return pager.page(page, [rows[-1].id] if has_more else None)
 
 
 @router.get("/{export_id}", responses=problem_responses(401, 404))
 def get_export(export_id: str, db: Db, caller: CallerDep, runtime: RuntimeDep) -> Export:
     """One export."""
-    row = requests.find_export(db, caller.workspace_id, caller.mode, export_id)
-    return wire.to_wire(row, runtime.settings, is_whole=True)
+    row = queue.find_export(db, caller.workspace_id, caller.mode, export_id)
+    return wire_objects.to_wire(row, runtime.settings, is_whole=True)
 
 
 @router.post("/{export_id}/cancel", responses=problem_responses(401, 404, 409))
@@ -184,8 +184,8 @@ def cancel_export(
     export_id: str, db: Db, caller: CallerDep, origin: OriginDep, runtime: RuntimeDep
 ) -> Export:
     """Call an export off: it ends as `failed`, and what was written of it is taken away."""
-    row = ending.cancel(db, runtime.settings, caller.workspace_id, caller.mode, export_id, origin=origin)
-    return wire.to_wire(row, runtime.settings)
+    row = finalize.cancel(db, runtime.settings, caller.workspace_id, caller.mode, export_id, origin=origin)
+    return wire_objects.to_wire(row, runtime.settings)
 
 
 def get_difference(
@@ -205,7 +205,7 @@ def get_difference(
     pager = Pager(request, caller)
     after = pager.read(cursor)
     row, other = (_find(runtime, caller, one) for one in (export_id, against))
-    compared = comparison.compare(runtime, row, other)
+    compared = diff.compare(runtime, row, other)
     data, has_more = compared.page(after_id=after[0] if after else None, limit=limit)
     return ExportDifference(
         export_id=row.id,

@@ -5,22 +5,21 @@ from typing import Annotated
 import anyio.to_thread
 from fastapi import APIRouter, Header, Request, Response
 
-from api.batches import accepted
-from api.body_masking import BodyMasking
-from api.deps import CallerDep, CursorText, Db, Ingest, Limit, RuntimeDep
+from api.bodies.event_batches import accepted
+from api.bodies.frame_uploads import read_upload
+from api.bodies.masking import BodyMasking
+from api.cursors import Pager
+from api.dependencies import CallerDep, CursorText, Db, Ingest, Limit, RuntimeDep
 from api.errors import problem_responses
-from api.openapi import FRAME_BATCH, FRAMES_ACCEPTED, IMAGE
-from api.paging import Pager
-from api.ranges import ranged
-from api.strict_route import BatchRoute, refuse_encoding
-from api.uploads import read_upload
+from api.negotiation import ranged
+from api.openapi.hot_routes import FRAME_BATCH, FRAMES_ACCEPTED, IMAGE
+from api.strict_routes import BatchRoute, refuse_encoding
 from recorder import limits
 from recorder.errors import RecorderError, Unavailable
 from recorder.models.frame import Frame
 from recorder.models.wire import Page
-from recorder.recording import reads, sessions
-from recorder.recording.frames import discard_object
-from recorder.recording.uploads import FrameUpload
+from recorder.recording import item_reads, sessions
+from recorder.recording.frames import FrameUpload, discard_object
 
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["frames"], route_class=BatchRoute)
 
@@ -72,7 +71,7 @@ def list_frames(
     pager = Pager(request, caller)
     after = pager.read(cursor)
     row = sessions.find_session(db, caller.workspace_id, caller.mode, session_id)
-    found = reads.list_frames(
+    found = item_reads.list_frames(
         db, runtime.lake, row, after=(after[0], after[1]) if after else None, limit=limit + 1
     )
     last = found[limit - 1] if len(found) > limit else None
@@ -83,7 +82,7 @@ def list_frames(
 def get_frame(session_id: str, frame_id: str, db: Db, caller: CallerDep, runtime: RuntimeDep) -> Frame:
     """One frame's metadata."""
     row = sessions.find_session(db, caller.workspace_id, caller.mode, session_id)
-    return reads.get_frame(db, runtime.lake, row, frame_id)
+    return item_reads.get_frame(db, runtime.lake, row, frame_id)
 
 
 @router.get(
@@ -101,5 +100,5 @@ def get_image(
 ) -> Response:
     """The picture itself; `Range` gives a part of it."""
     row = sessions.find_session(db, caller.workspace_id, caller.mode, session_id)
-    data, content_type = reads.read_image(db, runtime.lake, runtime.blobs, row, frame_id)
+    data, content_type = item_reads.read_image(db, runtime.lake, runtime.blobs, row, frame_id)
     return ranged(data, content_type, range_header)

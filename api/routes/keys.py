@@ -2,11 +2,11 @@
 
 from fastapi import APIRouter, Request, Response
 
-from api.callers import ForgettingDep
-from api.deps import CallerDep, CursorText, Db, Limit, OriginDep, RuntimeDep
+from api.cursors import Pager
+from api.dependencies import CallerDep, CursorText, Db, Limit, OriginDep, RuntimeDep
 from api.errors import problem_responses
-from api.paging import Pager
-from api.strict_route import StrictRoute
+from api.gate.key_cache import ForgettingDep
+from api.strict_routes import StrictRoute
 from recorder import limits
 from recorder.access import key_admin
 from recorder.models.key import Key, KeyCreate, KeyCreated

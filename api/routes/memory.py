@@ -1,22 +1,78 @@
-"""`/v1/memory/*`: common paths, outliers, similar sessions, recovery points. Spec §4.2, contract §4."""
+"""Which sessions of a workflow a query of the memory graph asks about. Spec §4.2, contract §4."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query, Request, Response
 
-from api.deps import CallerDep, CursorText, Db, Limit, RuntimeDep, TimeRangeDep
+from api.cursors import Pager
+from api.dependencies import (
+    CallerDep,
+    CursorText,
+    Db,
+    Limit,
+    OtherTimeRangeDep,
+    RuntimeDep,
+    TimeRange,
+    TimeRangeDep,
+)
 from api.errors import problem_responses
-from api.paging import Pager
-from api.selection import Fraction, Selection, SelectionDep, WorkflowName
-from api.strict_route import StrictRoute
+from api.strict_routes import StrictRoute
 from recorder import clock, limits
 from recorder.errors import ValidationFailed
 from recorder.memory.queries import paths as queries
-from recorder.memory.queries.outliers import THRESHOLD
+from recorder.memory.queries.comparison import MIN_CHANGE, Side
+from recorder.memory.queries.similarity import THRESHOLD
+from recorder.memory.views.formats import GraphFormat
 from recorder.models.memory import MemoryPathList
-from recorder.models.memory_queries import OutlierSession, RecoveryPointList, SimilarSearch, SimilarSession
-from recorder.models.wire import Page
-from recorder.recording import graph_lists, recovery_points
+from recorder.models.memory_queries import (
+    MemoryComparison,
+    OutlierSession,
+    RecoveryPointList,
+    SimilarSearch,
+    SimilarSession,
+)
+from recorder.models.wire import ActorKind, Outcome, Page
+from recorder.recording import graph_queries, recovery_points
+
+WorkflowName = Annotated[str, Query(pattern=limits.WORKFLOW_PATTERN)]
+Fraction = Annotated[float, Query(ge=0, le=1, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A workflow of the caller, and the filters that all queries of its graph take."""
+
+    workspace_id: str
+    mode: str
+    workflow: str
+    times: TimeRange
+    outcome: Outcome | None
+    actor_kind: ActorKind | None
+
+    def asked(self) -> dict[str, Any]:
+        """The arguments of a query."""
+        filters = {"outcome": self.outcome, "actor_kind": self.actor_kind}
+        return {**self.place(), "since": self.times.since, "until": self.times.until, **filters}
+
+    def place(self) -> dict[str, Any]:
+        """Whose graph it is."""
+        return {"workspace_id": self.workspace_id, "mode": self.mode, "workflow": self.workflow}
+
+
+async def get_selection(
+    caller: CallerDep,
+    times: TimeRangeDep,
+    workflow: WorkflowName,
+    outcome: Outcome | None = None,
+    actor_kind: Annotated[ActorKind | None, Query(alias="actor.kind")] = None,
+) -> Selection:
+    """The selection that a query names."""
+    return Selection(caller.workspace_id, caller.mode, workflow, times, outcome, actor_kind)
+
+
+SelectionDep = Annotated[Selection, Depends(get_selection)]
+
 
 router = APIRouter(prefix="/v1/memory", tags=["memory"], route_class=StrictRoute)
 
@@ -46,7 +102,7 @@ def list_outliers(
     """Sessions whose path fewer than `threshold` of all take, the least typical first."""
     pager = Pager(request, caller)
     position = _position(selection, pager.read(cursor))
-    page = graph_lists.list_outliers(
+    page = graph_queries.list_outliers(
         db, **{**selection.asked(), **position}, threshold=threshold, limit=limit
     )
     times = [position["since"], position["until"]]
@@ -57,7 +113,7 @@ def list_outliers(
 @router.post("/similar", responses=problem_responses(401, 404, 409, 422))
 def list_similar(body: SimilarSearch, db: Db, caller: CallerDep) -> Page[SimilarSession]:
     """The sessions whose way through the graph is most like a session's, which itself is left out."""
-    found = graph_lists.list_similar(
+    found = graph_queries.list_similar(
         db,
         workspace_id=caller.workspace_id,
         mode=caller.mode,
@@ -125,3 +181,74 @@ def _position(selection: Selection, position: list[Any] | None) -> dict[str, Any
         "until": None if until is None else clock.from_ms(until),
         "offset": offset,
     }
+
+
+_NO_TIMES = TimeRange(None, None)
+_TYPES = (
+    "application/json",
+    "application/graphml+xml",
+    "text/vnd.mermaid",
+    "text/vnd.graphviz",
+    "image/svg+xml",
+)
+_GRAPH: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The graph in the format asked for.",
+        "content": {media_type: {} for media_type in _TYPES},
+    },
+    **problem_responses(401, 404, 422),
+}
+
+
+@router.get("/graph", responses=_GRAPH, response_class=Response)
+def get_graph(
+    db: Db, selection: SelectionDep, format: GraphFormat = "json", min_frequency: Fraction = 0.0
+) -> Response:
+    """Nodes and edges of a workflow's sessions, as data or as a drawing."""
+    content, media_type = graph_queries.render_graph(
+        db, **selection.asked(), format=format, min_frequency=min_frequency
+    )
+    return Response(content, media_type=media_type)
+
+
+async def get_sides(
+    selection: SelectionDep,
+    other_times: OtherTimeRangeDep,
+    other_actor_kind: Annotated[ActorKind | None, Query(alias="against_actor.kind")] = None,
+) -> tuple[Side, Side]:
+    """The two sides of a comparison; the other one is like the first in what is not said of it.
+
+    Raises:
+        ValidationFailed: if nothing is said of the other side.
+    """
+    times = selection.times
+    if other_times != _NO_TIMES:
+        times = other_times
+    elif other_actor_kind is None:
+        text = "Name the other side: against_since and against_until, or against_actor.kind."
+        raise ValidationFailed.of("against_since", "missing", text, where="query")
+    return (
+        Side(selection.times.since, selection.times.until, selection.actor_kind),
+        Side(times.since, times.until, other_actor_kind or selection.actor_kind),
+    )
+
+
+@router.get("/diff", responses=problem_responses(401, 404, 422))
+def compare_sessions(
+    db: Db,
+    selection: SelectionDep,
+    sides: Annotated[tuple[Side, Side], Depends(get_sides)],
+    min_change: Fraction = MIN_CHANGE,
+    limit: Limit = limits.LIST_DEFAULT,
+) -> MemoryComparison:
+    """Paths, nodes and edges that appeared, disappeared or changed between two periods or kinds of actors."""
+    selected, against = sides
+    return graph_queries.compare_sessions(
+        db,
+        **selection.place(),
+        selected=selected,
+        against=against,
+        outcome=selection.outcome,
+        min_change=min_change,
+        limit=limit,
+    )

@@ -5,11 +5,11 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from api.body_masking import MaskedSession
-from api.deps import CallerDep, CursorText, Db, Limit, OriginDep, RuntimeDep, TimeRangeDep
+from api.bodies.masking import MaskedSession
+from api.cursors import Pager
+from api.dependencies import CallerDep, CursorText, Db, Limit, OriginDep, RuntimeDep, TimeRangeDep
 from api.errors import problem_responses
-from api.paging import Pager
-from api.strict_route import StrictRoute
+from api.strict_routes import StrictRoute
 from recorder import clock, limits
 from recorder.errors import ValidationFailed
 from recorder.models.session import (
@@ -20,7 +20,8 @@ from recorder.models.session import (
     SessionStatus,
 )
 from recorder.models.wire import ActorKind, Outcome, Page
-from recorder.recording import lists, reads, sessions, stops
+from recorder.recording import item_reads, session_list, sessions
+from recorder.recording import sessions as stops
 
 router = APIRouter(prefix="/v1", tags=["sessions"], route_class=StrictRoute)
 
@@ -36,11 +37,11 @@ async def get_session_filter(
     actor_kind: Annotated[ActorKind | None, Query(alias="actor.kind")] = None,
     tag: Annotated[str | None, Query(min_length=1, max_length=limits.TAG_NAME_CHARACTERS)] = None,
     path: Annotated[str | None, Query(description="Id of a path of the memory graph.")] = None,
-) -> lists.SessionFilter:
+) -> session_list.SessionFilter:
     """The filters that a query names."""
     if tag is not None and not tag.isprintable():
         raise ValidationFailed.of("tag", "invalid_string", "tag takes printable characters.", where="query")
-    return lists.SessionFilter(
+    return session_list.SessionFilter(
         workflow=tuple(workflow),
         status=status,
         outcome=outcome,
@@ -78,14 +79,14 @@ def list_sessions(
     request: Request,
     db: Db,
     caller: CallerDep,
-    filters: Annotated[lists.SessionFilter, Depends(get_session_filter)],
+    filters: Annotated[session_list.SessionFilter, Depends(get_session_filter)],
     cursor: CursorText = None,
     limit: Limit = limits.LIST_DEFAULT,
 ) -> Page[Session]:
     """Sessions, newest first."""
     pager = Pager(request, caller)
     start = _ListPosition.of(pager.read(cursor), filters)
-    page, has_more = lists.list_sessions(
+    page, has_more = session_list.list_sessions(
         db, caller.workspace_id, caller.mode, start.filters, before_id=start.before_id, limit=limit
     )
     return pager.page(page, start.behind(page[-1].id) if has_more else None)
@@ -103,7 +104,7 @@ def get_session(
 ) -> SessionDetail:
     """One session, with the related data that `include` names."""
     row = sessions.find_session(db, caller.workspace_id, caller.mode, session_id)
-    return reads.describe_session(db, runtime.lake, row, include)
+    return item_reads.describe_session(db, runtime.lake, row, include)
 
 
 @router.post("/sessions/{session_id}/start", responses=problem_responses(401, 404, 409))
@@ -158,10 +159,10 @@ class _ListPosition:
     """Where a page begins; relative times keep the instant that the first page resolved them to."""
 
     before_id: str | None
-    filters: lists.SessionFilter
+    filters: session_list.SessionFilter
 
     @classmethod
-    def of(cls, position: list[object] | None, filters: lists.SessionFilter) -> "_ListPosition":
+    def of(cls, position: list[object] | None, filters: session_list.SessionFilter) -> "_ListPosition":
         if position is None:
             return cls(None, filters)
         before_id, since, until = position
@@ -169,7 +170,7 @@ class _ListPosition:
             "since": clock.from_ms(since) if isinstance(since, int) else None,
             "until": clock.from_ms(until) if isinstance(until, int) else None,
         }
-        return cls(str(before_id), lists.SessionFilter(**{**vars(filters), **times}))
+        return cls(str(before_id), session_list.SessionFilter(**{**vars(filters), **times}))
 
     def behind(self, last_id: str) -> list[object]:
         since, until = self.filters.since, self.filters.until

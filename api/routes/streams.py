@@ -6,14 +6,13 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from api.deps import CallerDep
+from api.dependencies import CallerDep
 from api.errors import problem, problem_responses
-from api.handshakes import refuse_handshake
-from api.openapi import EVENT_STREAM
-from api.query_rules import QueryRules
-from api.streaming import EventStream, close_socket, run_socket
-from api.strict_route import StrictRoute, check_query
-from recorder.access.ratelimit.slots import StreamSlots
+from api.gate.responses import refuse_handshake
+from api.openapi.hot_routes import EVENT_STREAM
+from api.streams.connections import EventStream, close_socket, run_socket
+from api.strict_routes import QueryRules, StrictRoute, check_query
+from recorder.access.ratelimit.stream_slots import StreamSlots
 from recorder.errors import InvalidEventId, RecorderError, ValidationFailed
 from recorder.recording.streams import Ending, Hub, Start, read_position
 

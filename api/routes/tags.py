@@ -5,11 +5,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 
-from api.body_masking import Masked, MaskedTag
-from api.deps import CallerDep, CursorText, Db, Limit, RuntimeDep
+from api.bodies.masking import Masked, MaskedTag
+from api.cursors import Pager
+from api.dependencies import CallerDep, CursorText, Db, Limit, RuntimeDep
 from api.errors import problem_responses
-from api.paging import Pager
-from api.strict_route import StrictRoute
+from api.strict_routes import StrictRoute
 from recorder import limits
 from recorder.access.keys import Caller
 from recorder.errors import NotFound, ValidationFailed

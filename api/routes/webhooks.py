@@ -4,14 +4,20 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from api.deps import CallerDep, CursorText, Db, Limit, OriginDep, RuntimeDep
+from api.cursors import Pager
+from api.dependencies import CallerDep, CursorText, Db, Limit, OriginDep, RuntimeDep
 from api.errors import problem_responses
-from api.limiting import WebhookLimit
-from api.paging import Pager
-from api.strict_route import StrictRoute
+from api.gate.rate_limits import WebhookLimit
+from api.strict_routes import StrictRoute
 from recorder import limits
-from recorder.models.delivery import Delivery
-from recorder.models.webhook import RotatedSecret, Webhook, WebhookCreate, WebhookCreated, WebhookUpdate
+from recorder.models.webhook import (
+    Delivery,
+    RotatedSecret,
+    Webhook,
+    WebhookCreate,
+    WebhookCreated,
+    WebhookUpdate,
+)
 from recorder.models.wire import Page
 from recorder.net.guard import Guard
 from recorder.webhooks import deliveries, endpoints

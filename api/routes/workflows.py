@@ -4,12 +4,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
 
-from api.body_masking import AdmittedWorkflow
-from api.callers import ForgettingDep
-from api.deps import CallerDep, CursorText, Db, Limit, OriginDep
+from api.bodies.masking import AdmittedWorkflow
+from api.cursors import Pager
+from api.dependencies import CallerDep, CursorText, Db, Limit, OriginDep
 from api.errors import problem_responses
-from api.paging import Pager
-from api.strict_route import StrictRoute
+from api.gate.key_cache import ForgettingDep
+from api.strict_routes import StrictRoute
 from recorder import clock, limits
 from recorder.models.wire import Page
 from recorder.models.workflow import Workflow

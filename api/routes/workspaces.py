@@ -2,13 +2,18 @@
 
 from fastapi import APIRouter
 
-from api.body_masking import AdmittedWorkspace
-from api.callers import ForgettingDep
-from api.deps import CallerDep, Db, OriginDep
+from api.bodies.masking import AdmittedWorkspace
+from api.dependencies import CallerDep, Db, OriginDep, RuntimeDep
 from api.errors import problem_responses
-from api.strict_route import StrictRoute
-from recorder.access import workspaces
-from recorder.models.workspace import Workspace
+from api.gate.endpoints import ENDPOINTS
+from api.gate.key_cache import ForgettingDep
+from api.strict_routes import StrictRoute
+from recorder.access import quota, workspaces
+from recorder.access.ratelimit.limits_in_force import limits_in_force
+from recorder.models.limits import Limits
+from recorder.models.notification import EventTypes
+from recorder.models.workspace import Quota, Workspace
+from recorder.webhooks.catalogue import list_event_types
 
 router = APIRouter(prefix="/v1/workspaces", tags=["workspaces"], route_class=StrictRoute)
 
@@ -30,3 +35,24 @@ def update_workspace(
     """Change retention, masking or the hosts of live replays; members that are not sent stay."""
     forgetting.workspace(caller.workspace_id)
     return workspaces.update_workspace(db, caller, origin, body)
+
+
+_ADDRESSES = [(one.surface, one.method, one.path.replace(":path}", "}")) for one in ENDPOINTS]
+
+
+@router.get("", responses=problem_responses(401, 422))
+async def get_limits(caller: CallerDep, runtime: RuntimeDep) -> Limits:
+    """The limits in force for the caller's workspace: rates and bursts, streams, batches, bytes, pages."""
+    return limits_in_force(caller.tier, _ADDRESSES, session_size=runtime.settings.session_size)
+
+
+@router.get("", responses=problem_responses(401))
+def get_quota(db: Db, caller: CallerDep) -> Quota:
+    """The quota of the workspace; null limits mean unlimited."""
+    return quota.read_quota(db, caller.workspace_id, caller.mode)
+
+
+@router.get("", responses=problem_responses(401))
+def get_event_types() -> EventTypes:
+    """Every event type, with the JSON Schema of its payload."""
+    return list_event_types()

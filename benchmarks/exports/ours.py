@@ -13,16 +13,16 @@ import zstandard
 from benchmarks.exports.arms import answer, timed
 from benchmarks.exports.lake import WORKFLOW, WORKSPACE
 from recorder.audit.log import Origin
-from recorder.exports.asking.requests import create_export
 from recorder.exports.executor import InProcess
 from recorder.exports.manifest import WrittenShard
 from recorder.exports.planning.plan import Plan
 from recorder.exports.planning.selection import read_plan
 from recorder.exports.planning.sharding import plan_shards
-from recorder.exports.running.run import run_export
+from recorder.exports.requests.queue import create_export
+from recorder.exports.runner.run import run_export
 from recorder.exports.writers.tasks import ShardTask
+from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportCreate
-from recorder.models.export_rows import ExportRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 

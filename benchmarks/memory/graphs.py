@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from recorder.memory.building.nodes import GraphScope
-from recorder.memory.building.rebuilding import RebuildKind, Recorded
+from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.grouping.rebuild import RebuildKind, Recorded
 from recorder.memory.queries.columns import GraphColumns, read_columns
-from recorder.memory.steps import Step
-from recorder.memory.storing.indexing import GraphIndexer
-from recorder.memory.storing.rebuilds import RebuildReport, read_recorded, rebuild_graph
-from recorder.memory.storing.versions import read_head
+from recorder.memory.steps.session_steps import Step
+from recorder.memory.storage.indexing import GraphIndexer
+from recorder.memory.storage.rebuilds import RebuildReport, read_recorded, rebuild_graph
+from recorder.memory.storage.versions import read_head
 from recorder.models.session import SessionRow
 from recorder.models.workflow import WorkflowRow
 from recorder.storage.database import Database

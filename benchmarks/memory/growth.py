@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from benchmarks.figures import Figure, at_most
 from benchmarks.memory.planted import plant
-from recorder.memory.building.graph import Graph
-from recorder.memory.building.nodes import GraphScope
-from recorder.memory.building.paths import PathIndex
-from recorder.memory.steps import Step
+from recorder.memory.grouping.graph import Graph
+from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.grouping.paths import PathIndex
+from recorder.memory.steps.session_steps import Step
 
 _LARGE, _QUICK_LARGE = 100_000, 20_000
 _BATCH, _ROUNDS = 1_000, 5

@@ -19,10 +19,10 @@ from benchmarks.memory.planted import (
     plant,
     step_label,
 )
-from recorder.memory.building.postings import Ints
+from recorder.memory.grouping.inverted_index import Ints
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.outliers import find_outliers
 from recorder.memory.queries.recovery import find_anchors
+from recorder.memory.queries.similarity import find_outliers
 
 _SEEDS = range(3)
 _SESSIONS = 10_000

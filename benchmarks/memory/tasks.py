@@ -23,11 +23,11 @@ from benchmarks.memory.graphs import BATCH, Sealed, paths_by_session, stored_gra
 from recorder.importers.miniwob.actions import event_members, whole_actions
 from recorder.importers.miniwob.elements import event_target, snapshot, target_path
 from recorder.importers.miniwob.format import read_file
-from recorder.memory.building.rebuilding import RebuildKind
+from recorder.memory.grouping.rebuild import RebuildKind
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.similar import similar_index
-from recorder.memory.states import FrameScreen, describe_screen
-from recorder.memory.steps import Step, session_steps
+from recorder.memory.queries.similarity import similar_index
+from recorder.memory.steps.session_steps import Step, session_steps
+from recorder.memory.steps.states import FrameScreen, describe_screen
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "miniwob"
 _ORDERS, _QUICK_ORDERS, _PM4PY_RUNS = 9, 3, 3

@@ -20,7 +20,7 @@ from recorder import clock, limits
 from recorder.access.keys import Caller
 from recorder.digest import canonical_json, keyed_digest, sha256_of
 from recorder.errors import IdempotencyInProgress, IdempotencyKeyReused
-from recorder.models.idempotency import IdempotencyRow
+from recorder.models.operations import IdempotencyRow
 
 _ANSWERS = SQLModel.metadata.tables[str(IdempotencyRow.__tablename__)]
 _IDENTITY = tuple(_ANSWERS.primary_key.columns)

@@ -9,8 +9,8 @@ from sqlmodel import Session as DbSession
 from sqlmodel import select
 
 from recorder import clock
+from recorder.access.rate_tiers import TIERS, Tier
 from recorder.access.scopes import Scope
-from recorder.access.surfaces import TIERS, Tier
 from recorder.digest import keyed_digest
 from recorder.errors import Conflict, InvalidApiKey, WorkspaceDisabled
 from recorder.ids import new_id

@@ -6,9 +6,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, or_, select
 
 from recorder.access.keys import Caller, NewKey, create_workspace
-from recorder.audit.actions import Action
-from recorder.audit.changes import describe_changes, describe_masking
-from recorder.audit.log import Origin, record
+from recorder.audit.log import Action, Origin, describe_changes, describe_masking, record
 from recorder.errors import InsufficientScope, NotFound
 from recorder.models.masking import Masking
 from recorder.models.workspace import (

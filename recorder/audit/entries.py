@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlmodel import Session as DbSession
 from sqlmodel import col, or_, select
 
-from recorder.audit.chain import entry_of
+from recorder.audit.log import entry_of
 from recorder.models.audit import AuditEntry, AuditRow
 from recorder.storage.database import Database
 

@@ -1,19 +1,85 @@
-"""Adding to the audit log, in the transaction of the change. Contract §7 (audit)."""
+"""The names of what is recorded, `<resource>.<verb>`; docs/audit.md says who does each. Contract §7."""
 
 import getpass
+import hashlib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select, update
 
-from recorder import clock
-from recorder.audit.actions import Action
-from recorder.audit.chain import entry_of, first_hash, hash_entry
+from recorder import clock, digest
+from recorder.digest import sha256_of
 from recorder.ids import new_id
 from recorder.models.audit import ActorType, AuditHeadRow, AuditOutcome, AuditRow
+from recorder.models.masking import Masking
+
+Action = Literal[
+    "key.create",
+    "key.revoke",
+    "webhook.create",
+    "webhook.update",
+    "webhook.delete",
+    "webhook.rotate_secret",
+    "webhook.test",
+    "webhook.redeliver",
+    "workspace.create",
+    "workspace.update",
+    "workflow.create",
+    "workflow.update",
+    "session.delete",
+    "session.set_aside",
+    "session.reseal",
+    "export.create",
+    "export.cancel",
+    "recipe.create",
+    "recipe.delete",
+    "endpoint.call",
+]
+
+
+def first_hash(workspace_id: str) -> str:
+    """What stands before a workspace's first entry: a chain moved to another workspace does not fit."""
+    return digest.sha256_of(workspace_id.encode())
+
+
+def entry_of(row: AuditRow) -> dict[str, Any]:
+    """An entry as it leaves the service, in JSON types, without its hash."""
+    return {
+        "id": row.id,
+        "at": clock.to_iso(row.at),
+        "actor": {"type": row.actor_type, "id": row.actor_id},
+        "action": row.action,
+        "resource": {"type": row.resource_type, "id": row.resource_id},
+        "outcome": row.outcome,
+        "request_id": row.request_id,
+        "ip": row.ip,
+        "details": row.details,
+        "prev_hash": row.prev_hash,
+    }
+
+
+def hash_entry(entry: dict[str, Any]) -> str:
+    """Hex SHA-256 of the previous entry's hash and this entry's canonical JSON (without `hash`)."""
+    return hashlib.sha256(entry["prev_hash"].encode() + digest.canonical_json(entry)).hexdigest()
+
+
+def describe_changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """The members that differ, each as it was and as it is; empty where none does."""
+    return {
+        name: {"from": before.get(name), "to": value}
+        for name, value in after.items()
+        if before.get(name) != value
+    }
+
+
+def describe_masking(masking: Masking) -> dict[str, Any]:
+    """A masking policy without its expressions: they may name people, and entries outlive erasures."""
+    patterns = {one.name: sha256_of([one.pattern, one.replacement]) for one in masking.patterns}
+    return {"builtins": sorted(masking.builtins), "patterns": patterns}
+
 
 _WAITING = "audit_entries"
 

@@ -12,7 +12,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 from sqlmodel.sql.expression import SelectOfScalar
 
-from recorder.audit.chain import entry_of, first_hash, hash_entry
+from recorder.audit.log import entry_of, first_hash, hash_entry
 from recorder.models.audit import AuditHeadRow, AuditRow
 from recorder.storage.database import Database
 

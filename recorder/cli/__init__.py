@@ -12,20 +12,19 @@ import typer
 
 from recorder.cli import (
     audit,
+    database,
     datasets,
     drift,
-    event_logs,
     graphs,
-    importing,
+    imports,
     keys,
     recipes,
-    sealing,
-    serving,
+    service,
     sessions,
-    status,
     webhooks,
     workspaces,
 )
+from recorder.cli import graphs as event_logs
 from recorder.errors import RecorderError
 
 app = typer.Typer(
@@ -35,25 +34,25 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Record work, learn its paths, export datasets.",
 )
-app.command()(serving.up)
-app.command()(status.status)
-app.command("dagster-webserver")(status.dagster_webserver)
+app.command()(service.up)
+app.command()(service.status)
+app.command("dagster-webserver")(service.dagster_webserver)
 app.add_typer(workspaces.app, name="workspaces")
 app.add_typer(workspaces.app, name="workspace", hidden=True)
 app.add_typer(keys.app, name="keys")
 app.add_typer(audit.app, name="audit")
 app.add_typer(drift.app, name="drift")
 app.add_typer(sessions.app, name="sessions")
-app.add_typer(sealing.app, name="db")
+app.add_typer(database.app, name="db")
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(webhooks.app, name="webhooks")
 app.command("deliver")(webhooks.deliver)
-app.command("import")(importing.import_)
+app.command("import")(imports.import_)
 app.add_typer(event_logs.app, name="log")
 app.command()(graphs.graph)
 app.command()(datasets.export)
 app.command()(datasets.verify)
-app.command()(serving.demo)
+app.command()(service.demo)
 
 
 def main() -> None:

@@ -61,7 +61,7 @@ def show_heads(workspace: _Workspace = None, data: DataDir = None, as_json: AsJs
 def _opened(data: Path | None, workspace: str | None) -> Iterator[tuple[Any, str | None]]:
     """The deployment's database, and the id of the workspace that was named."""
     from recorder.access.workspaces import find_workspace
-    from recorder.cli.deployment import opened
+    from recorder.cli.options import opened
 
     with opened(data) as runtime:
         workspace_id = None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recorder.cli.asking import Format, Split, To, members_of
+from recorder.cli.export_options import Format, Split, To, members_of
 from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, Where, connected, print_json
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import typer
 from recorder.cli.options import AsJson, DataDir, print_json
 
 if TYPE_CHECKING:
-    from recorder.memory.building.nodes import GraphScope
     from recorder.memory.drift.backtest import Backtest
+    from recorder.memory.grouping.nodes import GraphScope
     from recorder.runtime import Runtime
 
 app = typer.Typer(no_args_is_help=True, help="Paths that stop and nodes that appear in memory graphs.")
@@ -33,9 +33,9 @@ def backtest(
     as_json: AsJson = False,
 ) -> None:
     """Replay the stored history of a workflow: what drift would have told, and when. Nobody is told."""
-    from recorder.cli.deployment import opened, workspace_id_of
-    from recorder.memory.building.nodes import GraphScope
-    from recorder.memory.drift.rules import Rules
+    from recorder.cli.options import opened, workspace_id_of
+    from recorder.memory.drift.thresholds import Rules
+    from recorder.memory.grouping.nodes import GraphScope
 
     rules = Rules(baseline=baseline, least_baseline=min(baseline, Rules().least_baseline))
     with opened(data) as runtime:
@@ -59,7 +59,7 @@ def list_alarms(
 ) -> None:
     """The alarms that were given, the newest first."""
     from recorder import clock
-    from recorder.cli.deployment import opened, workspace_id_of
+    from recorder.cli.options import opened, workspace_id_of
     from recorder.memory.drift.store import list_alarms as stored_alarms
 
     with opened(data) as runtime, runtime.database.transaction(write=False) as db:

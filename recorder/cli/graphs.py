@@ -1,11 +1,14 @@
 """`recorder graph`: the memory graph of a workflow, drawn or as data. Contract §4 (graph), §9."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from recorder.cli.options import DEFAULT_URL, Key, Url, Where, connected, print_json, read_filters
+from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, Where, connected, print_json, read_filters
+from recorder.memory.views.labels import one_line
 
 _FORMATS = ("svg", "json", "graphml", "mermaid", "dot")
 
@@ -49,3 +52,108 @@ def _write(out: Path, found: object) -> None:
         raise typer.Exit(1) from error
     typer.echo(out)
     typer.echo(f"{len(content):,} bytes.", err=True)
+
+
+app = typer.Typer(no_args_is_help=True, help="Event logs: look into one, and write sessions as one.")
+_SHOWN_LABELS = 12
+
+
+@app.command()
+def export(
+    workflow: Annotated[str, typer.Argument(help="The workflow.")],
+    key: Key,
+    out: Annotated[
+        Path, typer.Option(help="File to write: .xes or .xes.gz; .json, or .dfg for PM4Py's own lines.")
+    ],
+    url: Url = DEFAULT_URL,
+    format: Annotated[
+        str, typer.Option(help="`xes`, the log; or `dfg`, its directly-follows graph.")
+    ] = "xes",
+    where: Where = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the sessions of a workflow that are over to a file, oldest first."""
+    from recorder.interchange.export import export_log
+
+    if format not in ("xes", "dfg"):
+        raise typer.BadParameter("takes xes or dfg", param_hint="--format")
+    filters = read_filters(where)
+    if not out.resolve().parent.is_dir():
+        raise typer.BadParameter("takes a file in a folder that exists", param_hint="--out")
+    with connected(url, key) as client, _shown_progress() as (on_total, on_done):
+        report = export_log(
+            client,
+            workflow,
+            out,
+            format="xes" if format == "xes" else "dfg",
+            filters=filters,
+            on_total=on_total,
+            on_done=on_done,
+        )
+    if as_json:
+        print_json({"file": str(out), "sessions": report.sessions, "events": report.events})
+    else:
+        typer.echo(out)
+    typer.echo(f"{report.sessions} sessions, {report.events} events.", err=True)
+
+
+@app.command()
+def summary(
+    path: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="An event log in XES.")],
+    activity: Annotated[
+        str, typer.Option(help="Attribute that names the activity; several with + between.")
+    ] = "concept:name",
+    top: Annotated[int, typer.Option(min=1, help="How many variants to show.")] = 10,
+    collapse: Annotated[bool, typer.Option(help="Count equal activities in a row once.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a log holds, without a service: activities, the commonest variants, how long they take."""
+    from recorder.interchange.dfg import directly_follows
+    from recorder.interchange.logs import log_rows
+    from recorder.interchange.xes.reader import read_traces
+    from recorder.memory.aggregation import aggregate_log
+
+    rows = log_rows(read_traces(path, activity=activity.split("+")))
+    log = aggregate_log(rows, collapse=collapse)
+    counts = {"sessions": log.sessions.height, "events": rows.height, "variants": log.variants.height}
+    shown = log.variants.head(top).select("sequence", "n", "median_duration_ms")
+    if as_json:
+        found = {**counts, "nodes": log.nodes.to_dicts(), "top_variants": shown.to_dicts()}
+        print_json({**found, **directly_follows(log)})
+        return
+    typer.echo(" · ".join(f"{count} {name}" for name, count in counts.items()))
+    typer.echo("\nvisits  sessions  activity")
+    for label, visits, sessions in log.nodes.rows():
+        typer.echo(f"{visits:6}  {sessions:8}  {one_line(label)}")
+    typer.echo("\n     n  median  variant")
+    for sequence, n, median_ms in shown.rows():
+        typer.echo(f"{n:6}  {_duration(median_ms):>6}  {_route(sequence)}")
+
+
+def _route(sequence: list[str]) -> str:
+    more = len(sequence) - _SHOWN_LABELS
+    shown = " → ".join(one_line(label) for label in sequence[:_SHOWN_LABELS])
+    return f"{shown} → … ({more} more)" if more > 0 else shown
+
+
+def _duration(milliseconds: int) -> str:
+    """A duration in the largest unit of which it has two, such as `5 d`."""
+    for unit, length in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
+        if milliseconds >= 2 * length:
+            return f"{milliseconds // length} {unit}"
+    return f"{milliseconds} ms"
+
+
+@contextmanager
+def _shown_progress() -> Iterator[tuple[Callable[[int], None], Callable[[object], None]]]:
+    """A bar on stderr: told the number of sessions, then each that was read."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("Exporting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=None)
+        yield (
+            lambda total: bar.update(task, total=total),
+            lambda _: bar.update(task, advance=1),
+        )

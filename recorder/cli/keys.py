@@ -27,7 +27,7 @@ def create_key(
     from recorder.access.key_admin import issue_key
     from recorder.access.workspaces import find_workspace
     from recorder.audit.log import Origin
-    from recorder.cli.deployment import opened, print_folder
+    from recorder.cli.options import opened, print_folder
     from recorder.models.key import KeyCreate
 
     given = {"label": label, "scope": scope, "mode": mode, "expires_at": expires_at}
@@ -53,7 +53,7 @@ def list_keys(workspace: _Workspace, data: DataDir = None, as_json: AsJson = Fal
     """The keys of a workspace that were not revoked, newest first: id, scope, mode, last letters, label."""
     from recorder.access import key_admin
     from recorder.access.workspaces import find_workspace
-    from recorder.cli.deployment import opened, print_folder
+    from recorder.cli.options import opened, print_folder
 
     with opened(data) as runtime:
         print_folder(runtime)
@@ -73,7 +73,7 @@ def revoke_key(
     """End a key; running processes refuse it within 5 seconds."""
     from recorder.access import key_admin
     from recorder.audit.log import Origin
-    from recorder.cli.deployment import opened, print_folder
+    from recorder.cli.options import opened, print_folder
 
     with opened(data) as runtime:
         print_folder(runtime)

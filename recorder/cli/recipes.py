@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from recorder.cli.asking import Format, Sampling, Split, To, members_of
+from recorder.cli.export_options import Format, Sampling, Split, To, members_of
 from recorder.cli.options import AsJson, DataDir, Where, print_json
 
 if TYPE_CHECKING:
-    from recorder.exports.asking.recipes import ListedRecipe
+    from recorder.exports.requests.recipes import ListedRecipe
 
 app = typer.Typer(no_args_is_help=True, help="Exports that are made again and again.")
 
@@ -38,8 +38,8 @@ def add(
     """Save a recipe; the running service follows it. Its destination is tried at once."""
     from recorder import clock
     from recorder.audit.log import Origin
-    from recorder.cli.deployment import opened, workspace_id_of
-    from recorder.exports.asking import recipes
+    from recorder.cli.options import opened, workspace_id_of
+    from recorder.exports.requests import recipes
 
     members = members_of(workflow, format=format, to=to, where=where, sampling=sampling, split=split)
     body = recipes.read_request({**members, "tag": name})
@@ -64,8 +64,8 @@ def list_all(
     as_json: AsJson = False,
 ) -> None:
     """Recipes: when each is due, what its last export came to, what went wrong."""
-    from recorder.cli.deployment import opened, workspace_id_of
-    from recorder.exports.asking.recipes import list_recipes
+    from recorder.cli.options import opened, workspace_id_of
+    from recorder.exports.requests.recipes import list_recipes
 
     with opened(data) as runtime, runtime.database.transaction(write=False) as db:
         workspace_id = None if workspace is None else workspace_id_of(db, workspace)
@@ -82,8 +82,8 @@ def list_all(
 def remove(name: _Name, workspace: _Workspace = None, mode: _Mode = "live", data: DataDir = None) -> None:
     """Make no more exports of a recipe; those it made stay."""
     from recorder.audit.log import Origin
-    from recorder.cli.deployment import opened, workspace_id_of
-    from recorder.exports.asking.recipes import remove_recipe
+    from recorder.cli.options import opened, workspace_id_of
+    from recorder.exports.requests.recipes import remove_recipe
 
     with opened(data) as runtime, runtime.database.transaction(write=True) as db:
         workspace_id = workspace_id_of(db, workspace)
@@ -101,8 +101,8 @@ def run(
 ) -> None:
     """Make the export of a recipe now, beside its times; prints the export's id."""
     from recorder.audit.log import Origin
-    from recorder.cli.deployment import opened, workspace_id_of
-    from recorder.exports.asking.recipes import run_recipe
+    from recorder.cli.options import opened, workspace_id_of
+    from recorder.exports.requests.recipes import run_recipe
 
     with opened(data) as runtime:
         with runtime.database.transaction(write=False) as db:

@@ -81,7 +81,7 @@ def deliver(data: DataDir = None, pulse: Pulse = None) -> None:
     """Send webhooks until SIGTERM or Ctrl-C; `recorder up` runs one of these, and more may run beside it."""
     from recorder.logs import configure_logs
     from recorder.settings import Settings
-    from recorder.webhooks.worker import deliver
+    from recorder.webhooks.delivery_loop import deliver
 
     settings = Settings.from_env(data_dir=data, create=False)
     configure_logs(settings.log_level)

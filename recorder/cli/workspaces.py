@@ -11,7 +11,7 @@ app = typer.Typer(no_args_is_help=True, help="Workspaces of a deployment.")
 
 
 def _known_tier(name: str | None) -> str | None:
-    from recorder.access.surfaces import TIERS
+    from recorder.access.rate_tiers import TIERS
 
     if name is not None and name not in TIERS:
         raise typer.BadParameter(f"takes one of {', '.join(TIERS)}")
@@ -34,7 +34,7 @@ def create_workspace(
 ) -> None:
     """Make a workspace and its first key; the key is shown this once."""
     from recorder.access import workspaces
-    from recorder.cli.deployment import opened, print_folder
+    from recorder.cli.options import opened, print_folder
 
     if not 1 <= len(name) <= limits.WORKSPACE_NAME_CHARACTERS or not name.isprintable():
         most = limits.WORKSPACE_NAME_CHARACTERS
@@ -56,7 +56,7 @@ def create_workspace(
 def list_workspaces(data: DataDir = None, as_json: AsJson = False) -> None:
     """All workspaces by name: id, status, tier, region, name."""
     from recorder.access import workspaces
-    from recorder.cli.deployment import opened
+    from recorder.cli.options import opened
 
     with opened(data) as runtime, runtime.database.transaction(write=False) as db:
         found = workspaces.list_workspaces(db)
@@ -70,8 +70,9 @@ def list_workspaces(data: DataDir = None, as_json: AsJson = False) -> None:
 @app.command("show")
 def show_workspace(name: _Name, data: DataDir = None, as_json: AsJson = False) -> None:
     """A workspace with its settings, and what it used this month."""
-    from recorder.access import usage, workspaces
-    from recorder.cli.deployment import opened
+    from recorder.access import quota as usage
+    from recorder.access import workspaces
+    from recorder.cli.options import opened
 
     with opened(data) as runtime, runtime.database.transaction(write=False) as db:
         workspace = workspaces.to_wire(workspaces.find_workspace(db, name))
@@ -96,7 +97,7 @@ def set_workspace(
 ) -> None:
     """Give a workspace another tier or status; in force everywhere within 5 seconds."""
     from recorder.access import workspaces
-    from recorder.cli.deployment import opened
+    from recorder.cli.options import opened
 
     if tier is None and status is None:
         raise typer.BadParameter("name what to change: --tier, --status", param_hint="set")

@@ -29,6 +29,13 @@ from recorder.errors.access import (
     UrlExpired,
     WorkspaceDisabled,
 )
+from recorder.errors.conflicts import (
+    EventConflict,
+    IdempotencyInProgress,
+    InvalidState,
+    ResumeWindowExpired,
+    SessionNotSealed,
+)
 from recorder.errors.fields import (
     BatchTooLarge,
     DestinationNotAllowed,
@@ -78,13 +85,6 @@ from recorder.errors.requests import (
     RequestTimeout,
     UnsupportedMediaType,
     UnsupportedVersion,
-)
-from recorder.errors.state import (
-    EventConflict,
-    IdempotencyInProgress,
-    InvalidState,
-    ResumeWindowExpired,
-    SessionNotSealed,
 )
 
 __all__ = [

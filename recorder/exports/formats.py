@@ -1,8 +1,21 @@
-"""The four formats of a dataset: the kinds of files each has, and what they carry. Spec §4.3, contract §5."""
+"""Names inside an export's directory, and what its files are called. Contract §5.
+
+Pure: readers need them where the service's libraries are not installed.
+"""
 
 from dataclasses import dataclass
+from typing import Literal
 
-from recorder.exports.names import FileKind, FormatName
+#: The formats, of which `models.export_request` has the same for requests, and the kinds of files.
+FormatName = Literal["parquet", "webdataset", "jsonl", "arrow"]
+FileKind = Literal["events", "frames", "samples"]
+
+#: The parts of a dataset, as column `split` names them.
+SPLITS = ("train", "validation", "test")
+#: Written last: its presence says that the dataset is whole.
+MANIFEST = "manifest.json"
+#: The dataset card.
+CARD = "README.md"
 
 
 @dataclass(frozen=True, kw_only=True)

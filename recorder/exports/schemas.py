@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 
 from recorder.digest import sha256_of
-from recorder.exports.names import FileKind, FormatName
+from recorder.exports.formats import FileKind, FormatName
 
 _STRING = pa.string()
 _INT = pa.int32()

@@ -16,8 +16,7 @@ from recorder.client.client import Client
 from recorder.errors import ValidationFailed
 from recorder.importers.miniwob.demonstration import FIRST_STARTED_AT, read_demonstration
 from recorder.importers.miniwob.format import SUFFIXES
-from recorder.importers.recording import NothingToImport, Source
-from recorder.importers.upload import ImportReport, Upload, upload_recordings
+from recorder.importers.upload import ImportReport, NothingToImport, Source, Upload, upload_recordings
 from recorder.limits import WORKFLOW_PATTERN
 
 #: Two keep both sides of a small machine busy; more wait for the service's rate limit together.

@@ -1,10 +1,14 @@
 """An event log in memory, one trace at a time: what every format of logs is read into and written from."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
+from recorder import clock
 from recorder.errors import Invalid
 
 #: An attribute: text, a number, a truth, an instant; a list of attributes' values; or, where an attribute has
@@ -50,3 +54,28 @@ class LogTrace:
 def log_name(path: Path) -> str:
     """What people call a log: its file's name without endings."""
     return path.name.partition(".")[0]
+
+
+#: Instant of events of which nothing says when they were: their order still stands.
+_UNKNOWN_TIME = clock.from_ms(0)
+
+
+def log_rows(traces: Iterable[LogTrace]) -> pl.DataFrame:
+    """case (string), activity (string), time (UTC, µs): the events, trace by trace, in order.
+
+    Traces of one name stay apart: the second `A` is `A (2)`.
+    """
+    cases: list[str] = []
+    activities: list[str] = []
+    times: list[datetime] = []
+    seen: dict[str, int] = {}
+    for trace in traces:
+        seen[trace.name] = seen.get(trace.name, 0) + 1
+        case = trace.name if seen[trace.name] == 1 else f"{trace.name} ({seen[trace.name]})"
+        cases += [case] * len(trace.events)
+        activities += [event.activity for event in trace.events]
+        times += [event.time or _UNKNOWN_TIME for event in trace.events]
+    return pl.DataFrame(
+        {"case": cases, "activity": activities, "time": times},
+        schema={"case": pl.String, "activity": pl.String, "time": pl.Datetime("us", "UTC")},
+    )

@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from recorder.loading.errors import FileDamaged
 from recorder.loading.manifest import Shard
-from recorder.loading.refusals import FileDamaged
 
 
 class Cache:

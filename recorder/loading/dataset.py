@@ -7,16 +7,14 @@ from typing import Any
 
 import polars as pl
 
-from recorder.exports.formats import FORMATS
-from recorder.exports.names import MANIFEST, SPLITS
+from recorder.exports.formats import FORMATS, MANIFEST, SPLITS
 from recorder.exports.verify import VerifyReport, verify_manifest
 from recorder.loading import tables
 from recorder.loading.cache import Cache
 from recorder.loading.download import download, stored_form
-from recorder.loading.files import Files
+from recorder.loading.errors import NotInDataset
 from recorder.loading.manifest import Shard, parse_manifest, read_shards
-from recorder.loading.refusals import NotInDataset
-from recorder.loading.rows import Row
+from recorder.loading.rows import Files, Row
 from recorder.loading.sources import Source, open_source
 from recorder.loading.stream import WINDOW, RowStream
 

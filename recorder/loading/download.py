@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from recorder.exports.names import CARD, MANIFEST
+from recorder.exports.formats import CARD, MANIFEST
 from recorder.loading.cache import Cache
 from recorder.loading.manifest import Shard
 from recorder.loading.sources import Source

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from recorder.exports.verify.listing import Entry, ManifestUnreadable, parse_listing
-from recorder.loading.refusals import ManifestRefused
+from recorder.loading.errors import ManifestRefused
 
 VERSION = 1
 

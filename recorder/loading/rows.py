@@ -1,25 +1,65 @@
-"""The rows of one file as dicts, from any row on: what is before it is passed over as cheaply as may be.
-
-Workers of a DataLoader are forked, and polars must not be used after a fork: everything here is pyarrow's. A
-sample of a WebDataset is the row of its frame, with `image` as in the other formats, and with `events` and
-`__key__`.
-"""
+"""What JSON spells as text, turned back: instants and 64-bit hashes, in JSONL rows and in samples."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import orjson
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from recorder.digest import sha256_of
 from recorder.exports.verify.archives import Member, members_of
 from recorder.exports.verify.contents import Unreadable
-from recorder.loading.json_rows import typed_row
-from recorder.loading.refusals import FileDamaged
+from recorder.loading.cache import Cache
+from recorder.loading.errors import FileDamaged
+from recorder.loading.manifest import Shard
+from recorder.loading.sources import Source
+
+_TYPES = {
+    "string": pl.String(),
+    "int32": pl.Int32(),
+    "int64": pl.Int64(),
+    "bool": pl.Boolean(),
+}
+_INSTANT, _HASH = "ts", "dhash"
+_INSTANT_FORMAT = "%Y-%m-%dT%H:%M:%S%.fZ"
+
+
+def text_schema(fields: dict[str, str]) -> dict[str, pl.DataType]:
+    """The columns of a JSONL file as they are read; it has no pictures.
+
+    Args:
+        fields: type of each column, as the manifest names them.
+    """
+    return {name: _TYPES.get(type, pl.String()) for name, type in fields.items() if name != "image"}
+
+
+def typed_columns(fields: dict[str, str]) -> list[pl.Expr]:
+    """Expressions that give a JSONL file the values that the other formats have."""
+    found = []
+    if _INSTANT in fields:
+        naive = pl.col(_INSTANT).str.to_datetime(_INSTANT_FORMAT, time_unit="us")
+        found.append(naive.dt.replace_time_zone("UTC"))
+    if _HASH in fields:
+        found.append(pl.col(_HASH).str.to_integer(base=16, dtype=pl.UInt64))
+    return found
+
+
+def typed_row(row: dict[str, Any]) -> dict[str, Any]:
+    """One row of JSON with the values that the other formats have."""
+    if isinstance(row.get(_INSTANT), str):
+        row[_INSTANT] = datetime.fromisoformat(row[_INSTANT])
+    if isinstance(row.get(_HASH), str):
+        row[_HASH] = int(row[_HASH], 16)
+    return row
+
 
 Row = dict[str, Any]
 #: Rows that are made at once; pictures make frames large.
@@ -164,3 +204,34 @@ def _needed(columns: list[str] | None, split: str | None) -> list[str] | None:
     if columns is None or split is None or _SPLIT in columns:
         return columns
     return [*columns, _SPLIT]
+
+
+@dataclass(frozen=True)
+class Files:
+    """What reading rows needs; it can be sent to another process."""
+
+    source: Source
+    cache: Cache
+    kind: str
+    shards: list[Shard]
+    split: str | None
+    #: How many rows each file has; of the split, if there is one.
+    rows: list[int]
+
+    @classmethod
+    def of(cls, source: Source, cache: Cache, kind: str, shards: list[Shard], split: str | None) -> "Files":
+        """The files with their numbers of rows; for a split they are fetched and counted."""
+        if split is None:
+            return cls(source, cache, kind, shards, None, [shard.rows for shard in shards])
+        rows = [count_rows(source.fetch(shard, cache), kind, split) for shard in shards]
+        return cls(source, cache, kind, shards, split, rows)
+
+    @property
+    def identity(self) -> str:
+        """What fixes the sequence of rows: the files, and what is taken of them."""
+        return sha256_of([self.kind, self.split, [[shard.path, shard.sha256] for shard in self.shards]])
+
+    def read(self, file: int, start: int, columns: list[str] | None) -> Iterator[Row]:
+        """The rows of a file from the `start`-th on."""
+        path = self.source.fetch(self.shards[file], self.cache)
+        yield from read_rows(path, self.kind, start=start, columns=columns, split=self.split)

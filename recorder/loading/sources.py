@@ -10,13 +10,12 @@ import httpx
 
 from recorder.client.errors import ApiError, ClientError, Unreachable
 from recorder.client.transport import api_error
-from recorder.exports.names import CARD, MANIFEST
+from recorder.exports.formats import CARD, MANIFEST
 from recorder.exports.verify import ManifestUnreadable
+from recorder.exports.verify.dataset_source import NotFetched, is_own, path_within
 from recorder.exports.verify.listing import MAX_BYTES
-from recorder.exports.verify.places import NotFetched, is_own, path_within
 from recorder.loading.cache import Cache
-from recorder.loading.manifest import Shard, read_shards
-from recorder.loading.refusals import (
+from recorder.loading.errors import (
     AddressExpired,
     DatasetChanged,
     FileDamaged,
@@ -24,6 +23,7 @@ from recorder.loading.refusals import (
     KeyRefused,
     ManifestRefused,
 )
+from recorder.loading.manifest import Shard, read_shards
 
 _CHUNK_BYTES = 1024 * 1024
 _TIMEOUT = httpx.Timeout(60.0, connect=10.0)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from recorder.loading.refusals import StateRefused
+from recorder.loading.errors import StateRefused
 
 _VERSION = 1
 

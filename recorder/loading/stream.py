@@ -9,10 +9,9 @@ from itertools import count, islice
 from typing import Any
 
 from recorder.digest import sha256_of
-from recorder.loading.files import Files
+from recorder.loading.errors import StateRefused
 from recorder.loading.order import Stretch, cuts, file_order, window_order
-from recorder.loading.refusals import StateRefused
-from recorder.loading.rows import Row
+from recorder.loading.rows import Files, Row
 from recorder.loading.state import Position, after_batches
 
 WINDOW = 4096

@@ -12,8 +12,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as pads
 
-from recorder.loading.json_rows import text_schema, typed_columns
-from recorder.loading.refusals import LibraryMissing, NotInDataset
+from recorder.loading.errors import LibraryMissing, NotInDataset
+from recorder.loading.rows import text_schema, typed_columns
 
 _NO_TABLE = (
     "A WebDataset holds samples, which are no table: load them with .webdataset(), .hf() or .torch(), or "

@@ -11,15 +11,11 @@ from typing import Any
 import orjson
 
 from recorder import limits
-from recorder.masking.access_tokens import TOKEN
-from recorder.masking.cards import CARD
-from recorder.masking.emails import EMAIL
+from recorder.masking.detectors import CARD, EMAIL, TOKEN
 from recorder.masking.expressions import UNION_BYTES, compile_expression
-from recorder.masking.json_lines import as_lines
-from recorder.masking.rules import Rule, Span
-from recorder.masking.tokens import TOKEN as OUR_TOKEN
-from recorder.masking.tokens import token, token_digest
-from recorder.masking.values import texts_of, with_texts
+from recorder.masking.json_texts import as_lines, texts_of, with_texts
+from recorder.masking.rules import TOKEN as OUR_TOKEN
+from recorder.masking.rules import Rule, Span, token, token_digest
 
 #: Text in which masking replaces each key by its value.
 Changes = dict[str, str]

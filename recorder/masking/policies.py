@@ -12,7 +12,7 @@ from sqlmodel import col, select
 
 from recorder.digest import canonical_json
 from recorder.masking.masker import Masker, compile_rules
-from recorder.masking.tokens import masking_key
+from recorder.masking.rules import masking_key
 from recorder.models.workflow import WorkflowRow
 from recorder.models.workspace import WorkspaceRow
 

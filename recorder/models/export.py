@@ -1,6 +1,10 @@
 """Exports as they are shown, and how two of them differ. Spec §2.5, §4.3; contract §5."""
 
+from datetime import datetime
 from typing import Any, Literal
+
+from sqlalchemy import JSON, BigInteger, Index, text
+from sqlmodel import Field, SQLModel
 
 from recorder.models.export_request import ExportFormat, FrameSampling, SplitRule
 from recorder.models.wire import WireOutput, WireTime
@@ -92,3 +96,126 @@ class ExportDifference(WireOutput):
     data: list[SessionDifference]
     next_cursor: str | None
     has_more: bool
+
+
+class ExportRow(SQLModel, table=True):
+    """An export: the row is the queue that the dataset runs work on."""
+
+    __tablename__ = "exports"
+    __table_args__ = (
+        Index("ix_exports_list", "workspace_id", "mode", "id"),
+        Index("ix_exports_status", "status", "id"),
+        Index("ix_exports_series", "workspace_id", "mode", "series_sha256", "id"),
+        Index(
+            "ix_exports_files_left",
+            "id",
+            sqlite_where=text("files_left"),
+            postgresql_where=text("files_left"),
+        ),
+    )
+
+    id: str = Field(primary_key=True)
+    workspace_id: str
+    mode: str
+    status: str
+    format: str
+    #: Resolved request: workflow, filter, frame_sampling, split. Times are absolute.
+    spec: dict[str, Any] = Field(sa_type=JSON)
+    destination: dict[str, Any] = Field(sa_type=JSON)
+    tag: str | None = None
+    #: Dataset name = dynamic partition of the `datasets` asset.
+    dataset: str
+    #: How many runs took it up; a killed run leaves the export to the next one.
+    attempt: int = 0
+    #: Whether a run of its own writes it, also the first time: it is large, or no process wrote small ones.
+    has_own_run: bool = False
+    #: The last of them that brought it on.
+    progressed_attempt: int | None = None
+    #: Why the last run that was cut short could not go on.
+    last_error: str | None = None
+    #: Whether files of an export that failed may still lie at the destination.
+    files_left: bool | None = None
+    shards_total: int | None = None
+    shards_done: int = 0
+    rows: int | None = Field(default=None, sa_type=BigInteger)
+    shards: int | None = None
+    shard_size_bytes: int | None = Field(default=None, sa_type=BigInteger)
+    frames: int | None = Field(default=None, sa_type=BigInteger)
+    actions: int | None = Field(default=None, sa_type=BigInteger)
+    #: Rows that the plan holds in the quota of this period (`YYYY-MM`); null where nothing is held.
+    reserved_rows: int | None = Field(default=None, sa_type=BigInteger)
+    reserved_period: str | None = None
+    #: Blob that holds the plan; a second attempt works on the same one.
+    plan_key: str | None = None
+    plan_sha256: str | None = None
+    #: Digest of what an export has in common with the one whose shards it may take over.
+    series_sha256: str | None = None
+    #: `parent` and `tombstones` of the manifest, as of the plan.
+    lineage: dict[str, Any] | None = Field(default=None, sa_type=JSON)
+    row_set_sha256: str | None = None
+    manifest_sha256: str | None = None
+    error: dict[str, Any] | None = Field(default=None, sa_type=JSON)
+    #: The POST that asked for it; None for one that was made in Dagster.
+    request_id: str | None = None
+    created_at: datetime
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+
+
+class ExportWorkflowRow(SQLModel, table=True):
+    """One workflow of an export; the list filter starts from it."""
+
+    __tablename__ = "export_workflows"
+    __table_args__ = (Index("ix_export_workflows", "workspace_id", "mode", "workflow", "export_id"),)
+
+    export_id: str = Field(primary_key=True)
+    workflow: str = Field(primary_key=True)
+    workspace_id: str
+    mode: str
+
+
+class ExportShardRow(SQLModel, table=True):
+    """One planned shard and what became of it; done shards are never written again."""
+
+    __tablename__ = "export_shards"
+
+    export_id: str = Field(primary_key=True)
+    #: Path relative to the manifest; unique, since it names kind, workflow and bucket.
+    path: str = Field(primary_key=True)
+    kind: str
+    workflow: str
+    bucket: int
+    content_key: str
+    #: As planned; a file with another number of rows is refused.
+    rows: int = Field(sa_type=BigInteger)
+    sessions: int
+    is_done: bool = False
+    #: The export of which the file was copied.
+    reused_from: str | None = None
+    size_bytes: int | None = Field(default=None, sa_type=BigInteger)
+    sha256: str | None = None
+
+
+class RecipeRow(SQLModel, table=True):
+    """A saved request with its times; the exports it made are rows of their own."""
+
+    __tablename__ = "export_recipes"
+    __table_args__ = (Index("ix_export_recipes_due", "next_at"),)
+
+    workspace_id: str = Field(primary_key=True)
+    mode: str = Field(primary_key=True)
+    #: Tag, and so dataset and partition, of each export that it makes.
+    name: str = Field(primary_key=True)
+    #: Body of `POST /v1/exports` without tag; relative times stay relative.
+    body: dict[str, Any] = Field(sa_type=JSON)
+    cron: str
+    timezone: str
+    #: The tick that comes next. Moving it on is what claims a tick.
+    next_at: datetime
+    #: The last tick that was claimed.
+    last_at: datetime | None = None
+    #: The last export that was made, at a tick or at once.
+    last_export_id: str | None = None
+    #: Why the last tick made no export: `{code, message}`.
+    last_error: dict[str, Any] | None = Field(default=None, sa_type=JSON)
+    created_at: datetime

@@ -8,8 +8,8 @@ from recorder.models.drift import DriftBaseline, DriftNode, DriftPath, DriftWind
 from recorder.models.export import Export
 from recorder.models.session import Session
 from recorder.models.tag import Tag
-from recorder.models.usage import Quota
 from recorder.models.wire import WireOutput, WireTime
+from recorder.models.workspace import Quota
 
 Data = TypeVar("Data")
 

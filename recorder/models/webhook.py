@@ -1,9 +1,10 @@
 """Webhooks and their secrets: wire objects and rows. Spec §2.4, contract §6."""
 
 from datetime import datetime
+from typing import Any, Literal
 
 from pydantic import Field as WireField
-from sqlalchemy import JSON, LargeBinary
+from sqlalchemy import JSON, BigInteger, Index, LargeBinary, text
 from sqlmodel import Field, SQLModel
 
 from recorder import limits
@@ -82,3 +83,84 @@ class WebhookSecretRow(SQLModel, table=True):
     created_at: datetime
     #: When it signs no more; None for the newest.
     expires_at: datetime | None = None
+
+
+DeliveryStatus = Literal["pending", "succeeded", "failed", "exhausted"]
+DeliveryTrigger = Literal["automatic", "manual"]
+DeliveryError = Literal["timeout", "dns", "tls", "connection", "blocked_address", "redirect"]
+
+
+class DeliveryRequest(WireOutput):
+    """What was sent, or will be: headers are empty until the attempt begins."""
+
+    url: str
+    headers: dict[str, str]
+    body: str
+
+
+class DeliveryResponse(WireOutput):
+    """What the receiver answered; the body holds its first 4 KB."""
+
+    status: int
+    headers: dict[str, str]
+    body: str
+    body_truncated: bool
+
+
+class Delivery(WireOutput):
+    """One attempt to send an event; its id is the `Service-Delivery-Id`."""
+
+    id: str
+    webhook_id: str
+    event_id: str
+    event_type: str
+    attempt: int
+    trigger: DeliveryTrigger
+    redelivery_of: str | None
+    status: DeliveryStatus
+    request: DeliveryRequest
+    response: DeliveryResponse | None
+    error: DeliveryError | None
+    duration_ms: int | None
+    created_at: WireTime
+    next_attempt_at: WireTime | None
+
+
+class DeliveryRow(SQLModel, table=True):
+    """An attempt: due, under way, or done. The body it sends is that of its event."""
+
+    __tablename__ = "webhook_deliveries"
+    __table_args__ = (
+        Index("ix_webhook_deliveries_list", "webhook_id", "id"),
+        # The queue: for each webhook what is due, oldest first.
+        Index(
+            "ix_webhook_deliveries_pending",
+            "webhook_id",
+            "due_ms",
+            "id",
+            sqlite_where=text("status = 'pending'"),
+            postgresql_where=text("status = 'pending'"),
+        ),
+        Index("ix_webhook_deliveries_event", "event_id"),
+    )
+
+    id: str = Field(primary_key=True)
+    webhook_id: str
+    event_id: str
+    event_type: str
+    attempt: int = 1
+    trigger: str = "automatic"
+    #: The record that a redelivery and its retries repeat.
+    redelivery_of: str | None = None
+    status: str = "pending"
+    #: When a pending attempt may begin; once begun, when its worker is taken for dead.
+    due_ms: int = Field(sa_type=BigInteger)
+    #: When a worker began it; what ends it must name the same instant.
+    begun_ms: int | None = Field(default=None, sa_type=BigInteger)
+    request_headers: dict[str, str] | None = Field(default=None, sa_type=JSON)
+    response: dict[str, Any] | None = Field(default=None, sa_type=JSON)
+    error: str | None = None
+    duration_ms: int | None = Field(default=None, sa_type=BigInteger)
+    #: When the attempt after a failed one is due.
+    next_attempt_at: datetime | None = None
+    created_at: datetime

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator
 from pydantic import Field as WireField
-from sqlalchemy import JSON
+from sqlalchemy import JSON, BigInteger
 from sqlmodel import Field, SQLModel
 
 from recorder import limits
@@ -120,3 +120,35 @@ class DeploymentRow(SQLModel, table=True):
     #: Into how many sealing lanes the workflows of a workspace and mode are divided.
     seal_slots: int = limits.SEAL_SLOTS
     created_at: datetime
+
+
+_ZERO = {"server_default": "0"}
+
+
+class Quota(WireOutput):
+    """What was used in the current period, and the limits; null means unlimited."""
+
+    period_start: WireTime
+    period_end: WireTime
+    captured_minutes: int
+    captured_minutes_limit: int | None
+    exported_rows: int
+    exported_rows_limit: int | None
+
+
+class UsageRow(SQLModel, table=True):
+    """What one workspace used in one period; made by the first use."""
+
+    __tablename__ = "usage"
+    __table_args__ = {"sqlite_with_rowid": False}
+
+    workspace_id: str = Field(primary_key=True)
+    #: `YYYY-MM`, UTC.
+    period: str = Field(primary_key=True)
+    captured_ms: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_ZERO)
+    exported_rows: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_ZERO)
+    #: Rows of plans whose export still runs.
+    reserved_rows: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_ZERO)
+    #: What was told of each metric: 0 nothing, 1 the warning, 2 that it is exhausted.
+    captured_told: int = Field(default=0, sa_column_kwargs=_ZERO)
+    exported_told: int = Field(default=0, sa_column_kwargs=_ZERO)

@@ -11,8 +11,8 @@ from typing import Literal, cast
 import httpcore
 
 from recorder.errors import InvalidUrl
+from recorder.net.addresses import Target, read_url
 from recorder.net.guard import BlockedAddress, Guard, GuardedBackend, UnresolvedName
-from recorder.net.urls import Target, read_url
 
 Failure = Literal["timeout", "dns", "tls", "connection", "blocked_address", "redirect"]
 

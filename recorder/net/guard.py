@@ -10,9 +10,8 @@ from ipaddress import IPv4Address, IPv6Address
 import httpcore
 
 from recorder.errors import UrlNotAllowed
-from recorder.net.addresses import Address, AllowList, is_public, parse_resolved
+from recorder.net.addresses import Address, AllowList, Target, is_public, parse_resolved, read_url
 from recorder.net.own_addresses import OwnAddresses, Resolve, is_local
-from recorder.net.urls import Target, read_url
 from recorder.settings import Settings
 
 #: How long a registration waits for the name; a slower one is checked at each call anyway.

@@ -1,22 +1,81 @@
-"""Addresses that this deployment listens on or speaks to: no call on behalf of a tenant may reach them.
+"""TCP ports that processes of this deployment listen on, as Linux shows them in `/proc`.
 
-Contract §6; docs/decisions/0032-supervision.md.
+A process belongs to the deployment if its environment names the deployment's Dagster folder: `recorder up`
+gives that variable to every child, and children pass it on. Systems other than Linux have no such list; there
+only the addresses from the settings are known.
 """
 
 import asyncio
+import os
 import re
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from recorder.net.addresses import Address, parse_resolved, read_address
-from recorder.net.listeners import listening_ports
 from recorder.settings import Settings, dagster_folder, store_addresses
+
+_PROC = Path("/proc")
+_LISTEN = "0A"
+
+
+def listening_ports(dagster_dir: Path) -> frozenset[int]:
+    """Return the ports that processes of the deployment with this Dagster folder listen on."""
+    ports_by_inode = dict(_read_listeners())
+    if not ports_by_inode:
+        return frozenset()
+    marker = b"RECORDER_DAGSTER_DIR=" + os.fsencode(dagster_dir)
+    found: set[int] = set()
+    for process in _own_processes(marker):
+        found.update(ports_by_inode[inode] for inode in _socket_inodes(process) if inode in ports_by_inode)
+    return frozenset(found)
+
+
+def _read_listeners() -> Iterator[tuple[str, int]]:
+    """Yield inode and port of every socket of this network that listens."""
+    for name in ("tcp", "tcp6"):
+        try:
+            lines = (_PROC / "net" / name).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            columns = line.split()
+            if columns[3] == _LISTEN:
+                yield columns[9], int(columns[1].rpartition(":")[2], 16)
+
+
+def _own_processes(marker: bytes) -> Iterator[Path]:
+    """Yield the folders of processes that were started with this variable."""
+    for folder in _PROC.iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            variables = (folder / "environ").read_bytes()
+        except OSError:  # it has ended, or belongs to another user
+            continue
+        if marker in variables.split(b"\0"):
+            yield folder
+
+
+def _socket_inodes(process: Path) -> Iterator[str]:
+    try:
+        descriptors = list((process / "fd").iterdir())
+    except OSError:
+        return
+    for descriptor in descriptors:
+        try:
+            target = str(descriptor.readlink())
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            yield target[8:-1]
+
 
 #: Returns the addresses of a host, as text; none where it does not resolve.
 Resolve = Callable[[str], Awaitable[list[str]]]

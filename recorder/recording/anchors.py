@@ -9,7 +9,7 @@ from recorder.models.event import EventBatchRow, EventKeyRow
 from recorder.models.session import SessionRow
 from recorder.models.tag import TagCreate
 from recorder.recording.hot_events import decode_heads, decompress
-from recorder.recording.reads import get_frame
+from recorder.recording.item_reads import get_frame
 from recorder.storage.lake import Lake
 
 

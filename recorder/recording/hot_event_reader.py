@@ -14,8 +14,14 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select, tuple_
 
 from recorder.models.event import EventBatchRow
-from recorder.recording.event_filter import EVERY_EVENT, EventFilter, Position
-from recorder.recording.hot_events import Entry, EventRecord, decode_between
+from recorder.recording.hot_events import (
+    EVERY_EVENT,
+    Entry,
+    EventFilter,
+    EventRecord,
+    Position,
+    decode_between,
+)
 
 #: Headers of batches that are read at a time; finding them costs a pass over all headers of the session.
 HEADERS = 2_048

@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 
 from recorder.errors import RecorderError, Unavailable
 from recorder.metrics import count_group
-from recorder.recording.cursor import Cursor, DriverCursor, is_transient
+from recorder.recording.driver_cursor import Cursor, DriverCursor, is_transient
 from recorder.settings import SessionSize
 from recorder.storage.database import Database
 

@@ -12,10 +12,9 @@ from sqlmodel import col, select
 
 from recorder import limits
 from recorder.digest import bucket_of
-from recorder.memory.building.nodes import GraphScope
-from recorder.memory.building.postings import Ints
-from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.lookup import NOWHERE, lookup_of
+from recorder.memory.grouping.inverted_index import Ints
+from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.queries.columns import NOWHERE, GraphColumns, lookup_of
 from recorder.memory.queries.paths import filter_rows, read_graph
 from recorder.memory.queries.recovery import WITNESSES, Anchor, Witness, find_anchors
 from recorder.models.memory_queries import RecoveryPoint

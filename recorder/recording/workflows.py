@@ -1,6 +1,7 @@
-"""Workflows and their settings: read, listed, changed ahead of the first session or after it. Spec §4.2."""
+"""The workflows of sessions: a batch names its session alone, and workflows may mask for themselves."""
 
 import re
+import threading
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -11,13 +12,12 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock, limits
-from recorder.audit.actions import Action
-from recorder.audit.changes import describe_changes, describe_masking
-from recorder.audit.log import Origin, record
+from recorder.access.keys import Caller
+from recorder.audit.log import Action, Origin, describe_changes, describe_masking, record
 from recorder.errors import NotFound, Problem, ValidationFailed
-from recorder.memory.building.nodes import GraphScope
-from recorder.memory.storing.counts import count_graphs
-from recorder.memory.storing.pauses import set_memory_graph
+from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.storage.pauses import set_memory_graph
+from recorder.memory.storage.sizes import count_graphs
 from recorder.models.masking import Masking
 from recorder.models.workflow import (
     OutcomeNames,
@@ -28,6 +28,34 @@ from recorder.models.workflow import (
     WorkflowUpdate,
 )
 from recorder.recording.outcomes import OutcomeRules
+from recorder.recording.sessions import find_session
+
+#: About as many sessions as record at a time; each entry takes some 300 bytes.
+_SIZE = 20_000
+
+
+class SessionWorkflows:
+    """What one process knows of them. A session never changes its workflow, so nothing here grows stale."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str, str], str] = {}
+        self._lock = threading.Lock()
+
+    def recall(self, caller: Caller, session_id: str) -> str | None:
+        """The workflow of one of the caller's sessions, where it was looked up before."""
+        return self._known.get((caller.workspace_id, caller.mode, session_id))
+
+    def look_up(self, db: DbSession, caller: Caller, session_id: str) -> str | None:
+        """The workflow of one of the caller's sessions; None where there is no such session."""
+        try:
+            row = find_session(db, caller.workspace_id, caller.mode, session_id)
+        except NotFound:
+            return None
+        with self._lock:
+            if len(self._known) >= _SIZE:
+                del self._known[next(iter(self._known))]
+            self._known[(caller.workspace_id, caller.mode, session_id)] = row.workflow
+        return row.workflow
 
 
 def get_workflow(db: DbSession, workspace_id: str, mode: str, workflow: str) -> Workflow:

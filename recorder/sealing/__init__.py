@@ -4,9 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from recorder.sealing.lanes import LeaseLost, longest_wait_s
+    from recorder.sealing.lanes import LeaseLost, is_sealing, list_runs, longest_wait_s
     from recorder.sealing.maintenance import Maintenance, has_work
-    from recorder.sealing.places import is_sealing, list_runs
     from recorder.sealing.sealer import SealedBatch, Sealer, open_sealer
 
 __all__ = [

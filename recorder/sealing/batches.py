@@ -11,7 +11,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.models.outbox import SealBatchRow, SealCounterRow
+from recorder.models.operations import SealBatchRow, SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.storage.leases import Lease
 

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from recorder.memory.states import Screen
+from recorder.memory.steps.states import Screen
 from recorder.sealing.digest_messages import DigestBudget, DigestTask
 from recorder.sealing.screens import SeenFrame, describe_frame
 

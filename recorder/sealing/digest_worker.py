@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from recorder.sealing.dhash import dhash
 from recorder.sealing.digest_messages import (
     DigestBudget,
     DigestTask,
@@ -30,7 +31,6 @@ from recorder.sealing.digest_messages import (
     decode_to_worker,
     encode,
 )
-from recorder.sealing.pictures import dhash
 from recorder.sealing.screens import SnapshotOverBudget, read_snapshot
 from recorder.storage.blobs import Blobs
 

@@ -1,7 +1,4 @@
-"""Sealing lanes: which run works on which lane, and for how long. Design §3.
-
-A lane is a workspace, a mode and a slot of the workflow. One run at a time works on a lane, under its lease.
-"""
+"""Places of sealing runs: so many runs seal side by side. Design §3."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -12,10 +9,37 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import Conflict
-from recorder.models.outbox import LeaseRow, SealCounterRow
+from recorder.models.operations import LeaseRow, SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.sealing.batches import LANE_PREFIX, Lane, lane_of, open_batches
 from recorder.storage.leases import Lease, renew_lease, take_lease
+
+_PREFIX = "seal-run:"
+
+
+def take_place(db: DbSession, owner: str, *, runs: int, ttl_ms: int) -> Lease | None:
+    """Take the first free place of a run; None where all are taken."""
+    now_ms = clock.now_ms()
+    for number in range(runs):
+        lease = take_lease(db, f"{_PREFIX}{number}", owner, now_ms=now_ms, ttl_ms=ttl_ms)
+        if lease is not None:
+            return lease
+    return None
+
+
+def list_runs(db: DbSession) -> list[str]:
+    """Return the names of the runs that hold a place now."""
+    statement = select(LeaseRow.owner).where(
+        col(LeaseRow.name).startswith(_PREFIX),
+        col(LeaseRow.expires_ms) > clock.now_ms(),
+    )
+    return list(db.exec(statement))
+
+
+def is_sealing(db: DbSession) -> bool:
+    """Return whether any run holds a place."""
+    return bool(list_runs(db))
+
 
 # Runs choose their lane one after the other, so that a workspace cannot take more lanes than it may.
 _CHOICE = "seal-choice"

@@ -16,8 +16,8 @@ from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
 from recorder.recording.event_portions import HotItem, Place, read_portion
 from recorder.runtime import Runtime
+from recorder.sealing.derived import EventWalk, FrameIndex, FrameWalk, pack_steps, restore_steps
 from recorder.sealing.digest_pool import DigestPool
-from recorder.sealing.facts import EventWalk, FrameIndex, FrameWalk, pack_steps, restore_steps
 from recorder.sealing.failures import ContentError
 from recorder.sealing.portions import (
     DIGEST_WAIT_S,
@@ -30,7 +30,7 @@ from recorder.sealing.portions import (
 )
 from recorder.sealing.rows import PreparedSession, build_steps
 from recorder.sealing.screens import SeenFrame
-from recorder.sealing.stopped import read_frame_places, read_frames_named
+from recorder.sealing.stopped_sessions import read_frame_places, read_frames_named
 from recorder.storage.lake_files import LakeFile
 from recorder.storage.lake_schemas import Kind
 

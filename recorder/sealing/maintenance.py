@@ -21,9 +21,9 @@ from recorder.access.idempotency import purge_expired
 from recorder.audit.log import Origin, record
 from recorder.models.event import BatchKeyRow, EventBatchRow, EventKeyRow
 from recorder.models.frame import FrameRow
-from recorder.models.outbox import SealBatchRow
+from recorder.models.operations import SealBatchRow
 from recorder.models.session import SessionRow
-from recorder.recording.stops import queue_for_sealing
+from recorder.recording.sessions import queue_for_sealing
 from recorder.runtime import Runtime
 from recorder.sealing import quarantine
 from recorder.sealing.lanes import LeaseLost, has_waiting

@@ -13,10 +13,10 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, delete, select
 
 from recorder.errors import RecorderError
-from recorder.models.seal_portion import SealPortionRow
+from recorder.models.operations import SealPortionRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
-from recorder.sealing.facts import MAX_STEPS
+from recorder.sealing.derived import MAX_STEPS
 from recorder.sealing.failures import ContentError
 
 log = logging.getLogger("recorder.sealing")

@@ -8,6 +8,7 @@ import logging
 from dataclasses import dataclass
 from datetime import datetime
 
+from sqlalchemy import func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -15,8 +16,7 @@ from recorder import clock
 from recorder.audit.log import Origin, record
 from recorder.errors import InvalidState, NotFound, Unavailable
 from recorder.models.session import SessionRow
-from recorder.recording.sessions import emit
-from recorder.recording.stops import queue_for_sealing
+from recorder.recording.sessions import emit, queue_for_sealing
 from recorder.runtime import Runtime
 from recorder.sealing.failures import ContentError, SealErrorCode
 from recorder.storage.regions import STORE_MARK
@@ -153,3 +153,27 @@ def _set_aside(db: DbSession, row: SessionRow, code: SealErrorCode, message: str
         row.has_seal_error_event = True
         emit(db, row, "session.error", error={"source": "seal", "name": code, "id": None, "t_ms": None})
     log.error("session %s of workspace %s is set aside: %s", row.id, row.workspace_id, code)
+
+
+@dataclass(frozen=True)
+class SealingBacklog:
+    """Stopped sessions of the whole deployment that are not sealed."""
+
+    #: Seconds since the oldest waiting session was stopped; None while none waits.
+    oldest_waiting_s: float | None
+    #: Sessions that wait to be sealed.
+    waiting: int
+    #: Sessions that could not be sealed and are no longer tried.
+    set_aside: int
+
+
+def read_sealing_backlog(db: DbSession) -> SealingBacklog:
+    """Count the sessions that wait and those set aside; deleted ones are neither."""
+    waits = select(func.count(), func.min(SessionRow.waiting_since)).where(
+        col(SessionRow.waiting_since).is_not(None)
+    )
+    waiting, oldest = db.exec(waits).one()
+    is_set_aside = (col(SessionRow.seal_error_code).is_not(None), col(SessionRow.deleted_at).is_(None))
+    set_aside = db.exec(select(func.count()).where(*is_set_aside)).one()
+    age_s = None if oldest is None else max(0.0, (clock.now() - oldest).total_seconds())
+    return SealingBacklog(age_s, waiting, set_aside)

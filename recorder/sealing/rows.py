@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from recorder import clock
 from recorder.digest import bucket_of, canonical_json
-from recorder.memory.steps import ALGO_VERSION, Step
+from recorder.memory.steps.session_steps import ALGO_VERSION, Step
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
 from recorder.storage.lake_schemas import LAYOUTS, Kind

@@ -21,9 +21,9 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import RecorderError, Unavailable
-from recorder.memory.building.nodes import GraphScope
-from recorder.memory.storing.indexing import GraphIndexer, Prepared
-from recorder.memory.storing.rebuilds import rebuild_graph
+from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.storage.indexing import GraphIndexer, Prepared
+from recorder.memory.storage.rebuilds import rebuild_graph
 from recorder.models.session import SessionMetadataRow, SessionRow
 from recorder.recording.sessions import change_status, emit
 from recorder.runtime import Runtime

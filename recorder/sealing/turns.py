@@ -13,9 +13,10 @@ from sqlmodel import Session as DbSession
 
 from recorder import clock
 from recorder.errors import RecorderError, Unavailable
-from recorder.models.outbox import SealBatchRow
+from recorder.models.operations import SealBatchRow
 from recorder.runtime import Runtime
-from recorder.sealing import batches, lanes, places
+from recorder.sealing import batches, lanes
+from recorder.sealing import lanes as places
 from recorder.sealing.batches import ClaimedBatch, Lane
 from recorder.sealing.lanes import LeaseLost
 from recorder.storage.leases import Lease, release_lease, renew_lease

@@ -9,7 +9,7 @@ import fsspec
 
 from recorder.errors import Unavailable
 from recorder.ids import new_id
-from recorder.storage.durable import make_folder, sync_path
+from recorder.storage.durable_files import make_folder, sync_path
 
 
 class Blobs:

@@ -31,7 +31,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from recorder import clock
 from recorder.errors import Unavailable
 from recorder.ids import new_id
-from recorder.storage.durable import make_folder, sync_path
+from recorder.storage.durable_files import make_folder, sync_path
 from recorder.storage.lake_files import DataFile, LakeFile, write_file
 from recorder.storage.lake_schemas import PARTITIONS, Layout
 

@@ -6,7 +6,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select, update
 
-from recorder.models.outbox import LeaseRow
+from recorder.models.operations import LeaseRow
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import recorder
 from recorder.errors import Conflict, Invalid
+from recorder.heartbeat import PulseReader
 from recorder.net.host_names import with_listening_host
-from recorder.pulse import PulseReader
 from recorder.settings import Settings, child_environment
-from recorder.supervisor.checks import accepts_connections, answers_http, has_status_200, serves_grpc
+from recorder.supervisor.liveness import accepts_connections, answers_http, has_status_200, serves_grpc
 from recorder.supervisor.processes import Command
 
 _COLOURING = ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
@@ -107,8 +107,13 @@ def api_command(
     arguments = ["uvicorn", "--factory", "api.app:create_app", "--app-dir", str(checkout)]
     arguments += ["--host", host, "--port", str(port), "--no-access-log", "--log-level", "warning"]
     arguments += ["--timeout-graceful-shutdown", str(_API_GRACE_S)]
-    arguments += ["--http", "api.slow_clients:WatchedProtocol", "--timeout-keep-alive", str(_KEEP_ALIVE_S)]
-    arguments += ["--ws", "api.sockets:WatchedSocket"]
+    arguments += [
+        "--http",
+        "api.gate.slow_clients:WatchedProtocol",
+        "--timeout-keep-alive",
+        str(_KEEP_ALIVE_S),
+    ]
+    arguments += ["--ws", "api.streams.websockets:WatchedSocket"]
     if settings.trusted_proxies:
         arguments += ["--forwarded-allow-ips", ",".join(settings.trusted_proxies)]
     else:  # the server would believe loopback, and what FORWARDED_ALLOW_IPS names

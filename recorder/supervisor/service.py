@@ -22,7 +22,7 @@ from recorder.access.dagster_login import LoginLinks, open_dagster
 from recorder.errors import RecorderError
 from recorder.invocation import command_line, short_path
 from recorder.settings import Settings
-from recorder.storage.durable import keep_files_private
+from recorder.storage.durable_files import keep_files_private
 from recorder.supervisor.commands import (
     NoCheckout,
     api_command,

@@ -13,12 +13,11 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col
 
 from recorder import __version__, clock
-from recorder.models.delivery import DeliveryRow
-from recorder.models.outbox import OutboxRow
-from recorder.models.webhook import WebhookRow
-from recorder.webhooks.lanes import Lane
+from recorder.models.operations import OutboxRow
+from recorder.models.webhook import DeliveryRow, WebhookRow
+from recorder.webhooks.fair_schedule import Lane
 from recorder.webhooks.results import COLUMNS, AttemptRow, end_attempts, update_attempts
-from recorder.webhooks.schedule import Schedule
+from recorder.webhooks.retry_schedule import Schedule
 from recorder.webhooks.secrets import SecretBox, read_secrets
 from recorder.webhooks.signing import signature_headers
 

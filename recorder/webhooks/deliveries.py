@@ -1,19 +1,20 @@
 """Delivery records: read, repeated on request, and test events. Spec §2.4, §4.4; contract §6."""
 
+import time
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row, Select, delete, exists, select
 from sqlmodel import Session as DbSession
 from sqlmodel import col, insert
 
-from recorder import clock
-from recorder.audit.actions import Action
-from recorder.audit.log import Origin, record
+from recorder import clock, limits
+from recorder.audit.log import Action, Origin, record
 from recorder.errors import NotFound
-from recorder.ids import is_id
-from recorder.models.delivery import Delivery, DeliveryRow
-from recorder.models.outbox import OutboxRow
-from recorder.models.webhook import WebhookRow
+from recorder.ids import first_id_at, is_id
+from recorder.models.operations import OutboxRow
+from recorder.models.webhook import Delivery, DeliveryRow, WebhookRow
+from recorder.storage.database import Database
 from recorder.webhooks.catalogue import TEST_EVENT
 from recorder.webhooks.dispatch import new_attempt
 from recorder.webhooks.endpoints import find_webhook
@@ -129,3 +130,60 @@ def _record(
     db: DbSession, origin: Origin, action: Action, webhook: WebhookRow, details: dict[str, Any]
 ) -> None:
     record(db, origin, action, resource_type="webhook", resource_id=webhook.id, details=details)
+
+
+#: Seconds between two looks for what is to go.
+EVERY_S = 600.0
+# Rows that one transaction removes: others wait for it.
+_ROWS = 500
+# What was under way when a webhook was deleted is written down by then.
+_SETTLED = timedelta(minutes=10)
+
+
+class Sweep:
+    """Removes old records bit by bit, from within a loop that has other things to do."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._due = time.monotonic()
+
+    def step(self) -> None:
+        """Remove some of what is to go, if a look is due."""
+        if time.monotonic() < self._due:
+            return
+        with self._database.transaction(write=True) as db:
+            has_more = remove_old(db, now=clock.now())
+        if not has_more:
+            self._due = time.monotonic() + EVERY_S
+
+
+def remove_old(db: DbSession, *, now: datetime) -> bool:
+    """Remove some records past thirty days, records of deleted webhooks, and bodies that no record needs.
+
+    What still waits to be sent stays, however old.
+
+    Returns:
+        Whether more of them may be there.
+    """
+    limit = now - timedelta(days=limits.DELIVERY_DAYS)
+    is_old = (col(DeliveryRow.id) < first_id_at("dlv", limit)) & (col(DeliveryRow.status) != "pending")
+    is_needed = exists().where(col(DeliveryRow.event_id) == col(OutboxRow.id))
+    is_done = col(OutboxRow.dispatched_at).is_not(None) & (col(OutboxRow.id) < first_id_at("evt", limit))
+    removed = [
+        _remove(db, DeliveryRow, is_old),
+        _remove(db, DeliveryRow, col(DeliveryRow.webhook_id).in_(_deleted(now))),
+        _remove(db, OutboxRow, is_done & ~is_needed),
+    ]
+    if removed[1] == 0:
+        db.connection().execute(delete(WebhookRow).where(col(WebhookRow.id).in_(_deleted(now))))
+    return _ROWS in removed
+
+
+def _deleted(now: datetime) -> Select[str]:
+    """Webhooks that nobody can be at work for any more."""
+    return select(col(WebhookRow.id)).where(col(WebhookRow.deleted_at) < now - _SETTLED)
+
+
+def _remove(db: DbSession, table: type[DeliveryRow] | type[OutboxRow], condition: Any) -> int:
+    some = select(col(table.id)).where(condition).limit(_ROWS)
+    return db.connection().execute(delete(table).where(col(table.id).in_(some))).rowcount

@@ -10,9 +10,8 @@ from sqlmodel import col, delete, insert, select, update
 
 from recorder import clock
 from recorder.ids import new_timed_id
-from recorder.models.delivery import DeliveryRow
-from recorder.models.outbox import OutboxRow
-from recorder.models.webhook import WebhookRow
+from recorder.models.operations import OutboxRow
+from recorder.models.webhook import DeliveryRow, WebhookRow
 from recorder.webhooks.outbox import encode_event
 
 #: Events of one transaction, and the attempts after which it takes no further event: it must stay short.

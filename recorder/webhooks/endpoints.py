@@ -6,12 +6,11 @@ from sqlmodel import col, delete, select
 from sqlmodel.sql.expression import SelectOfScalar
 
 from recorder import clock, limits
-from recorder.audit.actions import Action
-from recorder.audit.log import Origin, record
+from recorder.audit.log import Action, Origin, record
 from recorder.errors import LimitReached, NotFound, Problem, ValidationFailed
 from recorder.ids import is_id, new_timed_id
-from recorder.models.delivery import DeliveryRow
 from recorder.models.webhook import (
+    DeliveryRow,
     RotatedSecret,
     Webhook,
     WebhookCreate,

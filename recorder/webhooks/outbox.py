@@ -7,8 +7,8 @@ from sqlmodel import Session as DbSession
 
 from recorder import clock
 from recorder.ids import new_id
-from recorder.models.outbox import OutboxRow
-from recorder.tracing import current_request_id
+from recorder.models.operations import OutboxRow
+from recorder.request_context import current_request_id
 
 
 def add_event(

@@ -12,10 +12,10 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col
 
 from recorder import clock
-from recorder.models.delivery import DeliveryRow
+from recorder.models.webhook import DeliveryRow
 from recorder.net.client import BODY_BYTES, Exchange
 from recorder.webhooks.dispatch import new_attempt
-from recorder.webhooks.schedule import Schedule
+from recorder.webhooks.retry_schedule import Schedule
 
 log = logging.getLogger("recorder.webhooks")
 

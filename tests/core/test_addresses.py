@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recorder.errors import InvalidUrl, UrlNotAllowed
-from recorder.net.addresses import AllowList, InvalidAllowList, is_public, read_address
+from recorder.net.addresses import AllowList, InvalidAllowList, is_public, read_address, read_url
 from recorder.net.guard import Guard
-from recorder.net.urls import read_url
 
 WORDS = ("loopback", "10.1.0.0/16", "192.168.7.9", "fd00:12::/32", "Hooks.Internal.")
 

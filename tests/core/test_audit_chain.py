@@ -6,8 +6,7 @@ import pytest
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.audit.chain import entry_of, first_hash, hash_entry
-from recorder.audit.log import Origin, record
+from recorder.audit.log import Origin, entry_of, first_hash, hash_entry, record
 from recorder.ids import new_id
 from recorder.models.audit import AuditHeadRow, AuditRow
 from recorder.models.workspace import WorkspaceRow

@@ -9,15 +9,14 @@ from sqlmodel import select
 from typer.testing import CliRunner
 
 from recorder import clock
-from recorder.audit.chain import entry_of, hash_entry
-from recorder.audit.log import Origin, record
+from recorder.audit.log import Origin, entry_of, hash_entry, record
 from recorder.audit.verify import ChainReport, read_heads, verify_audit
 from recorder.cli import app as command_line
 from recorder.ids import new_id
 from recorder.models.audit import AuditRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.storage.database import Database
-from tests.sealed import make_runtime
+from tests.support.sealed_sessions import make_runtime
 
 Tamper = Callable[[Connection, str], None]
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from recorder import clock
-from recorder.access.usage import charge_time, read_quota
+from recorder.access.quota import charge_time, read_quota
 from recorder.errors import QuotaExceeded
 from recorder.ids import new_id
 from recorder.recording.ingest import IngestWriter
-from tests.charging import MINUTE, TINY, Tenant, codes, submit
+from tests.support.captured_minutes import MINUTE, TINY, Tenant, codes, submit
 
 
 def test_the_batch_that_reaches_the_limit_is_the_last(tenant: Tenant, writer: IngestWriter) -> None:

@@ -9,17 +9,16 @@ from typing import Any
 
 from recorder import clock
 from recorder.access.keys import Caller
-from recorder.access.surfaces import TIERS
-from recorder.access.usage import charge_time
+from recorder.access.quota import charge_time
+from recorder.access.rate_tiers import TIERS
 from recorder.errors import RecorderError
 from recorder.ids import new_id
 from recorder.models.session import SessionRow
 from recorder.recording.ingest import IngestWriter
-from recorder.recording.sessions import start_session
-from recorder.recording.stops import batch_stop
+from recorder.recording.sessions import batch_stop, start_session
 from recorder.storage.database import Database
-from tests.charging import MINUTE, Tenant, codes, submit
-from tests.databases import create_file
+from tests.support.captured_minutes import MINUTE, Tenant, codes, submit
+from tests.support.databases import create_file
 
 
 def test_charges_grow_with_the_largest_time(tenant: Tenant, writer: IngestWriter) -> None:

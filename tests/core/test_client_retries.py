@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from recorder.client import ApiError, CapturedFrame, Client, TookTooLong, Unreachable
-from tests.receiver import Answer, Received, running_receiver
+from tests.support.webhook_receiver import Answer, Received, running_receiver
 
 KEY = "nsk_local_secretsecret"
 TAKEN = {"accepted": 1, "duplicates": 0, "event_count": 1, "data": [], "frame_count": 1}

@@ -20,7 +20,7 @@ from recorder.errors import RecorderError
 from recorder.runtime import Runtime
 from recorder.settings import DataFolderUnusable, NoDeployment, Settings
 from recorder.storage.database import DatabaseUnusable
-from tests.sealed import make_runtime
+from tests.support.sealed_sessions import make_runtime
 
 #: Commands that create a deployment, by their name; `workspaces create` does with --init alone.
 CREATING = {("up",), ("demo",)}

@@ -12,8 +12,8 @@ from recorder.recording.events import read_event_batch
 from recorder.recording.ingest import Batch, IngestWriter
 from recorder.recording.sessions import create_session
 from recorder.runtime import Runtime
-from tests.factories import event, json_bytes
-from tests.recorded import WORKSPACE
+from tests.support.factories import event, json_bytes
+from tests.support.recorded_sessions import WORKSPACE
 
 
 def make_session(runtime: Runtime) -> str:

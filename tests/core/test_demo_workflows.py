@@ -11,7 +11,7 @@ from PIL import Image
 from examples import approve_invoice
 from examples.app_screens import SIZE
 from examples.demo_workflows import ENDS_AT, demo_recordings
-from recorder.importers.recording import Recording
+from recorder.importers.upload import Recording
 from recorder.limits import FRAME_BYTES
 from recorder.models.event import EventItem
 from recorder.models.frame import FrameItem

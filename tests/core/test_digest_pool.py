@@ -15,17 +15,17 @@ from pathlib import Path
 import pytest
 
 from recorder.errors import Unavailable
-from recorder.memory.states import NO_SCREEN, Screen
+from recorder.memory.steps.states import NO_SCREEN, Screen
 from recorder.models.frame import FrameRow
 from recorder.sealing.digest_jobs import DigestCache
 from recorder.sealing.digest_pool import DigestBudget, DigestPool
 from recorder.sealing.failures import ContentError
 from recorder.storage.blobs import Blobs
-from tests.digesting import digest_alone, store_frames
-from tests.factories import picture
-from tests.fuzzed_pictures import png_with_late_profile, scan_bomb, storable_pictures
-from tests.fuzzed_snapshots import fuzzed_snapshots, make_page, pack_snapshot, snapshot_bomb
-from tests.processes import ROOT
+from tests.support.deployment_processes import ROOT
+from tests.support.factories import picture
+from tests.support.frame_contents import digest_alone, store_frames
+from tests.support.fuzzed_pictures import png_with_late_profile, scan_bomb, storable_pictures
+from tests.support.fuzzed_snapshots import fuzzed_snapshots, make_page, pack_snapshot, snapshot_bomb
 
 PATIENCE_S = 60.0
 #: Digested in a minute if nothing stops it, and small as pixels go.
@@ -366,8 +366,8 @@ def test_a_pool_that_is_closed_ends_its_workers_and_what_waits(blobs: Blobs) -> 
 def test_workers_end_with_the_process_that_started_them(blobs: Blobs, how: signal.Signals) -> None:
     program = (
         "import sys, time; from recorder.sealing.digest_pool import DigestBudget, DigestPool\n"
-        "from recorder.storage.blobs import Blobs; from tests.digesting import store_frames\n"
-        "from tests.factories import picture; from tests.fuzzed_pictures import scan_bomb\n"
+        "from recorder.storage.blobs import Blobs; from tests.support.frame_contents import store_frames\n"
+        "from tests.support.factories import picture; from tests.support.fuzzed_pictures import scan_bomb\n"
         "url = sys.argv[1]; pool = DigestPool(url, processes=2, budget=DigestBudget(picture_seconds=600))\n"
         "slow = store_frames(Blobs(url), 'ses_a', [scan_bomb(1_500, 20_000)])\n"
         "pool.submit('ses_a', slow); pool.digest('ses_b', store_frames(Blobs(url), 'ses_b', [picture(1)]))\n"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from recorder.importers.drawing import CLEAR, Box, colour_of, draw
+from recorder.importers.screen_drawing import CLEAR, Box, colour_of, draw
 
 RED = (200, 0, 0, 255)
 

@@ -7,19 +7,19 @@ import pytest
 from sqlmodel import col, select, update
 
 from recorder.errors import NotFound
-from recorder.memory.building.nodes import GraphScope
-from recorder.memory.drift import watching
+from recorder.memory.drift import monitor
 from recorder.memory.drift.backtest import replay_history
-from recorder.memory.drift.rules import Rules
+from recorder.memory.drift.monitor import due_graphs
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, read_state
-from recorder.memory.drift.watching import due_graphs
-from recorder.memory.storing.pauses import set_memory_graph
-from recorder.memory.storing.store import remove_session, replace_outcome
-from recorder.memory.storing.versions import add_version, in_scope, read_head
+from recorder.memory.drift.thresholds import Rules
+from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.storage.graph_store import remove_session, replace_outcome
+from recorder.memory.storage.pauses import set_memory_graph
+from recorder.memory.storage.versions import add_version, in_scope, read_head
 from recorder.models.memory import GraphPathRow, GraphVariantRow
 from recorder.storage.database import Database
-from tests.drifting import BASELINE, NEEDED, Story
-from tests.graphs import START
+from tests.support.drift_workflow import BASELINE, NEEDED, Story
+from tests.support.graph_sessions import START
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_look_that_is_cut_off_left_nothing_and_is_done_again(
         raise RuntimeError("killed")
 
     with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="killed"):
-        patched.setattr(watching, "keep_standing", fail)
+        patched.setattr(monitor, "keep_standing", fail)
         story.look()
     assert (story.events(), story.told()) == ([], [])
     story.look()

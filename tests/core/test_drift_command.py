@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 from recorder.access.keys import create_workspace
 from recorder.cli import app as command_line
 from recorder.errors import NotFound
-from recorder.memory.building.nodes import GraphScope
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED
+from recorder.memory.grouping.nodes import GraphScope
 from recorder.runtime import Runtime
-from tests.drifting import BASELINE, NEEDED, Story
-from tests.sealed import make_runtime
+from tests.support.drift_workflow import BASELINE, NEEDED, Story
+from tests.support.sealed_sessions import make_runtime
 
 LETTERS = BASELINE + "an" * NEEDED
 

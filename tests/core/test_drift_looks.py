@@ -7,13 +7,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recorder.memory.drift.appeared import NodeNew
-from recorder.memory.drift.disappeared import PathGone, watch_paths
+from recorder.memory.drift.alarm_rules import NodeNew, PathGone, watch_paths
+from recorder.memory.drift.baseline import Term, first_term, latest_term, next_term
+from recorder.memory.drift.detector import Alarm, Look, Standing, looks
 from recorder.memory.drift.history import History
-from recorder.memory.drift.looking import Alarm, Look, Standing, looks
-from recorder.memory.drift.rules import Rules
-from recorder.memory.drift.terms import Term, first_term, latest_term, next_term
-from tests.histories import at_days, make_history, number_of
+from recorder.memory.drift.thresholds import Rules
+from tests.support.drift_histories import at_days, make_history, number_of
 
 RULES = Rules()
 #: Two paths in turn for a full baseline: behind it 16 misses of one are an alarm.

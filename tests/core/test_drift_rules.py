@@ -6,7 +6,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from recorder.memory.drift.rules import (
+from recorder.memory.drift.thresholds import (
     Rules,
     least_rate,
     misses_needed,

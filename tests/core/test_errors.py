@@ -11,7 +11,7 @@ import recorder
 from api.errors import status_of
 from recorder import errors
 from recorder.errors import Problem, RecorderError
-from tests.databases import part_is_missing
+from tests.support.databases import part_is_missing
 
 #: Codes of errors that end a run or a command and are never answered over HTTP.
 INTERNAL = {

@@ -7,10 +7,9 @@ import pytest
 
 from recorder.errors import RecorderError
 from recorder.ids import new_id
-from recorder.recording.frame_checks import check_frames, read_frames_json
-from recorder.recording.images import check_image
-from recorder.sealing.pictures import dhash, distance
-from tests.factories import frame, json_bytes, picture
+from recorder.recording.frame_validation import check_frames, check_image, read_frames_json
+from recorder.sealing.dhash import dhash, distance
+from tests.support.factories import frame, json_bytes, picture
 
 FORMATS = ["PNG", "JPEG", "WEBP"]
 

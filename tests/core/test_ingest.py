@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from recorder.access.surfaces import TIERS
+from recorder.access.rate_tiers import TIERS
 from recorder.errors import NotFound, Unavailable
 from recorder.ids import new_id
 from recorder.models.session import SessionRow
 from recorder.recording import ingest
-from recorder.recording.cursor import Cursor
+from recorder.recording.driver_cursor import Cursor
 from recorder.recording.ingest import IngestWriter
-from recorder.recording.positions import lock_session, reserve_positions
+from recorder.recording.sequence import lock_session, reserve_positions
 from recorder.storage.database import Database
-from tests.databases import create_database
-from tests.sealed import START
+from tests.support.databases import create_database
+from tests.support.sealed_sessions import START
 
 WORKSPACE = "wsp_a"
 

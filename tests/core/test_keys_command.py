@@ -14,7 +14,7 @@ from recorder.cli import app as command_line
 from recorder.errors import InvalidApiKey, InvalidTime, NotFound, RecorderError
 from recorder.models.audit import AuditRow
 from recorder.runtime import Runtime
-from tests.sealed import make_runtime
+from tests.support.sealed_sessions import make_runtime
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from recorder.storage import lake_rewrites
 from recorder.storage.lake import Lake
 from tests.core.test_lake import PLACE, append, counts, rows
 from tests.core.test_lake_durability import PARTITION
-from tests.stores import BUCKET, ENVIRONMENT, running_store
+from tests.support.object_stores import BUCKET, ENVIRONMENT, running_store
 
 
 @pytest.fixture

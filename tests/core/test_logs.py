@@ -8,7 +8,7 @@ import pytest
 
 from recorder.errors import Unavailable
 from recorder.logs import UnknownLogLevel, configure_logs, make_formatter
-from recorder.tracing import following
+from recorder.request_context import following
 
 
 def line_of(message: str, *args: object, error: BaseException | None = None, **extra: Any) -> str:

@@ -11,7 +11,7 @@ from recorder import limits
 from recorder.masking.admission import Refusal, find_refusals
 from recorder.masking.corpus import characters_of, ordinary_texts, slow_texts
 from recorder.masking.expressions import compile_expression
-from tests.masking import pattern
+from tests.support.masking import pattern
 
 WRONG = {
     "open group": "(secret",

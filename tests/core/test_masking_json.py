@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recorder import limits
-from recorder.masking.json_lines import as_lines
+from recorder.masking.json_texts import as_lines
 from recorder.masking.masker import Masker
-from tests.masking import ALL, make_masker, pattern
+from tests.support.masking import ALL, make_masker, pattern
 
 _PATTERNS = [
     pattern("line", "^pin [0-9]+$"),

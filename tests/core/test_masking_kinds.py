@@ -5,7 +5,7 @@ import re
 import pytest
 
 from recorder.masking.masker import Masker
-from tests.masking import ALL, make_masker, shown
+from tests.support.masking import ALL, make_masker, shown
 
 _TOKEN = re.compile("‹([a-z0-9_]+):[0-9a-f]{16}›")
 

@@ -11,11 +11,11 @@ from recorder.masking.policies import MaskingPolicies, load_policies
 from recorder.models.masking import Masking
 from recorder.models.workflow import WorkflowRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.recording import session_workflows
-from recorder.recording.session_workflows import SessionWorkflows
+from recorder.recording import workflows as session_workflows
+from recorder.recording.workflows import SessionWorkflows
 from recorder.runtime import Runtime
-from tests.masking import pattern
-from tests.recorded import open_desk
+from tests.support.masking import pattern
+from tests.support.recorded_sessions import open_desk
 
 SECRET = b"a deployment's secret"
 EMAIL = {"builtins": ["email"], "patterns": []}

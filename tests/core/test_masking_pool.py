@@ -23,7 +23,7 @@ from recorder.masking.policies import Policy
 from recorder.masking.scan_pool import FairQueue, MaskingBusy, OutOfTime, ScanPool
 from recorder.masking.scan_process import Job, Report
 from recorder.masking.scanner import MaskingLimitReached, MaskingTookTooLong, Scanner
-from tests.masking import KEY, pattern
+from tests.support.masking import KEY, pattern
 
 SLOW = "(?:[ab]*a[ab]{300}c)"
 QUICK = "ACC-[0-9]{4}"

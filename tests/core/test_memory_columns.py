@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recorder.memory.building.nodes import GraphScope
+from recorder.memory.grouping.nodes import GraphScope
 from recorder.memory.queries import columns as module
 from recorder.memory.queries.columns import ColumnsCache, GraphColumns, read_columns
 from recorder.memory.queries.paths import read_graph
-from recorder.memory.storing.store import remove_session, replace_outcome
+from recorder.memory.storage.graph_store import remove_session, replace_outcome
 from recorder.storage.database import Database
-from tests.graphs import database_with, index_words
-from tests.views import columns_of
+from tests.support.graph_columns import columns_of
+from tests.support.graph_sessions import database_with, index_words
 
 SCOPE = GraphScope("wsp_a", "live", "checkout")
 

@@ -6,7 +6,7 @@ from recorder import clock
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.comparison import Side, compare
 from recorder.models.memory_queries import MemoryComparison
-from tests.views import columns_of
+from tests.support.graph_columns import columns_of
 
 #: Four of five once went A B, later all but one go A C.
 COLUMNS = columns_of([("AB", "success", 4), ("AD", "error", 1), ("AC", "success", 3), ("AB", "success", 1)])

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from recorder.memory.building.nodes import GraphScope
-from recorder.memory.storing.counts import CountsCache, count_graphs
-from recorder.memory.storing.store import remove_session
+from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.storage.graph_store import remove_session
+from recorder.memory.storage.sizes import CountsCache, count_graphs
 from recorder.models.workflow import WorkflowGraph
 from recorder.storage.database import Database
-from tests.graphs import database_with, index_words
+from tests.support.graph_sessions import database_with, index_words
 
 SCOPE = GraphScope("wsp_a", "live", "checkout")
 

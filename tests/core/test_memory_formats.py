@@ -13,9 +13,9 @@ import orjson
 import pytest
 
 from recorder.memory.views.formats import FORMATS, render, to_dot, to_graphml, to_json, to_mermaid
+from recorder.memory.views.graph_view import GraphView
 from recorder.memory.views.labels import LABEL_LENGTH, in_lines, one_line, text_width
-from recorder.memory.views.view import GraphView
-from tests.views import invoices, view_for
+from tests.support.graph_columns import invoices, view_for
 
 HOSTILE = (
     'x"] --> n9["y',

@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from recorder.memory.building.graph import MAX_TRACE_STEPS, Graph, GraphChange
-from recorder.memory.building.nodes import COMPARED_FEATURES, GraphScope
-from recorder.memory.steps import Step
-from tests.graphs import make_step, make_steps
+from recorder.memory.grouping.graph import MAX_TRACE_STEPS, Graph, GraphChange
+from recorder.memory.grouping.nodes import COMPARED_FEATURES, GraphScope
+from recorder.memory.steps.session_steps import Step
+from tests.support.graph_sessions import make_step, make_steps
 
 SCOPE = GraphScope("wsp_a", "live", "checkout")
 

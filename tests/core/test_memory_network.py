@@ -3,7 +3,7 @@
 import pytest
 
 from recorder.memory.views.network import END, START, likeliest_path, loops, success_dominators, to_networkx
-from tests.views import invoices, view_for
+from tests.support.graph_columns import invoices, view_for
 
 
 def names(node_ids: list[str] | tuple[str, ...]) -> list[str]:

@@ -7,13 +7,13 @@ from sqlmodel import Session as DbSession
 
 from recorder import clock
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED
-from recorder.memory.storing.indexing import GraphIndexer
-from recorder.memory.storing.versions import place_of
+from recorder.memory.storage.indexing import GraphIndexer
+from recorder.memory.storage.versions import place_of
 from recorder.models.drift import DriftAlarmRow
-from recorder.recording.graph_views import read_view
+from recorder.recording.graph_queries import read_view
 from recorder.storage.database import Database
-from tests.databases import create_file
-from tests.graphs import make_row, make_scope, make_steps
+from tests.support.databases import create_file
+from tests.support.graph_sessions import make_row, make_scope, make_steps
 
 
 def add_alarm(db: DbSession, place: dict[str, str], type: str, subject_id: str, *, days_ago: int) -> None:

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.outliers import find_outliers, typicality
+from recorder.memory.queries.similarity import find_outliers, typicality
 from recorder.memory.queries.transitions import END, START, transitions_of
-from tests.views import columns_of
+from tests.support.graph_columns import columns_of
 
 #: Eight of ten go alike; one leaves a node out, one ends elsewhere.
 COLUMNS = columns_of([("ABC", "success", 8), ("AC", "success", 1), ("ABD", "error", 1)])

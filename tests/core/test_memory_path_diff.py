@@ -2,8 +2,8 @@
 
 import pytest
 
-from recorder.memory.views.path_diff import describe_path, path_changes
-from tests.views import INVOICES
+from recorder.memory.views.labels import describe_path, path_changes
+from tests.support.graph_columns import INVOICES
 
 COMMON = list(INVOICES[0][0])
 

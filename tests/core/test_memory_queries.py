@@ -10,16 +10,16 @@ import pytest
 from sqlmodel import Session as DbSession
 
 from recorder.errors import NotFound
-from recorder.memory.building.nodes import GraphScope
+from recorder.memory.grouping.nodes import GraphScope
 from recorder.memory.queries.columns import GraphColumns, read_columns
 from recorder.memory.queries.paths import list_paths, path_labels
-from recorder.memory.storing.indexing import GraphIndexer
-from recorder.memory.storing.store import remove_session, replace_outcome
-from recorder.memory.storing.versions import read_head
+from recorder.memory.storage.graph_store import remove_session, replace_outcome
+from recorder.memory.storage.indexing import GraphIndexer
+from recorder.memory.storage.versions import read_head
 from recorder.models.memory import MemoryPath
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database
-from tests.graphs import START, database_with, make_row, make_steps
+from tests.support.graph_sessions import START, database_with, make_row, make_steps
 
 SCOPE = GraphScope("wsp_a", "live", "checkout")
 USUAL, OTHER, RARE = "1a 2b 3c", "4d 5e 6f", "7g 8h 9i"

@@ -3,9 +3,9 @@
 from sklearn.metrics import adjusted_rand_score
 
 from benchmarks.memory.tasks import steps_of
-from recorder.memory.building.graph import Graph
-from recorder.memory.building.nodes import GraphScope
-from tests.demonstrations import REAL, needs_real
+from recorder.memory.grouping.graph import Graph
+from recorder.memory.grouping.nodes import GraphScope
+from tests.support.demonstrations import REAL, needs_real
 
 #: Sessions of one sealing batch.
 _BATCH = 50

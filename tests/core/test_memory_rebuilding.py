@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from recorder.memory.building.graph import Graph, MicroState, Trace
-from recorder.memory.building.inheritance import inherit
-from recorder.memory.building.nodes import GraphScope, live_number
-from recorder.memory.building.rebuilding import RebuildKind, Rebuilt, Recorded, rebuild
-from recorder.memory.steps import Step
-from tests.graphs import make_step, make_steps
+from recorder.memory.grouping.graph import Graph, MicroState, Trace
+from recorder.memory.grouping.id_matching import inherit
+from recorder.memory.grouping.nodes import GraphScope, live_number
+from recorder.memory.grouping.rebuild import RebuildKind, Rebuilt, Recorded, rebuild
+from recorder.memory.steps.session_steps import Step
+from tests.support.graph_sessions import make_step, make_steps
 
 SCOPE = GraphScope("wsp_a", "live", "checkout")
 KINDS: tuple[RebuildKind, ...] = ("anchored", "fresh")

@@ -7,19 +7,19 @@ import pytest
 from sqlmodel import Session as DbSession
 
 from recorder.errors import Unavailable
-from recorder.memory.building.nodes import GraphScope
-from recorder.memory.building.rebuilding import RebuildKind
+from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.grouping.rebuild import RebuildKind
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.paths import describe_paths, read_graph
-from recorder.memory.steps import Step
-from recorder.memory.storing import rebuilds
-from recorder.memory.storing.checks import check_graph
-from recorder.memory.storing.indexing import GraphIndexer
-from recorder.memory.storing.rebuilds import indexed_scopes, rebuild_graph
-from recorder.memory.storing.store import load_graph, remove_session, replace_outcome
+from recorder.memory.steps.session_steps import Step
+from recorder.memory.storage import rebuilds
+from recorder.memory.storage.consistency import check_graph
+from recorder.memory.storage.graph_store import load_graph, remove_session, replace_outcome
+from recorder.memory.storage.indexing import GraphIndexer
+from recorder.memory.storage.rebuilds import indexed_scopes, rebuild_graph
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database
-from tests.graphs import make_row, make_scope, make_step, make_steps
+from tests.support.graph_sessions import make_row, make_scope, make_step, make_steps
 
 KINDS: tuple[RebuildKind, ...] = ("anchored", "fresh")
 

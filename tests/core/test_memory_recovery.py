@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from recorder.memory.building.postings import Ints
+from recorder.memory.grouping.inverted_index import Ints
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.recovery import Anchor, find_anchors
-from tests.views import Way, columns_of
+from tests.support.graph_columns import Way, columns_of
 
 #: Every step takes a second: the nth node is entered n seconds after the start, the stop is one later.
 CLEAN: Way = ("ABCD", "success", 5)

@@ -6,11 +6,10 @@ from math import log, sqrt
 import numpy as np
 import pytest
 
-from recorder.memory.queries.bags import bags_of
-from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.lookup import NOWHERE, lookup_of
-from recorder.memory.queries.similar import Similar, SimilarIndex, similar_index
-from tests.views import Way, columns_of
+from recorder.memory.queries.columns import NOWHERE, GraphColumns, lookup_of
+from recorder.memory.queries.similarity import Similar, SimilarIndex, similar_index
+from recorder.memory.queries.tfidf import bags_of
+from tests.support.graph_columns import Way, columns_of
 
 
 def columns_with_grains(ways: Sequence[Way], screens: str = "", acts: str = "") -> GraphColumns:

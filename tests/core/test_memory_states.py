@@ -7,9 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recorder.memory.states import NO_SCREEN, FrameScreen, Screen, bind_frames, describe_screen, event_screen
-from recorder.memory.targets import target_token
-from recorder.memory.tokens import normal_name, template_of, url_template
+from recorder.memory.steps.states import (
+    NO_SCREEN,
+    FrameScreen,
+    Screen,
+    bind_frames,
+    describe_screen,
+    event_screen,
+)
+from recorder.memory.steps.targets import target_token
+from recorder.memory.steps.templates import normal_name, template_of, url_template
 
 
 def dom(*body: Any) -> dict[str, Any]:

@@ -9,12 +9,12 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, func, select, update
 
 from recorder import clock
-from recorder.memory.building.nodes import GraphScope
-from recorder.memory.storing.indexing import GraphIndexer
-from recorder.memory.storing.pauses import set_memory_graph
-from recorder.memory.storing.rows import packed
-from recorder.memory.storing.store import load_graph, read_rows, remove_session, replace_outcome
-from recorder.memory.storing.versions import in_scope
+from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.storage.graph_store import load_graph, read_rows, remove_session, replace_outcome
+from recorder.memory.storage.indexing import GraphIndexer
+from recorder.memory.storage.pauses import set_memory_graph
+from recorder.memory.storage.rows import packed
+from recorder.memory.storage.versions import in_scope
 from recorder.models.memory import (
     GraphNodeRow,
     GraphPauseRow,
@@ -23,11 +23,11 @@ from recorder.models.memory import (
     GraphVersionRow,
     SessionPathRow,
 )
-from recorder.models.outbox import SealCounterRow
+from recorder.models.operations import SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database
 from recorder.storage.slots import read_slots, slot_of
-from tests.graphs import make_row, make_scope, make_steps
+from tests.support.graph_sessions import make_row, make_scope, make_steps
 
 USUAL, RETRIED, OTHER = "1a 2b 3c 4d", "1a 2b 3c 2b 3c 4d", "5e 6f"
 

@@ -9,12 +9,12 @@ from sqlmodel import col, select, update
 from recorder.errors import NotFound
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.subpaths import SubPath, containing
-from recorder.memory.storing.indexing import GraphIndexer
+from recorder.memory.storage.indexing import GraphIndexer
 from recorder.models.memory import GraphPathRow
 from recorder.storage.database import Database
-from tests.databases import create_file
-from tests.graphs import make_row, make_scope, make_steps
-from tests.views import columns_of
+from tests.support.databases import create_file
+from tests.support.graph_columns import columns_of
+from tests.support.graph_sessions import make_row, make_scope, make_steps
 
 COLUMNS = columns_of(
     [

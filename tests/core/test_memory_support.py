@@ -3,9 +3,8 @@
 from dataclasses import astuple, replace
 from typing import ClassVar
 
-from recorder.memory.views.support import MAX_NODES, most_supported
-from recorder.memory.views.view import ViewEdge
-from tests.views import Way, view_for
+from recorder.memory.views.graph_view import MAX_NODES, ViewEdge, most_supported
+from tests.support.graph_columns import Way, view_for
 
 
 class CountedEdge(ViewEdge):

@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 import pytest
 
 from recorder.memory.drawing.layout import place
-from recorder.memory.svg import draw_graph
-from recorder.memory.views.view import GraphView
+from recorder.memory.drawing.picture import draw_graph
+from recorder.memory.views.graph_view import GraphView
 from tests.core.test_memory_formats import hostile
-from tests.views import Way, invoices, view_for
+from tests.support.graph_columns import Way, invoices, view_for
 
 SVG = "{http://www.w3.org/2000/svg}"
 

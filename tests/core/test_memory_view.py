@@ -10,8 +10,8 @@ import numpy as np
 
 from recorder.memory.queries.columns import OUTCOMES
 from recorder.memory.queries.structure import PathInfo
-from recorder.memory.views.view import GraphView, ViewEdge, ViewNode, view_of
-from tests.views import Way, columns_of, invoices, view_for
+from recorder.memory.views.graph_view import GraphView, ViewEdge, ViewNode, view_of
+from tests.support.graph_columns import Way, columns_of, invoices, view_for
 
 #: Four sessions: a b c twice, a b a c, and a alone.
 WAYS: tuple[Way, ...] = (("abc", "success", 2), ("abac", "error", 1), ("a", "abandoned", 1))

@@ -12,8 +12,8 @@ from sqlmodel import SQLModel
 
 from recorder.errors import Unavailable
 from recorder.storage.database import Database, UnknownSchema
-from tests.databases import create_empty_database
-from tests.processes import released_together
+from tests.support.databases import create_empty_database
+from tests.support.deployment_processes import released_together
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

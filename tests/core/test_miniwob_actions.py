@@ -7,7 +7,7 @@ import pytest
 
 from recorder.importers.miniwob.actions import event_members, whole_actions
 from recorder.importers.miniwob.format import State
-from tests.demonstrations import key, mouse, page
+from tests.support.demonstrations import key, mouse, page
 
 
 def actions(*halves: dict[str, Any]) -> list[dict[str, Any]]:

@@ -15,10 +15,10 @@ from recorder.importers.folder import demonstration_files, demonstration_sources
 from recorder.importers.miniwob.actions import whole_actions
 from recorder.importers.miniwob.demonstration import read_demonstration, workflow_of
 from recorder.importers.miniwob.format import read_file
-from recorder.importers.recording import NothingToImport, Recording, UnreadableRecording
+from recorder.importers.upload import NothingToImport, Recording, UnreadableRecording
 from recorder.models.event import EventItem
 from recorder.models.frame import FrameItem
-from tests.demonstrations import (
+from tests.support.demonstrations import (
     REAL,
     button,
     click_states,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.databases import part_is_missing
+from tests.support.databases import part_is_missing
 
 ROOT = Path(__file__).parents[2]
 _ENTER = ["unshare", "--map-root-user", "--net"]

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from recorder.sealing import pictures
-from recorder.sealing.pictures import dhash
-from tests.fuzzed_pictures import png_with_late_profile, storable_pictures
+from recorder.sealing import dhash as pictures
+from recorder.sealing.dhash import dhash
+from tests.support.fuzzed_pictures import png_with_late_profile, storable_pictures
 
 
 def plain_dhash(data: bytes) -> int:

@@ -18,7 +18,7 @@ from recorder.errors import Unavailable
 from recorder.ids import encode, new_id, reserve
 from recorder.models.event import EventBatchRow
 from recorder.models.frame import FrameRow
-from recorder.models.seal_portion import SealPortionRow
+from recorder.models.operations import SealPortionRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.sealing.digest_pool import DigestPool
@@ -27,9 +27,9 @@ from recorder.sealing.portions import PortionLimits, discard_leftovers
 from recorder.sealing.preparation import BatchPreparation
 from recorder.sealing.screens import SeenFrame
 from recorder.storage.lake_schemas import LAYOUTS
-from tests.factories import picture
-from tests.sealed import START, WORKSPACE
-from tests.sealing import whole_session
+from tests.support.expected_facts import whole_session
+from tests.support.factories import picture
+from tests.support.sealed_sessions import START, WORKSPACE
 
 DATE = "2026-05-02"
 TINY = PortionLimits(events=3, frames=2, digested_frames=2, frame_rows=3, events_at_once=2)

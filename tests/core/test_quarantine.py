@@ -10,16 +10,16 @@ import pytest
 from sqlmodel import col, select
 
 from recorder.errors import InvalidState, NotFound, Unavailable
-from recorder.memory.storing.indexing import GraphIndexer
+from recorder.memory.storage.indexing import GraphIndexer
 from recorder.models.audit import AuditRow
-from recorder.models.outbox import OutboxRow, SealBatchRow
+from recorder.models.operations import OutboxRow, SealBatchRow
 from recorder.recording.sessions import to_wire
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer, failed_batches, has_work, open_sealer, turns
 from recorder.sealing.quarantine import list_set_aside, reseal
-from tests.databases import create_database
-from tests.factories import picture
-from tests.recorded import (
+from tests.support.databases import create_database
+from tests.support.factories import picture
+from tests.support.recorded_sessions import (
     WORKSPACE,
     assert_sealed_exactly_once,
     delete,
@@ -30,7 +30,7 @@ from tests.recorded import (
     png_item,
     session_row,
 )
-from tests.sealed import make_settings
+from tests.support.sealed_sessions import make_settings
 
 Kill = type("Kill", (BaseException,), {"__doc__": "Stands for the end of the process."})
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recorder.access.quota import due_level, due_notices, period_named, period_of, quota_of
-from recorder.access.surfaces import TIERS
+from recorder.access.rate_tiers import TIERS
 
 TRIAL = TIERS["trial"]
 MOMENTS = st.datetimes(

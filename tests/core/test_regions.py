@@ -16,8 +16,8 @@ from recorder.models.workspace import DeploymentRow, WorkspaceRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.storage.regions import UnknownRegion, WrongRegion
-from tests.databases import create_database
-from tests.sealed import START, make_settings
+from tests.support.databases import create_database
+from tests.support.sealed_sessions import START, make_settings
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -12,15 +12,14 @@ from sqlmodel import func, select
 from recorder import clock
 from recorder.models.event import BatchKeyRow, EventBatchRow, EventKeyRow
 from recorder.models.frame import FrameRow
-from recorder.models.idempotency import IdempotencyRow
-from recorder.models.outbox import SealBatchRow
-from recorder.recording.stops import stop_session
+from recorder.models.operations import IdempotencyRow, SealBatchRow
+from recorder.recording.sessions import stop_session
 from recorder.rowset import EventKey, events_digest
 from recorder.runtime import Runtime
 from recorder.sealing import SealedBatch, Sealer, has_work, is_sealing
 from recorder.sealing import batches as batches_module
-from tests.factories import picture
-from tests.recorded import (
+from tests.support.factories import picture
+from tests.support.recorded_sessions import (
     WORKSPACE,
     Desk,
     assert_sealed_exactly_once,
@@ -30,7 +29,7 @@ from tests.recorded import (
     png_item,
     session_row,
 )
-from tests.sealed import make_settings
+from tests.support.sealed_sessions import make_settings
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ from recorder.sealing import LeaseLost, SealedBatch, Sealer
 from recorder.sealing import turns as turns_module
 from recorder.storage.lake import Lake, LakeFile
 from recorder.storage.lake_schemas import Kind
-from tests.databases import create_database
-from tests.factories import picture
-from tests.recorded import (
+from tests.support.databases import create_database
+from tests.support.factories import picture
+from tests.support.recorded_sessions import (
     WORKSPACE,
     assert_sealed_exactly_once,
     delete,
@@ -35,7 +35,7 @@ from tests.recorded import (
     png_item,
     session_row,
 )
-from tests.sealed import make_settings
+from tests.support.sealed_sessions import make_settings
 
 #: Of the statements of a run on SQLite each one of so many is its last; `make faults` takes every one. On
 #: PostgreSQL, where a round takes longer, it is each ninth at most.

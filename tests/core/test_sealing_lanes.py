@@ -13,19 +13,19 @@ from sqlmodel import select
 
 from recorder import clock
 from recorder.models.memory import GraphVersionRow
-from recorder.models.outbox import SealCounterRow
+from recorder.models.operations import SealCounterRow
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer, longest_wait_s, open_sealer
 from recorder.sealing import turns as turns_module
 from recorder.sealing.batches import Lane
 from recorder.sealing.lanes import free_lanes, take_lane, waiting_lanes
 from recorder.sealing.portions import PortionLimits
-from recorder.sealing.reslotting import LanesOpen, change_slots
+from recorder.sealing.slot_changes import LanesOpen, change_slots
 from recorder.storage.leases import release_lease
 from recorder.storage.slots import SlotsDiffer, slot_of
-from tests.databases import create_database
-from tests.factories import picture
-from tests.recorded import (
+from tests.support.databases import create_database
+from tests.support.factories import picture
+from tests.support.recorded_sessions import (
     WORKSPACE,
     assert_sealed_exactly_once,
     execute,
@@ -33,7 +33,7 @@ from tests.recorded import (
     png_item,
     session_row,
 )
-from tests.sealed import make_settings
+from tests.support.sealed_sessions import make_settings
 
 OTHER = "wsp_01k0000000000000000000000b"
 THIRD = "wsp_01k0000000000000000000000c"

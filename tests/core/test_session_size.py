@@ -14,13 +14,13 @@ from recorder.ids import new_id
 from recorder.models.event import EventBatchRow, EventKeyRow
 from recorder.models.frame import FrameRow
 from recorder.recording.events import read_event_batch
-from recorder.recording.frame_checks import read_frames_json
+from recorder.recording.frame_validation import read_frames_json
+from recorder.recording.frames import FrameUpload
 from recorder.recording.ingest import IngestWriter
-from recorder.recording.uploads import FrameUpload
 from recorder.runtime import Runtime
 from recorder.settings import SessionSize
-from tests.factories import picture
-from tests.recorded import WORKSPACE, Desk, png_item, session_row
+from tests.support.factories import picture
+from tests.support.recorded_sessions import WORKSPACE, Desk, png_item, session_row
 
 CLICK = {"t_ms": 1, "type": "click"}
 NAMED = [{**CLICK, "id": f"evt_{name}"} for name in "abcdef"]

@@ -8,7 +8,7 @@ import pytest
 
 from recorder import limits
 from recorder.settings import InvalidSetting, Settings
-from tests.processes import released_together
+from tests.support.deployment_processes import released_together
 
 
 def test_everything_lies_below_the_data_folder(tmp_path: Path) -> None:

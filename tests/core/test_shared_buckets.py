@@ -10,15 +10,13 @@ import pytest
 import redis
 
 from benchmarks.overload import Grants, overload
-from recorder.access.ratelimit.buckets import Bucket
-from recorder.access.ratelimit.connection import TIMEOUT_S, Presence
-from recorder.access.ratelimit.fallback import SharedBuckets
-from recorder.access.ratelimit.memory import MemoryBuckets
-from recorder.access.ratelimit.redis_buckets import RedisBuckets
-from recorder.access.ratelimit.stores import Buckets, open_buckets
+from recorder.access.ratelimit.memory_buckets import MemoryBuckets
+from recorder.access.ratelimit.redis_buckets import TIMEOUT_S, Presence, RedisBuckets
+from recorder.access.ratelimit.stores import Buckets, SharedBuckets, open_buckets
+from recorder.access.ratelimit.token_buckets import Bucket
 from recorder.ids import new_id
-from tests.redis_server import running_redis
-from tests.sealed import make_settings
+from tests.support.redis_server import running_redis
+from tests.support.sealed_sessions import make_settings
 
 SECONDS = 1.0
 

@@ -21,8 +21,8 @@ from recorder.supervisor.run_records import (
     RunRecord,
     read_record,
 )
-from tests.running import running_service
-from tests.sealed import make_runtime
+from tests.support.http_service import running_service
+from tests.support.sealed_sessions import make_runtime
 
 MEMBERS = {"release": "2026.5.0", "since": "2026-05-01T08:00:00.000Z"}
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from recorder.errors import Unavailable
 from recorder.recording.streams.messages import KEEP_ALIVE, SEGMENT_BYTES, Message, Segment, cut, gap, message
+from recorder.recording.streams.poll import Advance
 from recorder.recording.streams.readers import Ending, Feed, Reader
-from recorder.recording.streams.reading import Advance
 
 Result = TypeVar("Result")
 

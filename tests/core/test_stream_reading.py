@@ -10,18 +10,17 @@ from sqlalchemy import Engine, event
 from recorder.access.keys import Caller
 from recorder.errors import InvalidEventId, ResumeWindowExpired
 from recorder.models.tag import TagCreate
-from recorder.recording import reads
+from recorder.recording import item_reads
 from recorder.recording.session_events import read_events_page
 from recorder.recording.sessions import find_session
-from recorder.recording.streams.opening import Opening, Start, open_session
-from recorder.recording.streams.reading import POSITIONS, Advance, read_advances
-from recorder.recording.streams.replay import SweptReplay
+from recorder.recording.streams.poll import POSITIONS, Advance, read_advances
+from recorder.recording.streams.resume import Opening, Start, SweptReplay, open_session
 from recorder.recording.tags import add_tag, list_tags
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
-from tests.factories import event as item
-from tests.factories import frame
-from tests.recorded import WORKSPACE, Desk, delete, execute, open_desk
+from tests.support.factories import event as item
+from tests.support.factories import frame
+from tests.support.recorded_sessions import WORKSPACE, Desk, delete, execute, open_desk
 
 
 @pytest.fixture
@@ -95,7 +94,7 @@ def test_messages_are_the_objects_of_the_reads(runtime: Runtime, desk: Desk) -> 
             json.loads(one.as_json())
             for one in read_events_page(db, runtime.lake, row, after=None, limit=500)[0]
         ]
-        frames = reads.list_frames(db, runtime.lake, row, after=None, limit=500)
+        frames = item_reads.list_frames(db, runtime.lake, row, after=None, limit=500)
         tags = list_tags(db, session_id, after=None, limit=10)
     by_event: dict[str, list[Any]] = {}
     for message in found:

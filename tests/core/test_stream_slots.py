@@ -11,10 +11,10 @@ import pytest
 
 from recorder.access.keys import Caller
 from recorder.access.ratelimit.redis_slots import RedisSlots
-from recorder.access.ratelimit.slots import Slot, StreamSlots
+from recorder.access.ratelimit.stream_slots import Slot, StreamSlots
 from recorder.errors import TooManyStreams
 from recorder.ids import new_id
-from tests.redis_server import running_redis
+from tests.support.redis_server import running_redis
 
 LEASE_S = 0.6
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from recorder.pulse import PulseReader, beat
+from recorder.heartbeat import PulseReader, beat
 from recorder.supervisor import log_files
 from recorder.supervisor.liveness import Liveness, RestartPauses
 from recorder.supervisor.log_files import OLD_LOGS, rotate_log
 from recorder.supervisor.processes import Child, ChildFailed, Command, Guard, end_leftovers
 from recorder.supervisor.run_records import SERVICE, AlreadyRunning, RunRecord, read_record
 from recorder.supervisor.warning_watch import WarningWatch
-from tests.processes import ROOT
+from tests.support.deployment_processes import ROOT
 
 
 class Clock:

@@ -11,9 +11,8 @@ from recorder import clock
 from recorder.access.keys import create_workspace
 from recorder.audit.log import Origin
 from recorder.ids import new_id
-from recorder.models.delivery import DeliveryRow
-from recorder.models.outbox import OutboxRow
-from recorder.models.webhook import WebhookSecretRow
+from recorder.models.operations import OutboxRow
+from recorder.models.webhook import DeliveryRow, WebhookSecretRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.net.client import Exchange
 from recorder.storage.database import Database
@@ -22,10 +21,10 @@ from recorder.webhooks.deliveries import find_delivery, redeliver
 from recorder.webhooks.dispatch import dispatch_events
 from recorder.webhooks.endpoints import delete_webhook, rotate_secret
 from recorder.webhooks.results import Outcome, settle_attempts
-from recorder.webhooks.schedule import MAX_ATTEMPTS, WAITS_S, Schedule
+from recorder.webhooks.retry_schedule import MAX_ATTEMPTS, WAITS_S, Schedule
 from recorder.webhooks.secrets import SecretBox
 from recorder.webhooks.signing import verify_signature
-from tests.delivering import BOX, attempts, make_webhook, put_event
+from tests.support.delivery_loop import BOX, attempts, make_webhook, put_event
 
 URL = "http://127.0.0.1:9/hooks"
 SENT = Exchange(status=204)

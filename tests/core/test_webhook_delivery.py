@@ -11,10 +11,10 @@ import pytest
 from recorder import verify_signature
 from recorder.access.keys import create_workspace
 from recorder.models.webhook import WebhookCreated
+from recorder.request_context import following
 from recorder.storage.database import Database
-from recorder.tracing import following
-from recorder.webhooks.delivery import POLL_S, DeliveryLoop
-from tests.delivering import (
+from recorder.webhooks.delivery_loop import POLL_S, DeliveryLoop
+from tests.support.delivery_loop import (
     AT_ONCE,
     BOX,
     CREATED,
@@ -25,7 +25,7 @@ from tests.delivering import (
     running_loop,
     wait_until,
 )
-from tests.receiver import Answer, Receiver, running_receiver
+from tests.support.webhook_receiver import Answer, Receiver, running_receiver
 
 TAKEN = Answer(204)
 
@@ -122,7 +122,7 @@ def test_one_that_is_stopped_lets_what_is_under_way_end(database: Database, work
 def test_what_is_cut_off_by_the_stop_is_a_failure_and_tried_again(
     database: Database, workspace_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recorder.webhooks.delivery._GRACE_S", 0.1)
+    monkeypatch.setattr("recorder.webhooks.delivery_loop._GRACE_S", 0.1)
     release = threading.Event()
     with running_receiver(TAKEN, hold=release) as receiver:
         webhook = webhook_to(database, workspace_id, receiver)

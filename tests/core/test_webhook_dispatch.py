@@ -12,14 +12,13 @@ from recorder import clock
 from recorder.access.keys import create_workspace
 from recorder.audit.log import Origin
 from recorder.ids import new_id
-from recorder.models.delivery import DeliveryRow
-from recorder.models.outbox import OutboxRow
-from recorder.models.webhook import WebhookRow
+from recorder.models.operations import OutboxRow
+from recorder.models.webhook import DeliveryRow, WebhookRow
+from recorder.request_context import following
 from recorder.storage.database import Database
-from recorder.tracing import following
 from recorder.webhooks.dispatch import dispatch_events, has_events
 from recorder.webhooks.endpoints import delete_webhook
-from tests.delivering import CREATED, attempts, make_webhook, put_event
+from tests.support.delivery_loop import CREATED, attempts, make_webhook, put_event
 
 URL = "http://127.0.0.1:9/hooks"
 

@@ -8,15 +8,13 @@ from sqlmodel import select, update
 
 from recorder import clock
 from recorder.audit.log import Origin
-from recorder.models.delivery import DeliveryRow
-from recorder.models.outbox import OutboxRow
-from recorder.models.webhook import WebhookRow
+from recorder.models.operations import OutboxRow
+from recorder.models.webhook import DeliveryRow, WebhookRow
 from recorder.storage.database import Database
-from recorder.webhooks.deliveries import redeliver
+from recorder.webhooks.deliveries import redeliver, remove_old
 from recorder.webhooks.dispatch import dispatch_events
 from recorder.webhooks.endpoints import delete_webhook
-from recorder.webhooks.sweep import remove_old
-from tests.delivering import attempts, make_webhook, put_event
+from tests.support.delivery_loop import attempts, make_webhook, put_event
 
 URL = "http://127.0.0.1:9/hooks"
 CREATED = ("session.created",)
@@ -109,7 +107,7 @@ def test_a_deleted_webhook_takes_its_records_along(database: Database, workspace
 def test_a_sweep_goes_step_by_step(
     database: Database, workspace_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recorder.webhooks.sweep._ROWS", 2)
+    monkeypatch.setattr("recorder.webhooks.deliveries._ROWS", 2)
     webhook_id, delivery_id = deliver_one(database, workspace_id)
     for _ in range(2):
         with database.transaction(write=True) as db:

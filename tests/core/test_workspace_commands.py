@@ -8,11 +8,11 @@ import pytest
 from sqlmodel import col, select
 from typer.testing import CliRunner
 
-from recorder.access.surfaces import TIERS
+from recorder.access.rate_tiers import TIERS
 from recorder.access.workspaces import UnknownWorkspace
 from recorder.cli import app
 from recorder.models.audit import AuditRow
-from tests.sealed import make_runtime
+from tests.support.sealed_sessions import make_runtime
 
 
 def run(data: Path, *words: str) -> Any:

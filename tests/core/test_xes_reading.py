@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from recorder.importers.xes.recording import OutcomeRule, outcome_rules, trace_recording
-from recorder.interchange.logs import LogTrace, UnreadableLog
-from recorder.interchange.rows import log_rows
-from recorder.interchange.xes import reading, source
-from recorder.interchange.xes.reading import read_traces
-from recorder.memory.steps import session_steps
-from tests.event_logs import (
+from recorder.importers.xes import OutcomeRule, outcome_rules, trace_recording
+from recorder.interchange.logs import LogTrace, UnreadableLog, log_rows
+from recorder.interchange.xes import reader as reading
+from recorder.interchange.xes import reader as source
+from recorder.interchange.xes.reader import read_traces
+from recorder.memory.steps.session_steps import session_steps
+from tests.support.event_logs import (
     CLAIMS,
     REAL,
     claims_text,

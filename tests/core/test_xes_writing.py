@@ -10,13 +10,12 @@ from xml.etree import ElementTree
 import pytest
 
 from recorder.interchange.dfg import directly_follows, write_dfg
-from recorder.interchange.logs import LogEvent, LogTrace
-from recorder.interchange.recorded import session_trace
-from recorder.interchange.rows import log_rows
-from recorder.interchange.xes.reading import read_traces
-from recorder.interchange.xes.writing import write_xes
+from recorder.interchange.logs import LogEvent, LogTrace, log_rows
+from recorder.interchange.recorded_traces import session_trace
+from recorder.interchange.xes.reader import read_traces
+from recorder.interchange.xes.writer import write_xes
 from recorder.memory.aggregation import aggregate_log
-from tests.event_logs import REAL, claims_text, needs_real, write_log
+from tests.support.event_logs import REAL, claims_text, needs_real, write_log
 
 NOON = datetime(2026, 3, 2, 12, 0, 0, 5_000, tzinfo=UTC)
 

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.stores import ENVIRONMENT, EmulatedS3, EmulatedStore, running_store
+from tests.support.object_stores import ENVIRONMENT, EmulatedS3, EmulatedStore, running_store
 
 Opened = Callable[[str], EmulatedStore]
 

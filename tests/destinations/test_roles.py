@@ -10,13 +10,13 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from recorder.errors import InvalidDestination, Unavailable
 from recorder.exports.destinations.gcs import credentials_of
-from recorder.exports.running.run import run_export
+from recorder.exports.runner.run import run_export
 from recorder.ids import new_id
-from tests.aws_server import ANYBODY, BUSY
 from tests.destinations.test_stores import require_right_objects
-from tests.exporting import ask
-from tests.sealed import WORKSPACE, Recording, make_runtime, seal
-from tests.stores import EmulatedS3
+from tests.support.aws_server import ANYBODY, BUSY
+from tests.support.export_runs import ask
+from tests.support.object_stores import EmulatedS3
+from tests.support.sealed_sessions import WORKSPACE, Recording, make_runtime, seal
 
 _ROLE = "arn:aws:iam::123456789012:role/"
 

@@ -17,17 +17,17 @@ from recorder.exports.destinations import (
     open_target,
     target_of,
 )
-from recorder.exports.reading.serving import open_file, read_manifest, require_file
-from recorder.exports.running.run import run_export
+from recorder.exports.results.hosted_files import open_file, read_manifest, require_file
+from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.ids import new_id
-from recorder.models.export_rows import ExportRow
-from recorder.models.outbox import LeaseRow
+from recorder.models.export import ExportRow
+from recorder.models.operations import LeaseRow
 from recorder.runtime import Runtime
-from tests.exporting import ask
-from tests.faulty import faulty_line
-from tests.sealed import WORKSPACE, Recording, make_runtime, make_settings, seal
-from tests.stores import BUCKET, EmulatedS3, EmulatedStore
+from tests.support.export_runs import ask
+from tests.support.faulty_proxy import faulty_line
+from tests.support.object_stores import BUCKET, EmulatedS3, EmulatedStore
+from tests.support.sealed_sessions import WORKSPACE, Recording, make_runtime, make_settings, seal
 
 _MIB = 2**20
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from recorder.exports.destinations import open_target
-from recorder.exports.running.run import run_export
-from recorder.models.outbox import LeaseRow
+from recorder.exports.runner.run import run_export
+from recorder.models.operations import LeaseRow
 from recorder.settings import environment_with
 from tests.destinations.test_stores import require_right_objects, target_in
-from tests.exporting import ask
-from tests.sealed import Recording, make_runtime, seal
-from tests.stores import BUCKET, ROOT, EmulatedS3
+from tests.support.export_runs import ask
+from tests.support.object_stores import BUCKET, ROOT, EmulatedS3
+from tests.support.sealed_sessions import Recording, make_runtime, seal
 
 # Small enough for a test; S3 takes no parts below 5 MB.
 _KILLED = """
@@ -23,8 +23,8 @@ import os, random, signal, sys
 from pathlib import Path
 import recorder.exports.destinations.s3 as s3
 import recorder.exports.writers.shards as shards
-from recorder.exports.running.run import run_export
-from tests.sealed import make_runtime
+from recorder.exports.runner.run import run_export
+from tests.support.sealed_sessions import make_runtime
 s3.PART_BYTES = 1_000
 sent = s3.S3Store._send_part
 def killed(self, *asked):

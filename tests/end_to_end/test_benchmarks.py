@@ -23,12 +23,12 @@ from benchmarks.seeds import new_key, new_settings
 from benchmarks.servers import serving
 from benchmarks.sqlmodel_peer import count_events, create_peer, peer_sessions
 from recorder.access.keys import Caller
-from recorder.memory.drift.disappeared import PathGone
+from recorder.memory.drift.alarm_rules import PathGone
 from recorder.recording.events import read_event_batch
-from recorder.recording.images import check_image
+from recorder.recording.frame_validation import check_image
 from recorder.runtime import Runtime
 from recorder.settings import child_environment
-from tests.demonstrations import click_states, write_demonstration
+from tests.support.demonstrations import click_states, write_demonstration
 
 
 def test_a_ratio_is_judged_by_its_median() -> None:

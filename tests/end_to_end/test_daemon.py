@@ -19,7 +19,7 @@ from recorder.access.keys import create_workspace
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.supervisor.commands import claim_port
-from tests.processes import ROOT, left_after, processes_of, start_up
+from tests.support.deployment_processes import ROOT, left_after, processes_of, start_up
 
 RUNS = "{ runsOrError { ... on Runs { results { jobName status } } } }"
 MATERIALIZED = (

@@ -16,7 +16,7 @@ from recorder.access.keys import create_workspace
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.supervisor import running
-from tests.databases import part_is_missing
+from tests.support.databases import part_is_missing
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

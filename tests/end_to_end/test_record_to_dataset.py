@@ -13,12 +13,12 @@ from starlette.testclient import TestClient
 
 from api.app import create_app
 from recorder.access.keys import create_workspace
-from recorder.exports.running.claims import claim_export, due_exports
-from recorder.exports.running.run import run_export
+from recorder.exports.runner.lease import claim_export, due_exports
+from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
-from tests.sealed import make_settings
+from tests.support.sealed_sessions import make_settings
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from recorder.settings import Settings
-from tests.processes import ROOT, processes_of, start_up
-from tests.sealed import make_runtime
+from tests.support.deployment_processes import ROOT, processes_of, start_up
+from tests.support.sealed_sessions import make_runtime
 
 _REGION = "belongs to the region us, and RECORDER_REGION is eu"
 _RELEASE = "another release, whose data this one cannot read"

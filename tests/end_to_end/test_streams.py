@@ -15,12 +15,12 @@ from recorder.access.keys import NewKey, create_workspace
 from recorder.recording.streams import Pace
 from recorder.runtime import Runtime
 from recorder.supervisor.commands import claim_port
-from tests.databases import create_database
-from tests.factories import event
-from tests.processes import left_after, start_up
-from tests.redis_server import running_redis
-from tests.sealed import make_settings
-from tests.streaming import (
+from tests.support.databases import create_database
+from tests.support.deployment_processes import left_after, start_up
+from tests.support.factories import event
+from tests.support.redis_server import running_redis
+from tests.support.sealed_sessions import make_settings
+from tests.support.stream_clients import (
     Streamer,
     StreamService,
     connected,

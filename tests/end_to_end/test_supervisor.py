@@ -18,7 +18,7 @@ from benchmarks.seeds import new_key
 from recorder.settings import Settings
 from recorder.supervisor import running
 from recorder.supervisor.commands import claim_port
-from tests.processes import left_after, processes_of, start_up
+from tests.support.deployment_processes import left_after, processes_of, start_up
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,8 +17,8 @@ from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.supervisor import running
 from recorder.supervisor.commands import claim_port
-from tests.delivering import wait_until
-from tests.processes import ROOT, left_after, processes_of, start_up
+from tests.support.delivery_loop import wait_until
+from tests.support.deployment_processes import ROOT, left_after, processes_of, start_up
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ import pytest
 
 from recorder.models.workspace import WorkspaceRow
 from recorder.runtime import Runtime
-from tests.charging import make_tenant, tenant
-from tests.databases import create_database, database
-from tests.sealed import START, WORKSPACE, make_runtime, runtime
-from tests.verifying import copy, originals
+from tests.support.captured_minutes import make_tenant, tenant
+from tests.support.databases import create_database, database
+from tests.support.sealed_sessions import START, WORKSPACE, make_runtime, runtime
+from tests.support.spoiled_datasets import copy, originals
 
 __all__ = [
     "copy",

@@ -14,8 +14,8 @@ from benchmarks.exports.lake import Shape, fill
 from benchmarks.exports.payloads import Payloads
 from recorder.exports.verify import verify_manifest
 from recorder.runtime import Runtime
-from tests.exporting import manifest_of
-from tests.sealed import make_runtime
+from tests.support.export_runs import manifest_of
+from tests.support.sealed_sessions import make_runtime
 
 _SHAPE = Shape(sessions=12, events=10, frames=3, picture_bytes=300)
 

@@ -7,23 +7,23 @@ from pathlib import Path
 import pytest
 from sqlmodel import select
 
-from recorder.access.usage import read_quota
+from recorder.access.quota import read_quota
 from recorder.audit.log import Origin
 from recorder.errors import InvalidState
 from recorder.exports.executor import InProcess
 from recorder.exports.manifest import WrittenShard
-from recorder.exports.running.claims import due_exports
-from recorder.exports.running.ending import cancel
-from recorder.exports.running.operator import cancel_export
-from recorder.exports.running.run import run_export
+from recorder.exports.runner.dagster_entry import cancel_export
+from recorder.exports.runner.finalize import cancel
+from recorder.exports.runner.lease import due_exports
+from recorder.exports.runner.run import run_export
 from recorder.exports.writers.tasks import ShardTask
 from recorder.models.audit import AuditRow
-from recorder.models.export_rows import ExportRow
-from recorder.models.outbox import OutboxRow
-from recorder.models.usage import UsageRow
+from recorder.models.export import ExportRow
+from recorder.models.operations import OutboxRow
+from recorder.models.workspace import UsageRow
 from recorder.runtime import Runtime
-from tests.exporting import ask, folder_of
-from tests.sealed import WORKSPACE, Recording, seal
+from tests.support.export_runs import ask, folder_of
+from tests.support.sealed_sessions import WORKSPACE, Recording, seal
 
 
 @pytest.fixture

@@ -12,12 +12,11 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 
-from recorder.exports.card import dataset_card
-from recorder.exports.card.statistics import Statistics
+from recorder.exports.card import Statistics, dataset_card
 from recorder.runtime import Runtime
-from tests.exporting import export, manifest_of
-from tests.reading_back import FORMATS
-from tests.sealed import Recording, make_runtime, seal
+from tests.support.dataset_readers import FORMATS
+from tests.support.export_runs import export, manifest_of
+from tests.support.sealed_sessions import Recording, make_runtime, seal
 
 _HERE = Path(__file__).parents[2]
 # Each format's first kind through its card; then what every tool makes of the files.
@@ -80,7 +79,7 @@ def _run(code: str, *arguments: str) -> dict[str, Any]:
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
     with pytest.MonkeyPatch.context() as patch:
         # What is shown as a picture must be one.
-        patch.setattr("tests.sealed.picture", lambda session_id, number: _PNG)
+        patch.setattr("tests.support.sealed_sessions.picture", lambda session_id, number: _PNG)
         opened = make_runtime(tmp_path_factory.mktemp("card"))
         seal(opened, [Recording(frames=[0, 100, 600], outcome=None), Recording(actor_kind=None)])
         expired = Recording(workflow="login", frames=[0])

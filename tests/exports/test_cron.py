@@ -9,7 +9,7 @@ from dagster._utils.schedules import cron_string_iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recorder.exports.asking.cron import InvalidCron, read_cron
+from recorder.exports.requests.recipes import InvalidCron, read_cron
 
 START = datetime(2026, 1, 31, 22, 30, 15, tzinfo=UTC)
 LINES = [

@@ -13,15 +13,15 @@ from pydantic import ValidationError
 
 from recorder.errors import InvalidDestination, Unavailable
 from recorder.exports.destinations import DiskFull, open_url, target_of
-from recorder.exports.destinations.deadline import within
 from recorder.exports.destinations.local import Folder
-from recorder.exports.running.run import run_export
+from recorder.exports.destinations.store import within
+from recorder.exports.runner.run import run_export
 from recorder.ids import new_id
+from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportCreate
-from recorder.models.export_rows import ExportRow
 from recorder.settings import InvalidSetting, Settings
-from tests.exporting import ask, folder_of
-from tests.sealed import WORKSPACE, Recording, make_runtime, make_settings, seal
+from tests.support.export_runs import ask, folder_of
+from tests.support.sealed_sessions import WORKSPACE, Recording, make_runtime, make_settings, seal
 
 _S3 = {"kind": "s3", "bucket": "data"}
 _GCS = {"kind": "gcs", "bucket": "data"}

@@ -13,15 +13,15 @@ import pytest
 from deltalake import DeltaTable
 
 from recorder.runtime import Runtime
-from tests.exporting import export, hashes_of, manifest_of, rows_of
-from tests.sealed import WORKSPACE, Recording, delete, make_runtime, seal
+from tests.support.export_runs import export, hashes_of, manifest_of, rows_of
+from tests.support.sealed_sessions import WORKSPACE, Recording, delete, make_runtime, seal
 
 _EXPORTS = """
 import json, sys
 from pathlib import Path
 import recorder.exports.planning.plan as plan
-from tests.exporting import export, hashes_of
-from tests.sealed import make_runtime
+from tests.support.export_runs import export, hashes_of
+from tests.support.sealed_sessions import make_runtime
 plan.SHARD_BYTES = 1_300_000
 runtime, hashes = make_runtime(Path(sys.argv[1])), {}
 for format in ("parquet", "jsonl", "arrow", "webdataset"):

@@ -10,13 +10,13 @@ import zstandard
 from recorder import clock
 from recorder.errors import InvalidState, NotFound, ValidationFailed
 from recorder.exports.planning.plan import PLAN_VERSION
-from recorder.exports.reading import plans
-from recorder.exports.reading.comparison import Compared, compare
-from recorder.models.export_rows import ExportRow
+from recorder.exports.results import diff
+from recorder.exports.results.diff import Compared, compare
+from recorder.models.export import ExportRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
-from tests.exporting import ask, export
-from tests.sealed import START, Recording, delete, make_runtime, seal
+from tests.support.export_runs import ask, export
+from tests.support.sealed_sessions import START, Recording, delete, make_runtime, seal
 
 _UNTIL = {"until": clock.to_iso(START + timedelta(days=9))}
 
@@ -79,7 +79,7 @@ def test_plans_are_read_for_the_first_page_alone(runtime: Runtime, monkeypatch: 
     seal(runtime, [Recording()])
     first, second = export(runtime, filter=_UNTIL), export(runtime, filter=_UNTIL)
     compared(runtime, second, first)
-    monkeypatch.setattr(plans, "MOST_BYTES", 10)
+    monkeypatch.setattr(diff, "MOST_BYTES", 10)
     assert compared(runtime, second, first).sessions.same == 1
     seal(runtime, [Recording()])
     with pytest.raises(ValidationFailed) as refused:

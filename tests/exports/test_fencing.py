@@ -10,15 +10,15 @@ import pytest
 
 from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.executor import InProcess
-from recorder.exports.running import publishing, run
-from recorder.exports.running.claims import Claim, LeaseLost, claim_export, due_exports
-from recorder.exports.running.run import run_export
+from recorder.exports.runner import publishing, run
+from recorder.exports.runner.lease import Claim, LeaseLost, claim_export, due_exports
+from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
-from recorder.models.export_rows import ExportRow
-from recorder.models.outbox import LeaseRow
+from recorder.models.export import ExportRow
+from recorder.models.operations import LeaseRow
 from recorder.runtime import Runtime
-from tests.exporting import ask, folder_of, manifest_of
-from tests.sealed import Recording, delete, make_runtime, seal
+from tests.support.export_runs import ask, folder_of, manifest_of
+from tests.support.sealed_sessions import Recording, delete, make_runtime, seal
 
 
 @pytest.fixture

@@ -13,15 +13,15 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
-from recorder.exports.asking.wire import manifest_url
 from recorder.exports.destinations import FileConflict, open_url
-from recorder.exports.running.run import run_export
+from recorder.exports.requests.wire_objects import manifest_url
+from recorder.exports.runner.run import run_export
 from recorder.exports.schemas import EVENTS, FRAMES
 from recorder.exports.verify import ManifestUnreadable, verify_manifest
 from recorder.models.workspace import WorkspaceRow
-from tests.exporting import ask, export, folder_of, manifest_of
-from tests.running import running_service
-from tests.sealed import START, WORKSPACE, Recording, make_runtime, seal
+from tests.support.export_runs import ask, export, folder_of, manifest_of
+from tests.support.http_service import running_service
+from tests.support.sealed_sessions import START, WORKSPACE, Recording, make_runtime, seal
 
 
 @pytest.fixture

@@ -9,16 +9,16 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from recorder.exports import names
+from recorder.exports import formats as names
 from recorder.exports.schemas import SCHEMAS, describe
 from recorder.exports.verify import verify_manifest
 from recorder.exports.writers import rows as shared
 from recorder.models.export_request import ExportFormat
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
-from tests.exporting import export, manifest_of
-from tests.reading_back import FORMATS, ROW_FORMATS, Row, rows_in, samples_in
-from tests.sealed import WORKSPACE, Recording, make_runtime, picture, seal
+from tests.support.dataset_readers import FORMATS, ROW_FORMATS, Row, rows_in, samples_in
+from tests.support.export_runs import export, manifest_of
+from tests.support.sealed_sessions import WORKSPACE, Recording, make_runtime, picture, seal
 
 _RECORDINGS = [
     Recording(frames=[0, 100, 600, 900], outcome=None),

@@ -10,14 +10,14 @@ import orjson
 import polars as pl
 import pytest
 
-from recorder.exports.running.run import run_export
-from recorder.exports.verify.checking import ANOTHER_MANIFEST
+from recorder.exports.runner.run import run_export
+from recorder.exports.verify.check import ANOTHER_MANIFEST
 from recorder.exports.verify.lake_check import LakeReport, compare_with_lake
-from recorder.models.export_rows import ExportRow
+from recorder.models.export import ExportRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
-from tests.exporting import ask, folder_of, manifest_of
-from tests.sealed import START, Recording, delete, make_runtime, seal
+from tests.support.export_runs import ask, folder_of, manifest_of
+from tests.support.sealed_sessions import START, Recording, delete, make_runtime, seal
 
 PLAIN = Recording(outcome=None, actor_kind=None)
 

@@ -10,19 +10,18 @@ import pytest
 from sqlmodel import select
 
 from recorder import clock
-from recorder.access.surfaces import TIERS
-from recorder.access.usage import read_quota, reserve_rows
+from recorder.access.quota import read_quota, reserve_rows
+from recorder.access.rate_tiers import TIERS
 from recorder.errors import QuotaExceeded, RecorderError
-from recorder.exports.running.operator import cancel_export
-from recorder.exports.running.run import run_export
-from recorder.models.export_rows import ExportRow, ExportShardRow
-from recorder.models.outbox import OutboxRow
-from recorder.models.usage import Quota, UsageRow
-from recorder.models.workspace import WorkspaceRow
+from recorder.exports.runner.dagster_entry import cancel_export
+from recorder.exports.runner.run import run_export
+from recorder.models.export import ExportRow, ExportShardRow
+from recorder.models.operations import OutboxRow
+from recorder.models.workspace import Quota, UsageRow, WorkspaceRow
 from recorder.runtime import Runtime
-from tests.databases import create_database
-from tests.exporting import ask
-from tests.sealed import START, WORKSPACE, Recording, delete, make_runtime, seal
+from tests.support.databases import create_database
+from tests.support.export_runs import ask
+from tests.support.sealed_sessions import START, WORKSPACE, Recording, delete, make_runtime, seal
 
 #: Each recording has three events; the tier lets ten rows out.
 TEN_ROWS = replace(TIERS["trial"], name="ten_rows", exported_rows=10)

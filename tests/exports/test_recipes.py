@@ -14,8 +14,9 @@ from recorder import clock
 from recorder.access.keys import create_workspace
 from recorder.audit.log import Origin
 from recorder.errors import DestinationNotAllowed, InvalidRange, NotFound, RecorderError
-from recorder.exports.asking.cron import InvalidCron
-from recorder.exports.asking.recipes import (
+from recorder.exports.requests.recipe_ticks import make_due_exports
+from recorder.exports.requests.recipes import (
+    InvalidCron,
     InvalidRecipe,
     ListedRecipe,
     RecipeExists,
@@ -26,14 +27,12 @@ from recorder.exports.asking.recipes import (
     remove_recipe,
     run_recipe,
 )
-from recorder.exports.asking.ticks import make_due_exports
 from recorder.models.audit import AuditRow
-from recorder.models.export_rows import ExportRow
-from recorder.models.recipe import RecipeRow
+from recorder.models.export import ExportRow, RecipeRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.runtime import Runtime
-from tests.databases import create_database
-from tests.sealed import Recording, make_runtime, make_settings, seal
+from tests.support.databases import create_database
+from tests.support.sealed_sessions import Recording, make_runtime, make_settings, seal
 
 _BODY = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
 

@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from recorder.access.keys import create_workspace
 from recorder.cli import app as command_line
-from recorder.cli.asking import members_of
+from recorder.cli.export_options import members_of
 from recorder.errors import RecorderError
 from recorder.runtime import Runtime
-from tests.sealed import Recording, make_runtime, seal
+from tests.support.sealed_sessions import Recording, make_runtime, seal
 
 _DAILY = ("--cron", "0 6 * * *", "--timezone", "Europe/Berlin")
 

@@ -19,15 +19,15 @@ from recorder.errors import (
     TooManyIds,
     ValidationFailed,
 )
-from recorder.exports.asking.drafts import dataset_name
-from recorder.exports.asking.requests import create_export, find_export, list_exports
-from recorder.exports.asking.wire import to_wire
+from recorder.exports.requests.queue import create_export, find_export, list_exports
+from recorder.exports.requests.validation import dataset_name
+from recorder.exports.requests.wire_objects import to_wire
 from recorder.ids import new_id
+from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportCreate
-from recorder.models.export_rows import ExportRow
-from recorder.models.outbox import OutboxRow
+from recorder.models.operations import OutboxRow
 from recorder.runtime import Runtime
-from tests.sealed import WORKSPACE, Recording, make_runtime, make_settings, seal
+from tests.support.sealed_sessions import WORKSPACE, Recording, make_runtime, make_settings, seal
 
 
 @pytest.fixture

@@ -10,16 +10,16 @@ from sqlmodel import select
 
 from recorder.errors import Unavailable
 from recorder.exports.executor import InProcess
-from recorder.exports.running.claims import ExportBusy, LeaseLost, claim_export, due_exports
-from recorder.exports.running.giving_up import MAX_ATTEMPTS
-from recorder.exports.running.run import run_export
+from recorder.exports.runner.errors import MAX_ATTEMPTS
+from recorder.exports.runner.lease import ExportBusy, LeaseLost, claim_export, due_exports
+from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
-from recorder.models.export_rows import ExportRow, ExportShardRow
-from recorder.models.outbox import LeaseRow
+from recorder.models.export import ExportRow, ExportShardRow
+from recorder.models.operations import LeaseRow
 from recorder.runtime import Runtime
-from tests.executing import Failing, Watched
-from tests.exporting import ask, export, folder_of, hashes_of, manifest_of
-from tests.sealed import Recording, delete, make_runtime, seal
+from tests.support.executors import Failing, Watched
+from tests.support.export_runs import ask, export, folder_of, hashes_of, manifest_of
+from tests.support.sealed_sessions import Recording, delete, make_runtime, seal
 
 
 @pytest.fixture
@@ -105,8 +105,8 @@ import os, signal, sys
 from pathlib import Path
 import recorder.exports.planning.plan as plan
 from recorder.exports.executor import InProcess
-from recorder.exports.running.run import run_export
-from tests.sealed import make_runtime
+from recorder.exports.runner.run import run_export
+from tests.support.sealed_sessions import make_runtime
 plan.SHARD_BYTES = 4_000
 class Killing:
     def run(self, tasks):

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from recorder.exports.running.run import run_export
+from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
-from tests.exporting import ask, export, folder_of, hashes_of, manifest_of
-from tests.sealed import Recording, delete, make_runtime, seal
+from tests.support.export_runs import ask, export, folder_of, hashes_of, manifest_of
+from tests.support.sealed_sessions import Recording, delete, make_runtime, seal
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_a_file_that_is_not_as_it_was_is_written_anew(runtime: Runtime, damage: 
 
 
 def test_a_failed_or_cancelled_export_is_no_parent(runtime: Runtime) -> None:
-    from recorder.exports.running.operator import cancel_export
+    from recorder.exports.runner.dagster_entry import cancel_export
 
     seal(runtime, [Recording()])
     cancel_export(runtime, ask(runtime).id, owner="test")

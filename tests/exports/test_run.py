@@ -6,16 +6,16 @@ import pytest
 from sqlmodel import select
 
 from recorder.errors import RecorderError
-from recorder.exports.asking.wire import to_wire
-from recorder.exports.running.run import run_export
+from recorder.exports.requests.wire_objects import to_wire
+from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.ids import new_id
-from recorder.models.outbox import OutboxRow
+from recorder.models.operations import OutboxRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
-from tests.executing import Failing
-from tests.exporting import ask, export, folder_of, hashes_of, manifest_of, rows_of
-from tests.sealed import Recording, make_runtime, seal
+from tests.support.executors import Failing
+from tests.support.export_runs import ask, export, folder_of, hashes_of, manifest_of, rows_of
+from tests.support.sealed_sessions import Recording, make_runtime, seal
 
 
 @pytest.fixture

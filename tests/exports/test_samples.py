@@ -14,9 +14,9 @@ from recorder.digest import bucket_of
 from recorder.exports.verify import verify_manifest
 from recorder.exports.writers.ustar import header
 from recorder.runtime import Runtime
-from tests.exporting import export, manifest_of
-from tests.reading_back import Row, samples_in, typed
-from tests.sealed import WORKSPACE, Recording, make_runtime, picture, seal
+from tests.support.dataset_readers import Row, samples_in, typed
+from tests.support.export_runs import export, manifest_of
+from tests.support.sealed_sessions import WORKSPACE, Recording, make_runtime, picture, seal
 
 _RECORDINGS = [
     Recording(frames=[0, 100, 600, 900], outcome=None, events=[(t, "click") for t in (0, 10, 20, 700)]),

@@ -9,15 +9,15 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import NotFound, ValidationFailed
-from recorder.exports.running.run import run_export
+from recorder.exports.runner.run import run_export
 from recorder.ids import new_id
-from recorder.memory.storing.indexing import GraphIndexer
+from recorder.memory.storage.indexing import GraphIndexer
 from recorder.models.memory import GraphPathRow, GraphTraceRow, GraphVariantRow, SessionPathRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
-from tests.exporting import ask, export, folder_of, manifest_of, rows_of
-from tests.graphs import make_steps
-from tests.sealed import START, Recording, delete, make_runtime, seal
+from tests.support.export_runs import ask, export, folder_of, manifest_of, rows_of
+from tests.support.graph_sessions import make_steps
+from tests.support.sealed_sessions import START, Recording, delete, make_runtime, seal
 
 _LATER = START + timedelta(days=2)
 # One session for each filter to find; the name of each is its key.

@@ -10,15 +10,15 @@ from recorder.exports.executor import InProcess
 from recorder.exports.manifest import WrittenShard
 from recorder.exports.planning.plan import SHARD_BYTES, bucket_bits
 from recorder.exports.planning.selection import read_plan
-from recorder.exports.running.run import run_export
+from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.exports.writers.tasks import ShardTask
 from recorder.ids import new_id
 from recorder.models.tag import TagRow
 from recorder.runtime import Runtime
-from tests.executing import Watched
-from tests.exporting import ask, export, folder_of, manifest_of, rows_of
-from tests.sealed import START, WORKSPACE, Recording, delete, make_runtime, seal
+from tests.support.executors import Watched
+from tests.support.export_runs import ask, export, folder_of, manifest_of, rows_of
+from tests.support.sealed_sessions import START, WORKSPACE, Recording, delete, make_runtime, seal
 
 
 @pytest.fixture

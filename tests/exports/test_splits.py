@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from recorder.exports.planning.splits import split_of
+from recorder.exports.planning.selection import split_of
 from recorder.models.export_request import SplitRule
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
-from tests.exporting import export
-from tests.reading_back import Row, rows_in, samples_in, typed
-from tests.sealed import Recording, make_runtime, seal
+from tests.support.dataset_readers import Row, rows_in, samples_in, typed
+from tests.support.export_runs import export
+from tests.support.sealed_sessions import Recording, make_runtime, seal
 
 _HALVES = {"validation": 0.3, "test": 0.3}
 _ACTORS = 12

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from recorder.exports.destinations import open_url
-from recorder.exports.names import FormatName
-from recorder.exports.reading.summary import DatasetSummary, summarize
+from recorder.exports.formats import FormatName
+from recorder.exports.results.summary import DatasetSummary, summarize
 from recorder.exports.verify import verify_manifest
 from recorder.runtime import Runtime
-from tests.exporting import export, manifest_of
-from tests.reading_back import FORMATS, ROW_FORMATS
-from tests.sealed import Recording, make_runtime, seal
+from tests.support.dataset_readers import FORMATS, ROW_FORMATS
+from tests.support.export_runs import export, manifest_of
+from tests.support.sealed_sessions import Recording, make_runtime, seal
 
 
 @pytest.fixture(scope="module")

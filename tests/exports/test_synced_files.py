@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.power import Disk
-from tests.processes import ROOT
-from tests.sealed import make_settings
+from tests.support.deployment_processes import ROOT
+from tests.support.sealed_sessions import make_settings
 
 
 def export_recorded(folder: Path, kind: str) -> Disk:

@@ -12,16 +12,16 @@ import pytest
 from recorder.errors import RecorderError, Unavailable
 from recorder.exports.executor import InProcess
 from recorder.exports.manifest import WrittenShard
-from recorder.exports.running.giving_up import MAX_ATTEMPTS
-from recorder.exports.running.run import run_export
+from recorder.exports.runner.errors import MAX_ATTEMPTS
+from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.exports.writers.tasks import ShardTask
-from recorder.models.export_rows import ExportRow
+from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
-from tests.databases import part_is_missing
-from tests.exporting import ask, folder_of
-from tests.processes import ROOT
-from tests.sealed import Recording, make_runtime, seal
+from tests.support.databases import part_is_missing
+from tests.support.deployment_processes import ROOT
+from tests.support.export_runs import ask, folder_of
+from tests.support.sealed_sessions import Recording, make_runtime, seal
 
 
 @pytest.fixture
@@ -102,8 +102,8 @@ _ON_A_SMALL_DISK = """
 import sys
 from pathlib import Path
 from recorder.exports.planning import plan
-from recorder.exports.running.run import run_export
-from tests.sealed import make_runtime
+from recorder.exports.runner.run import run_export
+from tests.support.sealed_sessions import make_runtime
 plan.SHARD_BYTES = 4_000
 row = run_export(make_runtime(Path(sys.argv[1])), sys.argv[2], owner="test")
 files = [path for path in Path(sys.argv[3]).rglob("*") if path.is_file()]

@@ -8,16 +8,16 @@ import zstandard
 from sqlmodel import select
 
 from recorder import clock
-from recorder.access.usage import read_quota
-from recorder.exports.asking.wire import to_wire
-from recorder.exports.running.claims import due_exports
-from recorder.exports.running.run import run_export
+from recorder.access.quota import read_quota
+from recorder.exports.requests.wire_objects import to_wire
+from recorder.exports.runner.lease import due_exports
+from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
-from recorder.models.export_rows import ExportRow, ExportShardRow
-from recorder.models.usage import UsageRow
+from recorder.models.export import ExportRow, ExportShardRow
+from recorder.models.workspace import UsageRow
 from recorder.runtime import Runtime
-from tests.exporting import ask, export, folder_of, manifest_of
-from tests.sealed import WORKSPACE, Recording, seal
+from tests.support.export_runs import ask, export, folder_of, manifest_of
+from tests.support.sealed_sessions import WORKSPACE, Recording, seal
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import polars as pl
 import pytest
 
 from recorder.exports.verify import verify_manifest
-from recorder.exports.verify.checking import ANOTHER_MANIFEST
-from tests.exporting import manifest_of
-from tests.reading_back import FORMATS
-from tests.verifying import exchange_file, file_of_rows, problems_of
+from recorder.exports.verify.check import ANOTHER_MANIFEST
+from tests.support.dataset_readers import FORMATS
+from tests.support.export_runs import manifest_of
+from tests.support.spoiled_datasets import exchange_file, file_of_rows, problems_of
 
 
 @pytest.mark.parametrize("format", FORMATS)

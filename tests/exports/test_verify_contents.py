@@ -13,7 +13,7 @@ import pytest
 from recorder.exports.verify import verify_manifest
 from recorder.exports.verify.contents import read_events, read_frames
 from recorder.exports.writers.ustar import header
-from tests.verifying import exchange_file, file_of_rows, problems_of
+from tests.support.spoiled_datasets import exchange_file, file_of_rows, problems_of
 
 
 @pytest.mark.parametrize(

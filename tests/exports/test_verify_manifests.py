@@ -11,10 +11,10 @@ import orjson
 import pytest
 
 from recorder.exports.verify import ManifestUnreadable, verify_manifest
+from recorder.exports.verify.dataset_source import NotFetched, open_place
 from recorder.exports.verify.listing import Entry, parse_listing
-from recorder.exports.verify.places import NotFetched, open_place
-from tests.exporting import manifest_of
-from tests.verifying import file_of_rows, problems_of
+from tests.support.export_runs import manifest_of
+from tests.support.spoiled_datasets import file_of_rows, problems_of
 
 _PATHS = [
     "../../../etc/passwd",

@@ -11,8 +11,8 @@ import signal
 import sys
 
 from recorder.storage.database import Database
-from recorder.webhooks.delivery import DeliveryLoop
-from tests.delivering import AT_ONCE, BOX, local_client
+from recorder.webhooks.delivery_loop import DeliveryLoop
+from tests.support.delivery_loop import AT_ONCE, BOX, local_client
 
 LEASE_MS = 1_000
 

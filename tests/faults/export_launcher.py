@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 from recorder.exports.planning import plan
-from recorder.exports.running.claims import ExportBusy
-from recorder.exports.running.run import run_export
-from tests.sealed import make_runtime
+from recorder.exports.runner.lease import ExportBusy
+from recorder.exports.runner.run import run_export
+from tests.support.sealed_sessions import make_runtime
 
 #: So small that some sessions make many shards.
 SHARD_BYTES = 30_000

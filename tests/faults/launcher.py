@@ -11,7 +11,7 @@ import sys
 import uvicorn.main
 
 import api.app  # what takes the time
-import api.slow_clients  # noqa: F401
+import api.gate.slow_clients  # noqa: F401
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from recorder.settings import Settings, child_environment
 from recorder.supervisor.commands import api_command, claim_port
-from tests.processes import ROOT
+from tests.support.deployment_processes import ROOT
 
 
 @dataclass

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.databases import part_is_missing
+from tests.support.databases import part_is_missing
 
 _SOURCE = Path(__file__).with_name("power_cut.c")
 

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from recorder.exports.destinations import open_url
-from recorder.exports.running.run import run_export
-from tests.exporting import ask
-from tests.sealed import Recording, make_runtime, seal
+from recorder.exports.runner.run import run_export
+from tests.support.export_runs import ask
+from tests.support.sealed_sessions import Recording, make_runtime, seal
 
 _DESTINATIONS = {"local": {"kind": "local", "path": "deep/out"}, "signed_url": {"kind": "signed_url"}}
 

@@ -14,9 +14,9 @@ from recorder import limits
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
 from recorder.storage import lake_rewrites, lake_tables
-from tests.factories import picture
-from tests.recorded import WORKSPACE, open_desk, png_item
-from tests.sealed import make_settings
+from tests.support.factories import picture
+from tests.support.recorded_sessions import WORKSPACE, open_desk, png_item
+from tests.support.sealed_sessions import make_settings
 
 OTHER_WORKSPACE = "wsp_01k0000000000000000000000b"
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from recorder.runtime import Runtime
-from tests.processes import ROOT
-from tests.recorded import open_desk, session_row
+from tests.support.deployment_processes import ROOT
+from tests.support.recorded_sessions import open_desk, session_row
 
 _PATIENCE_S = 300.0
 _OTHER_WORKSPACE = "wsp_01k0000000000000000000000z"

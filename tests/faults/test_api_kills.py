@@ -17,7 +17,7 @@ from recorder.runtime import Runtime
 from recorder.settings import Settings
 from tests.faults.lives import Lives, api_lives
 from tests.faults.recorders import BATCH, Recorder
-from tests.sealed import make_settings
+from tests.support.sealed_sessions import make_settings
 
 KILLS = int(os.environ.get("RECORDER_FAULT_KILLS", "3"))  # noqa: TID251
 EVENTS = int(os.environ.get("RECORDER_FAULT_EVENTS", "2000"))  # noqa: TID251

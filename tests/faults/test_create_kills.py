@@ -12,14 +12,13 @@ from pathlib import Path
 from sqlmodel import func, select
 
 from benchmarks.seeds import new_key
-from recorder.models.idempotency import IdempotencyRow
-from recorder.models.outbox import OutboxRow
+from recorder.models.operations import IdempotencyRow, OutboxRow
 from recorder.models.session import SessionMetadataRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from tests.faults.creators import Creator
 from tests.faults.lives import Lives, api_lives
-from tests.sealed import make_settings
+from tests.support.sealed_sessions import make_settings
 
 KILLS = int(os.environ.get("RECORDER_FAULT_KILLS", "3"))  # noqa: TID251
 SEED = int(os.environ.get("RECORDER_FAULT_SEED", "1"))  # noqa: TID251

@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 from recorder.exports.verify import verify_manifest
-from recorder.models.export_rows import ExportRow
+from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
-from tests.exporting import ask, folder_of, hashes_of, manifest_of
-from tests.processes import ROOT
-from tests.sealed import Recording, make_runtime, seal
+from tests.support.deployment_processes import ROOT
+from tests.support.export_runs import ask, folder_of, hashes_of, manifest_of
+from tests.support.sealed_sessions import Recording, make_runtime, seal
 
 KILLS = int(os.environ.get("RECORDER_FAULT_EXPORT_KILLS", "4"))  # noqa: TID251
 SEED = int(os.environ.get("RECORDER_FAULT_SEED", "1"))  # noqa: TID251

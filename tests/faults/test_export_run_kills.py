@@ -21,16 +21,16 @@ import pytest
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from sqlmodel import col, select
 
-from recorder.exports.running.small_exports import list_writers
+from recorder.exports.runner.small_exports import list_writers
 from recorder.exports.verify import verify_manifest
 from recorder.exports.verify.lake_check import compare_with_lake
-from recorder.models.export_rows import ExportRow
-from recorder.models.outbox import LeaseRow
+from recorder.models.export import ExportRow
+from recorder.models.operations import LeaseRow
 from recorder.runtime import Runtime
 from recorder.supervisor.commands import environment
-from tests.exporting import ask, folder_of, manifest_of
-from tests.processes import ROOT, left_after
-from tests.sealed import Recording, make_runtime, seal
+from tests.support.deployment_processes import ROOT, left_after
+from tests.support.export_runs import ask, folder_of, manifest_of
+from tests.support.sealed_sessions import Recording, make_runtime, seal
 
 KILLS = min(100, int(os.environ.get("RECORDER_FAULT_EXPORT_RUN_KILLS", "1")))  # noqa: TID251
 SEED = int(os.environ.get("RECORDER_FAULT_SEED", "1"))  # noqa: TID251

@@ -18,20 +18,20 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.models.frame import FrameRow
-from recorder.recording.stops import stop_session
+from recorder.recording.sessions import stop_session
 from recorder.runtime import Runtime
-from recorder.sealing import pictures
+from recorder.sealing import dhash
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.failures import ContentError
 from recorder.storage.blobs import Blobs
-from tests.digesting import digest_alone, store_frames
-from tests.factories import picture
 from tests.faults.results import add_result
 from tests.faults.sealing_runs import sealing_runs, wait_until_sealed
-from tests.fuzzed_pictures import FuzzedPicture, storable_pictures
-from tests.fuzzed_snapshots import fuzzed_snapshots, make_page, pack_snapshot, snapshot_bomb
-from tests.recorded import assert_sealed_exactly_once, open_desk, png_item, session_row
-from tests.sealed import make_runtime
+from tests.support.factories import picture
+from tests.support.frame_contents import digest_alone, store_frames
+from tests.support.fuzzed_pictures import FuzzedPicture, storable_pictures
+from tests.support.fuzzed_snapshots import fuzzed_snapshots, make_page, pack_snapshot, snapshot_bomb
+from tests.support.recorded_sessions import assert_sealed_exactly_once, open_desk, png_item, session_row
+from tests.support.sealed_sessions import make_runtime
 
 CONTENTS = int(os.environ.get("RECORDER_FAULT_CONTENTS", "120"))  # noqa: TID251
 SEED = int(os.environ.get("RECORDER_FAULT_SEED", "1"))  # noqa: TID251
@@ -187,7 +187,7 @@ def find_failure(fuzzed: FuzzedPicture) -> tuple[str, str, bool] | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            pictures._read_cells(fuzzed.data, 50_000_000)
+            dhash._read_cells(fuzzed.data, 50_000_000)
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         return type(error).__name__, f"{Path(frame.filename).name}:{frame.lineno}", isinstance(error, _NAMED)

@@ -21,14 +21,20 @@ from PIL import Image
 from sqlmodel import select
 
 from recorder.models.frame import FrameRow
-from recorder.recording.stops import stop_session
+from recorder.recording.sessions import stop_session
 from recorder.runtime import Runtime
 from recorder.sealing.quarantine import list_set_aside
-from tests.factories import picture
 from tests.faults.results import add_result
 from tests.faults.sealing_runs import SealingRun, sealing_runs, wait_until_sealed
-from tests.recorded import assert_sealed_exactly_once, execute, open_desk, png_item, session_row
-from tests.sealed import make_runtime
+from tests.support.factories import picture
+from tests.support.recorded_sessions import (
+    assert_sealed_exactly_once,
+    execute,
+    open_desk,
+    png_item,
+    session_row,
+)
+from tests.support.sealed_sessions import make_runtime
 
 SESSIONS = int(os.environ.get("RECORDER_FAULT_SESSIONS", "100"))  # noqa: TID251
 AWAY_S = float(os.environ.get("RECORDER_FAULT_AWAY_S", "10"))  # noqa: TID251

@@ -20,9 +20,9 @@ from recorder.runtime import Runtime
 from recorder.sealing import Sealer
 from tests.faults.power import Disk, Frozen
 from tests.faults.results import add_result, count_done
-from tests.processes import ROOT
-from tests.recorded import assert_sealed_exactly_once, let_lease_run_out, session_row
-from tests.sealed import make_settings
+from tests.support.deployment_processes import ROOT
+from tests.support.recorded_sessions import assert_sealed_exactly_once, let_lease_run_out, session_row
+from tests.support.sealed_sessions import make_settings
 
 CUTS = int(os.environ.get("RECORDER_FAULT_POWER_CUTS", "4"))  # noqa: TID251
 SEED = int(os.environ.get("RECORDER_FAULT_SEED", "1"))  # noqa: TID251

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from recorder.runtime import Runtime
 from recorder.sealing.quarantine import list_set_aside
-from tests.factories import picture
 from tests.faults.results import add_result
 from tests.faults.sealing_runs import SealingRun
-from tests.recorded import assert_sealed_exactly_once, open_desk, png_item, session_row
-from tests.sealed import make_runtime
+from tests.support.factories import picture
+from tests.support.recorded_sessions import assert_sealed_exactly_once, open_desk, png_item, session_row
+from tests.support.sealed_sessions import make_runtime
 
 KILLS = int(os.environ.get("RECORDER_FAULT_SEAL_KILLS", "6"))  # noqa: TID251
 SEED = int(os.environ.get("RECORDER_FAULT_SEED", "1"))  # noqa: TID251

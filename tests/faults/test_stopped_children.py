@@ -20,7 +20,7 @@ import pytest
 from recorder.settings import Settings
 from recorder.supervisor.commands import claim_port
 from tests.end_to_end.test_daemon import make_client, make_key, record, seconds_until_sealed
-from tests.processes import left_after, processes_of, start_up
+from tests.support.deployment_processes import left_after, processes_of, start_up
 
 #: How often each child is stopped; 0: once, the quick way.
 STOPS = int(os.environ.get("RECORDER_FAULT_STOPS", "0"))  # noqa: TID251

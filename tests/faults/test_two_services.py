@@ -17,10 +17,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from recorder.supervisor.checks import accepts_connections
 from recorder.supervisor.commands import claim_port
+from recorder.supervisor.liveness import accepts_connections
 from recorder.supervisor.run_records import SERVICE, read_record
-from tests.processes import left_after, processes_of, start_up
+from tests.support.deployment_processes import left_after, processes_of, start_up
 
 #: Rounds of starts; 0: each order once.
 ROUNDS = int(os.environ.get("RECORDER_FAULT_UPS", "0"))  # noqa: TID251

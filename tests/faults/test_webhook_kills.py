@@ -19,13 +19,13 @@ from sqlmodel import col, func, select
 
 from recorder.access.keys import create_workspace
 from recorder.ids import new_id
-from recorder.models.delivery import DeliveryRow
+from recorder.models.webhook import DeliveryRow
 from recorder.storage.database import Database
 from recorder.webhooks.outbox import add_event
-from recorder.webhooks.schedule import MAX_ATTEMPTS
-from tests.delivering import attempts, make_webhook
-from tests.processes import ROOT
-from tests.receiver import Answer, Receiver, running_receiver
+from recorder.webhooks.retry_schedule import MAX_ATTEMPTS
+from tests.support.delivery_loop import attempts, make_webhook
+from tests.support.deployment_processes import ROOT
+from tests.support.webhook_receiver import Answer, Receiver, running_receiver
 
 KILLS = min(100, int(os.environ.get("RECORDER_FAULT_KILLS", "5")))  # noqa: TID251
 EVENTS = min(10_000, int(os.environ.get("RECORDER_FAULT_EVENTS", "300")))  # noqa: TID251

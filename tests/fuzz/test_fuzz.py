@@ -13,14 +13,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from api.endpoints import ENDPOINTS
+from api.gate.endpoints import ENDPOINTS
 from benchmarks.servers import Server, serving
 from recorder.settings import child_environment
-from tests.factories import frame, running_app
 from tests.fuzz.odd_requests import Target, send_odd_requests
-from tests.places import make_place
-from tests.processes import ROOT
-from tests.sealed import make_settings
+from tests.support.deployment_processes import ROOT
+from tests.support.factories import frame, running_app
+from tests.support.sealed_sessions import make_settings
+from tests.support.workspace_contents import make_place
 
 #: So many on each engine; 0 for a short pass.
 CASES = int(os.environ.get("RECORDER_FUZZ_CASES", "0"))  # noqa: TID251

@@ -8,8 +8,8 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from tests.factories import assert_problem
-from tests.running import RunningService, running_service
+from tests.support.factories import assert_problem
+from tests.support.http_service import RunningService, running_service
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import pytest
 
 from recorder import digest
 from recorder.audit.log import Origin, record
-from tests.factories import Caller, Service, assert_problem
-from tests.recorded import execute
+from tests.support.factories import Caller, Service, assert_problem
+from tests.support.recorded_sessions import execute
 
 NDJSON = "application/x-ndjson"
 AUDIT = "/v1/audit"

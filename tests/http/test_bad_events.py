@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from recorder import limits
-from tests.factories import Caller, assert_problem, event, footprint, frame, json_size
+from tests.support.factories import Caller, assert_problem, event, footprint, frame, json_size
 
 GOOD = event(1)
 

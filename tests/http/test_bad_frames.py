@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from recorder import limits
-from tests.factories import Caller, assert_problem, footprint, frame, multipart, picture
+from tests.support.factories import Caller, assert_problem, footprint, frame, multipart, picture
 
 PNG = picture()
 

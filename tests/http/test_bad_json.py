@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.factories import Caller, assert_problem, footprint, frame
+from tests.support.factories import Caller, assert_problem, footprint, frame
 
 _PICTURE = frame()["data"].encode()
 # Where a value of the client's choice can stand; `%s` is that place, the number how deep it lies.

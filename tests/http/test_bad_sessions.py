@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.factories import Caller, assert_problem, footprint, json_size
+from tests.support.factories import Caller, assert_problem, footprint, json_size
 
 
 def metadata_of(size: int) -> dict[str, str]:

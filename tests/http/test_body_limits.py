@@ -14,18 +14,18 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from api import bodies
-from api.bodies import PORTION_BYTES, BodyMemory
-from api.body_checks import check_json_file
-from api.body_workers import LARGE_BYTES, BodyWorkers, body_file
-from api.limiting import CallerPlan, Limiting
+from api.bodies import body_limits
+from api.bodies.body_limits import PORTION_BYTES, BodyMemory
+from api.bodies.checks import check_json_file
+from api.bodies.worker_pool import LARGE_BYTES, BodyWorkers, body_file
+from api.gate.rate_limits import CallerPlan, Limiting
 from recorder import limits
 from recorder.access import keys
 from recorder.errors import InvalidJson, Overloaded, ValidationFailed
 from recorder.ids import new_id
-from tests.factories import Caller, Service, assert_problem, event
-from tests.limiting import TIER, Clock, limit_headers, limited_key, stopped_clock
-from tests.running import RunningService, running_service
+from tests.support.factories import Caller, Service, assert_problem, event
+from tests.support.http_service import RunningService, running_service
+from tests.support.limiter_clock import TIER, Clock, limit_headers, limited_key, stopped_clock
 
 KEY_BURST = TIER.body_bytes.per_key.burst
 WORKSPACE_BURST = TIER.body_bytes.per_workspace.burst
@@ -312,7 +312,7 @@ def test_memory_is_taken_while_a_large_body_is_under_way_and_no_longer(
 def test_a_body_without_room_is_refused_and_does_nothing(
     service: Service, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(body_limits, "_PATIENCE_S", 0.05)
     memory: BodyMemory = service.app.state.body_memory
     session_id, share = caller.make_session(), memory._share
     other = service.make_caller()
@@ -379,7 +379,7 @@ def die(path: str) -> None:
 
 def take_memory(path: str) -> int:
     """Take more than a worker process may."""
-    from api.body_checks import _Bounds
+    from api.bodies.checks import _Bounds
 
     with _Bounds():
         return len([bytes(64 * MB) for _ in range(64)])

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from api.callers import Callers
-from api.guesses import Guesses
-from api.limiting import Limiting
+from api.gate.auth_throttle import Guesses
+from api.gate.key_cache import Callers
+from api.gate.rate_limits import Limiting
 from recorder import clock
 from recorder.access.keys import Caller as Known
 from recorder.access.keys import NewKey
-from recorder.access.surfaces import STRANGERS
+from recorder.access.rate_tiers import STRANGERS
 from recorder.errors import InvalidApiKey, RateLimited
 from recorder.models.key import KeyRow
-from tests.factories import Service
+from tests.support.factories import Service
 
 
 class HeldCallers(Callers):
@@ -147,7 +147,7 @@ def test_a_request_that_goes_away_takes_nobodys_answer_with_it(service: Service,
 
 
 def test_only_so_many_are_remembered(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.callers._SIZE", 2)
+    monkeypatch.setattr("api.gate.key_cache._SIZE", 2)
 
     async def work() -> None:
         callers = Callers(service.runtime)

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from recorder.client import ApiError, CapturedFrame, Client, SessionRecorder
-from tests.running import RunningService, running_service
+from tests.support.http_service import RunningService, running_service
 
 ADA = {"id": "ada", "kind": "human"}
 

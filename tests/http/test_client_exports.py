@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from recorder.client import Client
-from recorder.exports.running.run import run_export
+from recorder.exports.runner.run import run_export
 from recorder.runtime import Runtime
 from recorder.settings import Settings
-from tests.running import running_service
-from tests.sealed import Recording, seal
+from tests.support.http_service import running_service
+from tests.support.sealed_sessions import Recording, seal
 
 
 @pytest.fixture(scope="module")

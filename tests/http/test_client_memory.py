@@ -9,7 +9,7 @@ from recorder.client import ApiError, Client
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
 from recorder.settings import Settings
-from tests.running import running_service
+from tests.support.http_service import running_service
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from recorder.access.surfaces import TIERS
+from recorder.access.rate_tiers import TIERS
 from recorder.client import ApiError, Client
-from tests.limiting import limited_key
-from tests.running import running_service
+from tests.support.http_service import running_service
+from tests.support.limiter_clock import limited_key
 
 RATE = TIERS["default"].rates["create_session"].per_key
 

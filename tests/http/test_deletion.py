@@ -7,8 +7,8 @@ from sqlmodel import select
 from recorder import clock
 from recorder.models.audit import AuditRow
 from recorder.models.session import SessionRow
-from tests.factories import Caller, Service, assert_problem
-from tests.recorded import session_row
+from tests.support.factories import Caller, Service, assert_problem
+from tests.support.recorded_sessions import session_row
 
 HARD = "?hard=true"
 

@@ -9,12 +9,11 @@ from typer.testing import CliRunner
 
 from recorder.cli import app
 from recorder.client import ApiError, Client
-from recorder.importers.xes.log import import_log
-from recorder.importers.xes.recording import outcome_rules
-from recorder.interchange.exporting import NothingToExport, export_log
+from recorder.importers.xes import import_log, outcome_rules
+from recorder.interchange.export import NothingToExport, export_log
 from recorder.interchange.logs import UnreadableLog
-from recorder.interchange.xes.reading import read_traces
-from tests.event_logs import (
+from recorder.interchange.xes.reader import read_traces
+from tests.support.event_logs import (
     CLAIMS,
     REAL,
     claims_text,
@@ -25,7 +24,7 @@ from tests.event_logs import (
     trace_text,
     write_log,
 )
-from tests.running import RunningService, running_service
+from tests.support.http_service import RunningService, running_service
 
 
 @pytest.fixture(scope="module")

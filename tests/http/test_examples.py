@@ -12,11 +12,11 @@ import pytest
 from api.app import create_app
 from recorder import __version__
 from recorder.supervisor.run_records import SERVICE, RunRecord
-from tests.databases import create_file
-from tests.factories import Caller, running_app
-from tests.finished import EVENTS, completed_export, seal_all, stopped_session
-from tests.running import RunningService, serving
-from tests.sealed import make_settings
+from tests.support.completed_work import EVENTS, completed_export, seal_all, stopped_session
+from tests.support.databases import create_file
+from tests.support.factories import Caller, running_app
+from tests.support.http_service import RunningService, serving
+from tests.support.sealed_sessions import make_settings
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 

@@ -7,11 +7,11 @@ import pytest
 from sqlmodel import select
 
 from recorder import limits
-from recorder.exports.running.run import run_export
+from recorder.exports.runner.run import run_export
 from recorder.ids import new_id
-from recorder.models.outbox import OutboxRow
-from tests.exported import BODY, MEMBERS, export, first_shard, keyless
-from tests.factories import Caller, assert_problem
+from recorder.models.operations import OutboxRow
+from tests.support.factories import Caller, assert_problem
+from tests.support.http_exports import BODY, MEMBERS, export, first_shard, keyless
 
 
 def test_asking_answers_202_with_exactly_four_members(owner: Caller) -> None:

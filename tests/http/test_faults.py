@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories import Caller, Service, assert_problem, event, frame, running_app, stored_rows
-from tests.recorded import execute
+from tests.support.factories import Caller, Service, assert_problem, event, frame, running_app, stored_rows
+from tests.support.recorded_sessions import execute
 
 
 @pytest.fixture

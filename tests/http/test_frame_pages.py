@@ -7,8 +7,8 @@ from sqlalchemy import event as sql_event
 
 from recorder.models.frame import FrameRow
 from recorder.sealing import Sealer
-from tests.factories import Caller, frame
-from tests.recorded import execute
+from tests.support.factories import Caller, frame
+from tests.support.recorded_sessions import execute
 
 #: Their order by bytes is not that of a dictionary.
 NAMES = ("frm_a", "frm_B", "frm_b", "frm_A", "frm_1", "frm_Z", "frm_z", "frm_aB", "frm_ab", "frm_AB")

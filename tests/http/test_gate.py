@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from starlette.testclient import WebSocketDenialResponse
 
-from api.endpoints import ENDPOINTS, Endpoint
+from api.gate.endpoints import ENDPOINTS, Endpoint
 from recorder import __version__, limits
 from recorder.access.keys import _checksum
-from recorder.access.surfaces import STRANGERS
+from recorder.access.rate_tiers import STRANGERS
 from recorder.models.workspace import WorkspaceRow
-from tests.factories import JSON, Caller, Service, assert_problem
-from tests.hostile import counted_statements, nothing_stored
-from tests.limiting import stopped_clock
+from tests.support.factories import JSON, Caller, Service, assert_problem
+from tests.support.hostile_cases import counted_statements, nothing_stored
+from tests.support.limiter_clock import stopped_clock
 
 EXPORTS_PER_MINUTE = 5
 

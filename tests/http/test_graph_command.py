@@ -11,9 +11,9 @@ import pytest
 from recorder.cli import main
 from recorder.cli.graphs import _FORMATS
 from recorder.memory.views.formats import FORMATS
-from tests.factories import Caller
-from tests.running import serving
-from tests.walks import sealed_walks
+from tests.support.factories import Caller
+from tests.support.http_service import serving
+from tests.support.http_walks import sealed_walks
 
 
 class Ended(NamedTuple):

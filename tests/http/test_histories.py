@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from recorder.sealing import Sealer
-from tests.factories import Caller, Service, event, frame
-from tests.recorded import execute
+from tests.support.factories import Caller, Service, event, frame
+from tests.support.recorded_sessions import execute
 
 STEPS = 100
 

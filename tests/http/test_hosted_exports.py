@@ -11,16 +11,16 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from fastapi.routing import APIRoute
 
-from api.deps import get_db
+from api.dependencies import get_db
 from api.routes.exports import router
 from recorder import clock
 from recorder.errors import Unavailable
-from recorder.exports.reading import serving
+from recorder.exports.results import hosted_files
 from recorder.exports.signing import signed_url
 from recorder.ids import new_id
-from recorder.models.export_rows import ExportRow
-from tests.exported import BODY, export, first_shard, keyless
-from tests.factories import Caller
+from recorder.models.export import ExportRow
+from tests.support.factories import Caller
+from tests.support.http_exports import BODY, export, first_shard, keyless
 
 
 @pytest.mark.parametrize("address", ["/files/%00", "/diff?against=%00", "/files/data%00.parquet"])
@@ -64,14 +64,14 @@ def test_no_transaction_waits_for_a_store(address: str) -> None:
 def test_a_store_that_does_not_answer_is_given_up(owner: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        monkeypatch.setattr(serving, "READ_SECONDS", 0.3)
+        monkeypatch.setattr(hosted_files, "READ_SECONDS", 0.3)
         settings = replace(owner.service.runtime.settings, gcs_endpoint=address)
         place = {"kind": "gcs", "bucket": "bucket-of-acme"}
         row = ExportRow.model_construct(
             id=new_id("exp"), workspace_id="wsp_1", status="completed", destination=place, shards=0
         )
         with pytest.raises(Unavailable):
-            serving.read_manifest(row, settings)
+            hosted_files.read_manifest(row, settings)
 
 
 def test_a_manifest_before_completion_is_409(owner: Caller) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from recorder import limits
-from tests.factories import Caller, Service, event, frame, json_size
-from tests.hostile import BODY_ROUTES, CANARY, BodyRoute, Refused, case, judge, nothing_stored
+from tests.support.factories import Caller, Service, event, frame, json_size
+from tests.support.hostile_cases import BODY_ROUTES, CANARY, BodyRoute, Refused, case, judge, nothing_stored
 
 UNREADABLE = Refused(400, "invalid_json")
 DEEPER_THAN_ALLOWED = b"[" * limits.JSON_DEPTH + b"]" * limits.JSON_DEPTH

@@ -6,11 +6,11 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from recorder.exports.running.run import run_export
-from tests.addresses import make_webhook, other, with_parameter
-from tests.factories import Caller, Service, event, frame
-from tests.hostile import CANARY, Refused, case, judge
-from tests.walks import sealed_walks
+from recorder.exports.runner.run import run_export
+from tests.support.factories import Caller, Service, event, frame
+from tests.support.hostile_cases import CANARY, Refused, case, judge
+from tests.support.http_walks import sealed_walks
+from tests.support.route_addresses import make_webhook, other, with_parameter
 
 
 def fill_lists(caller: Caller) -> dict[str, str]:

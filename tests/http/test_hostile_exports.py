@@ -10,13 +10,13 @@ from starlette.testclient import TestClient
 
 from api.app import create_app
 from recorder import clock, limits
-from recorder.exports.running.run import run_export
+from recorder.exports.runner.run import run_export
 from recorder.exports.signing import signed_url
 from recorder.ids import new_id
 from recorder.models.workspace import WorkspaceRow
-from tests.factories import Caller, Service
-from tests.hostile import Refused, case, judge, nothing_stored
-from tests.sealed import Recording, make_settings, seal
+from tests.support.factories import Caller, Service
+from tests.support.hostile_cases import Refused, case, judge, nothing_stored
+from tests.support.sealed_sessions import Recording, make_settings, seal
 
 EXPORT: dict[str, Any] = {"workflow": "checkout", "format": "parquet"}
 NO_PATH = Refused(422, "invalid_destination", pointer="/destination/path")

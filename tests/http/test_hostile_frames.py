@@ -9,8 +9,8 @@ import zlib
 import pytest
 
 from recorder import limits
-from tests.factories import Caller, frame, multipart, picture
-from tests.hostile import CANARY, Refused, case, judge, nothing_stored
+from tests.support.factories import Caller, frame, multipart, picture
+from tests.support.hostile_cases import CANARY, Refused, case, judge, nothing_stored
 
 PNG = picture()
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from tests.addresses import fill, make_webhook, other, required
-from tests.factories import Caller, event, frame
-from tests.hostile import BODY_ROUTES, Refused, case, judge, nothing_stored
-from tests.walks import sealed_walks
+from tests.support.factories import Caller, event, frame
+from tests.support.hostile_cases import BODY_ROUTES, Refused, case, judge, nothing_stored
+from tests.support.http_walks import sealed_walks
+from tests.support.route_addresses import fill, make_webhook, other, required
 
 MISSING = "ses_01k00000000000000000000000"
 MALFORMED_IDS = [

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from api.endpoints import ENDPOINTS
+from api.gate.endpoints import ENDPOINTS
 from recorder import clock as recorder_clock
 from recorder.access.keys import _BASE62, _checksum, _hash
 from recorder.ids import new_id
 from recorder.logs import make_formatter
 from recorder.models.key import KeyRow
 from recorder.models.workspace import WorkspaceRow
-from tests.factories import Caller, Service, assert_problem
-from tests.hostile import Refused, case, counted_statements, judge, nothing_stored
-from tests.limiting import Clock, stopped_clock
+from tests.support.factories import Caller, Service, assert_problem
+from tests.support.hostile_cases import Refused, case, counted_statements, judge, nothing_stored
+from tests.support.limiter_clock import Clock, stopped_clock
 
 MISSING = Refused(401, "missing_authorization")
 INVALID = Refused(401, "invalid_api_key")

@@ -3,9 +3,9 @@
 import pytest
 
 from recorder.sealing import Sealer
-from tests.addresses import fill, operations, required, with_parameter
-from tests.factories import Caller, event
-from tests.hostile import CANARY, Refused, case, judge, nothing_stored
+from tests.support.factories import Caller, event
+from tests.support.hostile_cases import CANARY, Refused, case, judge, nothing_stored
+from tests.support.route_addresses import fill, operations, required, with_parameter
 
 #: What a parameter takes, where it is not just any text.
 GOOD_VALUES = {

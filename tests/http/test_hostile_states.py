@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from recorder.access.keys import authenticate
-from recorder.access.ratelimit.slots import Slot, StreamSlots
-from tests.factories import Caller, Service, event, frame
-from tests.hostile import CANARY, Refused, case, judge, nothing_stored
-from tests.recorded import execute
+from recorder.access.ratelimit.stream_slots import Slot, StreamSlots
+from tests.support.factories import Caller, Service, event, frame
+from tests.support.hostile_cases import CANARY, Refused, case, judge, nothing_stored
+from tests.support.recorded_sessions import execute
 
 
 @pytest.mark.parametrize(

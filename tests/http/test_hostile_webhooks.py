@@ -13,10 +13,10 @@ from recorder.ids import new_id
 from recorder.models.webhook import WebhookRow
 from recorder.net.addresses import AllowList
 from recorder.net.guard import Guard
-from tests.factories import Caller, Service
-from tests.hostile import CANARY, Refused, case, judge, nothing_stored
-from tests.isolated_calls import PUBLIC, Resolver
-from tests.limiting import stopped_clock
+from tests.support.factories import Caller, Service
+from tests.support.hostile_cases import CANARY, Refused, case, judge, nothing_stored
+from tests.support.isolated_calls import PUBLIC, Resolver
+from tests.support.limiter_clock import stopped_clock
 
 WEBHOOK: dict[str, Any] = {"url": "https://hooks.invalid/in", "events": ["session.sealed"]}
 UNREADABLE = Refused(422, "invalid_url", pointer="/url")

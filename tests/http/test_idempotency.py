@@ -7,14 +7,13 @@ import pytest
 from fastapi.routing import APIRoute
 from sqlmodel import col, select
 
-from api.deps import get_db
-from api.strict_route import BatchRoute, StrictRoute
+from api.dependencies import get_db
+from api.strict_routes import BatchRoute, StrictRoute
 from recorder.access.idempotency import RequestKey, keep_answer
-from recorder.models.idempotency import IdempotencyRow
-from recorder.models.outbox import OutboxRow
-from tests.factories import Caller, Service, assert_problem, event, frame, stored_rows
-from tests.recorded import execute, outbox_types
-from tests.replays import CHECKOUT, REPLAYED, SESSIONS, assert_replayed, sessions_of
+from recorder.models.operations import IdempotencyRow, OutboxRow
+from tests.support.factories import Caller, Service, assert_problem, event, frame, stored_rows
+from tests.support.recorded_sessions import execute, outbox_types
+from tests.support.repeated_requests import CHECKOUT, REPLAYED, SESSIONS, assert_replayed, sessions_of
 
 REORDERED = b' {"start":true , "metadata":{"who":"Zo\\u00eb","ticket":7},"workflow":"checkout"}'
 

@@ -11,9 +11,9 @@ from starlette.testclient import TestClient
 
 from api.app import create_app
 from recorder.models.session import SessionRow
-from tests.factories import Caller, Service, assert_problem
-from tests.recorded import outbox_types
-from tests.replays import CHECKOUT, REPLAYED, SESSIONS, assert_replayed, sessions_of
+from tests.support.factories import Caller, Service, assert_problem
+from tests.support.recorded_sessions import outbox_types
+from tests.support.repeated_requests import CHECKOUT, REPLAYED, SESSIONS, assert_replayed, sessions_of
 
 
 def at_once(act: Callable[[int], Any], count: int) -> list[Any]:

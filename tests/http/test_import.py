@@ -12,8 +12,16 @@ from recorder.client import ApiError, Client
 from recorder.errors import ValidationFailed
 from recorder.importers.folder import demonstration_files, demonstration_sources, import_folder
 from recorder.importers.upload import Upload, upload_recordings
-from tests.demonstrations import REAL, click_states, element, needs_real, page, state, write_demonstration
-from tests.running import RunningService, running_service
+from tests.support.demonstrations import (
+    REAL,
+    click_states,
+    element,
+    needs_real,
+    page,
+    state,
+    write_demonstration,
+)
+from tests.support.http_service import RunningService, running_service
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from starlette.testclient import WebSocketDenialResponse
 
-from api.endpoints import ENDPOINTS
+from api.gate.endpoints import ENDPOINTS
 from recorder.ids import new_id
-from tests.factories import Caller, Service, event, footprint, frame
-from tests.id_fields import Field, Request, fill, find_fields, operations
-from tests.places import Place, make_place
+from tests.support.factories import Caller, Service, event, footprint, frame
+from tests.support.openapi_requests import Field, Request, fill, find_fields, operations
+from tests.support.workspace_contents import Place, make_place
 
 SCOPES = ("read", "write", "admin", "write replay:live")
 STRANGERS = ("another workspace", "another workspace, test mode", "test mode of the same workspace")

@@ -10,14 +10,14 @@ import pytest
 from fastapi.routing import APIRoute
 from sqlmodel import col, select
 
-from api import callers
-from api.deps import get_db
+from api.dependencies import get_db
+from api.gate import key_cache
 from recorder import clock
 from recorder.access.keys import NewKey
 from recorder.models.audit import AuditRow
 from recorder.models.key import KeyRow
-from tests.factories import Caller, Service, assert_problem, footprint, running_app
-from tests.hostile import nothing_stored
+from tests.support.factories import Caller, Service, assert_problem, footprint, running_app
+from tests.support.hostile_cases import nothing_stored
 
 KEY = {"label": "capture client", "scope": "write"}
 CREATED = ["created_at", "expires_at", "id", "key", "label", "mode", "scope"]
@@ -219,8 +219,8 @@ def second_process(service: Service, tmp_path: Path) -> Iterator[Service]:
 def test_other_processes_follow_within_the_time_they_remember(
     second_process: Service, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert callers._SECONDS <= 5.0
-    monkeypatch.setattr(callers, "_SECONDS", 0.5)
+    assert key_cache._SECONDS <= 5.0
+    monkeypatch.setattr(key_cache, "_SECONDS", 0.5)
     client = make_key(caller)
     elsewhere = Caller(second_process, client.key)
     assert elsewhere.get("/v1/sessions").status_code == 200
@@ -240,7 +240,7 @@ def test_what_is_forgotten_is_forgotten_after_the_commit(service: Service) -> No
     forgetful = []
     for route, dependant in waiting:
         calls = [dependency.call for dependency in dependant.dependencies]
-        if callers._get_forgetting in calls:
+        if key_cache._get_forgetting in calls:
             forgetful.append(route.path)
-            assert calls.index(callers._get_forgetting) < calls.index(get_db), route.path
+            assert calls.index(key_cache._get_forgetting) < calls.index(get_db), route.path
     assert "/v1/keys/{key_id}" in forgetful

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from recorder import limits
-from tests.running import RunningService, running_service
+from tests.support.http_service import RunningService, running_service
 
 PATIENCE_S = 10.0
 TE = "Transfer-Encoding: chunked"

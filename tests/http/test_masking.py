@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from recorder.masking.tokens import masking_key, subject_digests
-from tests.factories import Caller, Service, event, frame, multipart, picture
-from tests.masking import (
+from recorder.masking.rules import masking_key, subject_digests
+from tests.support.factories import Caller, Service, event, frame, multipart, picture
+from tests.support.masking import (
     ADA,
     EVERYTHING,
     pattern,

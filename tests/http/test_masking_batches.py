@@ -9,15 +9,8 @@ from sqlmodel import select
 
 from recorder import limits
 from recorder.models.event import BatchKeyRow
-from tests.factories import Caller, assert_problem, event, footprint, frame
-from tests.masking import (
-    ADA,
-    EVERYTHING,
-    pattern,
-    read_events,
-    set_masking,
-    shown,
-)
+from tests.support.factories import Caller, assert_problem, event, footprint, frame
+from tests.support.masking import ADA, EVERYTHING, pattern, read_events, set_masking, shown
 
 
 def test_large_patterns_and_large_batches_are_scanned_all_the_same(caller: Caller) -> None:

@@ -14,9 +14,9 @@ import pytest
 from starlette.websockets import WebSocketDisconnect
 
 from recorder.sealing import Sealer
-from tests.factories import Caller, Service, event, frame
-from tests.masking import set_masking
-from tests.stored import found_in, stored_texts
+from tests.support.factories import Caller, Service, event, frame
+from tests.support.masking import set_masking
+from tests.support.stored_content import found_in, stored_texts
 
 JSON = "application/json"
 SESSION = "/v1/sessions/{session_id}"

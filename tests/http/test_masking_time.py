@@ -10,8 +10,8 @@ from sqlmodel import select
 
 from recorder.masking import scanner
 from recorder.models.workspace import WorkspaceRow
-from tests.factories import Caller, assert_problem, event, footprint, frame
-from tests.masking import pattern, read_events, set_masking, shown
+from tests.support.factories import Caller, assert_problem, event, footprint, frame
+from tests.support.masking import pattern, read_events, set_masking, shown
 
 CRAWL = [pattern(f"crawl{n}", rf"(?:[ab]*a[ab]{{30{n}}}c)") for n in range(6)]
 

@@ -1,9 +1,9 @@
 """`GET /v1/memory/outliers`: the least typical sessions, page by page. Spec §4.2."""
 
-from recorder.memory.building.nodes import GraphScope
-from recorder.memory.storing.versions import add_version, read_head
-from tests.factories import Caller, assert_problem
-from tests.walks import SESSION_MEMBERS, ask, sealed_walks
+from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.storage.versions import add_version, read_head
+from tests.support.factories import Caller, assert_problem
+from tests.support.http_walks import SESSION_MEMBERS, ask, sealed_walks
 
 
 def test_outliers_are_sessions_with_figures_the_least_typical_first(caller: Caller) -> None:

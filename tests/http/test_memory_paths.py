@@ -1,8 +1,8 @@
 """`GET /v1/sessions?path=`: the sessions that went a path. Spec §4.2."""
 
-from tests.factories import Caller, assert_problem
-from tests.finished import seal_all
-from tests.walks import add_tag, ask, sealed_walks, stopped_walk
+from tests.support.completed_work import seal_all
+from tests.support.factories import Caller, assert_problem
+from tests.support.http_walks import add_tag, ask, sealed_walks, stopped_walk
 
 
 def on_path(caller: Caller, query: str) -> list[str]:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.factories import Caller, assert_problem
-from tests.walks import ask
+from tests.support.factories import Caller, assert_problem
+from tests.support.http_walks import ask
 
 QUERIES = ("paths", "outliers", "recovery_points", "graph", "diff")
 

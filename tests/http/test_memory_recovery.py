@@ -1,8 +1,8 @@
 """`GET /v1/memory/recovery_points`: where sessions that failed came back. Spec §4.2."""
 
-from tests.factories import Caller, assert_problem
-from tests.finished import patch, seal_all
-from tests.walks import add_tag, ask, sealed_walks, stopped_walk
+from tests.support.completed_work import patch, seal_all
+from tests.support.factories import Caller, assert_problem
+from tests.support.http_walks import add_tag, ask, sealed_walks, stopped_walk
 
 
 def test_recovery_points_tell_where_sessions_came_back(caller: Caller) -> None:

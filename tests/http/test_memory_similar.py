@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from recorder.ids import new_id
-from tests.factories import Caller, assert_problem
-from tests.finished import patch
-from tests.hostile import nothing_stored
-from tests.walks import SESSION_MEMBERS, sealed_walks, stopped_walk
+from tests.support.completed_work import patch
+from tests.support.factories import Caller, assert_problem
+from tests.support.hostile_cases import nothing_stored
+from tests.support.http_walks import SESSION_MEMBERS, sealed_walks, stopped_walk
 
 
 def similar(caller: Caller, session_id: str, **body: Any) -> list[dict[str, Any]]:

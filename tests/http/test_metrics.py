@@ -10,9 +10,9 @@ from starlette.testclient import TestClient
 
 from api.app import create_app
 from recorder.metrics import REGISTRY
-from tests.factories import Caller, Service, assert_problem, event, frame
-from tests.finished import make_webhook, shown_delivery
-from tests.sealed import make_settings
+from tests.support.completed_work import make_webhook, shown_delivery
+from tests.support.factories import Caller, Service, assert_problem, event, frame
+from tests.support.sealed_sessions import make_settings
 
 LOCAL = ("127.0.0.1", 50_000)
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from starlette.testclient import WebSocketDenialResponse
 
-from api import observation
+from api.gate import access_log
 from recorder.logs import make_formatter
-from tests.factories import Caller, Service, event
-from tests.finished import shown_recording, streamed_over_socket
+from tests.support.completed_work import shown_recording, streamed_over_socket
+from tests.support.factories import Caller, Service, event
 
 LINE = {
     "request_id",
@@ -140,7 +140,7 @@ def test_a_socket_has_a_line_for_its_handshake_and_what_it_was_sent(
 def test_a_slow_request_is_a_warning(
     caller: Caller, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observation, "SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(access_log, "SLOW_SECONDS", 0.0)
     caller.get("/v1/sessions")
     assert [line["level"] for line in access_lines(log)] == ["warning"]
 

@@ -6,7 +6,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from recorder import limits
-from tests.factories import Service
+from tests.support.factories import Service
 
 METHODS = {"get", "post", "delete", "patch", "put"}
 

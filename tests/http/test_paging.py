@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.factories import Caller, assert_problem, event, frame
+from tests.support.factories import Caller, assert_problem, event, frame
 
 LISTS = ["sessions", "events", "frames", "tags"]
 

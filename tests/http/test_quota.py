@@ -8,11 +8,11 @@ import pytest
 from sqlmodel import select
 
 from recorder import clock
-from recorder.access.surfaces import TIERS
-from recorder.access.usage import reserve_rows
-from recorder.models.outbox import OutboxRow
+from recorder.access.quota import reserve_rows
+from recorder.access.rate_tiers import TIERS
+from recorder.models.operations import OutboxRow
 from recorder.models.session import SessionRow
-from tests.factories import Caller, Service, assert_problem, event, footprint, frame
+from tests.support.factories import Caller, Service, assert_problem, event, footprint, frame
 
 MINUTE = 60_000
 LONG_AGO = "2024-02-29T10:00:00.000Z"

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from recorder.models.workflow import WorkflowRow
-from tests.factories import Caller, event
-from tests.recorded import outbox_types, session_row
+from tests.support.factories import Caller, event
+from tests.support.recorded_sessions import outbox_types, session_row
 
 
 def at_once(*acts: Callable[[], Any]) -> list[Any]:

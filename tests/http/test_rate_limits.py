@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from api.endpoints import ENDPOINTS, Endpoint
-from recorder.access.surfaces import SIGNED_READS, STRANGERS, SURFACES, WEBHOOK_CALLS
+from api.gate.endpoints import ENDPOINTS, Endpoint
+from recorder.access.rate_tiers import SIGNED_READS, STRANGERS, SURFACES, WEBHOOK_CALLS
 from recorder.ids import new_id
 from recorder.models.workspace import WorkspaceRow
-from tests.factories import Caller, Service, assert_problem
-from tests.limiting import TIER, Clock, limit_headers, stopped_clock, use, use_by_many_keys
+from tests.support.factories import Caller, Service, assert_problem
+from tests.support.limiter_clock import TIER, Clock, limit_headers, stopped_clock, use, use_by_many_keys
 
 #: The first address of each surface; that of live replays is not there yet.
 FIRST = {one.surface: one for one in reversed(ENDPOINTS)}

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from recorder import clock
-from tests.factories import Caller, assert_problem, event, frame, multipart, picture
+from tests.support.factories import Caller, assert_problem, event, frame, multipart, picture
 
 FULL_EVENT = event(
     7,

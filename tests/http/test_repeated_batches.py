@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.factories import Caller, assert_problem, event, footprint, frame, multipart, picture
+from tests.support.factories import Caller, assert_problem, event, footprint, frame, multipart, picture
 
 KINDS = ["events", "frames"]
 

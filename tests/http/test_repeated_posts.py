@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from sqlmodel import SQLModel
 
-from tests.factories import Caller, Service, stored_rows
-from tests.finished import sealed_session
-from tests.replays import REPLAYED
+from tests.support.completed_work import sealed_session
+from tests.support.factories import Caller, Service, stored_rows
+from tests.support.repeated_requests import REPLAYED
 
 EXPORT = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
 HOOK = {"url": "http://127.0.0.1:9/hook", "events": ["session.created"]}

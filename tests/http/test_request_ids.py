@@ -2,9 +2,9 @@
 
 from sqlmodel import select
 
-from recorder.models.export_rows import ExportRow
-from recorder.models.outbox import OutboxRow
-from tests.factories import Caller, event
+from recorder.models.export import ExportRow
+from recorder.models.operations import OutboxRow
+from tests.support.factories import Caller, event
 
 
 def told_by(caller: Caller, subject_id: str) -> list[tuple[str, str | None]]:

@@ -8,10 +8,10 @@ import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import Route, WebSocketRoute
 
-from api.endpoints import ENDPOINTS, Endpoint, find_endpoint
+from api.gate.endpoints import ENDPOINTS, Endpoint, find_endpoint
 from recorder.access.scopes import LEVELS, Level
-from tests.factories import Caller, Service, assert_problem
-from tests.hostile import nothing_stored
+from tests.support.factories import Caller, Service, assert_problem
+from tests.support.hostile_cases import nothing_stored
 
 #: The matrix, in the words of the contract; the first line that fits an address holds.
 MATRIX: tuple[tuple[Level, str, str], ...] = (

@@ -8,8 +8,8 @@ import pytest
 from recorder.recording import session_events
 from recorder.recording.session_events import EventPortions, as_records
 from recorder.sealing import Sealer
-from tests.factories import Caller, Service, assert_problem, event, frame, picture
-from tests.recorded import execute, outbox_types, session_row
+from tests.support.factories import Caller, Service, assert_problem, event, frame, picture
+from tests.support.recorded_sessions import execute, outbox_types, session_row
 
 PARTS = (
     "/events",

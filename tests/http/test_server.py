@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from recorder.runtime import Runtime
-from tests.factories import event, footprint
-from tests.running import RunningService, running_service
-from tests.sealed import make_settings
+from tests.support.factories import event, footprint
+from tests.support.http_service import RunningService, running_service
+from tests.support.sealed_sessions import make_settings
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from recorder.client import Client
-from tests.running import RunningService, running_service
+from tests.support.http_service import RunningService, running_service
 
 
 @pytest.fixture(scope="module")

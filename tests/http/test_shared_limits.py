@@ -9,15 +9,15 @@ import pytest
 from starlette.testclient import TestClient
 
 from api.app import create_app
-from api.limiting import Limiting
+from api.gate.rate_limits import Limiting
 from benchmarks.redis_server import RedisServer
 from recorder.access import keys
-from recorder.access.surfaces import STRANGERS, TIERS
+from recorder.access.rate_tiers import STRANGERS, TIERS
 from recorder.errors import RateLimited
-from tests.factories import Caller, Service, assert_problem
-from tests.limiting import limit_headers
-from tests.redis_server import running_redis
-from tests.sealed import make_settings
+from tests.support.factories import Caller, Service, assert_problem
+from tests.support.limiter_clock import limit_headers
+from tests.support.redis_server import running_redis
+from tests.support.sealed_sessions import make_settings
 
 EXPORT = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
 

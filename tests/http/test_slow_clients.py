@@ -15,13 +15,13 @@ import pytest
 from uvicorn.importer import import_from_string
 from websockets.sync.client import connect
 
-from api.slow_clients import WatchedProtocol
+from api.gate.slow_clients import WatchedProtocol
 from recorder import limits
 from recorder.runtime import Runtime
 from recorder.supervisor.commands import api_command
-from tests.factories import footprint
-from tests.running import RunningService, running_service, serving
-from tests.sealed import make_settings
+from tests.support.factories import footprint
+from tests.support.http_service import RunningService, running_service, serving
+from tests.support.sealed_sessions import make_settings
 
 HEAD_S, BODY_S = 0.8, 0.8
 #: Longer than each of them: what stays open so long stays open.

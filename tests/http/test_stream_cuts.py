@@ -6,9 +6,9 @@ from random import Random
 import pytest
 
 from recorder.client import ApiError, Client, Unreachable, streaming
-from tests.cutting import cutting
-from tests.factories import event
-from tests.streaming import Streamer, StreamService, seal, stop, wait_for
+from tests.support.cutting_proxy import cutting
+from tests.support.factories import event
+from tests.support.stream_clients import Streamer, StreamService, seal, stop, wait_for
 
 
 @pytest.fixture(autouse=True)

@@ -6,9 +6,18 @@ import pytest
 
 from recorder.models.key import KeyRow
 from recorder.models.workspace import WorkspaceRow
-from tests.factories import event
-from tests.recorded import execute
-from tests.streaming import Streamer, StreamService, heard_all, listening, read_texts, seal, stop, wait_for
+from tests.support.factories import event
+from tests.support.recorded_sessions import execute
+from tests.support.stream_clients import (
+    Streamer,
+    StreamService,
+    heard_all,
+    listening,
+    read_texts,
+    seal,
+    stop,
+    wait_for,
+)
 
 
 def test_a_sealed_session_ends_its_streams(stream_service: StreamService, streamer: Streamer) -> None:

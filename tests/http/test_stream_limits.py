@@ -10,11 +10,11 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
-from recorder.access.surfaces import TIERS
+from recorder.access.rate_tiers import TIERS
 from recorder.client import Client
-from tests.factories import assert_problem
-from tests.limiting import limit_headers, limited_key
-from tests.running import running_service
+from tests.support.factories import assert_problem
+from tests.support.http_service import running_service
+from tests.support.limiter_clock import limit_headers, limited_key
 
 MOST = TIERS["default"].streams_per_key
 

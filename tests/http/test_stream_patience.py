@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from api.sockets import WatchedSocket
+from api.streams.websockets import WatchedSocket
 from recorder.recording.streams import Pace
-from tests.factories import event
-from tests.streaming import Streamer, StreamService, listening, streaming_service, wait_for
+from tests.support.factories import event
+from tests.support.stream_clients import Streamer, StreamService, listening, streaming_service, wait_for
 
 _ID = re.compile(rb"^id: (\d+)\nevent: [a-z.]+\ndata: .*\n\n", re.MULTILINE)
 _TEXT = "x" * 50_000

@@ -6,13 +6,7 @@ from contextlib import ExitStack
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from tests.streaming import (
-    Streamer,
-    StreamService,
-    listening,
-    read_ids,
-    wait_for,
-)
+from tests.support.stream_clients import Streamer, StreamService, listening, read_ids, wait_for
 
 MALFORMED = ("", " ", "x", "-1", "+1", "1.0", "01", "1e1", "9" * 20, "９", "3\n4", "evt_1")
 

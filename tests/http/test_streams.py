@@ -7,9 +7,9 @@ import pytest
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidStatus
 
-from tests.factories import event, frame
-from tests.recorded import execute
-from tests.streaming import (
+from tests.support.factories import event, frame
+from tests.support.recorded_sessions import execute
+from tests.support.stream_clients import (
     Heard,
     Streamer,
     StreamService,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from api import versions
-from api.endpoints import ENDPOINTS
-from api.versions import RELEASES, Deprecation
+from api.gate import versions
+from api.gate.endpoints import ENDPOINTS
+from api.gate.versions import RELEASES, Deprecation
 from recorder import __version__
-from tests.factories import Caller, assert_problem, running_app
-from tests.hostile import CANARY, Refused, judge
+from tests.support.factories import Caller, assert_problem, running_app
+from tests.support.hostile_cases import CANARY, Refused, judge
 
 ENDING = Deprecation(date(2026, 5, 1), date(2026, 9, 1), "https://example.com/changes#tags")
 FILES = "/v1/exports/{export_id}/files/{path:path}"

@@ -11,12 +11,11 @@ from recorder import clock
 from recorder.errors import Unavailable
 from recorder.models.session import SessionRow
 from recorder.orchestration import Status, read_statuses, store_statuses
-from recorder.sealing.backlog import read_sealing_backlog
-from recorder.sealing.quarantine import set_aside
+from recorder.sealing.quarantine import read_sealing_backlog, set_aside
 from recorder.service_warnings import list_warnings, read_state
-from tests.databases import create_database, create_file
-from tests.factories import Caller, Service, running_app
 from tests.http.test_metrics import scrape
+from tests.support.databases import create_database, create_file
+from tests.support.factories import Caller, Service, running_app
 
 
 @pytest.fixture(autouse=True)

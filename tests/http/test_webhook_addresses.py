@@ -6,9 +6,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from api.app import create_app
-from tests.factories import Caller, Service, assert_problem
-from tests.sealed import make_settings
-from tests.webhooks import LOCAL, URL, WEBHOOKS, body, make
+from tests.support.factories import Caller, Service, assert_problem
+from tests.support.sealed_sessions import make_settings
+from tests.support.webhooks import LOCAL, URL, WEBHOOKS, body, make
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import orjson
 import pytest
 from jsonschema import Draft202012Validator
 
-from recorder.exports.running.run import run_export
+from recorder.exports.runner.run import run_export
 from recorder.ids import new_id
-from recorder.memory.building.nodes import GraphScope
+from recorder.memory.grouping.nodes import GraphScope
 from recorder.models.notification import Notification
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
@@ -18,10 +18,10 @@ from recorder.sealing import Sealer
 from recorder.webhooks.catalogue import EVENT_TYPES
 from recorder.webhooks.secrets import SecretBox
 from recorder.webhooks.signing import verify_signature
-from tests.delivering import running_loop, wait_until
-from tests.drifting import BASELINE, NEEDED, Story
-from tests.factories import Caller, Service, event
-from tests.receiver import Answer, Received, Receiver, running_receiver
+from tests.support.delivery_loop import running_loop, wait_until
+from tests.support.drift_workflow import BASELINE, NEEDED, Story
+from tests.support.factories import Caller, Service, event
+from tests.support.webhook_receiver import Answer, Received, Receiver, running_receiver
 
 EMITTED = [type for type, kind in EVENT_TYPES.items() if kind.is_emitted]
 MINUTE = 60_000

@@ -1,12 +1,12 @@
 """Deliveries over HTTP: tested, listed, read, sent again. Spec §4.4, contract §6."""
 
 from recorder.ids import new_id
-from recorder.models.delivery import Delivery
+from recorder.models.webhook import Delivery
 from recorder.webhooks.secrets import SecretBox
-from tests.delivering import AT_ONCE, local_client, running_loop, wait_until
-from tests.factories import Caller, Service, assert_problem
-from tests.receiver import Answer, running_receiver
-from tests.webhooks import LOCAL, WEBHOOKS, make
+from tests.support.delivery_loop import AT_ONCE, local_client, running_loop, wait_until
+from tests.support.factories import Caller, Service, assert_problem
+from tests.support.webhook_receiver import Answer, running_receiver
+from tests.support.webhooks import LOCAL, WEBHOOKS, make
 
 
 def test_a_test_event_waits_to_be_sent(caller: Caller) -> None:

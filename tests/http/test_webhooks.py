@@ -13,8 +13,8 @@ from recorder.models.audit import AuditRow
 from recorder.models.webhook import WebhookSecretRow
 from recorder.webhooks.catalogue import EVENT_TYPES
 from recorder.webhooks.secrets import SecretBox
-from tests.factories import Caller, Service, assert_problem
-from tests.webhooks import LOCAL, URL, WEBHOOKS, body, make
+from tests.support.factories import Caller, Service, assert_problem
+from tests.support.webhooks import LOCAL, URL, WEBHOOKS, body, make
 
 
 def test_creating_answers_the_four_members_of_the_specification(caller: Caller) -> None:

@@ -8,20 +8,19 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from api import event_download
-from api.event_download import EventDownload
-from api.event_formats import ARROW, NDJSON, Ndjson
+from api.streams import event_download
+from api.streams.event_download import ARROW, NDJSON, EventDownload, Ndjson
 from recorder import limits
 from recorder.access.keys import Caller as KeyHolder
 from recorder.errors import RateLimited
 from recorder.recording import session_events
-from recorder.recording.event_filter import EVERY_EVENT
+from recorder.recording.hot_events import EVERY_EVENT
 from recorder.recording.session_events import EventPortions
 from recorder.recording.whole_reads import WholeReads
 from recorder.sealing import Sealer
-from tests.factories import Caller, assert_problem, event
-from tests.recorded import execute
-from tests.streaming import Streamer, StreamService, wait_for
+from tests.support.factories import Caller, assert_problem, event
+from tests.support.recorded_sessions import execute
+from tests.support.stream_clients import Streamer, StreamService, wait_for
 
 #: More than sockets and the service hold together, so that a client that does not read holds a read up.
 _LARGE = "x" * 60_000

@@ -9,8 +9,8 @@ from sqlmodel import col, select
 from recorder import limits
 from recorder.models.audit import AuditRow
 from recorder.sealing import Sealer
-from tests.factories import Caller, assert_problem, event, footprint
-from tests.recorded import outbox_types
+from tests.support.factories import Caller, assert_problem, event, footprint
+from tests.support.recorded_sessions import outbox_types
 
 DEFAULT_RULES = {
     "error_tags": ["error", "failed", "failure"],

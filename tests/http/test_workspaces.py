@@ -9,7 +9,7 @@ from recorder import limits
 from recorder.access.workspaces import set_workspace
 from recorder.models.audit import AuditRow
 from recorder.models.workspace import WorkspaceRow
-from tests.factories import Caller, assert_problem, event, footprint
+from tests.support.factories import Caller, assert_problem, event, footprint
 
 PATTERN = {"name": "order", "pattern": "ORD-[0-9]+", "replacement": ""}
 

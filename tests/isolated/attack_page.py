@@ -27,7 +27,7 @@ from recorder.access.dagster_login import LoginLinks
 from recorder.settings import Settings, environment_with
 from recorder.supervisor import Service, running
 from recorder.supervisor.commands import claim_port, environment
-from tests.browser import Page, chromium
+from tests.support.browser import Page, chromium
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = Path(__file__).with_name("attack_page.html")

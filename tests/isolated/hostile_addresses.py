@@ -8,7 +8,7 @@ from recorder.errors import InvalidUrl, UrlNotAllowed
 from recorder.net.addresses import AllowList
 from recorder.net.client import OutboundClient
 from recorder.net.guard import Guard
-from tests.isolated_calls import PUBLIC, Dialer, Resolver, call
+from tests.support.isolated_calls import PUBLIC, Dialer, Resolver, call
 
 PUBLIC_6 = "2606:2800:220:1::1"
 #: (case of the corpus, host, what registration says of `https://<host>/`); none of them is ever dialled.

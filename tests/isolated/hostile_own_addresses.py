@@ -15,10 +15,9 @@ from recorder.errors import UrlNotAllowed
 from recorder.net.addresses import AllowList
 from recorder.net.client import Exchange, OutboundClient
 from recorder.net.guard import Guard
-from recorder.net.listeners import listening_ports
-from recorder.net.own_addresses import OwnAddresses, read_endpoints
+from recorder.net.own_addresses import OwnAddresses, listening_ports, read_endpoints
 from recorder.settings import Settings
-from tests.isolated_calls import TRUST, Dialer, Resolver, answering, serving
+from tests.support.isolated_calls import TRUST, Dialer, Resolver, answering, serving
 
 OK = b"HTTP/1.1 200 OK\r\n"
 #: What a generous operator might list: all of it is this machine, or leads there.

@@ -10,8 +10,18 @@ import pytest
 from recorder.net.addresses import AllowList
 from recorder.net.client import BODY_BYTES, TOTAL_S, Exchange, OutboundClient
 from recorder.net.guard import Guard
-from tests.certificates import server_context, trusting_context
-from tests.isolated_calls import HEADS, PUBLIC, Dialer, Resolver, Serve, answering, call, call_server, serving
+from tests.support.certificates import server_context, trusting_context
+from tests.support.isolated_calls import (
+    HEADS,
+    PUBLIC,
+    Dialer,
+    Resolver,
+    Serve,
+    answering,
+    call,
+    call_server,
+    serving,
+)
 
 OK = b"HTTP/1.1 200 OK\r\n"
 

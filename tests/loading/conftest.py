@@ -9,9 +9,9 @@ import pytest
 
 from recorder.models.export_request import ExportFormat
 from recorder.runtime import Runtime
-from tests.exporting import export
-from tests.hosting import WORKFLOWS, Host, hosting, seal_sessions
-from tests.sealed import make_runtime
+from tests.support.export_runs import export
+from tests.support.hosted_exports import WORKFLOWS, Host, hosting, seal_sessions
+from tests.support.sealed_sessions import make_runtime
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import pytest
 
 from recorder.cli import main
 from recorder.client import Client
-from tests.hosting import Host
+from tests.support.hosted_exports import Host
 
 
 class Ended(NamedTuple):

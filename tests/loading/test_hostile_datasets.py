@@ -20,7 +20,7 @@ from recorder.client.errors import ApiError
 from recorder.exports.verify import listing
 from recorder.loading import Dataset, sources
 from recorder.loading.cache import Cache
-from recorder.loading.refusals import FileDamaged, ManifestRefused
+from recorder.loading.errors import FileDamaged, ManifestRefused
 from recorder.loading.rows import read_rows
 
 

@@ -16,9 +16,9 @@ from PIL import Image
 
 import recorder
 from recorder.runtime import Runtime
-from tests.databases import part_is_missing
-from tests.exporting import export
-from tests.hosting import WORKFLOWS, picture
+from tests.support.databases import part_is_missing
+from tests.support.export_runs import export
+from tests.support.hosted_exports import WORKFLOWS, picture
 
 ROW_FORMATS = ["parquet", "jsonl", "arrow"]
 

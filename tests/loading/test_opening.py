@@ -19,8 +19,8 @@ from recorder.client import ApiError
 from recorder.errors import RecorderError
 from recorder.loading import Dataset
 from recorder.loading.cache import Cache
-from recorder.loading.refusals import AddressExpired, FileDamaged, FileGone, KeyRefused
-from tests.hosting import Host
+from recorder.loading.errors import AddressExpired, FileDamaged, FileGone, KeyRefused
+from tests.support.hosted_exports import Host
 
 
 @pytest.fixture

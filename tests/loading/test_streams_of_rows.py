@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 import recorder
-from recorder.loading.refusals import NotInDataset, StateRefused
-from tests.databases import part_is_missing
+from recorder.loading.errors import NotInDataset, StateRefused
+from tests.support.databases import part_is_missing
 
 FORMATS = ["parquet", "jsonl", "arrow", "webdataset"]
 FINEST = {"parquet": "frames", "jsonl": "events", "arrow": "events", "webdataset": "samples"}

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pipelines.resources import RecorderResource, close_runtimes
-from tests.databases import create_file
-from tests.orchestrating import deployment
+from tests.support.dagster_deployment import deployment
+from tests.support.databases import create_file
 
 __all__ = ["deployment", "recorder"]
 

@@ -10,6 +10,7 @@ from pipelines import dataset_config
 from pipelines.dataset_config import DatasetConfig, DatasetNameMismatch, from_row, to_body
 from recorder import clock
 from recorder.ids import new_id
+from recorder.models.export import ExportRow
 from recorder.models.export_request import (
     AnyDestination,
     ExportCreate,
@@ -20,7 +21,6 @@ from recorder.models.export_request import (
     SplitRule,
     SplitUnit,
 )
-from recorder.models.export_rows import ExportRow
 from recorder.models.wire import ActorKind, Mode, Outcome
 
 _BODY: dict[str, Any] = {

@@ -11,9 +11,9 @@ import pytest
 from pipelines.dataset_checks import check_files, check_lake, dataset_checks
 from pipelines.dataset_report import _markdown
 from pipelines.exports import PARTITIONS, datasets, export_datasets
-from recorder.exports.verify.checking import ANOTHER_MANIFEST
-from recorder.models.export_rows import ExportRow
-from tests.orchestrating import Deployment
+from recorder.exports.verify.check import ANOTHER_MANIFEST
+from recorder.models.export import ExportRow
+from tests.support.dagster_deployment import Deployment
 
 
 def _metadata(result: dg.ExecuteInProcessResult) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from sqlmodel import col, select, update
 from pipelines import resources
 from pipelines.resources import RecorderResource
 from pipelines.sealing import DrainConfig, arrivals, sealing
-from recorder.models.outbox import LeaseRow
+from recorder.models.operations import LeaseRow
 from recorder.models.session import SessionRow
 from recorder.sealing import is_sealing, open_sealer
-from tests.recorded import WORKSPACE
-from tests.stopping import EVENTS_PER_SESSION, stop_sessions
+from tests.support.recorded_sessions import WORKSPACE
+from tests.support.waiting_sessions import EVENTS_PER_SESSION, stop_sessions
 
 
 def drain(recorder: RecorderResource, *, idle_seconds: float = 0.2) -> dg.ExecuteInProcessResult:

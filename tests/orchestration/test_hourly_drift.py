@@ -9,11 +9,11 @@ import pytest
 from pipelines import drift
 from pipelines.drift import drift_alarms, hourly_drift
 from pipelines.resources import RecorderResource
-from recorder.memory.building.nodes import GraphScope
+from recorder.memory.drift.monitor import GraphLook, look_for_drift
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED
-from recorder.memory.drift.watching import GraphLook, look_for_drift
+from recorder.memory.grouping.nodes import GraphScope
 from recorder.storage.database import Database
-from tests.drifting import BASELINE, NEEDED, Story
+from tests.support.drift_workflow import BASELINE, NEEDED, Story
 
 
 @pytest.fixture

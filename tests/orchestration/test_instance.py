@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 import yaml
 
-from tests.databases import create_empty_database
+from tests.support.databases import create_empty_database
 
 ROOT = Path(__file__).parents[2]
 HOME = ROOT / "dagster_home"

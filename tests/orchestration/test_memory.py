@@ -8,15 +8,15 @@ import pytest
 from pipelines.memory import graph_checks, rebuilt_memory_graphs
 from pipelines.resources import RecorderResource
 from recorder.errors import Unavailable
-from recorder.memory.building.nodes import GraphScope
+from recorder.memory.grouping.nodes import GraphScope
 from recorder.memory.queries.paths import read_graph
-from recorder.memory.storing.indexing import GraphIndexer
-from recorder.memory.storing.missing import find_missing
-from recorder.memory.storing.pauses import set_memory_graph
+from recorder.memory.storage.consistency import find_missing
+from recorder.memory.storage.indexing import GraphIndexer
+from recorder.memory.storage.pauses import set_memory_graph
 from recorder.models.workflow import WorkflowRow
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
-from tests.recorded import WORKSPACE, Desk, execute, open_desk, session_row
+from tests.support.recorded_sessions import WORKSPACE, Desk, execute, open_desk, session_row
 
 SCOPE = GraphScope(WORKSPACE, "live", "checkout")
 

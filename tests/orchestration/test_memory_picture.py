@@ -9,7 +9,7 @@ from pipelines.memory_picture import graph_metadata, paths_table
 from recorder.memory.queries.paths import describe_paths
 from recorder.models.memory import MemoryPath
 from tests.core.test_memory_formats import hostile
-from tests.views import INVOICES, columns_of, invoices, view_for
+from tests.support.graph_columns import INVOICES, columns_of, invoices, view_for
 
 
 def paths() -> list[MemoryPath]:

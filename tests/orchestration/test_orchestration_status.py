@@ -17,8 +17,8 @@ from pipelines.definitions import defs
 from pipelines.orchestration_status import read_dagster_statuses, report_statuses
 from pipelines.resources import RecorderResource
 from recorder import clock
+from recorder.heartbeat import PulseReader
 from recorder.orchestration import read_statuses
-from recorder.pulse import PulseReader
 
 HOME = Path(__file__).parents[2] / "dagster_home"
 

@@ -7,18 +7,18 @@ import dagster as dg
 import pytest
 from sqlmodel import select
 
-from pipelines.export_progress import ToldProgress
+from pipelines.dataset_report import ToldProgress
 from pipelines.exports import DATASET_TAG, EXPORT_TAG, PARTITIONS, REQUEST_TAG
 from recorder.audit.log import Origin
-from recorder.exports.asking.recipes import add_recipe, read_request
 from recorder.exports.executor import InProcess
-from recorder.exports.running.claims import claim_export
-from recorder.exports.running.operator import cancel_export
-from recorder.exports.running.run import run_export
-from recorder.models.outbox import OutboxRow
-from recorder.models.recipe import RecipeRow
-from recorder.tracing import following
-from tests.orchestrating import BODY, Deployment
+from recorder.exports.requests.recipes import add_recipe, read_request
+from recorder.exports.runner.dagster_entry import cancel_export
+from recorder.exports.runner.lease import claim_export
+from recorder.exports.runner.run import run_export
+from recorder.models.export import RecipeRow
+from recorder.models.operations import OutboxRow
+from recorder.request_context import following
+from tests.support.dagster_deployment import BODY, Deployment
 
 
 def test_a_queued_export_becomes_a_run_of_its_dataset(deployment: Deployment) -> None:

@@ -15,13 +15,13 @@ from pipelines.exports import PARTITIONS, take_up_exports
 from pipelines.small_export_run import Finished, SmallExports, report, small_exports, write_small_exports
 from recorder import clock
 from recorder.access.keys import create_workspace
-from recorder.exports.running import small_exports as places
-from recorder.exports.running.claims import claim_export
-from recorder.exports.running.operator import cancel_export
-from recorder.exports.running.run import run_export
-from recorder.models.export_rows import ExportRow
-from tests.orchestrating import Deployment
-from tests.sealed import Recording, seal
+from recorder.exports.runner import small_exports as places
+from recorder.exports.runner.dagster_entry import cancel_export
+from recorder.exports.runner.lease import claim_export
+from recorder.exports.runner.run import run_export
+from recorder.models.export import ExportRow
+from tests.support.dagster_deployment import Deployment
+from tests.support.sealed_sessions import Recording, seal
 
 OWNER = "run"
 
@@ -189,7 +189,7 @@ def test_an_export_that_a_killed_run_left_gets_a_run_of_its_own(deployment: Depl
         def die(*args: Any, **more: Any) -> Any:
             raise SystemExit
 
-        patch.setattr("recorder.exports.running.run._Run._complete", die)
+        patch.setattr("recorder.exports.runner.run._Run._complete", die)
         assert claim(deployment, [], {}) == row.id
         with pytest.raises(SystemExit):
             run_export(deployment.runtime, row.id, owner=OWNER)

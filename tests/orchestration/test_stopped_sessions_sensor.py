@@ -12,7 +12,7 @@ from pipelines import runs, sealing
 from pipelines.resources import RecorderResource
 from pipelines.sealing import request_drain_run, watch
 from recorder.sealing import open_sealer
-from tests.stopping import stop_sessions
+from tests.support.waiting_sessions import stop_sessions
 
 JOB = "seal_stopped_sessions"
 DEFINITIONS = dg.Definitions(

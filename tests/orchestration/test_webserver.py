@@ -22,7 +22,7 @@ from pipelines import webserver_gate
 from pipelines.webserver import create_app
 from recorder.access.dagster_login import LoginCookies, LoginLinks
 from recorder.settings import Settings
-from tests.running import serving
+from tests.support.http_service import serving
 
 BASE = "http://127.0.0.1:3000"
 JSON = "application/json"

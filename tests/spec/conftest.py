@@ -1,5 +1,5 @@
 """The HTTP service for the tests of this folder."""
 
-from tests.services import caller, service
+from tests.support.service_fixtures import caller, service
 
 __all__ = ["caller", "service"]

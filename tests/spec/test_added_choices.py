@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 from recorder.recording import hot_event_reader, hot_events, session_events
-from tests.exported import BODY
-from tests.factories import Caller, assert_problem, event, frame
-from tests.finished import seal_all
-from tests.recorded import execute, outbox_types, session_row
-from tests.rows import Rows
+from tests.support.completed_work import seal_all
+from tests.support.factories import Caller, assert_problem, event, frame
+from tests.support.http_exports import BODY
+from tests.support.recorded_sessions import execute, outbox_types, session_row
+from tests.support.specification_checks import Rows
 
 ROWS = Rows()
 NDJSON, ARROW = "application/x-ndjson", "application/vnd.apache.arrow.stream"

@@ -4,18 +4,17 @@ from typing import Any, get_args
 
 import pytest
 
-from api.endpoints import ENDPOINTS
+from api.gate.endpoints import ENDPOINTS
 from recorder.access.key_admin import issue_key, revoke_key
 from recorder.access.workspaces import open_workspace, set_workspace
-from recorder.audit.actions import Action
-from recorder.audit.log import Origin
-from recorder.exports.running.operator import cancel_export, queue_export
+from recorder.audit.log import Action, Origin
+from recorder.exports.runner.dagster_entry import cancel_export, queue_export
 from recorder.ids import new_id
 from recorder.models.export_request import ExportCreate
 from recorder.models.key import KeyCreate
 from recorder.storage.database import Database
-from tests.factories import Caller
-from tests.pages import PAGES, table
+from tests.support.factories import Caller
+from tests.support.project_texts import PAGES, table
 
 TOLD = {row[0].strip("`"): row for row in table(PAGES["docs/audit.md"], "## Actions\n")}
 SESSION = {"workflow": "checkout"}

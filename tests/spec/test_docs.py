@@ -10,12 +10,11 @@ from typer.main import get_command
 
 from pipelines.definitions import defs
 from recorder import limits
-from recorder.access.surfaces import TIERS
+from recorder.access.rate_tiers import TIERS
 from recorder.cli import app as command_line
 from recorder.client import Client, SessionRecorder
 from recorder.exports import schemas
 from recorder.models.audit import AuditEntry
-from recorder.models.delivery import Delivery, DeliveryRequest, DeliveryResponse
 from recorder.models.event import App, EventItem, Input, Target, Trace
 from recorder.models.event_types import EVENT_TYPES
 from recorder.models.export import Export, ExportDifference, SessionDifference
@@ -49,14 +48,20 @@ from recorder.models.memory_queries import (
 )
 from recorder.models.session import FramesSummary, Session, SessionCreate
 from recorder.models.tag import Tag, TagCreate
-from recorder.models.usage import Quota
-from recorder.models.webhook import Webhook, WebhookCreate, WebhookCreated
+from recorder.models.webhook import (
+    Delivery,
+    DeliveryRequest,
+    DeliveryResponse,
+    Webhook,
+    WebhookCreate,
+    WebhookCreated,
+)
 from recorder.models.workflow import OutcomeNames, Workflow, WorkflowGraph, WorkflowUpdate
-from recorder.models.workspace import LiveReplay, Retention, Workspace, WorkspaceUpdate
+from recorder.models.workspace import LiveReplay, Quota, Retention, Workspace, WorkspaceUpdate
 from recorder.webhooks.catalogue import EVENT_TYPES as WEBHOOK_TYPES
-from recorder.webhooks.schedule import MAX_ATTEMPTS
-from tests.factories import Service
-from tests.pages import ALL, PAGES, ROOT, SOURCES, calls, prose, table, text_of
+from recorder.webhooks.retry_schedule import MAX_ATTEMPTS
+from tests.support.factories import Service
+from tests.support.project_texts import ALL, PAGES, ROOT, SOURCES, calls, prose, table, text_of
 
 FIELDS: dict[str, list[Any]] = {
     "sessions": [Session, SessionCreate, FramesSummary],

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from api.endpoints import ENDPOINTS
+from api.gate.endpoints import ENDPOINTS
 from recorder import clock
-from tests.exported import BODY
-from tests.factories import JSON, Caller, assert_problem, event, frame, multipart, picture
-from tests.finished import completed_export
-from tests.rows import Rows
+from tests.support.completed_work import completed_export
+from tests.support.factories import JSON, Caller, assert_problem, event, frame, multipart, picture
+from tests.support.http_exports import BODY
+from tests.support.specification_checks import Rows
 
 ROWS = Rows()
 HEADERS = (

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from tests.factories import Caller, assert_problem, event, footprint, frame, multipart, picture
-from tests.rows import Rows
+from tests.support.factories import Caller, assert_problem, event, footprint, frame, multipart, picture
+from tests.support.specification_checks import Rows
 
 ROWS = Rows()
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from api.endpoints import ENDPOINTS
+from api.gate.endpoints import ENDPOINTS
 from recorder import limits
-from recorder.access.surfaces import TIERS
+from recorder.access.rate_tiers import TIERS
 from recorder.settings import SessionSize
-from tests.factories import Caller, Service, assert_problem
-from tests.pages import PAGES, table
+from tests.support.factories import Caller, Service, assert_problem
+from tests.support.project_texts import PAGES, table
 
 SESSION = "/v1/sessions/{session_id}"
 #: The table of spec §8.1: surface, method, path, requests a key and a workspace, in how many seconds.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import DOCS, PAGES, ROOT, SOURCES, prose
+from tests.support.project_texts import DOCS, PAGES, ROOT, SOURCES, prose
 
 DECISIONS = sorted((DOCS / "decisions").glob("[0-9]*.md"))
 PROSE = [

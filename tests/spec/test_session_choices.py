@@ -3,9 +3,9 @@
 import pytest
 
 from recorder import clock
-from tests.factories import Caller, assert_problem, event, footprint, frame
-from tests.recorded import outbox_types
-from tests.rows import Rows
+from tests.support.factories import Caller, assert_problem, event, footprint, frame
+from tests.support.recorded_sessions import outbox_types
+from tests.support.specification_checks import Rows
 
 ROWS = Rows()
 STARTED = "2024-02-29T10:00:00.000Z"

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from recorder import limits
-from tests.factories import Caller, assert_problem, event, frame
-from tests.limiting import stopped_clock
-from tests.recorded import execute
-from tests.rows import Rows
+from tests.support.factories import Caller, assert_problem, event, frame
+from tests.support.limiter_clock import stopped_clock
+from tests.support.recorded_sessions import execute
+from tests.support.specification_checks import Rows
 
 ROWS = Rows()
 

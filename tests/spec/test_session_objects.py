@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.factories import Caller, event, frame
+from tests.support.factories import Caller, event, frame
 
 ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 ACTOR = {"id": "ada", "kind": "human"}

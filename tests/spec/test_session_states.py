@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from sqlmodel import select
 
-from recorder.models.outbox import OutboxRow
+from recorder.models.operations import OutboxRow
 from recorder.sealing import Sealer
-from tests.factories import Caller, Service, assert_problem, event, footprint
-from tests.recorded import outbox_types
+from tests.support.factories import Caller, Service, assert_problem, event, footprint
+from tests.support.recorded_sessions import outbox_types
 
 STATES = ("created", "recording", "stopped", "sealed")
 #: From, trigger, to (None: refused with 409), and what the outbox gains.

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.factories import Caller
-from tests.pages import PAGES, calls, table, text_of
+from tests.support.factories import Caller
+from tests.support.project_texts import PAGES, calls, table, text_of
 
 CHOICES = PAGES["docs/spec-choices.md"]
 #: One request for each place at which the service says `not_supported_yet`.

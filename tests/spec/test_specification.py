@@ -6,10 +6,10 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.factories import Caller, assert_problem
-from tests.rows import Check
 from tests.spec.proofs import access, administration, events, exports, limits, records, releases, sessions
-from tests.specification import ROWS, has_test
+from tests.support.factories import Caller, assert_problem
+from tests.support.specification import ROWS, has_test
+from tests.support.specification_checks import Check
 
 CHECKS: dict[str, Check] = {}
 for _module in (records, sessions, exports, administration, access, events, limits, releases):

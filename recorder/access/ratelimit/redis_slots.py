@@ -6,8 +6,8 @@ Redis holds the clock.
 from collections import defaultdict
 from collections.abc import Iterable
 
-from recorder.access.ratelimit.connection import AWAY, Presence, connect
-from recorder.access.ratelimit.slots import Slot
+from recorder.access.ratelimit.redis_buckets import AWAY, Presence, connect
+from recorder.access.ratelimit.stream_slots import Slot
 
 # KEYS: the sets of the key and of the workspace. ARGV: the slot, its lease in ms, and the limits of both.
 _CLAIM = """

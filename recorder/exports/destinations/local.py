@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from recorder.errors import InvalidDestination, RecorderError, Unavailable
-from recorder.exports.destinations.directory import Destination, FileConflict
+from recorder.exports.destinations.base import Destination, FileConflict
 from recorder.exports.destinations.hashing import DiskFull, HashedFile
 from recorder.ids import new_id
-from recorder.storage.durable import make_folder, sync_path
+from recorder.storage.durable_files import make_folder, sync_path
 
 _STAGING = ".staging"
 # Others may get the right to read, never to write.

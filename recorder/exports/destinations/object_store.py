@@ -1,4 +1,8 @@
-"""The directory of an export in an object store: staged here, uploaded, compared, read back. Contract §5."""
+"""Whose bucket it is: an object in it names the workspaces whose files it takes. Decision 0024.
+
+Whoever may write to a bucket may claim it. Without a claim, a client could name any bucket that the service's
+own rights reach: another customer's, or the operator's.
+"""
 
 import hashlib
 import io
@@ -10,8 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from recorder.errors import InvalidDestination, RecorderError, Unavailable
-from recorder.exports.destinations.deadline import within
-from recorder.exports.destinations.directory import Destination, FileConflict
+from recorder.exports.destinations.base import Destination, FileConflict
 from recorder.exports.destinations.hashing import HashedFile
 from recorder.exports.destinations.local import raise_as_written
 from recorder.exports.destinations.store import (
@@ -21,8 +24,27 @@ from recorder.exports.destinations.store import (
     Patience,
     Staged,
     Store,
+    within,
 )
 from recorder.ids import new_id
+
+#: `<this>/<workspace id>` is the key of the object, whose content does not matter.
+CLAIMS = "recorder-workspaces"
+
+
+def require_claim(store: Store, workspace_id: str) -> None:
+    """See that a bucket or container takes files of a workspace.
+
+    Raises:
+        InvalidDestination: if it does not say so.
+    """
+    key = f"{CLAIMS}/{workspace_id}"
+    try:
+        store.size(key)
+    except KeyError as error:
+        text = f"There is no such bucket, or no object {key} in it, which would say that it is yours."
+        raise InvalidDestination(text) from error
+
 
 _ATTEMPTS = 4
 _READ_AHEAD_BYTES = 1024 * 1024

@@ -13,7 +13,8 @@ from typing import Any
 
 from recorder.errors import InvalidDestination, RecorderError, Unavailable
 from recorder.exports.destinations.aws import open_client, require_external_id
-from recorder.exports.destinations.claims import require_claim
+from recorder.exports.destinations.base import Target
+from recorder.exports.destinations.object_store import require_claim
 from recorder.exports.destinations.store import (
     PART_BYTES,
     AlreadyThere,
@@ -22,7 +23,6 @@ from recorder.exports.destinations.store import (
     Staged,
     part_bytes,
 )
-from recorder.exports.destinations.target import Target
 
 log = logging.getLogger("recorder.exports")
 

@@ -1,10 +1,45 @@
-"""What a bucket or container must be able to do; S3, Google, Azure and fsspec each do it their way."""
+"""An end to waiting: client libraries bound each request, not what they make of them in all. Contract §5."""
 
 import hashlib
 import io
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+from recorder.errors import Unavailable
+
+PROBE_SECONDS = 10.0
+#: For what a request of the API reads; the client may ask again.
+READ_SECONDS = 5.0
+
+_Found = TypeVar("_Found")
+
+
+def within(act: Callable[[], _Found], *, seconds: float = PROBE_SECONDS) -> _Found:
+    """Do something that may wait for a network; its errors are raised here.
+
+    Raises:
+        Unavailable: if it is not done in time; it is then left to its own time limits.
+    """
+    found: list[_Found] = []
+    errors: list[BaseException] = []
+
+    def _act() -> None:
+        try:
+            found.append(act())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=_act, name="export-probe", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise Unavailable("The export destination")
+    if errors:
+        raise errors[0]
+    return found[0]
+
 
 #: What is sent as one request, and held in memory; larger files travel in parts of this size.
 PART_BYTES = 16 * 1024 * 1024

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from recorder.errors import RecorderError, Unavailable
 from recorder.exports.destinations import open_target
+from recorder.exports.executor.base import WorkerLost, in_portions
 from recorder.exports.executor.cluster_worker import is_at_work, write_portion
-from recorder.exports.executor.lost import WorkerLost
-from recorder.exports.executor.portions import in_portions
 from recorder.exports.manifest import WrittenShard
 from recorder.exports.planning.plan import writer_versions
 from recorder.exports.writers.tasks import ShardTask

@@ -13,8 +13,7 @@ from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
 
-from recorder.exports.executor.lost import MAX_STARTS, WorkerLost
-from recorder.exports.executor.portions import in_portions
+from recorder.exports.executor.base import MAX_STARTS, WorkerLost, in_portions
 from recorder.exports.manifest import WrittenShard
 from recorder.exports.writers.tasks import ShardTask
 from recorder.settings import environment_with

@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from recorder import __version__
 from recorder.digest import canonical_json
-from recorder.exports.formats import FORMATS, Format
-from recorder.exports.names import FileKind, FormatName
+from recorder.exports.formats import FORMATS, FileKind, Format, FormatName
 from recorder.exports.planning.sampling import Sampling
 from recorder.rowset import row_set_sha256
 

@@ -1,5 +1,6 @@
-"""Which sessions an export takes, and what sealing noted of them: the two sources of a plan. Spec §4.3."""
+"""To which part of a dataset a session belongs: `train`, `validation` or `test`. Spec §4.3 (determinism)."""
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -12,18 +13,35 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.exports.formats import FORMATS
-from recorder.exports.planning.facts import LakeFacts
+from recorder.exports.planning.lake_stats import LakeFacts
 from recorder.exports.planning.plan import Plan, make_plan
 from recorder.exports.planning.sampling import Sampling
-from recorder.exports.planning.splits import split_of
 from recorder.memory.queries.subpaths import SubPath
+from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportFormat, SplitRule
-from recorder.models.export_rows import ExportRow
 from recorder.models.session import SessionRow
 from recorder.models.tag import TagRow
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
 from recorder.storage.lake_schemas import Kind
+
+_RANGE = 2**64
+
+
+def split_of(unit: str, rule: SplitRule) -> str:
+    """The part of all sessions of a unit, by hash: the same in every export, whatever else it holds.
+
+    Growing a share moves units out of `train` only: `test` is dealt from one end of the range, then
+    `validation`.
+
+    Args:
+        unit: the id that must not be in two parts: a session's, or an actor's within its workspace.
+    """
+    place = int.from_bytes(hashlib.sha256(b"split:" + unit.encode()).digest()[:8]) / _RANGE
+    if place < rule.test:
+        return "test"
+    return "validation" if 1 - place <= rule.validation else "train"
+
 
 _TABLES: tuple[Kind, ...] = ("events", "frames", "sessions")
 _ROWS_AT_ONCE = 50_000

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from recorder.digest import sha256_of
-from recorder.exports.names import FileKind
+from recorder.exports.formats import FileKind
 from recorder.exports.planning.plan import (
     BYTES_PER_EVENT,
     DIGESTS,

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from recorder import limits
-from recorder.exports.names import FormatName
+from recorder.exports.formats import FormatName
 from recorder.rowset import EventKey
 
 _ROWS_AT_ONCE = 10_000

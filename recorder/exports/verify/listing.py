@@ -8,8 +8,7 @@ from msgspec import Meta
 
 from recorder import limits
 from recorder.errors import RecorderError
-from recorder.exports.formats import FORMATS
-from recorder.exports.names import FileKind, FormatName
+from recorder.exports.formats import FORMATS, FileKind, FormatName
 
 #: A manifest of a hundred thousand files has 60 MB.
 MAX_BYTES = 512 * 1024 * 1024

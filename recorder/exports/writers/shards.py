@@ -5,8 +5,8 @@ from types import ModuleType
 
 from recorder.errors import RecorderError
 from recorder.exports.destinations import open_target
+from recorder.exports.formats import FileKind, FormatName
 from recorder.exports.manifest import WrittenShard
-from recorder.exports.names import FileKind, FormatName
 from recorder.exports.writers import arrow, jsonl, parquet, webdataset
 from recorder.exports.writers.lake_rows import ShardRows, read_rows
 from recorder.exports.writers.rows import Output

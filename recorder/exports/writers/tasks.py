@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from recorder.exports.destinations import Target
-from recorder.exports.names import FormatName
+from recorder.exports.formats import FormatName
 from recorder.exports.planning.sampling import Sampling
 from recorder.exports.planning.sharding import PlannedShard
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from recorder.client.batches import CapturedFrame
-from recorder.importers.drawing import Box, draw
 from recorder.importers.miniwob.actions import event_members, whole_actions
 from recorder.importers.miniwob.elements import boxes, canvas_size, event_target, snapshot, target_path
 from recorder.importers.miniwob.format import Demonstration, Node, read_file
-from recorder.importers.recording import Recording, UnreadableRecording
+from recorder.importers.screen_drawing import Box, draw
+from recorder.importers.upload import Recording, UnreadableRecording
 from recorder.limits import WORKFLOW_PATTERN
 
 #: The files hold no dates: the first of an import begins here, each next one a minute later.

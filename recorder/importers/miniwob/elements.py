@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from recorder.importers.drawing import BLACK, CLEAR, Box, Colour, colour_of
 from recorder.importers.miniwob.format import Node
+from recorder.importers.screen_drawing import BLACK, CLEAR, Box, Colour, colour_of
 
 #: The task's own area; pages without the task frame are drawn whole, up to a limit.
 AREA = (160, 210)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from recorder.importers.recording import UnreadableRecording
+from recorder.importers.upload import UnreadableRecording
 
 SUFFIXES = (".json.gz", ".json")
 # The largest known demonstration has some 40 MB; a small file that claims to hold far more is not one.

@@ -1,1 +1,1 @@
-"""How a graph is drawn: places, curves, words and colours. `recorder.memory.svg` puts them together."""
+"""How a graph is drawn: places, curves, words and colours. `recorder.memory.drawing.picture` puts them together."""

@@ -1,8 +1,14 @@
-"""Edges of the picture: their lines, the heads of those that lead back, and their shares."""
+"""How the edges of a drawn graph run: straight on the common path, arcs over it, curves beside it.
 
-from recorder.memory.drawing.curves import Curve
-from recorder.memory.drawing.figures import duration_text, percent_text
-from recorder.memory.drawing.palette import (
+What goes from left to right needs no arrow; what goes back has one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import cos, hypot, radians, sin
+
+from recorder.memory.drawing.geometry import FIGURE_SIZE, Box, Layout, Spot
+from recorder.memory.drawing.style import (
     AMBER,
     AMBER_INK,
     BLUE,
@@ -11,13 +17,138 @@ from recorder.memory.drawing.palette import (
     MUTED,
     RED,
     RED_LINE,
+    duration_text,
     number,
+    percent_text,
     text,
     tooltip,
 )
-from recorder.memory.drawing.spots import FIGURE_SIZE, Box, Layout
+from recorder.memory.views.graph_view import ViewEdge
 from recorder.memory.views.labels import one_line, text_width
-from recorder.memory.views.view import ViewEdge
+
+Point = tuple[float, float]
+_AWAY = 2.0
+#: Nodes whose centres lie closer together than this, sideways, stand one above the other.
+_UPRIGHT = 40.0
+#: Nearer ones have nothing between them that a curve along the row would cross.
+_NEAR = 170.0
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A cubic Bézier curve from the rim of one node to the rim of another."""
+
+    points: tuple[Point, Point, Point, Point]
+    goes_back: bool = False
+    is_straight: bool = False
+
+    def at(self, t: float) -> Point:
+        """The point at 0 (beginning) to 1 (end)."""
+        weights = ((1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3)
+        x = sum(weight * point[0] for weight, point in zip(weights, self.points, strict=True))
+        y = sum(weight * point[1] for weight, point in zip(weights, self.points, strict=True))
+        return x, y
+
+
+def curve_between(layout: Layout, source: Spot, target: Spot) -> Curve:
+    """The way of the edge between two places."""
+    if source is target:
+        return _loop(source)
+    height = layout.arcs.get((source.node.node_id, target.node.node_id))
+    if height is not None:
+        return _arc(source, target, height)
+    if source.y == target.y:
+        if source.x < target.x and _is_free_between(layout, source, target):
+            return _line(source, target)
+        return _arc(source, target, 30 + 0.05 * abs(target.x - source.x))
+    if abs(target.x - source.x) < _UPRIGHT:
+        return _upright(source, target)
+    return _forth(source, target) if target.x > source.x else _back(source, target)
+
+
+def arc_points(layout: Layout) -> Iterator[Point]:
+    """Points all along the arcs above the line: nothing else should stand there."""
+    for source, target in layout.arcs:
+        curve = _arc(layout.spots[source], layout.spots[target], layout.arcs[source, target])
+        yield from (curve.at(step / 32) for step in range(2, 31))
+
+
+def _rim(spot: Spot, x: float, y: float, away: float = _AWAY) -> Point:
+    """The point at the rim of a node towards a direction."""
+    length = hypot(x, y) or 1.0
+    reach = spot.radius + away + (4 if spot.is_recovery else 0)
+    return spot.x + reach * x / length, spot.y + reach * y / length
+
+
+def _line(source: Spot, target: Spot) -> Curve:
+    start, end = _rim(source, 1, 0), _rim(target, -1, 0)
+    third = (end[0] - start[0]) / 3
+    inner = ((start[0] + third, start[1]), (end[0] - third, end[1]))
+    return Curve((start, *inner, end), is_straight=True)
+
+
+def _arc(source: Spot, target: Spot, height: float) -> Curve:
+    """Up, over and down; its top lies `height` above the nodes' centres."""
+    right = 1 if target.x > source.x else -1
+    start, end = _rim(source, 0.5 * right, -0.86), _rim(target, -0.5 * right, -0.86)
+    rise = (height - 0.25 * (source.y - start[1])) / 0.75
+    lean = 0.2 * (end[0] - start[0])
+    inner = ((start[0] + lean, source.y - rise), (end[0] - lean, target.y - rise))
+    return Curve((start, *inner, end), goes_back=right < 0)
+
+
+def _loop(spot: Spot) -> Curve:
+    start, end = _rim(spot, 0.6, -0.8), _rim(spot, -0.6, -0.8)
+    inner = ((start[0] + 22, spot.y - spot.radius - 52), (end[0] - 22, spot.y - spot.radius - 52))
+    return Curve((start, *inner, end), goes_back=True)
+
+
+def _forth(source: Spot, target: Spot) -> Curve:
+    down = 1 if target.y > source.y else -1
+    steep = radians(62 if target.x - source.x < 70 else 32)
+    start = _rim(source, cos(steep), down * sin(steep))
+    end = _rim(target, -cos(steep), -down * sin(radians(20)))
+    pull = max(0.5 * (end[0] - start[0]), 14.0)
+    return Curve((start, (start[0] + pull, start[1]), (end[0] - pull, end[1]), end))
+
+
+def _upright(source: Spot, target: Spot) -> Curve:
+    """Between rows: away from the line on the right, towards it on the left."""
+    down = 1 if target.y > source.y else -1
+    side = 1 if abs(target.y) > abs(source.y) else -1
+    start, end = _rim(source, 0.55 * side, 0.84 * down), _rim(target, 0.55 * side, -0.84 * down)
+    pull = 0.4 * (end[1] - start[1])
+    inner = ((start[0] + 18 * side, start[1] + pull), (end[0] + 18 * side, end[1] - pull))
+    return Curve((start, *inner, end), goes_back=side < 0)
+
+
+def _back(source: Spot, target: Spot) -> Curve:
+    """From a node to one that stands further left in another row; through the space between the rows."""
+    down = 1 if target.y > source.y else -1
+    far = source.x - target.x
+    pull = min(max(0.45 * far, 26.0), 140.0)
+    rise = 0.45 * abs(target.y - source.y)
+    if source.column is None:
+        end = _rim(target, 0.6, -0.8 * down)
+        last = (end[0] + 0.5 * pull, end[1] - down * rise)
+        if down > 0 or far < _NEAR:
+            # Beside its label, and beside the way by which one came.
+            start = _rim(source, -1, 0.3 * down)
+            return Curve((start, (start[0] - pull, start[1]), last, end), goes_back=True)
+        start = _rim(source, -0.6, -0.8)
+        return Curve((start, (start[0] - pull, start[1] - rise), last, end), goes_back=True)
+    start = _rim(source, -0.6, 0.8 * down)
+    end = _rim(target, 0.6, -0.8) if down > 0 else _rim(target, 1, 0.3)
+    last = (end[0] + pull, end[1] - (down * rise if down > 0 else 0.0))
+    return Curve((start, (start[0] - 0.5 * pull, start[1] + down * rise), last, end), goes_back=True)
+
+
+def _is_free_between(layout: Layout, source: Spot, target: Spot) -> bool:
+    """Whether neither another node nor a stub of the two stands on the straight way."""
+    if (source.node.left and not source.is_left_below) or (target.entries and target.column is None):
+        return False
+    return not any(spot.y == source.y and source.x < spot.x < target.x for spot in layout.spots.values())
+
 
 #: Edges beside the common path that fewer sessions took carry no figure.
 _TOLD_SHARE = 0.03

@@ -11,11 +11,10 @@ from dataclasses import replace
 from itertools import pairwise
 from math import sqrt
 
-from recorder.memory.drawing.curves import arc_points
-from recorder.memory.drawing.spots import LABEL_SIZE, Box, Layout, Spot
+from recorder.memory.drawing.edges import arc_points
+from recorder.memory.drawing.geometry import LABEL_SIZE, Box, Layout, Spot
+from recorder.memory.views.graph_view import GraphView, ViewNode, most_supported
 from recorder.memory.views.labels import in_lines
-from recorder.memory.views.support import most_supported
-from recorder.memory.views.view import GraphView, ViewNode
 
 _SMALLEST, _LARGEST = 5.0, 19.5
 _LABEL_WIDTH = 118.0

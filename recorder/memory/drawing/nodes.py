@@ -1,7 +1,7 @@
 """Nodes of the picture: circles and marks, words, and the stubs of sessions that began or ended there."""
 
-from recorder.memory.drawing.figures import left_text, percent_text, sessions_text, start_text
-from recorder.memory.drawing.palette import (
+from recorder.memory.drawing.geometry import FIGURE_SIZE, LABEL_SIZE, LINE_HEIGHT, STUB_LENGTH, Layout, Spot
+from recorder.memory.drawing.style import (
     AMBER_INK,
     BLUE,
     GOLD,
@@ -13,13 +13,16 @@ from recorder.memory.drawing.palette import (
     PINK,
     RED,
     flag,
+    left_text,
     number,
+    percent_text,
+    sessions_text,
+    start_text,
     text,
     tooltip,
 )
-from recorder.memory.drawing.spots import FIGURE_SIZE, LABEL_SIZE, LINE_HEIGHT, STUB_LENGTH, Layout, Spot
+from recorder.memory.views.graph_view import GraphView, ViewNode
 from recorder.memory.views.labels import one_line, text_width
-from recorder.memory.views.view import GraphView, ViewNode
 
 
 def draw_node(layout: Layout, spot: Spot) -> str:

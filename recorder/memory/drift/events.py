@@ -3,13 +3,12 @@
 import numpy as np
 
 from recorder import clock
-from recorder.memory.building.postings import Ints
-from recorder.memory.drift.appeared import NodeNew
-from recorder.memory.drift.disappeared import PathGone
+from recorder.memory.drift.alarm_rules import NodeNew, PathGone
+from recorder.memory.drift.detector import Alarm
 from recorder.memory.drift.history import History
-from recorder.memory.drift.looking import Alarm
-from recorder.memory.drift.rules import most_expected
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED
+from recorder.memory.drift.thresholds import most_expected
+from recorder.memory.grouping.inverted_index import Ints
 from recorder.memory.queries.columns import GraphColumns
 from recorder.models.drift import DriftBaseline, DriftNode, DriftPath, DriftWindow
 from recorder.models.notification import NewNodeData, PathDisappearedData

@@ -4,20 +4,21 @@ Rows hold numbers of sealing and ids, never places or counters: those follow fro
 """
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.memory.building.nodes import GraphScope
+from recorder.memory.drift.baseline import Inherited, Term
+from recorder.memory.drift.detector import Standing
 from recorder.memory.drift.history import History
-from recorder.memory.drift.looking import Standing
-from recorder.memory.drift.terms import Inherited, Term
+from recorder.memory.grouping.nodes import GraphScope
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.storing.versions import in_scope, place_of
+from recorder.memory.storage.versions import in_scope, place_of
 from recorder.models.drift import DriftAlarmRow, DriftStateRow
-from recorder.models.outbox import OutboxRow
+from recorder.models.operations import OutboxRow
 
 NEW_NODE, PATH_DISAPPEARED = "memory.drift.new_node", "memory.drift.path_disappeared"
 
@@ -144,3 +145,19 @@ def _term(state: DriftStateRow, history: History, paths: dict[str, int]) -> Term
     known = history.after(state.known_to_seq or state.baseline_to_seq)
     term = Term(start, end, state.baseline_sessions, known, tuple(inherited.values()))
     return term if _has_sessions(term, history) else None
+
+
+_NEW_FOR = timedelta(days=30)
+
+
+def recent_nodes(db: DbSession, scope: GraphScope, columns: GraphColumns) -> frozenset[str]:
+    """Ids of the nodes that are new; where a rebuild merged one, of the node that stands for it."""
+    told = select(DriftAlarmRow.subject_id).where(
+        *in_scope(DriftAlarmRow, scope),
+        DriftAlarmRow.type == NEW_NODE,
+        col(DriftAlarmRow.created_at) >= clock.now() - _NEW_FOR,
+    )
+    ids = frozenset(db.exec(told))
+    if not ids:
+        return ids
+    return frozenset(columns.nodes[node.live].node_id for node in columns.nodes if node.node_id in ids)

@@ -17,12 +17,12 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col
 
 from recorder import clock
-from recorder.memory.building.nodes import GraphScope
-from recorder.memory.building.postings import Ints
+from recorder.memory.grouping.inverted_index import Ints
+from recorder.memory.grouping.nodes import GraphScope
 from recorder.memory.queries.structure import Structure, no_rows, read_structure
-from recorder.memory.storing.per_database import PerDatabase, is_writing
-from recorder.memory.storing.store import read_rows
-from recorder.memory.storing.versions import was_rebuilt
+from recorder.memory.storage.graph_store import read_rows
+from recorder.memory.storage.per_database import PerDatabase, is_writing
+from recorder.memory.storage.versions import was_rebuilt
 from recorder.models.memory import SessionPathRow
 
 OUTCOMES = ("success", "error", "abandoned")
@@ -258,3 +258,36 @@ def _longer(kept: Any, more: Any) -> Any:
 
 def _column(values: Sequence[int]) -> Ints:
     return np.array(values, dtype=np.int64)
+
+
+#: Row of a session that is not in the graph.
+NOWHERE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLookup:
+    """The sessions that are in a graph, by id."""
+
+    #: Ascending, each with its row.
+    ids: Strings
+    rows: Ints
+
+    def find(self, session_ids: Sequence[str]) -> Ints:
+        """The row of each session; NOWHERE for one that is not in the graph."""
+        if not len(self.ids):
+            return np.full(len(session_ids), NOWHERE, dtype=np.int64)
+        sought = np.array([session_id.encode() for session_id in session_ids], dtype=np.bytes_)
+        places = np.minimum(np.searchsorted(self.ids, sought), len(self.ids) - 1)
+        found: Ints = np.where(self.ids[places] == sought, self.rows[places], NOWHERE)
+        return found
+
+
+def lookup_of(columns: GraphColumns) -> SessionLookup:
+    """The look-up of a graph; made once for each version."""
+    return columns.derive("lookup", _lookup)
+
+
+def _lookup(columns: GraphColumns) -> SessionLookup:
+    rows = np.flatnonzero(columns.current())
+    rows = rows[np.argsort(columns.session_id[rows])]
+    return SessionLookup(columns.session_id[rows], rows)

@@ -13,7 +13,7 @@ import numpy as np
 
 from recorder.memory.queries.columns import GraphColumns, Mask
 from recorder.memory.queries.paths import describe_paths, filter_rows, outcome_fractions
-from recorder.memory.views.view import GraphView, ViewEdge, ViewNode, view_of
+from recorder.memory.views.graph_view import GraphView, ViewEdge, ViewNode, view_of
 from recorder.models.memory import MemoryPath
 from recorder.models.memory_queries import (
     Change,

@@ -8,10 +8,10 @@ from sqlmodel import Session as DbSession
 
 from recorder import clock, limits
 from recorder.errors import NotFound
-from recorder.memory.building.nodes import GraphScope
-from recorder.memory.building.postings import Ints
+from recorder.memory.grouping.inverted_index import Ints
+from recorder.memory.grouping.nodes import GraphScope
 from recorder.memory.queries.columns import ACTOR_KINDS, OUTCOMES, GraphColumns, Mask, read_columns
-from recorder.memory.storing.versions import read_head
+from recorder.memory.storage.versions import read_head
 from recorder.models.memory import MemoryPath, PathOutcomes
 from recorder.models.wire import ActorKind, Outcome
 

@@ -12,10 +12,10 @@ import numpy as np
 from sqlmodel import Session as DbSession
 from sqlmodel import col
 
-from recorder.memory.building.graph import collapsed
-from recorder.memory.building.nodes import GraphScope
-from recorder.memory.building.postings import Ints
-from recorder.memory.storing.store import read_rows
+from recorder.memory.grouping.graph import collapsed
+from recorder.memory.grouping.inverted_index import Ints
+from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.storage.graph_store import read_rows
 from recorder.models.memory import (
     GraphMicroStateRow,
     GraphNodeRow,

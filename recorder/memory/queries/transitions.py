@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recorder.memory.building.postings import Ints
+from recorder.memory.grouping.inverted_index import Ints
 from recorder.memory.queries.columns import GraphColumns
 
 #: Where a session comes from before its first node, and where one without nodes goes to.

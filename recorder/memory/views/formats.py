@@ -10,14 +10,12 @@ from typing import Any, Literal, get_args
 
 import orjson
 
-from recorder.memory.drawing.figures import percent_text
-from recorder.memory.drawing.palette import AMBER_INK, BLUE, GREY, RED
+from recorder.memory.drawing.picture import draw_graph
+from recorder.memory.drawing.style import AMBER_INK, BLUE, GREY, RED, percent_text
 from recorder.memory.queries.columns import OUTCOMES
-from recorder.memory.svg import draw_graph
+from recorder.memory.views.graph_view import Counts, GraphView, ViewNode, most_supported
 from recorder.memory.views.labels import one_line
 from recorder.memory.views.network import END, START, to_networkx
-from recorder.memory.views.support import most_supported
-from recorder.memory.views.view import Counts, GraphView, ViewNode
 
 GraphFormat = Literal["json", "graphml", "mermaid", "dot", "svg"]
 FORMATS: tuple[GraphFormat, ...] = get_args(GraphFormat)

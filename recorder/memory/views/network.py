@@ -9,8 +9,8 @@ from math import log
 from typing import Any
 
 from recorder.memory.queries.columns import OUTCOMES
+from recorder.memory.views.graph_view import Counts, GraphView
 from recorder.memory.views.labels import one_line
-from recorder.memory.views.view import Counts, GraphView
 
 #: Ids of the two nodes that stand for where sessions begin and end.
 START, END = "start", "end"

@@ -1,9 +1,9 @@
 """Streams of session events: rows by position, fanned out to all who read them. Spec §6.5, contract §3."""
 
+from recorder.recording.streams.config import Pace
 from recorder.recording.streams.hub import Hub
 from recorder.recording.streams.messages import Segment
-from recorder.recording.streams.opening import Start, read_position
-from recorder.recording.streams.pace import Pace
 from recorder.recording.streams.readers import Ending, Reader
+from recorder.recording.streams.resume import Start, read_position
 
 __all__ = ["Ending", "Hub", "Pace", "Reader", "Segment", "Start", "read_position"]

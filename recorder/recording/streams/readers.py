@@ -12,7 +12,7 @@ from enum import Enum
 
 from recorder.errors import Unavailable
 from recorder.recording.streams.messages import KEEP_ALIVE, SEGMENT_BYTES, Segment, end, joined
-from recorder.recording.streams.reading import Advance
+from recorder.recording.streams.poll import Advance
 
 #: Latest messages that a feed keeps at hand; encoded for both kinds of streams they take three times as much.
 _LATEST_BYTES = 256 * 1024

@@ -6,8 +6,8 @@ import pytest
 
 from recorder.exports.writers.tasks import ShardTask
 from recorder.runtime import Runtime
-from tests.executing import InAllFormats, write_all_formats
-from tests.sealed import make_runtime
+from tests.support.executors import InAllFormats, write_all_formats
+from tests.support.sealed_sessions import make_runtime
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -15,13 +15,13 @@ from recorder.exports.executor import cluster as module
 from recorder.exports.executor.cluster import DaskCluster
 from recorder.exports.executor.cluster_worker import write_portion
 from recorder.exports.planning.plan import writer_versions
-from recorder.exports.running.run import run_export
+from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.exports.writers.tasks import ShardTask
-from recorder.models.export_rows import ExportRow
+from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
-from tests.certificates import write_authority
-from tests.executing import (
+from tests.support.certificates import write_authority
+from tests.support.executors import (
     Cluster,
     InAllFormats,
     Watched,
@@ -30,8 +30,8 @@ from tests.executing import (
     write,
     written_by,
 )
-from tests.exporting import ask, folder_of, hashes_of
-from tests.sealed import WORKSPACE, Recording, make_runtime, seal
+from tests.support.export_runs import ask, folder_of, hashes_of
+from tests.support.sealed_sessions import WORKSPACE, Recording, make_runtime, seal
 
 
 @pytest.fixture(scope="module")

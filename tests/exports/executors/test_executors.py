@@ -16,20 +16,20 @@ from deltalake import DeltaTable
 
 from recorder.errors import Unavailable
 from recorder.exports.executor import InProcess, open_executor
+from recorder.exports.executor.base import in_portions
 from recorder.exports.executor.pool import ProcessPool
-from recorder.exports.executor.portions import in_portions
 from recorder.exports.manifest import WrittenShard
-from recorder.exports.running.run import run_export
+from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.exports.writers.lake_rows import ShardRows, read_rows
 from recorder.exports.writers.shards import RowsMissing
 from recorder.exports.writers.tasks import ShardTask
 from recorder.runtime import Runtime
 from recorder.settings import InvalidSetting, Settings
-from tests.delivering import wait_until
-from tests.executing import InAllFormats, Watched, elsewhere, write, written_by
-from tests.exporting import ask, folder_of, hashes_of
-from tests.sealed import WORKSPACE, Recording, make_runtime, seal
+from tests.support.delivery_loop import wait_until
+from tests.support.executors import InAllFormats, Watched, elsewhere, write, written_by
+from tests.support.export_runs import ask, folder_of, hashes_of
+from tests.support.sealed_sessions import WORKSPACE, Recording, make_runtime, seal
 
 
 def workers() -> list[psutil.Process]:
@@ -96,7 +96,7 @@ def test_the_next_task_is_read_while_one_is_written(
         read.append(task.shards[0].path)
         return read_rows(task)
 
-    monkeypatch.setattr("recorder.exports.executor.in_process.read_rows", noted)
+    monkeypatch.setattr("recorder.exports.executor.base.read_rows", noted)
     one_by_one = in_portions(elsewhere(tasks, tmp_path), 1_000)
     results = InProcess().run(one_by_one)
     first = next(results)
@@ -208,7 +208,7 @@ def test_the_setting_chooses_the_executor(tmp_path: Path, chosen: str, kind: str
 
 def test_dask_is_loaded_by_nobody_who_does_not_use_it() -> None:
     program = (
-        "import sys, recorder.exports.running.run; from recorder.exports.executor import open_executor\n"
+        "import sys, recorder.exports.runner.run; from recorder.exports.executor import open_executor\n"
         "open_executor('in_process'), open_executor('processes:2'), open_executor('tcp://127.0.0.1:1')\n"
         "print([name for name in ('dask', 'distributed', 'tornado') if name in sys.modules])"
     )

@@ -4,9 +4,9 @@ import pytest
 from starlette.testclient import WebSocketDenialResponse
 
 from recorder.models.workspace import WorkspaceRow
-from tests.factories import Caller, assert_problem, event
-from tests.finished import LONG_AGO
-from tests.rows import Rows
+from tests.support.completed_work import LONG_AGO
+from tests.support.factories import Caller, assert_problem, event
+from tests.support.specification_checks import Rows
 
 ROWS = Rows()
 

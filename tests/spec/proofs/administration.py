@@ -1,8 +1,8 @@
 """Spec §4.4 and §4.5: webhooks, keys, the workspace, usage and the audit log."""
 
-from tests.factories import Caller, assert_problem
-from tests.finished import make_webhook, patch, shown_delivery
-from tests.rows import Rows
+from tests.support.completed_work import make_webhook, patch, shown_delivery
+from tests.support.factories import Caller, assert_problem
+from tests.support.specification_checks import Rows
 
 ROWS = Rows()
 

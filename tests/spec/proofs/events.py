@@ -5,12 +5,10 @@ import hmac
 import re
 from typing import Any
 
-from recorder.exports.running.operator import cancel_export
-from recorder.memory.building.nodes import GraphScope
+from recorder.exports.runner.dagster_entry import cancel_export
+from recorder.memory.grouping.nodes import GraphScope
 from recorder.net.client import OutboundClient
-from tests.drifting import BASELINE, NEEDED, Story
-from tests.factories import Caller, event
-from tests.finished import (
+from tests.support.completed_work import (
     LONG_AGO,
     make_webhook,
     outbox,
@@ -23,8 +21,10 @@ from tests.finished import (
     streamed_over_http,
     streamed_over_socket,
 )
-from tests.rows import Rows
-from tests.specification import ROWS as ALL_ROWS
+from tests.support.drift_workflow import BASELINE, NEEDED, Story
+from tests.support.factories import Caller, event
+from tests.support.specification import ROWS as ALL_ROWS
+from tests.support.specification_checks import Rows
 
 ROWS = Rows()
 

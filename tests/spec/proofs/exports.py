@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from recorder.exports.running.operator import cancel_export
-from recorder.exports.running.run import run_export
-from tests.factories import Caller, assert_problem
-from tests.finished import completed_export, queued_export, shown_dataset
-from tests.rows import Rows
+from recorder.exports.runner.dagster_entry import cancel_export
+from recorder.exports.runner.run import run_export
+from tests.support.completed_work import completed_export, queued_export, shown_dataset
+from tests.support.factories import Caller, assert_problem
+from tests.support.specification_checks import Rows
 
 ROWS = Rows()
 EXPORT = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}

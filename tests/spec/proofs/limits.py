@@ -4,9 +4,9 @@ import time
 from typing import Any
 
 from recorder import limits
-from tests.factories import Caller, assert_problem, event
-from tests.finished import LONG_AGO, outbox, patch, shown_dataset, shown_delivery
-from tests.rows import Rows
+from tests.support.completed_work import LONG_AGO, outbox, patch, shown_dataset, shown_delivery
+from tests.support.factories import Caller, assert_problem, event
+from tests.support.specification_checks import Rows
 
 ROWS = Rows()
 HEADERS = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "X-Scope")

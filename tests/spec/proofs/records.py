@@ -4,10 +4,10 @@ import re
 from datetime import datetime
 from typing import Any
 
-from tests.factories import Caller
-from tests.finished import make_webhook, patch, shown_dataset, shown_delivery, shown_paths
-from tests.rows import Rows
-from tests.walks import shown_points, shown_walks
+from tests.support.completed_work import make_webhook, patch, shown_dataset, shown_delivery, shown_paths
+from tests.support.factories import Caller
+from tests.support.http_walks import shown_points, shown_walks
+from tests.support.specification_checks import Rows
 
 ROWS = Rows()
 ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")

@@ -1,8 +1,7 @@
 """Spec §4.1 and §4.2: sessions, their streams, and the paths of the memory graph."""
 
 from recorder import limits
-from tests.factories import Caller, assert_problem, event
-from tests.finished import (
+from tests.support.completed_work import (
     LONG_AGO,
     patch,
     paths_of,
@@ -15,8 +14,9 @@ from tests.finished import (
     streamed_over_http,
     streamed_over_socket,
 )
-from tests.rows import Rows
-from tests.walks import ask, shown_points, shown_walks
+from tests.support.factories import Caller, assert_problem, event
+from tests.support.http_walks import ask, shown_points, shown_walks
+from tests.support.specification_checks import Rows
 
 ROWS = Rows()
 

@@ -1,0 +1,127 @@
+"""Masking of request bodies, and admission of the patterns that do it. Contract §3 (masking)."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Generic, TypeVar
+
+import anyio.to_thread
+from fastapi import Depends, Request
+
+from api.dependencies import CallerDep
+from recorder.access.keys import Caller
+from recorder.access.workspaces import LiveModeNeeded
+from recorder.masking.masker import Changes
+from recorder.masking.policies import Policy
+from recorder.masking.scan_pool import ScanPool
+from recorder.masking.scanner import Scanner
+from recorder.models.session import SessionCreate
+from recorder.models.tag import TagCreate
+from recorder.models.workflow import WorkflowUpdate
+from recorder.models.workspace import WorkspaceUpdate
+from recorder.recording.frames import CheckedUpload
+from recorder.recording.masking import frame_documents, session_document, tag_document
+from recorder.recording.sessions import check_session
+from recorder.recording.tags import check_tag
+from recorder.recording.workflows import SessionWorkflows
+from recorder.runtime import Runtime
+
+_Body = TypeVar("_Body")
+
+
+@dataclass(frozen=True)
+class Masked(Generic[_Body]):
+    """A checked body as it was sent, and the texts that masking changes in it."""
+
+    body: _Body
+    changes: Changes
+
+
+class BodyMasking:
+    """The scanner of one API process, and the policies of the sessions that bodies belong to."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._database = runtime.database
+        self._workflows = SessionWorkflows()
+        # Two at least: one workspace's slow scan leaves a process to the others.
+        self._pool = ScanPool(max(2, os.cpu_count() or 1))
+        self.scanner = Scanner(self._pool)
+
+    def close(self) -> None:
+        """Stop the scan processes."""
+        self._pool.close()
+
+    async def policy_of_session(self, caller: Caller, session_id: str) -> Policy | None:
+        """Return what masks a session of the caller's; None where nothing does."""
+        policies = caller.masking
+        if policies is None:
+            return None
+        workflow = None
+        if policies.by_workflow:
+            workflow = self._workflows.recall(caller, session_id)
+            workflow = workflow or await anyio.to_thread.run_sync(self._look_up, caller, session_id)
+        return policies.of(workflow)
+
+    async def find_frame_changes(self, caller: Caller, upload: CheckedUpload) -> dict[int, Changes]:
+        """Return the texts of frames that masking changes, by the frame's index."""
+        policy = None if caller.masking is None else caller.masking.of(upload.workflow)
+        if policy is None:
+            return {}
+        documents = await anyio.to_thread.run_sync(frame_documents, upload.frames)
+        return await self.scanner.find_changes(caller.workspace_id, policy, documents)
+
+    def _look_up(self, caller: Caller, session_id: str) -> str | None:
+        with self._database.transaction(write=False) as db:
+            return self._workflows.look_up(db, caller, session_id)
+
+
+# Bodies are scanned before their route opens a transaction: on SQLite writers would wait for the scan. Only
+# one dependency of a route takes the body, since each that does reports what is wrong with it.
+async def _mask_session(request: Request, caller: CallerDep, body: SessionCreate) -> Masked[SessionCreate]:
+    check_session(body)
+    policy = None if caller.masking is None else caller.masking.of(body.workflow)
+    return Masked(body, await _find_changes(request, caller, policy, lambda: session_document(body)))
+
+
+async def _mask_tag(
+    request: Request, caller: CallerDep, session_id: str, body: TagCreate
+) -> Masked[TagCreate]:
+    check_tag(body)
+    masking: BodyMasking = request.app.state.masking
+    policy = await masking.policy_of_session(caller, session_id)
+    return Masked(body, await _find_changes(request, caller, policy, lambda: tag_document(body)))
+
+
+async def _find_changes(
+    request: Request, caller: Caller, policy: Policy | None, read_document: Callable[[], bytes]
+) -> Changes:
+    if policy is None:
+        return {}
+    scanner: Scanner = request.app.state.masking.scanner
+    return (await scanner.find_changes(caller.workspace_id, policy, [read_document()])).get(0, {})
+
+
+async def _admit_workspace(request: Request, caller: CallerDep, body: WorkspaceUpdate) -> WorkspaceUpdate:
+    if caller.mode == "test":
+        raise LiveModeNeeded
+    await _admit(request, caller, body)
+    return body
+
+
+async def _admit_workflow(request: Request, caller: CallerDep, body: WorkflowUpdate) -> WorkflowUpdate:
+    await _admit(request, caller, body)
+    return body
+
+
+async def _admit(request: Request, caller: Caller, body: WorkspaceUpdate | WorkflowUpdate) -> None:
+    """Compile and measure the patterns that a change of settings brings."""
+    if "masking" in body.model_fields_set:
+        patterns = [pattern.model_dump() for pattern in body.masking.patterns]
+        await request.app.state.masking.scanner.admit(caller.workspace_id, patterns)
+
+
+#: Bodies with what masking changes in them; settings whose patterns may be saved.
+MaskedSession = Annotated[Masked[SessionCreate], Depends(_mask_session)]
+MaskedTag = Annotated[Masked[TagCreate], Depends(_mask_tag)]
+AdmittedWorkspace = Annotated[WorkspaceUpdate, Depends(_admit_workspace)]
+AdmittedWorkflow = Annotated[WorkflowUpdate, Depends(_admit_workflow)]

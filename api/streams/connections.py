@@ -1,0 +1,158 @@
+"""Streams on the wire: server-sent events and WebSockets, each from its start to its end. Contract §3."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from api.gate.responses import close_code
+from api.gate.slow_clients import ABORT
+from api.streams.websockets import SHARED_FRAMES
+from recorder import limits
+from recorder.access.keys import Caller
+from recorder.access.ratelimit.stream_slots import StreamSlots
+from recorder.errors import RecorderError
+from recorder.metrics import STREAM_READERS
+from recorder.recording.streams import Ending, Hub, Reader, Segment, Start
+
+_CLOSE_CODES = {
+    Ending.FINISHED: 1000,
+    Ending.TOO_SLOW: 1008,
+    Ending.RESTARTING: 1012,
+    Ending.UNAVAILABLE: 1013,
+    Ending.KEY_REFUSED: close_code(401),
+    Ending.WORKSPACE_DISABLED: close_code(403),
+    Ending.DELETED: close_code(404),
+}
+#: The end of a stream stands behind what the client has not taken yet: it has so long to do so.
+_LAST_WORD_S = 5.0
+_HEADERS = {
+    "Content-Type": "text/event-stream",
+    "Cache-Control": "no-store, no-transform",
+    # A proxy that gathers an answer would hold messages back.
+    "X-Accel-Buffering": "no",
+}
+_GONE = ("http.disconnect", "websocket.disconnect")
+
+
+class EventStream(Response):
+    """The messages of a session as server-sent events, for as long as the client stays."""
+
+    def __init__(self, hub: Hub, slots: StreamSlots, caller: Caller, session_id: str, start: Start) -> None:
+        super().__init__(headers=_HEADERS)
+        del self.headers["content-length"]
+        self._hub = hub
+        self._slots = slots
+        self._caller = caller
+        self._session_id = session_id
+        self._start = start
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Open the stream, and write it to its end; what is wrong is raised before the answer begins."""
+        async with self._slots.hold(self._caller):
+            reader = await self._hub.open(self._caller, self._session_id, self._start)
+            if reader is None:
+                await Response(status_code=204)(scope, receive, send)
+                return
+            try:
+                with STREAM_READERS.labels("sse").track_inprogress():
+                    await self._write(reader, scope, receive, send)
+            finally:
+                self._hub.leave(reader)
+
+    async def _write(self, reader: Reader, scope: Scope, receive: Receive, send: Send) -> None:
+        self.headers["Last-Event-ID"] = str(reader.position)
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await send(_part(self._preamble(reader)))
+
+        async def write(segment: Segment) -> None:
+            await send(_part(segment.sse))
+
+        ending = await _run(reader, write, receive)
+        if ending is not None and not await _has_ended(ending, send):
+            abort = scope["state"].get(ABORT)
+            if abort is not None:
+                abort()
+                await wait_until_gone(receive)
+
+    def _preamble(self, reader: Reader) -> bytes:
+        """How to come back: the pause before it, and from where, before a message was received."""
+        lines = b"retry: %d\n" % limits.STREAM_RETRY_MS
+        if not self._start.is_from_start:
+            lines += b"id: %d\n" % reader.position
+        return lines + b"\n"
+
+
+async def _has_ended(ending: Ending, send: Send) -> bool:
+    """End the answer in order, where the client takes what is before its end."""
+    if ending is Ending.TOO_SLOW:
+        return False
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LAST_WORD_S):
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return True
+    return False
+
+
+async def run_socket(reader: Reader, scope: Scope, receive: Receive, send: Send) -> None:
+    """Write the stream to an accepted WebSocket, and close it with the code that says why it ends."""
+
+    async def write_texts(segment: Segment) -> None:
+        for text in segment.texts:
+            await send({"type": "websocket.send", "text": text})
+
+    async def write_frames(segment: Segment) -> None:
+        if segment.messages:
+            await send({"type": SHARED_FRAMES, "bytes": segment.frames})
+
+    write = write_frames if SHARED_FRAMES in scope.get("extensions", {}) else write_texts
+    with STREAM_READERS.labels("websocket").track_inprogress():
+        ending = await _run(reader, write, receive)
+    if ending is not None:
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_LAST_WORD_S):
+                await close_socket(ending, send)
+
+
+async def close_socket(ending: Ending, send: Send) -> None:
+    """Close a WebSocket with the code and the words for an ending."""
+    await send({"type": "websocket.close", "code": _CLOSE_CODES[ending], "reason": ending.value})
+
+
+async def _run(
+    reader: Reader, write: Callable[[Segment], Awaitable[None]], receive: Receive
+) -> Ending | None:
+    """Write until the stream ends, and say why; None where the client went away."""
+    writing = asyncio.create_task(_write_all(reader, write))
+    leaving = asyncio.create_task(wait_until_gone(receive))
+    reader.abort = writing.cancel
+    try:
+        await asyncio.wait((writing, leaving), return_when=asyncio.FIRST_COMPLETED)
+        is_gone = leaving.done()
+    finally:
+        writing.cancel()
+        leaving.cancel()
+        outcomes = await asyncio.gather(writing, leaving, return_exceptions=True)
+    for outcome in outcomes:
+        # A server says by OSError that nobody reads any more.
+        if isinstance(outcome, Exception) and not isinstance(outcome, OSError):
+            raise outcome
+    return None if is_gone else reader.ending
+
+
+async def _write_all(reader: Reader, write: Callable[[Segment], Awaitable[None]]) -> None:
+    while (segment := await reader.next()) is not None:
+        await write(segment)
+
+
+async def wait_until_gone(receive: Receive) -> None:
+    """Return when the client has gone; what it says before is of no interest."""
+    with suppress(RecorderError):  # it sends a body that no stream takes
+        while (await receive())["type"] not in _GONE:
+            continue
+
+
+def _part(body: bytes) -> dict[str, object]:
+    return {"type": "http.response.body", "body": body, "more_body": True}

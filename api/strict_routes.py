@@ -1,0 +1,230 @@
+"""What the query of a route may hold, told by its parameters. Contract §1 (queries)."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from typing import Any, get_args, get_origin
+from urllib.parse import unquote_to_bytes
+
+import anyio.to_thread
+import orjson
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from starlette.requests import HTTPConnection
+
+from api.bodies.checks import check_json_file
+from api.bodies.worker_pool import LARGE_BYTES, BodyWorkers, body_file
+from api.gate.idempotency import KeyedRequest, read_keyed_request
+from recorder import limits, strict_json
+from recorder.errors import Problem, UnsupportedMediaType, ValidationFailed
+from recorder.media_types import JSON, require_type
+from recorder.models.wire import members_shown_once, shorten
+
+_BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+
+# Pydantic reads ` 5`, `+5`, `5.0`, `1_0` and digits of every script as numbers too.
+_FORMS: dict[type, tuple[re.Pattern[str], str]] = {
+    int: (re.compile(r"-?[0-9]{1,18}"), "takes a whole number, written in digits."),
+    float: (
+        re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?([eE][+-]?[0-9]{1,2})?"),
+        "takes a number such as 0.05.",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class QueryRules:
+    """The parameters of a route: their names, which repeat, and which are numbers."""
+
+    names: frozenset[str] = frozenset()
+    repeated: frozenset[str] = frozenset()
+    numbers: dict[str, type] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, parameters: Iterable[Any]) -> "QueryRules":
+        """The rules that FastAPI's description of the parameters implies: lists repeat, nothing else does."""
+        types = {parameter.alias: parameter.field_info.annotation for parameter in parameters}
+        return cls(
+            frozenset(types),
+            frozenset(name for name, kind in types.items() if get_origin(kind) is list),
+            {name: number for name, kind in types.items() if (number := _number(kind)) is not None},
+        )
+
+    def problems(self, sent: list[tuple[str, str]]) -> list[Problem]:
+        """What is wrong with a query: unknown or repeated names, and numbers in another form."""
+        return [*self._wrong_names(sent), *self._wrong_numbers(sent)]
+
+    def _wrong_names(self, sent: list[tuple[str, str]]) -> list[Problem]:
+        found = []
+        for name, count in Counter(name for name, _ in sent).items():
+            if name not in self.names:
+                text = f"Unknown parameter. {self._describe_allowed()}"
+                found.append(Problem("query", shorten(name), "unknown_parameter", text))
+            elif count > 1 and name not in self.repeated:
+                found.append(Problem("query", name, "repeated_parameter", f"{name} may be sent once."))
+        return found
+
+    def _describe_allowed(self) -> str:
+        return f"Allowed here: {', '.join(sorted(self.names))}." if self.names else "This address takes none."
+
+    def _wrong_numbers(self, sent: list[tuple[str, str]]) -> list[Problem]:
+        found = {}
+        for name, value in sent:
+            if name in self.numbers:
+                form, text = _FORMS[self.numbers[name]]
+                if not form.fullmatch(value):
+                    found[name] = Problem("query", name, "invalid_value", f"{name} {text}")
+        return list(found.values())
+
+
+def broken_parameters(query: bytes) -> list[Problem]:
+    """Return the parameters of a query whose percent-encoding is broken, or does not encode UTF-8."""
+    if b"%" not in query and query.isascii():
+        return []
+    found = []
+    for parameter in query.split(b"&"):
+        if not is_encoded(parameter):
+            name = parameter.partition(b"=")[0]
+            shown = shorten(unquote_to_bytes(name).decode()) if is_encoded(name) else ""
+            text = "Send UTF-8 with %XX for each byte that is no visible ASCII character."
+            found.append(Problem("query", shown, "invalid_encoding", text))
+    return found
+
+
+def is_encoded(text: bytes) -> bool:
+    """Return whether a part of an address is ASCII, each percent sign begins an escape, and all is UTF-8."""
+    if not text.isascii() or _BROKEN_ESCAPE.search(text):
+        return False
+    try:
+        unquote_to_bytes(text).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+#: For routes whose query holds nothing.
+NO_QUERY = QueryRules()
+
+
+def _number(kind: Any) -> type | None:
+    """The kind of number that an annotation asks for; of `int | None` it is `int`."""
+    kinds = get_args(kind) or (kind,)
+    return next((number for number in _FORMS if number in kinds), None)
+
+
+_WITH_BODY = ("POST", "PUT", "PATCH")
+# What takes longer to parse than other requests should wait for.
+_LARGE_BYTES = 64 * 1024
+
+
+class StrictRoute(APIRoute):
+    """Refuses unknown or repeated query parameters and bodies that are not strict; keeps keyed answers."""
+
+    #: Routes that keep the Idempotency-Key themselves.
+    keeps_batch_keys = False
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """FastAPI's handler, behind the checks."""
+        handle = super().get_route_handler()
+        rules = QueryRules.of(self._query_parameters())
+        has_body = self.body_field is not None
+
+        async def checked(request: Request) -> Response:
+            check_query(request, rules)
+            if request.method not in _WITH_BODY or self.keeps_batch_keys:
+                return await handle(request)
+            refuse_encoding(request)
+            body = await _read_json(request, has_body)
+            if request.method != "POST":
+                return await handle(request)
+            request.state.keyed = keyed = self._keyed_request(request, body)
+            response = await handle(request)
+            if keyed is not None:
+                # The transaction is still open: a dependency of function scope ends after this one returns.
+                keyed.response = response
+            return response
+
+        return checked
+
+    def _keyed_request(self, request: Request, body: Any) -> KeyedRequest | None:
+        model = None if self.body_field is None else self.body_field.field_info.annotation
+        return read_keyed_request(
+            request,
+            body,
+            path=self.path_format,
+            has_field="idempotency_key" in getattr(model, "model_fields", {}),
+            secrets=members_shown_once(self.response_model),
+        )
+
+    def _query_parameters(self) -> list[Any]:
+        found = list(self.dependant.query_params)
+        waiting = list(self.dependant.dependencies)
+        while waiting:
+            dependant = waiting.pop()
+            found.extend(dependant.query_params)
+            waiting.extend(dependant.dependencies)
+        return found
+
+
+class BatchRoute(StrictRoute):
+    """Routes that read their body themselves and keep batch ids: events and frames."""
+
+    keeps_batch_keys = True
+
+
+def check_query(request: HTTPConnection, rules: QueryRules) -> None:
+    """Refuse broken encoding, unknown and repeated query parameters, and numbers in another form than digits.
+
+    Raises:
+        ValidationFailed: if there is one.
+    """
+    query: bytes = request.scope["query_string"]
+    problems = broken_parameters(query) or rules.problems(request.query_params.multi_items())
+    if problems:
+        raise ValidationFailed(problems)
+
+
+def refuse_encoding(request: Request) -> None:
+    """Refuse a compressed body.
+
+    Raises:
+        UnsupportedMediaType: if it is one.
+    """
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise UnsupportedMediaType("the body as it is, not compressed")
+
+
+async def _read_json(request: Request, has_body: bool) -> dict[str, Any] | None:
+    """Parse the body strictly and leave the value where FastAPI takes it from; None where it takes none."""
+    body = await request.body()
+    if not has_body:
+        if body.strip() not in (b"", b"{}"):
+            text = "This address takes no body, or {}."
+            raise ValidationFailed.of("", "unexpected_body", text)
+        return None
+    require_type(request.headers.get("content-type"), JSON, needed="the body as application/json")
+    if len(body) > _LARGE_BYTES:
+        if body.count(b",") > limits.BODY_COMMAS:
+            text = f"A body holds at most {limits.BODY_COMMAS} values here; send fewer at once."
+            raise ValidationFailed.of("", "too_large", text)
+        value = await _parse_large(request, body)
+    else:
+        value = strict_json.parse(body)
+    if not isinstance(value, dict):
+        raise ValidationFailed.of("", "invalid_value", "The body is a JSON object.")
+    request._json = value
+    return value
+
+
+async def _parse_large(request: Request, body: bytes) -> Any:
+    """Parse a body that takes longer than other requests should wait for."""
+    caller = request.state.caller
+    if len(body) <= LARGE_BYTES or caller is None:
+        return await anyio.to_thread.run_sync(strict_json.parse, body)
+    workers: BodyWorkers = request.app.state.body_workers
+    with body_file() as file:
+        await anyio.to_thread.run_sync(file.write, body)
+        await workers.check(caller.workspace_id, check_json_file, file)
+    # What the strict reader takes reads the same here, in a tenth of the time.
+    return orjson.loads(body)

@@ -1,0 +1,152 @@
+"""`recorder up` and `recorder demo`: serving on this machine. Contract §9."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from recorder.cli.options import AsJson, DataDir, print_json
+from recorder.invocation import command_line, short_path
+
+if TYPE_CHECKING:
+    from recorder.settings import Settings
+
+
+def up(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port of the API.")] = 8700,
+    data: DataDir = None,
+    dagster: Annotated[
+        bool, typer.Option(help="Also run Dagster: without it nothing is sealed or exported.")
+    ] = True,
+    dagster_port: Annotated[int, typer.Option(help="Port of Dagster's pages.")] = 3000,
+) -> None:
+    """Serve until Ctrl-C: the API, the delivery loop and Dagster, watched and stopped together."""
+    from recorder.settings import Settings
+    from recorder.supervisor import serve
+
+    settings = Settings.from_env(data_dir=data)
+    raise typer.Exit(serve(settings, host=host, port=port, dagster=dagster, dagster_port=dagster_port))
+
+
+def demo(
+    data: Annotated[
+        Path | None, typer.Option(exists=True, help="Folder of real recordings, instead of the bundled set.")
+    ] = None,
+    stay: Annotated[bool, typer.Option(help="Keep serving afterwards.")] = False,
+) -> None:
+    """Do the whole job on this machine: record, seal, learn, export, load. Leaves nothing running."""
+    from recorder.supervisor.commands import find_checkout
+
+    # The demonstration lives beside the service, not in the library.
+    sys.path.insert(0, str(find_checkout("examples")))
+    from importlib import import_module
+
+    raise typer.Exit(import_module("examples.demo").run(recordings=data, stay=stay))
+
+
+_LABEL_WIDTH = 13
+
+
+def status(data: DataDir = None, as_json: AsJson = False) -> None:
+    """Show what runs on a data folder, where it answers, and a link that logs a browser in to Dagster."""
+    found = _read_status(_read_settings(data))
+    if as_json:
+        print_json(found)
+        return
+    _show("data folder", found["data"])
+    if found["running"]:
+        _show("service", f"release {found['release']}, process {found['process']}, since {found['since']}")
+    else:
+        _show("service", "stopped; start it with")
+        _show("", command_line("up", "--data", short_path(Path(found["data"]))))
+    for label, part in (("API", "api"), ("Dagster", "dagster")):
+        if found[part] is not None:
+            words = "" if found[part]["answers"] else "   does not answer"
+            _show(label, f"{found[part]['url']}{words}")
+    if found["login_url"] is not None:
+        _show("log in", found["login_url"])
+        _show("", "opens Dagster's pages once, within 15 minutes")
+
+
+def dagster_webserver(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port of Dagster's pages.")] = 3000,
+    data: DataDir = None,
+    workspace: Annotated[
+        Path | None, typer.Option(exists=True, help="Dagster's workspace file. [default: the checkout's]")
+    ] = None,
+) -> None:
+    """Serve Dagster's pages behind a login until Ctrl-C; `recorder up` starts one by itself."""
+    from recorder.access.dagster_login import LoginLinks
+    from recorder.supervisor.commands import claim_port, environment, find_checkout, http_address
+
+    settings = _read_settings(data)
+    checkout = find_checkout("pipelines")
+    port = claim_port(host, port, option="--port")
+    url = http_address(host, port)
+    typer.echo(f"Dagster  {url}", err=True)
+    typer.echo(f"Log in   {LoginLinks(settings).make_link(url)}   (once, within 15 minutes)", err=True)
+    variables = environment(settings, checkout)
+    Path(variables["RECORDER_DAGSTER_DIR"]).mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = (workspace or checkout / "workspace.yaml").resolve()
+    arguments = ["--host", host, "--port", str(port), "--workspace", str(file)]
+    # Dagster resolves the modules of a workspace file from the current folder.
+    os.chdir(checkout)
+    os.execve(sys.executable, [sys.executable, "-m", "pipelines.webserver", *arguments], variables)  # noqa: S606
+
+
+def _read_settings(data: Path | None) -> "Settings":
+    """Return the settings of the deployment in a data folder.
+
+    Raises:
+        NoDeployment: if the folder holds none; nothing is created then.
+    """
+    from recorder.settings import NoDeployment, Settings
+    from recorder.storage.durable_files import keep_files_private
+
+    settings = Settings.from_env(data_dir=data, create=False)
+    # A database elsewhere is not asked: it may be away, which status must not depend on.
+    content = settings.data_dir / ("recorder.db" if settings.is_embedded else "run")
+    if not (content.exists() or (settings.data_dir / "run" / "service.json").exists()):
+        raise NoDeployment(settings.data_dir)
+    keep_files_private()
+    return settings
+
+
+def _read_status(settings: "Settings") -> dict[str, Any]:
+    """Return what `--json` prints; `login_url` is a fresh link where Dagster's pages answer."""
+    from recorder.access.dagster_login import LoginLinks
+    from recorder.supervisor.run_records import DAGSTER_WEBSERVER, SERVICE, read_record
+
+    service = read_record(settings.data_dir, SERVICE)
+    pages = read_record(settings.data_dir, DAGSTER_WEBSERVER)
+    found = service or {}
+    dagster_url = pages["url"] if pages else found.get("dagster")
+    dagster = _probe(dagster_url) if dagster_url else None
+    answering = dagster["url"] if dagster and dagster["answers"] else None
+    return {
+        "data": str(settings.data_dir),
+        "running": service is not None,
+        **{name: found.get(name) for name in ("release", "process", "since")},
+        "api": _probe(found["api"]) if service else None,
+        "dagster": dagster,
+        "login_url": LoginLinks(settings).make_link(answering) if answering else None,
+    }
+
+
+def _probe(url: str) -> dict[str, Any]:
+    """Return an address and whether a server answers there."""
+    import httpx
+
+    try:
+        answers = httpx.get(f"{url}/healthz", timeout=5, trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        answers = False
+    return {"url": url, "answers": answers}
+
+
+def _show(label: str, text: str) -> None:
+    typer.echo(f"{label:<{_LABEL_WIDTH}}{text}")

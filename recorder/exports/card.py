@@ -1,0 +1,329 @@
+"""What the card says of each column, in a line. Contract §5."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from recorder.exports.formats import FORMATS, FileKind
+from recorder.exports.planning.lake_stats import LakeFacts
+from recorder.exports.planning.plan import Plan
+from recorder.exports.schemas import IMAGE, SCHEMAS, describe
+from recorder.storage.lake import Lake
+
+COLUMNS = {
+    "__key__": "session and place of the frame within it",
+    "actor_kind": "who worked: human, model or another kind; no id of an actor is exported",
+    "bound_frame_id": "the frame that the client named, else the last one at or before the event",
+    "content_type": "of the picture",
+    "date": "day of sealing, UTC",
+    "dhash": "perceptual hash of the picture, 64 bits",
+    "event_id": "",
+    "events.json": "the events that happened on the frame; may be empty",
+    "frame_id": "of an event: as the client sent it; null where it named none",
+    "frame_seq": "place of that frame within the session, from 0; null before the first frame",
+    "has_action": "whether somebody acted on the frame",
+    "height": "pixels",
+    "image": "the picture; null once its bytes have expired",
+    "is_action": "whether the event's type is an action of a user or an agent",
+    "is_keyframe": "whether the screen changed materially",
+    "jpg": "the picture of a JPEG frame",
+    "json": "the frame; `image` is the name of the picture's file, null once its bytes have expired",
+    "n_events": "events that happened on the frame",
+    "outcome": "of the session, as it was tagged when the export was planned",
+    "payload": "JSON text of the event's other members",
+    "png": "the picture of a PNG frame",
+    "seq": "place within the session, from 0",
+    "session_id": "",
+    "sha256": "of the picture's bytes",
+    "split": "train, validation or test",
+    "t_ms": "milliseconds since the start of the session",
+    "ts": "instant, UTC",
+    "type": "of the event",
+    "webp": "the picture of a WebP frame",
+    "width": "pixels",
+    "workflow": "",
+    "workspace": "",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """Figures over all sessions of a plan."""
+
+    #: split, sessions, events, frames
+    splits: list[tuple[str, int, int, int]]
+    #: outcome or None, sessions; most frequent first, so are the next two
+    outcomes: list[tuple[str | None, int]]
+    #: kind of actor or None, sessions
+    actor_kinds: list[tuple[str | None, int]]
+    #: type, events; all events of the sessions, whether or not a frame holds them
+    event_types: list[tuple[str, int]]
+    #: From start to end, of all sessions together.
+    duration_ms: int
+
+
+def read_statistics(lake: Lake, workspace_id: str, mode: str, plan: Plan) -> Statistics:
+    """The figures of a plan, from itself and from the lake at its pinned versions.
+
+    Raises:
+        Unavailable: if the lake does not answer.
+    """
+    sessions = plan.sessions
+    facts = LakeFacts(lake, workspace_id, mode, plan.versions, sessions)
+    splits = sessions.group_by("split").agg(pl.len(), pl.col("rows").sum(), pl.col("frames").sum())
+    return Statistics(
+        splits=splits.sort("split").rows(),
+        outcomes=_counted(sessions, "outcome"),
+        actor_kinds=_counted(sessions, "actor_kind"),
+        event_types=facts.event_types(),
+        duration_ms=facts.duration_ms(),
+    )
+
+
+def _counted(sessions: pl.DataFrame, column: str) -> list[tuple[str | None, int]]:
+    counts = sessions.group_by(column).len()
+    return counts.sort(["len", column], descending=[True, False]).rows()
+
+
+#: Name of the split where files hold rows of several parts: it promises none, the column `split` has them.
+_ALL = "full"
+
+
+def kinds_of(manifest: dict[str, Any]) -> list[FileKind]:
+    """The kinds of which the dataset has files."""
+    found = {shard["kind"] for shard in manifest["shards"]}
+    return [kind for kind in FORMATS[manifest["format"]].kinds if kind in found]
+
+
+def split_name(manifest: dict[str, Any]) -> str:
+    """Return the name under which Hugging Face `datasets` loads all rows: `train` if they are that part."""
+    rule = manifest["spec"]["split"]
+    return "train" if not rule["validation"] and not rule["test"] else _ALL
+
+
+def pattern(manifest: dict[str, Any], kind: FileKind) -> str:
+    """The paths of a kind's files, relative to the card."""
+    return f"data/*/{kind}-*.{FORMATS[manifest['format']].ending}"
+
+
+def front_matter(manifest: dict[str, Any]) -> Iterator[str]:
+    """The lines of the head.
+
+    Features are spelled out, since without them a picture loads as a struct of bytes.
+    """
+    kinds = kinds_of(manifest)
+    yield "---"
+    if kinds:
+        yield "configs:"
+        for kind in kinds:
+            yield f"- config_name: {kind}"
+            yield f"  default: {str(kind == kinds[0]).lower()}"
+            yield "  data_files:"
+            yield f"  - split: {split_name(manifest)}"
+            yield f"    path: {pattern(manifest, kind)}"
+        yield "dataset_info:"
+        for kind in kinds:
+            yield f"- config_name: {kind}"
+            yield "  features:"
+            fields = list(SCHEMAS[manifest["format"]][kind])
+            if manifest["format"] == "jsonl":
+                # Its reader takes a day for an instant where it is not told that it is a day.
+                fields = [one.with_type(pa.date32()) if one.name == "date" else one for one in fields]
+            # The reader of archives adds the address of each.
+            more = [pa.field("__url__", pa.string())] if kind == "samples" else []
+            yield from _features([*fields, *more], "  ")
+    yield "---"
+
+
+def _features(fields: Iterable[pa.Field], margin: str) -> Iterator[str]:
+    for field in fields:
+        yield f"{margin}- name: {field.name}"
+        if field.type == IMAGE or pa.types.is_binary(field.type):
+            yield f"{margin}  dtype: image"
+        elif pa.types.is_struct(field.type):
+            yield f"{margin}  struct:"
+            yield from _features(field.type, f"{margin}  ")
+        elif pa.types.is_list(field.type):
+            yield f"{margin}  list:"
+            yield from _features(field.type.value_type, f"{margin}  ")
+        else:
+            yield f"{margin}  dtype: {'date32' if pa.types.is_date32(field.type) else field.type}"
+
+
+_TYPES = 20
+_KINDS: dict[FileKind, str] = {
+    "events": "one row per event, by session and time",
+    "frames": "one row per sampled screen frame, by session and time",
+    "samples": "one sample per sampled screen frame: its row, its picture, the events that happened on it",
+}
+_MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_[]<>|#~&!$:@"})
+
+
+def page(manifest: dict[str, Any], statistics: Statistics) -> Iterator[str]:
+    """The lines of the page."""
+    spec, totals = manifest["spec"], manifest["totals"]
+    yield from (f"# {plain(manifest['tag'] or ' + '.join(spec['workflow']))}", "")
+    yield (
+        f"Recordings of {plain(', '.join(spec['workflow']))}: {totals['sessions']:,} sessions of "
+        f"{_time(statistics.duration_ms / 1000)} together, started before {spec['filter']['until']}. Export "
+        f"`{manifest['export_id']}`, format `{manifest['format']}`."
+    )
+    yield from ("", *_files(manifest))
+    yield from ("", "## Figures", "", *_figures(manifest, statistics))
+    yield from ("", "## Parts", "", *_parts(manifest))
+    yield from ("", "## Personal data", "", *_masking(manifest))
+    yield from ("", "## Columns", "", *_columns(manifest))
+    yield from ("", "## What was asked for", "", *_asked(spec))
+
+
+def _files(manifest: dict[str, Any]) -> Iterator[str]:
+    kinds = kinds_of(manifest)
+    for kind in kinds:
+        yield f"- `{pattern(manifest, kind)}`: {_KINDS[kind]}"
+    yield "- `manifest.json`: every file with its size, rows and SHA-256; `recorder verify .` checks them"
+    yield from ("", f"Row set `{manifest['row_set_sha256']}`.")
+    if not kinds:
+        yield from ("", "No session has a row that was asked for: there are no data files.")
+        return
+    yield from ("", "```python", *_loading(manifest, kinds), "```")
+
+
+def _loading(manifest: dict[str, Any], kinds: list[FileKind]) -> Iterator[str]:
+    """A line for each tool that reads the format, run in the folder of the card."""
+    kind = kinds[0]
+    files = pattern(manifest, kind)
+    match manifest["format"]:
+        case "parquet":
+            yield f'import polars; polars.scan_parquet("{files}")'
+            yield f'import duckdb; duckdb.read_parquet("{files}")'
+            yield f'import glob, pyarrow.dataset; pyarrow.dataset.dataset(sorted(glob.glob("{files}")))'
+        case "jsonl":
+            yield f'import polars; polars.scan_ndjson("{files}", infer_schema_length=None)'
+            yield f'import duckdb; duckdb.read_json("{files}")'
+        case "arrow":
+            yield f'import polars; polars.scan_ipc("{files}")'
+            yield f'import glob, pyarrow.dataset as d; d.dataset(sorted(glob.glob("{files}")), format="ipc")'
+        case "webdataset":
+            yield f'import glob, webdataset as w; w.WebDataset(glob.glob("{files}"), shardshuffle=False)'
+    # It takes the name of the folder for its cache, and `.` has none.
+    yield f'import os, datasets; datasets.load_dataset(os.getcwd(), "{kind}", split="{split_name(manifest)}")'
+    yield 'import recorder; recorder.open_export(".")'
+
+
+def _time(seconds: float) -> str:
+    for unit, length in (("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.1f} {unit}"
+    return f"{seconds:,.1f} seconds"
+
+
+def _figures(manifest: dict[str, Any], statistics: Statistics) -> Iterator[str]:
+    totals = manifest["totals"]
+    is_samples = manifest["format"] == "webdataset"
+    rows = "samples" if is_samples else "events"
+    yield (
+        f"{totals['rows']:,} {rows}, {totals['frames']:,} frames, {totals['actions']:,} actions, "
+        f"{totals['bytes']:,} bytes in {totals['shards']:,} files."
+    )
+    if is_samples:
+        splits = [(split, sessions, frames) for split, sessions, _, frames in statistics.splits]
+        yield from ("", *_table(("part", "sessions", "samples"), splits))
+    else:
+        yield from ("", *_table(("part", "sessions", "events", "frames"), statistics.splits))
+    yield from ("", *_table(("outcome", "sessions"), _named(statistics.outcomes)))
+    yield from ("", *_table(("actor", "sessions"), _named(statistics.actor_kinds)))
+    types = statistics.event_types
+    shown = [*_named([*types[:_TYPES]]), *_rest(types[_TYPES:])]
+    yield from ("", *_table(("event type", "events"), shown))
+    if is_samples:
+        yield from ("", "Event types are of the whole sessions; an archive holds those on sampled frames.")
+
+
+def _rest(types: list[tuple[str, int]]) -> Iterator[tuple[str, int]]:
+    if types:
+        yield f"{len(types)} other types", sum(count for _, count in types)
+
+
+def _parts(manifest: dict[str, Any]) -> Iterator[str]:
+    rule = manifest["spec"]["split"]
+    if split_name(manifest) == "train":
+        yield "Every row is of the part `train`; the request has no `split`."
+        return
+    validation, test = f"{rule['validation']:.4g}", f"{rule['test']:.4g}"
+    yield (
+        f"The column `split` deals every {rule['by']} to `train`, `validation` (a share of {validation}) or "
+        f"`test` ({test}), by a hash of its id: the same part in every export with these shares, "
+        "whatever else is in it. Shares are of the hash's range; of few they come out unevenly."
+    )
+    yield ""
+    if rule["by"] == "actor":
+        yield "No actor is in two parts. A session without an actor is dealt by its own id."
+    else:
+        yield "No session is in two parts. An actor may be: export with `split.by` = `actor` to prevent it."
+    yield ""
+    name = split_name(manifest)
+    yield f"Hugging Face `datasets` loads all parts as one split, `{name}`: filter by the column."
+
+
+def _masking(manifest: dict[str, Any]) -> Iterator[str]:
+    yield (
+        "Texts were masked when the recordings came in, by the rules that workspace and workflow had then; "
+        "the export changes nothing. What no rule found stands in the rows as it was sent. No column "
+        "holds the id of an actor or of a data subject."
+    )
+    if manifest["format"] == "jsonl":
+        yield from ("", "JSONL holds no pictures.")
+    else:
+        yield from ("", "Pictures are as they were sent: the service does not blur them.")
+
+
+def _columns(manifest: dict[str, Any]) -> Iterator[str]:
+    for kind in kinds_of(manifest):
+        rows = _described(describe(kind, manifest["format"]), "")
+        yield from (f"`{kind}`:", "", *_table(("column", "type", "null", ""), rows), "")
+
+
+def _described(fields: Iterable[dict[str, Any]], prefix: str) -> Iterator[tuple[str, str, str, str]]:
+    for field in fields:
+        name = f"{prefix}{field['name']}"
+        yield name, field["type"], "yes" if field["nullable"] else "", COLUMNS.get(field["name"], "")
+        if "fields" in field and field["name"] != "image":
+            yield from _described(field["fields"], f"{name} › ")
+
+
+def _asked(spec: dict[str, Any]) -> Iterator[str]:
+    filters = dict(spec["filter"])
+    if "exclude_session_ids" in filters:
+        filters["exclude_session_ids"] = f"{len(filters['exclude_session_ids'])} sessions"
+    # In ASCII: a line of it cannot end the block, and no mark can turn the text around.
+    yield from ("```json", json.dumps({**spec, "filter": filters}, indent=2), "```")
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(map(_cell, row))} |"
+
+
+def _cell(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _named(counts: list[tuple[str | None, int]]) -> list[tuple[str, int]]:
+    """Counts by a name that clients chose."""
+    return [("none" if name is None else plain(name), count) for name, count in counts]
+
+
+def plain(text: str) -> str:
+    """Text that Markdown shows as it is: one line, and no mark or link of its own."""
+    return "".join(mark if mark.isprintable() else " " for mark in text).translate(_MARKS)
+
+
+def dataset_card(manifest: dict[str, Any], statistics: Statistics) -> str:
+    """The card of a dataset. What clients wrote, such as the tag, cannot change what it is read as."""
+    return "\n".join([*front_matter(manifest), "", *page(manifest, statistics), ""])

@@ -1,0 +1,152 @@
+"""From what was asked for to a directory that files can be put into. Contract §5 (destinations)."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from recorder.errors import DestinationNotAllowed, InvalidDestination
+from recorder.exports.destinations.base import Destination, Target
+from recorder.exports.destinations.local import Folder
+from recorder.exports.destinations.store import WORKING, Patience, Store
+from recorder.settings import Settings
+
+
+class AskedFor(Protocol):
+    """What is looked at of an export's row."""
+
+    id: str
+    workspace_id: str
+    destination: dict[str, Any]
+
+
+def target_of(row: AskedFor, settings: Settings) -> Target:
+    """The directory of an export: hosted by the service, or where its client wants it.
+
+    Raises:
+        DestinationNotAllowed: if a local path leads out of the export root, also over a link.
+    """
+    asked = row.destination
+    match asked["kind"]:
+        case "signed_url":
+            url = f"{settings.export_url.rstrip('/')}/{row.workspace_id}/{row.id}"
+            return hosted_target(url, row.workspace_id, row.id, settings)
+        case "local":
+            folder = _allowed_folder(asked["path"], settings.local_export_root)
+            return Target(
+                kind="local", root=str(folder / row.id), workspace_id=row.workspace_id, export_id=row.id
+            )
+    kind, bucket = asked["kind"], asked.get("bucket") or asked["container"]
+    account = asked.get("account", "")
+    return Target(
+        kind=kind,
+        workspace_id=row.workspace_id,
+        export_id=row.id,
+        root=f"{asked['prefix']}/{row.id}" if asked.get("prefix") else row.id,
+        bucket=bucket,
+        account=account,
+        region=asked.get("region"),
+        role_arn=asked.get("role_arn"),
+        service_account=asked.get("service_account"),
+        endpoint=_endpoint(kind, settings),
+        is_trusted=_address(kind, account, bucket) in settings.export_buckets,
+    )
+
+
+def open_target(target: Target, patience: Patience = WORKING) -> Destination:
+    """Open the directory of an export with its own rights; the store is asked when it is used."""
+    if target.kind == "local":
+        return Folder(target.root)
+    from recorder.exports.destinations.object_store import ObjectStore
+
+    place = replace(target, workspace_id="", export_id="", root="")
+    return ObjectStore(partial(_open_store, target), target.root, place, patience)
+
+
+def _open_store(target: Target, patience: Patience) -> Store:
+    # Each client library takes its time to load: a service that writes to S3 alone loads one.
+    match target.kind:
+        case "s3":
+            from recorder.exports.destinations.s3 import S3Store
+
+            return S3Store(target, patience)
+        case "gcs":
+            from recorder.exports.destinations.gcs import GcsStore
+
+            return GcsStore(target, patience)
+        case "azure_blob":
+            from recorder.exports.destinations.azure import AzureStore
+
+            return AzureStore(target, patience)
+    from recorder.exports.destinations.fsspec_store import FsspecStore
+
+    return FsspecStore(target)
+
+
+def open_destination(row: AskedFor, settings: Settings, patience: Patience = WORKING) -> Destination:
+    """Open the directory of an export.
+
+    Args:
+        patience: how long an object store is waited for; a probe has its own.
+
+    Raises:
+        DestinationNotAllowed: if a local path leads out of the export root, also over a link.
+    """
+    return open_target(target_of(row, settings), patience)
+
+
+def open_url(url: str) -> Destination:
+    """Open a folder, or what lies at an fsspec address, as the directory of an export."""
+    path = url.rstrip("/").removeprefix("file://")
+    if "://" not in path and "::" not in path:
+        return Folder(path)
+    return open_target(Target(kind="address", root=path, workspace_id="", export_id="", is_trusted=True))
+
+
+def hosted_target(url: str, workspace_id: str, export_id: str, settings: Settings) -> Target:
+    """A directory in the operator's own store, as `RECORDER_EXPORT_URL` names it."""
+    path = url.removeprefix("file://")
+    protocol, _, place = path.partition("://")
+    bucket, _, root = place.partition("/")
+    owner: dict[str, Any] = {"workspace_id": workspace_id, "export_id": export_id, "is_trusted": True}
+    match protocol:
+        case "s3" | "s3a":
+            return Target(kind="s3", bucket=bucket, root=root, endpoint=settings.s3_endpoint, **owner)
+        case "gs" | "gcs":
+            return Target(kind="gcs", bucket=bucket, root=root, endpoint=settings.gcs_endpoint, **owner)
+        case "abfs" | "abfss" if "@" in bucket:
+            container, _, host = bucket.partition("@")
+            account, endpoint = host.partition(".")[0], settings.azure_endpoint
+            return Target(
+                kind="azure_blob", account=account, bucket=container, root=root, endpoint=endpoint, **owner
+            )
+    return Target(kind="address" if place or "::" in path else "local", root=path, **owner)
+
+
+def _endpoint(kind: str, settings: Settings) -> str | None:
+    endpoints = {
+        "s3": settings.s3_endpoint,
+        "gcs": settings.gcs_endpoint,
+        "azure_blob": settings.azure_endpoint,
+    }
+    return endpoints[kind]
+
+
+def _address(kind: str, account: str, bucket: str) -> str:
+    return {"s3": f"s3://{bucket}", "gcs": f"gs://{bucket}", "azure_blob": f"az://{account}/{bucket}"}[kind]
+
+
+def _allowed_folder(path: str, root: Path | None) -> Path:
+    """The real folder that a path names; relative paths start at the root."""
+    if root is None:
+        raise DestinationNotAllowed
+    if not path.isprintable() or "\\" in path:
+        text = "path takes printable characters, without backslashes."
+        raise InvalidDestination(text, "/destination/path")
+    try:
+        folder = (root / path).resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise DestinationNotAllowed from error
+    if not folder.is_relative_to(root.resolve()):
+        raise DestinationNotAllowed
+    return folder

@@ -1,0 +1,162 @@
+"""Asking for exports and reading them back: the row is the queue. Spec §4.3, contract §5."""
+
+from typing import Any
+
+from sqlalchemy import func
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select
+
+from recorder.access.quota import require_rows
+from recorder.audit.log import Origin, record
+from recorder.errors import (
+    InvalidDestination,
+    NotFound,
+    Unavailable,
+    ValidationFailed,
+)
+from recorder.exports.destinations import open_destination
+from recorder.exports.requests.validation import draft_export
+from recorder.exports.requests.wire_objects import emit
+from recorder.ids import is_id
+from recorder.memory.queries.subpaths import workflow_of_path
+from recorder.models.export import ExportRow, ExportWorkflowRow
+from recorder.models.export_request import ExportCreate
+from recorder.models.workflow import WorkflowRow
+from recorder.runtime import Runtime
+from recorder.settings import Settings
+
+
+def require_known(db: DbSession, draft: ExportRow) -> None:
+    """See that what a draft names is there, and that rows may be exported.
+
+    Raises:
+        NotFound: if a workflow or the path is unknown.
+        ValidationFailed: if the path is of a workflow that is not exported.
+        QuotaExceeded: if no rows to export are left.
+    """
+    _require_workflows(db, draft.workspace_id, draft.mode, draft.spec["workflow"])
+    _require_path(db, draft.workspace_id, draft.mode, draft.spec)
+    require_rows(db, draft.workspace_id, draft.mode)
+
+
+def probe_destination(draft: ExportRow, settings: Settings) -> None:
+    """Write and remove one file where a draft wants its files. It may take seconds: in no transaction.
+
+    Raises:
+        DestinationNotAllowed, InvalidDestination: if files may not or cannot be written there.
+        Unavailable: if the store does not answer.
+    """
+    try:
+        open_destination(draft, settings).probe()
+    except InvalidDestination as error:
+        if draft.destination["kind"] != "signed_url":
+            raise
+        # The client did not choose this place: it is ours that fails.
+        raise Unavailable("The export store") from error
+
+
+def store_export(db: DbSession, settings: Settings, draft: ExportRow, *, origin: Origin) -> ExportRow:
+    """Queue the export of a draft whose destination was probed. Needs a write transaction.
+
+    Raises:
+        NotFound, ValidationFailed, QuotaExceeded: as `require_known`.
+    """
+    require_known(db, draft)
+    row, workflows = draft, draft.spec["workflow"]
+    db.add(row)
+    for workflow in workflows:
+        db.add(
+            ExportWorkflowRow(
+                export_id=row.id, workflow=workflow, workspace_id=row.workspace_id, mode=row.mode
+            )
+        )
+    emit(db, row, settings, "export.queued")
+    asked = {"workflow": workflows, "format": row.format, "destination": row.destination, "tag": row.tag}
+    record(db, origin, "export.create", resource_type="export", resource_id=row.id, details=asked)
+    return row
+
+
+def create_export(
+    runtime: Runtime, workspace_id: str, mode: str, body: ExportCreate, *, origin: Origin
+) -> ExportRow:
+    """Queue an export in a transaction of its own.
+
+    Raises:
+        RecorderError: whatever the steps above raise.
+    """
+    draft = draft_export(workspace_id, mode, body)
+    with runtime.database.transaction(write=False) as db:
+        require_known(db, draft)
+    probe_destination(draft, runtime.settings)
+    with runtime.database.transaction(write=True) as db:
+        return store_export(db, runtime.settings, draft, origin=origin)
+
+
+def find_export(db: DbSession, workspace_id: str, mode: str, export_id: str) -> ExportRow:
+    """An export that the caller may see.
+
+    Raises:
+        NotFound: if it is missing or of another workspace or mode.
+    """
+    # What is no id of ours may hold characters that a database refuses.
+    row = db.get(ExportRow, export_id) if is_id(export_id, "exp") else None
+    if row is None or (row.workspace_id, row.mode) != (workspace_id, mode):
+        raise NotFound("export")
+    return row
+
+
+def list_exports(
+    db: DbSession,
+    workspace_id: str,
+    mode: str,
+    *,
+    workflows: tuple[str, ...],
+    status: str | None,
+    tag: str | None = None,
+    before_id: str | None,
+    limit: int,
+) -> tuple[list[ExportRow], bool]:
+    """A page of exports, newest first, and whether more follow.
+
+    Args:
+        workflows: exports that hold at least one of them; empty takes all.
+        status: exports in this state; None takes all.
+        tag: exports with this label; None takes all.
+        before_id: the last id of the page before.
+    """
+    statement = select(ExportRow).where(ExportRow.workspace_id == workspace_id, ExportRow.mode == mode)
+    if workflows:
+        of_workflows = select(ExportWorkflowRow.export_id).where(
+            ExportWorkflowRow.workspace_id == workspace_id,
+            ExportWorkflowRow.mode == mode,
+            col(ExportWorkflowRow.workflow).in_(workflows),
+        )
+        statement = statement.where(col(ExportRow.id).in_(of_workflows))
+    if status is not None:
+        statement = statement.where(ExportRow.status == status)
+    if tag is not None:
+        statement = statement.where(ExportRow.tag == tag)
+    if before_id is not None:
+        statement = statement.where(col(ExportRow.id) < before_id)
+    rows = db.exec(statement.order_by(col(ExportRow.id).desc()).limit(limit + 1)).all()
+    return list(rows[:limit]), len(rows) > limit
+
+
+def _require_workflows(db: DbSession, workspace_id: str, mode: str, workflows: list[str]) -> None:
+    statement = select(func.count()).where(
+        WorkflowRow.workspace_id == workspace_id,
+        WorkflowRow.mode == mode,
+        col(WorkflowRow.workflow).in_(workflows),
+    )
+    if db.exec(statement).one() != len(workflows):
+        raise NotFound("workflow")
+
+
+def _require_path(db: DbSession, workspace_id: str, mode: str, spec: dict[str, Any]) -> None:
+    path_id = spec["filter"].get("path")
+    if path_id is None:
+        return
+    workflow = workflow_of_path(db, workspace_id=workspace_id, mode=mode, path_id=path_id)
+    if workflow not in spec["workflow"]:
+        text = f"This path is of the workflow {workflow}, which the export does not name: it would be empty."
+        raise ValidationFailed.of("/filter/path", "invalid_value", text)

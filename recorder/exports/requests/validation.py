@@ -1,0 +1,124 @@
+"""What is asked for, read and resolved: nothing is looked up or stored. Spec §4.3, contract §5."""
+
+from datetime import datetime
+from typing import Any
+
+from recorder import clock, limits
+from recorder.errors import InvalidRange, InvalidTime, Problem, TooManyIds, ValidationFailed
+from recorder.exports.planning.reuse_key import series_of
+from recorder.ids import is_id, new_timed_id
+from recorder.models.export import ExportRow
+from recorder.models.export_request import (
+    ExportCreate,
+    ExportFilter,
+    FrameSampling,
+    SplitRule,
+)
+from recorder.request_context import current_request_id
+
+_DATASET_NAME_CHARACTERS = 200
+
+
+def draft_export(workspace_id: str, mode: str, body: ExportCreate) -> ExportRow:
+    """What is asked for, not stored yet; relative times are resolved here, once.
+
+    Raises:
+        ValidationFailed, InvalidTime, InvalidRange, TooManyIds: if a filter or the sampling is wrong.
+    """
+    export_id, created_at = new_timed_id("exp")
+    workflows = list(dict.fromkeys(body.workflow))
+    spec = {
+        "workflow": workflows,
+        "filter": resolve_filter(body.filter or ExportFilter(), now=created_at),
+        "frame_sampling": _sampling(body.frame_sampling or FrameSampling()),
+        "split": _split(body.split or SplitRule(validation=0, test=0)),
+    }
+    row = ExportRow(
+        id=export_id,
+        workspace_id=workspace_id,
+        mode=mode,
+        status="queued",
+        format=body.format,
+        spec=spec,
+        destination=body.destination.model_dump(exclude_none=True),
+        tag=body.tag,
+        dataset=dataset_name(body.tag, workflows),
+        request_id=current_request_id(),
+        created_at=created_at,
+    )
+    row.series_sha256 = series_of(row)
+    return row
+
+
+def dataset_name(tag: str | None, workflows: list[str]) -> str:
+    """The dataset that an export is a version of: its tag, else its workflows joined by `+`.
+
+    A slug cannot hold `+`. Dagster takes it as a partition key, which must not hold `...`.
+    """
+    name = tag or "+".join(sorted(workflows))
+    return name.replace("...", "…")[:_DATASET_NAME_CHARACTERS]
+
+
+def resolve_filter(asked: ExportFilter, *, now: datetime) -> dict[str, Any]:
+    """The filter as it is stored and shown: times absolute, `until` always there.
+
+    Raises:
+        InvalidTime, InvalidRange, TooManyIds, ValidationFailed: if a member is wrong.
+    """
+    since = None if asked.since is None else _time(asked.since, now=now, name="since")
+    until = now if asked.until is None else _time(asked.until, now=now, name="until")
+    if until > now:
+        detail = "until must not lie ahead: what is still to come cannot be exported."
+        raise InvalidRange("/filter/until", "now", where="body", detail=detail)
+    if since is not None and since > until:
+        raise InvalidRange("/filter/since", "/filter/until", where="body")
+    low, high = asked.min_duration_ms, asked.max_duration_ms
+    if low is not None and high is not None and low > high:
+        raise InvalidRange("/filter/min_duration_ms", "/filter/max_duration_ms", where="body")
+    resolved = {
+        **asked.model_dump(by_alias=True, exclude_none=True),
+        "since": since and clock.to_iso(since),
+        "until": clock.to_iso(until),
+        "exclude_session_ids": _excluded(asked.exclude_session_ids),
+    }
+    return {name: value for name, value in resolved.items() if value is not None}
+
+
+def _time(text: str, *, now: datetime, name: str) -> datetime:
+    try:
+        return clock.resolve_time(text, now=now, name=name)
+    except InvalidTime as error:
+        raise InvalidTime(f"/filter/{name}", str(error), where="body") from error
+
+
+def _excluded(session_ids: list[str] | None) -> list[str] | None:
+    pointer = "/filter/exclude_session_ids"
+    if not session_ids:
+        return None
+    if len(session_ids) > limits.EXCLUDED_SESSIONS:
+        raise TooManyIds(pointer, limits.EXCLUDED_SESSIONS)
+    problems = [
+        Problem("body", f"{pointer}/{index}", "invalid_value", "This is no session id.")
+        for index, session_id in enumerate(session_ids)
+        if not is_id(session_id, "ses")
+    ]
+    if problems:
+        raise ValidationFailed(problems)
+    return list(dict.fromkeys(session_ids))
+
+
+def _sampling(asked: FrameSampling) -> dict[str, Any]:
+    """The sampling as it is stored; other modes than `every_n_ms` take no notice of the interval."""
+    if asked.mode != "every_n_ms":
+        return asked.model_copy(update={"interval_ms": None}).model_dump()
+    if asked.interval_ms is None:
+        text = "every_n_ms takes an interval_ms of at least 1."
+        raise ValidationFailed.of("/frame_sampling/interval_ms", "missing", text)
+    return asked.model_dump()
+
+
+def _split(asked: SplitRule) -> dict[str, Any]:
+    if asked.validation + asked.test > 1:
+        text = "validation and test must not add up to more than 1."
+        raise ValidationFailed.of("/split", "invalid_value", text)
+    return asked.model_dump()

@@ -1,0 +1,91 @@
+"""The export object as clients see it, and the events that carry it. Spec §2.5, §6.1; contract §5."""
+
+from datetime import timedelta
+from typing import Any
+
+from sqlmodel import Session as DbSession
+
+from recorder import clock, limits
+from recorder.exports.signing import signed_url
+from recorder.models.export import Export, ExportCreated, ExportRow
+from recorder.request_context import following
+from recorder.settings import Settings
+from recorder.webhooks.outbox import add_event
+
+_COLUMNS = {
+    "id",
+    "status",
+    "format",
+    "destination",
+    "tag",
+    "rows",
+    "shards",
+    "shard_size_bytes",
+    "frames",
+    "actions",
+    "error",
+    "created_at",
+    "completed_at",
+}
+
+
+def to_wire(row: ExportRow, settings: Settings, *, is_whole: bool = False) -> Export:
+    """The export object of spec §2.5.
+
+    Args:
+        is_whole: with the ids of all sessions that are left out; else a long list is told by its length.
+    """
+    # The release before knew no parts; a run of ours deals them.
+    spec = {"split": None} | row.spec
+    return Export.model_validate(
+        {
+            **row.model_dump(include=_COLUMNS),
+            **(spec if is_whole else spec | {"filter": _short(spec["filter"])}),
+            "manifest_url": manifest_url(row, settings),
+            "progress": {"shards_done": row.shards_done, "shards_total": row.shards_total},
+        }
+    )
+
+
+def _short(filter: dict[str, Any]) -> dict[str, Any]:
+    excluded = len(filter.get("exclude_session_ids", ()))
+    if excluded <= limits.EXCLUDED_SESSIONS_SHOWN:
+        return filter
+    others = {name: value for name, value in filter.items() if name != "exclude_session_ids"}
+    return others | {"excluded_sessions": excluded}
+
+
+def to_created(row: ExportRow, settings: Settings) -> ExportCreated:
+    """The four members that `POST /v1/exports` answers."""
+    return ExportCreated.model_validate(
+        to_wire(row, settings).model_dump(include=set(ExportCreated.model_fields))
+    )
+
+
+def manifest_url(row: ExportRow, settings: Settings) -> str | None:
+    """Where the manifest is read; null until it is written. A hosted export's address needs no key."""
+    if row.status != "completed":
+        return None
+    path = f"/v1/exports/{row.id}/manifest"
+    if row.destination["kind"] != "signed_url":
+        return settings.public_url + path
+    return signed_url(
+        settings.public_url,
+        path,
+        workspace_id=row.workspace_id,
+        expires_at=clock.now() + timedelta(seconds=row.destination["expires_in"]),
+        secret=settings.secret,
+    )
+
+
+def emit(db: DbSession, row: ExportRow, settings: Settings, type: str) -> None:
+    """Queue an event of the export's life, with the whole object as it is now."""
+    with following(row.request_id):
+        add_event(
+            db,
+            workspace_id=row.workspace_id,
+            mode=row.mode,
+            type=type,
+            subject_id=row.id,
+            data={"export": to_wire(row, settings).model_dump(mode="json")},
+        )

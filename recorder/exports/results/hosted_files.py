@@ -1,0 +1,145 @@
+"""Reading a finished export back: its manifest with fresh addresses, and its hosted files. Contract §5."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+import orjson
+from sqlmodel import Session as DbSession
+
+from recorder import clock
+from recorder.errors import InvalidSignature, InvalidState, NotFound, WorkspaceDisabled
+from recorder.exports.destinations import Destination, open_destination
+from recorder.exports.destinations.store import READ_SECONDS, READING, within
+from recorder.exports.formats import CARD, FORMATS, MANIFEST
+from recorder.exports.manifest_io import read_own_manifest
+from recorder.exports.signing import check_signature, signed_url
+from recorder.models.export import ExportRow, ExportShardRow
+from recorder.models.export_request import ExportFormat
+from recorder.models.workspace import WorkspaceRow
+from recorder.settings import Settings
+
+_PLAIN_FILES = {CARD: "text/markdown; charset=utf-8", MANIFEST: "application/json"}
+
+
+def open_by_signature(
+    db: DbSession,
+    settings: Settings,
+    export_id: str,
+    path: str,
+    *,
+    expires_s: int,
+    key_id: str,
+    signature: str,
+) -> ExportRow:
+    """The hosted export that a signed address opens.
+
+    Args:
+        path: the address's own path, as it was signed.
+
+    Raises:
+        InvalidSignature: if we did not sign it, also where there is no such export.
+        UrlExpired: if its time is over.
+        WorkspaceDisabled: if its workspace is not active.
+    """
+    row = db.get(ExportRow, export_id)
+    if row is None or row.destination["kind"] != "signed_url":
+        raise InvalidSignature
+    check_signature(
+        path,
+        expires_s=expires_s,
+        key_id=key_id,
+        signature=signature,
+        workspace_id=row.workspace_id,
+        secret=settings.secret,
+        now=clock.now(),
+    )
+    workspace = db.get_one(WorkspaceRow, row.workspace_id)
+    if workspace.status != "active":
+        raise WorkspaceDisabled(workspace.status)
+    return row
+
+
+def read_manifest(row: ExportRow, settings: Settings, *, until: datetime | None = None) -> dict[str, Any]:
+    """The manifest that the export wrote; a hosted one gets an address for each shard.
+
+    It waits for the store, some seconds at most: in no transaction.
+
+    Args:
+        until: end of the address that asked: those it is given must not outlive it.
+
+    Raises:
+        InvalidState: if the export is not completed.
+        NotFound: if it is gone, or another file lies in its place.
+        Unavailable: if the store does not answer in time.
+    """
+    if row.status != "completed":
+        raise InvalidState(row.status, needed="export must be completed to have a manifest")
+    destination = open_destination(row, settings, READING)
+    data = within(lambda: read_own_manifest(destination, row), seconds=READ_SECONDS)
+    manifest: dict[str, Any] = orjson.loads(data)
+    if row.destination["kind"] == "signed_url":
+        end = until or clock.now() + timedelta(seconds=row.destination["expires_in"])
+        for shard in manifest["shards"]:
+            shard["url"] = _file_url(row, settings, shard["path"], end)
+            shard["url_expires_at"] = clock.to_iso(end)
+    return manifest
+
+
+@dataclass(frozen=True)
+class HostedFile:
+    """A file of a hosted export, to be read in parts."""
+
+    name: str
+    media_type: str
+    size_bytes: int
+    destination: Destination
+    path: str
+
+    def read(self, start: int, end: int) -> Iterator[bytes]:
+        """The bytes from `start` up to, not including, `end`."""
+        return self.destination.read_range(self.path, start, end)
+
+
+def require_file(db: DbSession, row: ExportRow, path: str) -> None:
+    """See that a path is one of a completed hosted export's own files; it never leads anywhere by itself.
+
+    Raises:
+        NotFound: if the export has no such file.
+    """
+    if row.status != "completed" or row.destination["kind"] != "signed_url":
+        raise NotFound("file")
+    if path not in _PLAIN_FILES and db.get(ExportShardRow, (row.id, path)) is None:
+        raise NotFound("file")
+
+
+def open_file(row: ExportRow, settings: Settings, path: str) -> HostedFile:
+    """A file that `require_file` found. It waits for the store, some seconds at most: in no transaction.
+
+    Raises:
+        NotFound: if it is gone.
+        Unavailable: if the store does not answer in time.
+    """
+    destination = open_destination(row, settings, READING)
+    try:
+        size = within(lambda: destination.size(path), seconds=READ_SECONDS)
+    except KeyError as error:
+        raise NotFound("file") from error
+    return HostedFile(
+        name=path.rpartition("/")[2],
+        media_type=_PLAIN_FILES.get(path, FORMATS[cast(ExportFormat, row.format)].media_type),
+        size_bytes=size,
+        destination=destination,
+        path=path,
+    )
+
+
+def _file_url(row: ExportRow, settings: Settings, path: str, expires_at: datetime) -> str:
+    return signed_url(
+        settings.public_url,
+        f"/v1/exports/{row.id}/files/{path}",
+        workspace_id=row.workspace_id,
+        expires_at=expires_at,
+        secret=settings.secret,
+    )

@@ -1,0 +1,132 @@
+"""The export before: the newest of the same series, whose files a new one may take over. Contract §5."""
+
+import logging
+from dataclasses import dataclass, replace
+
+import polars as pl
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select
+
+from recorder.errors import RecorderError
+from recorder.exports.destinations import Destination, open_destination
+from recorder.exports.manifest import Lineage, WrittenShard
+from recorder.exports.manifest_io import read_own_manifest
+from recorder.exports.planning.plan import Plan
+from recorder.exports.planning.reuse_key import series_of
+from recorder.exports.planning.selection import Gone, find_gone
+from recorder.exports.planning.sharding import PlannedShard
+from recorder.exports.runner.lease import Claim, ExportCancelled, LeaseLost
+from recorder.exports.runner.shard_store import as_written, read_shards, read_stored_plan
+from recorder.models.export import ExportRow
+from recorder.runtime import Runtime
+
+log = logging.getLogger("recorder.exports")
+
+#: So many are looked at, newest first, for one whose files are still there.
+_CANDIDATES = 5
+
+
+@dataclass(frozen=True)
+class Parent:
+    """A completed export as a source of files."""
+
+    export_id: str
+    #: Ids of the sessions of its plan.
+    sessions: pl.Series
+    destination: Destination
+    #: Its files by path and `content_key`.
+    files: dict[tuple[str, str], WrittenShard]
+
+    def copy(self, shard: PlannedShard, destination: Destination, claim: Claim) -> WrittenShard | None:
+        """Copy the file of this shard; None where there is none, or where it is not as it was written.
+
+        Raises:
+            LeaseLost, ExportCancelled: if the export that it is for is not ours any more.
+        """
+        file = self.files.get((shard.path, shard.content_key))
+        if file is None:
+            return None
+        claim.require()
+        try:
+            destination.copy(shard.path, self.destination, sha256=file.sha256)
+            if destination.size(shard.path) != file.size_bytes:
+                claim.require()
+                destination.remove(shard.path)
+                return None
+        except (LeaseLost, ExportCancelled):
+            raise
+        except (RecorderError, KeyError) as error:
+            log.info("%s of %s is not taken over: %r", shard.path, self.export_id, error)
+            return None
+        return replace(file, reused_from=self.export_id)
+
+
+def find_parent(runtime: Runtime, row: ExportRow) -> Parent | None:
+    """The newest completed export of the same series whose files are there."""
+    statement = (
+        select(ExportRow.id)
+        .where(
+            ExportRow.workspace_id == row.workspace_id,
+            ExportRow.mode == row.mode,
+            ExportRow.series_sha256 == series_of(row),
+            ExportRow.status == "completed",
+        )
+        .order_by(col(ExportRow.id).desc())
+        .limit(_CANDIDATES)
+    )
+    with runtime.database.transaction(write=False) as db:
+        candidates = list(db.exec(statement))
+    opened = (open_parent(runtime, export_id) for export_id in candidates)
+    return next((parent for parent in opened if parent is not None), None)
+
+
+def open_parent(runtime: Runtime, export_id: str) -> Parent | None:
+    """An export's files; None where its manifest, its plan or its place is gone."""
+    with runtime.database.transaction(write=False) as db:
+        row = db.get(ExportRow, export_id)
+        shards = read_shards(db, export_id)
+    if row is None or row.plan_key is None:
+        return None
+    try:
+        destination = open_destination(row, runtime.settings)
+        read_own_manifest(destination, row)
+        plan = read_stored_plan(runtime.blobs, row.plan_key)
+    except (RecorderError, KeyError) as error:
+        log.info("the files of %s are not taken over: %r", export_id, error)
+        return None
+    if plan is None:
+        return None
+    files = {
+        (shard.path, shard.content_key): file for shard in shards if (file := as_written(shard)) is not None
+    }
+    return Parent(export_id, plan.sessions["session_id"], destination, files)
+
+
+def lineage_of(db: DbSession, row: ExportRow, plan: Plan, parent: Parent | None) -> Lineage:
+    """How a new plan's sessions compare with those of the export before."""
+    if parent is None:
+        return Lineage()
+    planned = plan.sessions["session_id"]
+    missing = parent.sessions.filter(~parent.sessions.is_in(planned.implode()))
+    gone = find_gone(db, row.workspace_id, row.mode, plan.spec["workflow"], missing)
+    return Lineage(
+        parent_id=parent.export_id,
+        sessions_added=planned.len() - (parent.sessions.len() - missing.len()),
+        sessions_removed=missing.len(),
+        erased=len(gone.erased),
+        deleted=len(gone.deleted),
+    )
+
+
+def after_loss(lineage: Lineage, gone: Gone, parent: Parent | None) -> Lineage:
+    """The same after sessions of the plan were deleted."""
+    inherited = 0
+    if parent is not None:
+        inherited = int(pl.Series(gone.ids, dtype=pl.String).is_in(parent.sessions.implode()).sum())
+    return replace(
+        lineage,
+        sessions_added=max(0, lineage.sessions_added - (len(gone.ids) - inherited)),
+        sessions_removed=lineage.sessions_removed + inherited,
+        erased=lineage.erased + len(gone.erased),
+        deleted=lineage.deleted + len(gone.deleted),
+    )

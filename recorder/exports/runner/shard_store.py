@@ -1,0 +1,159 @@
+"""What an export is to write and what it has written: stored plan and shard rows. Design §3 (exports)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+
+import zstandard
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select
+
+from recorder.digest import sha256_of
+from recorder.errors import QuotaExceeded
+from recorder.exports.manifest import Lineage, WrittenShard
+from recorder.exports.planning.plan import Plan
+from recorder.exports.planning.sharding import PlannedShard
+from recorder.exports.runner.lease import Claim, ExportCancelled
+from recorder.exports.runner.quota import hold_rows
+from recorder.models.export import ExportRow, ExportShardRow
+from recorder.storage.blobs import Blobs
+
+
+class PlanTooLarge(Exception):
+    """A stored plan has more bytes than its reader wants in memory."""
+
+
+def read_stored_plan(blobs: Blobs, key: str, *, most_bytes: int | None = None) -> Plan | None:
+    """The plan of this key; None for one that another release stored.
+
+    Args:
+        most_bytes: compressed bytes up to which it is read.
+
+    Raises:
+        KeyError: if there is none.
+        PlanTooLarge: if it has more bytes.
+        Unavailable: if the store does not answer.
+    """
+    data = blobs.get(key, length=None if most_bytes is None else most_bytes + 1)
+    if most_bytes is not None and len(data) > most_bytes:
+        raise PlanTooLarge
+    return Plan.from_json(zstandard.decompress(data))
+
+
+def read_shards(db: DbSession, export_id: str) -> list[ExportShardRow]:
+    """The planned shards of an export, by path."""
+    statement = select(ExportShardRow).where(ExportShardRow.export_id == export_id)
+    return list(db.exec(statement.order_by(col(ExportShardRow.path))))
+
+
+class Ledger:
+    """The progress of one export, kept so that the next run can go on where one ended."""
+
+    def __init__(self, claim: Claim, blobs: Blobs, *, workspace_id: str) -> None:
+        self._claim = claim
+        self._workspace_id = workspace_id
+        self._blobs = blobs
+
+    def load_plan(self) -> Plan | None:
+        """The plan that an earlier run stored; None where this run has to make one."""
+        with self._claim.transaction() as (_, row):
+            key = row.plan_key
+        return None if key is None else read_stored_plan(self._blobs, key)
+
+    def lineage(self) -> Lineage:
+        """What was stored with the plan."""
+        with self._claim.transaction() as (_, row):
+            return Lineage(**row.lineage or {})
+
+    def store_plan(self, plan: Plan, shards: list[PlannedShard], lineage: Lineage) -> list[str]:
+        """Make this the export's plan; shards that stay the same stay done.
+
+        Returns:
+            Paths of shards that the plan before had, and that this one lacks or fills otherwise.
+
+        Raises:
+            QuotaExceeded: if it holds more rows than are left.
+        """
+        text = plan.to_json()
+        sha256 = sha256_of(text)
+        key = f"exports/{self._workspace_id}/{self._claim.export_id}/{sha256}.plan"
+        # Named by its content, and there before the row that names it.
+        self._blobs.put(key, zstandard.compress(text, 3))
+        planned = {shard.path: shard for shard in shards}
+        with self._discarded_if_refused(key), self._claim.transaction() as (db, row):
+            hold_rows(db, row, plan.rows)
+            before, row.plan_key, row.plan_sha256 = row.plan_key, key, sha256
+            row.lineage, row.progressed_attempt = asdict(lineage), row.attempt
+            known = {shard.path: shard for shard in read_shards(db, row.id)}
+            stale = [shard for path, shard in known.items() if not _is_same(shard, planned.get(path))]
+            for shard in stale:
+                db.delete(known.pop(shard.path))
+            db.flush()
+            db.add_all(_row(row, shard) for path, shard in planned.items() if path not in known)
+            row.shards_total = len(planned)
+            row.shards_done = sum(shard.is_done for shard in known.values())
+        if before is not None and before != key:
+            self._blobs.delete(before)
+        return [shard.path for shard in stale]
+
+    @contextmanager
+    def _discarded_if_refused(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except (QuotaExceeded, ExportCancelled):
+            self._blobs.delete(key)
+            raise
+
+    def open_paths(self) -> set[str]:
+        """Paths of the shards that are still to be written."""
+        with self._claim.transaction() as (db, row):
+            return {shard.path for shard in read_shards(db, row.id) if not shard.is_done}
+
+    def note(self, written: WrittenShard) -> None:
+        """Take down a shard as done."""
+        with self._claim.transaction() as (db, row):
+            shard = db.get_one(ExportShardRow, (row.id, written.path))
+            # A task that was repeated tells of a file again.
+            row.shards_done += not shard.is_done
+            shard.is_done, shard.size_bytes, shard.sha256 = True, written.size_bytes, written.sha256
+            shard.reused_from = written.reused_from
+            db.add(shard)
+            row.progressed_attempt = row.attempt
+
+    def reopen(self, paths: set[str]) -> None:
+        """Take down that these shards are still to be written."""
+        with self._claim.transaction() as (db, row):
+            for shard in read_shards(db, row.id):
+                if shard.path in paths:
+                    row.shards_done -= shard.is_done
+                    shard.is_done, shard.reused_from = False, None
+                    db.add(shard)
+
+    def written(self) -> dict[str, WrittenShard]:
+        """The shards that are done, by path."""
+        with self._claim.transaction() as (db, row):
+            return {shard.path: found for shard in read_shards(db, row.id) if (found := as_written(shard))}
+
+
+def as_written(shard: ExportShardRow) -> WrittenShard | None:
+    """What a shard's row tells of its file; None before it is done."""
+    if shard.size_bytes is None or shard.sha256 is None:
+        return None
+    return WrittenShard(shard.path, shard.rows, shard.size_bytes, shard.sha256, shard.reused_from)
+
+
+def _row(export: ExportRow, shard: PlannedShard) -> ExportShardRow:
+    return ExportShardRow(
+        export_id=export.id,
+        path=shard.path,
+        kind=shard.kind,
+        workflow=shard.workflow,
+        bucket=shard.bucket,
+        content_key=shard.content_key,
+        rows=shard.rows,
+        sessions=shard.sessions.height,
+    )
+
+
+def _is_same(row: ExportShardRow, planned: PlannedShard | None) -> bool:
+    return planned is not None and planned.content_key == row.content_key

@@ -1,0 +1,175 @@
+"""Small exports: claimed by one process that stays at work, so that none waits for a process to start.
+
+One process at a time holds the place of the writer. It tries each small export once; large ones and those
+whose first try did not end get a run of their own.
+"""
+
+from collections.abc import Collection, Mapping
+
+from sqlalchemy import func
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select
+
+from recorder import clock
+from recorder.exports.planning.selection import measure_selection
+from recorder.exports.runner.lease import LEASE_MS, Claim, ExportBusy, claim_export, is_free, lock_export
+from recorder.models.export import ExportRow
+from recorder.models.operations import LeaseRow
+from recorder.storage.database import Database
+from recorder.storage.leases import Lease, release_lease, take_lease
+
+#: Exports that are written side by side, of one workspace, and to stores that others run. A slow store or one
+#: workspace's queue never takes all of them.
+SLOTS = 4
+SLOTS_OF_WORKSPACE = 2
+SLOTS_OF_CLOUDS = 2
+#: After so long without a sign of life another process may take the place.
+PLACE_MS = 30_000
+
+_PLACE, _LEAVING = "small-exports", "small-exports-leaving"
+#: A run that leaves finishes what it writes in this time.
+_LEAVING_MS = 150_000
+_CLOUDS = frozenset({"s3", "gcs", "azure_blob"})
+# About two seconds of work on one core, and 300 MB of memory.
+_MOST_SESSIONS = 2_000
+_MOST_EVENTS = 50_000
+_MOST_FRAMES = 5_000
+_MOST_BYTES = 64 * 2**20
+_LOOKED_AT = 50
+
+
+def take_place(db: DbSession, owner: str) -> Lease | None:
+    """Take the place of the process that writes small exports; None while another one holds it."""
+    return take_lease(db, _PLACE, owner, now_ms=clock.now_ms(), ttl_ms=PLACE_MS)
+
+
+def place_owner(db: DbSession) -> str | None:
+    """Return the name of the run that writes small exports now; None where there is none."""
+    row = db.get(LeaseRow, _PLACE)
+    return row.owner if row is not None and row.expires_ms > clock.now_ms() else None
+
+
+def leave_place(db: DbSession, place: Lease) -> None:
+    """Give the place to the next run, and note that this one is still at work. Needs a write transaction."""
+    release_lease(db, place)
+    take_lease(db, _LEAVING, place.owner, now_ms=clock.now_ms(), ttl_ms=_LEAVING_MS)
+
+
+def list_writers(db: DbSession) -> list[str]:
+    """Return the names of the runs that write small exports now: that of the place, and one that leaves."""
+    held = select(LeaseRow.owner).where(
+        col(LeaseRow.name).in_((_PLACE, _LEAVING)), col(LeaseRow.expires_ms) > clock.now_ms()
+    )
+    return list(db.exec(held))
+
+
+def claim_next(
+    database: Database,
+    owner: str,
+    at_work: Collection[ExportRow],
+    served: Mapping[str, float],
+    *,
+    lease_ms: int = LEASE_MS,
+) -> tuple[ExportRow, Claim] | None:
+    """Claim the next queued export that nobody has tried; None where none may be taken.
+
+    The workspace that was served longest ago comes first, and in it the oldest export.
+
+    Args:
+        owner: name of the run.
+        at_work: exports that the run writes now.
+        served: when a workspace's last export was claimed, in rising numbers.
+    """
+    with database.transaction(write=False) as db:
+        if not _has_queued(db):
+            return None
+        waiting = _first_tries(db)
+    workspaces = [row.workspace_id for row in at_work]
+    clouds = sum(is_cloud(row) for row in at_work)
+    for row in sorted(waiting, key=lambda row: (served.get(row.workspace_id, -1.0), row.id)):
+        if workspaces.count(row.workspace_id) >= SLOTS_OF_WORKSPACE:
+            continue
+        if is_cloud(row) and clouds >= SLOTS_OF_CLOUDS:
+            continue
+        with database.transaction(write=True) as db:
+            found = lock_export(db, row.id)
+            if found is None or not is_first_try(found):
+                continue
+            try:
+                return found, claim_export(database, db, found.id, owner=owner, lease_ms=lease_ms)
+            except ExportBusy:
+                continue
+    return None
+
+
+def is_first_try(row: ExportRow) -> bool:
+    """Return whether an export waits for the process that writes small exports."""
+    return row.status == "queued" and row.attempt == 0 and not row.has_own_run
+
+
+def is_cloud(row: ExportRow) -> bool:
+    """Return whether the files of an export go to a store that others run."""
+    return row.destination["kind"] in _CLOUDS
+
+
+def is_small(database: Database, row: ExportRow) -> bool:
+    """Return whether the sessions of an export recorded so little that it is written in about two seconds."""
+    with database.transaction(write=False) as db:
+        size = measure_selection(db, row.workspace_id, row.mode, row.spec, most_sessions=_MOST_SESSIONS)
+    return (
+        size.sessions <= _MOST_SESSIONS
+        and size.events <= _MOST_EVENTS
+        and size.frames <= _MOST_FRAMES
+        and size.bytes <= _MOST_BYTES
+    )
+
+
+def leave_to_own_run(claim: Claim) -> None:
+    """Give a claimed export back, for a run of its own.
+
+    Raises:
+        LeaseLost: if another run took over.
+    """
+    with claim.ending_transaction() as (db, row):
+        row.has_own_run = True
+        release_lease(db, claim.lease)
+
+
+def give_own_run(db: DbSession, export_id: str) -> bool:
+    """Mark an export that waits for a run of its own; False where a process took it meanwhile.
+
+    Needs a write transaction.
+    """
+    row = lock_export(db, export_id)
+    if row is None or db.exec(select(is_free()).where(ExportRow.id == export_id)).one() is not True:
+        return False
+    row.has_own_run = True
+    db.add(row)
+    return True
+
+
+def _has_queued(db: DbSession) -> bool:
+    """Return whether any export is queued; cheap enough to ask several times a second."""
+    return db.exec(select(ExportRow.id).where(ExportRow.status == "queued").limit(1)).first() is not None
+
+
+def _first_tries(db: DbSession) -> list[ExportRow]:
+    """Return the oldest first tries of each workspace."""
+    place = func.row_number().over(partition_by=col(ExportRow.workspace_id), order_by=col(ExportRow.id))
+    ranked = (
+        select(ExportRow.id, place.label("place"))
+        .where(
+            ExportRow.status == "queued",
+            ExportRow.attempt == 0,
+            ~col(ExportRow.has_own_run),
+            is_free(),
+        )
+        .subquery()
+    )
+    first = (
+        select(ranked.c.id)
+        .where(ranked.c.place <= SLOTS_OF_WORKSPACE)
+        .order_by(ranked.c.place, ranked.c.id)
+        .limit(_LOOKED_AT)
+    )
+    return list(db.exec(select(ExportRow).where(col(ExportRow.id).in_(first))))

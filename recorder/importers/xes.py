@@ -1,0 +1,234 @@
+"""A trace of an event log as a recording: one session, an event for each activity. Decision 0022.
+
+- Every event has the type `activity`; the activity is its `data.name` and its `state_key`, so each activity
+  is one node of the memory graph and two are never one. What else stands at it is in `data.attributes`.
+- `t_ms` counts from the trace's first event, whose instant is the session's beginning, in whole milliseconds.
+- The case and what is known of it are in `metadata`: `case`, `log`, `attributes`. What does not fit is left
+  out and counted in `left_out`.
+- The actor is the resource that did everything, if there is one, else the script that wrote the log.
+"""
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+from rich.console import Console
+
+from recorder import clock
+from recorder.client.client import Client
+from recorder.errors import ValidationFailed
+from recorder.importers.folder import PARALLEL, shown_progress
+from recorder.importers.upload import ImportReport, Recording, Source, upload_recordings
+from recorder.interchange.logs import ACTIVITY_TYPE, Attributes, LogEvent, LogTrace, UnreadableLog, log_name
+from recorder.interchange.xes.reader import ACTIVITY, RESOURCE, SUFFIXES, read_traces
+from recorder.limits import ACTOR_ID_CHARACTERS, EVENT_BYTES, METADATA_BYTES, T_MS_MAX, WORKFLOW_PATTERN
+
+#: Beginning of sessions whose trace has no instant at all.
+UNDATED = datetime(1970, 1, 1, tzinfo=UTC)
+SCRIPT = {"id": "event_log", "kind": "script"}
+MOST_ACTIVITY_BYTES = 1024
+# Room for what stands beside the attributes.
+_EVENT_ROOM = EVENT_BYTES - 4 * MOST_ACTIVITY_BYTES
+_METADATA_ROOM = METADATA_BYTES - 4 * MOST_ACTIVITY_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeRule:
+    """Tells how a trace ended: an attribute of it, or of one of its events, that has a certain value."""
+
+    key: str
+    value: str
+    outcome: Literal["success", "error"]
+
+    def matches(self, attributes: Attributes) -> bool:
+        """Whether the attribute is there and has the value."""
+        found = attributes.get(self.key)
+        if isinstance(found, dict):
+            found = found.get("value")
+        return found is not None and str(found) == self.value
+
+
+def outcome_rules(success: Sequence[str], error: Sequence[str]) -> list[OutcomeRule]:
+    """Rules written as `attribute=value`.
+
+    Raises:
+        ValueError: if one is not written so.
+    """
+    written = [(pair, "success") for pair in success] + [(pair, "error") for pair in error]
+    rules = []
+    for pair, outcome in written:
+        key, separator, value = pair.partition("=")
+        if not key or not separator:
+            raise ValueError("takes ATTRIBUTE=VALUE, such as concept:name=approved")
+        rules.append(OutcomeRule(key, value, "success" if outcome == "success" else "error"))
+    return rules
+
+
+def trace_recording(
+    trace: LogTrace, *, log: str, workflow: str, rules: Sequence[OutcomeRule] = ()
+) -> Recording:
+    """The session that a trace becomes.
+
+    Args:
+        log: name of the log's file.
+        rules: of all events and attributes that match one, the last decides; the trace's own are last.
+
+    Raises:
+        UnreadableLog: if a session cannot hold it.
+    """
+    began = next((event.time for event in trace.events if event.time is not None), None) or UNDATED
+    started_at = clock.truncate(began)
+    times = [_elapsed_ms(event, started_at, log) for event in trace.events]
+    named = trace.name.encode()[:MOST_ACTIVITY_BYTES].decode(errors="ignore")
+    return Recording(
+        workflow=workflow,
+        metadata={"case": named, "log": log[:255], **_fitting(trace.attributes, _METADATA_ROOM)},
+        actor=_actor(trace),
+        started_at=started_at,
+        events=[_event(event, t_ms, log) for event, t_ms in zip(trace.events, times, strict=True)],
+        tags=_tags(trace, times, rules),
+    )
+
+
+def _elapsed_ms(event: LogEvent, started_at: datetime, log: str) -> int:
+    if event.time is None:
+        return 0
+    elapsed = clock.to_ms(event.time) - clock.to_ms(started_at)
+    if elapsed > T_MS_MAX:
+        raise UnreadableLog(log, event.line, f"lies more than {T_MS_MAX:,} ms after its trace's first event")
+    return elapsed
+
+
+def _event(event: LogEvent, t_ms: int, log: str) -> dict[str, Any]:
+    if len(event.activity.encode()) > MOST_ACTIVITY_BYTES:
+        what = f"an activity's name of more than {MOST_ACTIVITY_BYTES:,} bytes"
+        raise UnreadableLog(log, event.line, what)
+    return {
+        "t_ms": t_ms,
+        "type": ACTIVITY_TYPE,
+        "state_key": event.activity,
+        "data": {"name": event.activity, **_fitting(event.attributes, _EVENT_ROOM)},
+    }
+
+
+def _fitting(attributes: Attributes, room: int) -> dict[str, Any]:
+    """`attributes` as JSON holds them, as many as fit into so many bytes; `left_out` counts the others."""
+    kept: Attributes = {}
+    for key, value in attributes.items():
+        plain = _plain(value)
+        size = len(orjson.dumps({key: plain}))
+        if size <= room:
+            kept[key] = plain
+            room -= size
+    left_out = len(attributes) - len(kept)
+    return {"attributes": kept, **({"left_out": left_out} if left_out else {})}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return clock.to_iso(value)
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _actor(trace: LogTrace) -> dict[str, str]:
+    resources = {str(event.attributes.get(RESOURCE) or "") for event in trace.events}
+    if len(resources) != 1:
+        return SCRIPT
+    (only,) = resources
+    return {"id": only, "kind": "human"} if 1 <= len(only) <= ACTOR_ID_CHARACTERS else SCRIPT
+
+
+def _tags(trace: LogTrace, times: list[int], rules: Sequence[OutcomeRule]) -> list[dict[str, Any]]:
+    """The tag of the outcome, at the moment that decides it."""
+    decided: list[dict[str, Any]] = []
+    for event, t_ms in zip(trace.events, times, strict=True):
+        told = {ACTIVITY: event.activity, **event.attributes}
+        decided += [{"name": rule.outcome, "t_ms": t_ms} for rule in rules if rule.matches(told)]
+    end = times[-1] if times else 0
+    decided += [{"name": rule.outcome, "t_ms": end} for rule in rules if rule.matches(trace.attributes)]
+    return decided[-1:]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogImport:
+    """How a log is understood."""
+
+    path: Path
+    workflow: str
+    #: Keys of the attributes that name an activity.
+    activity: Sequence[str] = (ACTIVITY,)
+    rules: Sequence[OutcomeRule] = ()
+
+    def recordings(self) -> Iterator[Recording]:
+        """The session of each trace, in the file's order.
+
+        Raises:
+            UnreadableLog: if the file is no log, or holds what no session can.
+        """
+        for trace in read_traces(self.path, activity=self.activity):
+            yield trace_recording(trace, log=self.path.name, workflow=self.workflow, rules=self.rules)
+
+    def sources(self) -> Iterator[Source]:
+        """The same, as an upload takes them."""
+        for recording in self.recordings():
+            yield Source(f"{self.path.name}: {recording.metadata['case']}", partial(_given, recording))
+
+
+def _given(recording: Recording) -> Recording:
+    return recording
+
+
+def is_log(path: Path) -> bool:
+    """Whether a path is a log's, by its name."""
+    return path.is_file() and path.name.lower().endswith(SUFFIXES)
+
+
+def import_log(
+    path: Path,
+    *,
+    url: str,
+    key: str,
+    workflow: str | None = None,
+    workflow_prefix: str = "",
+    activity: Sequence[str] = (ACTIVITY,),
+    rules: Sequence[OutcomeRule] = (),
+    parallel: int = PARALLEL,
+    progress: bool = True,
+) -> ImportReport:
+    """Upload every trace of a log, each as one session, all of one workflow.
+
+    The whole file is read before the first session is made: what is broken anywhere brings nothing in. A
+    trace that the service refuses is named on stderr and skipped. Importing twice brings every trace in
+    twice.
+
+    Args:
+        workflow: the workflow; without one, the log's name is made one.
+        workflow_prefix: put before the log's name.
+        activity: keys of the attributes that name an event's activity.
+        rules: which traces ended well, and which did not.
+        progress: whether to show a progress bar on stderr.
+
+    Raises:
+        UnreadableLog: if the file is no log, or holds what no session can.
+        ValidationFailed: if the workflow is no slug.
+        ApiError, Unreachable: if the service cannot be worked with at all.
+    """
+    slug = workflow or re.sub(r"[^a-z0-9_]", "_", f"{workflow_prefix}{log_name(path)}".lower())
+    if not re.fullmatch(WORKFLOW_PATTERN.strip("^$"), slug):
+        text = "A workflow is 2 to 64 of a–z, 0–9 and _."
+        raise ValidationFailed.of("workflow", "invalid_value", text, where="query")
+    wanted = LogImport(path=path, workflow=slug, activity=tuple(activity), rules=tuple(rules))
+    began = time.monotonic()
+    with Console(stderr=True, quiet=not progress).status(f"Reading {path.name} …"):
+        total = sum(1 for _ in wanted.recordings())
+    with Client(url, key) as client, shown_progress(total, progress) as on_done:
+        report = upload_recordings(client, wanted.sources(), parallel=parallel, on_done=on_done)
+    return replace(report, seconds=round(time.monotonic() - began, 3))

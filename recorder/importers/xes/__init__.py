@@ -1,1 +1,0 @@
-"""Brings in event logs in XES. Decision 0022."""

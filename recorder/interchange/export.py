@@ -1,0 +1,106 @@
+"""The sessions of a workflow as a log file, read over HTTP. Decision 0022."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from recorder.client.client import Client
+from recorder.errors import Invalid
+from recorder.interchange.dfg import directly_follows, write_dfg
+from recorder.interchange.logs import LogTrace, log_rows
+from recorder.interchange.recorded_traces import session_trace
+from recorder.interchange.xes.writer import write_xes
+from recorder.memory.aggregation import aggregate_log
+
+#: As many sessions are read at a time as an import sends.
+PARALLEL = 4
+_WHOLE = ("stopped", "sealed")
+
+LogFormat = Literal["xes", "dfg"]
+
+
+class NothingToExport(Invalid):
+    """A workflow without a session that matches."""
+
+    def __init__(self, workflow: str) -> None:
+        super().__init__(f"{workflow} has no session that is over and matches; widen --where, or stop one.")
+
+
+@dataclass(frozen=True)
+class LogReport:
+    """What an export wrote."""
+
+    sessions: int
+    events: int
+
+
+def export_log(
+    client: Client,
+    workflow: str,
+    path: Path,
+    *,
+    format: LogFormat = "xes",
+    filters: dict[str, str] | None = None,
+    on_total: Callable[[int], None] = lambda total: None,
+    on_done: Callable[[LogTrace], None] = lambda trace: None,
+) -> LogReport:
+    """Write every session of a workflow that is over to a file, oldest first; the file appears when whole.
+
+    Args:
+        format: `xes` (gzip where the name ends in `.gz`), or `dfg`: JSON, or PM4Py's lines in a `.dfg` file.
+        filters: of `Client.list_sessions`.
+        on_total: told how many sessions there are.
+        on_done: told each trace as it is read.
+
+    Raises:
+        NothingToExport: if no session matches.
+        ApiError, Unreachable: as the client raises them; an unknown workflow is `not_found`.
+    """
+    sessions = _sessions(client, workflow, filters or {})
+    on_total(len(sessions))
+    events = 0
+
+    def counted(traces: Iterable[LogTrace]) -> Iterator[LogTrace]:
+        nonlocal events
+        for trace in traces:
+            events += len(trace.events)
+            on_done(trace)
+            yield trace
+
+    traces = counted(_read_traces(client, sessions))
+    if format == "xes":
+        write_xes(path, traces, name=workflow)
+    else:
+        # Repeats count, as they do where the exported XES is read.
+        write_dfg(path, directly_follows(aggregate_log(log_rows(traces), collapse=False)))
+    return LogReport(len(sessions), events)
+
+
+def _sessions(client: Client, workflow: str, filters: dict[str, str]) -> list[dict[str, Any]]:
+    found = [one for one in client.list_sessions(workflow=workflow, **filters) if one["status"] in _WHOLE]
+    if not found:
+        client.get_workflow(workflow)
+        raise NothingToExport(workflow)
+    return sorted(found, key=lambda session: (session["started_at"], session["id"]))
+
+
+def _read_traces(client: Client, sessions: Iterable[dict[str, Any]]) -> Iterator[LogTrace]:
+    """The traces in the order of the sessions, a few of them read ahead."""
+    ahead: deque[Future[LogTrace]] = deque()
+    with ThreadPoolExecutor(PARALLEL, thread_name_prefix="export") as pool:
+        try:
+            for session in sessions:
+                ahead.append(pool.submit(_read_trace, client, session))
+                if len(ahead) >= 2 * PARALLEL:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _read_trace(client: Client, session: dict[str, Any]) -> LogTrace:
+    return session_trace(session, list(client.list_events(session["id"])))

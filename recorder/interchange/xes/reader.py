@@ -1,0 +1,243 @@
+"""The bytes of a log file, plain or gzip, piece by piece, and never more than a log can have."""
+
+import gzip
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+from xml.parsers import expat
+
+from recorder.interchange.logs import Attributes, LogEvent, LogTrace, UnreadableLog
+from recorder.interchange.xes.values import parse_date, parse_value
+
+#: The largest public logs have below one GiB.
+MOST_BYTES = 4 * 1024**3
+#: How many times its own size a gzip file may hold, once that is worth asking: logs have 10 to 60 times.
+MOST_RATIO = 200
+_ASKED_FROM = 64 * 1024**2
+_PIECE = 65_536
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+def read_pieces(path: Path) -> Iterator[bytes]:
+    """The content of a file, unpacked where it is gzip (whatever its name says).
+
+    Raises:
+        UnreadableLog: if it cannot be opened, is damaged, or holds too much.
+    """
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == _GZIP_MAGIC
+            size = file.seek(0, 2)
+            file.seek(0)
+            most = max(_ASKED_FROM, size * MOST_RATIO) if packed else MOST_BYTES
+            with gzip.GzipFile(fileobj=file) if packed else file as content:
+                yield from _bounded(path, content, min(most, MOST_BYTES))
+    except EOFError as error:
+        raise UnreadableLog(path.name, None, "the gzip data is cut off") from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise UnreadableLog(path.name, None, "the gzip data is damaged") from error
+    except OSError as error:
+        raise UnreadableLog(path.name, None, f"cannot be read ({type(error).__name__})") from error
+
+
+def _bounded(path: Path, file: "BinaryIO | gzip.GzipFile", most: int) -> Iterator[bytes]:
+    read = 0
+    while piece := file.read(_PIECE):
+        read += len(piece)
+        if read > most:
+            raise UnreadableLog(
+                path.name, None, f"holds more than {most:,} bytes, which no log of its size does"
+            )
+        yield piece
+
+
+SUFFIXES = (".xes", ".xes.gz")
+ACTIVITY, TIME, LIFECYCLE, RESOURCE = "concept:name", "time:timestamp", "lifecycle:transition", "org:resource"
+
+MOST_DEPTH = 24
+MOST_TEXT_BYTES = 1024 * 1024
+MOST_TRACE_BYTES = 64 * 1024 * 1024
+_ATTRIBUTES = frozenset(["string", "date", "int", "float", "boolean", "id", "list", "container"])
+_CHILDREN = "values"
+#: What a log may say of all its traces and events; a file could name other scopes without end.
+_SCOPES = frozenset(["trace", "event"])
+
+
+def read_traces(path: Path, *, activity: Sequence[str] = (ACTIVITY,)) -> Iterator[LogTrace]:
+    """Every trace of a log, in the file's order; its events in order of time, then of the file.
+
+    What a log leaves out is taken from its `global` attributes. An event without an instant has that of the
+    one before it.
+
+    Args:
+        activity: keys of the attributes that name an event's activity, joined by `+` where they are several.
+
+    Raises:
+        UnreadableLog: if this is no XES log, or exceeds a limit. Traces before that place were given out.
+    """
+    reader = _Reader(path.name, tuple(activity))
+    for piece in read_pieces(path):
+        yield from reader.feed(piece)
+    yield from reader.feed(b"", is_last=True)
+
+
+@dataclass(slots=True)
+class _Element:
+    """An element that is open: its place, and what was read of it."""
+
+    tag: str
+    key: str = ""
+    value: Any = None
+    attributes: Attributes = field(default_factory=dict)
+    line: int = 0
+
+
+class _Reader:
+    """Takes bytes, gives traces."""
+
+    def __init__(self, name: str, activity: tuple[str, ...]) -> None:
+        self._name = name
+        self._activity = activity
+        self._parser = expat.ParserCreate(namespace_separator=" ")
+        self._parser.buffer_text = True
+        self._parser.StartDoctypeDeclHandler = self._refuse_doctype
+        self._parser.StartElementHandler = self._start
+        self._parser.EndElementHandler = self._end
+        self._fed = 0
+        #: Where the open child of the log begins, within a piece.
+        self._begun = 0
+        self._open: list[_Element] = []
+        self._events: list[LogEvent] = []
+        self._globals: dict[str, Attributes] = {}
+        self._done: list[LogTrace] = []
+        self._traces = 0
+
+    def feed(self, piece: bytes, *, is_last: bool = False) -> Iterator[LogTrace]:
+        """The traces that end in these bytes."""
+        try:
+            self._parser.Parse(piece, is_last)
+        except expat.ExpatError as error:
+            raise self._error(
+                f"not well-formed XML ({expat.ErrorString(error.code)})", error.lineno
+            ) from error
+        except (LookupError, ValueError) as error:
+            if self._open:
+                raise
+            raise self._error("its encoding is not known here; write it as UTF-8") from error
+        self._fed += len(piece)
+        # What expat holds back is one token that has not ended.
+        if self._fed - max(self._parser.CurrentByteIndex, 0) > MOST_TEXT_BYTES and not is_last:
+            raise self._error(f"a text of more than {MOST_TEXT_BYTES:,} bytes")
+        if len(self._open) > 1 and self._fed - self._begun > MOST_TRACE_BYTES:
+            raise self._error(f"a trace of more than {MOST_TRACE_BYTES:,} bytes")
+        if is_last and not self._traces:
+            raise self._error("the log holds no trace")
+        done, self._done = self._done, []
+        yield from done
+
+    def _start(self, name: str, given: dict[str, str]) -> None:
+        tag = name.rpartition(" ")[2]
+        depth = len(self._open)
+        if depth >= MOST_DEPTH:
+            raise self._error(f"elements nested deeper than {MOST_DEPTH}")
+        if depth == 1:
+            self._begun = self._fed
+        if depth and tag in _ATTRIBUTES:  # nine elements of ten
+            value = parse_value(tag, given.get("value", ""))
+            self._open.append(_Element(tag, given.get("key", ""), value))
+            return
+        if not depth and tag != "log":
+            raise self._error(f"not an XES log: its root is <{tag[:40]}>, not <log>")
+        if tag == "event" and self._open[-1].tag != "trace":
+            raise self._error("an event outside a trace: which case it belongs to is not said")
+        if tag == "trace" and depth != 1:
+            raise self._error("a trace inside another element than <log>")
+        self._open.append(_Element(tag, given.get("scope", ""), line=self._parser.CurrentLineNumber))
+
+    def _end(self, _name: str) -> None:
+        element = self._open.pop()
+        if element.tag in _ATTRIBUTES:
+            self._keep(element)
+        elif element.tag == "event":
+            self._events.append(self._event(element))
+        elif element.tag == "trace":
+            self._done.append(self._trace(element))
+        elif element.tag == "global":
+            if element.key in _SCOPES:
+                self._globals[element.key] = element.attributes
+        elif element.tag == _CHILDREN and self._open:
+            # A list's values come below an element of their own.
+            self._open[-1].attributes[_CHILDREN] = element.attributes.get(_CHILDREN, [])
+
+    def _keep(self, element: _Element) -> None:
+        """Put an attribute to the element around it."""
+        around = self._open[-1]
+        if around.tag == "log":
+            return  # what the log says of itself concerns no trace
+        value = element.value
+        if element.tag == "list":
+            value = element.attributes.get(_CHILDREN, list(element.attributes.values()))
+        elif element.tag == "container":
+            value = element.attributes
+        elif element.attributes:
+            value = {"value": value, "attributes": element.attributes}
+        if around.tag == _CHILDREN:
+            around.attributes.setdefault(_CHILDREN, []).append(value)
+        else:
+            around.attributes[element.key] = value
+
+    def _event(self, element: _Element) -> LogEvent:
+        own = element.attributes
+        parts = [self._text(own, key) for key in self._activity]
+        if not all(part.strip() for part in parts):
+            missing = self._activity[[bool(part.strip()) for part in parts].index(False)]
+            raise self._error(
+                f"an event without {missing}; name another attribute with --activity", element.line
+            )
+        time = _plain(own.pop(TIME, None))
+        if self._activity == (ACTIVITY,):
+            own.pop(ACTIVITY, None)
+        instant = time if isinstance(time, datetime) else self._instant(str(time or ""), element.line)
+        return LogEvent("+".join(parts), instant, own, element.line)
+
+    def _text(self, own: Attributes, key: str) -> str:
+        """An attribute as text: the event's own, else what the log says of all events."""
+        value = _plain(own.get(key, self._globals.get("event", {}).get(key)))
+        return "" if value is None or isinstance(value, list) else str(value)
+
+    def _instant(self, text: str, line: int) -> datetime | None:
+        if not text.strip():
+            return None
+        try:
+            return parse_date(text)
+        except ValueError as error:
+            raise self._error(f"{TIME} is no instant such as 2026-03-02T09:00:00.000+01:00", line) from error
+
+    def _trace(self, element: _Element) -> LogTrace:
+        events, self._events = self._events, []
+        self._traces += 1
+        name = _plain(element.attributes.pop(ACTIVITY, None))
+        _put_in_order(events)
+        return LogTrace(str(name or f"trace {self._traces}"), element.attributes, events, element.line)
+
+    def _refuse_doctype(self, *_: Any) -> None:
+        raise self._error("a document type (<!DOCTYPE>) is not taken: logs need none, and attacks do")
+
+    def _error(self, what: str, line: int | None = None) -> UnreadableLog:
+        return UnreadableLog(self._name, line or self._parser.CurrentLineNumber, what)
+
+
+def _plain(value: Any) -> Any:
+    """The value of an attribute that has attributes itself."""
+    return value.get("value") if isinstance(value, dict) else value
+
+
+def _put_in_order(events: list[LogEvent]) -> None:
+    known = next((event.time for event in events if event.time is not None), None)
+    for event in events:
+        known = event.time = event.time or known
+    if known is not None:
+        events.sort(key=lambda event: event.time)  # type: ignore[arg-type, return-value]

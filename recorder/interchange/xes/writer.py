@@ -1,0 +1,171 @@
+"""Writes a log as XES, trace by trace. IEEE 1849; decision 0022."""
+
+import gzip
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Any
+
+from recorder.digest import canonical_json
+from recorder.interchange.logs import LogEvent, LogTrace
+from recorder.interchange.xes.reader import ACTIVITY, LIFECYCLE, MOST_DEPTH, TIME
+from recorder.interchange.xes.values import format_value
+
+#: Keys of the columns that logs of user interfaces have beside those of the standard.
+UI_ACTION, UI_TARGET, UI_APPLICATION = "ui:action", "ui:target", "ui:application"
+#: Keys of what the recorder knows of a session.
+SESSION, OUTCOME = "recorder:session", "recorder:outcome"
+_STANDARD = "http://www.xes-standard.org/"
+_EXTENSIONS = (
+    ("Concept", "concept", f"{_STANDARD}concept.xesext"),
+    ("Time", "time", f"{_STANDARD}time.xesext"),
+    ("Lifecycle", "lifecycle", f"{_STANDARD}lifecycle.xesext"),
+    ("Organizational", "org", f"{_STANDARD}org.xesext"),
+    ("User interface", "ui", "urn:workflow-recorder:ui"),
+    ("Recorder", "recorder", "urn:workflow-recorder:recorder"),
+)
+#: From this depth on what is nested is written as JSON: anybody can put anything into a session's metadata,
+#: and no reader may refuse the log for it, ours first. Values of a list stand two elements deeper than it.
+_NESTED_DEPTH = MOST_DEPTH - 4
+# Not to be had in XML 1.0, not even as a reference.
+_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\t": "&#9;", "\n": "&#10;", "\r": "&#13;"}
+_ESCAPED = re.compile('[&<>"\t\n\r]')
+
+
+def write_xes(path: Path, traces: Iterable[LogTrace], *, name: str) -> int:
+    """Write traces to a file, as gzip where its name ends in `.gz`; returns how many.
+
+    The file appears when it is whole: what goes wrong before leaves none, or the one that was there.
+
+    Args:
+        name: what the log is called.
+    """
+    written = 0
+    with _replaced(path) as file:
+        for line in _head(name):
+            file.write(line.encode())
+        for trace in traces:
+            file.write("".join(_trace_lines(trace)).encode())
+            written += 1
+        file.write(b"</log>\n")
+    return written
+
+
+@contextmanager
+def _replaced(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    part = path.with_name(f"{path.name}.part")
+    try:
+        with part.open("wb") as raw:
+            if path.name.endswith(".gz"):
+                # Neither name nor time inside: equal logs are equal files.
+                with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
+                    yield packed
+            else:
+                yield raw
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _head(name: str) -> Iterator[str]:
+    yield '<?xml version="1.0" encoding="UTF-8"?>\n'
+    yield f'<log xes.version="1849.2016" xes.features="nested-attributes" xmlns="{_STANDARD}">\n'
+    for title, prefix, uri in _EXTENSIONS:
+        yield f'  <extension name="{title}" prefix="{prefix}" uri="{uri}"/>\n'
+    yield '  <global scope="trace">\n    <string key="concept:name" value="unknown"/>\n  </global>\n'
+    yield '  <global scope="event">\n    <string key="concept:name" value="unknown"/>\n'
+    yield '    <date key="time:timestamp" value="1970-01-01T00:00:00.000Z"/>\n'
+    yield '    <string key="lifecycle:transition" value="complete"/>\n  </global>\n'
+    yield '  <classifier name="Activity" keys="concept:name"/>\n'
+    yield from _attribute(ACTIVITY, name, 1)
+
+
+def _trace_lines(trace: LogTrace) -> Iterator[str]:
+    yield "  <trace>\n"
+    yield from _attributes({ACTIVITY: trace.name, **_others(trace.attributes)}, 2)
+    for event in trace.events:
+        yield "    <event>\n"
+        yield from _attributes(_event_attributes(event), 3)
+        yield "    </event>\n"
+    yield "  </trace>\n"
+
+
+def _event_attributes(event: LogEvent) -> dict[str, Any]:
+    timed = {} if event.time is None else {TIME: event.time}
+    return {ACTIVITY: event.activity, **timed, LIFECYCLE: "complete", **_others(event.attributes)}
+
+
+def _others(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes but for those that a trace or an event has members for."""
+    return {key: value for key, value in attributes.items() if key not in (ACTIVITY, TIME)}
+
+
+def _attributes(attributes: Mapping[str, Any], depth: int) -> Iterator[str]:
+    for key, value in attributes.items():
+        yield from _attribute(key, value, depth)
+
+
+def _attribute(key: str, value: Any, depth: int) -> Iterator[str]:
+    """An attribute on lines of its own, with those it has itself."""
+    indent = "  " * depth
+    named = _quoted(key)
+    if depth >= _NESTED_DEPTH and isinstance(value, list | Mapping):
+        value = _json_text(value)
+    if isinstance(value, list):
+        yield f"{indent}<list key={named}>\n{indent}  <values>\n"
+        for item in value:
+            yield from _attribute(key, item, depth + 2)
+        yield f"{indent}  </values>\n{indent}</list>\n"
+        return
+    inner: Mapping[str, Any] = {}
+    if isinstance(value, Mapping):
+        if not _has_attributes(value):
+            yield f"{indent}<container key={named}>\n"
+            yield from _attributes(value, depth + 1)
+            yield f"{indent}</container>\n"
+            return
+        value, inner = value["value"], value["attributes"]
+    kind, text = ("string", str(value)) if key == ACTIVITY else format_value(value)
+    start = f"{indent}<{kind} key={named} value={_quoted(text)}"
+    if not inner:
+        yield f"{start}/>\n"
+        return
+    yield f"{start}>\n"
+    yield from _attributes(inner, depth + 1)
+    yield f"{indent}</{kind}>\n"
+
+
+def _has_attributes(value: Mapping[str, Any]) -> bool:
+    """Whether this is how a value with attributes is kept, and not just two keys of these names."""
+    return (
+        set(value) == {"value", "attributes"}
+        and isinstance(value["attributes"], Mapping)
+        and not isinstance(value["value"], list | Mapping)
+    )
+
+
+def _json_text(value: Any) -> str:
+    try:
+        return canonical_json(value).decode()
+    except TypeError:
+        # Integers beyond 64 bits and halves of pairs, both of which JSON may hold and canonical JSON may not.
+        return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+#: Longer texts are not remembered, so that the cache stays small.
+_REMEMBERED_CHARACTERS = 200
+
+
+def _quoted(text: str) -> str:
+    """Return text as the value of an XML attribute; what XML cannot hold becomes U+FFFD."""
+    return _quoted_before(text) if len(text) <= _REMEMBERED_CHARACTERS else _quoted_before.__wrapped__(text)
+
+
+@lru_cache(maxsize=65_536)
+def _quoted_before(text: str) -> str:
+    allowed = _FORBIDDEN.sub("\ufffd", text)
+    return '"' + _ESCAPED.sub(lambda found: _ESCAPES[found[0]], allowed) + '"'

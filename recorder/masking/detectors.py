@@ -1,0 +1,131 @@
+"""Access tokens: keys that name their maker, web tokens, private keys, what follows `Bearer` or `token=`."""
+
+import re
+from collections.abc import Iterator
+
+from recorder.masking.expressions import UNION_BYTES, compile_expression
+from recorder.masking.rules import Rule, Span, plain_card, plain_email
+
+#: The secret is group 1: what stands before it stays, and it gets the same token wherever it stands.
+_BEHIND_A_NAME = (
+    r"(?i:\b(?:bearer|basic))(?:[ +]|%20)+([0-9A-Za-z._~+/-]{16,}=*)",
+    r"(?i:(?:api[_-]?key|token|secret|password|passwd|signature))(?:=|%3D)([0-9A-Za-z._~+/%-]{8,}=*)",
+    # A password in a web address. One character of the scheme is enough: a longer one would keep every scan
+    # of a long word alive to the word's end, which took 5 s/MB.
+    r"[0-9A-Za-z+.-]://[^\s/?#:@]*:([^\s/?#@]{3,})@",
+)
+_MADE_BY = (
+    r"nsk_(?:live|test|local)_[0-9A-Za-z]{20,}",  # this service
+    r"whsec_[0-9A-Za-z+/=_-]{16,}",
+    r"eyJ[0-9A-Za-z_-]{8,}\.eyJ[0-9A-Za-z_-]{8,}\.[0-9A-Za-z_-]*",  # JSON Web Tokens
+    r"(?:AKIA|ASIA|ABIA|ACCA|AROA|AIDA)[0-9A-Z]{16}\b",  # Amazon
+    r"gh[opusr]_[0-9A-Za-z]{36,}",  # GitHub
+    r"github_pat_[0-9A-Za-z_]{22,}",
+    r"gl(?:pat|oas|rt|cbt|ptt)-[0-9A-Za-z_.-]{20,}",  # GitLab
+    r"xox[abeoprs]-[0-9A-Za-z-]{10,}",  # Slack
+    r"xapp-[0-9]-[0-9A-Za-z-]{10,}",
+    r"[sr]k_(?:live|test)_[0-9A-Za-z]{16,}",  # Stripe
+    r"\bsk-(?:proj|svcacct|admin|ant|or)-[0-9A-Za-z_-]{16,}",  # OpenAI, Anthropic, OpenRouter
+    r"\bsk-[0-9A-Za-z]{32,}",
+    r"AIza[0-9A-Za-z_-]{35}",  # Google
+    r"ya29\.[0-9A-Za-z_-]{20,}",
+    r"GOCSPX-[0-9A-Za-z_-]{20,}",
+    r"\bhf_[0-9A-Za-z]{30,}",  # Hugging Face
+    r"\bnpm_[0-9A-Za-z]{36}",
+    r"pypi-[0-9A-Za-z_-]{32,}",
+    r"\bSG\.[0-9A-Za-z_-]{16,}\.[0-9A-Za-z_-]{16,}",  # SendGrid
+    r"\bSK[0-9a-f]{32}\b",  # Twilio
+    r"\bdo[opr]_v1_[0-9a-f]{64}",  # DigitalOcean
+    r"shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}",  # Shopify
+    r"\bdapi[0-9a-f]{32}",  # Databricks
+    r"dckr_pat_[0-9A-Za-z_-]{20,}",  # Docker
+)
+_PRIVATE_KEY = (
+    r"-----BEGIN [A-Z ]{0,32}PRIVATE KEY(?: BLOCK)?-----(?s:.*?)"
+    r"(?:-----END [A-Z ]{0,32}PRIVATE KEY(?: BLOCK)?-----|\z)"
+)
+_ACCESS_TOKEN_HINT = "|".join((*_BEHIND_A_NAME, *_MADE_BY, _PRIVATE_KEY))
+_any = compile_expression(_ACCESS_TOKEN_HINT, max_bytes=UNION_BYTES)
+_named = [compile_expression(expression, keeps_groups=True) for expression in _BEHIND_A_NAME]
+
+
+def _find_access_token(text: bytes) -> Iterator[Span]:
+    for match in _any.finditer(text):
+        start, end = match.span()
+        # Only what was found is scanned again for the group.
+        behind_a_name = (found.span(1) for named in _named if (found := named.match(text, start, end)))
+        yield next(behind_a_name, (start, end))
+
+
+TOKEN = Rule("token", _ACCESS_TOKEN_HINT, _find_access_token)
+
+
+# American Express, Diners, JCB, Maestro, Mastercard, Discover, UnionPay and Visa begin with 2 to 6; the
+# milliseconds and nanoseconds of our time with 1.
+_FIRST = "[2-6]"
+_GAP = r"[ \-\x{A0}\x{2007}\x{2009}\x{2010}-\x{2013}\x{202F}]"
+# The same in bytes of UTF-8, for Python's expressions.
+_GAP_BYTES = rb"(?:[ \-]|\xc2\xa0|\xe2\x80[\x87\x89\x90-\x93\xaf])"
+#: The longest first: what follows a number in groups (its check code, say) may look like one group more.
+_SHAPES = (
+    rf"{_FIRST}[0-9]{{3}}(?:{_GAP}[0-9]{{4}}){{3}}{_GAP}[0-9]{{3}}",
+    rf"{_FIRST}[0-9]{{3}}(?:{_GAP}[0-9]{{4}}){{3}}",
+    rf"{_FIRST}[0-9]{{3}}{_GAP}[0-9]{{6}}{_GAP}[0-9]{{5}}",
+    rf"{_FIRST}[0-9]{{3}}{_GAP}[0-9]{{6}}{_GAP}[0-9]{{4}}",
+    rf"{_FIRST}[0-9]{{12,18}}",
+)
+# A number that letters or digits touch is part of an id, one behind a point is a fraction.
+_CARD_HINT = rf"(?:^|[^0-9A-Za-z.]|[^0-9]\.|^\.)(?:{'|'.join(_SHAPES)})(?:$|[^0-9A-Za-z])"
+# Python's own expressions: of bounded length, so that none of them can take long, and five times as fast to
+# call at a place as RE2's. Every shape that fits where a run of digits begins is a group.
+_candidates = re.compile(
+    rf"(?<![0-9A-Za-z])(?<![0-9]\.)(?={_FIRST}[0-9]{{3}})".encode()
+    + b"".join(
+        rb"(?:(?=(%b)(?![0-9A-Za-z]))|)" % shape.encode().replace(_GAP.encode(), _GAP_BYTES)
+        for shape in _SHAPES
+    )
+)
+_NO_DIGITS = bytes(set(range(256)) - set(b"0123456789"))
+_DOUBLED = bytes.maketrans(b"0123456789", b"0246813579")
+
+
+def _find_card(text: bytes) -> Iterator[Span]:
+    end = 0
+    for candidate in _candidates.finditer(text):
+        start = candidate.start()
+        # A later number may begin inside one that is none: 0123 4111 1111 1111 1111.
+        if start >= end and candidate.lastindex is not None:
+            number = next(filter(_is_number, filter(None, candidate.groups())), None)
+            if number is not None:
+                end = start + len(number)
+                yield start, end
+
+
+def _is_number(shape: bytes) -> bool:
+    digits = shape.translate(None, _NO_DIGITS)
+    total = sum(digits[-1::-2]) + sum(digits[-2::-2].translate(_DOUBLED)) - 48 * len(digits)
+    return total % 10 == 0
+
+
+CARD = Rule("card", _CARD_HINT, _find_card, plain_card)
+
+
+# Latin, Greek and Cyrillic letters with their marks. Others touch an address without being part of it:
+# Chinese and Japanese are written without spaces.
+_LETTERS = r"A-Za-z\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{24F}\x{300}-\x{52F}"
+_ALNUM = rf"0-9{_LETTERS}"
+_EMAIL_HINT = (
+    rf"[{_ALNUM}_][{_ALNUM}_.%+'-]*(?:@|%40|＠)"
+    rf"(?:[{_ALNUM}](?:[{_ALNUM}-]*[{_ALNUM}])?\.)+(?:xn--[0-9A-Za-z-]+|[{_LETTERS}]{{2,63}})"
+)
+_address = compile_expression(_EMAIL_HINT, max_bytes=UNION_BYTES)
+# `logo@2x.png` is a picture for sharp screens.
+_PICTURE = re.compile(rb"@[0-9](?:\.[0-9])?x\.(?:png|jpe?g|gif|webp|avif|svg|bmp|ico)\Z", re.IGNORECASE)
+
+
+def _find_email(text: bytes) -> Iterator[Span]:
+    found = (match.span() for match in _address.finditer(text))
+    return (span for span in found if not _PICTURE.search(text[span[0] : span[1]]))
+
+
+EMAIL = Rule("email", _EMAIL_HINT, _find_email, plain_email)

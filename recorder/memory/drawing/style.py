@@ -1,0 +1,104 @@
+"""Colours and words of the graph's picture, and how they are written in SVG."""
+
+from html import escape
+
+from recorder.memory.views.labels import text_width
+
+INK, MUTED, PAPER = "#1b1d28", "#6f6d66", "#ffffff"
+BLUE, BLUE_LINE = "#2446c8", "#4560d0"
+GREY, GREY_LINE = "#8a91a8", "#c9cbd8"
+RED, RED_LINE = "#c0332b", "#dd8079"
+AMBER, AMBER_INK = "#dba04a", "#a86b0a"
+GREEN, GOLD, PINK = "#1f7f4c", "#d69a17", "#d14b93"
+FONT = "Inter, system-ui, -apple-system, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif"
+
+
+def number(value: float) -> str:
+    """A coordinate with one decimal, written in one way only."""
+    rounded = f"{value:.1f}".removesuffix(".0")
+    return "0" if rounded == "-0" else rounded
+
+
+def text(
+    words: str,
+    x: float,
+    y: float,
+    *,
+    size: float,
+    fill: str,
+    anchor: str = "start",
+    weight: int = 400,
+    halo: bool = False,
+) -> str:
+    """A line of text; with a halo it stays readable where it crosses a line."""
+    place = f'x="{number(x)}" y="{number(y)}" font-size="{number(size)}" fill="{fill}"'
+    place += "" if anchor == "start" else f' text-anchor="{anchor}"'
+    place += "" if weight == 400 else f' font-weight="{weight}"'
+    if halo:
+        place += f' stroke="{PAPER}" stroke-width="3.5" stroke-linejoin="round" paint-order="stroke"'
+    return f"<text {place}>{escape(words)}</text>"
+
+
+def flag(x: float, y: float) -> str:
+    """A flag whose pole stands at x, its foot at y; drawn, since few fonts have one."""
+    return (
+        f'<path d="M{number(x)} {number(y)}v-11" stroke="{GOLD}" stroke-width="1.6" fill="none"/>'
+        f'<path d="M{number(x)} {number(y - 11)}h8l-2.2 2.9l2.2 2.9h-8z" fill="{GOLD}"/>'
+    )
+
+
+def tooltip(words: str) -> str:
+    """What a reader is told of the group that this begins."""
+    return f"<title>{escape(words)}</title>"
+
+
+def sessions_text(count: int) -> str:
+    """A number of sessions."""
+    return "1 session" if count == 1 else f"{count:,} sessions"
+
+
+def left_text(count: int) -> str:
+    """How sessions that ended without success are told."""
+    return f"{count:,} left"
+
+
+def start_text(count: int) -> str:
+    """How sessions that began elsewhere than most are told."""
+    return f"{count:,} start"
+
+
+def percent_text(share: float) -> str:
+    """A share as a whole percentage; what is more than nothing never reads 0%."""
+    return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
+
+
+def duration_text(ms: int) -> str:
+    """A time of `ms` milliseconds in the unit that suits it."""
+    if ms < 1000:
+        return f"{ms} ms"
+    return f"{ms / 1000:.1f} s" if ms < 120_000 else f"{ms / 60_000:.1f} min"
+
+
+_SIZE = 11.5
+_LINES = (
+    ("most common path", BLUE),
+    ("other", GREY),
+    ("mostly error", RED),
+    ("mostly abandoned", AMBER),
+)
+_SIZES = "width = share of sessions · number under a node = sessions"
+
+
+def legend(x: float, y: float) -> str:
+    """The legend from `x` on, centred at height `y`."""
+    made = ""
+    for told, colour in _LINES:
+        made += f'<path d="M{number(x)} {number(y)}h9" stroke="{colour}" stroke-width="2.6"/>'
+        made += text(told, x + 13, y + 4, size=_SIZE, fill=INK)
+        x += 31 + text_width(told, _SIZE)
+    made += f'<circle cx="{number(x + 4)}" cy="{number(y)}" r="4.5" fill="{GREEN}"/>'
+    made += text("success", x + 13, y + 4, size=_SIZE, fill=INK)
+    x += 31 + text_width("success", _SIZE)
+    made += flag(x, y + 6) + text("recovery point", x + 13, y + 4, size=_SIZE, fill=INK)
+    x += 31 + text_width("recovery point", _SIZE)
+    return made + text(_SIZES, x, y + 4, size=_SIZE, fill=MUTED)

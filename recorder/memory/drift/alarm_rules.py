@@ -1,0 +1,220 @@
+"""The zero-run rule: a path that was common is missing for longer than chance explains. Spec §6.1.
+
+Every path of at least 3 % of the baseline is watched. What is assumed of its rate is the least that the
+baseline allows; so many misses in a row are an alarm as chance brings about once in 10,000 sessions.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from recorder.memory.drift.baseline import Inherited, Term
+from recorder.memory.drift.history import DAY_MS, History
+from recorder.memory.drift.thresholds import Rules, least_rate, misses_needed, sightings_needed, unseen_nodes
+from recorder.memory.grouping.inverted_index import Ints
+
+_LONG_AGO = -(2**62)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedPath:
+    """A path and what is expected of it."""
+
+    path: int
+    #: Places of its baseline.
+    start: int
+    end: int
+    #: Misses count from this place on.
+    watched_from: int
+    #: How many of the baseline's sessions took it.
+    seen: int
+    sessions: int
+    #: After so many misses in a row it is gone.
+    needed: int
+    #: Left over from an earlier term: no longer watched once it is seen at or after this place.
+    until_seen_from: int | None
+
+    @property
+    def frequency(self) -> float:
+        """Its share of the baseline, 0 to 1; 0 where all sessions of that were deleted."""
+        return self.seen / self.sessions if self.sessions else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PathGone:
+    """A path that disappeared: found at the session of this place."""
+
+    place: int
+    watched: WatchedPath
+    #: Places of the sessions since it was last seen, none of which took it.
+    misses: Ints
+    #: When the latest session that took it began.
+    last_seen_ms: int
+
+
+def watch_paths(history: History, term: Term, rules: Rules) -> list[WatchedPath]:
+    """The paths that are watched in a term, the most common first; then those left from earlier ones."""
+    counts = np.bincount(history.path[term.start : term.end])
+    common = np.nonzero(counts >= max(rules.least_seen, rules.least_share * counts.sum()))[0]
+    common = common[np.argsort(-counts[common], kind="stable")]
+    since = {old.path: old.watched_from for old in term.inherited}
+    listed = [Inherited(path, term.start, term.end, since.get(path, term.end)) for path in common.tolist()]
+    left = [old for old in term.inherited if old.path not in set(common.tolist())]
+    watched = len(listed) + len(left)
+    return [
+        *(_watch(history, one, None, watched, rules) for one in listed),
+        *(_watch(history, one, term.end, watched, rules) for one in left),
+    ]
+
+
+def _watch(
+    history: History, one: Inherited, until_seen_from: int | None, watched: int, rules: Rules
+) -> WatchedPath:
+    seen, sessions = int((history.path[one.start : one.end] == one.path).sum()), one.end - one.start
+    needed = len(history) + 1  # where all of its sessions were deleted, nothing is expected of it
+    if seen:
+        rate = least_rate(seen, sessions, rules.level / watched)
+        needed = misses_needed(rate, watched=watched, run_length=rules.run_length)
+        needed = max(rules.least_misses, needed)
+    return WatchedPath(
+        one.path, one.start, one.end, one.watched_from, seen, sessions, needed, until_seen_from
+    )
+
+
+def hand_over(
+    history: History, watched: list[WatchedPath], end: int, alarms: dict[int, int]
+) -> tuple[Inherited, ...]:
+    """What the next term, which begins at `end`, inherits: no run of misses begins anew because of it.
+
+    Args:
+        alarms: place of the last alarm of each path that had one.
+    """
+    inherited = []
+    for one in watched:
+        taken = np.nonzero(history.path[one.start : end] == one.path)[0] + one.start
+        last = int(taken[-1]) if len(taken) else -1
+        was_left = one.until_seen_from is not None and last >= one.until_seen_from
+        if not was_left and alarms.get(one.path, -1) <= last:
+            inherited.append(Inherited(one.path, one.start, one.end, one.watched_from))
+    return tuple(inherited)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trail:
+    """What the sessions from `start` on say of one path; all places count from there."""
+
+    is_miss: npt.NDArray[np.bool_]
+    sightings: Ints
+    last_seen_ms: Ints
+
+    @classmethod
+    def of(cls, history: History, watched: WatchedPath, end: int) -> "_Trail":
+        """Read the sessions before place `end`.
+
+        One that began more than a day before the path was last seen is passed over, whichever path it took:
+        it is a recording of the past, brought in later. Within a day sessions may end in any order.
+        """
+        started = history.started_ms[watched.start : end]
+        is_taken = history.path[watched.start : end] == watched.path
+        last_seen = np.maximum.accumulate(np.where(is_taken, started, _LONG_AGO))
+        counts = started >= np.concatenate([[_LONG_AGO], last_seen - DAY_MS])[:-1]
+        is_miss = counts & ~is_taken
+        is_miss[: max(0, watched.watched_from - watched.start)] = False
+        return cls(is_miss, np.nonzero(counts & is_taken)[0], last_seen)
+
+    def long_runs(self, needed: int) -> list[tuple[int, Ints]]:
+        """Runs of at least so many misses: how many sightings come before each, and its places."""
+        bounds = np.concatenate([[0], self.sightings, [len(self.is_miss)]])
+        missed = np.concatenate([[0], np.cumsum(self.is_miss)])
+        return [
+            (run, np.nonzero(self.is_miss[bounds[run] : bounds[run + 1]])[0] + bounds[run])
+            for run in np.nonzero(np.diff(missed[bounds]) >= needed)[0].tolist()
+        ]
+
+
+def misses_so_far(history: History, watched: WatchedPath, end: int) -> int:
+    """In how many sessions before place `end` a path was missed since it was last seen."""
+    trail = _Trail.of(history, watched, end)
+    last = int(trail.sightings[-1]) if len(trail.sightings) else 0
+    return int(trail.is_miss[last:].sum())
+
+
+def find_gone(
+    history: History, watched: WatchedPath, *, begin: int, end: int, last_alarm: int | None, rules: Rules
+) -> list[PathGone]:
+    """The alarms of one path at the sessions from place `begin` to before `end`.
+
+    Args:
+        last_alarm: place of the last one so far. The same is not given again: the path must have come back,
+            that is been seen some times since.
+    """
+    trail, start = _Trail.of(history, watched, end), watched.start
+    found = []
+    for run, misses in trail.long_runs(watched.needed):
+        since = int(trail.sightings[run - 1]) + start if run else -1
+        if watched.until_seen_from is not None and since >= watched.until_seen_from:
+            break
+        if last_alarm is not None:
+            seen_then = int(np.searchsorted(trail.sightings, last_alarm - start, side="right"))
+            if run - seen_then < rules.return_after:
+                continue
+        enough = max(
+            watched.needed,
+            history.first_mixed(misses + start),
+            int(np.searchsorted(misses, begin - start)) + 1,
+        )
+        if enough > len(misses):
+            continue
+        misses = misses[:enough]
+        last_alarm = int(misses[-1]) + start
+        found.append(PathGone(last_alarm, watched, misses + start, int(trail.last_seen_ms[misses[-1]])))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNew:
+    """A node that appeared: found at the session of this place."""
+
+    place: int
+    node: int
+    #: How many sessions of the baseline lack it, from `baseline_start` on.
+    baseline_start: int
+    baseline: int
+    #: Places of the sessions within the window that go through it, and the window's first place.
+    sightings: Ints
+    window_start: int
+    needed: int
+
+
+def find_new(
+    history: History, term: Term, *, begin: int, end: int, told: set[int], rules: Rules
+) -> list[NodeNew]:
+    """The alarms about nodes at the sessions from place `begin` to before `end`, each node once for ever.
+
+    Args:
+        told: nodes of earlier alarms.
+    """
+    candidates = [node for node in history.nodes_since(term.known, end) if node not in told]
+    if not candidates:
+        return []
+    unseen = unseen_nodes(history.node_counts(term.start, term.known))
+    needed = sightings_needed(term.known - term.start, unseen, rules)
+    found = (_find(history, node, term, begin, end, needed, rules) for node in candidates)
+    return [alarm for alarm in found if alarm is not None]
+
+
+def _find(
+    history: History, node: int, term: Term, begin: int, end: int, needed: int, rules: Rules
+) -> NodeNew | None:
+    places = history.sessions_with(node, term.known, end)
+    # At each sighting, how many there are in the window that ends with it.
+    firsts = np.searchsorted(places, places - rules.window, side="right")
+    counted = np.arange(1, len(places) + 1) - firsts
+    for last in np.nonzero((counted >= needed) & (places >= begin))[0].tolist():
+        sightings = places[firsts[last] : last + 1]
+        if history.first_mixed(sightings) <= len(sightings):
+            place = int(sightings[-1])
+            start = max(term.known, place + 1 - rules.window)
+            return NodeNew(place, node, term.start, term.known - term.start, sightings, start, needed)
+    return None

@@ -1,0 +1,109 @@
+"""Features of node sequences: binary 1- and 2-grams at three grains, with their weights. Spec §2.6.
+
+A feature weighs sqrt(ln(1 + 1/df)): plain inverse document frequency would let rare features dominate. Each
+grain counts by how much it tells sessions apart: where all is on one screen, screens tell nothing.
+"""
+
+from array import array
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from recorder.memory.grouping.inverted_index import Floats, Ints
+from recorder.memory.grouping.nodes import Node
+
+#: Features of fewer sessions than this share are left out, once there are so many sessions.
+PRUNE_SHARE, PRUNE_SESSIONS = 0.01, 200
+#: Longer sequences are compared by their beginning; they are stored whole.
+MAX_COMPARED_NODES = 512
+#: Screen, action, node.
+GRAINS = 3
+#: Least weight of a grain, so that sessions which are all alike can be compared.
+LEAST_GRAIN = 0.001
+
+Features = tuple[Ints, Ints, Ints]
+
+
+class FeatureCounts:
+    """Numbers the features of one graph, and counts the sessions that have each."""
+
+    def __init__(self) -> None:
+        self.sessions = 0
+        self._numbers: dict[int, int] = {}
+        #: The grain of each feature, by its number.
+        self._grain_of: array[int] = array("q")
+        self._counts: Ints = np.zeros(1024, dtype=np.int64)
+
+    def count(self, features: Features, sessions: int) -> None:
+        """Add so many sessions with these features (or take away, if negative)."""
+        self.sessions += sessions
+        for own in features:
+            self._counts[own] += sessions
+
+    def weights(self) -> tuple[Floats, Floats]:
+        """The squared weight of each feature, by number, and the weight of each grain, at this moment."""
+        squared = self._squared_weights()
+        return squared, self._grain_weights(squared)
+
+    def of(self, sequences: Sequence[tuple[int, ...]], nodes: Sequence[Node]) -> list[Features]:
+        """The numbered features of each sequence, one sorted array for each grain."""
+        if not sequences:
+            return []
+        cut = [np.array(sequence[:MAX_COMPARED_NODES], dtype=np.int64) for sequence in sequences]
+        owners = np.repeat(np.arange(len(cut)), [len(sequence) for sequence in cut])
+        flat = np.concatenate(cut)
+        first_with: dict[int, int] = {}
+        acts = np.array([first_with.setdefault(node.act, node.number) for node in nodes], dtype=np.int64)
+        screens = np.array([node.screen for node in nodes], dtype=np.int64)
+        values = (screens[flat], acts[flat], flat)
+        grains = [self._numbered(owners, value, grain, len(cut)) for grain, value in enumerate(values)]
+        return list(zip(*grains, strict=True))
+
+    def _grain_weights(self, squared: Floats) -> Floats:
+        """How much each grain tells sessions apart: the share of its weight that two do not share."""
+        share = self._counts[: len(squared)] / max(self.sessions, 1)
+        grains = np.frombuffer(self._grain_of, dtype=np.int64)
+        own = np.bincount(grains, weights=squared * share, minlength=GRAINS)
+        common = np.bincount(grains, weights=squared * share**2, minlength=GRAINS)
+        apart = 1 - np.divide(common, own, out=np.ones(GRAINS), where=own > 0)
+        # Rounded: the order in which floats were summed must not decide.
+        weights: Floats = np.round(np.maximum(apart, LEAST_GRAIN), 9)
+        return weights
+
+    def _squared_weights(self) -> Floats:
+        counts = self._counts[: len(self._numbers)]
+        weights: Floats = np.log1p(self.sessions / np.maximum(counts, 1))
+        kept = counts > 0
+        if self.sessions >= PRUNE_SESSIONS:
+            kept &= counts >= PRUNE_SHARE * self.sessions
+        return np.where(kept, weights, 0.0)
+
+    def _numbered(self, owners: Ints, values: Ints, grain: int, count: int) -> list[Ints]:
+        owners, grams = _grams(owners, values, grain)
+        distinct, places = np.unique(grams, return_inverse=True)
+        numbers = np.array([self._number(gram, grain) for gram in distinct.tolist()], dtype=np.int64)
+        # One number for each pair: sorting pairs as such is many times slower.
+        base = max(len(self._numbers), 1)
+        own, found = np.divmod(np.unique(owners * base + numbers[places]), base)
+        return np.split(found, np.searchsorted(own, np.arange(1, count)))
+
+    def _number(self, gram: int, grain: int) -> int:
+        number = self._numbers.setdefault(gram, len(self._numbers))
+        if number == len(self._grain_of):
+            self._grain_of.append(grain)
+        if number >= len(self._counts):
+            self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+        return number
+
+
+def _grams(owners: Ints, values: Ints, grain: int) -> tuple[Ints, Ints]:
+    """1- and 2-grams of runs of equal values, packed into one number each: grain, first, second."""
+    starts = np.ones(len(values), dtype=np.bool_)
+    starts[1:] = (owners[1:] != owners[:-1]) | (values[1:] != values[:-1])
+    owners, values = owners[starts], values[starts]
+    together: npt.NDArray[np.bool_] = owners[1:] == owners[:-1]
+    head = np.int64(grain) << 60
+    ones = head | (values + 1) << 30
+    twos = head | (values[:-1][together] + 1) << 30 | (values[1:][together] + 1)
+    return np.concatenate([owners, owners[1:][together]]), np.concatenate([ones, twos])

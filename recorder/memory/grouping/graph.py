@@ -1,0 +1,172 @@
+"""The memory graph of one workflow in memory: sessions in, changes out. Spec §2.6.
+
+Pure: `recorder.memory.storage` loads it and writes what changed. Statistics are additive, so batches may come
+in any order; only unseen micro-states meet exemplars, and only unseen variants meet leaders.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import xxhash
+
+from recorder.memory.grouping.nodes import GraphScope, Node, NodeIndex, compared
+from recorder.memory.grouping.paths import Path, PathIndex, Variant, variant_key
+from recorder.memory.steps.session_steps import Step
+from recorder.memory.steps.templates import signed
+
+#: Of a longer session the graph takes the beginning: no single one may hold up the others.
+MAX_TRACE_STEPS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class MicroState:
+    """A micro-state with the node it belongs to; `features` are hashed tokens of its screen, sorted."""
+
+    micro_key: int
+    node: int
+    features: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """An exact sequence of micro-states, and the variant it is."""
+
+    trace_key: int
+    steps: tuple[int, ...]
+    variant_key: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTrace:
+    """One session's way through the graph."""
+
+    session_id: str
+    trace_key: int
+    #: When each step of the trace began, in ms since the session's start.
+    entered_ms: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphChange:
+    """What a batch of sessions adds to a graph; of structure only what was not there before."""
+
+    nodes: list[Node] = field(default_factory=list)
+    micro_states: list[MicroState] = field(default_factory=list)
+    traces: list[Trace] = field(default_factory=list)
+    variants: list[Variant] = field(default_factory=list)
+    paths: list[Path] = field(default_factory=list)
+    sessions: list[SessionTrace] = field(default_factory=list)
+
+
+def trace_key(steps: Iterable[int]) -> int:
+    """Content key of a sequence of micro-states: the same in every graph and after every rebuild."""
+    return signed(xxhash.xxh64_intdigest(array("q", steps).tobytes()))
+
+
+def collapsed(numbers: Iterable[int]) -> tuple[int, ...]:
+    """The numbers without those that equal the one before."""
+    kept: list[int] = []
+    for number in numbers:
+        if not kept or number != kept[-1]:
+            kept.append(number)
+    return tuple(kept)
+
+
+class Graph:
+    """Nodes, variants and paths of one workspace, mode and workflow."""
+
+    def __init__(self, scope: GraphScope) -> None:
+        self.scope = scope
+        self.node_index = NodeIndex(scope)
+        self.path_index = PathIndex(scope)
+        #: The variant key of each trace.
+        self.variant_of: dict[int, int] = {}
+
+    @property
+    def nodes(self) -> list[Node]:
+        """All nodes, by number."""
+        return self.node_index.nodes
+
+    @property
+    def paths(self) -> list[Path]:
+        """All paths, by number."""
+        return self.path_index.paths
+
+    def path_of(self, trace: int) -> Path:
+        """The path of a trace, by its key."""
+        return self.paths[self.path_index.variants[self.variant_of[trace]].path]
+
+    def count(self, trace: int, sessions: int) -> None:
+        """Add so many sessions (or take away, if negative) to a trace, by its key."""
+        self.path_index.count(self.variant_of[trace], sessions)
+
+    def add_sessions(
+        self, sessions: Mapping[str, Sequence[Step]], *, known: Iterable[str] = ()
+    ) -> GraphChange:
+        """Take in the steps of sessions; a session without any lies on the path of no nodes.
+
+        Args:
+            sessions: steps by session id.
+            known: ids of sessions that were taken in before; they change nothing.
+        """
+        skipped = frozenset(known)
+        fresh = {
+            session_id: steps[:MAX_TRACE_STEPS]
+            for session_id, steps in sessions.items()
+            if session_id not in skipped
+        }
+        nodes, micro_states = self._assign(fresh)
+        taken = [_taken(session_id, steps) for session_id, steps in fresh.items()]
+        unseen = {
+            one.trace_key: tuple(step.micro_key for step in fresh[one.session_id])
+            for one in taken
+            if one.trace_key not in self.variant_of
+        }
+        sequences = {key: self._sequence(steps) for key, steps in unseen.items()}
+        self.variant_of.update({key: self._variant_key(nodes) for key, nodes in sequences.items()})
+        variants, paths = self.path_index.add(self._counted(taken, sequences), self.nodes)
+        traces = [Trace(key, steps, self.variant_of[key]) for key, steps in unseen.items()]
+        return GraphChange(nodes, micro_states, traces, variants, paths, taken)
+
+    def _assign(self, sessions: Mapping[str, Sequence[Step]]) -> tuple[list[Node], list[MicroState]]:
+        """Give every unseen micro-state its node, those of most sessions first."""
+        index = self.node_index
+        counts: Counter[int] = Counter()
+        samples: dict[int, Step] = {}
+        for steps in sessions.values():
+            unseen = {step.micro_key: step for step in steps if step.micro_key not in index.number_of}
+            counts.update(unseen.keys())
+            for key, step in unseen.items():
+                # Equal micro-states may carry other labels: the least one wins in every order.
+                if key not in samples or step.label < samples[key].label:
+                    samples[key] = step
+        keys = sorted(counts, key=lambda key: (-counts[key], key))
+        made = [index.assign(samples[key]) for key in keys]
+        states = [MicroState(key, index.number_of[key], compared(samples[key].features)) for key in keys]
+        return [node for node in made if node is not None], states
+
+    def _sequence(self, steps: Iterable[int]) -> tuple[int, ...]:
+        number_of = self.node_index.number_of
+        return collapsed(number_of[key] for key in steps)
+
+    def _variant_key(self, sequence: Iterable[int]) -> int:
+        nodes = self.nodes
+        return variant_key(nodes[number].node_id for number in sequence)
+
+    def _counted(
+        self, taken: Iterable[SessionTrace], sequences: Mapping[int, tuple[int, ...]]
+    ) -> dict[int, tuple[tuple[int, ...], int]]:
+        """Nodes and number of sessions of each variant that they took."""
+        counts = Counter(self.variant_of[one.trace_key] for one in taken)
+        made = {self.variant_of[key]: sequence for key, sequence in sequences.items()}
+        known = self.path_index.variants
+        return {
+            key: (known[key].nodes if key in known else made[key], number) for key, number in counts.items()
+        }
+
+
+def _taken(session_id: str, steps: Sequence[Step]) -> SessionTrace:
+    key = trace_key(step.micro_key for step in steps)
+    return SessionTrace(session_id, key, tuple(step.t_in_ms for step in steps))

@@ -1,0 +1,229 @@
+"""A graph built anew from what its sessions did, with its ids kept. Spec §4.2; contract §4.
+
+Pure. Traces and their counts stay as they are, so no statistics can change. An anchored rebuild merges
+nodes that turned out to be one into the older, and lets variants meet all leaders at the present weights. A
+fresh one forgets the order in which things came: it begins with the most frequent, and takes over the ids of
+what stayed mostly the same.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from recorder.memory.grouping.graph import Graph, MicroState, Trace, collapsed
+from recorder.memory.grouping.id_matching import inherit
+from recorder.memory.grouping.merging import Shown, merged_nodes
+from recorder.memory.grouping.nodes import GraphScope, Node, NodeIndex, free_id, live_number
+from recorder.memory.grouping.paths import Path, PathIndex, Variant, variant_key
+from recorder.memory.steps.session_steps import ALGO_VERSION
+
+RebuildKind = Literal["anchored", "fresh"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """All that a graph is built from, and how it stands: nodes and paths by number."""
+
+    scope: GraphScope
+    nodes: Sequence[Node]
+    paths: Sequence[Path]
+    micro_states: Sequence[MicroState]
+    traces: Sequence[Trace]
+    #: Sessions of each trace, by key.
+    sessions: Mapping[int, int]
+    #: Nodes and path of each variant, by key.
+    variants: Mapping[int, tuple[tuple[int, ...], int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """A graph built anew, with all nodes and paths that ever were, by number."""
+
+    graph: Graph
+    micro_states: list[MicroState]
+    traces: list[Trace]
+
+
+def rebuild(recorded: Recorded, kind: RebuildKind) -> Rebuilt:
+    """Build a graph anew; the same input gives the same graph."""
+    states = [_with_features(recorded, state) for state in recorded.micro_states]
+    index = _merged_nodes(recorded, states) if kind == "anchored" else _fresh_nodes(recorded, states)
+    graph = Graph(recorded.scope)
+    graph.node_index = index
+    variants: dict[int, tuple[tuple[int, ...], int]] = {}
+    # By content, which decides among variants of equally many sessions: ids tell of the order things came in.
+    for trace in sorted(recorded.traces, key=lambda trace: trace.trace_key):
+        sequence = collapsed(index.number_of[key] for key in trace.steps)
+        key = _key(index.nodes, sequence)
+        counted = variants.get(key, (sequence, 0))[1] + recorded.sessions.get(trace.trace_key, 0)
+        variants[key] = (sequence, counted)
+        graph.variant_of[trace.trace_key] = key
+    graph.path_index = PathIndex(recorded.scope)
+    graph.path_index.regroup(variants, _leaders(recorded, index) if kind == "anchored" else [], index.nodes)
+    if kind == "fresh":
+        graph.path_index = _with_lasting_numbers(recorded, graph)
+    return Rebuilt(
+        graph,
+        [replace(state, node=index.number_of[state.micro_key]) for state in states],
+        [replace(trace, variant_key=graph.variant_of[trace.trace_key]) for trace in recorded.traces],
+    )
+
+
+def _with_features(recorded: Recorded, state: MicroState) -> MicroState:
+    """A micro-state of a release that kept no features is taken for its node's exemplar."""
+    if state.features is not None:
+        return state
+    return replace(state, features=recorded.nodes[state.node].features)
+
+
+def _key(nodes: Sequence[Node], sequence: Sequence[int]) -> int:
+    return variant_key(nodes[number].node_id for number in sequence)
+
+
+def _merged_nodes(recorded: Recorded, states: Sequence[MicroState]) -> NodeIndex:
+    """The nodes as they were, those that are alike merged into the older."""
+    acts = [node.act for node in recorded.nodes]
+    live = {state.micro_key: live_number(recorded.nodes, state.node) for state in states}
+    merged = merged_nodes(
+        Shown(live[state.micro_key], acts[state.node], state.micro_key, state.features or ())
+        for state in states
+    )
+    nodes = [
+        replace(node, merged_into=merged[node.number]) if node.number in merged else node
+        for node in recorded.nodes
+    ]
+    index = NodeIndex(recorded.scope)
+    numbers = {key: merged.get(number, number) for key, number in live.items()}
+    index.restore(_led_by_living(nodes, {node.number: node.screen for node in nodes}), numbers.items())
+    return index
+
+
+def _fresh_nodes(recorded: Recorded, states: Sequence[MicroState]) -> NodeIndex:
+    """Nodes made of the micro-states of most sessions first, each under the number of what it was mostly."""
+    weights = _sessions_through(recorded)
+    scratch = _led_nodes(recorded, states, weights)
+    old_of = {state.micro_key: live_number(recorded.nodes, state.node) for state in states}
+    heirs = inherit(old_of, scratch.number_of, weights, free=len(recorded.nodes))
+    nodes = {
+        node.number: replace(node, merged_into=heirs.merged.get(node.number, node.merged_into))
+        for node in recorded.nodes
+    }
+    taken = {node.node_id for node in recorded.nodes}
+    screens: dict[int, int] = {}
+    for made in scratch.nodes:
+        if made.number not in heirs.number_of:
+            continue  # merged into another before it ever was
+        number = heirs.number_of[made.number]
+        screens[number] = made.screen
+        if number in nodes:
+            node_id = nodes[number].node_id
+        else:
+            node_id = free_id("nde", recorded.scope, taken, ALGO_VERSION, made.act, made.features)
+            taken.add(node_id)
+        nodes[number] = replace(made, number=number, node_id=node_id)
+    index = NodeIndex(recorded.scope)
+    numbers = {key: heirs.number_of[number] for key, number in scratch.number_of.items()}
+    index.restore(_led_by_living([nodes[number] for number in sorted(nodes)], screens), numbers.items())
+    return index
+
+
+def _led_nodes(recorded: Recorded, states: Sequence[MicroState], weights: Mapping[int, int]) -> NodeIndex:
+    """Micro-states led by the most frequent, and merged, without regard to what there was."""
+    index = NodeIndex(recorded.scope)
+    ordered = sorted(states, key=lambda state: (-weights[state.micro_key], state.micro_key))
+    for state in ordered:
+        old, features = recorded.nodes[state.node], state.features or ()
+        number = index.nearest(old.act, features)
+        if number is None:
+            number = len(index.nodes)
+            screen = index.screen_of(number, features)
+            made = replace(
+                old,
+                number=number,
+                micro_key=state.micro_key,
+                screen=screen,
+                features=features,
+                merged_into=None,
+            )
+            index.restore([made], [])
+        index.number_of[state.micro_key] = number
+    merged = merged_nodes(
+        Shown(number, index.nodes[number].act, state.micro_key, state.features or ())
+        for state in ordered
+        for number in (index.number_of[state.micro_key],)
+    )
+    index.number_of = {key: merged.get(number, number) for key, number in index.number_of.items()}
+    return index
+
+
+def _led_by_living(nodes: Sequence[Node], screens: Mapping[int, int]) -> list[Node]:
+    """Nodes by number, each group of similar screens led by the oldest node that stands for itself.
+
+    Args:
+        screens: the group of each such node, by number; any numbers.
+    """
+    leads: dict[int, int] = {}
+    for node in nodes:
+        if node.merged_into is None:
+            leads.setdefault(screens[node.number], node.number)
+    return [
+        replace(node, screen=leads[screens[node.number]]) if node.merged_into is None else node
+        for node in nodes
+    ]
+
+
+def _sessions_through(recorded: Recorded) -> Counter[int]:
+    """How many sessions came through each micro-state."""
+    sessions: Counter[int] = Counter()
+    for trace in recorded.traces:
+        counted = recorded.sessions.get(trace.trace_key, 0)
+        for key in set(trace.steps):
+            sessions[key] += counted
+    return sessions
+
+
+def _leaders(recorded: Recorded, index: NodeIndex) -> list[Path]:
+    """The paths as they were, led by what their leading variants are called now."""
+    leaders = []
+    for path in recorded.paths:
+        if path.merged_into is None:
+            nodes, _ = recorded.variants[path.leader]
+            sequence = collapsed(live_number(index.nodes, number) for number in nodes)
+            path = replace(path, nodes=sequence, leader=_key(index.nodes, sequence))
+        leaders.append(path)
+    return leaders
+
+
+def _with_lasting_numbers(recorded: Recorded, graph: Graph) -> PathIndex:
+    """The paths of a fresh grouping, each under the number of what it was mostly."""
+    made = graph.path_index
+    old_of = {trace.trace_key: recorded.variants[trace.variant_key][1] for trace in recorded.traces}
+    new_of = {key: made.variants[variant].path for key, variant in graph.variant_of.items()}
+    heirs = inherit(old_of, new_of, recorded.sessions, free=len(recorded.paths))
+    paths = {
+        path.number: replace(path, merged_into=heirs.merged.get(path.number, path.merged_into))
+        for path in recorded.paths
+    }
+    taken = {path.path_id for path in recorded.paths}
+    for path in made.paths:
+        number = heirs.number_of[path.number]
+        known = paths.get(number)
+        if known is not None:
+            path_id = known.path_id
+        else:
+            node_ids = [graph.nodes[node].node_id for node in path.nodes]
+            path_id = free_id("pth", recorded.scope, taken, node_ids)
+            taken.add(path_id)
+        paths[number] = replace(path, number=number, path_id=path_id)
+    lasting = PathIndex(recorded.scope)
+    lasting.restore(
+        [_stored(variant, heirs.number_of[variant.path]) for variant in made.variants.values()],
+        (paths[number] for number in sorted(paths)),
+        graph.nodes,
+    )
+    return lasting
+
+
+def _stored(variant: Variant, path: int) -> tuple[int, tuple[int, ...], int, int]:
+    return (variant.variant_key, variant.nodes, path, variant.sessions)

@@ -1,0 +1,147 @@
+"""A session as its steps: what was done on which screen, without noise and repeats. Spec §2.6; design §3."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from recorder.memory.steps.states import FrameScreen, bind_frames, event_screen
+from recorder.memory.steps.targets import action_token, target_token
+from recorder.memory.steps.templates import key_of
+from recorder.models.event_types import TYPING, step_type
+
+#: Rises when equal sessions would get other steps than before; part of every node's id.
+ALGO_VERSION = 1
+
+
+@dataclass(slots=True)
+class Step:
+    """One step: a micro-state that was visited once or several times in a row."""
+
+    pos: int
+    #: Signed xxh64 of screen key, action and target token.
+    micro_key: int
+    screen_key: str
+    action: str
+    target: str
+    label: str
+    #: Hashed screen tokens, sorted.
+    features: tuple[int, ...]
+    #: Times of its first and its last event.
+    t_in_ms: int
+    t_out_ms: int
+    frame_id: str | None
+    event_id: str
+    #: How many events it stands for.
+    runs: int
+
+
+def session_steps(
+    events: Sequence[Mapping[str, Any]], frames: Sequence[FrameScreen], *, collapse: bool = True
+) -> list[Step]:
+    """The steps of one session in `(t_ms, id)` order.
+
+    Raw pointer noise, telemetry and navigations that the action before announced are left out; key strokes on
+    one element become one `type` step on the screen where they began; equal steps in a row become one.
+
+    Args:
+        events: the items with their `id`, any order.
+        frames: the session's frames, any order.
+        collapse: whether equal steps in a row become one; runs of typing always do.
+    """
+    ordered = sorted(events, key=_event_order)
+    shown = sorted(frames, key=_frame_order)
+    places = bind_frames(
+        [(event["t_ms"], event.get("frame_id")) for event in ordered],
+        [(frame.t_ms, frame.frame_id) for frame in shown],
+    )
+    walk = StepWalk(collapse=collapse)
+    for event, place in zip(ordered, places, strict=True):
+        walk.add(event, None if place is None else shown[place])
+    return walk.steps
+
+
+class StepWalk:
+    """The steps of a session, found event by event in `(t_ms, id)` order; see `session_steps`.
+
+    Attributes:
+        steps: the steps so far; the last one may still grow.
+        announced: addresses to which the step before leads; arriving there is no step.
+        is_full: whether `max_steps` are found and another one began; later events are passed over.
+    """
+
+    def __init__(self, *, collapse: bool = True, max_steps: int | None = None) -> None:
+        self.steps: list[Step] = []
+        self.announced: frozenset[str] = frozenset()
+        self.is_full = False
+        self._collapse = collapse
+        self._max_steps = max_steps
+
+    def add(self, event: Mapping[str, Any], frame: FrameScreen | None) -> None:
+        """Add the next event.
+
+        Args:
+            event: the item with its `id`.
+            frame: the frame it is bound to (see `bind_frames`).
+        """
+        if self.is_full:
+            return
+        given = event.get("input") or {}
+        kind = step_type(event["type"], key=given.get("key"), modifiers=given.get("modifiers") or 0)
+        if kind is None:
+            return
+        if kind == "navigate" and event.get("url") in self.announced:
+            self.announced -= {event["url"]}
+            return
+        self.announced = _announced(event)
+        step = _step(event, action_token(kind, given), frame)
+        last = self.steps[-1] if self.steps else None
+        if last is not None and self._is_repeated(last, step):
+            last.t_out_ms = step.t_out_ms
+            last.runs += 1
+        elif len(self.steps) == self._max_steps:
+            self.is_full = True
+        else:
+            step.pos = len(self.steps)
+            self.steps.append(step)
+
+    def _is_repeated(self, last: Step, step: Step) -> bool:
+        return (self._collapse and last.micro_key == step.micro_key) or _is_typing_on(last, step)
+
+
+def _event_order(event: Mapping[str, Any]) -> tuple[int, str]:
+    return (event["t_ms"], event["id"])
+
+
+def _frame_order(frame: FrameScreen) -> tuple[int, str]:
+    return (frame.t_ms, frame.frame_id)
+
+
+def _announced(event: Mapping[str, Any]) -> frozenset[str]:
+    """Addresses that the browser goes to because of this event: arriving there is no step of its own."""
+    signals = event.get("signals") or ()
+    urls = (signal.get("url") for signal in signals if signal.get("type") in ("navigation", "popup"))
+    return frozenset(url for url in urls if isinstance(url, str))
+
+
+def _step(event: Mapping[str, Any], action: str, frame: FrameScreen | None) -> Step:
+    screen = event_screen(event, None if frame is None else frame.screen)
+    screen_key = screen.state_key or ""
+    target, label = target_token(action, event)
+    return Step(
+        pos=0,
+        micro_key=key_of(screen_key, action, target),
+        screen_key=screen_key,
+        action=action,
+        target=target,
+        label=label,
+        features=screen.features,
+        t_in_ms=event["t_ms"],
+        t_out_ms=event["t_ms"],
+        frame_id=None if frame is None else frame.frame_id,
+        event_id=event["id"],
+        runs=1,
+    )
+
+
+def _is_typing_on(last: Step, step: Step) -> bool:
+    return last.action == step.action == TYPING and last.target == step.target

@@ -1,0 +1,245 @@
+"""What screen an event happened on: the one owner of that rule. Spec §2.6; design §3 (state of an event).
+
+Two digests of a screen, both versioned: `state_key` is its structure without text (graph nodes, keyframes),
+`state_tokens` are its roles and names (comparison in replays).
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import xxhash
+
+from recorder.memory.steps.targets import FIELD_ROLES, SCREEN_ROLES, role_of
+from recorder.memory.steps.templates import key_of, normal_name, template_of, url_template
+
+#: Rises when equal screens would get other keys or tokens than before.
+STATE_VERSION = 1
+_PREFIX = f"s{STATE_VERSION}:"
+#: The smallest hashes stand for a larger set: Jaccard between such samples estimates that of the sets.
+_MAX_FEATURES = 1_024
+_MAX_TOKENS = 1_000
+_UNSEEN = frozenset(["base", "link", "meta", "noscript", "script", "style", "template"])
+_BLOCK_NODES, _BLOCK_CHARACTERS = 64, 160
+#: Screens of longer addresses and titles are described anew each time, so that the cache stays small.
+_REMEMBERED_CHARACTERS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """The digests of one screen.
+
+    `state_key` is None where nothing is known of it; `features` are signed 64-bit hashes, sorted.
+    """
+
+    state_key: str | None
+    features: tuple[int, ...]
+    state_tokens: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FrameScreen:
+    """A frame of a session with the screen it shows."""
+
+    t_ms: int
+    frame_id: str
+    screen: Screen
+
+
+NO_SCREEN = Screen(None, (), ())
+
+
+def describe_screen(
+    *, dom: Mapping[str, Any] | None, url: str | None, title: str | None, dhash: int | None
+) -> Screen:
+    """The screen that a snapshot shows, by the first of these that can be read: DOM, address, picture.
+
+    The structure of a DOM is the set of its visible `parent>child` pairs, each `tag#id.classes` as a
+    template; of an address the URL's template and the title's; of a picture its difference hash.
+
+    Args:
+        dom: a snapshot of format `nodes`; other formats, odd shapes and snapshots that refer back to another
+            frame's count as none.
+        dhash: the 64 bits, signed or not.
+    """
+    reading = _read_dom(dom)
+    if reading is not None:
+        hashes = sorted(reading.pairs)
+        return Screen(_state_key("d", hashes), tuple(hashes[:_MAX_FEATURES]), reading.tokens)
+    is_short = len(url or "") + len(title or "") <= _REMEMBERED_CHARACTERS
+    place = _describe_place(url, title) if is_short else _describe_place.__wrapped__(url, title)
+    if place is not NO_SCREEN:
+        return place
+    if dhash is not None:
+        bits = dhash & (2**64 - 1)
+        return Screen(f"{_PREFIX}p{bits:016x}", _picture_features(bits), ())
+    return NO_SCREEN
+
+
+def event_screen(event: Mapping[str, Any], frame: Screen | None) -> Screen:
+    """The screen of an event: the `state_key` the client sent, else its frame's, else its address.
+
+    Args:
+        event: the item; `state_key`, `url` and `title` count.
+        frame: screen of the frame the event is bound to (see `bind_frames`).
+    """
+    own = event.get("state_key")
+    if own:
+        # Hashed, for the client's key may say anything, and screens outlive sessions.
+        feature = key_of("client", own)
+        return Screen(_state_key("c", [feature]), (feature,), ())
+    if frame is not None and frame.state_key is not None:
+        return frame
+    return describe_screen(dom=None, url=event.get("url"), title=event.get("title"), dhash=None)
+
+
+def bind_frames(
+    events: Sequence[tuple[int, str | None]], frames: Sequence[tuple[int, str]]
+) -> list[int | None]:
+    """The place of the frame each event happened on: the one it names, else the last at or before it.
+
+    Args:
+        events: `(t_ms, frame_id)` of each event.
+        frames: `(t_ms, frame_id)` of each frame, in this order.
+    """
+    places = {frame_id: place for place, (_, frame_id) in enumerate(frames)}
+    times = [t_ms for t_ms, _ in frames]
+    bound = []
+    for t_ms, frame_id in events:
+        place = places.get(frame_id) if frame_id is not None else None
+        if place is None:
+            place = bisect_right(times, t_ms) - 1
+        bound.append(place if place >= 0 else None)
+    return bound
+
+
+def _state_key(source: str, hashes: list[int]) -> str:
+    return f"{_PREFIX}{source}{xxhash.xxh64_hexdigest(array('q', hashes).tobytes())}"
+
+
+@lru_cache(maxsize=4_096)
+def _describe_place(url: str | None, title: str | None) -> Screen:
+    """Return the screen that an address and a title describe; `NO_SCREEN` without both."""
+    features = [key_of("url", url_template(url))] if url else []
+    if title:
+        features.append(key_of("title", template_of(normal_name(title))))
+    if not features:
+        return NO_SCREEN
+    features.sort()
+    tokens = (f"title {normal_name(title)}",) if title else ()
+    return Screen(_state_key("u", features), tuple(features), tokens)
+
+
+def _picture_features(bits: int) -> tuple[int, ...]:
+    """Every three neighbouring bits as one feature.
+
+    A bit that differs changes three of the 64, so pictures up to about six bits apart have a Jaccard
+    similarity of .6, the threshold of nodes.
+    """
+    ring = bits | (bits & 3) << 64
+    return tuple(sorted(_picture_feature(place, ring >> place & 7) for place in range(64)))
+
+
+@lru_cache(maxsize=512)
+def _picture_feature(place: int, window: int) -> int:
+    return key_of("picture", str(place), str(window))
+
+
+@dataclass(slots=True)
+class _Reading:
+    pairs: set[int]
+    tokens: tuple[str, ...]
+
+
+def _read_dom(dom: Mapping[str, Any] | None) -> _Reading | None:
+    """Walk a snapshot once, with a stack of its own: depth is the sender's choice."""
+    if not isinstance(dom, Mapping) or dom.get("format") != "nodes":
+        return None
+    root = dom.get("html")
+    if type(root) is not list or not root or type(root[0]) is not str:
+        return None
+    pairs: set[int] = set()
+    named: list[tuple[str, Mapping[str, Any], list[Any]]] = []
+    stack: list[tuple[str, list[Any]]] = [("", root)]
+    while stack:
+        parent, node = stack.pop()
+        if not node:
+            continue
+        tag = node[0]
+        if type(tag) is not str:
+            return None  # a reference to a subtree of another frame: what is there cannot be told
+        attrs = node[1] if len(node) > 1 and type(node[1]) is dict else _NO_ATTRS
+        tag = tag.lower()
+        if tag in _UNSEEN or attrs.get("__h") or "hidden" in attrs:
+            continue
+        token = _token(tag[:64], _text_of(attrs, "id"), _text_of(attrs, "class"))
+        pairs.add(_pair(parent, token))
+        role = role_of(tag, attrs)
+        if tag == "title" and parent.startswith("head"):
+            role = "title"
+        if role:
+            named.append((role, attrs, node))
+        stack.extend([(token, child) for child in node[:0:-1] if type(child) is list])
+    return _Reading(pairs, _screen_tokens(named))
+
+
+_NO_ATTRS: dict[str, Any] = {}
+
+
+def _text_of(attrs: Mapping[str, Any], name: str) -> str:
+    value = attrs.get(name)
+    return value[:256] if type(value) is str else ""
+
+
+@lru_cache(maxsize=65_536)
+def _token(tag: str, identity: str, classes: str) -> str:
+    names = sorted({template_of(name) for name in classes.split()})
+    return ".".join([f"{tag}#{template_of(identity)}", *names])
+
+
+@lru_cache(maxsize=65_536)
+def _pair(parent: str, child: str) -> int:
+    return key_of(parent, child)
+
+
+def _screen_tokens(named: list[tuple[str, Mapping[str, Any], list[Any]]]) -> tuple[str, ...]:
+    """`role name` of the elements that make up what the screen says."""
+    labels = {
+        attrs["for"]: _text_below(node)
+        for role, attrs, node in named
+        if role == "label" and type(attrs.get("for")) is str
+    }
+    tokens: set[str] = set()
+    for role, attrs, node in named:
+        if role in SCREEN_ROLES:
+            tokens.add(f"{role} {normal_name(_name_of(role, attrs, node, labels))}".rstrip())
+        if len(tokens) >= _MAX_TOKENS:
+            break
+    return tuple(sorted(tokens))
+
+
+def _name_of(role: str, attrs: Mapping[str, Any], node: list[Any], labels: Mapping[str, str]) -> str:
+    name = _text_of(attrs, "aria-label") or labels.get(_text_of(attrs, "id"), "")
+    if not name and role in FIELD_ROLES:
+        return _text_of(attrs, "placeholder") or _text_of(attrs, "name")
+    return name or _text_below(node) or _text_of(attrs, "alt") or _text_of(attrs, "title")
+
+
+def _text_below(node: list[Any]) -> str:
+    """The first words inside an element; a bounded look, since elements with names may lie in each other."""
+    texts: list[str] = []
+    stack: list[Any] = [node]
+    characters = 0
+    for _ in range(_BLOCK_NODES):
+        if not stack or characters >= _BLOCK_CHARACTERS:
+            break
+        item = stack.pop()
+        if type(item) is str:
+            texts.append(item[:_BLOCK_CHARACTERS])
+            characters += len(texts[-1])
+        elif type(item) is list and item and type(item[0]) is str and item[0].lower() not in _UNSEEN:
+            stack.extend(item[:0:-1])
+    return " ".join(texts)

@@ -1,0 +1,169 @@
+"""Sealed sessions that are not in their graph although they belong there: found, and taken in. Spec §4.2.
+
+Sealing marks a session and indexes it in one transaction, so there are none in a deployment that only ever
+ran forwards; a database and a lake that were restored apart may leave some. Their steps are in the lake.
+"""
+
+import math
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+import polars as pl
+from sqlmodel import Session as DbSession
+from sqlmodel import col, exists, select
+
+from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.queries.columns import GraphColumns
+from recorder.memory.queries.paths import describe_paths
+from recorder.memory.steps.session_steps import Step
+from recorder.memory.storage.graph_store import read_rows
+from recorder.memory.storage.indexing import GraphIndexer
+from recorder.memory.storage.versions import in_scope, read_head
+from recorder.models.memory import GraphPathRow, GraphPauseRow, GraphTraceRow, GraphVariantRow, SessionPathRow
+from recorder.models.session import SessionRow
+from recorder.runtime import Runtime
+
+_AT_ONCE = 500
+
+
+def find_missing(db: DbSession, scope: GraphScope) -> list[SessionRow]:
+    """Sealed sessions without a path, but for deleted ones, replays, and those sealed in a pause."""
+    pause = GraphPauseRow
+    paused = (
+        *in_scope(pause, scope),
+        col(pause.from_seq) <= col(SessionRow.seal_seq),
+        col(pause.to_seq).is_(None) | (col(pause.to_seq) >= col(SessionRow.seal_seq)),
+    )
+    statement = (
+        select(SessionRow)
+        .where(
+            *in_scope(SessionRow, scope),
+            SessionRow.status == "sealed",
+            col(SessionRow.deleted_at).is_(None),
+            col(SessionRow.origin).is_distinct_from("replay"),
+            ~exists().where(col(SessionPathRow.session_id) == col(SessionRow.id)),
+            ~exists().where(*paused),
+        )
+        .order_by(col(SessionRow.seal_seq))
+    )
+    return list(db.exec(statement))
+
+
+def index_missing(runtime: Runtime, scope: GraphScope) -> int:
+    """Take what is missing into a graph, from the steps in the lake; nothing while the graph is paused.
+
+    Sessions that the lake does not hold either stay missing.
+
+    Returns:
+        How many sessions were taken in.
+
+    Raises:
+        Unavailable: if the database or the lake does not answer; the sessions so far stay in.
+    """
+    with runtime.database.transaction(write=False) as db:
+        rows = find_missing(db, scope)
+    indexer = GraphIndexer()
+    for start in range(0, len(rows), _AT_ONCE):
+        steps = _read_steps(runtime, scope, [row.id for row in rows[start : start + _AT_ONCE]])
+        some = [row for row in rows[start : start + _AT_ONCE] if row.id in steps]
+        with runtime.database.transaction(write=False) as db:
+            prepared = indexer.prepare(db, some, steps)
+        with runtime.database.transaction(write=True) as db:
+            indexer.commit(db, prepared, _as_they_are_now(db, some))
+    with runtime.database.transaction(write=False) as db:
+        return len(rows) - len(find_missing(db, scope))
+
+
+def _as_they_are_now(db: DbSession, rows: list[SessionRow]) -> list[SessionRow]:
+    """The rows, locked: a late tag or a deletion may have come since they were found."""
+    wanted = col(SessionRow.id).in_([row.id for row in rows])
+    statement = select(SessionRow).where(wanted).order_by(col(SessionRow.id)).with_for_update()
+    return list(db.exec(statement.execution_options(populate_existing=True)))
+
+
+def _read_steps(runtime: Runtime, scope: GraphScope, session_ids: list[str]) -> dict[str, list[Step]]:
+    """The steps of those sessions that the lake holds; a session in it may have none."""
+    wanted = (pl.col("workflow") == scope.workflow) & pl.col("session_id").is_in(session_ids)
+    there = runtime.lake.scan("sessions", scope.workspace_id, scope.mode).filter(wanted)
+    rows = (
+        runtime.lake.scan("steps", scope.workspace_id, scope.mode)
+        .filter(wanted)
+        .select("session_id", *Step.__slots__)
+        .sort("session_id", "pos")
+        .collect()
+    )
+    steps: dict[str, list[Step]] = {
+        session_id: [] for session_id in there.select("session_id").collect()["session_id"]
+    }
+    for session_id, *members in rows.iter_rows():
+        step = Step(*members)
+        step.features = tuple(step.features)
+        steps[session_id].append(step)
+    return steps
+
+
+@dataclass(frozen=True, slots=True)
+class GraphCheck:
+    """What a look at one graph found; each list names what is wrong, and is empty where nothing is."""
+
+    scope: GraphScope
+    sessions: int
+    #: Sessions that lie on no path, on several, or on one that was merged into another.
+    off_path: list[str] = field(default_factory=list)
+    #: Sealed sessions that should be in the graph.
+    missing: list[str] = field(default_factory=list)
+    #: Traces whose counter differs from the sessions that took them: key, counter, sessions.
+    miscounted: list[tuple[int, int, int]] = field(default_factory=list)
+    #: Paths whose outcomes, and the graph if its frequencies, do not sum to 1.
+    unequal: list[str] = field(default_factory=list)
+
+
+def check_graph(db: DbSession, scope: GraphScope) -> GraphCheck:
+    """Recount one graph, in one transaction."""
+    row = SessionPathRow
+    current = read_rows(db, scope, row.session_id, row.trace_key, where=[col(row.removed_version).is_(None)])
+    off_path = _off_path(db, scope, [(found.session_id, found.trace_key) for found in current])
+    return GraphCheck(
+        scope,
+        sessions=len(current),
+        off_path=off_path,
+        missing=[session.id for session in find_missing(db, scope)],
+        miscounted=_miscounted(db, scope, Counter(found.trace_key for found in current)),
+        # Fractions of sessions that lie nowhere cannot be told.
+        unequal=[] if off_path else _unequal(db, scope),
+    )
+
+
+def _off_path(db: DbSession, scope: GraphScope, current: list[tuple[str, int]]) -> list[str]:
+    lives = read_rows(db, scope, GraphPathRow.number, where=[col(GraphPathRow.merged_into).is_(None)])
+    live = {number for (number,) in lives}
+    path_of = dict(read_rows(db, scope, GraphVariantRow.variant_key, GraphVariantRow.path))
+    variant_of = dict(read_rows(db, scope, GraphTraceRow.trace_key, GraphTraceRow.variant_key))
+    lies_on: defaultdict[str, list[int | None]] = defaultdict(list)
+    for session_id, trace in current:
+        lies_on[session_id].append(path_of.get(variant_of.get(trace, 0)))
+    return sorted(
+        session_id for session_id, paths in lies_on.items() if len(paths) != 1 or paths[0] not in live
+    )
+
+
+def _miscounted(db: DbSession, scope: GraphScope, taken: Counter[int]) -> list[tuple[int, int, int]]:
+    counters = dict(read_rows(db, scope, GraphTraceRow.trace_key, GraphTraceRow.n))
+    keys = sorted(counters.keys() | taken.keys())
+    return [(key, counters.get(key, 0), taken[key]) for key in keys if counters.get(key, 0) != taken[key]]
+
+
+def _unequal(db: DbSession, scope: GraphScope) -> list[str]:
+    head = read_head(db, scope)
+    if head is None or not head.version:
+        return []
+    columns = GraphColumns().updated(db, scope, head.version)
+    paths = describe_paths(columns, columns.current(), min_frequency=0, limit=len(columns.paths))
+    found = [
+        path.path_id
+        for path in paths
+        if not math.isclose(sum(path.outcomes.model_dump().values()), 1, abs_tol=1e-9)
+    ]
+    if paths and not math.isclose(sum(path.frequency for path in paths), 1, abs_tol=1e-9):
+        found.append(scope.workflow)
+    return found

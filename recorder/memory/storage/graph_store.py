@@ -1,0 +1,217 @@
+"""The memory graph in SQL: load it, add a batch, take a session back. Spec §4.2; contract §4.
+
+Sealing adds structure (through `indexing`) and a rebuild arranges it anew; the API process
+only moves counters, for late tags and deletions. All take the next version under the lock of the workflow's
+row.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from sqlalchemy import bindparam
+from sqlmodel import Session as DbSession
+from sqlmodel import SQLModel, col, insert, select, update
+
+from recorder.memory.grouping.graph import Graph, GraphChange, SessionTrace
+from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.storage.rows import (
+    micro_state_values,
+    node_of,
+    node_values,
+    path_of,
+    path_values,
+    trace_values,
+    variant_values,
+)
+from recorder.memory.storage.versions import GraphHead, add_version, in_scope, place_of, read_head
+from recorder.models.memory import (
+    GraphMicroStateRow,
+    GraphNodeRow,
+    GraphPathRow,
+    GraphTraceRow,
+    GraphVariantRow,
+    SessionPathRow,
+)
+from recorder.models.session import SessionRow
+
+_IDS_AT_ONCE = 500
+
+
+def scope_of(row: SessionRow) -> GraphScope:
+    """The graph a session belongs to."""
+    return GraphScope(row.workspace_id, row.mode, row.workflow)
+
+
+def load_graph(db: DbSession, scope: GraphScope) -> Graph:
+    """The newest version of a graph, ready to take in sessions; rows of single sessions are not read."""
+    graph = Graph(scope)
+    states = read_rows(db, scope, GraphMicroStateRow.micro_key, GraphMicroStateRow.node)
+    nodes = sorted(read_rows(db, scope, *columns_of(GraphNodeRow)), key=_number)
+    graph.node_index.restore(map(node_of, nodes), ((row.micro_key, row.node) for row in states))
+    trace = GraphTraceRow
+    sessions: Counter[int] = Counter()
+    for row in read_rows(db, scope, trace.trace_key, trace.variant_key, trace.n):
+        graph.variant_of[row.trace_key] = row.variant_key
+        sessions[row.variant_key] += row.n
+    variants = read_rows(db, scope, *columns_of(GraphVariantRow))
+    paths = sorted(read_rows(db, scope, *columns_of(GraphPathRow)), key=_number)
+    graph.path_index.restore(
+        [(row.variant_key, tuple(row.nodes), row.path, sessions[row.variant_key]) for row in variants],
+        map(path_of, paths),
+        graph.nodes,
+    )
+    return graph
+
+
+def save_change(
+    db: DbSession,
+    scope: GraphScope,
+    change: GraphChange,
+    rows: Sequence[SessionRow],
+    *,
+    head: GraphHead,
+    writer: str,
+) -> int:
+    """Write a batch as the graph's next version; a few statements, since ingest waits for the lock.
+
+    Args:
+        rows: the sealed sessions of the change.
+        head: as read with `lock` in this transaction.
+        writer: name of this one change.
+
+    Returns:
+        The new version.
+    """
+    seal_seq = max((row.seal_seq or 0 for row in rows), default=0)
+    version = add_version(db, scope, head, "sessions", writer=writer, seal_seq=seal_seq)
+    made = {**place_of(scope), "created_version": version}
+    insert_rows(db, GraphNodeRow, [{**made, **node_values(node)} for node in change.nodes])
+    insert_rows(
+        db, GraphMicroStateRow, [{**made, **micro_state_values(state)} for state in change.micro_states]
+    )
+    insert_rows(db, GraphPathRow, [{**made, **path_values(path)} for path in change.paths])
+    insert_rows(db, GraphVariantRow, [{**made, **variant_values(variant)} for variant in change.variants])
+    insert_rows(db, GraphTraceRow, [{**made, "n": 0, **trace_values(trace)} for trace in change.traces])
+    by_id = {row.id: row for row in rows}
+    taken = [_session_path(by_id[one.session_id], one, version) for one in change.sessions]
+    insert_rows(db, SessionPathRow, taken)
+    _count_traces(db, scope, Counter(one.trace_key for one in change.sessions))
+    return version
+
+
+def replace_outcome(db: DbSession, row: SessionRow, outcome: str) -> int | None:
+    """Give an indexed session another outcome: its old contribution is taken out, the new one put in.
+
+    Returns:
+        The new version; None where nothing changes or the session is in no graph.
+    """
+    scope = scope_of(row)
+    head = read_head(db, scope, lock=True)
+    current = _current_path(db, row.id)
+    if head is None or current is None or current.outcome == outcome:
+        return None
+    version = add_version(db, scope, head, "outcome")
+    new = {**current.model_dump(), "version": version, "outcome": outcome}
+    _end_path(db, current, version)
+    insert_rows(db, SessionPathRow, [new])
+    return version
+
+
+def remove_session(db: DbSession, row: SessionRow) -> int | None:
+    """Take a session out of every count of its graph.
+
+    Returns:
+        The new version; None where the session is in no graph.
+    """
+    scope = scope_of(row)
+    head = read_head(db, scope, lock=True)
+    current = _current_path(db, row.id)
+    if head is None or current is None:
+        return None
+    version = add_version(db, scope, head, "removal")
+    _end_path(db, current, version)
+    _count_traces(db, scope, {current.trace_key: -1})
+    return version
+
+
+def known_sessions(db: DbSession, session_ids: Iterable[str]) -> set[str]:
+    """Which of these sessions were taken into a graph before."""
+    known: set[str] = set()
+    ids = list(session_ids)
+    for start in range(0, len(ids), _IDS_AT_ONCE):
+        some = ids[start : start + _IDS_AT_ONCE]
+        known.update(
+            db.exec(select(SessionPathRow.session_id).where(col(SessionPathRow.session_id).in_(some)))
+        )
+    return known
+
+
+def read_rows(db: DbSession, scope: GraphScope, *columns: Any, where: Iterable[Any] = ()) -> Sequence[Any]:
+    """Columns of the rows of one graph as plain tuples: building objects would be most of the time."""
+    table = columns[0].class_
+    return db.connection().execute(select(*columns).where(*in_scope(table, scope), *where)).all()
+
+
+def insert_rows(db: DbSession, table: type[SQLModel], rows: list[dict[str, Any]]) -> None:
+    """Insert rows, if there are any."""
+    if rows:
+        db.connection().execute(insert(table), rows)
+
+
+def _session_path(row: SessionRow, taken: SessionTrace, version: int) -> dict[str, Any]:
+    entered = (0, *taken.entered_ms)
+    gaps = [later - earlier for earlier, later in pairwise(entered)]
+    return {
+        "session_id": row.id,
+        "version": version,
+        "removed_version": None,
+        "workspace_id": row.workspace_id,
+        "mode": row.mode,
+        "workflow": row.workflow,
+        "trace_key": taken.trace_key,
+        "outcome": row.outcome or "abandoned",
+        "duration_ms": row.duration_ms,
+        "started_at": row.started_at or row.created_at,
+        "sealed_at": row.sealed_at,
+        "actor_kind": row.actor_kind,
+        "seal_seq": row.seal_seq or 0,
+        # An event may lie behind the end of a session whose client's clock ran fast.
+        "step_ms": [*gaps, max(0, row.duration_ms - entered[-1])],
+    }
+
+
+def _count_traces(db: DbSession, scope: GraphScope, counts: Mapping[int, int]) -> None:
+    statement = (
+        update(GraphTraceRow)
+        .where(*in_scope(GraphTraceRow, scope), col(GraphTraceRow.trace_key) == bindparam("key"))
+        .values(n=col(GraphTraceRow.n) + bindparam("change"))
+    )
+    moved = [{"key": key, "change": change} for key, change in sorted(counts.items())]
+    if moved:
+        db.connection().execute(statement, moved)
+
+
+def _current_path(db: DbSession, session_id: str) -> SessionPathRow | None:
+    statement = select(SessionPathRow).where(
+        SessionPathRow.session_id == session_id, col(SessionPathRow.removed_version).is_(None)
+    )
+    return db.exec(statement).one_or_none()
+
+
+def _end_path(db: DbSession, current: SessionPathRow, version: int) -> None:
+    current.removed_version = version
+    db.add(current)
+    db.flush()
+
+
+def columns_of(table: type[SQLModel]) -> list[Any]:
+    """All columns but those that say whose graph it is."""
+    place = ("workspace_id", "mode", "workflow")
+    return [getattr(table, name) for name in table.model_fields if name not in place]
+
+
+def _number(row: Any) -> int:
+    number: int = row.number
+    return number

@@ -1,0 +1,173 @@
+"""Sealed sessions into their graphs: computed outside the sealing transaction, written in it. Contract §4.
+
+Sealing holds the only right to add structure, so what `prepare` computes stays right until `commit`; late
+tags and deletions may move counters in between, which `commit` catches up on.
+"""
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlmodel import Session as DbSession
+
+from recorder.memory.grouping.features import PRUNE_SESSIONS
+from recorder.memory.grouping.graph import Graph, GraphChange
+from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.steps.session_steps import Step
+from recorder.memory.storage.graph_store import known_sessions, load_graph, save_change, scope_of
+from recorder.memory.storage.versions import GraphHead, count_changes, read_head, writer_of
+from recorder.models.session import SessionRow
+
+_KEPT_GRAPHS = 64
+#: Graphs of more sessions, or of more micro-states, wait for the night: a rebuild would take longer than a
+#: session should wait to be sealed.
+_LARGEST_REBUILD, _MAX_MICRO_STATES = 25_600, 4_000
+
+
+@dataclass(slots=True)
+class _Held:
+    """A graph in memory, the version it stands at, and the change that made it."""
+
+    graph: Graph
+    version: int
+    writer: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The sessions of one workflow, and what they change if the graph was on when they were prepared."""
+
+    scope: GraphScope
+    steps: Mapping[str, Sequence[Step]]
+    held: _Held | None
+    change: GraphChange | None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A batch that is computed but not written."""
+
+    parts: tuple[_Part, ...]
+
+
+class GraphIndexer:
+    """Takes batches of sealed sessions into their graphs; a sealing run keeps one."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[GraphScope, _Held] = OrderedDict()
+        self._name = secrets.token_hex(8)
+        self._commits = 0
+        self._grown: set[GraphScope] = set()
+
+    def prepare(
+        self, db: DbSession, rows: Sequence[SessionRow], steps: Mapping[str, Sequence[Step]]
+    ) -> Prepared:
+        """Compute what sessions change in their graphs; reads only.
+
+        Args:
+            rows: the sessions about to be sealed, of any workflows; replays enter no graph.
+            steps: the steps of each, by session id.
+        """
+        by_scope: dict[GraphScope, dict[str, Sequence[Step]]] = {}
+        for row in rows:
+            if row.origin != "replay":
+                by_scope.setdefault(scope_of(row), {})[row.id] = steps[row.id]
+        # In one order everywhere, so that two writers of several graphs cannot wait for each other.
+        scopes = sorted(by_scope, key=lambda scope: scope.workflow)
+        return Prepared(tuple(self._part(db, scope, by_scope[scope]) for scope in scopes))
+
+    def commit(self, db: DbSession, prepared: Prepared, rows: Sequence[SessionRow]) -> dict[GraphScope, int]:
+        """Write a prepared batch; call it in the transaction that seals the sessions.
+
+        Sessions that are missing from `rows`, deleted or indexed before are left out; those of a workflow
+        whose graph is paused now get no rows at all.
+
+        Args:
+            rows: the sessions as they are being sealed: outcome, duration, times and `seal_seq` are theirs.
+
+        Returns:
+            The new version of each graph that changed.
+        """
+        versions = {}
+        for part in prepared.parts:
+            own = [row for row in rows if row.id in part.steps and row.deleted_at is None]
+            known = known_sessions(db, [row.id for row in own])
+            wanted = [row for row in own if row.id not in known]
+            head = read_head(db, part.scope, lock=True)
+            if wanted and head is not None and head.memory_graph:
+                versions[part.scope] = self._write(db, part, wanted, head)
+        return versions
+
+    def take_grown(self) -> list[GraphScope]:
+        """The graphs that batches have made twice as large as at their last time here, or as pruning needs.
+
+        The first sessions of a graph met leaders at the weights of a handful: a rebuild now and then, for a
+        constant cost per session, lets them meet at the weights of many.
+        """
+        grown = sorted(self._grown, key=lambda scope: (scope.workspace_id, scope.mode, scope.workflow))
+        self._grown.clear()
+        return grown
+
+    def _part(self, db: DbSession, scope: GraphScope, steps: Mapping[str, Sequence[Step]]) -> _Part:
+        head = read_head(db, scope)
+        known = known_sessions(db, steps)
+        if head is None or not head.memory_graph or len(known) == len(steps):
+            return _Part(scope, steps, None, None)
+        held = self._take(db, scope, head)
+        return _Part(scope, steps, held, held.graph.add_sessions(steps, known=known))
+
+    def _take(self, db: DbSession, scope: GraphScope, head: GraphHead) -> _Held:
+        """The graph at `head`. It leaves the cache: what is added to it now may never be committed."""
+        held = self._held.pop(scope, None)
+        if held is None or not _catch_up(db, scope, held, head):
+            held = _Held(load_graph(db, scope), head.version, head.writer)
+        return held
+
+    def _write(self, db: DbSession, part: _Part, rows: Sequence[SessionRow], head: GraphHead) -> int:
+        held, change = part.held, part.change
+        prepared_ids = {taken.session_id for taken in change.sessions} if change else set()
+        is_usable = held is not None and prepared_ids == {row.id for row in rows}
+        if held is None or change is None or not is_usable or not _catch_up(db, part.scope, held, head):
+            # Rare: a session was deleted, or the graph resumed, since `prepare`. Begin again.
+            held = _Held(load_graph(db, part.scope), head.version, head.writer)
+            change = held.graph.add_sessions({row.id: part.steps[row.id] for row in rows})
+        self._commits += 1
+        writer = f"{self._name}:{self._commits}"
+        version = save_change(db, part.scope, change, rows, head=head, writer=writer)
+        self._keep(part.scope, _Held(held.graph, version, writer))
+        sessions = held.graph.path_index.sessions
+        if len(held.graph.node_index.number_of) > _MAX_MICRO_STATES:
+            return version
+        if _doublings(sessions) > _doublings(sessions - len(change.sessions)):
+            self._grown.add(part.scope)
+        return version
+
+    def _keep(self, scope: GraphScope, held: _Held) -> None:
+        self._held[scope] = held
+        while len(self._held) > _KEPT_GRAPHS:
+            self._held.popitem(last=False)
+
+
+def _doublings(sessions: int) -> int:
+    """How often a graph of this size has doubled since its features were first pruned."""
+    return min(sessions // PRUNE_SESSIONS, _LARGEST_REBUILD // PRUNE_SESSIONS).bit_length()
+
+
+def _catch_up(db: DbSession, scope: GraphScope, held: _Held, head: GraphHead) -> bool:
+    """Bring a graph to `head` if only counters moved since; False if it must be loaded again.
+
+    The version it stands at must still be the one it was written as: a transaction that was rolled back
+    leaves a graph in memory that never came to be.
+    """
+    if held.version and writer_of(db, scope, held.version) != held.writer:
+        return False
+    if held.version == head.version:
+        return True
+    changes = count_changes(db, scope, held.version)
+    if changes is None:
+        return False
+    for key, change in changes.items():
+        held.graph.count(key, change)
+    held.version, held.writer = head.version, head.writer
+    return True

@@ -1,0 +1,219 @@
+"""A rebuild in SQL: read what a graph is built from, write what came out otherwise. Spec §4.2; contract §4.
+
+It is computed outside the transaction that writes it. Where sessions were added meanwhile it is computed
+again, at last under the lock; sealing then finds a new version and loads the graph anew.
+"""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import bindparam
+from sqlmodel import Session as DbSession
+from sqlmodel import SQLModel, col, delete, select, update
+
+from recorder.memory.grouping.graph import Trace
+from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.grouping.rebuild import RebuildKind, Rebuilt, Recorded, rebuild
+from recorder.memory.storage.graph_store import columns_of, insert_rows, read_rows
+from recorder.memory.storage.rows import (
+    micro_state_of,
+    micro_state_values,
+    node_of,
+    node_values,
+    path_of,
+    path_values,
+    trace_values,
+    unpacked,
+    variant_values,
+)
+from recorder.memory.storage.versions import (
+    GraphHead,
+    add_version,
+    count_changes,
+    in_scope,
+    place_of,
+    read_head,
+)
+from recorder.models.memory import (
+    GraphMicroStateRow,
+    GraphNodeRow,
+    GraphPathRow,
+    GraphTraceRow,
+    GraphVariantRow,
+)
+from recorder.models.workflow import WorkflowRow
+from recorder.storage.database import Database
+
+_TRIES = 4
+#: A rebuild that takes longer is never computed under the lock: everybody who writes waits for it.
+_MAX_LOCKED_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildReport:
+    """What a rebuild found and left; `version` is the graph's, new only where something changed."""
+
+    kind: RebuildKind
+    version: int
+    sessions: int
+    nodes_before: int
+    nodes: int
+    nodes_kept: int
+    paths_before: int
+    paths: int
+    paths_kept: int
+    #: Rows that changed.
+    changed: int
+
+
+def rebuild_graph(database: Database, scope: GraphScope, kind: RebuildKind) -> RebuildReport | None:
+    """Arrange the nodes and paths of a graph anew.
+
+    Returns:
+        None for an unknown workflow, and for a large graph into which sessions come all the time: that is
+        left for a quieter hour.
+
+    Raises:
+        Unavailable: if the database does not answer; the graph is as it was.
+    """
+    took_s = 0.0
+    for _ in range(_TRIES):
+        began = time.monotonic()
+        with database.transaction(write=False) as db:
+            head = read_head(db, scope)
+            if head is None:
+                return None
+            recorded = read_recorded(db, scope)
+        rebuilt = rebuild(recorded, kind)
+        took_s = time.monotonic() - began
+        with database.transaction(write=True) as db:
+            now = read_head(db, scope, lock=True)
+            if now is not None and count_changes(db, scope, head.version) is not None:
+                return _save(db, scope, recorded, rebuilt, now, kind)
+    if took_s > _MAX_LOCKED_S:
+        return None
+    with database.transaction(write=True) as db:
+        now = read_head(db, scope, lock=True)
+        if now is None:
+            return None
+        recorded = read_recorded(db, scope)
+        return _save(db, scope, recorded, rebuild(recorded, kind), now, kind)
+
+
+def indexed_scopes(db: DbSession) -> list[GraphScope]:
+    """The graphs of all workflows, in one order everywhere."""
+    row = WorkflowRow
+    rows = db.exec(select(row.workspace_id, row.mode, row.workflow))
+    return [GraphScope(*place) for place in sorted(rows)]
+
+
+def read_recorded(db: DbSession, scope: GraphScope) -> Recorded:
+    """What a graph is built from."""
+    traces = _read(db, scope, GraphTraceRow)
+    return Recorded(
+        scope,
+        nodes=sorted(map(node_of, _read(db, scope, GraphNodeRow)), key=lambda node: node.number),
+        paths=sorted(map(path_of, _read(db, scope, GraphPathRow)), key=lambda path: path.number),
+        micro_states=[micro_state_of(row) for row in _read(db, scope, GraphMicroStateRow)],
+        traces=[Trace(row.trace_key, unpacked(row.steps), row.variant_key) for row in traces],
+        sessions={row.trace_key: row.n for row in traces},
+        variants={row.variant_key: (tuple(row.nodes), row.path) for row in _read(db, scope, GraphVariantRow)},
+    )
+
+
+def _save(
+    db: DbSession, scope: GraphScope, recorded: Recorded, rebuilt: Rebuilt, head: GraphHead, kind: RebuildKind
+) -> RebuildReport:
+    graph = rebuilt.graph
+    nodes = [node_values(node) for node in graph.nodes]
+    paths = [path_values(path) for path in graph.paths]
+    states = [micro_state_values(state) for state in rebuilt.micro_states]
+    traces = [trace_values(trace) for trace in rebuilt.traces]
+    variants = [variant_values(variant) for variant in graph.path_index.variants.values()]
+    stored_variants = [
+        {"variant_key": key, "nodes": nodes, "path": path} for key, (nodes, path) in recorded.variants.items()
+    ]
+    plan = [
+        _Rows(GraphNodeRow, "number", nodes, [node_values(node) for node in recorded.nodes]),
+        _Rows(GraphPathRow, "number", paths, [path_values(path) for path in recorded.paths]),
+        _Rows(
+            GraphMicroStateRow,
+            "micro_key",
+            states,
+            [micro_state_values(state) for state in recorded.micro_states],
+        ),
+        _Rows(GraphTraceRow, "trace_key", traces, [trace_values(trace) for trace in recorded.traces]),
+        _Rows(GraphVariantRow, "variant_key", variants, stored_variants),
+    ]
+    changed = sum(rows.changed for rows in plan)
+    version = head.version
+    if changed:
+        version = add_version(db, scope, head, "rebuild", params={"rebuild": kind})
+        for rows in plan:
+            rows.save(db, scope, version)
+    return RebuildReport(
+        kind=kind,
+        version=version,
+        sessions=graph.path_index.sessions,
+        nodes_before=_live(recorded.nodes),
+        nodes=_live(graph.nodes),
+        nodes_kept=_live(graph.nodes[: len(recorded.nodes)]),
+        paths_before=_live(recorded.paths),
+        paths=_live(graph.paths),
+        paths_kept=_live(graph.paths[: len(recorded.paths)]),
+        changed=changed,
+    )
+
+
+class _Rows:
+    """The rows of one table as they should be, against those that are there."""
+
+    def __init__(
+        self, table: type[SQLModel], key: str, wanted: list[dict[str, Any]], stored: list[dict[str, Any]]
+    ) -> None:
+        self._table, self._key = table, key
+        was = {values[key]: values for values in stored}
+        self._added = [values for values in wanted if values[key] not in was]
+        self._moved = [
+            values for values in wanted if values[key] in was and _differs(values, was[values[key]])
+        ]
+        self._gone = sorted(was.keys() - {values[key] for values in wanted})
+
+    @property
+    def changed(self) -> int:
+        """How many rows will be written or removed."""
+        return len(self._added) + len(self._moved) + len(self._gone)
+
+    def save(self, db: DbSession, scope: GraphScope, version: int) -> None:
+        """Write them."""
+        made = {**place_of(scope), "created_version": version}
+        insert_rows(db, self._table, [{**made, **values} for values in self._added])
+        self._execute(db, scope, update(self._table), self._moved)
+        self._execute(db, scope, delete(self._table), [{self._key: key} for key in self._gone])
+
+    def _execute(self, db: DbSession, scope: GraphScope, statement: Any, rows: list[dict[str, Any]]) -> None:
+        if not rows:
+            return
+        key = col(getattr(self._table, self._key)) == bindparam("which")
+        statement = statement.where(*in_scope(self._table, scope), key)
+        names = [name for name in rows[0] if name != self._key]
+        if names:
+            statement = statement.values({name: bindparam(f"new_{name}") for name in names})
+        db.connection().execute(
+            statement,
+            [{"which": row[self._key], **{f"new_{name}": row[name] for name in names}} for row in rows],
+        )
+
+
+def _differs(values: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
+    return any(values[name] != stored[name] for name in values)
+
+
+def _read(db: DbSession, scope: GraphScope, table: type[SQLModel]) -> Sequence[Any]:
+    return read_rows(db, scope, *columns_of(table))
+
+
+def _live(parts: Iterable[Any]) -> int:
+    return sum(part.merged_into is None for part in parts)

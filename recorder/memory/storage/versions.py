@@ -1,0 +1,140 @@
+"""Versions of a graph: dense numbers under the lock of the workflow's row, whoever writes. Contract §4."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import func
+from sqlmodel import Session as DbSession
+from sqlmodel import col, insert, select
+
+from recorder import clock
+from recorder.memory.grouping.cosine import PATH_COSINE
+from recorder.memory.grouping.features import PRUNE_SESSIONS, PRUNE_SHARE
+from recorder.memory.grouping.nodes import SCREEN_JACCARD, GraphScope
+from recorder.memory.steps.session_steps import ALGO_VERSION
+from recorder.models.memory import GraphVersionRow, SessionPathRow, VersionKind
+from recorder.models.workflow import WorkflowRow
+
+_PARAMS = {
+    "algo_version": ALGO_VERSION,
+    "screen_jaccard": SCREEN_JACCARD,
+    "path_cosine": PATH_COSINE,
+    "prune_share": PRUNE_SHARE,
+    "prune_sessions": PRUNE_SESSIONS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GraphHead:
+    """The newest version of a graph (0 before its first) and what its workflow says."""
+
+    version: int
+    writer: str
+    up_to_seal_seq: int
+    memory_graph: bool
+
+
+def read_head(db: DbSession, scope: GraphScope, *, lock: bool = False) -> GraphHead | None:
+    """Where a graph stands; None for an unknown workflow.
+
+    Args:
+        lock: keep other writers of this graph out until the transaction ends.
+    """
+    workflow = select(WorkflowRow.memory_graph).where(*in_scope(WorkflowRow, scope))
+    is_on = db.exec(workflow.with_for_update() if lock else workflow).one_or_none()
+    if is_on is None:
+        return None
+    newest = (
+        select(GraphVersionRow)
+        .where(*in_scope(GraphVersionRow, scope))
+        .order_by(col(GraphVersionRow.version).desc())
+        .limit(1)
+    )
+    row = db.exec(newest).one_or_none()
+    if row is None:
+        return GraphHead(0, "", 0, is_on)
+    return GraphHead(row.version, row.writer, row.up_to_seal_seq, is_on)
+
+
+def add_version(
+    db: DbSession,
+    scope: GraphScope,
+    head: GraphHead,
+    kind: VersionKind,
+    *,
+    writer: str = "",
+    seal_seq: int = 0,
+    params: Mapping[str, Any] | None = None,
+) -> int:
+    """Begin the version after `head`, which must have been read with `lock` in this transaction.
+
+    Args:
+        writer: name of this one change, by which a cached graph is known again.
+        seal_seq: the highest of its sessions.
+        params: what else the version was made with.
+    """
+    values = {
+        **place_of(scope),
+        "version": head.version + 1,
+        "parent": head.version,
+        "kind": kind,
+        "writer": writer,
+        "params": {**_PARAMS, **(params or {})},
+        "up_to_seal_seq": max(seal_seq, head.up_to_seal_seq),
+        "created_at": clock.now(),
+    }
+    db.connection().execute(insert(GraphVersionRow), [values])
+    return head.version + 1
+
+
+def writer_of(db: DbSession, scope: GraphScope, version: int) -> str | None:
+    """The name of the change that made a version; None if there is no such version."""
+    return db.exec(
+        select(GraphVersionRow.writer).where(
+            *in_scope(GraphVersionRow, scope), GraphVersionRow.version == version
+        )
+    ).one_or_none()
+
+
+def was_rebuilt(db: DbSession, scope: GraphScope, since_version: int) -> bool:
+    """Whether the structure of a graph was arranged anew after a version."""
+    row = GraphVersionRow
+    rebuilt = (col(row.version) > since_version, row.kind == "rebuild")
+    return db.exec(select(row.version).where(*in_scope(row, scope), *rebuilt).limit(1)).first() is not None
+
+
+def count_changes(db: DbSession, scope: GraphScope, since_version: int) -> dict[int, int] | None:
+    """By how much traces were counted up or down after a version, if only counters moved.
+
+    Returns:
+        Changes by trace key; None if structure was added or rebuilt in between.
+    """
+    kinds = select(GraphVersionRow.kind).where(
+        *in_scope(GraphVersionRow, scope), col(GraphVersionRow.version) > since_version
+    )
+    if any(kind in ("sessions", "rebuild") for kind in db.exec(kinds)):
+        return None
+    changes: dict[int, int] = defaultdict(int)
+    for bound, sign in ((SessionPathRow.version, 1), (SessionPathRow.removed_version, -1)):
+        counted = (
+            select(SessionPathRow.trace_key, func.count())
+            .where(*in_scope(SessionPathRow, scope), col(bound) > since_version)
+            .group_by(col(SessionPathRow.trace_key))
+        )
+        for key, count in db.exec(counted):
+            changes[key] += sign * count
+    return changes
+
+
+def place_of(scope: GraphScope) -> dict[str, Any]:
+    """The columns that every row of a graph begins with."""
+    return {"workspace_id": scope.workspace_id, "mode": scope.mode, "workflow": scope.workflow}
+
+
+def in_scope(table: Any, scope: GraphScope) -> Iterator[Any]:
+    """The conditions that choose the rows of one graph."""
+    yield col(table.workspace_id) == scope.workspace_id
+    yield col(table.mode) == scope.mode
+    yield col(table.workflow) == scope.workflow

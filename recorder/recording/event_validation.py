@@ -1,0 +1,194 @@
+"""Events as they come in: a body is read, and every item checked, before anything is written. Contract §3."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import UNSET
+
+from recorder import limits, strict_json
+from recorder.errors import BatchTooLarge, EmptyBatch, InvalidJson, Problem, ValidationFailed
+from recorder.models.event import EventBatchBody, EventItem
+from recorder.recording.validation import problem_of
+
+
+class _Body(msgspec.Struct, forbid_unknown_fields=True):
+    events: list[EventItem]
+
+
+_decoder = msgspec.json.Decoder(_Body)
+_raw_decoder = msgspec.json.Decoder(EventBatchBody)
+_encoder = msgspec.json.Encoder()
+# NUL, surrogates and hidden colons.
+_ESCAPES = re.compile(rb"\\u(?:0000|[dD][89a-fA-F]|003[aA])")
+_DIGITS_AS_ZEROS = bytes(ord("0") if letter in b"0123456789" else ord(" ") for letter in range(256))
+_INT64_DIGITS = b"0" * 19
+# An item with fewer brackets lies within the depth, whatever they enclose.
+_ITEM_BRACKETS = limits.JSON_DEPTH - 2
+# In a body of this size so many or so large items may stand that they are counted and measured first.
+_LARGE_BYTES = 256 * 1024
+# So many digits in a row are most often part of an id.
+_LONG_NUMBER = re.compile(rb"[:,\[\s-][0-9]{19}")
+
+
+def check_events(body: bytes) -> tuple[list[EventItem], list[tuple[int, str]]]:
+    """The items of a body, and index and id of those that name themselves.
+
+    Raises:
+        InvalidJson: if it is not JSON.
+        EmptyBatch, BatchTooLarge: if it holds no events, or more than 100.
+        ValidationFailed: if an item is not as contract §3 wants it; `errors` points at it.
+    """
+    if len(body) > _LARGE_BYTES:
+        _check_sizes(body)
+    items = _decode(body)
+    return items, _check_items(items, body)
+
+
+def _check_sizes(body: bytes) -> None:
+    """Refuse too many items, and too large ones, before they are taken apart, which takes 100 times as long.
+
+    A body that is no JSON passes: the strict reader says what is wrong with it.
+    """
+    try:
+        items = _raw_decoder.decode(body).events
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return
+    _check_count(len(items))
+    problems = _large_items(items)
+    if problems:
+        raise ValidationFailed(problems)
+
+
+def _large_items(items: list[msgspec.Raw]) -> list[Problem]:
+    text = f"An event holds at most {limits.EVENT_BYTES} bytes."
+    return [
+        Problem("body", f"/events/{index}", "too_large", text)
+        for index, raw in enumerate(items)
+        if len(memoryview(raw)) > limits.EVENT_BYTES
+    ]
+
+
+def _decode(body: bytes) -> list[EventItem]:
+    try:
+        decoded = _decoder.decode(body)
+    except msgspec.ValidationError as error:
+        value = strict_json.parse(body)
+        _check_count(_count(body))
+        raise ValidationFailed([problem_of(error, _Body, value)]) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        strict_json.parse(body)
+        raise InvalidJson("The body is empty or malformed JSON.") from error
+    if _is_suspect(body, decoded):
+        strict_json.parse(body)
+    _check_count(len(decoded.events))
+    return decoded.events
+
+
+def _is_suspect(body: bytes, decoded: _Body) -> bool:
+    """Whether a body may hold what msgspec lets through but the contract does not.
+
+    A fifth of the time of the strict reader (0.08 ms against 0.4 for 100 events), which only reads what
+    shows something here.
+    """
+    if b"\\" in body and _ESCAPES.search(body):
+        return True
+    if _INT64_DIGITS in body.translate(_DIGITS_AS_ZEROS) and _LONG_NUMBER.search(body):
+        return True
+    # Only these members are free to nest.
+    free = [item for item in decoded.events if item.data is not UNSET or item.signals is not UNSET]
+    if free and any(map(_may_be_deep, free)):
+        return True
+    # Of a key that is named twice only the last is decoded: the other's colon is missing then.
+    return _count_colons(body) != _count_colons(_encoder.encode(decoded))
+
+
+def _count_colons(text: bytes) -> int:
+    # A third of the time of `text.count`.
+    return int(np.count_nonzero(np.frombuffer(text, np.uint8) == ord(":")))
+
+
+def _may_be_deep(item: EventItem) -> bool:
+    text = _encoder.encode(item)
+    return text.count(b"[") + text.count(b"{") > _ITEM_BRACKETS
+
+
+def _check_items(items: list[EventItem], body: bytes) -> list[tuple[int, str]]:
+    """Sizes, types and ids; returns index and id of the items that name themselves."""
+    problems = []
+    if limits.EVENT_BYTES < len(body) <= _LARGE_BYTES:
+        problems = _large_items(_raw_decoder.decode(body).events)
+    values: dict[str, set[Any]] = {
+        "type": {item.type for item in items},
+        "id": {item.id for item in items},
+        "frame_id": {item.frame_id for item in items},
+        "parent_id": {item.parent_id for item in items},
+    }
+    for name, given in values.items():
+        given -= _ABSENT
+        # NUL stands in no string by now, so it tells the values apart.
+        if given and not _CHECKS[name][0]("\0".join(given)):
+            problems += _problems(items, name)
+    if problems:
+        raise ValidationFailed(problems)
+    if not values["id"]:
+        return []
+    return [(index, item.id) for index, item in enumerate(items) if isinstance(item.id, str)]
+
+
+def _problems(items: list[EventItem], name: str) -> list[Problem]:
+    fits, code, text = _CHECKS[name]
+    return [
+        Problem("body", f"/events/{index}/{name}", code, text)
+        for index, item in enumerate(items)
+        if (value := getattr(item, name)) not in _ABSENT and not fits(value)
+    ]
+
+
+def _all_match(pattern: str) -> Callable[[str], object]:
+    """A check of texts joined by NUL: one regular expression for a batch, not one for each item."""
+    return re.compile(f"{pattern}(?:\0{pattern})*", re.ASCII).fullmatch
+
+
+_CLIENT_ID = "_[0-9A-Za-z]{1,40}"
+_ABSENT = frozenset({None, UNSET})
+#: Per member: the check of its values, and the problem of one that fails it.
+_CHECKS: dict[str, tuple[Callable[[str], object], str, str]] = {
+    "type": (
+        _all_match(limits.EVENT_TYPE_PATTERN.strip("^$")),
+        "invalid_value",
+        "A type is 1 to 64 of a–z, 0–9, _ and ., and begins with a letter.",
+    ),
+    "id": (
+        _all_match("evt" + _CLIENT_ID),
+        "invalid_id",
+        "An event id is evt_ and 1 to 40 letters and digits.",
+    ),
+    "frame_id": (
+        _all_match("frm" + _CLIENT_ID),
+        "invalid_id",
+        "frame_id takes an id that begins with frm_.",
+    ),
+    "parent_id": (
+        _all_match("evt" + _CLIENT_ID),
+        "invalid_id",
+        "parent_id takes an id that begins with evt_.",
+    ),
+}
+
+
+def _check_count(count: int) -> None:
+    if count == 0:
+        raise EmptyBatch("events")
+    if count > limits.EVENTS_PER_BATCH:
+        raise BatchTooLarge("events", limits.EVENTS_PER_BATCH)
+
+
+def _count(body: bytes) -> int:
+    """How many items a body holds whose items may be wrong; 1 where that cannot be told."""
+    try:
+        return len(_raw_decoder.decode(body).events)
+    except msgspec.ValidationError:
+        return 1

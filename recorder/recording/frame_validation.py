@@ -1,0 +1,236 @@
+"""Pictures are checked before anything is written: type, size, header; never a full decode. Contract §3."""
+
+import base64
+import binascii
+import hashlib
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import msgspec
+import orjson
+import zstandard
+from PIL import Image, UnidentifiedImageError
+
+from recorder import limits, strict_json
+from recorder.digest import canonical_json
+from recorder.errors import (
+    BatchTooLarge,
+    EmptyBatch,
+    ImageTooLarge,
+    InvalidImage,
+    Problem,
+    UnsupportedMediaType,
+    ValidationFailed,
+    json_pointer,
+)
+from recorder.ids import encode, id_range, is_client_id, reserve
+from recorder.models.frame import FrameItem
+from recorder.models.wire import describe_allowed, shorten
+from recorder.recording.validation import problem_of
+
+_FORMATS: dict[str, Literal["PNG", "JPEG", "WEBP"]] = {
+    "image/png": "PNG",
+    "image/jpeg": "JPEG",
+    "image/webp": "WEBP",
+}
+
+
+def check_image(data: bytes, content_type: str, *, index: int) -> tuple[int, int]:
+    """Width and height of a picture in pixels.
+
+    Args:
+        content_type: one of `limits.IMAGE_TYPES`.
+        index: the frame's place in its batch, for the message.
+
+    Raises:
+        ImageTooLarge: if it has over 10 MB or 50 million pixels.
+        InvalidImage: if the bytes are not a whole picture of that type.
+    """
+    if len(data) > limits.FRAME_BYTES:
+        raise ImageTooLarge(index, f"A frame holds at most {limits.FRAME_BYTES} bytes.")
+    try:
+        # Opening reads the header alone; the format list keeps other readers away from hostile bytes.
+        with Image.open(io.BytesIO(data), formats=[_FORMATS[content_type]]) as image:
+            width, height = image.size
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise ImageTooLarge(index, f"A frame has at most {limits.FRAME_PIXELS} pixels.") from error
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+        raise InvalidImage(index, f"The bytes are not a readable {content_type}.") from error
+    if width * height > limits.FRAME_PIXELS:
+        raise ImageTooLarge(index, f"A frame has at most {limits.FRAME_PIXELS} pixels.")
+    if not _is_whole(data, content_type):
+        raise InvalidImage(index, f"The bytes end before the {content_type} does.")
+    return width, height
+
+
+def _is_whole(data: bytes, content_type: str) -> bool:
+    """Whether the picture's own end is there: a cut upload has a good header."""
+    if content_type == "image/png":
+        return data[-12:-4] == b"\0\0\0\0IEND"
+    if content_type == "image/jpeg":
+        return b"\xff\xd9" in data[-64:]
+    return int.from_bytes(data[4:8], "little") + 8 <= len(data) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFrame:
+    """A frame whose picture and members were found good."""
+
+    item: FrameItem
+    id: str
+    data: bytes | memoryview
+    sha256: str
+    width: int
+    height: int
+    dom: bytes | None
+    #: Digest of a frame that named itself, else None.
+    digest: bytes | None
+
+
+def read_frames_json(body: bytes) -> tuple[list[FrameItem], dict[str, bytes]]:
+    """The items of a JSON body, and their bytes under made-up part names.
+
+    Raises:
+        InvalidJson, ValidationFailed, EmptyBatch, BatchTooLarge: as the body is wrong.
+    """
+    value = strict_json.parse(body)
+    if not isinstance(value, dict) or "frames" not in value:
+        text = "The body is an object with the one member `frames`."
+        raise ValidationFailed.of("", "invalid_value", text)
+    unknown = [json_pointer(shorten(name)) for name in value if name != "frames"]
+    if unknown:
+        message = f"Unknown member. {describe_allowed(['frames'])}"
+        raise ValidationFailed([Problem("body", pointer, "unknown_field", message) for pointer in unknown])
+    items = _convert(value["frames"])
+    parts = {}
+    for index, item in enumerate(items):
+        if not isinstance(item.data, str) or isinstance(item.part, str):
+            raise ValidationFailed.of(
+                f"/frames/{index}/data", "missing", "JSON frames carry base64 in `data`."
+            )
+        try:
+            parts[str(index)] = base64.b64decode(item.data, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise ValidationFailed.of(
+                f"/frames/{index}/data", "invalid_base64", "data takes base64."
+            ) from error
+        item.part = str(index)
+    return items, parts
+
+
+def read_frames_part(part: bytes) -> list[FrameItem]:
+    """The items of the `frames` part of a multipart body.
+
+    Raises:
+        InvalidJson, ValidationFailed, EmptyBatch, BatchTooLarge: as the part is wrong.
+    """
+    items = _convert(strict_json.parse(part))
+    for index, item in enumerate(items):
+        if not isinstance(item.part, str) or isinstance(item.data, str):
+            message = "Multipart frames name the part with their bytes in `part`."
+            raise ValidationFailed.of(f"/frames/{index}/part", "missing", message)
+    return items
+
+
+def check_frames(items: list[FrameItem], parts: Mapping[str, bytes]) -> list[CheckedFrame]:
+    """Check every picture, before anything is written.
+
+    Raises:
+        UnsupportedMediaType: if a content type is not png, jpeg or webp.
+        InvalidImage, ImageTooLarge, ValidationFailed: as a frame is wrong.
+    """
+    given = id_range(f"frm_{encode(reserve(len(items)))}", len(items))
+    return [_check(index, item, parts, given[index]) for index, item in enumerate(items)]
+
+
+def item_digest(item: FrameItem, sha256: str) -> bytes:
+    """Digest of what a frame says, with its picture by hash: finds a resent or a conflicting one."""
+    told = {name: getattr(item, name) for name in item.__struct_fields__ if name not in ("data", "part")}
+    members = {name: value for name, value in told.items() if value not in (None, msgspec.UNSET)}
+    return hashlib.blake2b(canonical_json({**members, "sha256": sha256}), digest_size=16).digest()
+
+
+def frames_digest(frames: list[CheckedFrame]) -> bytes:
+    """Return the digest of an upload's content, the same whether it came as JSON or as multipart."""
+    return hashlib.sha256(b"".join(item_digest(frame.item, frame.sha256) for frame in frames)).digest()
+
+
+def _convert(value: Any) -> list[FrameItem]:
+    if not isinstance(value, list):
+        raise ValidationFailed.of("/frames", "invalid_value", "frames takes an array.")
+    if not value:
+        raise EmptyBatch("frames")
+    if len(value) > limits.FRAMES_PER_BATCH:
+        raise BatchTooLarge("frames", limits.FRAMES_PER_BATCH)
+    items, problems = [], []
+    for index, entry in enumerate(value):
+        try:
+            items.append(msgspec.convert(entry, FrameItem))
+        except msgspec.ValidationError as error:
+            problems.append(problem_of(error, FrameItem, entry, at=f"/frames/{index}"))
+    if problems:
+        raise ValidationFailed(problems)
+    return items
+
+
+def _check(index: int, item: FrameItem, parts: Mapping[str, bytes], given_id: str) -> CheckedFrame:
+    if item.content_type not in limits.IMAGE_TYPES:
+        raise UnsupportedMediaType("frames as " + ", ".join(limits.IMAGE_TYPES))
+    data = parts.get(str(item.part))
+    if data is None:
+        raise ValidationFailed.of(f"/frames/{index}/part", "missing", "There is no part of this name.")
+    if isinstance(item.id, str) and not is_client_id(item.id, "frm"):
+        message = "A frame id is frm_ and 1 to 40 letters and digits."
+        raise ValidationFailed.of(f"/frames/{index}/id", "invalid_id", message)
+    _check_members(item, index)
+    width, height = check_image(data, item.content_type, index=index)
+    for name, actual in (("width", width), ("height", height)):
+        if isinstance(getattr(item, name), int) and getattr(item, name) != actual:
+            raise ValidationFailed.of(
+                f"/frames/{index}/{name}", "mismatch", f"{name} differs from the picture's."
+            )
+    sha256 = hashlib.sha256(data).hexdigest()
+    dom = pack_dom(item.dom, index)
+    if not isinstance(item.id, str):
+        return CheckedFrame(item, given_id, data, sha256, width, height, dom, None)
+    return CheckedFrame(item, item.id, data, sha256, width, height, dom, item_digest(item, sha256))
+
+
+def pack_dom(dom: object, index: int, *, max_bytes: int = limits.DOM_BYTES) -> bytes | None:
+    """A frame's snapshot, compressed; None without one.
+
+    Raises:
+        ValidationFailed: if it is too large.
+    """
+    if not isinstance(dom, dict):
+        return None
+    text = canonical_json(dom)
+    if len(text) > max_bytes:
+        raise ValidationFailed.of(
+            f"/frames/{index}/dom", "too_large", f"dom holds at most {max_bytes} bytes."
+        )
+    return zstandard.ZstdCompressor(level=3).compress(text)
+
+
+def unpack_dom(frame: CheckedFrame) -> CheckedFrame:
+    """Return a frame whose item holds its snapshot again, as masking needs it."""
+    if frame.dom is None:
+        return frame
+    dom = orjson.loads(zstandard.ZstdDecompressor().decompress(frame.dom))
+    return replace(frame, item=msgspec.structs.replace(frame.item, dom=dom))
+
+
+def _check_members(item: FrameItem, index: int) -> None:
+    """Refuse a frame whose members beside the picture and the snapshot are very large.
+
+    They are stored in the frame's index row, and pass through every list of frames.
+    """
+    size = len(item.url) if isinstance(item.url, str) else 0
+    size += 32 * len(item.masked_rects) if isinstance(item.masked_rects, list) else 0
+    if size > limits.FRAME_MEMBERS_BYTES:
+        text = (
+            f"url and masked_rects hold at most {limits.FRAME_MEMBERS_BYTES} bytes together, a rectangle 32."
+        )
+        raise ValidationFailed.of(f"/frames/{index}", "too_large", text)

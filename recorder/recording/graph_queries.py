@@ -1,0 +1,223 @@
+"""Sessions as the memory graph ranks them: outliers, and those like another one. Spec §4.2; contract §4."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select
+
+from recorder.errors import InvalidCursor, SessionNotSealed
+from recorder.memory.drift.store import recent_nodes
+from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.queries.columns import NOWHERE, GraphColumns, lookup_of
+from recorder.memory.queries.comparison import Side, compare
+from recorder.memory.queries.paths import filter_rows, read_graph
+from recorder.memory.queries.similarity import THRESHOLD, find_outliers, similar_index
+from recorder.memory.storage.versions import was_rebuilt
+from recorder.memory.views.formats import GraphFormat, render
+from recorder.memory.views.graph_view import GraphView, view_of
+from recorder.models.memory_queries import MemoryComparison, OutlierSession, SimilarSession
+from recorder.models.session import Session, SessionMetadataRow, SessionRow
+from recorder.models.wire import ActorKind, Outcome
+from recorder.recording.recovery_points import read_anchors
+from recorder.recording.sessions import find_session, to_wire
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutlierPage:
+    """Outliers of one version of the graph, and where the next page begins."""
+
+    sessions: list[OutlierSession]
+    graph_version: int
+    #: None on the last page.
+    next_offset: int | None
+
+
+def list_outliers(
+    db: DbSession,
+    *,
+    workspace_id: str,
+    mode: str,
+    workflow: str,
+    threshold: float = THRESHOLD,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    outcome: Outcome | None = None,
+    actor_kind: ActorKind | None = None,
+    version: int | None = None,
+    offset: int,
+    limit: int,
+) -> OutlierPage:
+    """Sessions whose path has a frequency below the threshold, the least typical first.
+
+    Sessions that were deleted since the first page was read are left out of the later ones.
+
+    Args:
+        since: sessions that started at this instant or later.
+        until: sessions that started before this instant.
+        version: that of the page before, so that its order goes on.
+        offset: how many come before this page.
+
+    Raises:
+        InvalidCursor: if the graph was rebuilt since that version: sessions are on other paths, in another
+            order, so an offset would skip some and repeat others.
+        NotFound: for an unknown workflow.
+    """
+    scope = GraphScope(workspace_id, mode, workflow)
+    columns = read_graph(db, scope)
+    version = columns.version if version is None else version
+    if version < columns.version and was_rebuilt(db, scope, version):
+        raise InvalidCursor("The graph was rebuilt since the first page; begin again without a cursor.")
+    chosen = filter_rows(
+        columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind, version=version
+    )
+    found = find_outliers(columns, chosen, threshold=threshold)
+    page = slice(offset, offset + limit)
+    rows = found.rows[page].tolist()
+    sessions = _read_sessions(db, workspace_id, mode, (_session_id(columns, row) for row in rows))
+    told = zip(rows, found.path_frequency[page].tolist(), found.typicality[page].tolist(), strict=True)
+    return OutlierPage(
+        sessions=[
+            OutlierSession(
+                **vars(sessions[_session_id(columns, row)]),
+                path_id=_path_id(columns, row),
+                path_frequency=frequency,
+                typicality=typicality,
+            )
+            for row, frequency, typicality in told
+            if _session_id(columns, row) in sessions
+        ],
+        graph_version=version,
+        next_offset=offset + limit if offset + limit < len(found.rows) else None,
+    )
+
+
+def list_similar(
+    db: DbSession, *, workspace_id: str, mode: str, session_id: str, limit: int
+) -> list[SimilarSession]:
+    """The sessions of the same workflow whose way is most like a session's, itself left out.
+
+    A session that was sealed while the graph was paused has none.
+
+    Raises:
+        NotFound: if there is no such session.
+        SessionNotSealed: if it is not sealed yet.
+    """
+    session = find_session(db, workspace_id, mode, session_id)
+    if session.status != "sealed":
+        raise SessionNotSealed(session.status)
+    columns = read_graph(db, GraphScope(workspace_id, mode, session.workflow))
+    (row,) = lookup_of(columns).find([session_id]).tolist()
+    if row == NOWHERE:
+        return []
+    found = similar_index(columns).nearest(row, limit)
+    sessions = _read_sessions(db, workspace_id, mode, (_session_id(columns, one.row) for one in found))
+    return [
+        SimilarSession(
+            **vars(sessions[_session_id(columns, one.row)]),
+            similarity=one.similarity,
+            path_id=_path_id(columns, one.row),
+            shared_nodes=[columns.nodes[node].node_id for node in one.shared_nodes],
+        )
+        for one in found
+        if _session_id(columns, one.row) in sessions
+    ]
+
+
+def _read_sessions(
+    db: DbSession, workspace_id: str, mode: str, session_ids: Iterable[str]
+) -> dict[str, Session]:
+    """Sessions by id; those that were deleted are left out."""
+    statement = (
+        select(SessionRow, SessionMetadataRow)
+        .join(SessionMetadataRow, col(SessionMetadataRow.session_id) == col(SessionRow.id))
+        .where(
+            SessionRow.workspace_id == workspace_id,
+            SessionRow.mode == mode,
+            col(SessionRow.deleted_at).is_(None),
+            col(SessionRow.id).in_(list(session_ids)),
+        )
+    )
+    return {row.id: to_wire(row, metadata.metadata_) for row, metadata in db.exec(statement)}
+
+
+def _session_id(columns: GraphColumns, row: int) -> str:
+    session_id: str = columns.session_id[row].decode()
+    return session_id
+
+
+def _path_id(columns: GraphColumns, row: int) -> str:
+    # Not `columns.path[row]`, which looks up that of every row.
+    variant = columns.trace_variant[columns.trace[row]]
+    return columns.paths[int(columns.variant_path[variant])].path_id
+
+
+def read_view(
+    db: DbSession,
+    *,
+    workspace_id: str,
+    mode: str,
+    workflow: str,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    outcome: Outcome | None = None,
+    actor_kind: ActorKind | None = None,
+    min_frequency: float = 0.0,
+) -> GraphView:
+    """The nodes and edges of the sessions that match, with recovery points and new nodes marked.
+
+    Args:
+        since: sessions that started at this instant or later.
+        until: sessions that started before this instant.
+        min_frequency: nodes and edges of fewer sessions than this share are left out; the others keep theirs.
+
+    Raises:
+        NotFound: for an unknown workflow.
+    """
+    scope = GraphScope(workspace_id, mode, workflow)
+    found = read_anchors(db, scope, since=since, until=until, is_timed=False)
+    columns = found.columns
+    chosen = filter_rows(columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind)
+    recovery = frozenset(columns.nodes[anchor.node].node_id for anchor in found.anchors)
+    return view_of(
+        columns,
+        chosen,
+        workflow=workflow,
+        min_frequency=min_frequency,
+        recovery=recovery,
+        new=recent_nodes(db, scope, columns),
+    )
+
+
+def render_graph(db: DbSession, *, format: GraphFormat, **asked: Any) -> tuple[bytes, str]:
+    """The same in a format, with its media type; `asked` is what `read_view` takes.
+
+    Raises:
+        NotFound: for an unknown workflow.
+    """
+    return render(read_view(db, **asked), format)
+
+
+def compare_sessions(
+    db: DbSession,
+    *,
+    workspace_id: str,
+    mode: str,
+    workflow: str,
+    selected: Side,
+    against: Side,
+    outcome: Outcome | None = None,
+    min_change: float,
+    limit: int,
+) -> MemoryComparison:
+    """What differs between two sides of a workflow's sessions.
+
+    Raises:
+        NotFound: for an unknown workflow.
+    """
+    columns = read_graph(db, GraphScope(workspace_id, mode, workflow))
+    return compare(
+        columns, selected, against, workflow=workflow, outcome=outcome, min_change=min_change, limit=limit
+    )

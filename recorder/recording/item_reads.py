@@ -1,0 +1,204 @@
+"""Pages and single items of a session, the same from the hot rows and from the lake. Contract §2, §3."""
+
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any
+
+import orjson
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlmodel import Session as DbSession
+from sqlmodel import col, func, select, tuple_
+
+from recorder import limits
+from recorder.errors import NotFound
+from recorder.models.frame import Frame, FrameRow
+from recorder.models.session import FramesSummary, SessionDetail, SessionRow
+from recorder.recording.hot_events import Position
+from recorder.recording.session_events import read_events_page
+from recorder.recording.sessions import read_metadata, to_wire
+from recorder.recording.tags import list_tags
+from recorder.storage.blobs import Blobs
+from recorder.storage.lake import Lake
+from recorder.storage.lake_schemas import LAYOUTS
+
+# Columns of the lake that make a frame object.
+_FRAME_COLUMNS = (
+    *(name for name in FrameRow.model_fields if name in LAYOUTS["frames"].schema.names),
+    "rects",
+)
+_SUMMARIZED = ("t_ms", "bytes", "width", "height", "content_type", "is_keyframe")
+
+
+def list_frames(
+    db: DbSession, lake: Lake, row: SessionRow, *, after: Position | None, limit: int
+) -> list[Frame]:
+    """Return the frames of a session by `(t_ms, id)` after a position, at most `limit`."""
+    stored: Iterable[FrameRow]
+    if row.is_hot:
+        key = (col(FrameRow.t_ms), col(FrameRow.frame_id))
+        statement = select(FrameRow).where(FrameRow.session_id == row.id).order_by(*key).limit(limit)
+        if after is not None:
+            statement = statement.where(tuple_(*key) > after)
+        stored = db.exec(statement)
+    else:
+        stored = (
+            read_frame_row(found)
+            for batch in read_sealed_frames(lake, row, after=after, limit=limit)
+            for found in batch.to_pylist()
+        )
+    return [wire_frame(found) for found in stored]
+
+
+def get_frame(db: DbSession, lake: Lake, row: SessionRow, frame_id: str) -> Frame:
+    """One frame's metadata.
+
+    Raises:
+        NotFound: if the session has no such frame.
+    """
+    return wire_frame(_find_frame(db, lake, row, frame_id))
+
+
+def read_image(db: DbSession, lake: Lake, blobs: Blobs, row: SessionRow, frame_id: str) -> tuple[bytes, str]:
+    """The bytes of a frame's picture and their content type.
+
+    Raises:
+        NotFound: if the session has no such frame, or its bytes are gone.
+    """
+    stored = _find_frame(db, lake, row, frame_id)
+    try:
+        return blobs.get(stored.object, stored.offset, stored.length), stored.content_type
+    except KeyError as error:
+        raise NotFound("frame") from error
+
+
+def describe_session(db: DbSession, lake: Lake, row: SessionRow, include: frozenset[str]) -> SessionDetail:
+    """The session with the related data that was asked for; what was not asked for stays unset."""
+    members: dict[str, Any] = dict(to_wire(row, read_metadata(db, row)))
+    if "events" in include:
+        records, following = read_events_page(db, lake, row, after=None, limit=limits.EMBEDDED_EVENTS)
+        members["events"] = [orjson.loads(record.as_json()) for record in records]
+        members["events_truncated"] = following is not None
+        members["events_url"] = f"/v1/sessions/{row.id}/events"
+    if "tags" in include:
+        members["tags"] = list_tags(db, row.id, after=None, limit=limits.EMBEDDED_EVENTS)
+    if "frames_summary" in include:
+        members["frames_summary"] = _summarize(db, lake, row)
+    return SessionDetail(**members)
+
+
+def read_sealed_frames(
+    lake: Lake,
+    row: SessionRow,
+    *,
+    after: Position | None = None,
+    limit: int | None = None,
+    columns: Sequence[str] = _FRAME_COLUMNS,
+) -> Generator[pa.RecordBatch, None, None]:
+    """Yield the frames of a sealed session after a position, in the lake's columns."""
+    yield from lake.read_session_batches(
+        "frames",
+        row.workspace_id,
+        row.mode,
+        workflow=row.workflow,
+        date=row.lake_date or "",
+        session_id=row.id,
+        after=after,
+        columns=columns,
+        limit=limit,
+    )
+
+
+def _summarize(db: DbSession, lake: Lake, row: SessionRow) -> FramesSummary:
+    return _summarize_hot(db, lake, row) if row.is_hot else _summarize_sealed(lake, row)
+
+
+def _summarize_hot(db: DbSession, lake: Lake, row: SessionRow) -> FramesSummary:
+    mine = FrameRow.session_id == row.id
+    width, height = col(FrameRow.width), col(FrameRow.height)
+    totals = select(
+        func.count(),
+        func.coalesce(func.sum(FrameRow.bytes), 0),
+        func.min(FrameRow.t_ms),
+        func.max(FrameRow.t_ms),
+    )
+    count, size, first_t_ms, last_t_ms = db.exec(totals.where(mine)).one()
+    largest = db.exec(
+        select(width, height).where(mine).order_by((width * height).desc(), width.desc()).limit(1)
+    ).first()
+    types = db.exec(select(FrameRow.content_type).where(mine).distinct()).all()
+    keyframes = None
+    # Keyframes are computed when a session is sealed; before, their number is not known.
+    if row.status == "sealed":
+        batches = read_sealed_frames(lake, row, columns=["is_keyframe"])
+        keyframes = sum(batch["is_keyframe"].true_count for batch in batches)
+    return FramesSummary(
+        count=count,
+        keyframes=keyframes,
+        bytes=size,
+        first_t_ms=first_t_ms,
+        last_t_ms=last_t_ms,
+        width=largest[0] if largest else None,
+        height=largest[1] if largest else None,
+        content_types=sorted(types),
+        storage={"hot": count, "cold": 0},
+    )
+
+
+def _summarize_sealed(lake: Lake, row: SessionRow) -> FramesSummary:
+    count = keyframes = size = 0
+    first_t_ms = last_t_ms = None
+    largest: tuple[int, int | None, int | None] = (-1, None, None)
+    types: set[str] = set()
+    for batch in read_sealed_frames(lake, row, columns=_SUMMARIZED):
+        count += batch.num_rows
+        keyframes += batch["is_keyframe"].true_count
+        size += pc.sum(batch["bytes"]).as_py()
+        first_t_ms = batch["t_ms"][0].as_py() if first_t_ms is None else first_t_ms
+        last_t_ms = batch["t_ms"][-1].as_py()
+        sizes = set(zip(batch["width"].to_pylist(), batch["height"].to_pylist(), strict=True))
+        largest = max([largest, *((width * height, width, height) for width, height in sizes)])
+        types.update(pc.unique(batch["content_type"]).to_pylist())
+    return FramesSummary(
+        count=count,
+        keyframes=keyframes,
+        bytes=size,
+        first_t_ms=first_t_ms,
+        last_t_ms=last_t_ms,
+        width=largest[1],
+        height=largest[2],
+        content_types=sorted(types),
+        storage={"hot": count, "cold": 0},
+    )
+
+
+def _find_frame(db: DbSession, lake: Lake, row: SessionRow, frame_id: str) -> FrameRow:
+    if row.is_hot:
+        stored = db.get(FrameRow, (row.id, frame_id))
+    else:
+        found = lake.read_session(
+            "frames",
+            row.workspace_id,
+            row.mode,
+            workflow=row.workflow,
+            date=row.lake_date or "",
+            session_id=row.id,
+            only=pl.col("frame_id") == frame_id,
+        )
+        stored = next((read_frame_row(frame) for frame in found.iter_rows(named=True)), None)
+    if stored is None:
+        raise NotFound("frame")
+    return stored
+
+
+def read_frame_row(row: dict[str, Any]) -> FrameRow:
+    """Return a lake row in the form of the hot index row; the lake does not keep its stream position."""
+    rects = orjson.loads(row["rects"]) if row["rects"] else {}
+    shared = FrameRow.model_fields.keys() & row.keys()
+    return FrameRow(position=0, **{name: row[name] for name in shared}, **rects)
+
+
+def wire_frame(row: FrameRow) -> Frame:
+    """The frame object of an index row."""
+    shared = {name: getattr(row, name) for name in Frame.model_fields.keys() & FrameRow.model_fields.keys()}
+    return Frame(id=row.frame_id, has_dom=row.dom_offset is not None, **shared)

@@ -1,0 +1,155 @@
+"""Masking of recorded texts before they are stored, streamed or sent. Contract §3, §8.
+
+Each kind of body gives its texts as JSON documents (`event_documents` and the like). `Scanner.find_changes`
+finds what masking changes in them, and the functions here put it into the body.
+
+Not masked are names that are compared and cannot hold free text: ids and types of events, ids of frames.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import orjson
+
+from recorder import limits
+from recorder.digest import canonical_json
+from recorder.errors import Problem, ValidationFailed
+from recorder.masking.json_texts import with_texts
+from recorder.masking.masker import Changes
+from recorder.models.event import EventBatchBody
+from recorder.models.session import SessionCreate
+from recorder.models.tag import TagCreate
+from recorder.recording.frame_validation import CheckedFrame, item_digest, pack_dom
+
+_decoder = msgspec.json.Decoder(EventBatchBody)
+_NAMES = frozenset({"id", "type", "frame_id", "parent_id"})
+#: Members of an event whose keys are the contract's; keys of all other objects are the client's text.
+_OBJECTS = frozenset({"target", "app", "input", "trace"})
+#: Members of `input` that a replay would give to the page.
+_REPLAYED = ("value", "key", "files")
+
+
+def event_documents(body: bytes) -> list[bytes]:
+    """Return the items of a valid body of `POST …/events`, as they were sent."""
+    return [bytes(item) for item in _decoder.decode(body).events]
+
+
+def mask_events(changes: Mapping[int, Changes], body: bytes) -> bytes:
+    """Return a valid body of `POST …/events`, masked; items in which nothing is found stay as they were sent.
+
+    Raises:
+        ValidationFailed: if an item grows beyond four times its cap.
+    """
+    if not changes:
+        return body
+    sent = event_documents(body)
+    items = [
+        _mask_event(changes[index], item) if index in changes else item for index, item in enumerate(sent)
+    ]
+    problems = [
+        _too_large(f"/events/{index}", limits.EVENT_BYTES)
+        for index, item in enumerate(items)
+        if len(item) > limits.EVENT_BYTES * limits.MASKING_GROWTH
+    ]
+    if problems:
+        raise ValidationFailed(problems)
+    return body if items == sent else b'{"events":[' + b",".join(items) + b"]}"
+
+
+def frame_documents(frames: list[CheckedFrame]) -> list[bytes]:
+    """Return the address and the snapshot of each frame."""
+    return [
+        canonical_json([value for value in (frame.item.url, frame.item.dom) if value is not msgspec.UNSET])
+        for frame in frames
+    ]
+
+
+def mask_frames(changes: Mapping[int, Changes], frames: list[CheckedFrame]) -> list[CheckedFrame]:
+    """Return frames with their addresses and snapshots masked; the pictures stay.
+
+    Raises:
+        ValidationFailed: if a snapshot grows beyond four times its cap.
+    """
+    return [
+        _mask_frame(changes[index], frame, index) if index in changes else frame
+        for index, frame in enumerate(frames)
+    ]
+
+
+def tag_document(body: TagCreate) -> bytes:
+    """Return the texts of a tag."""
+    return canonical_json([body.name, body.data])
+
+
+def mask_tag(changed: Changes, body: TagCreate) -> TagCreate:
+    """Return a tag with its name and data masked.
+
+    Raises:
+        ValidationFailed: if one of them grows beyond four times its cap.
+    """
+    name, data = changed.get(body.name, body.name), with_texts(body.data, changed)
+    if len(name) > limits.TAG_NAME_CHARACTERS * limits.MASKING_GROWTH:
+        raise ValidationFailed([_too_large("/name", limits.TAG_NAME_CHARACTERS)])
+    if len(canonical_json(data)) > limits.TAG_DATA_BYTES * limits.MASKING_GROWTH:
+        raise ValidationFailed([_too_large("/data", limits.TAG_DATA_BYTES)])
+    return body.model_copy(update={"name": name, "data": data})
+
+
+def session_document(body: SessionCreate) -> bytes:
+    """Return the texts of a new session."""
+    return canonical_json([body.metadata, body.actor and body.actor.id])
+
+
+def mask_session(changed: Changes, body: SessionCreate) -> SessionCreate:
+    """Return a session with its metadata and its actor's id masked.
+
+    Raises:
+        ValidationFailed: if the metadata grow beyond four times their cap, or the id beyond its own.
+    """
+    metadata, actor = with_texts(body.metadata, changed), body.actor
+    if len(canonical_json(metadata)) > limits.METADATA_BYTES * limits.MASKING_GROWTH:
+        raise ValidationFailed([_too_large("/metadata", limits.METADATA_BYTES)])
+    if actor is not None:
+        actor = actor.model_copy(update={"id": changed.get(actor.id, actor.id)})
+        if len(actor.id) > limits.ACTOR_ID_CHARACTERS:
+            raise ValidationFailed([_too_large("/actor/id", limits.ACTOR_ID_CHARACTERS, growth=1)])
+    return body.model_copy(update={"metadata": metadata, "actor": actor})
+
+
+def _mask_event(changed: Changes, sent: bytes) -> bytes:
+    item: dict[str, Any] = orjson.loads(sent)
+    masked = {name: _with_texts(name, value, changed) for name, value in item.items()}
+    if masked == item:
+        return sent
+    given, kept = item.get("input"), masked.get("input")
+    if given and kept and any(given.get(name) != kept.get(name) for name in _REPLAYED):
+        kept["masked"] = True
+    return orjson.dumps(masked)
+
+
+def _mask_frame(changed: Changes, frame: CheckedFrame, index: int) -> CheckedFrame:
+    item = msgspec.structs.replace(
+        frame.item, url=_mask(changed, frame.item.url), dom=_mask(changed, frame.item.dom)
+    )
+    cap = limits.DOM_BYTES * limits.MASKING_GROWTH
+    digest = None if frame.digest is None else item_digest(item, frame.sha256)
+    return replace(frame, item=item, dom=pack_dom(item.dom, index, max_bytes=cap), digest=digest)
+
+
+def _with_texts(name: str, value: Any, changed: Changes) -> Any:
+    if name in _NAMES:
+        return value
+    if name in _OBJECTS and isinstance(value, dict):
+        return {key: with_texts(member, changed) for key, member in value.items()}
+    return with_texts(value, changed)
+
+
+def _mask(changed: Changes, value: Any) -> Any:
+    return value if value is msgspec.UNSET else with_texts(value, changed)
+
+
+def _too_large(pointer: str, cap: int, *, growth: int = limits.MASKING_GROWTH) -> Problem:
+    text = f"Masked, this exceeds {cap * growth}; send less at once, or shorten the replacements."
+    return Problem("body", pointer, "too_large", text)

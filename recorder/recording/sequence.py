@@ -1,0 +1,167 @@
+"""Positions in a session: one counter that every item draws from, checked and moved in one statement."""
+
+from recorder.access.quota import NAMES
+from recorder.access.rate_tiers import Tier
+from recorder.errors import InvalidState, NotFound, QuotaExceeded, SessionFull
+from recorder.models.session import NEVER_CHARGED
+from recorder.recording.driver_cursor import Cursor
+from recorder.settings import SessionSize
+
+_UNLIMITED = 2**62
+_VISIBLE = "workspace_id = ? AND mode = ? AND id = ? AND deleted_at IS NULL"
+# What a session is charged with grows with its latest item, but no faster than the wall clock.
+_SQLITE_RESERVE = (
+    "UPDATE sessions SET last_position = last_position + ?, event_count = event_count + ?, "  # noqa: S608
+    "frame_count = frame_count + ?, event_bytes = event_bytes + ?, frame_bytes = frame_bytes + ?, "
+    "max_t_ms = MAX(max_t_ms, ?), charged_before_ms = charged_ms, "
+    "charged_ms = MAX(charged_ms, MIN(MAX(max_t_ms, ?), ? - charged_from_ms)) "
+    f"WHERE {_VISIBLE} AND status = 'recording' "
+    "AND event_count <= ? AND frame_count <= ? AND event_bytes + frame_bytes <= ? "
+    "RETURNING last_position, event_count, frame_count, charged_ms - charged_before_ms, charged_from_ms"
+)
+_POSTGRES_RESERVE = _SQLITE_RESERVE.replace("MAX(", "GREATEST(").replace("MIN(", "LEAST(")
+_COUNTS = (
+    "SELECT last_position, event_count, frame_count "  # noqa: S608
+    f"FROM sessions WHERE {_VISIBLE} AND status = 'recording'"
+)
+_SIZE = f"SELECT event_count, frame_count, event_bytes + frame_bytes FROM sessions WHERE {_VISIBLE}"  # noqa: S608
+_STATUS = f"SELECT status, charged_from_ms FROM sessions WHERE {_VISIBLE}"  # noqa: S608
+# A no-op UPDATE takes the row lock on PostgreSQL and costs SQLite, which holds its one lock, next to nothing.
+_LOCK = f"UPDATE sessions SET id = id WHERE {_VISIBLE} RETURNING id"  # noqa: S608
+
+
+def reserve_positions(
+    cursor: Cursor,
+    session: tuple[str, str, str],
+    tier: Tier,
+    *,
+    events: int,
+    frames: int,
+    max_t_ms: int,
+    event_bytes: int = 0,
+    frame_bytes: int = 0,
+) -> tuple[int, int, int]:
+    """Check state, size and quota, draw positions for new items and charge their time, in one statement.
+
+    Without items nothing is written: a repeated batch leaves no trace.
+
+    Args:
+        session: workspace, mode and session id.
+        tier: the workspace's.
+
+    Returns:
+        The first position, and the session's event and frame counts with these items.
+
+    Raises:
+        NotFound: if the caller has no such session.
+        InvalidState: if it does not record.
+        QuotaExceeded: if there are items and no captured minutes are left for them.
+        SessionFull: if the session would become larger than a session may be.
+    """
+    taken, charges = events + frames, cursor.charges
+    if not taken:
+        return _read_counts(cursor, session)
+    if charges.is_used_up(session[0], tier):
+        require_minutes(cursor, session, tier)
+    statement = _SQLITE_RESERVE if cursor.is_sqlite else _POSTGRES_RESERVE
+    grown = (taken, events, frames, event_bytes, frame_bytes, max_t_ms, max_t_ms, charges.now_ms)
+    room = _room(cursor.session_size, events, frames, event_bytes + frame_bytes)
+    rows = cursor.all(statement, (*grown, *session, *room))
+    if not rows:
+        require_recording(cursor, session)
+        require_room(cursor, session, events=events, frames=frames, size=event_bytes + frame_bytes)
+        # It was started between the two statements.
+        return reserve_positions(
+            cursor,
+            session,
+            tier,
+            events=events,
+            frames=frames,
+            max_t_ms=max_t_ms,
+            event_bytes=event_bytes,
+            frame_bytes=frame_bytes,
+        )
+    last, event_count, frame_count, charge_ms, charged_from_ms = rows[0]
+    if charged_from_ms != NEVER_CHARGED:
+        charges.add(session[0], tier, charge_ms)
+    return last - taken + 1, event_count, frame_count
+
+
+def require_minutes(cursor: Cursor, session: tuple[str, str, str], tier: Tier) -> None:
+    """Let a recording session pass while captured minutes are left, or if it costs none.
+
+    Raises:
+        NotFound: if the caller has no such session.
+        InvalidState: if it does not record.
+        QuotaExceeded: if no captured minutes are left for it.
+    """
+    charged_from_ms = require_recording(cursor, session)
+    if charged_from_ms != NEVER_CHARGED and cursor.charges.is_used_up(session[0], tier):
+        raise QuotaExceeded(NAMES["captured_minutes"])
+
+
+def require_room(
+    cursor: Cursor, session: tuple[str, str, str], *, events: int, frames: int, size: int
+) -> None:
+    """Let new items pass while the session has room for them.
+
+    Args:
+        size: bytes of the items.
+
+    Raises:
+        NotFound: if the caller has no such session.
+        SessionFull: if the session would become larger than a session may be.
+    """
+    rows = cursor.all(_SIZE, session)
+    if not rows:
+        raise NotFound("session")
+    largest, names = cursor.session_size, ("events", "frames", "bytes")
+    for name, held, room, limit in zip(
+        names, rows[0], _room(largest, events, frames, size), largest, strict=True
+    ):
+        if held > room:
+            raise SessionFull(name, limit)
+
+
+def _room(largest: SessionSize, events: int, frames: int, size: int) -> tuple[int, int, int]:
+    """Return how much a session may hold before these items are added; what they do not add has no limit."""
+    return (
+        largest.events - events if events else _UNLIMITED,
+        largest.frames - frames if frames else _UNLIMITED,
+        largest.bytes - size if size else _UNLIMITED,
+    )
+
+
+def _read_counts(cursor: Cursor, session: tuple[str, str, str]) -> tuple[int, int, int]:
+    rows = cursor.all(_COUNTS, session)
+    if not rows:
+        require_recording(cursor, session)
+        return _read_counts(cursor, session)  # it was started between the two statements
+    last, event_count, frame_count = rows[0]
+    return last + 1, event_count, frame_count
+
+
+def require_recording(cursor: Cursor, session: tuple[str, str, str]) -> int:
+    """Let only a session that records pass; gives the instant from which it is charged.
+
+    Raises:
+        NotFound: if the caller has no such session.
+        InvalidState: if it does not record.
+    """
+    rows = cursor.all(_STATUS, session)
+    if not rows:
+        raise NotFound("session")
+    status, charged_from_ms = rows[0]
+    if status != "recording":
+        raise InvalidState(status, needed="session must be recording to take events and frames")
+    return int(charged_from_ms)
+
+
+def lock_session(cursor: Cursor, session: tuple[str, str, str]) -> None:
+    """Hold the session's row, so that ids can be looked up before positions are drawn.
+
+    Raises:
+        NotFound: if the caller has no such session.
+    """
+    if not cursor.all(_LOCK, session):
+        raise NotFound("session")

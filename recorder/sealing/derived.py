@@ -1,0 +1,250 @@
+"""Facts of a session that sealing computes once, portion by portion, as rows of the lake. Design §3.
+
+Total order `(t_ms, id)`, the frame each event is bound to, keyframes, action flags, steps, the rows' digest.
+Memory holds a portion, and of the whole session some bytes for each frame and the steps.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from recorder.digest import canonical_json
+from recorder.memory.steps.session_steps import Step, StepWalk
+from recorder.memory.steps.states import NO_SCREEN, FrameScreen, Screen
+from recorder.models.event_types import is_action
+from recorder.models.frame import FrameRow
+from recorder.models.session import SessionRow
+from recorder.recording.event_portions import HotItem
+from recorder.rowset import EventsDigest
+from recorder.sealing.dhash import KEYFRAME_DISTANCE, distance
+from recorder.sealing.rows import build_batch, frame_columns, start_of
+from recorder.sealing.screens import SeenFrame
+
+#: A session's path, and its rows in `steps`, are read from so many first steps.
+MAX_STEPS = 20_000
+#: Of a session's screens the features are kept up to so many in all: 2,048 screens of 1,024 features.
+MAX_FEATURES = 2_048 * 1_024
+
+_is_action = lru_cache(maxsize=1_024)(is_action)
+
+
+class FrameIndex:
+    """The frames of one session by time and id, with the screens that steps need."""
+
+    def __init__(self, frames: Sequence[tuple[int, str]]) -> None:
+        """Index frames whose screens are not known yet.
+
+        Args:
+            frames: `(t_ms, frame_id)` of each, in this order.
+        """
+        self.ids = [frame_id for _, frame_id in frames]
+        self._times = array("q", [t_ms for t_ms, _ in frames])
+        self._places = {frame_id: place for place, frame_id in enumerate(self.ids)}
+        self._state_keys: list[str | None] = []
+        self._keys: dict[str, str] = {}
+        #: Features by screen, packed: a screen that frames share is kept once.
+        self._features: dict[str, bytes] = {}
+        self._features_left = MAX_FEATURES
+        self._screens: dict[str, Screen] = {}
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def add_screen(self, state_key: str | None, features: Sequence[int]) -> bool:
+        """Add the screen of the next frame; return whether its features are kept for the first time."""
+        if state_key is not None:
+            # Equal keys share one string.
+            state_key = self._keys.setdefault(state_key, state_key)
+        self._state_keys.append(state_key)
+        if state_key is None or state_key in self._features or len(features) > self._features_left:
+            return False
+        self._features[state_key] = array("q", features).tobytes()
+        self._features_left -= len(features)
+        return True
+
+    def bind(self, t_ms: int, frame_id: str | None) -> int | None:
+        """Return the place of the frame an event happened on; see `states.bind_frames`."""
+        place = self._places.get(frame_id) if frame_id is not None else None
+        if place is None:
+            place = bisect_right(self._times, t_ms) - 1
+        return place if place >= 0 else None
+
+    def screen_at(self, place: int) -> FrameScreen:
+        """Return a frame with the digests of its screen that steps need."""
+        return FrameScreen(self._times[place], self.ids[place], self.screen_of(self._state_keys[place]))
+
+    def screen_of(self, state_key: str | None) -> Screen:
+        """Return the screen of this key, without tokens; without features past `MAX_FEATURES`."""
+        if state_key is None:
+            return NO_SCREEN
+        screen = self._screens.get(state_key)
+        if screen is None:
+            features = array("q", self._features.get(state_key, b""))
+            screen = self._screens[state_key] = Screen(state_key, tuple(features), ())
+        return screen
+
+
+class FrameWalk:
+    """Frame rows of one session, portion by portion in the order `(t_ms, frame_id)`."""
+
+    def __init__(self, row: SessionRow, date: str, index: FrameIndex) -> None:
+        self._row, self._date, self._index = row, date, index
+        self._seq = 0
+        #: State key and picture digest of the last keyframe; None before the first frame.
+        self.last_keyframe: tuple[str | None, int | None] | None = None
+        self.image_bytes = 0
+
+    def resume(self, seq: int, last_keyframe: tuple[str | None, int | None], image_bytes: int) -> None:
+        """Go on after so many frames."""
+        self._seq, self.last_keyframe, self.image_bytes = seq, last_keyframe, image_bytes
+
+    def add(self, frames: Sequence[FrameRow], seen: Sequence[SeenFrame]) -> tuple[pa.RecordBatch, pa.Array]:
+        """Return the next rows of the frames table, and the features of screens that are new.
+
+        The rows' `n_events` and `has_action` hold nothing yet: see `with_events`.
+        """
+        keyframes, features = [], []
+        for frame, (screen, dhash) in zip(frames, seen, strict=True):
+            is_keyframe = self._is_new_screen(frame, screen, dhash)
+            if is_keyframe:
+                self.last_keyframe = (screen.state_key, dhash)
+            keyframes.append(is_keyframe)
+            is_new = self._index.add_screen(screen.state_key, screen.features)
+            features.append(screen.features if is_new else None)
+            self.image_bytes += frame.bytes
+        n = len(frames)
+        columns = frame_columns(frames, start_of(self._row))
+        columns |= {
+            "seq": range(self._seq, self._seq + n),
+            "dhash": [dhash for _, dhash in seen],
+            "state_key": [screen.state_key for screen, _ in seen],
+            "state_tokens": [screen.state_tokens for screen, _ in seen],
+            "is_keyframe": keyframes,
+            "n_events": [0] * n,
+            "has_action": [False] * n,
+        }
+        self._seq += n
+        rows = build_batch("frames", self._row, self._date, columns, n)
+        return rows, pa.array(features, pa.list_(pa.int64()))
+
+    def _is_new_screen(self, frame: FrameRow, screen: Screen, dhash: int | None) -> bool:
+        """Return whether the screen changed materially since the last keyframe (rule 1)."""
+        if self.last_keyframe is None or frame.keyframe is True:
+            return True
+        state_key, last_dhash = self.last_keyframe
+        return screen.state_key != state_key or distance(dhash, last_dhash) >= KEYFRAME_DISTANCE
+
+
+class EventWalk:
+    """Event rows, steps and digest of one session, portion by portion in total order."""
+
+    def __init__(self, row: SessionRow, date: str, index: FrameIndex, *, max_steps: int = MAX_STEPS) -> None:
+        self._row, self._date, self._index = row, date, index
+        self._digest = EventsDigest()
+        self._start_us = start_of(row)
+        #: Events and actions bound to each frame.
+        self._n_events = array("l", bytes(len(index) * array("l").itemsize))
+        self._has_action = bytearray(len(index))
+        self.steps = StepWalk(max_steps=max_steps)
+        self.event_count = self.action_count = self.payload_bytes = 0
+
+    @property
+    def rows_sha256(self) -> str:
+        """Digest of the rows so far."""
+        return self._digest.hexdigest()
+
+    def add(self, events: Sequence[HotItem]) -> pa.RecordBatch:
+        """Return the rows of the next events."""
+        ids, times, types, frame_ids, bound, actions, payloads = [], [], [], [], [], [], []
+        index, steps = self._index, self.steps
+        for t_ms, event_id, _, data in events:
+            item = orjson.loads(data)
+            kind, frame_id = item["type"], item.get("frame_id")
+            for name in ("id", "t_ms", "type", "frame_id"):
+                item.pop(name, None)
+            payload = canonical_json(item)
+            place = index.bind(t_ms, frame_id)
+            action = _is_action(kind)
+            if not steps.is_full:
+                item["id"], item["t_ms"], item["type"] = event_id, t_ms, kind
+                steps.add(item, None if place is None else index.screen_at(place))
+            ids.append(event_id)
+            times.append(t_ms)
+            types.append(kind)
+            frame_ids.append(frame_id)
+            bound.append(place)
+            actions.append(action)
+            payloads.append(payload.decode())
+            self.payload_bytes += len(payload)
+        first = self.event_count
+        moments = [self._start_us + t_ms * 1000 for t_ms in times]
+        self._digest.update(zip(ids, times, moments, types, frame_ids, payloads, strict=True))
+        self._count(bound, actions)
+        columns = {
+            "event_id": ids,
+            "seq": range(first, first + len(ids)),
+            "t_ms": times,
+            "ts": moments,
+            "type": types,
+            "frame_id": frame_ids,
+            "frame_seq": bound,
+            "is_action": actions,
+            "payload": payloads,
+        }
+        return build_batch("events", self._row, self._date, columns, len(ids))
+
+    def add_written(self, rows: pa.RecordBatch) -> None:
+        """Take over rows that an earlier run wrote; their steps are kept apart."""
+        columns = {
+            name: rows[name].to_pylist() for name in ("event_id", "t_ms", "type", "frame_id", "payload")
+        }
+        moments = rows["ts"].cast(pa.int64()).to_pylist()
+        ids, times, types, frame_ids, payloads = columns.values()
+        self._digest.update(zip(ids, times, moments, types, frame_ids, payloads, strict=True))
+        self.payload_bytes += sum(len(payload.encode()) for payload in payloads)
+        self._count(rows["frame_seq"].to_pylist(), rows["is_action"].to_pylist())
+
+    def with_events(self, frames: pa.RecordBatch) -> pa.RecordBatch:
+        """Return frame rows with the events that are bound to them."""
+        n = frames.num_rows
+        first = frames["seq"][0].as_py() if n else 0
+        counts = pa.array(self._n_events[first : first + n].tolist(), pa.int32())
+        acted = pa.array([bool(flag) for flag in self._has_action[first : first + n]], pa.bool_())
+        columns = dict(zip(frames.schema.names, frames.columns, strict=True))
+        columns |= {"n_events": counts, "has_action": acted}
+        return pa.RecordBatch.from_arrays(list(columns.values()), schema=frames.schema)
+
+    def _count(self, bound: Sequence[int | None], actions: Sequence[bool]) -> None:
+        for place, action in zip(bound, actions, strict=True):
+            if place is not None:
+                self._n_events[place] += 1
+                if action:
+                    self._has_action[place] = 1
+        self.event_count += len(bound)
+        self.action_count += sum(actions)
+
+
+def pack_steps(index: FrameIndex, steps: Sequence[Step]) -> list[dict[str, Any]]:
+    """Return steps as values of JSON; features that the index holds are left out."""
+    packed = []
+    for step in steps:
+        values = {name: getattr(step, name) for name in Step.__slots__}
+        if step.screen_key and index.screen_of(step.screen_key).features == step.features:
+            values["features"] = None
+        packed.append(values)
+    return packed
+
+
+def restore_steps(index: FrameIndex, packed: Sequence[Mapping[str, Any]]) -> list[Step]:
+    """Return the steps that `pack_steps` packed."""
+    steps = []
+    for values in packed:
+        given = values["features"]
+        features = index.screen_of(values["screen_key"]).features if given is None else tuple(given)
+        steps.append(Step(**{**values, "features": features}))
+    return steps

@@ -1,0 +1,233 @@
+"""The delivery loop: one worker that hands out, sends and writes down, until it is told to stop. Spec §6.3.
+
+Several may run at once, on one machine or many: each event becomes one delivery for each webhook, and an
+attempt belongs to the worker that claimed it. What a killed worker leaves is taken up when its lease is over.
+"""
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+import anyio.to_thread
+
+from recorder import clock
+from recorder.errors import Unavailable
+from recorder.heartbeat import beat
+from recorder.net.client import Exchange, OutboundClient
+from recorder.net.guard import Guard
+from recorder.settings import Settings
+from recorder.storage.database import Database, open_database
+from recorder.storage.durable_files import keep_files_private
+from recorder.webhooks.claims import LEASE_MS, Claim, claim_attempts, due_lanes
+from recorder.webhooks.deliveries import Sweep
+from recorder.webhooks.dispatch import dispatch_events, has_events
+from recorder.webhooks.fair_schedule import Lanes
+from recorder.webhooks.results import Outcome, settle_attempts
+from recorder.webhooks.retry_schedule import Schedule
+from recorder.webhooks.secrets import SecretBox
+
+log = logging.getLogger("recorder.webhooks")
+
+#: Attempts that a worker has under way at most; each is a task and a socket.
+SLOTS = 256
+#: How long a worker without work leaves the database alone.
+POLL_S = 0.5
+# Attempts begun by one transaction. What a kill catches between that commit and the first byte sent has used
+# up one of its attempts, so the batch is kept small.
+_BATCH = 32
+# How long outcomes are gathered before they are written down together: each commit costs a sync.
+_GATHER_S = 0.02
+# A lane that had nothing to give (another worker has it, or its secret cannot be read) is left aside so long.
+_EMPTY_LANE_MS = 1_000
+# A database that is away is asked again after this.
+_AWAY_S = 1.0
+# After the stop, attempts under way get this long; then they are cut off and count as failed.
+_GRACE_S = 5.0
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """What one visit to the database brought."""
+
+    claims: list[Claim] = field(default_factory=list)
+    #: Whether another visit at once would bring more.
+    has_more: bool = False
+
+
+class DeliveryLoop:
+    """Sends what is due, as long as `run` runs."""
+
+    def __init__(
+        self,
+        database: Database,
+        client: OutboundClient,
+        box: SecretBox,
+        *,
+        schedule: Schedule | None = None,
+        slots: int = SLOTS,
+        lease_ms: int = LEASE_MS,
+    ) -> None:
+        """Take the parts to work with.
+
+        Args:
+            slots: attempts under way at most.
+            lease_ms: when a claimed attempt is taken for lost; longer than the client takes at most.
+        """
+        self._database = database
+        self._client = client
+        self._box = box
+        self._schedule = schedule or Schedule()
+        self._lanes = Lanes(slots)
+        self._lease_ms = lease_ms
+        self._sweep = Sweep(database)
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: Attempts that ended since the last turn; it frees their slots.
+        self._ended: list[tuple[Claim, Exchange]] = []
+        self._has_ended = asyncio.Event()
+        #: What came of them, until it is written down.
+        self._outcomes: list[Outcome] = []
+        self._turned_at = time.monotonic()
+
+    @property
+    def turn_s(self) -> float:
+        """Seconds since the last turn began."""
+        return time.monotonic() - self._turned_at
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Deliver until told to stop; then attempts under way are given a few seconds."""
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            while not stop.is_set():
+                self._turned_at = time.monotonic()
+                turn = await self._take_turn(self._visit)
+                for claim in turn.claims:
+                    self._start(claim)
+                if not turn.has_more:
+                    await self._rest(stopping)
+        finally:
+            stopping.cancel()
+            await self._wind_up()
+
+    async def _take_turn(self, visit: Callable[[list[Outcome]], _Turn]) -> _Turn:
+        """Visit the database with what ended; while it is away, outcomes are kept."""
+        ended, self._ended = self._ended, []
+        for claim, exchange in ended:
+            self._lanes.end(claim, is_success=exchange.is_success, duration_ms=exchange.duration_ms)
+            self._outcomes.append(Outcome(claim.id, claim.begun_ms, exchange))
+        try:
+            turn = await anyio.to_thread.run_sync(visit, self._outcomes)
+        except Unavailable:
+            log.warning("the database is away; deliveries wait")
+            await asyncio.sleep(_AWAY_S)
+            return _Turn()
+        self._outcomes = []
+        return turn
+
+    def _visit(self, outcomes: list[Outcome]) -> _Turn:
+        """One transaction: write down, hand out, claim. Nothing else touches the lanes meanwhile."""
+        self._sweep.step()
+        now = clock.now()
+        if not outcomes and not self._has_work(now):
+            return _Turn()
+        with self._database.transaction(write=True) as db:
+            settle_attempts(db, self._schedule, outcomes, now=now)
+            has_more = dispatch_events(db)
+            lanes = due_lanes(db, now_ms=clock.to_ms(now))
+            wanted = self._lanes.allot(lanes, most=_BATCH, now_ms=clock.to_ms(now))
+            found = claim_attempts(db, self._box, self._schedule, wanted, now=now, lease_ms=self._lease_ms)
+        for webhook_id in found.empty:
+            self._lanes.rest(webhook_id, clock.to_ms(now) + _EMPTY_LANE_MS)
+        is_full = len(found.claims) == _BATCH < self._lanes.free
+        return _Turn(found.claims, has_more or is_full or found.has_cleared)
+
+    def _has_work(self, now: datetime) -> bool:
+        """Whether a write transaction would find something to do."""
+        with self._database.transaction(write=False) as db:
+            return has_events(db) or bool(self._lanes.free and due_lanes(db, now_ms=clock.to_ms(now)))
+
+    def _start(self, claim: Claim) -> None:
+        self._lanes.begin(claim)
+        task = asyncio.create_task(self._attempt(claim))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _attempt(self, claim: Claim) -> None:
+        exchange = Exchange(error="connection")  # what it is if we cut it off ourselves
+        try:
+            exchange = await self._client.post(claim.url, claim.headers, claim.body)
+        finally:
+            self._ended.append((claim, exchange))
+            self._has_ended.set()
+
+    async def _rest(self, stopping: asyncio.Future[Literal[True]]) -> None:
+        """Wait until an attempt ends or new work may be there."""
+        ended = asyncio.ensure_future(self._has_ended.wait())
+        await asyncio.wait((ended, stopping), timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
+        ended.cancel()
+        if self._ended:
+            await asyncio.sleep(_GATHER_S)
+        self._has_ended.clear()
+
+    async def _wind_up(self) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_GRACE_S)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._take_turn(self._write_down)
+
+    def _write_down(self, outcomes: list[Outcome]) -> _Turn:
+        with self._database.transaction(write=True) as db:
+            settle_attempts(db, self._schedule, outcomes, now=clock.now())
+        return _Turn()
+
+
+# A turn may wait thirty seconds for the database's lock, and the loop is well.
+_LONGEST_TURN_S = 60.0
+_BEAT_S = 1.0
+
+
+def deliver(settings: Settings, pulse: Path | None = None) -> None:
+    """Send what is due until SIGINT or SIGTERM; what is under way then gets a few seconds to end.
+
+    Args:
+        pulse: file that is touched every second while the loop goes on.
+
+    Raises:
+        NoDeployment: if the database is empty.
+        InvalidAllowList: if the setting of addresses beyond the public ones cannot be read.
+    """
+    client = OutboundClient(Guard.of(settings))
+    keep_files_private()
+    database = open_database(settings, create=False)
+    try:
+        schedule = Schedule(max_attempts=settings.webhook_attempts)
+        loop = DeliveryLoop(database, client, SecretBox(settings.secret), schedule=schedule)
+        asyncio.run(_run_until_signal(loop, pulse))
+    finally:
+        database.close()
+
+
+async def _run_until_signal(loop: DeliveryLoop, pulse: Path | None) -> None:
+    stop = asyncio.Event()
+    beating = asyncio.create_task(_keep_beating(loop, pulse)) if pulse is not None else None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    try:
+        await loop.run(stop)
+    finally:
+        if beating is not None:
+            beating.cancel()
+
+
+async def _keep_beating(loop: DeliveryLoop, pulse: Path) -> None:
+    while True:
+        if loop.turn_s < _LONGEST_TURN_S:
+            beat(pulse)
+        await asyncio.sleep(_BEAT_S)

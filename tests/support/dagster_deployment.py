@@ -1,0 +1,104 @@
+"""A deployment under Dagster: exports are queued, sensors tick, datasets are materialized."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from pipelines.dataset_checks import dataset_checks
+from pipelines.dataset_config import from_row
+from pipelines.exports import EXPORT_TAG, PARTITIONS, datasets, take_up_exports
+from pipelines.recipes import follow_recipes
+from pipelines.resources import RecorderResource, close_runtimes
+from recorder.access.keys import create_workspace
+from recorder.audit.log import Origin
+from recorder.exports.requests.queue import create_export, list_exports
+from recorder.models.export import ExportRow
+from recorder.models.export_request import ExportCreate
+from recorder.runtime import Runtime
+from tests.support.databases import create_file
+from tests.support.sealed_sessions import Recording, seal
+
+BODY = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
+
+
+@dataclass
+class Deployment:
+    """A data folder with one workspace, and a Dagster instance of its own."""
+
+    recorder: RecorderResource
+    runtime: Runtime
+    workspace_id: str
+    instance: dg.DagsterInstance
+
+    def queue(self, **body: Any) -> ExportRow:
+        asked, origin = ExportCreate.model_validate(BODY | body), Origin.operator(self.workspace_id)
+        return create_export(self.runtime, self.workspace_id, "live", asked, origin=origin)
+
+    def tick(self) -> list[dg.RunRequest]:
+        """Requests of the sensor for runs of single exports."""
+        result = take_up_exports(lambda: self.instance, self.recorder)
+        if isinstance(result, dg.SkipReason):
+            return []
+        for request in result.dynamic_partitions_requests or []:
+            self.instance.add_dynamic_partitions(PARTITIONS.name, request.partition_keys)
+        return [request for request in result.run_requests or [] if request.job_name == "export_datasets"]
+
+    def follow_recipes(self) -> str:
+        """What the sensor of recipes says now."""
+        result = follow_recipes(lambda: self.instance, self.recorder, logging.getLogger("tests"))
+        assert isinstance(result, dg.SensorResult) and not result.run_requests
+        for request in result.dynamic_partitions_requests or []:
+            self.instance.add_dynamic_partitions(PARTITIONS.name, request.partition_keys)
+        return str(getattr(result.skip_reason, "skip_message", result.skip_reason))
+
+    def materialize(self, partition: str, config: dict[str, Any], **more: Any) -> dg.ExecuteInProcessResult:
+        self.instance.add_dynamic_partitions(PARTITIONS.name, [partition])
+        return dg.materialize(
+            [datasets, dataset_checks],
+            partition_key=partition,
+            instance=self.instance,
+            resources={"recorder": self.recorder},
+            run_config={"ops": {"datasets": {"config": config}}},
+            **more,
+        )
+
+    def run(self, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
+        assert request.partition_key is not None
+        config = request.run_config["ops"]["datasets"]["config"]
+        return self.materialize(request.partition_key, config, tags=dict(request.tags))
+
+    def add_run(self, row: ExportRow, status: dg.DagsterRunStatus) -> None:
+        """A record of a run of this export that ended so."""
+        job = dg.Definitions(
+            [datasets], resources={"recorder": self.recorder}
+        ).resolve_implicit_global_asset_job_def()
+        config = dg.RunConfig(ops={"datasets": from_row(row)}).to_config_dict()
+        self.instance.create_run_for_job(job, tags={EXPORT_TAG: row.id}, status=status, run_config=config)
+
+    def exports(self) -> list[ExportRow]:
+        with self.runtime.database.transaction(write=False) as db:
+            rows, _ = list_exports(
+                db, self.workspace_id, "live", workflows=(), status=None, before_id=None, limit=9
+            )
+        return rows
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Iterator[Deployment]:
+    """A deployment whose workspace has sealed sessions of two workflows."""
+    create_file(tmp_path)
+    # No run writes small exports here: each gets a run of its own at once.
+    recorder = RecorderResource(data_dir=str(tmp_path), small_export_patience_s=-1)
+    runtime = recorder.runtime
+    with runtime.database.transaction(write=True) as db:
+        key = create_workspace(db, "acme", region="us", secret=runtime.settings.secret, tier="unlimited")
+    recordings = [Recording(frames=[0, 600]), Recording(outcome=None), Recording(workflow="login")]
+    seal(runtime, recordings, workspace_id=key.workspace_id)
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield Deployment(recorder, runtime, key.workspace_id, instance)
+    close_runtimes()

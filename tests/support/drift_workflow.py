@@ -1,0 +1,77 @@
+"""A workflow to which sessions come, one an hour, by letters; what drift tells of it."""
+
+from datetime import timedelta
+from typing import Any
+
+from sqlmodel import col, select, update
+
+from recorder.memory.drift.monitor import GraphLook, look_for_drift
+from recorder.memory.drift.store import read_alarms
+from recorder.memory.drift.thresholds import least_rate, misses_needed
+from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.storage.indexing import GraphIndexer
+from recorder.models.operations import OutboxRow, SealCounterRow
+from recorder.models.session import SessionRow
+from recorder.storage.database import Database
+from recorder.storage.slots import read_slots, slot_of
+from tests.support.graph_sessions import START, add_workflow, make_row, make_scope, make_steps
+
+#: The steps of a session by its letter; `n` is `a` with a node of its own at the end.
+WORDS = {"a": "1a 2b 3c 4d", "b": "5e 6f 7g", "c": "1h 2i 3j 4k", "n": "1a 2b 3c 4d 5n"}
+#: Two paths in turn: enough for a first baseline.
+BASELINE = "ab" * 50
+#: After so many misses behind it a path is gone: 50 of 100 took it, and two are watched.
+NEEDED = misses_needed(least_rate(50, 100, 0.005), watched=2, run_length=10_000)
+
+
+class Story:
+    """A workflow and the sessions that came to it; nobody is named as their actor."""
+
+    def __init__(self, database: Database, scope: GraphScope | None = None) -> None:
+        self.database = database
+        self.rows: list[SessionRow] = []
+        with database.transaction(write=True) as db:
+            if scope is not None:
+                add_workflow(db, scope)
+            self.scope = scope or make_scope(db)
+            slot = slot_of(self.scope.workflow, read_slots(db))
+            place = {"workspace_id": self.scope.workspace_id, "mode": self.scope.mode, "slot": slot}
+            if db.get(SealCounterRow, tuple(place.values())) is None:
+                db.add(SealCounterRow(**place, seal_seq=0))
+
+    def add(self, letters: str, **members: Any) -> list[SessionRow]:
+        """Take sessions with these steps into the graph, as sealing does."""
+        first = len(self.rows)
+        rows = [
+            make_row(
+                self.scope,
+                seal_seq=place + 1,
+                **{"started_at": START + timedelta(hours=place), **members},
+            )
+            for place in range(first, first + len(letters))
+        ]
+        steps = {row.id: make_steps(WORDS[letter]) for row, letter in zip(rows, letters, strict=True)}
+        indexer = GraphIndexer()
+        with self.database.transaction(write=True) as db:
+            indexer.commit(db, indexer.prepare(db, rows, steps), rows)
+            counter = update(SealCounterRow).where(
+                col(SealCounterRow.workspace_id) == self.scope.workspace_id
+            )
+            db.connection().execute(counter.values(seal_seq=first + len(rows)))
+        self.rows += rows
+        return rows
+
+    def look(self) -> GraphLook | None:
+        """Look for drift."""
+        return look_for_drift(self.database, self.scope)
+
+    def events(self) -> list[OutboxRow]:
+        """The events of this workspace, the oldest first."""
+        own = select(OutboxRow).filter_by(workspace_id=self.scope.workspace_id)
+        with self.database.transaction(write=False) as db:
+            return list(db.exec(own.order_by(col(OutboxRow.id))))
+
+    def told(self) -> list[tuple[str, int]]:
+        """Type and number of sealing of each alarm that is remembered."""
+        with self.database.transaction(write=False) as db:
+            return [(alarm.type, alarm.seal_seq) for alarm in read_alarms(db, self.scope)]

@@ -1,0 +1,146 @@
+"""Facts of a stopped session computed in one go from all it holds: what portions must add up to."""
+
+from typing import Any
+
+import orjson
+from sqlmodel import col, select
+
+from recorder.digest import bucket_of, canonical_json
+from recorder.memory.steps.session_steps import ALGO_VERSION, Step, session_steps
+from recorder.memory.steps.states import FrameScreen, bind_frames
+from recorder.models.event import EventBatchRow
+from recorder.models.event_types import is_action
+from recorder.models.frame import FrameRow
+from recorder.models.session import SessionRow
+from recorder.recording.hot_events import EventRecord, decode_batch
+from recorder.rowset import events_digest
+from recorder.runtime import Runtime
+from recorder.sealing.dhash import KEYFRAME_DISTANCE, distance
+from recorder.sealing.rows import start_of
+from recorder.sealing.screens import SeenFrame
+
+Rows = list[dict[str, Any]]
+_SAME = (
+    *("frame_id", "t_ms", "width", "height", "content_type", "bytes", "sha256", "object", "offset", "length"),
+    *("dom_object", "dom_offset", "dom_length", "keyframe", "url"),
+)
+
+
+def whole_session(
+    runtime: Runtime, session_id: str, seen: dict[str, SeenFrame], *, date: str, seal_seq: int
+) -> dict[str, Rows]:
+    """Compute the rows of every table.
+
+    Args:
+        seen: digests of the frames, by id.
+    """
+    with runtime.database.transaction(write=False) as db:
+        row = db.get_one(SessionRow, session_id)
+        batches = db.exec(select(EventBatchRow).where(col(EventBatchRow.session_id) == session_id)).all()
+        frames = list(db.exec(select(FrameRow).where(col(FrameRow.session_id) == session_id)))
+    events = sorted(
+        (event for batch in batches for event in decode_batch(batch)), key=lambda one: (one.t_ms, one.id)
+    )
+    frames.sort(key=lambda frame: (frame.t_ms, frame.frame_id))
+    bound = bind_frames(
+        [(event.t_ms, event.frame_id) for event in events], [(frame.t_ms, frame.frame_id) for frame in frames]
+    )
+    steps = session_steps(
+        [_item(event) for event in events],
+        [FrameScreen(frame.t_ms, frame.frame_id, seen[frame.frame_id].screen) for frame in frames],
+    )
+    found = {
+        "events": _event_rows(row, events, bound),
+        "frames": _frame_rows(row, frames, seen, events, bound),
+        "steps": [_step_row(step) for step in steps],
+        "sessions": [_session_row(row, events, frames, seal_seq)],
+    }
+    place = {"workflow": row.workflow, "date": date, "bucket": bucket_of(row.id), "session_id": row.id}
+    return {kind: [place | one for one in rows] for kind, rows in found.items()}
+
+
+def _item(event: EventRecord) -> dict[str, Any]:
+    item: dict[str, Any] = orjson.loads(event.payload)
+    item.update(id=event.id, t_ms=event.t_ms, type=event.type, frame_id=event.frame_id)
+    return item
+
+
+def _event_rows(row: SessionRow, events: list[EventRecord], bound: list[int | None]) -> Rows:
+    return [
+        {
+            "event_id": event.id,
+            "seq": seq,
+            "t_ms": event.t_ms,
+            "ts": start_of(row) + event.t_ms * 1000,
+            "type": event.type,
+            "frame_id": event.frame_id,
+            "frame_seq": place,
+            "is_action": is_action(event.type),
+            "payload": event.payload.decode(),
+        }
+        for seq, (event, place) in enumerate(zip(events, bound, strict=True))
+    ]
+
+
+def _frame_rows(
+    row: SessionRow,
+    frames: list[FrameRow],
+    seen: dict[str, SeenFrame],
+    events: list[EventRecord],
+    bound: list[int | None],
+) -> Rows:
+    rows: Rows = []
+    last: SeenFrame | None = None
+    for seq, frame in enumerate(frames):
+        shown = seen[frame.frame_id]
+        is_keyframe = (
+            last is None
+            or frame.keyframe is True
+            or shown.screen.state_key != last.screen.state_key
+            or distance(shown.dhash, last.dhash) >= KEYFRAME_DISTANCE
+        )
+        last = shown if is_keyframe else last
+        own = [event for event, place in zip(events, bound, strict=True) if place == seq]
+        rects = {"active_rect": frame.active_rect, "masked_rects": frame.masked_rects}
+        given = {name: value for name, value in rects.items() if value is not None}
+        rows.append(
+            {
+                **{name: getattr(frame, name) for name in _SAME},
+                "seq": seq,
+                "ts": start_of(row) + frame.t_ms * 1000,
+                "dhash": shown.dhash,
+                "state_key": shown.screen.state_key,
+                "state_tokens": list(shown.screen.state_tokens),
+                "is_keyframe": is_keyframe,
+                "n_events": len(own),
+                "has_action": any(is_action(event.type) for event in own),
+                "rects": canonical_json(given).decode() if given else None,
+            }
+        )
+    return rows
+
+
+def _step_row(step: Step) -> dict[str, Any]:
+    values = {name: getattr(step, name) for name in Step.__slots__}
+    return values | {"features": list(step.features), "algo_version": ALGO_VERSION}
+
+
+def _session_row(
+    row: SessionRow, events: list[EventRecord], frames: list[FrameRow], seal_seq: int
+) -> dict[str, Any]:
+    keys = [
+        (one.id, one.t_ms, start_of(row) + one.t_ms * 1000, one.type, one.frame_id, one.payload.decode())
+        for one in events
+    ]
+    return {
+        "seal_seq": seal_seq,
+        "started_at": start_of(row),
+        "duration_ms": row.duration_ms,
+        "event_count": len(events),
+        "action_count": sum(is_action(event.type) for event in events),
+        "frame_count": len(frames),
+        "image_bytes": sum(frame.bytes for frame in frames),
+        "rows_sha256": events_digest(keys),
+        "replayability": None,
+        "payload_bytes": sum(len(event.payload) for event in events),
+    }

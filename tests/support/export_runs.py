@@ -1,0 +1,59 @@
+"""Asking for an export and running it, for tests that look at what comes out."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import polars as pl
+
+from recorder.audit.log import Origin
+from recorder.exports.executor import ShardExecutor
+from recorder.exports.requests.queue import create_export
+from recorder.exports.runner.run import run_export
+from recorder.models.export import ExportRow
+from recorder.models.export_request import ExportCreate
+from recorder.runtime import Runtime
+from tests.support.sealed_sessions import WORKSPACE
+
+
+def ask(runtime: Runtime, *, mode: str = "live", **body: Any) -> ExportRow:
+    """Queue an export: of `checkout` to the local folder `out`, unless told otherwise."""
+    asked = {
+        "workflow": "checkout",
+        "format": "parquet",
+        "destination": {"kind": "local", "path": "out"},
+    } | body
+    wanted, origin = ExportCreate.model_validate(asked), Origin.operator(WORKSPACE)
+    return create_export(runtime, WORKSPACE, mode, wanted, origin=origin)
+
+
+def export(runtime: Runtime, *, executor: ShardExecutor | None = None, **body: Any) -> Path:
+    """Queue an export and run it to the end; gives its folder."""
+    row = run_export(runtime, ask(runtime, **body).id, owner="test", executor=executor)
+    assert row.status == "completed", row.error
+    return folder_of(runtime, row)
+
+
+def folder_of(runtime: Runtime, row: ExportRow) -> Path:
+    """Where a local or hosted export lies."""
+    if row.destination["kind"] == "local":
+        assert runtime.settings.local_export_root is not None
+        return runtime.settings.local_export_root / str(row.destination["path"]) / row.id
+    return Path(runtime.settings.export_url) / row.workspace_id / row.id
+
+
+def manifest_of(folder: Path) -> dict[str, Any]:
+    """The manifest of an export's folder."""
+    manifest: dict[str, Any] = orjson.loads((folder / "manifest.json").read_bytes())
+    return manifest
+
+
+def rows_of(folder: Path, kind: str = "events") -> pl.DataFrame:
+    """All rows of a kind, in the order of path and file."""
+    paths = sorted(folder.glob(f"data/*/{kind}-*.parquet"))
+    return pl.concat([pl.read_parquet(path) for path in paths]) if paths else pl.DataFrame()
+
+
+def hashes_of(folder: Path) -> dict[str, str]:
+    """SHA-256 of each shard, by path."""
+    return {shard["path"]: shard["sha256"] for shard in manifest_of(folder)["shards"]}

@@ -1,0 +1,113 @@
+"""Sessions with real pictures, and a service on a port of its own that hosts exports of them."""
+
+import hashlib
+import io
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from api.app import create_app
+from recorder.access.keys import create_workspace
+from recorder.client import Client
+from recorder.exports.runner.lease import due_exports
+from recorder.exports.runner.run import run_export
+from recorder.runtime import Runtime
+from tests.support import sealed_sessions
+from tests.support.http_service import serving
+from tests.support.sealed_sessions import START, Recording, make_settings, seal
+
+WORKFLOWS = ["checkout", "refund", "triage"]
+
+
+def seal_sessions(runtime: Runtime, count: int, **place: Any) -> None:
+    """Sessions of three workflows whose pictures can be decoded; every column has some nulls."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sealed_sessions, "picture", picture)
+        seal(runtime, [recording(number) for number in range(count)], **place)
+
+
+def recording(number: int) -> Recording:
+    """A session with one to three frames and two to five events."""
+    return Recording(
+        workflow=WORKFLOWS[number % 3],
+        events=[(step * 250, ("click", "scroll", "input")[step % 3]) for step in range(2 + number % 4)],
+        frames=[0, 400, 800][: 1 + number % 3],
+        outcome=(None, "success", "error")[number % 3] if number % 5 else None,
+        actor_kind="human" if number % 4 else None,
+        started_at=START + timedelta(minutes=number),
+    )
+
+
+def picture(session_id: str, number: int) -> bytes:
+    """A real picture, another one for each frame."""
+    shade = hashlib.sha256(f"{session_id} {number}".encode()).digest()
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 6), (shade[0], shade[1], shade[2])).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class Host:
+    """A running service with sealed sessions."""
+
+    url: str
+    key: str
+    runtime: Runtime
+
+    def export(self, **body: Any) -> dict[str, Any]:
+        """A finished hosted export."""
+        with Client(self.url, self.key) as client:
+            made = client.create_export(WORKFLOWS, **body)
+            run_export(self.runtime, made["id"], owner="test")
+            return client.get_export(made["id"])
+
+    def folder(self, export: dict[str, Any]) -> Path:
+        """Where the service keeps the files of an export."""
+        (found,) = Path(self.runtime.settings.export_url).glob(f"*/{export['id']}")
+        return found
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Exports that are asked for meanwhile are run, as Dagster would."""
+        over = threading.Event()
+        thread = threading.Thread(target=self._work, args=(over,))
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _work(self, over: threading.Event) -> None:
+        while not over.wait(0.05):
+            for export_id in due(self.runtime):
+                run_export(self.runtime, export_id, owner="test")
+
+
+@contextmanager
+def hosting(folder: Path) -> Iterator[Host]:
+    """A service whose signed addresses lead to itself."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    app = create_app(make_settings(folder, public_url=url))
+    runtime: Runtime = app.state.runtime
+    with runtime.database.transaction(write=True) as db:
+        made = create_workspace(db, "acme", region="us", secret=runtime.settings.secret, tier="unlimited")
+    seal_sessions(runtime, 12, workspace_id=made.workspace_id)
+    with serving(app, port=port):
+        yield Host(url, made.key, runtime)
+
+
+def due(runtime: Runtime) -> list[str]:
+    """Exports that wait for somebody."""
+    with runtime.database.transaction(write=False) as db:
+        return [export.id for export in due_exports(db, limit=10)]

@@ -1,0 +1,161 @@
+"""Sessions recorded through the operations, without HTTP, and what sealing left of them."""
+
+import asyncio
+import base64
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import text
+from sqlmodel import select
+
+from recorder.access.keys import Caller
+from recorder.audit.log import Origin
+from recorder.ids import new_id
+from recorder.models.memory import SessionPathRow
+from recorder.models.operations import OutboxRow
+from recorder.models.session import SessionCreate, SessionRow
+from recorder.models.tag import TagCreate
+from recorder.recording.events import read_event_batch
+from recorder.recording.frame_validation import read_frames_json
+from recorder.recording.frames import FrameUpload
+from recorder.recording.ingest import IngestWriter
+from recorder.recording.sessions import create_session, delete_session, stop_session
+from recorder.recording.tags import add_tag
+from recorder.runtime import Runtime
+
+WORKSPACE = "wsp_01k0000000000000000000000a"
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Records sessions of one workspace and mode."""
+
+    runtime: Runtime
+    writer: IngestWriter
+    caller: Caller
+
+    def record(
+        self,
+        *,
+        events: Sequence[dict[str, Any]] = ({"t_ms": 0, "type": "click"}, {"t_ms": 5, "type": "fill"}),
+        frames: Sequence[dict[str, Any]] = (),
+        tags: Sequence[str] = (),
+        is_stopped: bool = True,
+        **body: Any,
+    ) -> str:
+        """A session with these items, stopped at the end; returns its id."""
+        place = (self.caller.workspace_id, self.caller.mode)
+        wanted = SessionCreate.model_validate({"workflow": "checkout", "start": True, **body})
+        with self.runtime.database.transaction(write=True) as db:
+            session_id = create_session(db, *place, wanted).id
+        if events:
+            self.add_events(session_id, *events)
+        if frames:
+            self.add_frames(session_id, *frames)
+        with self.runtime.database.transaction(write=True) as db:
+            for name in tags:
+                add_tag(db, *place, session_id, TagCreate(name=name))
+            if is_stopped:
+                stop_session(db, *place, session_id)
+        return session_id
+
+    def add_events(self, session_id: str, *items: dict[str, Any]) -> None:
+        """Send one batch of events."""
+        body = orjson.dumps({"events": items})
+        batch = read_event_batch(
+            self.caller, session_id, body, content_type="application/json", batch_key=None
+        )
+        asyncio.run(self.writer.submit(batch))
+
+    def add_frames(self, session_id: str, *items: dict[str, Any]) -> None:
+        """Send one batch of frames."""
+        read, parts = read_frames_json(orjson.dumps({"frames": items}))
+        upload = FrameUpload(self.caller, session_id, read, parts, None)
+        checked = upload.check(self.runtime.database)
+        assert not isinstance(checked, bytes)
+        asyncio.run(self.writer.submit(checked.store(self.runtime.blobs, {})))
+
+
+@contextmanager
+def open_desk(runtime: Runtime, *, workspace_id: str = WORKSPACE, mode: Any = "live") -> Iterator[Desk]:
+    """A desk with a writer of its own."""
+    writer = IngestWriter(runtime.database)
+    try:
+        yield Desk(runtime, writer, Caller(workspace_id, mode, new_id("key")))
+    finally:
+        writer.close()
+
+
+def png_item(t_ms: int, data: bytes, **members: Any) -> dict[str, Any]:
+    """A frame item that carries these bytes."""
+    return {"t_ms": t_ms, "content_type": "image/png", "data": base64.b64encode(data).decode(), **members}
+
+
+def session_row(runtime: Runtime, session_id: str) -> SessionRow:
+    """A session as it stands in SQL."""
+    with runtime.database.transaction(write=False) as db:
+        return db.get_one(SessionRow, session_id)
+
+
+def delete(runtime: Runtime, session_id: str) -> None:
+    """Soft-delete a live session of the workspace."""
+    caller = Caller(WORKSPACE, "live", new_id("key"))
+    with runtime.database.transaction(write=True) as db:
+        delete_session(db, Origin(WORKSPACE, "key", caller.key_id), caller, session_id, hard=False)
+
+
+def outbox_types(runtime: Runtime, session_id: str) -> list[str]:
+    """The types of a session's outbox events, in their order."""
+    with runtime.database.transaction(write=False) as db:
+        statement = select(OutboxRow.type).where(OutboxRow.subject_id == session_id)
+        return list(db.exec(statement.order_by(OutboxRow.id)))
+
+
+def execute(runtime: Runtime, statement: str, **values: Any) -> None:
+    """Change rows behind the service's back: make things old, let a lease run out."""
+    with runtime.database.transaction(write=True) as db:
+        db.connection().execute(text(statement), values)
+
+
+def let_lease_run_out(runtime: Runtime) -> None:
+    """What half a minute does after a kill."""
+    execute(runtime, "UPDATE leases SET expires_ms = 0")
+
+
+def assert_sealed_exactly_once(runtime: Runtime, session_ids: Sequence[str]) -> None:
+    """Every session is sealed, its rows are in the lake once, in its graph once, and told once."""
+    rows = [session_row(runtime, session_id) for session_id in session_ids]
+    assert {row.status for row in rows} == {"sealed"}
+    for kind, expected in (
+        ("events", {row.id: row.event_count for row in rows}),
+        ("frames", {row.id: row.frame_count for row in rows}),
+        ("sessions", {row.id: 1 for row in rows}),
+    ):
+        assert _lake_counts(runtime, kind, rows) == {key: n for key, n in expected.items() if n}, kind
+    events = _lake(runtime, "events", rows)
+    assert len(set(events)) == len(events)
+    with runtime.database.transaction(write=False) as db:
+        paths = Counter(db.exec(select(SessionPathRow.session_id)))
+    assert {paths[row.id] for row in rows} == {1}
+    assert {outbox_types(runtime, row.id).count("session.sealed") for row in rows} == {1}
+    numbers = [(row.workspace_id, row.mode, row.workflow, row.seal_seq or 0) for row in rows]
+    assert len(set(numbers)) == len(numbers) and min(number[-1] for number in numbers) >= 1
+
+
+def _lake_counts(runtime: Runtime, kind: Any, rows: list[SessionRow]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for workspace_id, mode in {(row.workspace_id, row.mode) for row in rows}:
+        table = runtime.lake.scan(kind, workspace_id, mode).select("session_id").collect()
+        found.update(table["session_id"].to_list())
+    return {row.id: found[row.id] for row in rows if found[row.id]}
+
+
+def _lake(runtime: Runtime, kind: Any, rows: list[SessionRow]) -> list[tuple[str, int]]:
+    found: list[tuple[str, int]] = []
+    for workspace_id, mode in {(row.workspace_id, row.mode) for row in rows}:
+        found += runtime.lake.scan(kind, workspace_id, mode).select("session_id", "seq").collect().rows()
+    return found

@@ -1,0 +1,50 @@
+"""Addresses of the interface as OpenAPI tells them, and what stands behind some of them."""
+
+import re
+from typing import Any
+
+from tests.support.factories import Caller, Service
+
+
+def operations(service: Service, method: str = "get") -> dict[str, list[dict[str, Any]]]:
+    """Query parameters of every operation below /v1, by path."""
+    return {
+        path: [one for one in methods[method].get("parameters", []) if one["in"] == "query"]
+        for path, methods in service.app.openapi()["paths"].items()
+        if path.startswith("/v1/") and method in methods
+    }
+
+
+def with_parameter(service: Service, name: str) -> list[str]:
+    """Paths that take a query parameter, their ids filled in."""
+    found = operations(service)
+    return [fill(path) for path, taken in found.items() if name in {one["name"] for one in taken}]
+
+
+def required(path: str) -> dict[str, str]:
+    """The query that a path cannot do without."""
+    if path.endswith("/diff") and path.startswith("/v1/exports/"):
+        return {"against": "exp_unknown"}
+    other_side = {"against_until": "30d"} if path == "/v1/memory/diff" else {}
+    return {"workflow": "checkout", **other_side} if path.startswith("/v1/memory/") else {}
+
+
+def fill(path: str, value: str = "unknown") -> str:
+    """A path with a value for every id."""
+    return re.sub(r"\{\w+\}", value, path)
+
+
+def other(caller: Caller, who: str) -> Caller:
+    """Somebody who must not see what the caller has."""
+    if who == "other mode":
+        return caller.service.make_caller(mode="test", workspace_id=caller.key.workspace_id)
+    return caller.service.make_caller()
+
+
+def make_webhook(caller: Caller) -> tuple[str, str]:
+    """A webhook and one of its deliveries."""
+    hook = {"url": "http://127.0.0.1:9/hook", "events": ["session.sealed"]}
+    webhook_id = caller.post("/v1/webhooks", hook).json()["id"]
+    answer = caller.post(f"/v1/webhooks/{webhook_id}/test")
+    assert answer.status_code == 202, answer.text
+    return webhook_id, answer.json()["id"]

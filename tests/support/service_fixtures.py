@@ -1,0 +1,39 @@
+"""Fixtures of the HTTP service, called or over a socket: one per module and engine, a workspace per test."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from recorder.recording.streams import Pace
+from tests.support.factories import Caller, Service, running_app
+from tests.support.stream_clients import Streamer, StreamService, streaming_service
+
+
+@pytest.fixture(scope="module")
+def service(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """The application, once on SQLite and once on PostgreSQL."""
+    with running_app(tmp_path_factory.mktemp("service"), database_url) as running:
+        yield running
+
+
+@pytest.fixture
+def caller(service: Service) -> Caller:
+    """A key of a workspace that no other test sees."""
+    return service.make_caller()
+
+
+@pytest.fixture(scope="module")
+def stream_service(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamService]:
+    """A running service on either engine, which looks after keys more often than it would."""
+    folder = tmp_path_factory.mktemp("service")
+    with streaming_service(
+        folder, pace=Pace(standing_s=0.1, poll_s=0.2), database_url=database_url
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def streamer(stream_service: StreamService) -> Iterator[Streamer]:
+    """A key of a workspace that no other test sees."""
+    with stream_service.streamer() as made:
+        yield made

@@ -1,0 +1,77 @@
+"""A workspace and mode with one of everything, made over HTTP: what others must not reach."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from recorder.exports.runner.run import run_export
+from tests.support.completed_work import EVENTS, make_webhook, seal_all, stopped_session
+from tests.support.factories import Caller, Service, event, frame
+
+
+@dataclass(frozen=True)
+class Place:
+    """Its administrator, and the id of each kind of thing in it."""
+
+    admin: Caller
+    ids: dict[str, str]
+
+
+def make_place(service: Service, name: str, mode: Any = "live", workspace_id: str | None = None) -> Place:
+    """Two of everything, so that every list has a second page.
+
+    Args:
+        name: tells its workflows and tags from those of other places.
+    """
+    caller = service.make_caller(mode=mode, workspace_id=workspace_id)
+    workflow = f"{name}_work"
+    export_id, queued_id, empty_id = _exports(caller, workflow)
+    session_id = _recording_session(caller, workflow, name)
+    _recording_session(caller, f"{name}_rest", name)
+    webhook = make_webhook(caller)
+    make_webhook(caller)
+    deliveries = [caller.post(f"/v1/webhooks/{webhook['id']}/test").json()["id"] for _ in range(2)]
+    for _ in range(2):
+        key = caller.post("/v1/keys", {"label": name, "scope": "read"}).json()
+    path, _ = caller.get(f"/v1/memory/paths?workflow={workflow}").json()["data"]
+    sealed = caller.get(f"/v1/sessions?path={path['path_id']}").json()["data"]
+    frames = caller.get(f"/v1/sessions/{session_id}/frames").json()["data"]
+    events = caller.get(f"/v1/sessions/{session_id}/events").json()["data"]
+    manifest = caller.get(f"/v1/exports/{export_id}/manifest").json()
+    ids = {
+        "session_id": session_id,
+        "frame_id": frames[0]["id"],
+        "event_id": events[0]["id"],
+        "export_id": export_id,
+        "queued_id": queued_id,
+        "empty_id": empty_id,
+        "webhook_id": webhook["id"],
+        "delivery_id": deliveries[0],
+        "key_id": key["id"],
+        "workflow": workflow,
+        "file": manifest["shards"][0]["path"],
+        "path_id": path["path_id"],
+        "sealed_id": sealed[0]["id"],
+    }
+    return Place(caller, ids)
+
+
+def _recording_session(caller: Caller, workflow: str, tag: str) -> str:
+    session_id = caller.make_session(workflow=workflow)
+    caller.add_events(session_id, event(1), event(2))
+    caller.add_frames(session_id, frame(1), frame(2, 9))
+    for _ in range(2):
+        caller.post(f"/v1/sessions/{session_id}/tags", {"name": tag})
+    return session_id
+
+
+def _exports(caller: Caller, workflow: str) -> tuple[str, str, str]:
+    """One that is completed, one that waits, and one that is completed and holds nothing."""
+    stopped_session(caller, *EVENTS, workflow=workflow)
+    stopped_session(caller, event(1, "scroll", state_key="elsewhere"), workflow=workflow)
+    seal_all(caller)
+    body = {"workflow": workflow, "format": "parquet", "destination": {"kind": "signed_url"}}
+    first, second = (caller.post("/v1/exports", body).json()["id"] for _ in range(2))
+    empty = caller.post("/v1/exports", body | {"filter": {"tag": "nowhere"}}).json()["id"]
+    for export_id in (first, empty):
+        run_export(caller.service.runtime, export_id, owner="tests")
+    return first, second, empty
