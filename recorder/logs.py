@@ -18,12 +18,12 @@ from structlog.stdlib import ProcessorFormatter
 from structlog.typing import EventDict, Processor
 
 from recorder import clock
-from recorder.errors import Invalid, RecorderError
+from recorder.errors import RecorderError
+from recorder.settings import LOG_LEVELS, UnknownLogLevel
 from recorder.tracing import current_request_id
 
 #: Exit code of a process whose settings or data do not admit a start; a crash has another one.
 START_REFUSED: Final = 78
-LEVELS: Final = ("debug", "info", "warning", "error")
 
 log = logging.getLogger("recorder.start")
 
@@ -33,13 +33,6 @@ _CREDENTIALS = re.compile(r"(?<=://)[^\s/@]+:[^\s/@]*@")
 _TWICE = ("color_message", "message", "asctime")
 _FRAMES = 20
 _CAUSES = 8
-
-
-class UnknownLogLevel(Invalid):
-    """`RECORDER_LOG_LEVEL` holds something else."""
-
-    def __init__(self) -> None:
-        super().__init__(f"RECORDER_LOG_LEVEL takes one of {', '.join(LEVELS)}.")
 
 
 class _Stderr(logging.StreamHandler[Any]):
@@ -60,7 +53,7 @@ def configure_logs(level: str) -> None:
     Raises:
         UnknownLogLevel: if there is no such level.
     """
-    if level not in LEVELS:
+    if level not in LOG_LEVELS:
         raise UnknownLogLevel
     root = logging.getLogger()
     for handler in [found for found in root.handlers if isinstance(found, _Stderr)]:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from recorder.errors import Unavailable
-from recorder.logs import UnknownLogLevel, configure_logs, make_formatter
+from recorder.logs import configure_logs, make_formatter
+from recorder.settings import UnknownLogLevel
 from recorder.tracing import following
 
 
