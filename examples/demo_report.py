@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 from rich.console import Console
@@ -77,15 +78,19 @@ def show_paths(console: Console, client: Client, runtime: Runtime, key: NewKey, 
         paths = client.memory_paths(workflow, limit=limit)
         labels = _labels(runtime, key, workflow, [path["path_id"] for path in paths])
         for path in paths:
-            share, success = f"{path['frequency']:.0%}", f"{path['outcomes']['success']:.0%}"
-            figures = (
-                f"{share} of {workflow}, {path['session_count']} sessions, {success} successful, "
-                f"median {path['median_duration_ms'] / 1000:.1f} s"
-            )
-            steps = Text(_short(labels.get(path["path_id"], [])), "dim")
-            console.print(Padding(Text(figures), (0, 0, 0, 2)))
-            console.print(Padding(steps, (0, 0, 0, 6)))
+            print_path(console, workflow, path, labels.get(path["path_id"], []))
     console.print()
+
+
+def print_path(console: Console, workflow: str, path: dict[str, Any], labels: list[str]) -> None:
+    """Print the figures of a path on one line, and its steps below."""
+    share, success = f"{path['frequency']:.0%}", f"{path['outcomes']['success']:.0%}"
+    figures = (
+        f"{share} of {workflow}, {path['session_count']} sessions, {success} successful, "
+        f"median {path['median_duration_ms'] / 1000:.1f} s"
+    )
+    console.print(Padding(Text(figures), (0, 0, 0, 2)))
+    console.print(Padding(Text(_short(labels), "dim"), (0, 0, 0, 6)))
 
 
 def show_dataset(console: Console, folder: Path) -> int:
