@@ -15,3 +15,8 @@ SPLITS = ("train", "validation", "test")
 MANIFEST = "manifest.json"
 #: The dataset card.
 CARD = "README.md"
+
+
+def count_files(number: int) -> str:
+    """Return a number of files in words: "1 file", "2 files"."""
+    return f"{number:,} file{'' if number == 1 else 's'}"

@@ -18,9 +18,9 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock, limits
-from recorder.errors import Conflict, Invalid
+from recorder.errors import Conflict
 from recorder.models.workspace import DeploymentRow, WorkspaceRow
-from recorder.settings import Settings
+from recorder.settings import REGIONS, Settings, UnknownRegion
 from recorder.storage.blobs import Blobs
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
@@ -28,21 +28,11 @@ from recorder.storage.slots import SlotsDiffer
 
 log = logging.getLogger("recorder.storage")
 
-REGIONS = ("us", "eu", "apac")
 #: Object that marks a store as one of this deployment; the first start writes it.
 STORE_MARK = "deployment.json"
 _BY_CONTINENT = {"us": "us", "eu": "eu", "ap": "apac"}
 # `eu-west-1`, `us-gov-east-1`: other stores name places of their own, which tell us nothing.
 _LOCATION = re.compile(r"([a-z]{2})-[a-z-]+-[0-9]+")
-
-
-class UnknownRegion(Invalid):
-    """The setting names no region."""
-
-    code = "unknown_region"
-
-    def __init__(self) -> None:
-        super().__init__(f"RECORDER_REGION takes one of {', '.join(REGIONS)}.")
 
 
 class WrongRegion(Conflict):

@@ -14,6 +14,8 @@ from markdown_it import MarkdownIt
 
 from recorder.exports.card import dataset_card
 from recorder.exports.card.statistics import Statistics
+from recorder.exports.card.words import COLUMNS
+from recorder.exports.schemas import SCHEMAS
 from recorder.runtime import Runtime
 from tests.exporting import export, manifest_of
 from tests.reading_back import FORMATS
@@ -205,3 +207,8 @@ def test_excluded_sessions_are_counted_not_listed(folders: dict[str, Path]) -> N
     manifest = manifest_of(folders["jsonl"])
     manifest["spec"]["filter"]["exclude_session_ids"] = ["ses_one", "ses_two"]
     assert '"exclude_session_ids": "2 sessions"' in dataset_card(manifest, _NONE)
+
+
+def test_every_column_has_a_description() -> None:
+    names = {name for kinds in SCHEMAS.values() for schema in kinds.values() for name in schema.names}
+    assert names == set(COLUMNS) and all(COLUMNS.values())

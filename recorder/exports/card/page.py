@@ -7,7 +7,7 @@ from typing import Any
 from recorder.exports.card.front_matter import kinds_of, pattern, split_name
 from recorder.exports.card.statistics import Statistics
 from recorder.exports.card.words import COLUMNS
-from recorder.exports.names import FileKind
+from recorder.exports.names import FileKind, count_files
 from recorder.exports.schemas import describe
 
 _TYPES = 20
@@ -83,7 +83,7 @@ def _figures(manifest: dict[str, Any], statistics: Statistics) -> Iterator[str]:
     rows = "samples" if is_samples else "events"
     yield (
         f"{totals['rows']:,} {rows}, {totals['frames']:,} frames, {totals['actions']:,} actions, "
-        f"{totals['bytes']:,} bytes in {totals['shards']:,} files."
+        f"{totals['bytes']:,} bytes in {count_files(totals['shards'])}."
     )
     if is_samples:
         splits = [(split, sessions, frames) for split, sessions, _, frames in statistics.splits]
