@@ -20,6 +20,7 @@ from api.head_requests import HeadRequests
 from api.limiting import Limiting
 from api.middleware import RequestGate
 from api.observation import Observed
+from api.operation_ids import make_operation_id
 from api.refusals import Refusals
 from api.routes import (
     audit,
@@ -112,6 +113,7 @@ def _create_app(runtime: Runtime) -> FastAPI:
         redoc_url=None,
         title="Workflow Recording Service",
         version=__version__,
+        generate_unique_id_function=make_operation_id,
         lifespan=lifespan,
         redirect_slashes=False,
     )
