@@ -30,6 +30,7 @@ from recorder.net.client import OutboundClient
 from recorder.net.guard import Guard
 from recorder.settings import Settings
 from recorder.storage.database import Database
+from recorder.tenant import Tenant
 from recorder.webhooks.delivery import DeliveryLoop
 from recorder.webhooks.endpoints import create_webhook
 from recorder.webhooks.outbox import add_event
@@ -132,8 +133,7 @@ def _fill_outbox(database: Database, box: SecretBox, url: str, count: int) -> st
         for _ in range(count):
             add_event(
                 db,
-                workspace_id=workspace_id,
-                mode="live",
+                tenant=Tenant(workspace_id, "live"),
                 type="session.created",
                 subject_id=new_id("ses"),
                 data=_data(),

@@ -14,12 +14,12 @@ from recorder.models.tag import Tag, TagCreate, TagRow
 from recorder.recording.marks import rederive_outcome
 from recorder.recording.masked import mask_tag
 from recorder.recording.sessions import emit, find_session
+from recorder.tenant import Tenant
 
 
 def add_tag(
     db: DbSession,
-    workspace_id: str,
-    mode: str,
+    tenant: Tenant,
     session_id: str,
     body: TagCreate,
     changed: Changes | None = None,
@@ -37,7 +37,7 @@ def add_tag(
         ValidationFailed: if name, data or a reference is not acceptable.
     """
     check_tag(body)
-    row = find_session(db, workspace_id, mode, session_id, lock=True)
+    row = find_session(db, tenant, session_id, lock=True)
     if row.status == "created":
         raise InvalidState(row.status, needed="session must have started to be tagged")
     if isinstance(anchor, ValidationFailed):
@@ -49,8 +49,8 @@ def add_tag(
         **body.model_dump(exclude={"t_ms"}),
         id=tag_id,
         session_id=row.id,
-        workspace_id=workspace_id,
-        mode=mode,
+        workspace_id=tenant.workspace_id,
+        mode=tenant.mode,
         t_ms=next((t_ms for t_ms in (body.t_ms, anchor) if t_ms is not None), _default_t_ms(row)),
         position=row.last_position,
         created_at=created_at,

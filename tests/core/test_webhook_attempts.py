@@ -17,6 +17,7 @@ from recorder.models.webhook import WebhookSecretRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.net.client import Exchange
 from recorder.storage.database import Database
+from recorder.tenant import Tenant
 from recorder.webhooks.claims import LEASE_MS, Claim, claim_attempts, due_lanes
 from recorder.webhooks.deliveries import find_delivery, redeliver
 from recorder.webhooks.dispatch import dispatch_events
@@ -311,7 +312,7 @@ def test_a_response_is_kept_as_text(desk: Desk, name: str) -> None:
     [claim] = desk.claim()
     desk.settle([claim], Exchange(status=200, headers={"a": "b"}, body=body, duration_ms=12))
     with desk.database.transaction(write=False) as db:
-        found = find_delivery(db, desk.workspace_id, "live", desk.webhook_id, claim.id)
+        found = find_delivery(db, Tenant(desk.workspace_id, "live"), desk.webhook_id, claim.id)
     assert found.response is not None
     assert (found.response.body, found.response.body_truncated) == (text, is_truncated)
     assert (found.response.headers, found.duration_ms, found.request.headers) == (

@@ -14,12 +14,13 @@ from recorder.models.export_request import (
     SplitRule,
 )
 from recorder.models.export_rows import ExportRow
+from recorder.tenant import Tenant
 from recorder.tracing import current_request_id
 
 _DATASET_NAME_CHARACTERS = 200
 
 
-def draft_export(workspace_id: str, mode: str, body: ExportCreate) -> ExportRow:
+def draft_export(tenant: Tenant, body: ExportCreate) -> ExportRow:
     """What is asked for, not stored yet; relative times are resolved here, once.
 
     Raises:
@@ -35,8 +36,8 @@ def draft_export(workspace_id: str, mode: str, body: ExportCreate) -> ExportRow:
     }
     row = ExportRow(
         id=export_id,
-        workspace_id=workspace_id,
-        mode=mode,
+        workspace_id=tenant.workspace_id,
+        mode=tenant.mode,
         status="queued",
         format=body.format,
         spec=spec,
