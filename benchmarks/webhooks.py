@@ -129,7 +129,9 @@ def _fill_outbox(database: Database, box: SecretBox, url: str, count: int) -> st
     with database.transaction(write=True) as db:
         workspace_id = create_workspace(db, new_id("wsp"), region="us", secret=b"bench").workspace_id
         spec = WebhookCreate(url=url, events=["session.created"])
-        webhook = create_webhook(db, box, Origin.system(workspace_id, "benchmark"), "live", spec)
+        webhook = create_webhook(
+            db, box, Tenant(workspace_id, "live"), Origin.system(workspace_id, "benchmark"), spec
+        )
         for _ in range(count):
             add_event(
                 db,

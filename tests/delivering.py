@@ -87,7 +87,7 @@ def make_webhook(
     """A webhook of a workspace that is there."""
     with database.transaction(write=True) as db:
         spec = WebhookCreate(url=url, events=list(events))
-        return create_webhook(db, BOX, Origin.system(workspace_id, "tests"), mode, spec)
+        return create_webhook(db, BOX, Tenant(workspace_id, mode), Origin.system(workspace_id, "tests"), spec)
 
 
 def put_event(

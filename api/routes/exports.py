@@ -63,7 +63,7 @@ def get_opened_export(
         return OpenedExport(_find(runtime, caller, export_id), None)
     if exp is None or kid is None or sig is None:
         text = "A signed address carries exp, kid and sig."
-        raise ValidationFailed.of("sig", "missing", text, where="query")
+        raise ValidationFailed.of("sig", "missing", message=text, where="query")
     with runtime.database.transaction(write=False) as db:
         row = serving.open_by_signature(
             db,

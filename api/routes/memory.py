@@ -83,7 +83,7 @@ async def get_failure_tag(
     """
     if failure_tag is not None and not failure_tag.isprintable():
         text = "failure_tag takes printable characters."
-        raise ValidationFailed.of("failure_tag", "invalid_string", text, where="query")
+        raise ValidationFailed.of("failure_tag", "invalid_string", message=text, where="query")
     return failure_tag
 
 

@@ -39,7 +39,9 @@ async def get_session_filter(
 ) -> lists.SessionFilter:
     """The filters that a query names."""
     if tag is not None and not tag.isprintable():
-        raise ValidationFailed.of("tag", "invalid_string", "tag takes printable characters.", where="query")
+        raise ValidationFailed.of(
+            "tag", "invalid_string", message="tag takes printable characters.", where="query"
+        )
     return lists.SessionFilter(
         workflow=tuple(workflow),
         status=status,
@@ -63,7 +65,7 @@ async def get_include(
     names = frozenset(include.split(",")) if include is not None else frozenset()
     if not names <= _INCLUDES:
         text = "include takes a comma-separated list of events, tags, frames_summary."
-        raise ValidationFailed.of("include", "invalid_value", text, where="query")
+        raise ValidationFailed.of("include", "invalid_value", message=text, where="query")
     return names
 
 

@@ -106,12 +106,12 @@ def _visible(tenant: Tenant) -> SelectOfScalar[KeyRow]:
 def _check(wanted: KeyCreate) -> Scope:
     """The scope of a key that can be made."""
     if not wanted.label.isprintable():
-        raise ValidationFailed.of("/label", "invalid_string", "label takes printable characters.")
+        raise ValidationFailed.of("/label", "invalid_string", message="label takes printable characters.")
     try:
         scope = Scope.parse(wanted.scope)
     except ValueError as error:
         text = f"scope takes read, write or admin, and {LIVE_REPLAY} behind it for live replays."
-        raise ValidationFailed.of("/scope", "invalid_value", text) from error
+        raise ValidationFailed.of("/scope", "invalid_value", message=text) from error
     if wanted.expires_at is not None and wanted.expires_at <= clock.now():
         raise InvalidTime("/expires_at", "expires_at lies in the future.", where="body")
     return scope

@@ -219,7 +219,7 @@ def check_session(body: SessionCreate) -> None:
         return
     if not body.start:
         raise ValidationFailed.of(
-            "/started_at", "needs_start", "started_at is for imports: send start true too."
+            "/started_at", "needs_start", message="started_at is for imports: send start true too."
         )
     if body.started_at > clock.now():
         raise InvalidTime("/started_at", "started_at must not lie ahead.", where="body")

@@ -108,12 +108,14 @@ def check_tag(body: TagCreate) -> None:
         ValidationFailed: If name, data or a reference is not acceptable.
     """
     if not body.name.isprintable():
-        raise ValidationFailed.of("/name", "invalid_string", "name takes printable characters.")
+        raise ValidationFailed.of("/name", "invalid_string", message="name takes printable characters.")
     if body.data is not None and len(orjson.dumps(body.data)) > limits.TAG_DATA_BYTES:
-        raise ValidationFailed.of("/data", "too_large", f"data holds at most {limits.TAG_DATA_BYTES} bytes.")
+        raise ValidationFailed.of(
+            "/data", "too_large", message=f"data holds at most {limits.TAG_DATA_BYTES} bytes."
+        )
     for name, prefix in (("event_id", "evt"), ("frame_id", "frm")):
         value = getattr(body, name)
         if value is not None and not is_client_id(value, prefix):
             raise ValidationFailed.of(
-                f"/{name}", "invalid_id", f"{name} takes an id that begins with {prefix}_."
+                f"/{name}", "invalid_id", message=f"{name} takes an id that begins with {prefix}_."
             )

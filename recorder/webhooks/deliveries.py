@@ -58,7 +58,11 @@ def redeliver(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: str, de
     webhook = find_webhook(db, tenant, webhook_id)
     again = _find(db, webhook, delivery_id)
     attempt = new_attempt(
-        webhook.id, again.event_id, again.event_type, trigger="manual", redelivery_of=again.id
+        webhook.id,
+        event_id=again.event_id,
+        event_type=again.event_type,
+        trigger="manual",
+        redelivery_of=again.id,
     )
     details = {"delivery": again.id, "redelivery": attempt["id"]}
     _record(db, origin, "webhook.redeliver", webhook, details)
@@ -81,7 +85,7 @@ def send_test(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: str) ->
     )
     event.dispatched_at, event.body = clock.now(), encode_event(event)
     db.flush()
-    attempt = new_attempt(webhook.id, event.id, event.type, trigger="manual")
+    attempt = new_attempt(webhook.id, event_id=event.id, event_type=event.type, trigger="manual")
     _record(db, origin, "webhook.test", webhook, {"delivery": attempt["id"]})
     return _add(db, webhook, attempt)
 

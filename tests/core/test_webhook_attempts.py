@@ -207,7 +207,9 @@ def test_a_redelivery_sends_the_same_payload_on_a_schedule_of_its_own(desk: Desk
     [first] = desk.claim()
     desk.settle([first], SENT)
     with desk.database.transaction(write=True) as db:
-        again = redeliver(db, desk.origin, "live", desk.webhook_id, first.id)
+        again = redeliver(
+            db, Tenant(desk.origin.workspace_id, "live"), desk.origin, desk.webhook_id, first.id
+        )
     desk.now = max(desk.now, clock.now())
     [second] = desk.claim()
     desk.settle([second], REFUSED)
@@ -220,7 +222,9 @@ def test_a_redelivery_sends_the_same_payload_on_a_schedule_of_its_own(desk: Desk
 
 def test_after_a_rotation_both_secrets_sign_for_a_day(desk: Desk) -> None:
     with desk.database.transaction(write=True) as db:
-        fresh = rotate_secret(db, BOX, desk.origin, "live", desk.webhook_id).secret
+        fresh = rotate_secret(
+            db, BOX, Tenant(desk.origin.workspace_id, "live"), desk.origin, desk.webhook_id
+        ).secret
     assert fresh is not None and fresh != desk.secret
     desk.put(2)
     [claim] = desk.claim(1)
@@ -237,7 +241,12 @@ def test_several_rotations_within_a_day_leave_all_secrets_valid(desk: Desk) -> N
     secrets = [desk.secret]
     for _ in range(3):
         with desk.database.transaction(write=True) as db:
-            secrets.append(rotate_secret(db, BOX, desk.origin, "live", desk.webhook_id).secret or "")
+            secrets.append(
+                rotate_secret(
+                    db, BOX, Tenant(desk.origin.workspace_id, "live"), desk.origin, desk.webhook_id
+                ).secret
+                or ""
+            )
     desk.put()
     [claim] = desk.claim()
     signature, at = claim.headers["Service-Signature"], desk.now.timestamp()
@@ -283,7 +292,7 @@ def test_nothing_more_is_planned_for_a_webhook_that_was_deleted_meanwhile(desk: 
     desk.put(2)
     [claim] = desk.claim(1)
     with desk.database.transaction(write=True) as db:
-        delete_webhook(db, desk.origin, "live", desk.webhook_id)
+        delete_webhook(db, Tenant(desk.origin.workspace_id, "live"), desk.origin, desk.webhook_id)
     desk.settle([claim], REFUSED)
     assert (desk.rows(), desk.claim()) == ([], [])
 

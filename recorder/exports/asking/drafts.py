@@ -114,12 +114,12 @@ def _sampling(asked: FrameSampling) -> dict[str, Any]:
         return asked.model_copy(update={"interval_ms": None}).model_dump()
     if asked.interval_ms is None:
         text = "every_n_ms takes an interval_ms of at least 1."
-        raise ValidationFailed.of("/frame_sampling/interval_ms", "missing", text)
+        raise ValidationFailed.of("/frame_sampling/interval_ms", "missing", message=text)
     return asked.model_dump()
 
 
 def _split(asked: SplitRule) -> dict[str, Any]:
     if asked.validation + asked.test > 1:
         text = "validation and test must not add up to more than 1."
-        raise ValidationFailed.of("/split", "invalid_value", text)
+        raise ValidationFailed.of("/split", "invalid_value", message=text)
     return asked.model_dump()

@@ -159,4 +159,4 @@ def _require_path(db: DbSession, tenant: Tenant, spec: dict[str, Any]) -> None:
     workflow = workflow_of_path(db, tenant=tenant, path_id=path_id)
     if workflow not in spec["workflow"]:
         text = f"This path is of the workflow {workflow}, which the export does not name: it would be empty."
-        raise ValidationFailed.of("/filter/path", "invalid_value", text)
+        raise ValidationFailed.of("/filter/path", "invalid_value", message=text)
