@@ -8,6 +8,7 @@ from fastapi import Depends, Query
 from api.deps import CallerDep, TimeRange, TimeRangeDep
 from recorder import limits
 from recorder.models.wire import ActorKind, Outcome
+from recorder.tenant import Tenant
 
 WorkflowName = Annotated[str, Query(pattern=limits.WORKFLOW_PATTERN)]
 Fraction = Annotated[float, Query(ge=0, le=1, allow_inf_nan=False)]
@@ -17,8 +18,7 @@ Fraction = Annotated[float, Query(ge=0, le=1, allow_inf_nan=False)]
 class Selection:
     """A workflow of the caller, and the filters that all queries of its graph take."""
 
-    workspace_id: str
-    mode: str
+    tenant: Tenant
     workflow: str
     times: TimeRange
     outcome: Outcome | None
@@ -31,7 +31,7 @@ class Selection:
 
     def place(self) -> dict[str, Any]:
         """Whose graph it is."""
-        return {"workspace_id": self.workspace_id, "mode": self.mode, "workflow": self.workflow}
+        return {"tenant": self.tenant, "workflow": self.workflow}
 
 
 async def get_selection(
@@ -42,7 +42,7 @@ async def get_selection(
     actor_kind: Annotated[ActorKind | None, Query(alias="actor.kind")] = None,
 ) -> Selection:
     """The selection that a query names."""
-    return Selection(caller.workspace_id, caller.mode, workflow, times, outcome, actor_kind)
+    return Selection(caller.tenant, workflow, times, outcome, actor_kind)
 
 
 SelectionDep = Annotated[Selection, Depends(get_selection)]

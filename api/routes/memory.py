@@ -59,8 +59,7 @@ def list_similar(body: SimilarSearch, db: Db, caller: CallerDep) -> Page[Similar
     """The sessions whose way through the graph is most like a session's, which itself is left out."""
     found = graph_lists.list_similar(
         db,
-        workspace_id=caller.workspace_id,
-        mode=caller.mode,
+        tenant=caller.tenant,
         session_id=body.session_id,
         limit=body.limit,
     )
@@ -84,7 +83,7 @@ async def get_failure_tag(
     """
     if failure_tag is not None and not failure_tag.isprintable():
         text = "failure_tag takes printable characters."
-        raise ValidationFailed.of("failure_tag", "invalid_string", text, where="query")
+        raise ValidationFailed.of("failure_tag", "invalid_string", message=text, where="query")
     return failure_tag
 
 
@@ -102,8 +101,7 @@ def list_recovery_points(
     points = recovery_points.list_recovery_points(
         db,
         runtime.lake,
-        workspace_id=caller.workspace_id,
-        mode=caller.mode,
+        tenant=caller.tenant,
         workflow=workflow,
         failure_tag=failure_tag,
         since=times.since,

@@ -61,7 +61,7 @@ async def get_sides(
         times = other_times
     elif other_actor_kind is None:
         text = "Name the other side: against_since and against_until, or against_actor.kind."
-        raise ValidationFailed.of("against_since", "missing", text, where="query")
+        raise ValidationFailed.of("against_since", "missing", message=text, where="query")
     return (
         Side(selection.times.since, selection.times.until, selection.actor_kind),
         Side(times.since, times.until, other_actor_kind or selection.actor_kind),

@@ -14,4 +14,4 @@ router = APIRouter(prefix="/v1/quota", tags=["usage"], route_class=StrictRoute)
 @router.get("", responses=problem_responses(401))
 def get_quota(db: Db, caller: CallerDep) -> Quota:
     """The quota of the workspace; null limits mean unlimited."""
-    return usage.read_quota(db, caller.workspace_id, caller.mode)
+    return usage.read_quota(db, caller.tenant)

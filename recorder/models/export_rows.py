@@ -6,6 +6,8 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, Index, text
 from sqlmodel import Field, SQLModel
 
+from recorder.tenant import Tenant
+
 
 class ExportRow(SQLModel, table=True):
     """An export: the row is the queue that the dataset runs work on."""
@@ -69,6 +71,11 @@ class ExportRow(SQLModel, table=True):
     created_at: datetime
     started_at: datetime | None = None
     completed_at: datetime | None = None
+
+    @property
+    def tenant(self) -> Tenant:
+        """Workspace and mode of the export."""
+        return Tenant(self.workspace_id, self.mode)
 
 
 class ExportWorkflowRow(SQLModel, table=True):

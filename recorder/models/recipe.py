@@ -6,6 +6,8 @@ from typing import Any
 from sqlalchemy import JSON, Index
 from sqlmodel import Field, SQLModel
 
+from recorder.tenant import Tenant
+
 
 class RecipeRow(SQLModel, table=True):
     """A saved request with its times; the exports it made are rows of their own."""
@@ -30,3 +32,8 @@ class RecipeRow(SQLModel, table=True):
     #: Why the last tick made no export: `{code, message}`.
     last_error: dict[str, Any] | None = Field(default=None, sa_type=JSON)
     created_at: datetime
+
+    @property
+    def tenant(self) -> Tenant:
+        """Workspace and mode of the recipe."""
+        return Tenant(self.workspace_id, self.mode)

@@ -42,7 +42,8 @@ class FrameBatch:
 
     def store(self, cursor: Cursor) -> bytes:
         """Write the index rows; see `ingest.Batch`."""
-        session = (self.caller.workspace_id, self.caller.mode, self.session_id)
+        tenant = self.caller.tenant
+        session = (tenant.workspace_id, tenant.mode, self.session_id)
         lock_session(cursor, session)
         if self.key is not None:
             earlier = self.key.earlier_answer(cursor, self.session_id)

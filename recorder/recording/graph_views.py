@@ -14,13 +14,13 @@ from recorder.memory.views.view import GraphView, view_of
 from recorder.models.memory_queries import MemoryComparison
 from recorder.models.wire import ActorKind, Outcome
 from recorder.recording.recovery_points import read_anchors
+from recorder.tenant import Tenant
 
 
 def read_view(
     db: DbSession,
     *,
-    workspace_id: str,
-    mode: str,
+    tenant: Tenant,
     workflow: str,
     since: datetime | None = None,
     until: datetime | None = None,
@@ -38,7 +38,7 @@ def read_view(
     Raises:
         NotFound: for an unknown workflow.
     """
-    scope = GraphScope(workspace_id, mode, workflow)
+    scope = GraphScope(tenant, workflow)
     found = read_anchors(db, scope, since=since, until=until, is_timed=False)
     columns = found.columns
     chosen = filter_rows(columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind)
@@ -65,8 +65,7 @@ def render_graph(db: DbSession, *, format: GraphFormat, **asked: Any) -> tuple[b
 def compare_sessions(
     db: DbSession,
     *,
-    workspace_id: str,
-    mode: str,
+    tenant: Tenant,
     workflow: str,
     selected: Side,
     against: Side,
@@ -79,7 +78,7 @@ def compare_sessions(
     Raises:
         NotFound: for an unknown workflow.
     """
-    columns = read_graph(db, GraphScope(workspace_id, mode, workflow))
+    columns = read_graph(db, GraphScope(tenant, workflow))
     return compare(
         columns, selected, against, workflow=workflow, outcome=outcome, min_change=min_change, limit=limit
     )

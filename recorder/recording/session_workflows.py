@@ -21,16 +21,17 @@ class SessionWorkflows:
 
     def recall(self, caller: Caller, session_id: str) -> str | None:
         """The workflow of one of the caller's sessions, where it was looked up before."""
-        return self._known.get((caller.workspace_id, caller.mode, session_id))
+        tenant = caller.tenant
+        return self._known.get((tenant.workspace_id, tenant.mode, session_id))
 
     def look_up(self, db: DbSession, caller: Caller, session_id: str) -> str | None:
         """The workflow of one of the caller's sessions; None where there is no such session."""
         try:
-            row = find_session(db, caller.workspace_id, caller.mode, session_id)
+            row = find_session(db, caller.tenant, session_id)
         except NotFound:
             return None
         with self._lock:
             if len(self._known) >= _SIZE:
                 del self._known[next(iter(self._known))]
-            self._known[(caller.workspace_id, caller.mode, session_id)] = row.workflow
+            self._known[(row.workspace_id, row.mode, session_id)] = row.workflow
         return row.workflow

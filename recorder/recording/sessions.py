@@ -34,6 +34,7 @@ from recorder.models.session import (
 )
 from recorder.models.workflow import WorkflowRow
 from recorder.recording.masked import mask_session
+from recorder.tenant import Tenant
 from recorder.webhooks.outbox import add_event
 
 _TEST_LIFE = timedelta(days=limits.TEST_SESSION_DAYS)
@@ -42,8 +43,7 @@ _SOFT_DELETED = timedelta(days=limits.SOFT_DELETE_DAYS)
 
 def create_session(
     db: DbSession,
-    workspace_id: str,
-    mode: str,
+    tenant: Tenant,
     body: SessionCreate,
     changed: Changes | None = None,
 ) -> Session:
@@ -59,19 +59,19 @@ def create_session(
         QuotaExceeded: if no captured minutes are left.
     """
     check_session(body)
-    require_minutes(db, workspace_id, mode)
+    require_minutes(db, tenant)
     body = mask_session(changed, body) if changed else body
     session_id, created_at = new_timed_id("ses")
     row = SessionRow(
         id=session_id,
-        workspace_id=workspace_id,
-        mode=mode,
+        workspace_id=tenant.workspace_id,
+        mode=tenant.mode,
         workflow=body.workflow,
         status="created",
         actor_id=body.actor.id if body.actor else None,
         actor_kind=body.actor.kind if body.actor else None,
         created_at=created_at,
-        purge_after=created_at + _TEST_LIFE if mode == "test" else None,
+        purge_after=created_at + _TEST_LIFE if tenant.mode == "test" else None,
         is_import=body.started_at is not None,
     )
     db.add(row)
@@ -84,7 +84,7 @@ def create_session(
     return to_wire(row, body.metadata)
 
 
-def start_session(db: DbSession, workspace_id: str, mode: str, session_id: str) -> Session:
+def start_session(db: DbSession, tenant: Tenant, session_id: str) -> Session:
     """Let a created session record; one that records already stays as it is.
 
     Raises:
@@ -92,10 +92,10 @@ def start_session(db: DbSession, workspace_id: str, mode: str, session_id: str) 
         InvalidState: if it is stopped or sealed.
         QuotaExceeded: if no captured minutes are left.
     """
-    row = find_session(db, workspace_id, mode, session_id, lock=True)
+    row = find_session(db, tenant, session_id, lock=True)
     if row.status == "created":
         if _is_charged(row):
-            require_minutes(db, workspace_id, mode)
+            require_minutes(db, tenant)
         _start(db, row, clock.now(), metadata=read_metadata(db, row))
     elif row.status != "recording":
         raise InvalidState(row.status, needed="session must be created to be started")
@@ -110,11 +110,10 @@ def delete_session(db: DbSession, origin: Origin, caller: Caller, session_id: st
         NotSupportedYet: if `hard` is asked for.
         NotFound: if there is no such session, or it is deleted already.
     """
-    workspace_id, mode = caller.workspace_id, caller.mode
     if hard:
         caller.scope.require("admin")
         raise NotSupportedYet("hard", "Immediate deletion", where="query")
-    row = find_session(db, workspace_id, mode, session_id, lock=True)
+    row = find_session(db, caller.tenant, session_id, lock=True)
     row.deleted_at = clock.now()
     row.waiting_since = None
     # A test session goes when it would have gone anyway, where that is sooner.
@@ -122,15 +121,13 @@ def delete_session(db: DbSession, origin: Origin, caller: Caller, session_id: st
     db.add(row)
     if row.status == "sealed":
         graph.remove_session(db, row)
-    own = {"workspace_id": workspace_id, "mode": mode, "workflow": row.workflow}
+    own = {"workspace_id": row.workspace_id, "mode": row.mode, "workflow": row.workflow}
     left = {"session_count": col(WorkflowRow.session_count) - 1}
     db.exec(update(WorkflowRow).filter_by(**own).values(left))
     record(db, origin, "session.delete", resource_type="session", resource_id=row.id)
 
 
-def find_session(
-    db: DbSession, workspace_id: str, mode: str, session_id: str, *, lock: bool = False
-) -> SessionRow:
+def find_session(db: DbSession, tenant: Tenant, session_id: str, *, lock: bool = False) -> SessionRow:
     """The row of a session that the caller may see.
 
     Args:
@@ -143,8 +140,8 @@ def find_session(
         raise NotFound("session")
     statement = select(SessionRow).where(
         SessionRow.id == session_id,
-        SessionRow.workspace_id == workspace_id,
-        SessionRow.mode == mode,
+        SessionRow.workspace_id == tenant.workspace_id,
+        SessionRow.mode == tenant.mode,
         col(SessionRow.deleted_at).is_(None),
     )
     row = db.exec(statement.with_for_update() if lock else statement).one_or_none()
@@ -193,8 +190,7 @@ def emit(
     session = to_wire(row, read_metadata(db, row) if metadata is None else metadata)
     add_event(
         db,
-        workspace_id=row.workspace_id,
-        mode=row.mode,
+        tenant=row.tenant,
         type=type,
         subject_id=row.id,
         data={"session": session.model_dump(mode="json"), **more},
@@ -223,7 +219,7 @@ def check_session(body: SessionCreate) -> None:
         return
     if not body.start:
         raise ValidationFailed.of(
-            "/started_at", "needs_start", "started_at is for imports: send start true too."
+            "/started_at", "needs_start", message="started_at is for imports: send start true too."
         )
     if body.started_at > clock.now():
         raise InvalidTime("/started_at", "started_at must not lie ahead.", where="body")

@@ -14,14 +14,13 @@ from recorder.recording.marks import EventSearch, rederive_outcome, search_event
 from recorder.recording.sessions import change_status, emit, find_session, read_metadata, to_wire
 from recorder.storage.database import Database
 from recorder.storage.slots import read_slots, slot_of
+from recorder.tenant import Tenant
 
 #: Searches of sessions' events that were made before the transaction, by session.
 Searches = Mapping[str, EventSearch]
 
 
-def search_before_stop(
-    database: Database, workspace_id: str, mode: str, session_ids: Sequence[str]
-) -> Searches:
+def search_before_stop(database: Database, tenant: Tenant, session_ids: Sequence[str]) -> Searches:
     """Search the events of sessions that are about to be stopped, in read transactions of their own.
 
     The transaction that stops a session then reads only what came since: on SQLite no other request can
@@ -30,15 +29,13 @@ def search_before_stop(
     found: dict[str, EventSearch] = {}
     for session_id in dict.fromkeys(session_ids):
         with database.transaction(write=False) as db, suppress(NotFound):
-            row = find_session(db, workspace_id, mode, session_id)
+            row = find_session(db, tenant, session_id)
             if row.status == "recording":
                 found[session_id] = search_events(db, row)
     return found
 
 
-def stop_session(
-    db: DbSession, workspace_id: str, mode: str, session_id: str, searches: Searches | None = None
-) -> Session:
+def stop_session(db: DbSession, tenant: Tenant, session_id: str, searches: Searches | None = None) -> Session:
     """Stop a recording session; a stopped or sealed one stays as it is.
 
     Args:
@@ -48,13 +45,13 @@ def stop_session(
         NotFound: if there is no such session.
         InvalidState: if it never started.
     """
-    row = find_session(db, workspace_id, mode, session_id, lock=True)
-    charge_time(db, workspace_id, _stop(db, row, searches or {}) or 0)
+    row = find_session(db, tenant, session_id, lock=True)
+    charge_time(db, tenant.workspace_id, _stop(db, row, searches or {}) or 0)
     return to_wire(row, read_metadata(db, row))
 
 
 def batch_stop(
-    db: DbSession, workspace_id: str, mode: str, ids: list[str], searches: Searches | None = None
+    db: DbSession, tenant: Tenant, ids: list[str], searches: Searches | None = None
 ) -> BatchStopResult:
     """Stop many sessions; each answers for itself.
 
@@ -67,8 +64,8 @@ def batch_stop(
     if len(ids) > limits.BATCH_STOP_IDS:
         raise TooManyIds("/ids", limits.BATCH_STOP_IDS)
     # Locked in one order everywhere, so that two calls cannot wait for each other.
-    stopped = {one: _stop_item(db, workspace_id, mode, one, searches or {}) for one in sorted(set(ids))}
-    charge_time(db, workspace_id, sum(added_ms for _, added_ms in stopped.values()))
+    stopped = {one: _stop_item(db, tenant, one, searches or {}) for one in sorted(set(ids))}
+    charge_time(db, tenant.workspace_id, sum(added_ms for _, added_ms in stopped.values()))
     items = [stopped[session_id][0] for session_id in dict.fromkeys(ids)]
     counts = {
         result: sum(item.result == result for item in items) for result in ("stopped", "unchanged", "error")
@@ -111,11 +108,11 @@ def _true_up(row: SessionRow) -> int:
 
 
 def _stop_item(
-    db: DbSession, workspace_id: str, mode: str, session_id: str, searches: Searches
+    db: DbSession, tenant: Tenant, session_id: str, searches: Searches
 ) -> tuple[BatchStopItem, int]:
     """What a batch stop says of one session, and the ms to charge for it."""
     try:
-        row = find_session(db, workspace_id, mode, session_id, lock=True)
+        row = find_session(db, tenant, session_id, lock=True)
         added_ms = _stop(db, row, searches)
     except (NotFound, InvalidState) as error:
         status = error.status if isinstance(error, InvalidState) else None

@@ -44,7 +44,7 @@ class FrameUpload:
         frames, digest = self.checked or _check(self.items, self.parts)
         key = BatchKey.of("frames", self.batch_key, digest, digest_key=self.caller.digest_key)
         with database.transaction(write=False) as db:
-            row = find_session(db, self.caller.workspace_id, self.caller.mode, self.session_id)
+            row = find_session(db, self.caller.tenant, self.session_id)
             earlier = _gate(db, row, key, frames)
         return (
             CheckedUpload(self.caller, self.session_id, row.workflow, frames, key)
@@ -85,7 +85,7 @@ def _gate(
     if earlier is None and row.status != "recording":
         raise InvalidState(row.status, needed="session must be recording to take events and frames")
     if earlier is None and row.charged_from_ms != NEVER_CHARGED and not _were_sent(db, row, frames):
-        require_minutes(db, row.workspace_id, row.mode)
+        require_minutes(db, row.tenant)
     return earlier
 
 

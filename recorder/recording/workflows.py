@@ -28,23 +28,24 @@ from recorder.models.workflow import (
     WorkflowUpdate,
 )
 from recorder.recording.outcomes import OutcomeRules
+from recorder.tenant import Tenant
 
 
-def get_workflow(db: DbSession, workspace_id: str, mode: str, workflow: str) -> Workflow:
+def get_workflow(db: DbSession, tenant: Tenant, workflow: str) -> Workflow:
     """One workflow.
 
     Raises:
         NotFound: if nothing was recorded or set under this name, or it is none.
     """
     _require_slug(workflow)
-    row = db.get(WorkflowRow, (workspace_id, mode, workflow))
+    row = db.get(WorkflowRow, (tenant.workspace_id, tenant.mode, workflow))
     if row is None:
         raise NotFound("workflow")
     return _describe(db, [row])[0]
 
 
 def list_workflows(
-    db: DbSession, workspace_id: str, mode: str, *, before: tuple[datetime, str] | None, limit: int
+    db: DbSession, tenant: Tenant, *, before: tuple[datetime, str] | None, limit: int
 ) -> tuple[list[Workflow], bool]:
     """A page of workflows, newest first, and whether more follow.
 
@@ -52,7 +53,9 @@ def list_workflows(
         before: `created_at` and name of the last one of the page before.
     """
     created_at, name = col(WorkflowRow.created_at), col(WorkflowRow.workflow)
-    statement = select(WorkflowRow).where(WorkflowRow.workspace_id == workspace_id, WorkflowRow.mode == mode)
+    statement = select(WorkflowRow).where(
+        WorkflowRow.workspace_id == tenant.workspace_id, WorkflowRow.mode == tenant.mode
+    )
     if before is not None:
         moment, last = before
         statement = statement.where(or_(created_at < moment, and_(created_at == moment, name < last)))
@@ -61,7 +64,7 @@ def list_workflows(
 
 
 def update_workflow(
-    db: DbSession, workspace_id: str, mode: str, origin: Origin, workflow: str, body: WorkflowUpdate
+    db: DbSession, tenant: Tenant, origin: Origin, workflow: str, body: WorkflowUpdate
 ) -> Workflow:
     """Change settings of a workflow, making it where it is not there yet; what was not sent stays.
 
@@ -70,8 +73,8 @@ def update_workflow(
         ValidationFailed: if a name would mark success and error alike.
     """
     _require_slug(workflow)
-    is_new = _make_if_missing(db, workspace_id, mode, workflow)
-    own = select(WorkflowRow).filter_by(workspace_id=workspace_id, mode=mode, workflow=workflow)
+    is_new = _make_if_missing(db, tenant, workflow)
+    own = select(WorkflowRow).filter_by(workspace_id=tenant.workspace_id, mode=tenant.mode, workflow=workflow)
     row = db.exec(own.with_for_update()).one()
     before = {} if is_new else _settings(row)
     _apply(db, row, body)
@@ -93,7 +96,7 @@ def _apply(db: DbSession, row: WorkflowRow, body: WorkflowUpdate) -> None:
     if "masking" in sent:
         row.masking = body.masking.merged_into(row.masking)
     if "memory_graph" in sent:
-        set_memory_graph(db, GraphScope(row.workspace_id, row.mode, row.workflow), body.memory_graph)
+        set_memory_graph(db, GraphScope(row.tenant, row.workflow), body.memory_graph)
         row.memory_graph = body.memory_graph
 
 
@@ -129,7 +132,7 @@ def _describe(db: DbSession, rows: list[WorkflowRow]) -> list[Workflow]:
     if not rows:
         return []
     names = [row.workflow for row in rows]
-    graphs = count_graphs(db, rows[0].workspace_id, rows[0].mode, names)
+    graphs = count_graphs(db, rows[0].tenant, names)
     return [_to_wire(row, graphs[row.workflow]) for row in rows]
 
 
@@ -157,13 +160,13 @@ def _rules(row: WorkflowRow) -> OutcomeNames:
     return OutcomeNames.model_validate({name: sorted(names) for name, names in rules.items()})
 
 
-def _make_if_missing(db: DbSession, workspace_id: str, mode: str, workflow: str) -> bool:
+def _make_if_missing(db: DbSession, tenant: Tenant, workflow: str) -> bool:
     """Make a workflow without sessions; says whether it was missing."""
     insert = postgresql.insert if db.get_bind().dialect.name == "postgresql" else sqlite.insert
     now = clock.now()
     fresh = insert(WorkflowRow).values(
-        workspace_id=workspace_id,
-        mode=mode,
+        workspace_id=tenant.workspace_id,
+        mode=tenant.mode,
         workflow=workflow,
         memory_graph=True,
         tags=[],

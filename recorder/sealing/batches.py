@@ -14,6 +14,7 @@ from recorder import clock
 from recorder.models.outbox import SealBatchRow, SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.storage.leases import Lease
+from recorder.tenant import Tenant
 
 # A batch ends at the first of these, so that memory and the time of one commit stay bounded.
 _BATCH_SESSIONS = 100
@@ -33,6 +34,11 @@ class Lane:
     workspace_id: str
     mode: str
     slot: int
+
+    @property
+    def tenant(self) -> Tenant:
+        """Workspace and mode of the lane."""
+        return Tenant(self.workspace_id, self.mode)
 
     @property
     def name(self) -> str:
@@ -64,6 +70,11 @@ class ClaimedBatch:
     kills: int
     #: Whether a run worked on it before, so that some of its rows may be in the lake already.
     is_retry: bool
+
+    @property
+    def tenant(self) -> Tenant:
+        """Workspace and mode of its sessions."""
+        return self.lane.tenant
 
     @property
     def workspace_id(self) -> str:

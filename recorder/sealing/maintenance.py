@@ -30,6 +30,7 @@ from recorder.sealing.lanes import LeaseLost, has_waiting
 from recorder.sealing.portions import discard_leftovers
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 from recorder.storage.leases import Lease, release_lease, renew_lease, take_lease
+from recorder.tenant import Tenant
 
 log = logging.getLogger("recorder.sealing")
 
@@ -58,12 +59,12 @@ class Maintenance:
     compacted_files: int = 0
 
 
-def maintain(runtime: Runtime, owner: str, tables: Iterable[tuple[str, str]]) -> Maintenance:
+def maintain(runtime: Runtime, owner: str, tenants: Iterable[Tenant]) -> Maintenance:
     """Sweep what is due, and compact tables; what another run does already is left to it.
 
     Args:
         owner: name of the run.
-        tables: workspace and mode of the tables to compact.
+        tenants: whose tables to compact.
     """
     swept = requeued = answers = compacted = 0
     with _leased(runtime, _LEASE, owner) as hold:
@@ -72,12 +73,12 @@ def maintain(runtime: Runtime, owner: str, tables: Iterable[tuple[str, str]]) ->
             answers = _drop_answers(runtime, hold)
             _drop_done_batches(runtime, hold)
             discard_leftovers(runtime, hold)
-    for workspace_id, mode in sorted(tables):
+    for tenant in sorted(tenants):
         for kind in LAYOUTS:
-            with _leased(runtime, f"compact:{workspace_id}:{mode}:{kind}", owner) as hold:
+            with _leased(runtime, f"compact:{tenant.workspace_id}:{tenant.mode}:{kind}", owner) as hold:
                 if hold is not None:
                     check = partial(_check_lease, runtime, hold)
-                    compacted += runtime.lake.compact(kind, workspace_id, mode, check=check)
+                    compacted += runtime.lake.compact(kind, tenant, check=check)
     return Maintenance(swept, requeued, answers, compacted)
 
 
@@ -144,17 +145,15 @@ def _compare_with_lake(
     runtime: Runtime, rows: list[SessionRow]
 ) -> tuple[list[str], list[tuple[SessionRow, dict[Kind, int]]]]:
     """Divide sessions into those whose rows the lake holds whole, and the others with what it holds."""
-    groups: defaultdict[tuple[str, str, str, str], list[SessionRow]] = defaultdict(list)
+    groups: defaultdict[tuple[Tenant, str, str], list[SessionRow]] = defaultdict(list)
     for row in rows:
-        groups[row.workspace_id, row.mode, row.workflow, row.lake_date or ""].append(row)
+        groups[row.tenant, row.workflow, row.lake_date or ""].append(row)
     whole: list[str] = []
     differing: list[tuple[SessionRow, dict[Kind, int]]] = []
-    for (workspace_id, mode, workflow, date), group in groups.items():
+    for (tenant, workflow, date), group in groups.items():
         ids = [row.id for row in group]
         counts: dict[Kind, dict[str, int]] = {
-            kind: runtime.lake.count_session_rows(
-                kind, workspace_id, mode, workflow=workflow, date=date, session_ids=ids
-            )
+            kind: runtime.lake.count_session_rows(kind, tenant, workflow=workflow, date=date, session_ids=ids)
             for kind in _COUNTED
         }
         for row in group:
@@ -178,8 +177,7 @@ def _repair(runtime: Runtime, hold: Hold, row: SessionRow, found: dict[Kind, int
     for kind in LAYOUTS:
         runtime.lake.delete_sessions(
             kind,
-            row.workspace_id,
-            row.mode,
+            row.tenant,
             workflow=row.workflow,
             date=row.lake_date or "",
             session_ids=[row.id],

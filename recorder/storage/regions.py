@@ -40,7 +40,7 @@ class WrongRegion(Conflict):
 
     code = "wrong_region"
 
-    def __init__(self, what: str, found: str, region: str) -> None:
+    def __init__(self, what: str, *, found: str, region: str) -> None:
         super().__init__(
             f"{what} belongs to the region {found}, and RECORDER_REGION is {region}. Data stay in their "
             f"region: set RECORDER_REGION to {found}, or choose stores of {region}."
@@ -65,11 +65,11 @@ def check_region(settings: Settings, database: Database, blobs: Blobs, lake: Lak
         stores["The store of archived frames"] = Blobs(settings.cold_url)
     for what, store in stores.items():
         with _where_it_answers(what):
-            _check_location(what, store.url, region)
+            _check_location(what, url=store.url, region=region)
             _check_store(what, store, region)
     with _where_it_answers("The lake"):
-        _check_location("The lake", lake.url, region)
-        _require(lake.mark_region(region), "The lake", region)
+        _check_location("The lake", url=lake.url, region=region)
+        _require(lake.mark_region(region), what="The lake", region=region)
 
 
 def require_region(db: DbSession, region: str) -> None:
@@ -80,7 +80,7 @@ def require_region(db: DbSession, region: str) -> None:
     """
     deployment = db.get(DeploymentRow, 1)
     if deployment is not None:
-        _require(deployment.region, "The deployment", region)
+        _require(deployment.region, what="The deployment", region=region)
 
 
 @contextmanager
@@ -103,7 +103,7 @@ def _check_database(database: Database, region: str, slots: int | None) -> None:
     if marked is not None and slots not in (None, marked.seal_slots):
         raise SlotsDiffer(marked.seal_slots)
     if found is not None:
-        _require(found, "The database", region)
+        _require(found, what="The database", region=region)
         return
     insert = sqlite.insert if database.is_sqlite else postgresql.insert
     with database.transaction(write=True) as db:
@@ -112,7 +112,7 @@ def _check_database(database: Database, region: str, slots: int | None) -> None:
         )
         db.connection().execute(mark.on_conflict_do_nothing())
         # Of two that start at once for the first time, the first one's region holds.
-        _require(db.get_one(DeploymentRow, 1).region, "The database", region)
+        _require(db.get_one(DeploymentRow, 1).region, what="The database", region=region)
 
 
 def _check_store(what: str, store: Blobs, region: str) -> None:
@@ -121,14 +121,14 @@ def _check_store(what: str, store: Blobs, region: str) -> None:
     except KeyError:
         store.put(STORE_MARK, orjson.dumps({"region": region}))
         return
-    _require(found, what, region)
+    _require(found, what=what, region=region)
 
 
-def _check_location(what: str, url: str, region: str) -> None:
+def _check_location(what: str, *, url: str, region: str) -> None:
     location = _bucket_location(url)
     match = _LOCATION.fullmatch(location or "")
     if location is not None and match:
-        _require(_BY_CONTINENT.get(match[1], location), f"{what} (its bucket)", region)
+        _require(_BY_CONTINENT.get(match[1], location), what=f"{what} (its bucket)", region=region)
 
 
 def _bucket_location(url: str) -> str | None:
@@ -147,6 +147,6 @@ def _bucket_location(url: str) -> str | None:
     return told or ("us-east-1" if is_amazon else None)
 
 
-def _require(found: str, what: str, region: str) -> None:
+def _require(found: str, *, what: str, region: str) -> None:
     if found != region:
-        raise WrongRegion(what, found, region)
+        raise WrongRegion(what, found=found, region=region)

@@ -12,9 +12,10 @@ from recorder.memory.building.inheritance import inherit
 from recorder.memory.building.nodes import GraphScope, live_number
 from recorder.memory.building.rebuilding import RebuildKind, Rebuilt, Recorded, rebuild
 from recorder.memory.steps import Step
+from recorder.tenant import Tenant
 from tests.graphs import make_step, make_steps
 
-SCOPE = GraphScope("wsp_a", "live", "checkout")
+SCOPE = GraphScope(Tenant("wsp_a", "live"), "checkout")
 KINDS: tuple[RebuildKind, ...] = ("anchored", "fresh")
 
 Sessions = Sequence[tuple[str, Sequence[Step]]]

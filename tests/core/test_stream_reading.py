@@ -19,6 +19,7 @@ from recorder.recording.streams.replay import SweptReplay
 from recorder.recording.tags import add_tag, list_tags
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
+from recorder.tenant import Tenant
 from tests.factories import event as item
 from tests.factories import frame
 from tests.recorded import WORKSPACE, Desk, delete, execute, open_desk
@@ -72,7 +73,7 @@ def seal(runtime: Runtime, *, swept: bool = False) -> None:
 
 def opened(runtime: Runtime, session_id: str, start: Start) -> Opening:
     """A stream's beginning, as the workspace's caller sees it."""
-    caller = Caller(WORKSPACE, "live", "key_a")
+    caller = Caller(Tenant(WORKSPACE, "live"), "key_a")
     with runtime.database.transaction(write=False) as db:
         return open_session(db, caller, session_id, start)
 
@@ -90,7 +91,7 @@ def test_messages_are_the_objects_of_the_reads(runtime: Runtime, desk: Desk) -> 
     session_id = record_mixed(desk)
     found = told(look(runtime, **{session_id: 0})[session_id])
     with runtime.database.transaction(write=False) as db:
-        row = find_session(db, WORKSPACE, "live", session_id)
+        row = find_session(db, Tenant(WORKSPACE, "live"), session_id)
         events = [
             json.loads(one.as_json())
             for one in read_events_page(db, runtime.lake, row, after=None, limit=500)[0]
@@ -228,7 +229,7 @@ def test_an_ended_stream_is_over_until_a_late_tag_comes(runtime: Runtime, desk: 
     seal(runtime, swept=True)
     assert opened(runtime, session_id, Start(after=12)).is_over
     with runtime.database.transaction(write=True) as db:
-        add_tag(db, WORKSPACE, "live", session_id, TagCreate(name="late"))
+        add_tag(db, Tenant(WORKSPACE, "live"), session_id, TagCreate(name="late"))
     opening = opened(runtime, session_id, Start(after=12))
     assert not opening.is_over
     assert positions(look(runtime, **{session_id: opening.position})[session_id]) == [13]

@@ -20,6 +20,7 @@ from recorder.models.outbox import OutboxRow
 from recorder.models.usage import Quota, UsageRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.runtime import Runtime
+from recorder.tenant import Tenant
 from tests.databases import create_database
 from tests.exporting import ask
 from tests.sealed import START, WORKSPACE, Recording, delete, make_runtime, seal
@@ -57,7 +58,7 @@ class Failing:
 
 def quota(runtime: Runtime) -> Quota:
     with runtime.database.transaction(write=False) as db:
-        return read_quota(db, WORKSPACE, "live")
+        return read_quota(db, Tenant(WORKSPACE, "live"))
 
 
 def held(runtime: Runtime) -> int:
@@ -109,7 +110,7 @@ def test_a_smaller_plan_takes_what_is_left_and_the_end_is_told_once(runtime: Run
 def test_with_nothing_left_nobody_may_ask(runtime: Runtime) -> None:
     seal(runtime, [Recording()])
     with runtime.database.transaction(write=True) as db:
-        reserve_rows(db, WORKSPACE, "live", 10)
+        reserve_rows(db, Tenant(WORKSPACE, "live"), 10)
     with pytest.raises(QuotaExceeded):
         ask(runtime)
 

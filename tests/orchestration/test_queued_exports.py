@@ -17,6 +17,7 @@ from recorder.exports.running.operator import cancel_export
 from recorder.exports.running.run import run_export
 from recorder.models.outbox import OutboxRow
 from recorder.models.recipe import RecipeRow
+from recorder.tenant import Tenant
 from recorder.tracing import following
 from tests.orchestrating import BODY, Deployment
 
@@ -170,8 +171,7 @@ def test_a_recipe_is_a_partition_and_its_tick_becomes_a_run(deployment: Deployme
     body = read_request({**BODY, "tag": "nightly", "format": "jsonl"})
     add_recipe(
         deployment.runtime,
-        deployment.workspace_id,
-        "live",
+        Tenant(deployment.workspace_id, "live"),
         body,
         cron="0 6 * * *",
         timezone="UTC",

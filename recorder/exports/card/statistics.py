@@ -7,6 +7,7 @@ import polars as pl
 from recorder.exports.planning.facts import LakeFacts
 from recorder.exports.planning.plan import Plan
 from recorder.storage.lake import Lake
+from recorder.tenant import Tenant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,14 +26,14 @@ class Statistics:
     duration_ms: int
 
 
-def read_statistics(lake: Lake, workspace_id: str, mode: str, plan: Plan) -> Statistics:
+def read_statistics(lake: Lake, tenant: Tenant, plan: Plan) -> Statistics:
     """The figures of a plan, from itself and from the lake at its pinned versions.
 
     Raises:
         Unavailable: if the lake does not answer.
     """
     sessions = plan.sessions
-    facts = LakeFacts(lake, workspace_id, mode, plan.versions, sessions)
+    facts = LakeFacts(lake, tenant, plan.versions, sessions)
     splits = sessions.group_by("split").agg(pl.len(), pl.col("rows").sum(), pl.col("frames").sum())
     return Statistics(
         splits=splits.sort("split").rows(),

@@ -85,7 +85,7 @@ def _read(blobs: Blobs, row: ExportRow) -> _Side:
         raise _gone(row) from error
     except PlanTooLarge as error:
         text = f"{row.id} has too many sessions to be compared here; compare the shards of the two manifests."
-        raise ValidationFailed.of("against", "invalid_value", text, where="query") from error
+        raise ValidationFailed.of("against", "invalid_value", message=text, where="query") from error
     if plan is None:
         raise NotFound("manifest", f"{row.id} is of an earlier release, which kept too little to compare.")
     return _Side(plan.spec, plan.graph, plan.sessions.select("session_id", *_CONTENT))

@@ -21,13 +21,12 @@ from recorder.models.export_rows import ExportRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.storage.leases import release_lease
+from recorder.tenant import Tenant
 
 log = logging.getLogger("recorder.exports")
 
 
-def cancel(
-    db: DbSession, settings: Settings, workspace_id: str, mode: str, export_id: str, *, origin: Origin
-) -> ExportRow:
+def cancel(db: DbSession, settings: Settings, tenant: Tenant, export_id: str, *, origin: Origin) -> ExportRow:
     """Call an export off; one that was called off before stays as it is. Needs a write transaction.
 
     A run that works on it learns of it when it next notes a shard.
@@ -37,7 +36,7 @@ def cancel(
         InvalidState: if it ended before.
     """
     row = lock_export(db, export_id)
-    if row is None or (row.workspace_id, row.mode) != (workspace_id, mode):
+    if row is None or (row.workspace_id, row.mode) != (tenant.workspace_id, tenant.mode):
         raise NotFound("export")
     if row.status == "failed" and row.error is not None and row.error["code"] == ExportCancelled.code:
         return row

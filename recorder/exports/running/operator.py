@@ -9,6 +9,7 @@ from recorder.models.export_request import ExportCreate
 from recorder.models.export_rows import ExportRow
 from recorder.runtime import Runtime
 from recorder.storage.leases import release_lease
+from recorder.tenant import Tenant
 
 
 def _at_dagster(workspace_id: str) -> Origin:
@@ -16,18 +17,18 @@ def _at_dagster(workspace_id: str) -> Origin:
     return Origin(workspace_id, "operator", "dagster")
 
 
-def queue_export(runtime: Runtime, workspace_id: str, mode: str, body: ExportCreate, *, owner: str) -> str:
+def queue_export(runtime: Runtime, tenant: Tenant, body: ExportCreate, *, owner: str) -> str:
     """Make an export for a run that begins at once; no other run can take it up in between.
 
     Returns:
         Its id, for `run_export` with the same owner.
     """
-    draft = draft_export(workspace_id, mode, body)
+    draft = draft_export(tenant, body)
     with runtime.database.transaction(write=False) as db:
         require_known(db, draft)
     probe_destination(draft, runtime.settings)
     with runtime.database.transaction(write=True) as db:
-        row = store_export(db, runtime.settings, draft, origin=_at_dagster(workspace_id))
+        row = store_export(db, runtime.settings, draft, origin=_at_dagster(tenant.workspace_id))
         claim_export(runtime.database, db, row.id, owner=owner)
     return row.id
 

@@ -108,7 +108,7 @@ def lineage_of(db: DbSession, row: ExportRow, plan: Plan, parent: Parent | None)
         return Lineage()
     planned = plan.sessions["session_id"]
     missing = parent.sessions.filter(~parent.sessions.is_in(planned.implode()))
-    gone = find_gone(db, row.workspace_id, row.mode, plan.spec["workflow"], missing)
+    gone = find_gone(db, row.tenant, plan.spec["workflow"], missing)
     return Lineage(
         parent_id=parent.export_id,
         sessions_added=planned.len() - (parent.sessions.len() - missing.len()),

@@ -60,7 +60,7 @@ def publish(
         lineage=ledger.lineage(),
     )
     manifest = build_manifest(facts, plan, [(shard, written[shard.path]) for shard in shards])
-    statistics = read_statistics(runtime.lake, export.workspace_id, export.mode, plan)
+    statistics = read_statistics(runtime.lake, export.tenant, plan)
     _put(claim, destination, CARD, dataset_card(manifest, statistics).encode())
     manifest_sha256 = _put(claim, destination, MANIFEST, manifest_bytes(manifest))
     claim.require()
@@ -68,9 +68,7 @@ def publish(
     totals = manifest["totals"]
     with claim.transaction() as (db, row):
         # In one transaction with the end: what was deleted before it is in no completed export.
-        if not find_gone(
-            db, row.workspace_id, row.mode, plan.spec["workflow"], plan.sessions["session_id"]
-        ).ids:
+        if not find_gone(db, row.tenant, plan.spec["workflow"], plan.sessions["session_id"]).ids:
             row.status, row.completed_at = "completed", clock.now()
             row.rows, row.frames, row.actions = totals["rows"], totals["frames"], totals["actions"]
             row.shards = totals["shards"]

@@ -229,7 +229,7 @@ class _Run:
     def _find_gone(self, plan: Plan) -> Gone:
         export, sessions = self._export, plan.sessions["session_id"]
         with self._runtime.database.transaction(write=False) as db:
-            return find_gone(db, export.workspace_id, export.mode, plan.spec["workflow"], sessions)
+            return find_gone(db, export.tenant, plan.spec["workflow"], sessions)
 
     def _note_trouble(self, error: Unavailable) -> None:
         try:

@@ -122,7 +122,7 @@ def is_cloud(row: ExportRow) -> bool:
 def is_small(database: Database, row: ExportRow) -> bool:
     """Return whether the sessions of an export recorded so little that it is written in about two seconds."""
     with database.transaction(write=False) as db:
-        size = measure_selection(db, row.workspace_id, row.mode, row.spec, most_sessions=_MOST_SESSIONS)
+        size = measure_selection(db, row.tenant, row.spec, most_sessions=_MOST_SESSIONS)
     return (
         size.sessions <= _MOST_SESSIONS
         and size.events <= _MOST_EVENTS

@@ -15,6 +15,7 @@ from recorder.memory.building.nodes import GraphScope
 from recorder.memory.storing.per_database import PerDatabase, is_writing
 from recorder.models.memory import GraphTraceRow, GraphVariantRow, GraphVersionRow
 from recorder.models.workflow import WorkflowGraph
+from recorder.tenant import Tenant
 
 #: Graphs whose sizes a process keeps.
 _MAX_KEPT = 4_096
@@ -60,9 +61,7 @@ class CountsCache:
 _caches = PerDatabase(CountsCache)
 
 
-def count_graphs(
-    db: DbSession, workspace_id: str, mode: str, workflows: Sequence[str]
-) -> dict[str, WorkflowGraph]:
+def count_graphs(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> dict[str, WorkflowGraph]:
     """Version, nodes, edges and paths of each workflow's graph.
 
     Nodes, edges and paths whose sessions were all deleted are not counted, nor are the edges that lead into
@@ -71,19 +70,19 @@ def count_graphs(
     version = GraphVersionRow
     newest = (
         select(version.workflow, func.max(version.version))
-        .where(*_of(version, workspace_id, mode, workflows))
+        .where(*_of(version, tenant, workflows))
         .group_by(col(version.workflow))
     )
     version_of = dict(db.exec(newest).all())
     cache = CountsCache() if is_writing(db) else _caches.of(db)
-    scopes = {workflow: GraphScope(workspace_id, mode, workflow) for workflow in workflows}
+    scopes = {workflow: GraphScope(tenant, workflow) for workflow in workflows}
     counted = {
         workflow: found
         for workflow, scope in scopes.items()
         if (found := cache.find(scope, version_of.get(workflow, 0))) is not None
     }
     missing = [workflow for workflow in scopes if workflow not in counted]
-    held = _read_held(db, workspace_id, mode, [workflow for workflow in missing if workflow in version_of])
+    held = _read_held(db, tenant, [workflow for workflow in missing if workflow in version_of])
     for workflow in missing:
         counted[workflow] = WorkflowGraph(
             version=version_of.get(workflow, 0),
@@ -95,20 +94,16 @@ def count_graphs(
     return counted
 
 
-def _read_held(
-    db: DbSession, workspace_id: str, mode: str, workflows: Sequence[str]
-) -> defaultdict[str, _Held]:
+def _read_held(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> defaultdict[str, _Held]:
     """The parts that each graph has now; none for a graph without sessions."""
     held: defaultdict[str, _Held] = defaultdict(_Held)
     if not workflows:
         return held
     trace, variant = GraphTraceRow, GraphVariantRow
-    taken = select(trace.workflow, trace.variant_key).where(
-        *_of(trace, workspace_id, mode, workflows), col(trace.n) > 0
-    )
+    taken = select(trace.workflow, trace.variant_key).where(*_of(trace, tenant, workflows), col(trace.n) > 0)
     in_use = set(db.exec(taken.distinct()))
     variants = select(variant.workflow, variant.variant_key, variant.nodes, variant.path).where(
-        *_of(variant, workspace_id, mode, workflows)
+        *_of(variant, tenant, workflows)
     )
     for workflow, key, nodes, path in db.exec(variants):
         if (workflow, key) in in_use:
@@ -118,8 +113,8 @@ def _read_held(
     return held
 
 
-def _of(table: Any, workspace_id: str, mode: str, workflows: Sequence[str]) -> Iterator[Any]:
+def _of(table: Any, tenant: Tenant, workflows: Sequence[str]) -> Iterator[Any]:
     """The conditions that choose the rows of some graphs."""
-    yield table.workspace_id == workspace_id
-    yield table.mode == mode
+    yield table.workspace_id == tenant.workspace_id
+    yield table.mode == tenant.mode
     yield col(table.workflow).in_(workflows)
