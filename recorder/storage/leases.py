@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select, update
 
 from recorder.models.outbox import LeaseRow
+from recorder.storage.upsert import insert_if_missing
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,7 @@ def take_lease(db: DbSession, name: str, owner: str, *, now_ms: int, ttl_ms: int
     """Take a free or expired lease; None while another owner holds it. Needs a write transaction."""
     if db.get(LeaseRow, name) is None:
         # Of two who take it for the first time at once, one inserts the row and both go on to lock it.
-        insert = postgresql.insert if db.get_bind().dialect.name == "postgresql" else sqlite.insert
-        free = insert(LeaseRow).values(name=name, owner="", fence=0, expires_ms=0)
-        db.connection().execute(free.on_conflict_do_nothing())
+        insert_if_missing(db, LeaseRow, {"name": name, "owner": "", "fence": 0, "expires_ms": 0})
     locked = select(LeaseRow).where(LeaseRow.name == name).with_for_update()
     row = db.exec(locked.execution_options(populate_existing=True)).one()
     if row.owner != owner and row.expires_ms > now_ms:
