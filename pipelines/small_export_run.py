@@ -23,7 +23,6 @@ from pipelines.drain import deferred_interrupts
 from pipelines.export_progress import ToldProgress
 from pipelines.resources import RecorderResource
 from pipelines.runs import LANE_TAG
-from recorder import clock
 from recorder.errors import RecorderError, Unavailable
 from recorder.exports.executor import InProcess
 from recorder.exports.running.claims import Claim
@@ -40,7 +39,7 @@ from recorder.exports.running.small_exports import (
 )
 from recorder.models.export_rows import ExportRow
 from recorder.runtime import Runtime
-from recorder.storage.leases import Lease, release_lease, renew_lease
+from recorder.storage.leases import HeldLease
 
 log = logging.getLogger("recorder.exports")
 
@@ -93,7 +92,7 @@ class SmallExports:
         self._owner = owner
         self._run_log = run_log
         self._lease_ms = lease_ms
-        self._place: Lease | None = None
+        self._place: HeldLease | None = None
         self._at_work: dict[str, ExportRow] = {}
         #: Id of an export that left its thread, with what became of it; None if there is nothing to report.
         self._ended: queue.SimpleQueue[tuple[str, Finished | None]] = queue.SimpleQueue()
@@ -236,13 +235,16 @@ class SmallExports:
     def _renew(self) -> bool:
         assert self._place is not None
         with self._runtime.database.transaction(write=True) as db:
-            return renew_lease(db, self._place, now_ms=clock.now_ms(), ttl_ms=PLACE_MS, only_if_held=True)
+            return self._place.renew(db, only_if_held=True)
 
     def _give_place(self, *, is_leaving: bool = False) -> None:
         if self._place is None:
             return
         with self._runtime.database.transaction(write=True) as db:
-            (leave_place if is_leaving else release_lease)(db, self._place)
+            if is_leaving:
+                leave_place(db, self._place)
+            else:
+                self._place.release(db)
         self._place = None
 
     def _is_succeeded(self, since: float) -> bool:

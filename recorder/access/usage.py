@@ -7,7 +7,6 @@ mode is free: nothing of it is counted.
 
 from typing import Any
 
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import Session as DbSession
 from sqlmodel import col, update
 
@@ -27,6 +26,7 @@ from recorder.access.surfaces import TIERS, Tier
 from recorder.errors import QuotaExceeded
 from recorder.models.usage import Quota, UsageRow
 from recorder.models.workspace import WorkspaceRow
+from recorder.storage.upsert import insert_or_update
 from recorder.tenant import Tenant
 from recorder.webhooks.outbox import add_event
 
@@ -137,11 +137,9 @@ def _add(
     db: DbSession, workspace_id: str, period: Period, metric: Metric | None = None, **amounts: int
 ) -> Any:
     """Add to the row in one statement, which also locks it; `metric` is told where it is due."""
-    insert = postgresql.insert if db.get_bind().dialect.name == "postgresql" else sqlite.insert
-    fresh = insert(UsageRow).values(workspace_id=workspace_id, period=period.key, **amounts)
-    added = {name: col(getattr(UsageRow, name)) + fresh.excluded[name] for name in amounts}
-    upsert = fresh.on_conflict_do_update(index_elements=["workspace_id", "period"], set_=added)
-    row = db.connection().execute(upsert.returning(*UsageRow.__table__.columns)).one()  # type: ignore[attr-defined]
+    fresh = {"workspace_id": workspace_id, "period": period.key, **amounts}
+    added = {name: col(getattr(UsageRow, name)) + amount for name, amount in amounts.items()}
+    row = insert_or_update(db, UsageRow, fresh, update=added)
     if metric is not None:
         _tell(db, row, period, metric)
     return row

@@ -16,6 +16,7 @@ class SessionWorkflows:
     """What one process knows of them. A session never changes its workflow, so nothing here grows stale."""
 
     def __init__(self) -> None:
+        # A plain dict: every batch reads it, without a lock, and FIFOCache.get takes 1.4 µs instead of 0.2.
         self._known: dict[tuple[str, str, str], str] = {}
         self._lock = threading.Lock()
 

@@ -4,7 +4,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import orjson
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select, update
 
@@ -34,6 +33,7 @@ from recorder.models.session import (
 )
 from recorder.models.workflow import WorkflowRow
 from recorder.recording.masked import mask_session
+from recorder.storage.upsert import insert_or_update
 from recorder.tenant import Tenant
 from recorder.webhooks.outbox import add_event
 
@@ -227,21 +227,19 @@ def check_session(body: SessionCreate) -> None:
 
 def _count_in_workflow(db: DbSession, row: SessionRow) -> None:
     """Count the session in its workflow, making the workflow where it is the first."""
-    insert = postgresql.insert if db.get_bind().dialect.name == "postgresql" else sqlite.insert
-    fresh = insert(WorkflowRow).values(
-        workspace_id=row.workspace_id,
-        mode=row.mode,
-        workflow=row.workflow,
-        memory_graph=True,
-        tags=[],
-        session_count=1,
-        last_session_at=row.created_at,
-        created_at=row.created_at,
-        updated_at=row.created_at,
-    )
+    fresh = {
+        "workspace_id": row.workspace_id,
+        "mode": row.mode,
+        "workflow": row.workflow,
+        "memory_graph": True,
+        "tags": [],
+        "session_count": 1,
+        "last_session_at": row.created_at,
+        "created_at": row.created_at,
+        "updated_at": row.created_at,
+    }
     counted = {"session_count": col(WorkflowRow.session_count) + 1, "last_session_at": row.created_at}
-    keys = ["workspace_id", "mode", "workflow"]
-    db.connection().execute(fresh.on_conflict_do_update(index_elements=keys, set_=counted))
+    insert_or_update(db, WorkflowRow, fresh, update=counted)
 
 
 def _start(db: DbSession, row: SessionRow, at: datetime, *, metadata: dict[str, Any]) -> None:

@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import and_, or_
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -28,6 +27,7 @@ from recorder.models.workflow import (
     WorkflowUpdate,
 )
 from recorder.recording.outcomes import OutcomeRules
+from recorder.storage.upsert import insert_if_missing
 from recorder.tenant import Tenant
 
 
@@ -161,21 +161,19 @@ def _rules(row: WorkflowRow) -> OutcomeNames:
 
 
 def _make_if_missing(db: DbSession, tenant: Tenant, workflow: str) -> bool:
-    """Make a workflow without sessions; says whether it was missing."""
-    insert = postgresql.insert if db.get_bind().dialect.name == "postgresql" else sqlite.insert
+    """Create a workflow without sessions; return whether it was missing."""
     now = clock.now()
-    fresh = insert(WorkflowRow).values(
-        workspace_id=tenant.workspace_id,
-        mode=tenant.mode,
-        workflow=workflow,
-        memory_graph=True,
-        tags=[],
-        session_count=0,
-        created_at=now,
-        updated_at=now,
-    )
-    made = fresh.on_conflict_do_nothing().returning(col(WorkflowRow.workflow))
-    return db.connection().execute(made).first() is not None
+    fresh = {
+        "workspace_id": tenant.workspace_id,
+        "mode": tenant.mode,
+        "workflow": workflow,
+        "memory_graph": True,
+        "tags": [],
+        "session_count": 0,
+        "created_at": now,
+        "updated_at": now,
+    }
+    return insert_if_missing(db, WorkflowRow, fresh)
 
 
 def _require_slug(workflow: str) -> None:

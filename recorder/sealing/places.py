@@ -5,16 +5,15 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.models.outbox import LeaseRow
-from recorder.storage.leases import Lease, take_lease
+from recorder.storage.leases import HeldLease, hold_lease
 
 _PREFIX = "seal-run:"
 
 
-def take_place(db: DbSession, owner: str, *, runs: int, ttl_ms: int) -> Lease | None:
+def take_place(db: DbSession, owner: str, *, runs: int, ttl_ms: int) -> HeldLease | None:
     """Take the first free place of a run; None where all are taken."""
-    now_ms = clock.now_ms()
     for number in range(runs):
-        lease = take_lease(db, f"{_PREFIX}{number}", owner, now_ms=now_ms, ttl_ms=ttl_ms)
+        lease = hold_lease(db, f"{_PREFIX}{number}", owner, ttl_ms=ttl_ms)
         if lease is not None:
             return lease
     return None

@@ -30,11 +30,11 @@ from recorder.runtime import Runtime
 from recorder.sealing import batches, failed_batches, quarantine
 from recorder.sealing.batches import ClaimedBatch, Lane
 from recorder.sealing.digest_pool import DigestPool
-from recorder.sealing.lanes import LeaseLost
 from recorder.sealing.maintenance import Maintenance, maintain
 from recorder.sealing.preparation import BatchPreparation
 from recorder.sealing.turns import KEPT_FOR, Turn, Turns
 from recorder.storage.lake import LakeAhead
+from recorder.storage.leases import LeaseLost
 from recorder.tenant import Tenant
 
 log = logging.getLogger("recorder.sealing")

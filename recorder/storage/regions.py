@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 import fsspec
 import orjson
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -25,6 +24,7 @@ from recorder.storage.blobs import Blobs
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
 from recorder.storage.slots import SlotsDiffer
+from recorder.storage.upsert import insert_if_missing
 
 log = logging.getLogger("recorder.storage")
 
@@ -105,12 +105,9 @@ def _check_database(database: Database, region: str, slots: int | None) -> None:
     if found is not None:
         _require(found, what="The database", region=region)
         return
-    insert = sqlite.insert if database.is_sqlite else postgresql.insert
+    mark = {"id": 1, "region": region, "seal_slots": slots or limits.SEAL_SLOTS, "created_at": clock.now()}
     with database.transaction(write=True) as db:
-        mark = insert(DeploymentRow).values(
-            id=1, region=region, seal_slots=slots or limits.SEAL_SLOTS, created_at=clock.now()
-        )
-        db.connection().execute(mark.on_conflict_do_nothing())
+        insert_if_missing(db, DeploymentRow, mark)
         # Of two that start at once for the first time, the first one's region holds.
         _require(db.get_one(DeploymentRow, 1).region, what="The database", region=region)
 

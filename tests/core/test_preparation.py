@@ -22,11 +22,11 @@ from recorder.models.seal_portion import SealPortionRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.sealing.digest_pool import DigestPool
-from recorder.sealing.lanes import LeaseLost
 from recorder.sealing.portions import PortionLimits, discard_leftovers
 from recorder.sealing.preparation import BatchPreparation
 from recorder.sealing.screens import SeenFrame
 from recorder.storage.lake_schemas import LAYOUTS
+from recorder.storage.leases import LeaseLost
 from recorder.tenant import Tenant
 from tests.factories import picture
 from tests.sealed import START, WORKSPACE

@@ -19,10 +19,11 @@ from recorder.models.memory import SessionPathRow
 from recorder.models.tag import TagCreate
 from recorder.recording.tags import add_tag
 from recorder.runtime import Runtime
-from recorder.sealing import LeaseLost, SealedBatch, Sealer
+from recorder.sealing import SealedBatch, Sealer
 from recorder.sealing import turns as turns_module
 from recorder.storage.lake import Lake, LakeFile
 from recorder.storage.lake_schemas import Kind
+from recorder.storage.leases import LeaseLost
 from recorder.tenant import Tenant
 from tests.databases import create_database
 from tests.factories import picture

@@ -10,13 +10,14 @@ from sqlmodel import select
 
 from recorder.errors import Unavailable
 from recorder.exports.executor import InProcess
-from recorder.exports.running.claims import ExportBusy, LeaseLost, claim_export, due_exports
+from recorder.exports.running.claims import ExportBusy, claim_export, due_exports
 from recorder.exports.running.giving_up import MAX_ATTEMPTS
 from recorder.exports.running.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.models.export_rows import ExportRow, ExportShardRow
 from recorder.models.outbox import LeaseRow
 from recorder.runtime import Runtime
+from recorder.storage.leases import LeaseLost
 from tests.executing import Failing, Watched
 from tests.exporting import ask, export, folder_of, hashes_of, manifest_of
 from tests.sealed import Recording, delete, make_runtime, seal

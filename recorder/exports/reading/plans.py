@@ -1,11 +1,11 @@
 """Two stored plans compared. What comes out is kept a while, since pages of it are asked for. Contract §5."""
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
 import polars as pl
+from cachetools import LRUCache
 
 from recorder.errors import NotFound, ValidationFailed
 from recorder.exports.running.ledger import PlanTooLarge, read_stored_plan
@@ -43,7 +43,11 @@ class _Side:
 
 
 # Of this process. Plans are named by their content, so what is kept holds for good.
-_kept: OrderedDict[tuple[str | None, str | None], PlanDifference] = OrderedDict()
+_kept: LRUCache[tuple[str | None, str | None], PlanDifference] = LRUCache(
+    # Each takes a sixteenth of the room at least, and the newest is kept whatever it holds.
+    _KEPT_ROWS,
+    lambda found: min(max(found.changes.height, _KEPT_ROWS // _KEPT), _KEPT_ROWS),
+)
 # A comparison holds two plans in memory: one at a time.
 _comparing = Lock()
 
@@ -60,13 +64,8 @@ def compare_plans(blobs: Blobs, row: ExportRow, against: ExportRow) -> PlanDiffe
     with _comparing:
         if pair in _kept:
             _require_there(blobs, row, against)
-            _kept.move_to_end(pair)
             return _kept[pair]
         found = _kept[pair] = _difference(_read(blobs, row), _read(blobs, against))
-        while len(_kept) > 1 and (
-            len(_kept) > _KEPT or sum(one.changes.height for one in _kept.values()) > _KEPT_ROWS
-        ):
-            _kept.popitem(last=False)
         return found
 
 

@@ -15,12 +15,12 @@ from recorder.exports.asking.wire import emit
 from recorder.exports.destinations import FileConflict, open_destination
 from recorder.exports.names import CARD, MANIFEST
 from recorder.exports.running.allowance import settle
-from recorder.exports.running.claims import Claim, ExportCancelled, LeaseLost, lock_export
+from recorder.exports.running.claims import Claim, ExportCancelled, lock_export
 from recorder.exports.running.ledger import read_shards
 from recorder.models.export_rows import ExportRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings
-from recorder.storage.leases import release_lease
+from recorder.storage.leases import LeaseLost
 from recorder.tenant import Tenant
 
 log = logging.getLogger("recorder.exports")
@@ -96,5 +96,5 @@ def take_files_away(
                 return row
     with claim.ending_transaction() as (db, row):
         row.files_left, row.plan_key = False, None
-        release_lease(db, claim.lease)
+        claim.lease.release(db)
     return row

@@ -8,7 +8,6 @@ from recorder.exports.running.ending import end_as_failed
 from recorder.models.export_request import ExportCreate
 from recorder.models.export_rows import ExportRow
 from recorder.runtime import Runtime
-from recorder.storage.leases import release_lease
 from recorder.tenant import Tenant
 
 
@@ -52,4 +51,4 @@ def cancel_export(runtime: Runtime, export_id: str, *, owner: str) -> None:
             end_as_failed(db, row, runtime.settings, ExportCancelled.code, text)
             origin = _at_dagster(row.workspace_id)
             record(db, origin, "export.cancel", resource_type="export", resource_id=export_id)
-        release_lease(db, claim.lease)
+        claim.lease.release(db)

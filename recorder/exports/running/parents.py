@@ -15,10 +15,11 @@ from recorder.exports.planning.plan import Plan
 from recorder.exports.planning.selection import Gone, find_gone
 from recorder.exports.planning.series import series_of
 from recorder.exports.planning.sharding import PlannedShard
-from recorder.exports.running.claims import Claim, ExportCancelled, LeaseLost
+from recorder.exports.running.claims import Claim, ExportCancelled
 from recorder.exports.running.ledger import as_written, read_shards, read_stored_plan
 from recorder.models.export_rows import ExportRow
 from recorder.runtime import Runtime
+from recorder.storage.leases import LeaseLost
 
 log = logging.getLogger("recorder.exports")
 

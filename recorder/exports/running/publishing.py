@@ -16,7 +16,6 @@ from recorder.exports.running.claims import Claim
 from recorder.exports.running.ledger import Ledger
 from recorder.models.export_rows import ExportRow
 from recorder.runtime import Runtime
-from recorder.storage.leases import release_lease
 
 
 def missing_files(shards: list[PlannedShard], destination: Destination) -> set[str]:
@@ -76,7 +75,7 @@ def publish(
             row.row_set_sha256, row.manifest_sha256 = manifest["row_set_sha256"], manifest_sha256
             settle(db, row, exported=totals["rows"])
             emit(db, row, runtime.settings, "export.completed")
-            release_lease(db, claim.lease)
+            claim.lease.release(db)
             return row
     claim.require()
     destination.remove(MANIFEST)

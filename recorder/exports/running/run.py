@@ -19,7 +19,6 @@ from recorder.exports.planning.sharding import PlannedShard, plan_shards, read_t
 from recorder.exports.running.claims import (
     LEASE_MS,
     Claim,
-    LeaseLost,
     claim_export,
     is_over,
     lock_export,
@@ -33,6 +32,7 @@ from recorder.exports.writers.tasks import ShardTask
 from recorder.models.export_request import SplitRule
 from recorder.models.export_rows import ExportRow
 from recorder.runtime import Runtime
+from recorder.storage.leases import LeaseLost
 
 log = logging.getLogger("recorder.exports")
 

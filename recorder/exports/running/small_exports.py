@@ -23,7 +23,7 @@ from recorder.exports.running.claims import (
 from recorder.models.export_rows import ExportRow
 from recorder.models.outbox import LeaseRow
 from recorder.storage.database import Database
-from recorder.storage.leases import Lease, release_lease, take_lease
+from recorder.storage.leases import HeldLease, hold_lease
 
 #: Exports that are written side by side, of one workspace, and to stores that others run. A slow store or one
 #: workspace's queue never takes all of them.
@@ -45,9 +45,9 @@ _MOST_BYTES = 64 * 2**20
 _LOOKED_AT = 50
 
 
-def take_place(db: DbSession, owner: str) -> Lease | None:
+def take_place(db: DbSession, owner: str) -> HeldLease | None:
     """Take the place of the process that writes small exports; None while another one holds it."""
-    return take_lease(db, _PLACE, owner, now_ms=clock.now_ms(), ttl_ms=PLACE_MS)
+    return hold_lease(db, _PLACE, owner, ttl_ms=PLACE_MS)
 
 
 def place_owner(db: DbSession) -> str | None:
@@ -56,10 +56,10 @@ def place_owner(db: DbSession) -> str | None:
     return row.owner if row is not None and row.expires_ms > clock.now_ms() else None
 
 
-def leave_place(db: DbSession, place: Lease) -> None:
+def leave_place(db: DbSession, place: HeldLease) -> None:
     """Give the place to the next run, and note that this one is still at work. Needs a write transaction."""
-    release_lease(db, place)
-    take_lease(db, _LEAVING, place.owner, now_ms=clock.now_ms(), ttl_ms=_LEAVING_MS)
+    place.release(db)
+    hold_lease(db, _LEAVING, place.lease.owner, ttl_ms=_LEAVING_MS)
 
 
 def list_writers(db: DbSession) -> list[str]:
@@ -139,7 +139,7 @@ def leave_to_own_run(claim: Claim) -> None:
     """
     with claim.ending_transaction() as (db, row):
         row.has_own_run = True
-        release_lease(db, claim.lease)
+        claim.lease.release(db)
 
 
 def give_own_run(db: DbSession, export_id: str) -> bool:

@@ -1,12 +1,13 @@
 """How large the graphs of workflows are: what is in them now, not what ever was. Contract §4 (workflow)."""
 
 import threading
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from cachetools import LRUCache
 from sqlalchemy import func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
@@ -34,18 +35,14 @@ class CountsCache:
     """The sizes of the graphs that were asked for last, each at its newest version."""
 
     def __init__(self, max_kept: int = _MAX_KEPT) -> None:
-        self._max_kept = max_kept
-        self._counted: OrderedDict[GraphScope, WorkflowGraph] = OrderedDict()
+        self._counted: LRUCache[GraphScope, WorkflowGraph] = LRUCache(max_kept)
         self._lock = threading.Lock()
 
     def find(self, scope: GraphScope, version: int) -> WorkflowGraph | None:
         """The size of a graph at this version, if it is kept."""
         with self._lock:
             found = self._counted.get(scope)
-            if found is None or found.version != version:
-                return None
-            self._counted.move_to_end(scope)
-            return found
+            return found if found is not None and found.version == version else None
 
     def keep(self, scope: GraphScope, counted: WorkflowGraph) -> None:
         """Keep the size of a graph instead of an older one."""
@@ -53,9 +50,6 @@ class CountsCache:
             held = self._counted.get(scope)
             if held is None or held.version < counted.version:
                 self._counted[scope] = counted
-            self._counted.move_to_end(scope)
-            while len(self._counted) > self._max_kept:
-                self._counted.popitem(last=False)
 
 
 _caches = PerDatabase(CountsCache)
