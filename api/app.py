@@ -24,6 +24,7 @@ from api.gate.middleware import RequestGate
 from api.gate.rate_limits import Limiting
 from api.gate.slow_clients import LIMITING
 from api.openapi import hot_routes
+from api.operation_ids import make_operation_id
 from api.routes import (
     audit,
     events,
@@ -113,6 +114,7 @@ def _create_app(runtime: Runtime) -> FastAPI:
         redoc_url=None,
         title="Workflow Recording Service",
         version=__version__,
+        generate_unique_id_function=make_operation_id,
         lifespan=lifespan,
         redirect_slashes=False,
     )

@@ -93,14 +93,30 @@ def problem(error: RecorderError, request_id: str) -> Response:
         headers["Retry-After"] = str(error.retry_after_s)
     if status == 429:
         REFUSALS.labels(error.code).inc()
-    return _document(status, error.code, error.title, str(error), request_id, error.extra, headers)
+    return _document(
+        status,
+        code=error.code,
+        title=error.title,
+        detail=str(error),
+        request_id=request_id,
+        extra=error.extra,
+        headers=headers,
+    )
 
 
 def internal_problem(error: Exception, request_id: str) -> Response:
     """The answer to what nobody foresaw: logged with its trace, told without detail."""
     log.error("request failed", exc_info=error, extra={"request_id": request_id})
     detail = "Something went wrong on our side; the request id helps us to find it."
-    return _document(500, "internal_error", "Internal error", detail, request_id, {}, {})
+    return _document(
+        500,
+        code="internal_error",
+        title="Internal error",
+        detail=detail,
+        request_id=request_id,
+        extra={},
+        headers={},
+    )
 
 
 def install(app: FastAPI) -> None:
@@ -136,7 +152,15 @@ def install(app: FastAPI) -> None:
         headers = dict(error.headers or {})
         if error.status_code == 405:
             headers["Allow"] = ", ".join(allowed_methods(request.scope["path"]))
-        return _document(error.status_code, code, title, detail, request.state.request_id, {}, headers)
+        return _document(
+            error.status_code,
+            code=code,
+            title=title,
+            detail=detail,
+            request_id=request.state.request_id,
+            extra={},
+            headers=headers,
+        )
 
 
 def _refusal(
@@ -168,6 +192,7 @@ def _problem_at(found: dict[str, Any], model: Any, body: Any) -> Problem:
 
 def _document(
     status: int,
+    *,
     code: str,
     title: str,
     detail: str,

@@ -201,18 +201,18 @@ async def _read_json(request: Request, has_body: bool) -> dict[str, Any] | None:
     if not has_body:
         if body.strip() not in (b"", b"{}"):
             text = "This address takes no body, or {}."
-            raise ValidationFailed.of("", "unexpected_body", text)
+            raise ValidationFailed.of("", "unexpected_body", message=text)
         return None
     require_type(request.headers.get("content-type"), JSON, needed="the body as application/json")
     if len(body) > _LARGE_BYTES:
         if body.count(b",") > limits.BODY_COMMAS:
             text = f"A body holds at most {limits.BODY_COMMAS} values here; send fewer at once."
-            raise ValidationFailed.of("", "too_large", text)
+            raise ValidationFailed.of("", "too_large", message=text)
         value = await _parse_large(request, body)
     else:
         value = strict_json.parse(body)
     if not isinstance(value, dict):
-        raise ValidationFailed.of("", "invalid_value", "The body is a JSON object.")
+        raise ValidationFailed.of("", "invalid_value", message="The body is a JSON object.")
     request._json = value
     return value
 

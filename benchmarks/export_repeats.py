@@ -36,6 +36,7 @@ from recorder.models.export_request import ExportCreate
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.settings import environment_with
+from recorder.tenant import Tenant
 from tests.support.executors import running_cluster
 
 _REPEATS, _QUICK_REPEATS = 200, 32
@@ -159,7 +160,7 @@ def _export(runtime: Runtime, executor: ShardExecutor, format: str) -> dict[str,
     place = new_id("exp")
     body = {"workflow": WORKFLOW, "format": format, "destination": {"kind": "local", "path": place}}
     wanted = ExportCreate.model_validate(body | {"frame_sampling": {"mode": "all"}})
-    export_id = queue_export(runtime, WORKSPACE, "live", wanted, owner="benchmark")
+    export_id = queue_export(runtime, Tenant(WORKSPACE, "live"), wanted, owner="benchmark")
     row = run_export(runtime, export_id, owner="benchmark", executor=executor)
     if row.status != "completed":
         raise RuntimeError(f"The export failed: {row.error}")

@@ -30,6 +30,7 @@ from recorder.exports.writers.tasks import ShardTask
 from recorder.models.export_request import ExportCreate
 from recorder.runtime import Runtime
 from recorder.settings import Settings
+from recorder.tenant import Tenant
 from tests.support.executors import Cluster, running_cluster
 
 _EVENTS = 500
@@ -115,7 +116,7 @@ def planned_tasks(settings: Settings) -> list[ShardTask]:
     try:
         body = {"workflow": WORKFLOW, "format": "parquet", "destination": {"kind": "local", "path": "plan"}}
         wanted = ExportCreate.model_validate(body)
-        export_id = queue_export(runtime, WORKSPACE, "live", wanted, owner="benchmark")
+        export_id = queue_export(runtime, Tenant(WORKSPACE, "live"), wanted, owner="benchmark")
         row = run_export(runtime, export_id, owner="benchmark", executor=kept)
     finally:
         runtime.close()

@@ -21,6 +21,7 @@ from recorder.models.session import SessionRow
 from recorder.recording.hot_events import COLUMNS
 from recorder.runtime import Runtime
 from recorder.storage.lake_schemas import LAYOUTS, Kind
+from recorder.tenant import Tenant
 
 WORKFLOW = "benchmark"
 _START = datetime(2026, 5, 1, 8, tzinfo=UTC)
@@ -30,7 +31,7 @@ _FRAME_MS = 500
 
 
 @dataclass(frozen=True)
-class Tenant:
+class BenchmarkWorkspace:
     """A workspace and its keys."""
 
     workspace_id: str
@@ -49,7 +50,7 @@ class Batch:
         return [f"evt_{encode(self.first_id + n)}" for n in range(len(self.items))]
 
 
-def new_tenant(runtime: Runtime, name: str, *, keys: int) -> Tenant:
+def new_tenant(runtime: Runtime, name: str, *, keys: int) -> BenchmarkWorkspace:
     """Create a workspace with so many keys."""
     secret = runtime.settings.secret
     with runtime.database.transaction(write=True) as db:
@@ -58,7 +59,7 @@ def new_tenant(runtime: Runtime, name: str, *, keys: int) -> Tenant:
             create_key(db, first.workspace_id, label=f"{n}", scope="admin", mode="live", secret=secret).key
             for n in range(1, keys)
         ]
-    return Tenant(first.workspace_id, [first.key, *others])
+    return BenchmarkWorkspace(first.workspace_id, [first.key, *others])
 
 
 def make_batches(events: int) -> list[Batch]:
@@ -72,7 +73,7 @@ def make_batches(events: int) -> list[Batch]:
 
 
 def add_hot_session(
-    runtime: Runtime, tenant: Tenant, *, batches: Sequence[Batch] = (), frames: int = 0
+    runtime: Runtime, workspace: BenchmarkWorkspace, *, batches: Sequence[Batch] = (), frames: int = 0
 ) -> str:
     """Store a stopped session as the ingest leaves it; return its id."""
     session_id = new_id("ses")
@@ -94,14 +95,19 @@ def add_hot_session(
         )
         position += len(batch.items)
     pictures = [{**_frame(n), "session_id": session_id, "position": position + n} for n in range(frames)]
-    _add_session(runtime, tenant, session_id, batches, frames, is_hot=True)
+    _add_session(runtime, workspace, session_id, batches, frames, is_hot=True)
     _insert(runtime, EventBatchRow, rows)
     _insert(runtime, FrameRow, pictures)
     return session_id
 
 
 def add_sealed_session(
-    runtime: Runtime, tenant: Tenant, *, batches: Sequence[Batch] = (), frames: int = 0, number: int = 1
+    runtime: Runtime,
+    workspace: BenchmarkWorkspace,
+    *,
+    batches: Sequence[Batch] = (),
+    frames: int = 0,
+    number: int = 1,
 ) -> str:
     """Store a session as sealing and the sweep leave it; return its id.
 
@@ -130,29 +136,37 @@ def add_sealed_session(
         for item, event_id in zip(batch.items, batch.ids(), strict=True)
     ]
     pictures = [{**place, **_sealed_frame(n)} for n in range(frames)]
-    _append(runtime, tenant, "events", rows, number)
-    _append(runtime, tenant, "frames", pictures, number)
-    _add_session(runtime, tenant, session_id, batches, frames, is_hot=False)
+    _append(runtime, workspace, "events", rows, number)
+    _append(runtime, workspace, "frames", pictures, number)
+    _add_session(runtime, workspace, session_id, batches, frames, is_hot=False)
     return session_id
 
 
-def _append(runtime: Runtime, tenant: Tenant, kind: Kind, rows: list[dict[str, Any]], number: int) -> None:
+def _append(
+    runtime: Runtime, workspace: BenchmarkWorkspace, kind: Kind, rows: list[dict[str, Any]], number: int
+) -> None:
     if not rows:
         return
     numbered = [{**row, "seq": n} for n, row in enumerate(rows)]
     table = pa.Table.from_pylist(numbered, schema=LAYOUTS[kind].schema)
-    runtime.lake.append(kind, tenant.workspace_id, "live", table, lane="benchmark", number=number)
+    runtime.lake.append(kind, Tenant(workspace.workspace_id, "live"), table, lane="benchmark", number=number)
 
 
 def _add_session(
-    runtime: Runtime, tenant: Tenant, session_id: str, batches: Sequence[Batch], frames: int, *, is_hot: bool
+    runtime: Runtime,
+    workspace: BenchmarkWorkspace,
+    session_id: str,
+    batches: Sequence[Batch],
+    frames: int,
+    *,
+    is_hot: bool,
 ) -> None:
     count = sum(len(batch.items) for batch in batches)
     with runtime.database.transaction(write=True) as db:
         db.add(
             SessionRow(
                 id=session_id,
-                workspace_id=tenant.workspace_id,
+                workspace_id=workspace.workspace_id,
                 mode="live",
                 workflow=WORKFLOW,
                 # Nothing seals or sweeps here; a sealed status would only let a stream end.

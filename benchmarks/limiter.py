@@ -16,6 +16,7 @@ from benchmarks.redis_server import running_redis
 from benchmarks.seeds import new_settings
 from recorder.access.keys import Caller
 from recorder.access.rate_tiers import TIERS
+from recorder.tenant import Tenant
 
 _EVENTS = "/v1/sessions/ses_01k00000000000000000000000/events"
 
@@ -39,7 +40,7 @@ def decision_us(rounds: int, count: int) -> list[float]:
     async def run() -> list[float]:
         with tempfile.TemporaryDirectory() as folder:
             limiting = Limiting(new_settings(Path(folder)))
-        caller = Caller("wsp_benchmark", "live", "key_benchmark", tier=TIERS["unlimited"])
+        caller = Caller(Tenant("wsp_benchmark", "live"), "key_benchmark", tier=TIERS["unlimited"])
         endpoint = find_endpoint("POST", _EVENTS)
         return [await _us(lambda: limiting.admit(caller, endpoint), count) for _ in range(rounds)]
 

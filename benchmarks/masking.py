@@ -14,9 +14,10 @@ from recorder.digest import canonical_json
 from recorder.masking.masker import Masker, compile_rules
 from recorder.recording.events import read_event_batch
 from recorder.recording.masking import event_documents, mask_events
+from recorder.tenant import Tenant
 
 _GOAL_MS = 0.3
-_CALLER = Caller("wsp", "live", "key")
+_CALLER = Caller(Tenant("wsp", "live"), "key")
 _BUILTINS = {"builtins": ["email", "card", "token"]}
 #: Patterns such as people write: numbers of their own, names of customers.
 _OWN = [

@@ -31,6 +31,7 @@ from recorder.models.tag import TagRow
 from recorder.models.workflow import WorkflowRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings
+from recorder.tenant import Tenant
 
 WORKFLOW = "planted"
 _SESSIONS, _QUICK_SESSIONS = 100_000, 20_000
@@ -150,7 +151,7 @@ def fill(settings: Settings, count: int) -> Filled:
         made = create_workspace(
             db, "benchmark", region=settings.region, secret=settings.secret, tier="unlimited"
         )
-        scope = GraphScope(made.workspace_id, "live", WORKFLOW)
+        scope = GraphScope(Tenant(made.workspace_id, "live"), WORKFLOW)
         now = clock.now()
         db.add(WorkflowRow(**_place(scope), session_count=count, created_at=now, updated_at=now))
     indexer = GraphIndexer()

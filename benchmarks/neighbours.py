@@ -34,6 +34,7 @@ from recorder.models.session import SessionCreate
 from recorder.recording.sessions import create_session
 from recorder.runtime import Runtime
 from recorder.settings import Settings
+from recorder.tenant import Tenant
 
 #: The p99 under an attack may be this many times the quiet one.
 GOAL = 2.0
@@ -122,7 +123,9 @@ def _workspace(settings: Settings, name: str, *, keys: int = 1) -> list[Target]:
                 )
                 given.append(key.key)
             body = SessionCreate(workflow="benchmark", start=True)
-            return [Target(create_session(db, first.workspace_id, "live", body).id, key) for key in given]
+            return [
+                Target(create_session(db, Tenant(first.workspace_id, "live"), body).id, key) for key in given
+            ]
     finally:
         runtime.close()
 

@@ -16,7 +16,13 @@ import httpx
 import pyarrow.dataset as ds
 
 from benchmarks.figures import Figure, at_most
-from benchmarks.large_sessions import Tenant, add_hot_session, add_sealed_session, make_batches, new_tenant
+from benchmarks.large_sessions import (
+    BenchmarkWorkspace,
+    add_hot_session,
+    add_sealed_session,
+    make_batches,
+    new_tenant,
+)
 from benchmarks.seeds import new_settings
 from benchmarks.servers import Server, serving
 from recorder.runtime import Runtime
@@ -34,8 +40,8 @@ _MEMORY = re.compile(r"(VmRSS|VmHWM):\s+(\d+) kB")
 class _Sessions:
     """Readers of a session, the session, and the other callers."""
 
-    tenant: Tenant
-    quiet: Tenant
+    tenant: BenchmarkWorkspace
+    quiet: BenchmarkWorkspace
     hot: str
     sealed: str
     #: Number of frames → ids of a hot and of a sealed session with so many.

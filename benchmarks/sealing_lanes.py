@@ -27,6 +27,7 @@ from recorder.models.session import SessionRow
 from recorder.recording.sessions import stop_session
 from recorder.runtime import Runtime
 from recorder.settings import Settings
+from recorder.tenant import Tenant
 from tests.faults.sealing_runs import SealingRun
 from tests.support.recorded_sessions import Desk, open_desk, png_item
 
@@ -187,7 +188,7 @@ def _flood(*, seconds: float, events: int) -> tuple[list[float], float]:
                 desk.add_events(large, *event_items(_EVENTS, seed=batch % 50))
             _wait(runtime, [_record(desk, seed=1)])
             with runtime.database.transaction(write=True) as db:
-                stop_session(db, desk.caller.workspace_id, "live", large)
+                stop_session(db, Tenant(desk.caller.workspace_id, "live"), large)
         ended = threading.Event()
         flood = threading.Thread(
             target=_record_flood, args=(runtime, desk.caller.workspace_id, picture.getvalue(), ended)

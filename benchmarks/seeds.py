@@ -8,6 +8,7 @@ from recorder.models.session import SessionCreate
 from recorder.recording.sessions import create_session
 from recorder.runtime import Runtime
 from recorder.settings import Settings
+from recorder.tenant import Tenant
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def recording_sessions(settings: Settings, *, sessions: int, keys: int) -> list[
                 )
                 given.append(key.key)
             body = SessionCreate(workflow="benchmark", start=True)
-            ids = [create_session(db, first.workspace_id, "live", body).id for _ in range(sessions)]
+            ids = [create_session(db, Tenant(first.workspace_id, "live"), body).id for _ in range(sessions)]
         return [Target(session_id, given[n % keys]) for n, session_id in enumerate(ids)]
     finally:
         runtime.close()

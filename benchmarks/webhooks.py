@@ -29,6 +29,7 @@ from recorder.net.client import OutboundClient
 from recorder.net.guard import Guard
 from recorder.settings import Settings
 from recorder.storage.database import Database
+from recorder.tenant import Tenant
 from recorder.webhooks.delivery_loop import DeliveryLoop
 from recorder.webhooks.endpoints import create_webhook
 from recorder.webhooks.outbox import add_event
@@ -127,12 +128,13 @@ def _fill_outbox(database: Database, box: SecretBox, url: str, count: int) -> st
     with database.transaction(write=True) as db:
         workspace_id = create_workspace(db, new_id("wsp"), region="us", secret=b"bench").workspace_id
         spec = WebhookCreate(url=url, events=["session.created"])
-        webhook = create_webhook(db, box, Origin.system(workspace_id, "benchmark"), "live", spec)
+        webhook = create_webhook(
+            db, box, Tenant(workspace_id, "live"), Origin.system(workspace_id, "benchmark"), spec
+        )
         for _ in range(count):
             add_event(
                 db,
-                workspace_id=workspace_id,
-                mode="live",
+                tenant=Tenant(workspace_id, "live"),
                 type="session.created",
                 subject_id=new_id("ses"),
                 data=_data(),

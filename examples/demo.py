@@ -24,6 +24,7 @@ from recorder.access.dagster_login import LoginLinks
 from recorder.access.keys import NewKey, create_workspace
 from recorder.client import Client
 from recorder.client.progress import watch_export
+from recorder.exports.formats import count_files
 from recorder.exports.verify import verify_manifest
 from recorder.importers.folder import import_folder, shown_progress
 from recorder.importers.upload import ImportReport, upload_recordings
@@ -139,7 +140,7 @@ def _export(
     folder = (settings.local_export_root or Path()) / export["id"]
     checked = verify_manifest(folder)
     verdict = "verified" if checked.is_valid else "; ".join(checked.problems)
-    rows = f"{export['rows']} rows · {export['frames']} frames · {export['shards']} files"
+    rows = f"{export['rows']} rows · {export['frames']} frames · {count_files(export['shards'])}"
     _done("export", f"parquet · {rows} · {verdict}", began)
     loaded = demo_report.show_dataset(console, folder)
     with service.open_dagster() as dagster:

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 from sqlmodel import func, select
 
@@ -67,28 +68,29 @@ def sealing_bar(console: Console, expected: int) -> Iterator[Callable[[int], Non
 
 
 def show_paths(console: Console, client: Client, runtime: Runtime, key: NewKey, workflows: list[str]) -> None:
-    """The common paths: several of each workflow where there are few, else the most common one of each."""
+    """Print the common paths: several of each workflow where there are few, else the most common one of each.
+
+    The steps of a path have a line of their own: beside the figures a terminal of 80 columns has no room.
+    """
     limit = _PATHS_OF_FEW if len(workflows) <= 2 else 1
-    # Without lines between the columns, a path has room at 80 columns.
-    table = Table(
-        title="Common paths", title_justify="left", header_style="bold", box=None, padding=(0, 2, 0, 0)
-    )
-    for name in ("workflow", "share", "sessions", "success", "median", "path"):
-        table.add_column(name, justify="left" if name in ("workflow", "path") else "right", overflow="fold")
+    console.print("Common paths", style="bold")
     for workflow in workflows:
         paths = client.memory_paths(workflow, limit=limit)
         labels = _labels(runtime, key, workflow, [path["path_id"] for path in paths])
         for path in paths:
-            table.add_row(
-                workflow,
-                f"{path['frequency']:.0%}",
-                str(path["session_count"]),
-                f"{path['outcomes']['success']:.0%}",
-                f"{path['median_duration_ms'] / 1000:.1f} s",
-                _short(labels.get(path["path_id"], [])),
-            )
-        table.add_row()
-    console.print(table)
+            print_path(console, workflow, path, labels.get(path["path_id"], []))
+    console.print()
+
+
+def print_path(console: Console, workflow: str, path: dict[str, Any], labels: list[str]) -> None:
+    """Print the figures of a path on one line, and its steps below."""
+    share, success = f"{path['frequency']:.0%}", f"{path['outcomes']['success']:.0%}"
+    figures = (
+        f"{share} of {workflow}, {path['session_count']} sessions, {success} successful, "
+        f"median {path['median_duration_ms'] / 1000:.1f} s"
+    )
+    console.print(Padding(Text(figures), (0, 0, 0, 2)))
+    console.print(Padding(Text(_short(labels), "dim"), (0, 0, 0, 6)))
 
 
 def show_dataset(console: Console, folder: Path) -> int:

@@ -11,7 +11,8 @@ from types import FrameType
 from typing import Literal
 
 from recorder.errors import Unavailable
-from recorder.sealing import LeaseLost, SealedBatch, Sealer
+from recorder.sealing import SealedBatch, Sealer
+from recorder.storage.leases import LeaseLost
 
 log = logging.getLogger("recorder.sealing")
 

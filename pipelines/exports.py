@@ -26,6 +26,7 @@ from recorder.exports.runner.run import run_export
 from recorder.exports.runner.small_exports import give_own_run, is_first_try, list_writers, place_owner
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
+from recorder.tenant import Tenant
 
 DATASET_TAG = "recorder/dataset"
 #: Id of the request that asked for the export: finds its run, and the request's line in the API's log.
@@ -106,7 +107,7 @@ def _queue(runtime: Runtime, config: DatasetConfig, partition: str, run_id: str)
     body = to_body(config, partition=partition)
     with runtime.database.transaction(write=False) as db:
         workspace_id = find_workspace(db, config.workspace).id
-    return queue_export(runtime, workspace_id, config.mode.value, body, owner=run_id)
+    return queue_export(runtime, Tenant(workspace_id, config.mode.value), body, owner=run_id)
 
 
 export_datasets = dg.define_asset_job(

@@ -18,6 +18,7 @@ from recorder.memory.grouping.rebuild import RebuildKind
 from recorder.memory.queries.paths import list_paths
 from recorder.memory.storage.consistency import GraphCheck, check_graph, index_missing
 from recorder.memory.storage.rebuilds import RebuildReport, indexed_scopes, rebuild_graph
+from recorder.memory.storage.versions import place_of
 from recorder.recording.graph_queries import read_view
 from recorder.runtime import Runtime
 
@@ -69,7 +70,7 @@ def rebuilt_memory_graphs(
         context.log_event(
             dg.AssetObservation(context.asset_key, metadata=_picture(runtime, scope, report, found))
         )
-        records.append(dg.TableRecord({**asdict(scope), **asdict(report), "found": found}))
+        records.append(dg.TableRecord({**place_of(scope), **asdict(report), "found": found}))
     return dg.MaterializeResult(
         metadata={
             "graphs": len(records),
@@ -112,7 +113,8 @@ def _picture(
     runtime: Runtime, scope: GraphScope, report: RebuildReport, found: int
 ) -> dict[str, dg.MetadataValue]:
     with runtime.database.transaction(write=False) as db:
-        view, paths = read_view(db, **asdict(scope)), list_paths(db, **asdict(scope))
+        view = read_view(db, tenant=scope.tenant, workflow=scope.workflow)
+        paths = list_paths(db, tenant=scope.tenant, workflow=scope.workflow)
     return {
         "workflow": dg.MetadataValue.text(scope.workflow),
         "workspace": dg.MetadataValue.text(f"{scope.workspace_id} {scope.mode}"),

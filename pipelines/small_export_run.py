@@ -22,7 +22,6 @@ from pipelines.dataset_report import ToldProgress, describe
 from pipelines.drain import deferred_interrupts
 from pipelines.resources import RecorderResource
 from pipelines.runs import LANE_TAG
-from recorder import clock
 from recorder.errors import RecorderError, Unavailable
 from recorder.exports.executor import InProcess
 from recorder.exports.runner.lease import Claim
@@ -39,7 +38,7 @@ from recorder.exports.runner.small_exports import (
 )
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
-from recorder.storage.leases import Lease, release_lease, renew_lease
+from recorder.storage.leases import HeldLease
 
 log = logging.getLogger("recorder.exports")
 
@@ -92,7 +91,7 @@ class SmallExports:
         self._owner = owner
         self._run_log = run_log
         self._lease_ms = lease_ms
-        self._place: Lease | None = None
+        self._place: HeldLease | None = None
         self._at_work: dict[str, ExportRow] = {}
         #: Id of an export that left its thread, with what became of it; None if there is nothing to report.
         self._ended: queue.SimpleQueue[tuple[str, Finished | None]] = queue.SimpleQueue()
@@ -235,13 +234,16 @@ class SmallExports:
     def _renew(self) -> bool:
         assert self._place is not None
         with self._runtime.database.transaction(write=True) as db:
-            return renew_lease(db, self._place, now_ms=clock.now_ms(), ttl_ms=PLACE_MS, only_if_held=True)
+            return self._place.renew(db, only_if_held=True)
 
     def _give_place(self, *, is_leaving: bool = False) -> None:
         if self._place is None:
             return
         with self._runtime.database.transaction(write=True) as db:
-            (leave_place if is_leaving else release_lease)(db, self._place)
+            if is_leaving:
+                leave_place(db, self._place)
+            else:
+                self._place.release(db)
         self._place = None
 
     def _is_succeeded(self, since: float) -> bool:

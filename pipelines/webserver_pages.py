@@ -2,8 +2,12 @@
 
 from html import escape
 from http import HTTPStatus
+from typing import Final
 
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
+
+#: Page of Dagster that a login opens: the graph of all assets. Its first page is an empty timeline.
+ASSET_GRAPH: Final = "/asset-groups"
 
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -68,10 +72,12 @@ def logged_in_page() -> Response:
     """Return the page behind a login link, which goes on to Dagster.
 
     A redirect would belong to the visit that opened the link; where another site's page began that visit, the
-    browser would not send the new cookie (SameSite=Strict). This page's own visit to `/` carries it.
+    browser would not send the new cookie (SameSite=Strict). This page's own visit carries it.
     """
-    head = '<meta http-equiv="refresh" content="0;url=/">\n'
-    return _page("Logged in", '<p><a href="/">Go on to Dagster</a></p>', 200, _HEADERS, head=head)
+    head = f'<meta http-equiv="refresh" content="0;url={ASSET_GRAPH}">\n'
+    return _page(
+        "Logged in", f'<p><a href="{ASSET_GRAPH}">Go on to Dagster</a></p>', 200, _HEADERS, head=head
+    )
 
 
 def logout_page() -> Response:

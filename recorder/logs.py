@@ -8,8 +8,9 @@ import json
 import logging
 import re
 import sys
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -18,12 +19,12 @@ from structlog.stdlib import ProcessorFormatter
 from structlog.typing import EventDict, Processor
 
 from recorder import clock
-from recorder.errors import Invalid, RecorderError
+from recorder.errors import RecorderError
 from recorder.request_context import current_request_id
+from recorder.settings import LOG_LEVELS, UnknownLogLevel
 
 #: Exit code of a process whose settings or data do not admit a start; a crash has another one.
 START_REFUSED: Final = 78
-LEVELS: Final = ("debug", "info", "warning", "error")
 
 log = logging.getLogger("recorder.start")
 
@@ -32,14 +33,38 @@ _CREDENTIALS = re.compile(r"(?<=://)[^\s/@]+:[^\s/@]*@")
 # The words once more: left on a record by uvicorn and by other handlers.
 _TWICE = ("color_message", "message", "asctime")
 _FRAMES = 20
+_TEXTS = 100
 _CAUSES = 8
 
 
-class UnknownLogLevel(Invalid):
-    """`RECORDER_LOG_LEVEL` holds something else."""
+class RepeatedWarnings(logging.Filter):
+    """Filter that passes a warning of the same text once a minute, with the number of those left out.
 
-    def __init__(self) -> None:
-        super().__init__(f"RECORDER_LOG_LEVEL takes one of {', '.join(LEVELS)}.")
+    The server logs a warning for each request that it cannot parse, so a client could fill the disk.
+    """
+
+    def __init__(self, *, pause_s: float = 60.0, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._pause_s = pause_s
+        self._now = now
+        #: Text without its arguments → when it was last written, and how many were left out since.
+        self._seen: dict[str, tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the record is written."""
+        if record.levelno != logging.WARNING:
+            return True
+        text = str(record.msg)
+        written_at, left_out = self._seen.get(text, (-self._pause_s, 0))
+        if self._now() - written_at < self._pause_s:
+            self._seen[text] = (written_at, left_out + 1)
+            return False
+        if len(self._seen) >= _TEXTS:
+            self._seen.clear()
+        self._seen[text] = (self._now(), 0)
+        if left_out:
+            record.repeated = left_out
+        return True
 
 
 class _Stderr(logging.StreamHandler[Any]):
@@ -60,7 +85,7 @@ def configure_logs(level: str) -> None:
     Raises:
         UnknownLogLevel: if there is no such level.
     """
-    if level not in LEVELS:
+    if level not in LOG_LEVELS:
         raise UnknownLogLevel
     root = logging.getLogger()
     for handler in [found for found in root.handlers if isinstance(found, _Stderr)]:
@@ -119,6 +144,9 @@ def _take_over_server_logs() -> None:
     server.propagate = True
     access.handlers.clear()
     access.propagate = False
+    errors = logging.getLogger("uvicorn.error")
+    if not any(isinstance(found, RepeatedWarnings) for found in errors.filters):
+        errors.addFilter(RepeatedWarnings())
 
 
 def _add_request_id(_: Any, __: str, entry: EventDict) -> EventDict:

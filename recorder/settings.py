@@ -6,13 +6,27 @@ import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from ipaddress import ip_network
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from recorder.errors import Conflict, Invalid, NotFound
 
 DEFAULT_DATA_DIR = Path("recorder-data")
+REGIONS: Final = ("us", "eu", "apac")
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+#: Every variable of the service and its clients, without the prefix `RECORDER_`.
+VARIABLES: Final = frozenset(
+    """
+    ALLOWED_HOSTS ALLOWED_OUTBOUND ANSWER_WITHIN AZURE_ENDPOINT BLOB_URL BODY_MEMORY_MB COLD_URL
+    DAGSTER_AUTH_HEADER DAGSTER_DIR DAGSTER_POSTGRES_URL DATABASE_URL DATA_DIR EXPORT_BUCKETS EXPORT_EXECUTOR
+    EXPORT_URL GCS_ENDPOINT KEY LAKE_URL LOCAL_EXPORT_ROOT LOG_LEVEL METRICS_TOKEN OWN_ADDRESSES PUBLIC_URL
+    REDIS_URL REGION S3_ENDPOINT SEAL_LEASE_SECONDS SEAL_PROCESSES SEAL_RUNS SEAL_SLOTS SECRET SESSION_BYTES
+    SESSION_EVENTS SESSION_FRAMES TRUSTED_PROXIES URL WEBHOOK_ATTEMPTS WEBHOOK_SECRET
+    """.split()  # noqa: SIM905
+)
+_PREFIX = "RECORDER_"
 # No name and password: an address ends up in log lines.
 _HOST = r"(\[[0-9A-Fa-f:]+\]|[^][/@:\s]+)"
 _PASSWORD = re.compile(r"://[^/]*:[^/]*@")
@@ -49,6 +63,22 @@ class InvalidSetting(Invalid):
 
     def __init__(self, name: str, takes: str) -> None:
         super().__init__(f"{name} takes {takes}.")
+
+
+class UnknownRegion(InvalidSetting):
+    """The setting names no region."""
+
+    code = "unknown_region"
+
+    def __init__(self) -> None:
+        super().__init__("RECORDER_REGION", f"one of {', '.join(REGIONS)}")
+
+
+class UnknownLogLevel(InvalidSetting):
+    """The setting names no level of log lines."""
+
+    def __init__(self) -> None:
+        super().__init__("RECORDER_LOG_LEVEL", f"one of {', '.join(LOG_LEVELS)}")
 
 
 class NoDeployment(NotFound):
@@ -165,8 +195,7 @@ class Settings:
             lake_url=_store(env, "RECORDER_LAKE_URL") or str(data / "lake"),
             export_url=_store(env, "RECORDER_EXPORT_URL") or str(data / "exports"),
             local_export_root=Path(root).expanduser().resolve() if root else None,
-            secret=_read_secret(env, data, create=create),
-            region=env.get("RECORDER_REGION", "us"),
+            region=_region(env.get("RECORDER_REGION", "us")),
             public_url=env.get("RECORDER_PUBLIC_URL", "http://127.0.0.1:8700").rstrip("/"),
             s3_endpoint=_address(env, "RECORDER_S3_ENDPOINT"),
             gcs_endpoint=_address(env, "RECORDER_GCS_ENDPOINT"),
@@ -179,7 +208,7 @@ class Settings:
             answer_within_s=_answer_within(env.get("RECORDER_ANSWER_WITHIN", "30")),
             webhook_attempts=_webhook_attempts(env.get("RECORDER_WEBHOOK_ATTEMPTS", "7")),
             metrics_token=env.get("RECORDER_METRICS_TOKEN") or None,
-            log_level=env.get("RECORDER_LOG_LEVEL", "info").lower(),
+            log_level=_log_level(env.get("RECORDER_LOG_LEVEL", "info").lower()),
             seal_slots=_number(env, "RECORDER_SEAL_SLOTS", 1, 1_024),
             seal_runs=_number(env, "RECORDER_SEAL_RUNS", 1, 64) or max(2, min(4, os.cpu_count() or 1)),
             seal_lease_seconds=_number(env, "RECORDER_SEAL_LEASE_SECONDS", 1, 3_600)
@@ -196,6 +225,8 @@ class Settings:
             allowed_hosts=_allowed_hosts(env.get("RECORDER_ALLOWED_HOSTS", "")),
             trusted_proxies=trusted_proxies,
             dagster_auth_header=_auth_header(env.get("RECORDER_DAGSTER_AUTH_HEADER", ""), trusted_proxies),
+            # Last: a setting that cannot be read must not leave a data folder behind.
+            secret=_read_secret(env, data, create=create),
         )
 
     @property
@@ -269,6 +300,20 @@ def data_folder(data_dir: Path | None, environment: Mapping[str, str] | None = N
     """Return the data folder that is chosen, or the environment's; it need not exist."""
     env = os.environ if environment is None else environment
     return (data_dir or Path(env.get("RECORDER_DATA_DIR", DEFAULT_DATA_DIR))).expanduser().resolve()
+
+
+def unknown_settings(environment: Mapping[str, str] | None = None) -> list[str]:
+    """Return a sentence for each variable that begins with `RECORDER_` and is no setting."""
+    env = os.environ if environment is None else environment
+    names = sorted(name.removeprefix(_PREFIX) for name in env if name.startswith(_PREFIX))
+    sentences = []
+    for name in names:
+        if name in VARIABLES:
+            continue
+        near = get_close_matches(name.upper(), sorted(VARIABLES), n=1)
+        hint = f"Did you mean {_PREFIX}{near[0]}?" if near else "docs/settings.md lists all settings."
+        sentences.append(f"Warning  {_PREFIX}{name} is no setting and has no effect. {hint}")
+    return sentences
 
 
 def child_environment(settings: Settings, extra: Mapping[str, str]) -> dict[str, str]:
@@ -357,6 +402,18 @@ def _buckets(text: str) -> tuple[str, ...]:
                 "RECORDER_EXPORT_BUCKETS", "s3://bucket, gs://bucket, az://account/container"
             )
     return buckets
+
+
+def _region(text: str) -> str:
+    if text not in REGIONS:
+        raise UnknownRegion
+    return text
+
+
+def _log_level(text: str) -> str:
+    if text not in LOG_LEVELS:
+        raise UnknownLogLevel
+    return text
 
 
 def _allowed_hosts(text: str) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ def _int(digits: str) -> int:
         raise InvalidJson("A number has too many digits.")
     value = int(digits)
     if value not in _INT64:
-        raise ValidationFailed.of("", "invalid_integer", "Integers must fit into 64 bits.")
+        raise ValidationFailed.of("", "invalid_integer", message="Integers must fit into 64 bits.")
     return value
 
 

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import hypothesis
@@ -75,6 +76,13 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """Address of a fresh PostgreSQL cluster, without the name of a database."""
+    with running_postgres() as cluster:
+        yield cluster
+
+
+@contextmanager
+def running_postgres() -> Iterator[str]:
+    """Start a PostgreSQL cluster on loopback and yield its address; skip where PostgreSQL is missing."""
     folders = sorted(_BINARIES.glob("*/bin/pg_ctl"), key=lambda path: int(path.parts[-3]))
     if not folders:
         part_is_missing("PostgreSQL is not installed (apt-get install postgresql).")

@@ -180,7 +180,7 @@ async def _content(part: UploadFile | str) -> bytes:
 
 def _broken() -> ValidationFailed:
     text = "Send one JSON part named `frames` and one binary part for each frame, each name once."
-    return ValidationFailed.of("", "invalid_multipart", text)
+    return ValidationFailed.of("", "invalid_multipart", message=text)
 
 
 def _without_bytes(frame: CheckedFrame) -> CheckedFrame:
@@ -214,4 +214,4 @@ class _Bounds:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, MemoryError):
             text = "Reading this body takes too much memory; send fewer values at once."
-            raise ValidationFailed.of("", "too_large", text) from None
+            raise ValidationFailed.of("", "too_large", message=text) from None

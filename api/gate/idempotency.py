@@ -169,11 +169,11 @@ def _read_key(request: Request, named: str | None) -> str | None:
     for key, pointer, where in [(key, _HEADER, "header") for key in sent] + [(named, f"/{_FIELD}", "body")]:
         if key is not None and not is_idempotency_key(key):
             message = f"An idempotency key takes 1 to {limits.BATCH_KEY_CHARACTERS} visible ASCII characters."
-            raise ValidationFailed.of(pointer, "invalid_string", message, where=where)
+            raise ValidationFailed.of(pointer, "invalid_string", message=message, where=where)
     keys = {*sent, named} - {None}
     if len(keys) > 1:
         message = f"{_HEADER} and {_FIELD} differ; send one of them."
-        raise ValidationFailed.of(f"/{_FIELD}", "invalid_value", message)
+        raise ValidationFailed.of(f"/{_FIELD}", "invalid_value", message=message)
     return keys.pop() if keys else None
 
 

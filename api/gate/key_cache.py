@@ -40,6 +40,7 @@ class Callers:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        # A plain dict: a look-up in cachetools takes 1.1 µs instead of 0.2, 12 % of all that the gate takes.
         self._known: dict[bytes, _Known] = {}
         self._asked: dict[bytes, asyncio.Task[Caller]] = {}
         #: Counts what was forgotten: a look-up that began before it may have read what was before.

@@ -45,7 +45,7 @@ def _get(path: str, *options: str) -> str:
     return " ".join(["curl -sS", '-H "$auth"', *options, f'"$RECORDER_URL{path}"'])
 
 
-def _send(method: str, path: str, body: str = "") -> str:
+def _send(method: str, path: str, *, body: str = "") -> str:
     data = ["-H 'Content-Type: application/json'", f"-d '{body}'"] if body else []
     return _get(path, *([] if method == "POST" and body else [f"-X {method}"]), *data)
 
@@ -56,8 +56,8 @@ def _id(prefix: str, command: str) -> str:
 
 _CREATED = '{"workflow": "checkout"}'
 _STARTED = '{"workflow": "checkout", "start": true}'
-_NEW_SESSION = f"session={_id('ses', _send('POST', '/v1/sessions', _CREATED))}"
-_RECORDING = f"session={_id('ses', _send('POST', '/v1/sessions', _STARTED))}"
+_NEW_SESSION = f"session={_id('ses', _send('POST', '/v1/sessions', body=_CREATED))}"
+_RECORDING = f"session={_id('ses', _send('POST', '/v1/sessions', body=_STARTED))}"
 _ONE_PIXEL = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
@@ -67,14 +67,14 @@ _EVENTS = (
 )
 _FRAMES = f'{{"frames": [{{"t_ms": 0, "content_type": "image/png", "data": "{_ONE_PIXEL}"}}]}}'
 _AT = "/v1/sessions/$session"
-_WITH_FRAME = [_RECORDING, f"frame={_id('frm', _send('POST', f'{_AT}/frames', _FRAMES))}"]
-_WITH_EVENTS = [_RECORDING, _send("POST", f"{_AT}/events", _EVENTS)]
+_WITH_FRAME = [_RECORDING, f"frame={_id('frm', _send('POST', f'{_AT}/frames', body=_FRAMES))}"]
+_WITH_EVENTS = [_RECORDING, _send("POST", f"{_AT}/events", body=_EVENTS)]
 _SEALED = [f"session={_id('ses', _get('/v1/sessions?workflow=checkout&status=sealed&limit=1'))}"]
 _EXPORT_BODY = '{"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}'
-_QUEUED = [f"export={_id('exp', _send('POST', '/v1/exports', _EXPORT_BODY))}"]
+_QUEUED = [f"export={_id('exp', _send('POST', '/v1/exports', body=_EXPORT_BODY))}"]
 _COMPLETED = [f"export={_id('exp', _get('/v1/exports?status=completed&limit=1'))}"]
 _WEBHOOK_BODY = '{"url": "http://127.0.0.1:9000/hook", "events": ["session.sealed"]}'
-_WEBHOOK = [f"webhook={_id('whk', _send('POST', '/v1/webhooks', _WEBHOOK_BODY))}"]
+_WEBHOOK = [f"webhook={_id('whk', _send('POST', '/v1/webhooks', body=_WEBHOOK_BODY))}"]
 _HOOK = "/v1/webhooks/$webhook"
 _DELIVERY = [*_WEBHOOK, f"delivery={_id('dlv', _send('POST', f'{_HOOK}/test'))}"]
 _KEY_BODY = '{"label": "reports", "scope": "read"}'
@@ -85,7 +85,7 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
         _send(
             "POST",
             "/v1/sessions",
-            '{"workflow": "checkout", "start": true, "actor": {"id": "ann", "kind": "human"}}',
+            body='{"workflow": "checkout", "start": true, "actor": {"id": "ann", "kind": "human"}}',
         )
     ],
     ("GET", "/v1/sessions"): [_get("/v1/sessions?workflow=checkout&since=30d&limit=5")],
@@ -108,7 +108,7 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
         # A stream has no end before the session is sealed: look at its beginning.
         _get(f"{_AT}/events/stream?from=start", "--no-buffer") + " | head -n 3",
     ],
-    ("POST", "/v1/sessions/{session_id}/frames"): [_RECORDING, _send("POST", f"{_AT}/frames", _FRAMES)],
+    ("POST", "/v1/sessions/{session_id}/frames"): [_RECORDING, _send("POST", f"{_AT}/frames", body=_FRAMES)],
     ("GET", "/v1/sessions/{session_id}/frames"): [*_WITH_FRAME, _get(f"{_AT}/frames")],
     ("GET", "/v1/sessions/{session_id}/frames/{frame_id}"): [*_WITH_FRAME, _get(f"{_AT}/frames/$frame")],
     ("GET", "/v1/sessions/{session_id}/frames/{frame_id}/image"): [
@@ -117,7 +117,7 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
     ],
     ("POST", "/v1/sessions/{session_id}/tags"): [
         _RECORDING,
-        _send("POST", f"{_AT}/tags", '{"name": "success", "data": {"order": 4711}}'),
+        _send("POST", f"{_AT}/tags", body='{"name": "success", "data": {"order": 4711}}'),
     ],
     ("GET", "/v1/sessions/{session_id}/tags"): [_NEW_SESSION, _get(f"{_AT}/tags")],
     ("GET", "/v1/memory/paths"): [_get("/v1/memory/paths?workflow=checkout&min_frequency=0.05")],
@@ -132,7 +132,7 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
     ("GET", "/v1/memory/diff"): [
         _get("/v1/memory/diff?workflow=checkout&since=7d&against_since=14d&against_until=7d")
     ],
-    ("POST", "/v1/exports"): [_send("POST", "/v1/exports", _EXPORT_BODY)],
+    ("POST", "/v1/exports"): [_send("POST", "/v1/exports", body=_EXPORT_BODY)],
     ("GET", "/v1/exports"): [_get("/v1/exports?workflow=checkout&status=completed")],
     ("GET", "/v1/exports/{export_id}"): [*_QUEUED, _get("/v1/exports/$export")],
     ("POST", "/v1/exports/{export_id}/cancel"): [*_QUEUED, _send("POST", "/v1/exports/$export/cancel")],
@@ -149,14 +149,16 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
     ("GET", "/v1/workflows"): [_get("/v1/workflows")],
     ("GET", "/v1/workflows/{workflow}"): [_NEW_SESSION, _get("/v1/workflows/checkout")],
     ("PATCH", "/v1/workflows/{workflow}"): [
-        _send("PATCH", "/v1/workflows/checkout", '{"tags": ["shop"], "memory_graph": true}')
+        _send("PATCH", "/v1/workflows/checkout", body='{"tags": ["shop"], "memory_graph": true}')
     ],
-    ("POST", "/v1/webhooks"): [_send("POST", "/v1/webhooks", _WEBHOOK_BODY)],
+    ("POST", "/v1/webhooks"): [_send("POST", "/v1/webhooks", body=_WEBHOOK_BODY)],
     ("GET", "/v1/webhooks"): [_get("/v1/webhooks")],
     ("GET", "/v1/webhooks/{webhook_id}"): [*_WEBHOOK, _get(_HOOK)],
     ("PATCH", "/v1/webhooks/{webhook_id}"): [
         *_WEBHOOK,
-        _send("PATCH", _HOOK, '{"events": ["session.sealed", "session.error"], "description": "orders"}'),
+        _send(
+            "PATCH", _HOOK, body='{"events": ["session.sealed", "session.error"], "description": "orders"}'
+        ),
     ],
     ("DELETE", "/v1/webhooks/{webhook_id}"): [*_WEBHOOK, _send("DELETE", _HOOK)],
     ("POST", "/v1/webhooks/{webhook_id}/secret"): [*_WEBHOOK, _send("POST", f"{_HOOK}/secret")],
@@ -171,15 +173,15 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
         _send("POST", f"{_HOOK}/deliveries/$delivery/redeliver"),
     ],
     ("GET", "/v1/event_types"): [_get("/v1/event_types")],
-    ("POST", "/v1/keys"): [_send("POST", "/v1/keys", _KEY_BODY)],
+    ("POST", "/v1/keys"): [_send("POST", "/v1/keys", body=_KEY_BODY)],
     ("GET", "/v1/keys"): [_get("/v1/keys")],
     ("DELETE", "/v1/keys/{key_id}"): [
-        f"key={_id('key', _send('POST', '/v1/keys', _KEY_BODY))}",
+        f"key={_id('key', _send('POST', '/v1/keys', body=_KEY_BODY))}",
         _send("DELETE", "/v1/keys/$key"),
     ],
     ("GET", "/v1/workspaces/current"): [_get("/v1/workspaces/current")],
     ("PATCH", "/v1/workspaces/current"): [
-        _send("PATCH", "/v1/workspaces/current", '{"retention": {"frames_days": 90}}')
+        _send("PATCH", "/v1/workspaces/current", body='{"retention": {"frames_days": 90}}')
     ],
     ("GET", "/v1/limits"): [_get("/v1/limits")],
     ("GET", "/v1/quota"): [_get("/v1/quota")],

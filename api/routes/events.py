@@ -109,7 +109,7 @@ def list_events(
             wanted=wanted,
             format=Ndjson() if form == NDJSON else Arrow(),
         )
-    row = sessions.find_session(db, caller.workspace_id, caller.mode, session_id)
+    row = sessions.find_session(db, caller.tenant, session_id)
     found, following = read_events_page(db, runtime.lake, row, after=after, limit=limit, wanted=wanted)
     tail = pager.page([], list(following) if following else None).model_dump_json(exclude={"data"}).encode()
     data = b",".join(record.as_json() for record in found)

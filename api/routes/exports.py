@@ -63,7 +63,7 @@ def get_opened_export(
         return OpenedExport(_find(runtime, caller, export_id), None)
     if exp is None or kid is None or sig is None:
         text = "A signed address carries exp, kid and sig."
-        raise ValidationFailed.of("sig", "missing", text, where="query")
+        raise ValidationFailed.of("sig", "missing", message=text, where="query")
     with runtime.database.transaction(write=False) as db:
         row = hosted_files.open_by_signature(
             db,
@@ -79,7 +79,7 @@ def get_opened_export(
 
 def _find(runtime: Runtime, caller: Caller, export_id: str) -> ExportRow:
     with runtime.database.transaction(write=False) as db:
-        return queue.find_export(db, caller.workspace_id, caller.mode, export_id)
+        return queue.find_export(db, caller.tenant, export_id)
 
 
 Opened = Annotated[OpenedExport, Depends(get_opened_export, max_concurrency=20)]
@@ -116,7 +116,7 @@ def get_draft(request: Request, caller: CallerDep, runtime: RuntimeDep, body: Ex
     Raises:
         InvalidDestination, DestinationNotAllowed, Unavailable: if it cannot be written to.
     """
-    draft = validation.draft_export(caller.workspace_id, caller.mode, body)
+    draft = validation.draft_export(caller.tenant, body)
     try:
         with runtime.database.transaction(write=False) as db:
             if (keyed := getattr(request.state, "keyed", None)) is not None:
@@ -160,8 +160,7 @@ def list_exports(
     before = pager.read(cursor)
     rows, has_more = queue.list_exports(
         db,
-        caller.workspace_id,
-        caller.mode,
+        caller.tenant,
         workflows=tuple(workflow),
         status=status,
         tag=tag,
@@ -175,7 +174,7 @@ def list_exports(
 @router.get("/{export_id}", responses=problem_responses(401, 404))
 def get_export(export_id: str, db: Db, caller: CallerDep, runtime: RuntimeDep) -> Export:
     """One export."""
-    row = queue.find_export(db, caller.workspace_id, caller.mode, export_id)
+    row = queue.find_export(db, caller.tenant, export_id)
     return wire_objects.to_wire(row, runtime.settings, is_whole=True)
 
 
@@ -184,7 +183,7 @@ def cancel_export(
     export_id: str, db: Db, caller: CallerDep, origin: OriginDep, runtime: RuntimeDep
 ) -> Export:
     """Call an export off: it ends as `failed`, and what was written of it is taken away."""
-    row = finalize.cancel(db, runtime.settings, caller.workspace_id, caller.mode, export_id, origin=origin)
+    row = finalize.cancel(db, runtime.settings, caller.tenant, export_id, origin=origin)
     return wire_objects.to_wire(row, runtime.settings)
 
 

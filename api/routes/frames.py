@@ -70,7 +70,7 @@ def list_frames(
     """The frames of a session by `(t_ms, id)`, the same before and after sealing."""
     pager = Pager(request, caller)
     after = pager.read(cursor)
-    row = sessions.find_session(db, caller.workspace_id, caller.mode, session_id)
+    row = sessions.find_session(db, caller.tenant, session_id)
     found = item_reads.list_frames(
         db, runtime.lake, row, after=(after[0], after[1]) if after else None, limit=limit + 1
     )
@@ -81,7 +81,7 @@ def list_frames(
 @router.get("/frames/{frame_id}", responses=problem_responses(401, 404))
 def get_frame(session_id: str, frame_id: str, db: Db, caller: CallerDep, runtime: RuntimeDep) -> Frame:
     """One frame's metadata."""
-    row = sessions.find_session(db, caller.workspace_id, caller.mode, session_id)
+    row = sessions.find_session(db, caller.tenant, session_id)
     return item_reads.get_frame(db, runtime.lake, row, frame_id)
 
 
@@ -99,6 +99,6 @@ def get_image(
     range_header: Annotated[str | None, Header(alias="Range")] = None,
 ) -> Response:
     """The picture itself; `Range` gives a part of it."""
-    row = sessions.find_session(db, caller.workspace_id, caller.mode, session_id)
+    row = sessions.find_session(db, caller.tenant, session_id)
     data, content_type = item_reads.read_image(db, runtime.lake, runtime.blobs, row, frame_id)
     return ranged(data, content_type, range_header)

@@ -36,7 +36,7 @@ def list_keys(
     pager = Pager(request, caller)
     before = pager.read(cursor)
     keys, has_more = key_admin.list_keys(
-        db, caller.workspace_id, caller.mode, before_id=before[0] if before else None, limit=limit
+        db, caller.tenant, before_id=before[0] if before else None, limit=limit
     )
     return pager.page(keys, [keys[-1].id] if has_more else None)
 
@@ -46,6 +46,6 @@ def revoke_key(
     forgetting: ForgettingDep, key_id: str, db: Db, caller: CallerDep, origin: OriginDep
 ) -> Response:
     """End a key: at once in this process, within 5 seconds in all. A key may end itself."""
-    key_admin.revoke_key(db, caller.workspace_id, caller.mode, origin, key_id)
+    key_admin.revoke_key(db, caller.tenant, origin, key_id)
     forgetting.key(key_id)
     return Response(status_code=204)

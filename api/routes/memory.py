@@ -34,6 +34,7 @@ from recorder.models.memory_queries import (
 )
 from recorder.models.wire import ActorKind, Outcome, Page
 from recorder.recording import graph_queries, recovery_points
+from recorder.tenant import Tenant
 
 WorkflowName = Annotated[str, Query(pattern=limits.WORKFLOW_PATTERN)]
 Fraction = Annotated[float, Query(ge=0, le=1, allow_inf_nan=False)]
@@ -43,8 +44,7 @@ Fraction = Annotated[float, Query(ge=0, le=1, allow_inf_nan=False)]
 class Selection:
     """A workflow of the caller, and the filters that all queries of its graph take."""
 
-    workspace_id: str
-    mode: str
+    tenant: Tenant
     workflow: str
     times: TimeRange
     outcome: Outcome | None
@@ -57,7 +57,7 @@ class Selection:
 
     def place(self) -> dict[str, Any]:
         """Whose graph it is."""
-        return {"workspace_id": self.workspace_id, "mode": self.mode, "workflow": self.workflow}
+        return {"tenant": self.tenant, "workflow": self.workflow}
 
 
 async def get_selection(
@@ -68,7 +68,7 @@ async def get_selection(
     actor_kind: Annotated[ActorKind | None, Query(alias="actor.kind")] = None,
 ) -> Selection:
     """The selection that a query names."""
-    return Selection(caller.workspace_id, caller.mode, workflow, times, outcome, actor_kind)
+    return Selection(caller.tenant, workflow, times, outcome, actor_kind)
 
 
 SelectionDep = Annotated[Selection, Depends(get_selection)]
@@ -115,8 +115,7 @@ def list_similar(body: SimilarSearch, db: Db, caller: CallerDep) -> Page[Similar
     """The sessions whose way through the graph is most like a session's, which itself is left out."""
     found = graph_queries.list_similar(
         db,
-        workspace_id=caller.workspace_id,
-        mode=caller.mode,
+        tenant=caller.tenant,
         session_id=body.session_id,
         limit=body.limit,
     )
@@ -140,7 +139,7 @@ async def get_failure_tag(
     """
     if failure_tag is not None and not failure_tag.isprintable():
         text = "failure_tag takes printable characters."
-        raise ValidationFailed.of("failure_tag", "invalid_string", text, where="query")
+        raise ValidationFailed.of("failure_tag", "invalid_string", message=text, where="query")
     return failure_tag
 
 
@@ -158,8 +157,7 @@ def list_recovery_points(
     points = recovery_points.list_recovery_points(
         db,
         runtime.lake,
-        workspace_id=caller.workspace_id,
-        mode=caller.mode,
+        tenant=caller.tenant,
         workflow=workflow,
         failure_tag=failure_tag,
         since=times.since,
@@ -226,7 +224,7 @@ async def get_sides(
         times = other_times
     elif other_actor_kind is None:
         text = "Name the other side: against_since and against_until, or against_actor.kind."
-        raise ValidationFailed.of("against_since", "missing", text, where="query")
+        raise ValidationFailed.of("against_since", "missing", message=text, where="query")
     return (
         Side(selection.times.since, selection.times.until, selection.actor_kind),
         Side(times.since, times.until, other_actor_kind or selection.actor_kind),

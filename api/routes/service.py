@@ -119,15 +119,20 @@ $links
 </ul>
 <h2>First steps</h2>
 <ol>
-  <li>Make a workspace and its first key on the machine of the service:
+  <li>Create a workspace and its first key on the machine of the service:
     <code>recorder workspaces create NAME</code></li>
   <li>Send a request with it:
     <code>curl -H "Authorization: Bearer $$RECORDER_KEY" $base/v1/limits</code></li>
   <li>Open <a href="/docs">the pages of the interface</a>:
     each operation has an example that runs as it stands.</li>
+  <li>See what runs, and where it answers: <code>recorder status</code></li>
 </ol>
 </html>
 """
+)
+_DAGSTER: Final = Template(
+    """  <li><a href="$address">Dagster: sealing and exports</a>.
+    <code>recorder status --data FOLDER</code> prints a link that logs your browser in.</li>"""
 )
 _CONTENT: Final[dict[int | str, dict[str, Any]]] = {
     200: {
@@ -154,11 +159,9 @@ async def read_start_page(request: Request, runtime: RuntimeDep) -> Response:
         ("/openapi.json", "OpenAPI"),
         ("/readyz", "State of the service"),
     ]
-    if dagster is not None:
-        shown.append(
-            (dagster, "Dagster: sealing and exports (log in with the link that `recorder up` prints)")
-        )
     items = [f'  <li><a href="{escape(address)}">{escape(text)}</a></li>' for address, text in shown]
+    if dagster is not None:
+        items.append(_DAGSTER.substitute(address=escape(dagster)))
     page = _PAGE.substitute(
         name=_NAME,
         what=_WHAT,

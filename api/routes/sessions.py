@@ -40,7 +40,9 @@ async def get_session_filter(
 ) -> session_list.SessionFilter:
     """The filters that a query names."""
     if tag is not None and not tag.isprintable():
-        raise ValidationFailed.of("tag", "invalid_string", "tag takes printable characters.", where="query")
+        raise ValidationFailed.of(
+            "tag", "invalid_string", message="tag takes printable characters.", where="query"
+        )
     return session_list.SessionFilter(
         workflow=tuple(workflow),
         status=status,
@@ -64,14 +66,14 @@ async def get_include(
     names = frozenset(include.split(",")) if include is not None else frozenset()
     if not names <= _INCLUDES:
         text = "include takes a comma-separated list of events, tags, frames_summary."
-        raise ValidationFailed.of("include", "invalid_value", text, where="query")
+        raise ValidationFailed.of("include", "invalid_value", message=text, where="query")
     return names
 
 
 @router.post("/sessions", status_code=201, responses=problem_responses(401, 422, 503))
 def create_session(masked: MaskedSession, db: Db, caller: CallerDep) -> Session:
     """Create a session; with `start` it records at once."""
-    return sessions.create_session(db, caller.workspace_id, caller.mode, masked.body, masked.changes)
+    return sessions.create_session(db, caller.tenant, masked.body, masked.changes)
 
 
 @router.get("/sessions", responses=problem_responses(400, 401, 404, 422))
@@ -87,7 +89,7 @@ def list_sessions(
     pager = Pager(request, caller)
     start = _ListPosition.of(pager.read(cursor), filters)
     page, has_more = session_list.list_sessions(
-        db, caller.workspace_id, caller.mode, start.filters, before_id=start.before_id, limit=limit
+        db, caller.tenant, start.filters, before_id=start.before_id, limit=limit
     )
     return pager.page(page, start.behind(page[-1].id) if has_more else None)
 
@@ -103,23 +105,23 @@ def get_session(
     include: Annotated[frozenset[str], Depends(get_include)],
 ) -> SessionDetail:
     """One session, with the related data that `include` names."""
-    row = sessions.find_session(db, caller.workspace_id, caller.mode, session_id)
+    row = sessions.find_session(db, caller.tenant, session_id)
     return item_reads.describe_session(db, runtime.lake, row, include)
 
 
 @router.post("/sessions/{session_id}/start", responses=problem_responses(401, 404, 409))
 def start_session(session_id: str, db: Db, caller: CallerDep) -> Session:
     """Start recording; a recording session stays as it is."""
-    return sessions.start_session(db, caller.workspace_id, caller.mode, session_id)
+    return sessions.start_session(db, caller.tenant, session_id)
 
 
 def _search_one(session_id: str, runtime: RuntimeDep, caller: CallerDep) -> stops.Searches:
-    return stops.search_before_stop(runtime.database, caller.workspace_id, caller.mode, [session_id])
+    return stops.search_before_stop(runtime.database, caller.tenant, [session_id])
 
 
 def _search_all(body: BatchStop, runtime: RuntimeDep, caller: CallerDep) -> tuple[BatchStop, stops.Searches]:
     ids = body.ids[: limits.BATCH_STOP_IDS]
-    return body, stops.search_before_stop(runtime.database, caller.workspace_id, caller.mode, ids)
+    return body, stops.search_before_stop(runtime.database, caller.tenant, ids)
 
 
 # They run before the request's transaction begins, since they come before `db` in a route's parameters. Only
@@ -131,14 +133,14 @@ _AllSearched = Annotated[tuple[BatchStop, stops.Searches], Depends(_search_all)]
 @router.post("/sessions/{session_id}/stop", responses=problem_responses(401, 404, 409))
 def stop_session(session_id: str, searches: _OneSearched, db: Db, caller: CallerDep) -> Session:
     """Stop recording; a stopped or sealed session stays as it is."""
-    return stops.stop_session(db, caller.workspace_id, caller.mode, session_id, searches)
+    return stops.stop_session(db, caller.tenant, session_id, searches)
 
 
 @router.post("/sessions:batch_stop", response_model_exclude_unset=True, responses=problem_responses(401, 422))
 def batch_stop(searched: _AllSearched, db: Db, caller: CallerDep) -> BatchStopResult:
     """Stop up to 500 sessions; each answers for itself."""
     body, searches = searched
-    return stops.batch_stop(db, caller.workspace_id, caller.mode, body.ids, searches)
+    return stops.batch_stop(db, caller.tenant, body.ids, searches)
 
 
 @router.delete("/sessions/{session_id}", status_code=204, responses=problem_responses(401, 404, 422))

@@ -91,7 +91,7 @@ def _read_start(websocket: WebSocket) -> Start:
     check_query(websocket, _SOCKET_QUERY)
     begin = websocket.query_params.get("from")
     if begin not in (None, "start"):
-        raise ValidationFailed.of("from", "invalid_value", "from takes start.", where="query")
+        raise ValidationFailed.of("from", "invalid_value", message="from takes start.", where="query")
     sent = {
         *websocket.headers.getlist("last-event-id"),
         *websocket.query_params.getlist("last_event_id"),

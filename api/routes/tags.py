@@ -49,7 +49,7 @@ def _find_anchor(
         with runtime.database.transaction(write=False) as db:
             if (keyed := getattr(request.state, "keyed", None)) is not None:
                 keyed.look(db)
-            row = sessions.find_session(db, caller.workspace_id, caller.mode, session_id)
+            row = sessions.find_session(db, caller.tenant, session_id)
             return find_anchor_time(db, runtime.lake, row, body)
     except ValidationFailed as error:
         return error  # told after what the transaction refuses: a missing session, its state
@@ -65,9 +65,7 @@ Anchored = Annotated[AnchoredTag, Depends(get_anchored_tag, max_concurrency=4)]
 def add_tag(session_id: str, tag: Anchored, db: Db, caller: CallerDep) -> Tag:
     """Tag a session while it records or after it; late tags derive its outcome again."""
     masked = tag.masked
-    return tags.add_tag(
-        db, caller.workspace_id, caller.mode, session_id, masked.body, masked.changes, tag.anchor
-    )
+    return tags.add_tag(db, caller.tenant, session_id, masked.body, masked.changes, tag.anchor)
 
 
 @router.get("/tags", responses=problem_responses(400, 401, 404, 422))
@@ -82,7 +80,7 @@ def list_tags(
     """The tags of a session by `(t_ms, id)`."""
     pager = Pager(request, caller)
     after = pager.read(cursor)
-    row = sessions.find_session(db, caller.workspace_id, caller.mode, session_id)
+    row = sessions.find_session(db, caller.tenant, session_id)
     found = tags.list_tags(db, row.id, after=(after[0], after[1]) if after else None, limit=limit + 1)
     last = found[limit - 1] if len(found) > limit else None
     return pager.page(found[:limit], [last.t_ms, last.id] if last else None)

@@ -69,7 +69,7 @@ def create_webhook(
     spec: CheckedWebhook, db: Db, box: Box, caller: CallerDep, origin: OriginDep
 ) -> WebhookCreated:
     """Have events sent to a URL; the answer shows the signing secret this once."""
-    return endpoints.create_webhook(db, box, origin, caller.mode, spec)
+    return endpoints.create_webhook(db, box, caller.tenant, origin, spec)
 
 
 @router.get("", responses=problem_responses(400, 401, 422))
@@ -84,7 +84,7 @@ def list_webhooks(
     pager = Pager(request, caller)
     before = pager.read(cursor)
     found = endpoints.list_webhooks(
-        db, caller.workspace_id, caller.mode, before_id=before[0] if before else None, limit=limit + 1
+        db, caller.tenant, before_id=before[0] if before else None, limit=limit + 1
     )
     return pager.page(found[:limit], [found[limit - 1].id] if len(found) > limit else None)
 
@@ -92,7 +92,7 @@ def list_webhooks(
 @router.get("/{webhook_id}", responses=problem_responses(401, 404))
 def get_webhook(webhook_id: str, db: Db, caller: CallerDep) -> Webhook:
     """One webhook, without its secret."""
-    return endpoints.to_wire(endpoints.find_webhook(db, caller.workspace_id, caller.mode, webhook_id))
+    return endpoints.to_wire(endpoints.find_webhook(db, caller.tenant, webhook_id))
 
 
 @router.patch("/{webhook_id}", responses=problem_responses(401, 403, 404, 422))
@@ -100,20 +100,20 @@ def update_webhook(
     webhook_id: str, change: CheckedUpdate, db: Db, caller: CallerDep, origin: OriginDep
 ) -> Webhook:
     """Change URL, events or description; members that are not sent stay, and so do secrets and deliveries."""
-    return endpoints.update_webhook(db, origin, caller.mode, webhook_id, change)
+    return endpoints.update_webhook(db, caller.tenant, origin, webhook_id, change)
 
 
 @router.delete("/{webhook_id}", status_code=204, responses=problem_responses(401, 404))
 def delete_webhook(webhook_id: str, db: Db, caller: CallerDep, origin: OriginDep) -> Response:
     """Remove a webhook; what still waited to be sent is dropped."""
-    endpoints.delete_webhook(db, origin, caller.mode, webhook_id)
+    endpoints.delete_webhook(db, caller.tenant, origin, webhook_id)
     return Response(status_code=204)
 
 
 @router.post("/{webhook_id}/secret", responses=problem_responses(401, 404, 422))
 def rotate_secret(webhook_id: str, db: Db, box: Box, caller: CallerDep, origin: OriginDep) -> RotatedSecret:
     """A new signing secret; the old one signs beside it for 24 hours."""
-    return endpoints.rotate_secret(db, box, origin, caller.mode, webhook_id)
+    return endpoints.rotate_secret(db, box, caller.tenant, origin, webhook_id)
 
 
 @router.post(
@@ -124,7 +124,7 @@ def rotate_secret(webhook_id: str, db: Db, box: Box, caller: CallerDep, origin: 
 )
 def send_test(webhook_id: str, db: Db, caller: CallerDep, origin: OriginDep) -> Delivery:
     """Send a `webhook.test` event to this webhook alone."""
-    return deliveries.send_test(db, origin, caller.mode, webhook_id)
+    return deliveries.send_test(db, caller.tenant, origin, webhook_id)
 
 
 @router.get("/{webhook_id}/deliveries", responses=problem_responses(400, 401, 404, 422))
@@ -141,8 +141,7 @@ def list_deliveries(
     before = pager.read(cursor)
     found = deliveries.list_deliveries(
         db,
-        caller.workspace_id,
-        caller.mode,
+        caller.tenant,
         webhook_id,
         before_id=before[0] if before else None,
         limit=limit + 1,
@@ -153,7 +152,7 @@ def list_deliveries(
 @router.get("/{webhook_id}/deliveries/{delivery_id}", responses=problem_responses(401, 404))
 def get_delivery(webhook_id: str, delivery_id: str, db: Db, caller: CallerDep) -> Delivery:
     """One attempt: what was sent, what came back."""
-    return deliveries.find_delivery(db, caller.workspace_id, caller.mode, webhook_id, delivery_id)
+    return deliveries.find_delivery(db, caller.tenant, webhook_id, delivery_id)
 
 
 @router.post(
@@ -164,4 +163,4 @@ def get_delivery(webhook_id: str, delivery_id: str, db: Db, caller: CallerDep) -
 )
 def redeliver(webhook_id: str, delivery_id: str, db: Db, caller: CallerDep, origin: OriginDep) -> Delivery:
     """Send the same payload again, under a fresh delivery id."""
-    return deliveries.redeliver(db, origin, caller.mode, webhook_id, delivery_id)
+    return deliveries.redeliver(db, caller.tenant, origin, webhook_id, delivery_id)

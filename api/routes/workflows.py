@@ -29,16 +29,14 @@ def list_workflows(
     pager = Pager(request, caller)
     position = pager.read(cursor)
     before = (clock.from_ms(position[0]), position[1]) if position else None
-    page, has_more = workflows.list_workflows(
-        db, caller.workspace_id, caller.mode, before=before, limit=limit
-    )
+    page, has_more = workflows.list_workflows(db, caller.tenant, before=before, limit=limit)
     return pager.page(page, [clock.to_ms(page[-1].created_at), page[-1].workflow] if has_more else None)
 
 
 @router.get("/{workflow}", responses=problem_responses(401, 404))
 def get_workflow(workflow: _Slug, db: Db, caller: CallerDep) -> Workflow:
     """One workflow: its settings, its sessions and the size of its graph."""
-    return workflows.get_workflow(db, caller.workspace_id, caller.mode, workflow)
+    return workflows.get_workflow(db, caller.tenant, workflow)
 
 
 @router.patch("/{workflow}", responses=problem_responses(401, 403, 404, 422, 503))
@@ -52,4 +50,4 @@ def update_workflow(
 ) -> Workflow:
     """Change settings, ahead of the first session too; members that are not sent stay."""
     forgetting.workspace(caller.workspace_id)
-    return workflows.update_workflow(db, caller.workspace_id, caller.mode, origin, workflow, body)
+    return workflows.update_workflow(db, caller.tenant, origin, workflow, body)

@@ -49,7 +49,7 @@ async def get_limits(caller: CallerDep, runtime: RuntimeDep) -> Limits:
 @router.get("", responses=problem_responses(401))
 def get_quota(db: Db, caller: CallerDep) -> Quota:
     """The quota of the workspace; null limits mean unlimited."""
-    return quota.read_quota(db, caller.workspace_id, caller.mode)
+    return quota.read_quota(db, caller.tenant)
 
 
 @router.get("", responses=problem_responses(401))

@@ -129,7 +129,8 @@ class EventDownload(Response):
         self._portions = EventPortions(
             runtime.database,
             runtime.lake,
-            (caller.workspace_id, caller.mode, session_id),
+            caller.tenant,
+            session_id,
             after=after,
             wanted=wanted,
             pause=pause,

@@ -23,6 +23,7 @@ from recorder.models.workflow import WorkflowRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.runtime import Runtime
 from recorder.storage.lake_schemas import LAYOUTS, Kind
+from recorder.tenant import Tenant
 
 WORKSPACE = "wsp_01k0000000000000000000000b"
 WORKFLOW = "payables"
@@ -67,7 +68,7 @@ def fill(runtime: Runtime, shape: Shape, *, files: int = 8, shuffled: int | None
         for kind, rows in _lake_rows(runtime, shape, sessions).items():
             schema = LAYOUTS[kind].schema
             table = rows.select(schema.names).to_arrow().cast(schema)
-            runtime.lake.append(kind, WORKSPACE, "live", table, lane="benchmark", number=count)
+            runtime.lake.append(kind, Tenant(WORKSPACE, "live"), table, lane="benchmark", number=count)
         with runtime.database.transaction(write=True) as db:
             db.connection().execute(insert(SessionRow), [_sql_row(shape, session) for session in sessions])
             metadata = [{"session_id": session["session_id"], "metadata": {}} for session in sessions]

@@ -25,6 +25,7 @@ from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportCreate
 from recorder.runtime import Runtime
 from recorder.settings import Settings
+from recorder.tenant import Tenant
 
 
 class Timed:
@@ -83,10 +84,10 @@ def export(data: str, format: str, keep: bool = False) -> dict[str, Any]:
 def read_sorted(data: str) -> dict[str, Any]:
     """Read all events of the newest version from the lake, all columns, sorted by session, time and id."""
     runtime = _open(data)
-    version = runtime.lake.version("events", WORKSPACE, "live")
+    version = runtime.lake.version("events", Tenant(WORKSPACE, "live"))
     found: dict[str, Any] = {}
     with timed(found):
-        table = runtime.lake.scan("events", WORKSPACE, "live", version=version)
+        table = runtime.lake.scan("events", Tenant(WORKSPACE, "live"), version=version)
         rows = table.sort("session_id", "t_ms", "event_id").collect()
     return found | {"rows": rows.height}
 
@@ -95,8 +96,10 @@ def tables(data: str, folder: str) -> dict[str, Any]:
     """Write frames with their places and the events bound to them, as Parquet, for writers of archives."""
     lake = _open(data).lake
     order = ("session_id", "seq")
-    frames = lake.scan("frames", WORKSPACE, "live").sort(order).drop("state_tokens").collect()
-    events = lake.scan("events", WORKSPACE, "live").filter(pl.col("frame_seq").is_not_null()).sort(order)
+    frames = lake.scan("frames", Tenant(WORKSPACE, "live")).sort(order).drop("state_tokens").collect()
+    events = (
+        lake.scan("events", Tenant(WORKSPACE, "live")).filter(pl.col("frame_seq").is_not_null()).sort(order)
+    )
     frames.write_parquet(Path(folder, "frames.parquet"))
     events.collect().write_parquet(Path(folder, "events.parquet"))
     return {"rows": frames.height}
@@ -144,7 +147,7 @@ def _queue(runtime: Runtime, format: str) -> str:
         "destination": {"kind": "local", "path": "out"},
     }
     body, origin = ExportCreate.model_validate(asked), Origin.operator(WORKSPACE)
-    return create_export(runtime, WORKSPACE, "live", body, origin=origin).id
+    return create_export(runtime, Tenant(WORKSPACE, "live"), body, origin=origin).id
 
 
 @cache

@@ -17,11 +17,12 @@ from recorder.memory.storage.versions import read_head
 from recorder.models.session import SessionRow
 from recorder.models.workflow import WorkflowRow
 from recorder.storage.database import Database
+from recorder.tenant import Tenant
 
 #: Sessions of one sealing batch.
 BATCH = 50
 _BEGIN = datetime(2026, 1, 5, 8, tzinfo=UTC)
-_SCOPE = GraphScope("wsp_benchmark", "live", "benchmark")
+_SCOPE = GraphScope(Tenant("wsp_benchmark", "live"), "benchmark")
 
 
 @dataclass(frozen=True, slots=True)

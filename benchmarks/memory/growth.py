@@ -13,11 +13,12 @@ from recorder.memory.grouping.graph import Graph
 from recorder.memory.grouping.nodes import GraphScope
 from recorder.memory.grouping.paths import PathIndex
 from recorder.memory.steps.session_steps import Step
+from recorder.tenant import Tenant
 
 _LARGE, _QUICK_LARGE = 100_000, 20_000
 _BATCH, _ROUNDS = 1_000, 5
 _VARIANTS, _QUICK_VARIANTS = 5_000, 1_000
-_SCOPE = GraphScope("wsp_benchmark", "live", "benchmark")
+_SCOPE = GraphScope(Tenant("wsp_benchmark", "live"), "benchmark")
 
 Sessions = dict[str, Sequence[Step]]
 

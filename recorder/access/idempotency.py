@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 from typing import Any, Self
 
 from sqlalchemy import Connection, delete, event, select, text, tuple_
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import Session as DbSession
 from sqlmodel import SQLModel
 
@@ -21,6 +20,7 @@ from recorder.access.keys import Caller
 from recorder.digest import canonical_json, keyed_digest, sha256_of
 from recorder.errors import IdempotencyInProgress, IdempotencyKeyReused
 from recorder.models.operations import IdempotencyRow
+from recorder.storage.upsert import insert_or_update
 
 _ANSWERS = SQLModel.metadata.tables[str(IdempotencyRow.__tablename__)]
 _IDENTITY = tuple(_ANSWERS.primary_key.columns)
@@ -133,7 +133,6 @@ def keep_answer(db: DbSession, key: RequestKey, *, status: int, body: bytes, ses
         session_id: the session that it shows.
     """
     now = clock.now()
-    insert = postgresql.insert if db.get_bind().dialect.name == "postgresql" else sqlite.insert
     answer = {
         "body_digest": key.body_digest,
         "status": status,
@@ -142,11 +141,8 @@ def keep_answer(db: DbSession, key: RequestKey, *, status: int, body: bytes, ses
         "created_at": now,
     }
     identity = dict(zip((column.key for column in _IDENTITY), key.identity, strict=True))
-    fresh = insert(_ANSWERS).values(**identity, **answer)
     is_expired = _ANSWERS.c.created_at <= _oldest(now)
-    db.connection().execute(
-        fresh.on_conflict_do_update(index_elements=_IDENTITY, set_=answer, where=is_expired)
-    )
+    insert_or_update(db, IdempotencyRow, {**identity, **answer}, update=answer, where=is_expired)
     purge_expired(db, limit=_PURGED_BY_EACH)
 
 

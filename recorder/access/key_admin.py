@@ -11,6 +11,7 @@ from recorder.audit.log import Origin, record
 from recorder.errors import InsufficientScope, InvalidTime, NotFound, ValidationFailed
 from recorder.models.key import Key, KeyCreate, KeyCreated, KeyRow
 from recorder.models.wire import Mode
+from recorder.tenant import Tenant
 
 
 class LiveModeNotHeld(InsufficientScope):
@@ -48,14 +49,14 @@ def issue_key(db: DbSession, origin: Origin, wanted: KeyCreate, secret: bytes) -
 
 
 def list_keys(
-    db: DbSession, workspace_id: str, mode: Mode, *, before_id: str | None = None, limit: int | None = None
+    db: DbSession, tenant: Tenant, *, before_id: str | None = None, limit: int | None = None
 ) -> tuple[list[Key], bool]:
     """Keys that were not revoked, newest first, and whether there are more; expired ones stand among them.
 
     Args:
-        mode: of who asks: a live key administers all keys of its workspace, a test key those of test mode.
+        tenant: the caller's; a live key administers all keys of its workspace, a test key those of test mode.
     """
-    statement = _visible(workspace_id, mode).order_by(col(KeyRow.id).desc())
+    statement = _visible(tenant).order_by(col(KeyRow.id).desc())
     if before_id is not None:
         statement = statement.where(col(KeyRow.id) < before_id)
     if limit is not None:
@@ -65,13 +66,13 @@ def list_keys(
     return [_to_wire(row) for row in shown], len(rows) > len(shown)
 
 
-def revoke_key(db: DbSession, workspace_id: str, mode: Mode, origin: Origin, key_id: str) -> None:
+def revoke_key(db: DbSession, tenant: Tenant, origin: Origin, key_id: str) -> None:
     """End a key; it may be the one that asks.
 
     Raises:
         NotFound: if who asks sees no such key, or it was revoked before.
     """
-    row = db.exec(_visible(workspace_id, mode).where(KeyRow.id == key_id).with_for_update()).first()
+    row = db.exec(_visible(tenant).where(KeyRow.id == key_id).with_for_update()).first()
     if row is None:
         raise NotFound("key")
     row.revoked_at = clock.now()
@@ -95,20 +96,22 @@ def _to_wire(row: KeyRow) -> Key:
     return Key.model_validate(row.model_dump(include=set(Key.model_fields)))
 
 
-def _visible(workspace_id: str, mode: Mode) -> SelectOfScalar[KeyRow]:
-    statement = select(KeyRow).where(KeyRow.workspace_id == workspace_id, col(KeyRow.revoked_at).is_(None))
-    return statement if mode == "live" else statement.where(KeyRow.mode == mode)
+def _visible(tenant: Tenant) -> SelectOfScalar[KeyRow]:
+    statement = select(KeyRow).where(
+        KeyRow.workspace_id == tenant.workspace_id, col(KeyRow.revoked_at).is_(None)
+    )
+    return statement if tenant.mode == "live" else statement.where(KeyRow.mode == tenant.mode)
 
 
 def _check(wanted: KeyCreate) -> Scope:
     """The scope of a key that can be made."""
     if not wanted.label.isprintable():
-        raise ValidationFailed.of("/label", "invalid_string", "label takes printable characters.")
+        raise ValidationFailed.of("/label", "invalid_string", message="label takes printable characters.")
     try:
         scope = Scope.parse(wanted.scope)
     except ValueError as error:
         text = f"scope takes read, write or admin, and {LIVE_REPLAY} behind it for live replays."
-        raise ValidationFailed.of("/scope", "invalid_value", text) from error
+        raise ValidationFailed.of("/scope", "invalid_value", message=text) from error
     if wanted.expires_at is not None and wanted.expires_at <= clock.now():
         raise InvalidTime("/expires_at", "expires_at lies in the future.", where="body")
     return scope

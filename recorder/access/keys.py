@@ -19,6 +19,7 @@ from recorder.models.key import KeyRow
 from recorder.models.wire import Mode
 from recorder.models.workspace import WorkspaceRow
 from recorder.storage.regions import require_region
+from recorder.tenant import Tenant
 
 _BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 # A self-hosted deployment issues these; it takes no key that says it is of the hosted one.
@@ -44,8 +45,7 @@ class WorkspaceExists(Conflict):
 class Caller:
     """Who makes a request: every query is bounded by its workspace and mode."""
 
-    workspace_id: str
-    mode: Mode
+    tenant: Tenant
     key_id: str
     scope: Scope = _ADMIN
     tier: Tier = _DEFAULT_TIER
@@ -55,6 +55,16 @@ class Caller:
     workspace_status: str = "active"
     #: Key of digests that are kept in the place of what people sent.
     digest_key: bytes = field(default=b"", repr=False)
+
+    @property
+    def workspace_id(self) -> str:
+        """Workspace of the key."""
+        return self.tenant.workspace_id
+
+    @property
+    def mode(self) -> Mode:
+        """Mode of the key."""
+        return "test" if self.tenant.mode == "test" else "live"
 
     def require_active(self) -> None:
         """Let only callers of active workspaces pass.
@@ -161,8 +171,7 @@ def authenticate(db: DbSession, key: str, *, secret: bytes) -> Caller:
         raise InvalidApiKey
     mode: Mode = "test" if row.mode == "test" else "live"
     return Caller(
-        workspace_id=workspace.id,
-        mode=mode,
+        tenant=Tenant(workspace.id, mode),
         key_id=row.id,
         scope=Scope.parse(row.scope),
         tier=TIERS[workspace.tier],

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import Session as DbSession
 from sqlmodel import col, update
 
@@ -13,6 +12,8 @@ from recorder import clock
 from recorder.access.rate_tiers import TIERS, Tier
 from recorder.errors import QuotaExceeded
 from recorder.models.workspace import Quota, UsageRow, WorkspaceRow
+from recorder.storage.upsert import insert_or_update
+from recorder.tenant import Tenant
 from recorder.webhooks.outbox import add_event
 
 Metric = Literal["captured_minutes", "exported_rows"]
@@ -102,25 +103,25 @@ _FREE = TIERS["default"]
 _TOLD: dict[Metric, str] = {"captured_minutes": "captured_told", "exported_rows": "exported_told"}
 
 
-def read_quota(db: DbSession, workspace_id: str, mode: str) -> Quota:
+def read_quota(db: DbSession, tenant: Tenant) -> Quota:
     """The quota of the current period; in test mode nothing counts and nothing is limited."""
     period = period_of(clock.now())
-    if mode == "test":
+    if tenant.mode == "test":
         return quota_of(period, _FREE, captured_ms=0, exported_rows=0)
-    row = _find(db, workspace_id, period)
+    row = _find(db, tenant.workspace_id, period)
     return quota_of(
-        period, _tier(db, workspace_id), captured_ms=row.captured_ms, exported_rows=row.exported_rows
+        period, _tier(db, tenant.workspace_id), captured_ms=row.captured_ms, exported_rows=row.exported_rows
     )
 
 
-def require_minutes(db: DbSession, workspace_id: str, mode: str) -> None:
+def require_minutes(db: DbSession, tenant: Tenant) -> None:
     """Let pass while captured minutes are left.
 
     Raises:
         QuotaExceeded: if none are.
     """
-    limit = None if mode == "test" else _tier(db, workspace_id).captured_minutes
-    if limit is not None and _now(db, workspace_id).captured_ms >= limit * MINUTE_MS:
+    limit = None if tenant.mode == "test" else _tier(db, tenant.workspace_id).captured_minutes
+    if limit is not None and _now(db, tenant.workspace_id).captured_ms >= limit * MINUTE_MS:
         raise QuotaExceeded(NAMES["captured_minutes"])
 
 
@@ -134,21 +135,21 @@ def charge_time(db: DbSession, workspace_id: str, captured_ms: int) -> None:
         _add(db, workspace_id, period_of(clock.now()), "captured_minutes", captured_ms=captured_ms)
 
 
-def require_rows(db: DbSession, workspace_id: str, mode: str) -> None:
+def require_rows(db: DbSession, tenant: Tenant) -> None:
     """Let pass while rows to export are left; those that running exports hold are not.
 
     Raises:
         QuotaExceeded: if none are.
     """
-    limit = None if mode == "test" else _tier(db, workspace_id).exported_rows
+    limit = None if tenant.mode == "test" else _tier(db, tenant.workspace_id).exported_rows
     if limit is None:
         return
-    row = _now(db, workspace_id)
+    row = _now(db, tenant.workspace_id)
     if row.exported_rows + row.reserved_rows >= limit:
         raise QuotaExceeded(NAMES["exported_rows"])
 
 
-def reserve_rows(db: DbSession, workspace_id: str, mode: str, rows: int) -> str | None:
+def reserve_rows(db: DbSession, tenant: Tenant, rows: int) -> str | None:
     """Hold the rows of a plan until its export ends.
 
     Returns:
@@ -157,11 +158,11 @@ def reserve_rows(db: DbSession, workspace_id: str, mode: str, rows: int) -> str 
     Raises:
         QuotaExceeded: if fewer are left; the transaction must then be rolled back.
     """
-    if mode == "test":
+    if tenant.mode == "test":
         return None
     period = period_of(clock.now())
-    row = _add(db, workspace_id, period, reserved_rows=rows)
-    limit = _tier(db, workspace_id).exported_rows
+    row = _add(db, tenant.workspace_id, period, reserved_rows=rows)
+    limit = _tier(db, tenant.workspace_id).exported_rows
     left = rows if limit is None else limit - row.exported_rows - row.reserved_rows + rows
     if rows > left:
         raise QuotaExceeded(NAMES["exported_rows"], needed=rows, left=max(0, left))
@@ -203,11 +204,9 @@ def _add(
     db: DbSession, workspace_id: str, period: Period, metric: Metric | None = None, **amounts: int
 ) -> Any:
     """Add to the row in one statement, which also locks it; `metric` is told where it is due."""
-    insert = postgresql.insert if db.get_bind().dialect.name == "postgresql" else sqlite.insert
-    fresh = insert(UsageRow).values(workspace_id=workspace_id, period=period.key, **amounts)
-    added = {name: col(getattr(UsageRow, name)) + fresh.excluded[name] for name in amounts}
-    upsert = fresh.on_conflict_do_update(index_elements=["workspace_id", "period"], set_=added)
-    row = db.connection().execute(upsert.returning(*UsageRow.__table__.columns)).one()  # type: ignore[attr-defined]
+    fresh = {"workspace_id": workspace_id, "period": period.key, **amounts}
+    added = {name: col(getattr(UsageRow, name)) + amount for name, amount in amounts.items()}
+    row = insert_or_update(db, UsageRow, fresh, update=added)
     if metric is not None:
         _tell(db, row, period, metric)
     return row
@@ -220,8 +219,7 @@ def _tell(db: DbSession, row: Any, period: Period, metric: Metric) -> None:
     for type, data in due_notices(quota, metric, told):
         add_event(
             db,
-            workspace_id=row.workspace_id,
-            mode="live",
+            tenant=Tenant(row.workspace_id, "live"),
             type=type,
             subject_id=row.workspace_id,
             data=data,

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sqlalchemy import event
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select, update
 
@@ -15,6 +14,7 @@ from recorder.digest import sha256_of
 from recorder.ids import new_id
 from recorder.models.audit import ActorType, AuditHeadRow, AuditOutcome, AuditRow
 from recorder.models.masking import Masking
+from recorder.storage.upsert import insert_if_missing
 
 Action = Literal[
     "key.create",
@@ -174,15 +174,12 @@ def _append(db: DbSession, workspace_id: str, entries: list[_Waiting]) -> None:
 
 def _lock_head(db: DbSession, workspace_id: str) -> tuple[int, str]:
     """Number and hash of the last entry, locked; writers of one chain pass here one by one."""
-    insert = postgresql.insert if db.get_bind().dialect.name == "postgresql" else sqlite.insert
     connection = db.connection()
     head = select(AuditHeadRow.number, AuditHeadRow.hash).where(AuditHeadRow.workspace_id == workspace_id)
     found = connection.execute(head.with_for_update()).one_or_none()
     if found is None:
-        first = insert(AuditHeadRow).values(
-            workspace_id=workspace_id, number=0, hash=first_hash(workspace_id)
-        )
-        connection.execute(first.on_conflict_do_nothing())
+        first = {"workspace_id": workspace_id, "number": 0, "hash": first_hash(workspace_id)}
+        insert_if_missing(db, AuditHeadRow, first)
         found = connection.execute(head.with_for_update()).one()
     return found.number, found.hash
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from recorder.cli.options import AsJson, DataDir, print_json
+from recorder.tenant import Tenant
 
 if TYPE_CHECKING:
     from recorder.memory.drift.backtest import Backtest
@@ -40,7 +41,7 @@ def backtest(
     rules = Rules(baseline=baseline, least_baseline=min(baseline, Rules().least_baseline))
     with opened(data) as runtime:
         with runtime.database.transaction(write=False) as db:
-            scope = GraphScope(workspace_id_of(db, workspace), mode, workflow)
+            scope = GraphScope(Tenant(workspace_id_of(db, workspace), mode), workflow)
         found = _replay(runtime, scope, rules)
     if as_json:
         print_json(_as_json(workflow, baseline, found))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, print_json
+from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, connected, print_json
 
 
 def import_(
@@ -38,6 +38,9 @@ def import_(
         rules = outcome_rules(success, error)
     except ValueError as wrong:
         raise typer.BadParameter(str(wrong), param_hint="--success, --error") from wrong
+    # Without a service the client would repeat its first request for half a minute.
+    with connected(url, key):
+        pass
     if is_log(path):
         report = import_log(
             path,

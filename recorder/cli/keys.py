@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from recorder.cli.options import AsJson, DataDir, print_json
+from recorder.tenant import Tenant
 
 app = typer.Typer(no_args_is_help=True, help="Keys of a deployment.")
 
@@ -58,7 +59,7 @@ def list_keys(workspace: _Workspace, data: DataDir = None, as_json: AsJson = Fal
     with opened(data) as runtime:
         print_folder(runtime)
         with runtime.database.transaction(write=False) as db:
-            keys, _ = key_admin.list_keys(db, find_workspace(db, workspace).id, "live")
+            keys, _ = key_admin.list_keys(db, Tenant(find_workspace(db, workspace).id, "live"))
     if as_json:
         print_json([key.model_dump(mode="json") for key in keys])
         return
@@ -79,5 +80,5 @@ def revoke_key(
         print_folder(runtime)
         with runtime.database.transaction(write=True) as db:
             workspace_id = key_admin.find_key(db, key_id).workspace_id
-            key_admin.revoke_key(db, workspace_id, "live", Origin.operator(workspace_id), key_id)
+            key_admin.revoke_key(db, Tenant(workspace_id, "live"), Origin.operator(workspace_id), key_id)
     typer.echo(f"Key {key_id} is revoked.", err=True)

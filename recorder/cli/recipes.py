@@ -6,6 +6,7 @@ import typer
 
 from recorder.cli.export_options import Format, Sampling, Split, To, members_of
 from recorder.cli.options import AsJson, DataDir, Where, print_json
+from recorder.tenant import Tenant
 
 if TYPE_CHECKING:
     from recorder.exports.requests.recipes import ListedRecipe
@@ -48,7 +49,7 @@ def add(
             workspace_id = workspace_id_of(db, workspace)
         origin = Origin.operator(workspace_id)
         made = recipes.add_recipe(
-            runtime, workspace_id, mode, body, cron=cron, timezone=timezone, origin=origin
+            runtime, Tenant(workspace_id, mode), body, cron=cron, timezone=timezone, origin=origin
         )
     if as_json:
         print_json(_as_json(recipes.ListedRecipe(made, None)))
@@ -87,7 +88,7 @@ def remove(name: _Name, workspace: _Workspace = None, mode: _Mode = "live", data
 
     with opened(data) as runtime, runtime.database.transaction(write=True) as db:
         workspace_id = workspace_id_of(db, workspace)
-        remove_recipe(db, workspace_id, mode, name, origin=Origin.operator(workspace_id))
+        remove_recipe(db, Tenant(workspace_id, mode), name, origin=Origin.operator(workspace_id))
     typer.echo(f"{name} is removed.", err=True)
 
 
@@ -107,7 +108,7 @@ def run(
     with opened(data) as runtime:
         with runtime.database.transaction(write=False) as db:
             workspace_id = workspace_id_of(db, workspace)
-        export = run_recipe(runtime, workspace_id, mode, name, origin=Origin.operator(workspace_id))
+        export = run_recipe(runtime, Tenant(workspace_id, mode), name, origin=Origin.operator(workspace_id))
     if as_json:
         print_json({"id": export.id, "status": export.status})
         return

@@ -24,11 +24,9 @@ def up(
     dagster_port: Annotated[int, typer.Option(help="Port of Dagster's pages.")] = 3000,
 ) -> None:
     """Serve until Ctrl-C: the API, the delivery loop and Dagster, watched and stopped together."""
-    from recorder.settings import Settings
     from recorder.supervisor import serve
 
-    settings = Settings.from_env(data_dir=data)
-    raise typer.Exit(serve(settings, host=host, port=port, dagster=dagster, dagster_port=dagster_port))
+    raise typer.Exit(serve(data, host=host, port=port, dagster=dagster, dagster_port=dagster_port))
 
 
 def demo(

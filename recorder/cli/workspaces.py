@@ -6,6 +6,7 @@ import typer
 
 from recorder import limits
 from recorder.cli.options import AsJson, DataDir, print_json
+from recorder.tenant import Tenant
 
 app = typer.Typer(no_args_is_help=True, help="Workspaces of a deployment.")
 
@@ -76,7 +77,7 @@ def show_workspace(name: _Name, data: DataDir = None, as_json: AsJson = False) -
 
     with opened(data) as runtime, runtime.database.transaction(write=False) as db:
         workspace = workspaces.to_wire(workspaces.find_workspace(db, name))
-        quota = usage.read_quota(db, workspace.id, "live")
+        quota = usage.read_quota(db, Tenant(workspace.id, "live"))
     shown = {**workspace.model_dump(mode="json"), "quota": quota.model_dump(mode="json")}
     if as_json:
         print_json(shown)

@@ -95,13 +95,23 @@ def multipart(batch: list[EncodedFrame], *, boundary: str) -> bytes:
     """The body: the part `frames` (JSON, its items name their parts) and one binary part for each image."""
     # The item is a non-empty object: its opening brace makes room for the name of its part.
     items = b",".join(b'{"part":"p%d",' % n + frame.item[1:] for n, frame in enumerate(batch))
-    parts = [_part("frames", "application/json", b"[" + items + b"]", boundary)]
+    parts = [_part("frames", content_type="application/json", content=b"[" + items + b"]", boundary=boundary)]
     for n, frame in enumerate(batch):
-        parts.append(_part(f"p{n}", "application/octet-stream", frame.image, boundary, filename=f"p{n}"))
+        parts.append(
+            _part(
+                f"p{n}",
+                content_type="application/octet-stream",
+                content=frame.image,
+                boundary=boundary,
+                filename=f"p{n}",
+            )
+        )
     return b"".join(parts) + f"--{boundary}--\r\n".encode()
 
 
-def _part(name: str, content_type: str, content: bytes, boundary: str, filename: str | None = None) -> bytes:
+def _part(
+    name: str, *, content_type: str, content: bytes, boundary: str, filename: str | None = None
+) -> bytes:
     named = f'; filename="{filename}"' if filename else ""
     head = (
         f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"{named}\r\n'

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from recorder.client.client import Client
 from recorder.client.errors import ExportFailed, TookTooLong
+from recorder.exports.formats import count_files
 
 _POLL_S = 0.25
 #: A large export waits up to 20 s for a process to start.
@@ -59,7 +60,10 @@ def watch_export(client: Client, export_id: str, *, timeout_s: float | None = No
 
 @contextmanager
 def byte_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar over bytes on stderr, gone without a terminal; gives what moves it: `(done, total)`."""
+    """Show a bar over bytes on stderr; gives what moves it: `(done, total)`.
+
+    Without a terminal there is no bar, nor before the first move: the total is not known until then.
+    """
     # The bar takes the width that the figures leave.
     columns = (
         TextColumn("{task.description}"),
@@ -70,8 +74,8 @@ def byte_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     )
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal, expand=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task(what, total=None, visible=False)
+        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
 
 
 def told(export: Json) -> str:
@@ -80,16 +84,15 @@ def told(export: Json) -> str:
     if error.get("code") == "cancelled":
         return "cancelled"
     if export["status"] == "completed":
-        return (
-            f"completed: {export['rows']:,} rows, {export['frames']:,} frames in {export['shards']:,} files"
-        )
+        files = count_files(export["shards"])
+        return f"completed: {export['rows']:,} rows, {export['frames']:,} frames in {files}"
     if export["status"] == "failed":
         return f"failed: {error.get('code')}"
     if export["status"] == "running":
         total = progress["shards_total"]
-        return (
-            "running, planning" if total is None else f"running, {progress['shards_done']} of {total} files"
-        )
+        if total is None:
+            return "running, planning"
+        return f"running, {progress['shards_done']:,} of {count_files(total)}"
     return str(export["status"])
 
 
@@ -130,7 +133,7 @@ class _Bar:
         if done:
             left_s = (waited_s - (self._running_since_s or 0.0)) * (total - done) / done
             times += f", {_clock(left_s)} left"
-        begin = f"{self._id} {done:,} of {total:,} files "
+        begin = f"{self._id} {done:,} of {count_files(total)} "
         # The spinner and a space stand before the line.
         width = max(0, min(_BAR_WIDTH, self._console.width - len(begin) - len(times) - 4))
         full = width * done // total if total else 0

@@ -11,7 +11,7 @@ class ValidationFailed(Invalid):
         super().__init__(f"{len(problems)} problem(s): {where}.", problems)
 
     @classmethod
-    def of(cls, pointer: str, code: str, message: str, *, where: str = "body") -> "ValidationFailed":
+    def of(cls, pointer: str, code: str, *, message: str, where: str = "body") -> "ValidationFailed":
         """The error for one wrong place."""
         return cls([Problem(where, pointer, code, message)])
 

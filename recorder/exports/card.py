@@ -8,11 +8,12 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from recorder.exports.formats import FORMATS, FileKind
+from recorder.exports.formats import FORMATS, FileKind, count_files
 from recorder.exports.planning.lake_stats import LakeFacts
 from recorder.exports.planning.plan import Plan
 from recorder.exports.schemas import IMAGE, SCHEMAS, describe
 from recorder.storage.lake import Lake
+from recorder.tenant import Tenant
 
 COLUMNS = {
     "__key__": "session and place of the frame within it",
@@ -21,7 +22,7 @@ COLUMNS = {
     "content_type": "of the picture",
     "date": "day of sealing, UTC",
     "dhash": "perceptual hash of the picture, 64 bits",
-    "event_id": "",
+    "event_id": "id of the event",
     "events.json": "the events that happened on the frame; may be empty",
     "frame_id": "of an event: as the client sent it; null where it named none",
     "frame_seq": "place of that frame within the session, from 0; null before the first frame",
@@ -37,7 +38,7 @@ COLUMNS = {
     "payload": "JSON text of the event's other members",
     "png": "the picture of a PNG frame",
     "seq": "place within the session, from 0",
-    "session_id": "",
+    "session_id": "id of the session, which is one recorded run",
     "sha256": "of the picture's bytes",
     "split": "train, validation or test",
     "t_ms": "milliseconds since the start of the session",
@@ -45,8 +46,8 @@ COLUMNS = {
     "type": "of the event",
     "webp": "the picture of a WebP frame",
     "width": "pixels",
-    "workflow": "",
-    "workspace": "",
+    "workflow": "slug of the kind of work",
+    "workspace": "id of the workspace that recorded the session",
 }
 
 
@@ -66,14 +67,14 @@ class Statistics:
     duration_ms: int
 
 
-def read_statistics(lake: Lake, workspace_id: str, mode: str, plan: Plan) -> Statistics:
+def read_statistics(lake: Lake, tenant: Tenant, plan: Plan) -> Statistics:
     """The figures of a plan, from itself and from the lake at its pinned versions.
 
     Raises:
         Unavailable: if the lake does not answer.
     """
     sessions = plan.sessions
-    facts = LakeFacts(lake, workspace_id, mode, plan.versions, sessions)
+    facts = LakeFacts(lake, tenant, plan.versions, sessions)
     splits = sessions.group_by("split").agg(pl.len(), pl.col("rows").sum(), pl.col("frames").sum())
     return Statistics(
         splits=splits.sort("split").rows(),
@@ -227,7 +228,7 @@ def _figures(manifest: dict[str, Any], statistics: Statistics) -> Iterator[str]:
     rows = "samples" if is_samples else "events"
     yield (
         f"{totals['rows']:,} {rows}, {totals['frames']:,} frames, {totals['actions']:,} actions, "
-        f"{totals['bytes']:,} bytes in {totals['shards']:,} files."
+        f"{totals['bytes']:,} bytes in {count_files(totals['shards'])}."
     )
     if is_samples:
         splits = [(split, sessions, frames) for split, sessions, _, frames in statistics.splits]

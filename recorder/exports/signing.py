@@ -15,7 +15,7 @@ def signed_url(base_url: str, path: str, *, workspace_id: str, expires_at: datet
     """The address of a path below `base_url`, good for GET until `expires_at` (whole seconds)."""
     expires_s = clock.to_ms(expires_at) // 1000
     key_id = _key_id(secret)
-    signature = _signature(path, expires_s, key_id, workspace_id, secret)
+    signature = _signature(path, expires_s=expires_s, key_id=key_id, workspace_id=workspace_id, secret=secret)
     return f"{base_url}{quote(path, safe='/=')}?exp={expires_s}&kid={key_id}&sig={signature}"
 
 
@@ -35,7 +35,9 @@ def check_signature(
         InvalidSignature: if path, time, key or workspace are not those that were signed.
         UrlExpired: if they are, but the time is over.
     """
-    expected = _signature(path, expires_s, _key_id(secret), workspace_id, secret)
+    expected = _signature(
+        path, expires_s=expires_s, key_id=_key_id(secret), workspace_id=workspace_id, secret=secret
+    )
     same_key = hmac.compare_digest(key_id.encode(), _key_id(secret).encode())
     if not hmac.compare_digest(signature.encode(), expected.encode()) or not same_key:
         raise InvalidSignature
@@ -48,6 +50,6 @@ def _key_id(secret: bytes) -> str:
     return keyed_digest(secret, "url-key-id", b"").hex()[:_KEY_ID_CHARACTERS]
 
 
-def _signature(path: str, expires_s: int, key_id: str, workspace_id: str, secret: bytes) -> str:
+def _signature(path: str, *, expires_s: int, key_id: str, workspace_id: str, secret: bytes) -> str:
     signed = canonical_json(["GET", path, expires_s, key_id, workspace_id])
     return keyed_digest(secret, "export-url", signed).hex()

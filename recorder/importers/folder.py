@@ -51,7 +51,7 @@ def import_folder(
     """
     if workflow is not None and not re.fullmatch(WORKFLOW_PATTERN.strip("^$"), workflow):
         text = "A workflow is 2 to 64 of a–z, 0–9 and _."
-        raise ValidationFailed.of("workflow", "invalid_value", text, where="query")
+        raise ValidationFailed.of("workflow", "invalid_value", message=text, where="query")
     files = demonstration_files(path)
     began = time.monotonic()
     with Client(url, key) as client, shown_progress(len(files), progress) as on_done:

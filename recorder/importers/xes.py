@@ -224,7 +224,7 @@ def import_log(
     slug = workflow or re.sub(r"[^a-z0-9_]", "_", f"{workflow_prefix}{log_name(path)}".lower())
     if not re.fullmatch(WORKFLOW_PATTERN.strip("^$"), slug):
         text = "A workflow is 2 to 64 of a–z, 0–9 and _."
-        raise ValidationFailed.of("workflow", "invalid_value", text, where="query")
+        raise ValidationFailed.of("workflow", "invalid_value", message=text, where="query")
     wanted = LogImport(path=path, workflow=slug, activity=tuple(activity), rules=tuple(rules))
     began = time.monotonic()
     with Console(stderr=True, quiet=not progress).status(f"Reading {path.name} …"):

@@ -184,7 +184,7 @@ class Hosted:
 
     def _own(self, url: str, shard: Shard) -> str:
         """An address, if it is where this service serves the file: nothing else is asked for it."""
-        if not is_own(self._url, url, shard.path):
+        if not is_own(manifest_url=self._url, url=url, path=shard.path):
             raise ManifestRefused(
                 f"it gives {shard.path} an address that is not the export's own. Open the address of the "
                 "service that wrote it, as GET /v1/exports/{id} has it in manifest_url."

@@ -4,9 +4,9 @@ import asyncio
 import hashlib
 import secrets
 import threading
-import time
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+
+from cachetools import LRUCache, TTLCache
 
 from recorder import limits
 from recorder.errors import Invalid, Problem, Unavailable, ValidationFailed
@@ -57,7 +57,7 @@ class Scanner:
 
     def __init__(self, pool: ScanPool) -> None:
         self._pool = pool
-        self._slow_bodies = _SlowBodies()
+        self._slow_bodies = SlowBodies()
 
     @staticmethod
     def is_small(policy: Policy, size: int) -> bool:
@@ -96,7 +96,7 @@ class Scanner:
                 report = await self._run(workspace_id, job)
                 changes |= {first + index: found for index, found in (report.changes or {}).items()}
         except OutOfTime as error:
-            self._slow_bodies.add(workspace_id, body, _SlowBody(slow is not None, error.slowest))
+            self._slow_bodies.add(workspace_id, body, SlowBody(slow is not None, error.slowest))
             if slow is None:
                 raise MaskingTookTooLong from error
             raise MaskingLimitReached(error.slowest) from error
@@ -151,20 +151,32 @@ def _problem(index: int | None, code: str, message: str) -> Problem:
     return Problem("body", pointer, code, message)
 
 
-class _SlowBody:
+class SlowBody:
     """A body whose scan ran out of time, once or (then it is refused) twice."""
 
     def __init__(self, is_refused: bool, rule: str | None) -> None:
         self.is_refused = is_refused
         self.rule = rule
-        self.until = time.monotonic() + _REMEMBERED_SECONDS
 
 
-class _SlowBodies:
+class SlowBodies:
     """Slow bodies of the last minutes, by workspace and keyed digest: as many as fit in a few megabytes."""
 
-    def __init__(self) -> None:
-        self._bodies: OrderedDict[str, OrderedDict[bytes, _SlowBody]] = OrderedDict()
+    def __init__(
+        self,
+        bodies: int = _REMEMBERED_BODIES,
+        workspaces: int = _REMEMBERED_WORKSPACES,
+        seconds: float = _REMEMBERED_SECONDS,
+    ) -> None:
+        """Prepare an empty cache.
+
+        Args:
+            bodies: bodies kept for a workspace.
+            workspaces: workspaces whose bodies are kept.
+            seconds: how long a body is kept.
+        """
+        self._bodies_kept, self._seconds = bodies, seconds
+        self._bodies: LRUCache[str, TTLCache[bytes, SlowBody]] = LRUCache(workspaces)
         self._key = secrets.token_bytes(32)
         self._lock = threading.Lock()
 
@@ -176,23 +188,20 @@ class _SlowBodies:
             digest.update(part)
         return digest.digest()
 
-    def find(self, workspace_id: str, body: bytes) -> _SlowBody | None:
+    def find(self, workspace_id: str, body: bytes) -> SlowBody | None:
         """Return a body that was slow before."""
         with self._lock:
-            slow = self._bodies.get(workspace_id, OrderedDict[bytes, _SlowBody]()).get(body)
-        return slow if slow is not None and time.monotonic() < slow.until else None
+            bodies = self._bodies.get(workspace_id)
+            return None if bodies is None else bodies.get(body)
 
-    def add(self, workspace_id: str, body: bytes, slow: _SlowBody) -> None:
-        """Remember a body, and forget the oldest of the workspace's or the oldest workspace."""
+    def add(self, workspace_id: str, body: bytes, slow: SlowBody) -> None:
+        """Remember a body; where there is no room, forget one of the workspace's or one workspace's."""
         with self._lock:
-            bodies = self._bodies.setdefault(workspace_id, OrderedDict())
-            self._bodies.move_to_end(workspace_id)
+            bodies = self._bodies.get(workspace_id)
+            if bodies is None:
+                bodies = TTLCache(self._bodies_kept, self._seconds)
+                self._bodies[workspace_id] = bodies
             bodies[body] = slow
-            bodies.move_to_end(body)
-            if len(bodies) > _REMEMBERED_BODIES:
-                bodies.popitem(last=False)
-            if len(self._bodies) > _REMEMBERED_WORKSPACES:
-                self._bodies.popitem(last=False)
 
     def forget(self, workspace_id: str, body: bytes) -> None:
         """Forget a body that was scanned in time after all."""

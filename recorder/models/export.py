@@ -8,6 +8,7 @@ from sqlmodel import Field, SQLModel
 
 from recorder.models.export_request import ExportFormat, FrameSampling, SplitRule
 from recorder.models.wire import WireOutput, WireTime
+from recorder.tenant import Tenant
 
 ExportStatus = Literal["queued", "running", "completed", "failed"]
 
@@ -161,6 +162,11 @@ class ExportRow(SQLModel, table=True):
     started_at: datetime | None = None
     completed_at: datetime | None = None
 
+    @property
+    def tenant(self) -> Tenant:
+        """Workspace and mode of the export."""
+        return Tenant(self.workspace_id, self.mode)
+
 
 class ExportWorkflowRow(SQLModel, table=True):
     """One workflow of an export; the list filter starts from it."""
@@ -219,3 +225,8 @@ class RecipeRow(SQLModel, table=True):
     #: Why the last tick made no export: `{code, message}`.
     last_error: dict[str, Any] | None = Field(default=None, sa_type=JSON)
     created_at: datetime
+
+    @property
+    def tenant(self) -> Tenant:
+        """Workspace and mode of the recipe."""
+        return Tenant(self.workspace_id, self.mode)

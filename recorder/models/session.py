@@ -10,6 +10,7 @@ from sqlmodel import Field, SQLModel
 from recorder import limits
 from recorder.models.tag import Tag
 from recorder.models.wire import ActorKind, Outcome, WireInput, WireOutput, WireTime
+from recorder.tenant import Tenant
 
 SessionStatus = Literal["created", "recording", "stopped", "sealed"]
 
@@ -215,6 +216,11 @@ class SessionRow(SQLModel, table=True):
     lake_date: str | None = None
     #: Whether the batches still lie in SQL beside the lake; false once the sweep dropped them.
     is_hot: bool = True
+
+    @property
+    def tenant(self) -> Tenant:
+        """Workspace and mode of the session."""
+        return Tenant(self.workspace_id, self.mode)
 
 
 class SessionMetadataRow(SQLModel, table=True):

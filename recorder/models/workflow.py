@@ -11,6 +11,7 @@ from sqlmodel import Field, SQLModel
 from recorder import limits
 from recorder.models.masking import Masking
 from recorder.models.wire import WireInput, WireOutput, WireTime, left_out
+from recorder.tenant import Tenant
 
 
 def _printable(name: str) -> str:
@@ -106,3 +107,8 @@ class WorkflowRow(SQLModel, table=True):
     last_session_at: datetime | None = None
     created_at: datetime
     updated_at: datetime
+
+    @property
+    def tenant(self) -> Tenant:
+        """Workspace and mode of the workflow."""
+        return Tenant(self.workspace_id, self.mode)

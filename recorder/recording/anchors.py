@@ -52,8 +52,7 @@ def _find_event_time(db: DbSession, lake: Lake, row: SessionRow, event_id: str) 
     if not row.is_hot:
         found = lake.read_session(
             "events",
-            row.workspace_id,
-            row.mode,
+            row.tenant,
             workflow=row.workflow,
             date=row.lake_date or "",
             session_id=row.id,

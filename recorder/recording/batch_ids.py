@@ -46,7 +46,7 @@ class BatchKey:
         ):
             limit = limits.BATCH_KEY_CHARACTERS
             message = f"Idempotency-Key takes 1 to {limit} visible ASCII characters."
-            raise ValidationFailed.of("Idempotency-Key", "invalid_string", message, where="header")
+            raise ValidationFailed.of("Idempotency-Key", "invalid_string", message=message, where="header")
         name = keyed_digest(digest_key, "batch-key", key.encode())
         return cls(kind, name.hex(), keyed_digest(digest_key, "batch-body", content))
 

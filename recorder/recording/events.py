@@ -70,7 +70,8 @@ class EventBatch:
 
     def store(self, cursor: Cursor) -> bytes:
         """Write the batch; see `ingest.Batch`."""
-        session = (self.caller.workspace_id, self.caller.mode, self.session_id)
+        tenant = self.caller.tenant
+        session = (tenant.workspace_id, tenant.mode, self.session_id)
         if self.key is None and not self.named:
             return self._insert(cursor, session, skipped=0)
         lock_session(cursor, session)

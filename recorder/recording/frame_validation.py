@@ -98,7 +98,7 @@ def read_frames_json(body: bytes) -> tuple[list[FrameItem], dict[str, bytes]]:
     value = strict_json.parse(body)
     if not isinstance(value, dict) or "frames" not in value:
         text = "The body is an object with the one member `frames`."
-        raise ValidationFailed.of("", "invalid_value", text)
+        raise ValidationFailed.of("", "invalid_value", message=text)
     unknown = [json_pointer(shorten(name)) for name in value if name != "frames"]
     if unknown:
         message = f"Unknown member. {describe_allowed(['frames'])}"
@@ -108,13 +108,13 @@ def read_frames_json(body: bytes) -> tuple[list[FrameItem], dict[str, bytes]]:
     for index, item in enumerate(items):
         if not isinstance(item.data, str) or isinstance(item.part, str):
             raise ValidationFailed.of(
-                f"/frames/{index}/data", "missing", "JSON frames carry base64 in `data`."
+                f"/frames/{index}/data", "missing", message="JSON frames carry base64 in `data`."
             )
         try:
             parts[str(index)] = base64.b64decode(item.data, validate=True)
         except (binascii.Error, ValueError) as error:
             raise ValidationFailed.of(
-                f"/frames/{index}/data", "invalid_base64", "data takes base64."
+                f"/frames/{index}/data", "invalid_base64", message="data takes base64."
             ) from error
         item.part = str(index)
     return items, parts
@@ -130,7 +130,7 @@ def read_frames_part(part: bytes) -> list[FrameItem]:
     for index, item in enumerate(items):
         if not isinstance(item.part, str) or isinstance(item.data, str):
             message = "Multipart frames name the part with their bytes in `part`."
-            raise ValidationFailed.of(f"/frames/{index}/part", "missing", message)
+            raise ValidationFailed.of(f"/frames/{index}/part", "missing", message=message)
     return items
 
 
@@ -159,7 +159,7 @@ def frames_digest(frames: list[CheckedFrame]) -> bytes:
 
 def _convert(value: Any) -> list[FrameItem]:
     if not isinstance(value, list):
-        raise ValidationFailed.of("/frames", "invalid_value", "frames takes an array.")
+        raise ValidationFailed.of("/frames", "invalid_value", message="frames takes an array.")
     if not value:
         raise EmptyBatch("frames")
     if len(value) > limits.FRAMES_PER_BATCH:
@@ -180,16 +180,18 @@ def _check(index: int, item: FrameItem, parts: Mapping[str, bytes], given_id: st
         raise UnsupportedMediaType("frames as " + ", ".join(limits.IMAGE_TYPES))
     data = parts.get(str(item.part))
     if data is None:
-        raise ValidationFailed.of(f"/frames/{index}/part", "missing", "There is no part of this name.")
+        raise ValidationFailed.of(
+            f"/frames/{index}/part", "missing", message="There is no part of this name."
+        )
     if isinstance(item.id, str) and not is_client_id(item.id, "frm"):
         message = "A frame id is frm_ and 1 to 40 letters and digits."
-        raise ValidationFailed.of(f"/frames/{index}/id", "invalid_id", message)
+        raise ValidationFailed.of(f"/frames/{index}/id", "invalid_id", message=message)
     _check_members(item, index)
     width, height = check_image(data, item.content_type, index=index)
     for name, actual in (("width", width), ("height", height)):
         if isinstance(getattr(item, name), int) and getattr(item, name) != actual:
             raise ValidationFailed.of(
-                f"/frames/{index}/{name}", "mismatch", f"{name} differs from the picture's."
+                f"/frames/{index}/{name}", "mismatch", message=f"{name} differs from the picture's."
             )
     sha256 = hashlib.sha256(data).hexdigest()
     dom = pack_dom(item.dom, index)
@@ -209,7 +211,7 @@ def pack_dom(dom: object, index: int, *, max_bytes: int = limits.DOM_BYTES) -> b
     text = canonical_json(dom)
     if len(text) > max_bytes:
         raise ValidationFailed.of(
-            f"/frames/{index}/dom", "too_large", f"dom holds at most {max_bytes} bytes."
+            f"/frames/{index}/dom", "too_large", message=f"dom holds at most {max_bytes} bytes."
         )
     return zstandard.ZstdCompressor(level=3).compress(text)
 
@@ -233,4 +235,4 @@ def _check_members(item: FrameItem, index: int) -> None:
         text = (
             f"url and masked_rects hold at most {limits.FRAME_MEMBERS_BYTES} bytes together, a rectangle 32."
         )
-        raise ValidationFailed.of(f"/frames/{index}", "too_large", text)
+        raise ValidationFailed.of(f"/frames/{index}", "too_large", message=text)

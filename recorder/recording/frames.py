@@ -52,7 +52,8 @@ class FrameBatch:
 
     def store(self, cursor: Cursor) -> bytes:
         """Write the index rows; see `ingest.Batch`."""
-        session = (self.caller.workspace_id, self.caller.mode, self.session_id)
+        tenant = self.caller.tenant
+        session = (tenant.workspace_id, tenant.mode, self.session_id)
         lock_session(cursor, session)
         if self.key is not None:
             earlier = self.key.earlier_answer(cursor, self.session_id)
@@ -212,7 +213,7 @@ class FrameUpload:
         frames, digest = self.checked or _check(self.items, self.parts)
         key = BatchKey.of("frames", self.batch_key, digest, digest_key=self.caller.digest_key)
         with database.transaction(write=False) as db:
-            row = find_session(db, self.caller.workspace_id, self.caller.mode, self.session_id)
+            row = find_session(db, self.caller.tenant, self.session_id)
             earlier = _gate(db, row, key, frames)
         return (
             CheckedUpload(self.caller, self.session_id, row.workflow, frames, key)
@@ -253,7 +254,7 @@ def _gate(
     if earlier is None and row.status != "recording":
         raise InvalidState(row.status, needed="session must be recording to take events and frames")
     if earlier is None and row.charged_from_ms != NEVER_CHARGED and not _were_sent(db, row, frames):
-        require_minutes(db, row.workspace_id, row.mode)
+        require_minutes(db, row.tenant)
     return earlier
 
 

@@ -23,6 +23,7 @@ from recorder.models.session import Session, SessionMetadataRow, SessionRow
 from recorder.models.wire import ActorKind, Outcome
 from recorder.recording.recovery_points import read_anchors
 from recorder.recording.sessions import find_session, to_wire
+from recorder.tenant import Tenant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +39,7 @@ class OutlierPage:
 def list_outliers(
     db: DbSession,
     *,
-    workspace_id: str,
-    mode: str,
+    tenant: Tenant,
     workflow: str,
     threshold: float = THRESHOLD,
     since: datetime | None = None,
@@ -65,7 +65,7 @@ def list_outliers(
             order, so an offset would skip some and repeat others.
         NotFound: for an unknown workflow.
     """
-    scope = GraphScope(workspace_id, mode, workflow)
+    scope = GraphScope(tenant, workflow)
     columns = read_graph(db, scope)
     version = columns.version if version is None else version
     if version < columns.version and was_rebuilt(db, scope, version):
@@ -76,7 +76,7 @@ def list_outliers(
     found = find_outliers(columns, chosen, threshold=threshold)
     page = slice(offset, offset + limit)
     rows = found.rows[page].tolist()
-    sessions = _read_sessions(db, workspace_id, mode, (_session_id(columns, row) for row in rows))
+    sessions = _read_sessions(db, tenant, (_session_id(columns, row) for row in rows))
     told = zip(rows, found.path_frequency[page].tolist(), found.typicality[page].tolist(), strict=True)
     return OutlierPage(
         sessions=[
@@ -94,9 +94,7 @@ def list_outliers(
     )
 
 
-def list_similar(
-    db: DbSession, *, workspace_id: str, mode: str, session_id: str, limit: int
-) -> list[SimilarSession]:
+def list_similar(db: DbSession, *, tenant: Tenant, session_id: str, limit: int) -> list[SimilarSession]:
     """The sessions of the same workflow whose way is most like a session's, itself left out.
 
     A session that was sealed while the graph was paused has none.
@@ -105,15 +103,15 @@ def list_similar(
         NotFound: if there is no such session.
         SessionNotSealed: if it is not sealed yet.
     """
-    session = find_session(db, workspace_id, mode, session_id)
+    session = find_session(db, tenant, session_id)
     if session.status != "sealed":
         raise SessionNotSealed(session.status)
-    columns = read_graph(db, GraphScope(workspace_id, mode, session.workflow))
+    columns = read_graph(db, GraphScope(tenant, session.workflow))
     (row,) = lookup_of(columns).find([session_id]).tolist()
     if row == NOWHERE:
         return []
     found = similar_index(columns).nearest(row, limit)
-    sessions = _read_sessions(db, workspace_id, mode, (_session_id(columns, one.row) for one in found))
+    sessions = _read_sessions(db, tenant, (_session_id(columns, one.row) for one in found))
     return [
         SimilarSession(
             **vars(sessions[_session_id(columns, one.row)]),
@@ -126,16 +124,14 @@ def list_similar(
     ]
 
 
-def _read_sessions(
-    db: DbSession, workspace_id: str, mode: str, session_ids: Iterable[str]
-) -> dict[str, Session]:
+def _read_sessions(db: DbSession, tenant: Tenant, session_ids: Iterable[str]) -> dict[str, Session]:
     """Sessions by id; those that were deleted are left out."""
     statement = (
         select(SessionRow, SessionMetadataRow)
         .join(SessionMetadataRow, col(SessionMetadataRow.session_id) == col(SessionRow.id))
         .where(
-            SessionRow.workspace_id == workspace_id,
-            SessionRow.mode == mode,
+            SessionRow.workspace_id == tenant.workspace_id,
+            SessionRow.mode == tenant.mode,
             col(SessionRow.deleted_at).is_(None),
             col(SessionRow.id).in_(list(session_ids)),
         )
@@ -157,8 +153,7 @@ def _path_id(columns: GraphColumns, row: int) -> str:
 def read_view(
     db: DbSession,
     *,
-    workspace_id: str,
-    mode: str,
+    tenant: Tenant,
     workflow: str,
     since: datetime | None = None,
     until: datetime | None = None,
@@ -176,7 +171,7 @@ def read_view(
     Raises:
         NotFound: for an unknown workflow.
     """
-    scope = GraphScope(workspace_id, mode, workflow)
+    scope = GraphScope(tenant, workflow)
     found = read_anchors(db, scope, since=since, until=until, is_timed=False)
     columns = found.columns
     chosen = filter_rows(columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind)
@@ -203,8 +198,7 @@ def render_graph(db: DbSession, *, format: GraphFormat, **asked: Any) -> tuple[b
 def compare_sessions(
     db: DbSession,
     *,
-    workspace_id: str,
-    mode: str,
+    tenant: Tenant,
     workflow: str,
     selected: Side,
     against: Side,
@@ -217,7 +211,7 @@ def compare_sessions(
     Raises:
         NotFound: for an unknown workflow.
     """
-    columns = read_graph(db, GraphScope(workspace_id, mode, workflow))
+    columns = read_graph(db, GraphScope(tenant, workflow))
     return compare(
         columns, selected, against, workflow=workflow, outcome=outcome, min_change=min_change, limit=limit
     )

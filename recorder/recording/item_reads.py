@@ -98,8 +98,7 @@ def read_sealed_frames(
     """Yield the frames of a sealed session after a position, in the lake's columns."""
     yield from lake.read_session_batches(
         "frames",
-        row.workspace_id,
-        row.mode,
+        row.tenant,
         workflow=row.workflow,
         date=row.lake_date or "",
         session_id=row.id,
@@ -178,8 +177,7 @@ def _find_frame(db: DbSession, lake: Lake, row: SessionRow, frame_id: str) -> Fr
     else:
         found = lake.read_session(
             "frames",
-            row.workspace_id,
-            row.mode,
+            row.tenant,
             workflow=row.workflow,
             date=row.lake_date or "",
             session_id=row.id,

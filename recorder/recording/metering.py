@@ -23,6 +23,7 @@ from recorder.access.quota import (
     quota_of,
 )
 from recorder.access.rate_tiers import Tier
+from recorder.tenant import Tenant
 from recorder.webhooks.outbox import make_event
 
 _ADD = (
@@ -132,7 +133,7 @@ class Charges:
             for type, data in due_notices(quota, "captured_minutes", told):
                 cursor.insert(
                     make_event(
-                        workspace_id=workspace_id, mode="live", type=type, subject_id=workspace_id, data=data
+                        tenant=Tenant(workspace_id, "live"), type=type, subject_id=workspace_id, data=data
                     )
                 )
             cursor.many(_TOLD, [(level, *place)])

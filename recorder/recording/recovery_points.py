@@ -23,6 +23,7 @@ from recorder.models.tag import TagRow
 from recorder.models.workflow import WorkflowRow
 from recorder.recording.outcomes import OutcomeRules
 from recorder.storage.lake import Lake
+from recorder.tenant import Tenant
 
 _IDS_AT_ONCE = 500
 
@@ -81,8 +82,7 @@ def list_recovery_points(
     db: DbSession,
     lake: Lake,
     *,
-    workspace_id: str,
-    mode: str,
+    tenant: Tenant,
     workflow: str,
     failure_tag: str | None = None,
     since: datetime | None = None,
@@ -95,7 +95,7 @@ def list_recovery_points(
         NotFound: for an unknown workflow.
         Unavailable: if the lake does not answer.
     """
-    scope = GraphScope(workspace_id, mode, workflow)
+    scope = GraphScope(tenant, workflow)
     found = read_anchors(db, scope, failure_tag=failure_tag, since=since, until=until)
     columns, anchors = found.columns, found.anchors[:limit]
     frames = _read_frames(db, lake, scope, columns, [one for anchor in anchors for one in anchor.witnesses])
@@ -162,7 +162,7 @@ def _read_frames(
     ids = {one.row: columns.session_id[one.row].decode() for one in witnesses}
     dates = {date for date in _lake_dates(db, sorted(ids.values())) if date is not None}
     steps = (
-        lake.scan("steps", scope.workspace_id, scope.mode)
+        lake.scan("steps", scope.tenant)
         .filter(
             (pl.col("workflow") == scope.workflow)
             & pl.col("date").is_in(sorted(dates))

@@ -18,6 +18,7 @@ from recorder.recording.hot_events import EVERY_EVENT, EventFilter, EventRecord,
 from recorder.recording.sessions import find_session
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
+from recorder.tenant import Tenant
 
 #: A portion ends with the event that reaches either.
 PORTION_EVENTS = 1_000
@@ -49,7 +50,8 @@ class EventPortions:
         self,
         database: Database,
         lake: Lake,
-        session: tuple[str, str, str],
+        tenant: Tenant,
+        session_id: str,
         *,
         after: Position | None = None,
         wanted: EventFilter = EVERY_EVENT,
@@ -60,16 +62,18 @@ class EventPortions:
         Args:
             database: where the session and its hot events are.
             lake: where they are once it was swept.
-            session: workspace, mode and id.
+            tenant: workspace and mode of the session.
+            session_id: its id.
             after: the last event that is not wanted; None for all.
             wanted: types and times.
             pause: see `HotEventReader`.
         """
         self._database = database
         self._lake = lake
-        self._session = session
+        self._tenant = tenant
+        self._session_id = session_id
         self._wanted = wanted
-        self._hot = HotEventReader(session[2], after, wanted=wanted, pause=pause)
+        self._hot = HotEventReader(session_id, after, wanted=wanted, pause=pause)
         #: Last event that was read, from wherever.
         self._position = after
         self._is_swept = False
@@ -98,7 +102,7 @@ class EventPortions:
 
     def _read(self) -> pa.RecordBatch | None:
         with self._database.transaction(write=False) as db:
-            row = find_session(db, *self._session)
+            row = find_session(db, self._tenant, self._session_id)
             if row.is_hot and not self._is_swept:
                 found = self._hot.read(db, max_events=PORTION_EVENTS, max_bytes=PORTION_BYTES)
                 self._position = self._hot.position
@@ -215,8 +219,7 @@ def read_sealed_events(
     """
     batches = lake.read_session_batches(
         "events",
-        row.workspace_id,
-        row.mode,
+        row.tenant,
         workflow=row.workflow,
         date=row.lake_date or "",
         session_id=row.id,

@@ -13,6 +13,7 @@ from recorder.models.session import Session, SessionMetadataRow, SessionRow
 from recorder.models.tag import TagRow
 from recorder.models.wire import ActorKind, Outcome
 from recorder.recording.sessions import to_wire
+from recorder.tenant import Tenant
 
 #: Ids of one statement; SQLite takes 32,766 values.
 _IDS_AT_ONCE = 2_000
@@ -35,8 +36,7 @@ class SessionFilter:
 
 def list_sessions(
     db: DbSession,
-    workspace_id: str,
-    mode: str,
+    tenant: Tenant,
     filters: SessionFilter,
     *,
     before_id: str | None,
@@ -53,14 +53,13 @@ def list_sessions(
         NotFound: if the filter names a path that is not there.
     """
     if filters.path is not None:
-        return _list_on_path(db, workspace_id, mode, filters, filters.path, before_id=before_id, limit=limit)
-    return _read_page(db, _statement(workspace_id, mode, filters, before_id=before_id), limit)
+        return _list_on_path(db, tenant, filters, filters.path, before_id=before_id, limit=limit)
+    return _read_page(db, _statement(tenant, filters, before_id=before_id), limit)
 
 
 def _list_on_path(
     db: DbSession,
-    workspace_id: str,
-    mode: str,
+    tenant: Tenant,
     filters: SessionFilter,
     path_id: str,
     *,
@@ -68,10 +67,10 @@ def _list_on_path(
     limit: int,
 ) -> tuple[list[Session], bool]:
     """The same among the sessions on a path: their ids come from the memory graph, a slice at a time."""
-    on_path = SubPath.read(db, workspace_id=workspace_id, mode=mode, path_id=path_id)
+    on_path = SubPath.read(db, tenant=tenant, path_id=path_id)
     if filters.workflow and on_path.workflow not in filters.workflow:
         return [], False
-    statement = _statement(workspace_id, mode, filters, before_id=before_id)
+    statement = _statement(tenant, filters, before_id=before_id)
     ids = on_path.session_ids(outcome=filters.outcome, actor_kind=filters.actor_kind, below=before_id)
     page: list[Session] = []
     for end in range(len(ids), 0, -_IDS_AT_ONCE):
@@ -83,13 +82,13 @@ def _list_on_path(
     return page[:limit], len(page) > limit
 
 
-def _statement(workspace_id: str, mode: str, filters: SessionFilter, *, before_id: str | None) -> Any:
+def _statement(tenant: Tenant, filters: SessionFilter, *, before_id: str | None) -> Any:
     statement = (
         select(SessionRow, SessionMetadataRow)
         .join(SessionMetadataRow, col(SessionMetadataRow.session_id) == col(SessionRow.id))
         .where(
-            SessionRow.workspace_id == workspace_id,
-            SessionRow.mode == mode,
+            SessionRow.workspace_id == tenant.workspace_id,
+            SessionRow.mode == tenant.mode,
             col(SessionRow.deleted_at).is_(None),
         )
     )
@@ -110,7 +109,7 @@ def _statement(workspace_id: str, mode: str, filters: SessionFilter, *, before_i
         statement = statement.where(col(SessionRow.id) < before_id)
     if filters.tag is not None:
         tagged = select(TagRow.session_id).where(
-            TagRow.workspace_id == workspace_id, TagRow.mode == mode, TagRow.name == filters.tag
+            TagRow.workspace_id == tenant.workspace_id, TagRow.mode == tenant.mode, TagRow.name == filters.tag
         )
         statement = statement.where(col(SessionRow.id).in_(tagged))
     return statement.order_by(col(SessionRow.id).desc())

@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import orjson
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select, update
 
@@ -44,6 +43,8 @@ from recorder.recording.masking import mask_session
 from recorder.recording.outcome_detection import EventSearch, rederive_outcome, search_events
 from recorder.storage.database import Database
 from recorder.storage.slots import read_slots, slot_of
+from recorder.storage.upsert import insert_or_update
+from recorder.tenant import Tenant
 from recorder.webhooks.outbox import add_event
 
 _TEST_LIFE = timedelta(days=limits.TEST_SESSION_DAYS)
@@ -52,8 +53,7 @@ _SOFT_DELETED = timedelta(days=limits.SOFT_DELETE_DAYS)
 
 def create_session(
     db: DbSession,
-    workspace_id: str,
-    mode: str,
+    tenant: Tenant,
     body: SessionCreate,
     changed: Changes | None = None,
 ) -> Session:
@@ -69,19 +69,19 @@ def create_session(
         QuotaExceeded: if no captured minutes are left.
     """
     check_session(body)
-    require_minutes(db, workspace_id, mode)
+    require_minutes(db, tenant)
     body = mask_session(changed, body) if changed else body
     session_id, created_at = new_timed_id("ses")
     row = SessionRow(
         id=session_id,
-        workspace_id=workspace_id,
-        mode=mode,
+        workspace_id=tenant.workspace_id,
+        mode=tenant.mode,
         workflow=body.workflow,
         status="created",
         actor_id=body.actor.id if body.actor else None,
         actor_kind=body.actor.kind if body.actor else None,
         created_at=created_at,
-        purge_after=created_at + _TEST_LIFE if mode == "test" else None,
+        purge_after=created_at + _TEST_LIFE if tenant.mode == "test" else None,
         is_import=body.started_at is not None,
     )
     db.add(row)
@@ -94,7 +94,7 @@ def create_session(
     return to_wire(row, body.metadata)
 
 
-def start_session(db: DbSession, workspace_id: str, mode: str, session_id: str) -> Session:
+def start_session(db: DbSession, tenant: Tenant, session_id: str) -> Session:
     """Let a created session record; one that records already stays as it is.
 
     Raises:
@@ -102,10 +102,10 @@ def start_session(db: DbSession, workspace_id: str, mode: str, session_id: str) 
         InvalidState: if it is stopped or sealed.
         QuotaExceeded: if no captured minutes are left.
     """
-    row = find_session(db, workspace_id, mode, session_id, lock=True)
+    row = find_session(db, tenant, session_id, lock=True)
     if row.status == "created":
         if _is_charged(row):
-            require_minutes(db, workspace_id, mode)
+            require_minutes(db, tenant)
         _start(db, row, clock.now(), metadata=read_metadata(db, row))
     elif row.status != "recording":
         raise InvalidState(row.status, needed="session must be created to be started")
@@ -120,11 +120,10 @@ def delete_session(db: DbSession, origin: Origin, caller: Caller, session_id: st
         NotSupportedYet: if `hard` is asked for.
         NotFound: if there is no such session, or it is deleted already.
     """
-    workspace_id, mode = caller.workspace_id, caller.mode
     if hard:
         caller.scope.require("admin")
         raise NotSupportedYet("hard", "Immediate deletion", where="query")
-    row = find_session(db, workspace_id, mode, session_id, lock=True)
+    row = find_session(db, caller.tenant, session_id, lock=True)
     row.deleted_at = clock.now()
     row.waiting_since = None
     # A test session goes when it would have gone anyway, where that is sooner.
@@ -132,15 +131,13 @@ def delete_session(db: DbSession, origin: Origin, caller: Caller, session_id: st
     db.add(row)
     if row.status == "sealed":
         graph.remove_session(db, row)
-    own = {"workspace_id": workspace_id, "mode": mode, "workflow": row.workflow}
+    own = {"workspace_id": row.workspace_id, "mode": row.mode, "workflow": row.workflow}
     left = {"session_count": col(WorkflowRow.session_count) - 1}
     db.exec(update(WorkflowRow).filter_by(**own).values(left))
     record(db, origin, "session.delete", resource_type="session", resource_id=row.id)
 
 
-def find_session(
-    db: DbSession, workspace_id: str, mode: str, session_id: str, *, lock: bool = False
-) -> SessionRow:
+def find_session(db: DbSession, tenant: Tenant, session_id: str, *, lock: bool = False) -> SessionRow:
     """The row of a session that the caller may see.
 
     Args:
@@ -153,8 +150,8 @@ def find_session(
         raise NotFound("session")
     statement = select(SessionRow).where(
         SessionRow.id == session_id,
-        SessionRow.workspace_id == workspace_id,
-        SessionRow.mode == mode,
+        SessionRow.workspace_id == tenant.workspace_id,
+        SessionRow.mode == tenant.mode,
         col(SessionRow.deleted_at).is_(None),
     )
     row = db.exec(statement.with_for_update() if lock else statement).one_or_none()
@@ -203,8 +200,7 @@ def emit(
     session = to_wire(row, read_metadata(db, row) if metadata is None else metadata)
     add_event(
         db,
-        workspace_id=row.workspace_id,
-        mode=row.mode,
+        tenant=row.tenant,
         type=type,
         subject_id=row.id,
         data={"session": session.model_dump(mode="json"), **more},
@@ -233,7 +229,7 @@ def check_session(body: SessionCreate) -> None:
         return
     if not body.start:
         raise ValidationFailed.of(
-            "/started_at", "needs_start", "started_at is for imports: send start true too."
+            "/started_at", "needs_start", message="started_at is for imports: send start true too."
         )
     if body.started_at > clock.now():
         raise InvalidTime("/started_at", "started_at must not lie ahead.", where="body")
@@ -241,21 +237,19 @@ def check_session(body: SessionCreate) -> None:
 
 def _count_in_workflow(db: DbSession, row: SessionRow) -> None:
     """Count the session in its workflow, making the workflow where it is the first."""
-    insert = postgresql.insert if db.get_bind().dialect.name == "postgresql" else sqlite.insert
-    fresh = insert(WorkflowRow).values(
-        workspace_id=row.workspace_id,
-        mode=row.mode,
-        workflow=row.workflow,
-        memory_graph=True,
-        tags=[],
-        session_count=1,
-        last_session_at=row.created_at,
-        created_at=row.created_at,
-        updated_at=row.created_at,
-    )
+    fresh = {
+        "workspace_id": row.workspace_id,
+        "mode": row.mode,
+        "workflow": row.workflow,
+        "memory_graph": True,
+        "tags": [],
+        "session_count": 1,
+        "last_session_at": row.created_at,
+        "created_at": row.created_at,
+        "updated_at": row.created_at,
+    }
     counted = {"session_count": col(WorkflowRow.session_count) + 1, "last_session_at": row.created_at}
-    keys = ["workspace_id", "mode", "workflow"]
-    db.connection().execute(fresh.on_conflict_do_update(index_elements=keys, set_=counted))
+    insert_or_update(db, WorkflowRow, fresh, update=counted)
 
 
 def _start(db: DbSession, row: SessionRow, at: datetime, *, metadata: dict[str, Any]) -> None:
@@ -274,9 +268,7 @@ def _is_charged(row: SessionRow) -> bool:
 Searches = Mapping[str, EventSearch]
 
 
-def search_before_stop(
-    database: Database, workspace_id: str, mode: str, session_ids: Sequence[str]
-) -> Searches:
+def search_before_stop(database: Database, tenant: Tenant, session_ids: Sequence[str]) -> Searches:
     """Search the events of sessions that are about to be stopped, in read transactions of their own.
 
     The transaction that stops a session then reads only what came since: on SQLite no other request can
@@ -285,15 +277,13 @@ def search_before_stop(
     found: dict[str, EventSearch] = {}
     for session_id in dict.fromkeys(session_ids):
         with database.transaction(write=False) as db, suppress(NotFound):
-            row = find_session(db, workspace_id, mode, session_id)
+            row = find_session(db, tenant, session_id)
             if row.status == "recording":
                 found[session_id] = search_events(db, row)
     return found
 
 
-def stop_session(
-    db: DbSession, workspace_id: str, mode: str, session_id: str, searches: Searches | None = None
-) -> Session:
+def stop_session(db: DbSession, tenant: Tenant, session_id: str, searches: Searches | None = None) -> Session:
     """Stop a recording session; a stopped or sealed one stays as it is.
 
     Args:
@@ -303,13 +293,13 @@ def stop_session(
         NotFound: if there is no such session.
         InvalidState: if it never started.
     """
-    row = find_session(db, workspace_id, mode, session_id, lock=True)
-    charge_time(db, workspace_id, _stop(db, row, searches or {}) or 0)
+    row = find_session(db, tenant, session_id, lock=True)
+    charge_time(db, tenant.workspace_id, _stop(db, row, searches or {}) or 0)
     return to_wire(row, read_metadata(db, row))
 
 
 def batch_stop(
-    db: DbSession, workspace_id: str, mode: str, ids: list[str], searches: Searches | None = None
+    db: DbSession, tenant: Tenant, ids: list[str], searches: Searches | None = None
 ) -> BatchStopResult:
     """Stop many sessions; each answers for itself.
 
@@ -322,8 +312,8 @@ def batch_stop(
     if len(ids) > limits.BATCH_STOP_IDS:
         raise TooManyIds("/ids", limits.BATCH_STOP_IDS)
     # Locked in one order everywhere, so that two calls cannot wait for each other.
-    stopped = {one: _stop_item(db, workspace_id, mode, one, searches or {}) for one in sorted(set(ids))}
-    charge_time(db, workspace_id, sum(added_ms for _, added_ms in stopped.values()))
+    stopped = {one: _stop_item(db, tenant, one, searches or {}) for one in sorted(set(ids))}
+    charge_time(db, tenant.workspace_id, sum(added_ms for _, added_ms in stopped.values()))
     items = [stopped[session_id][0] for session_id in dict.fromkeys(ids)]
     counts = {
         result: sum(item.result == result for item in items) for result in ("stopped", "unchanged", "error")
@@ -366,11 +356,11 @@ def _true_up(row: SessionRow) -> int:
 
 
 def _stop_item(
-    db: DbSession, workspace_id: str, mode: str, session_id: str, searches: Searches
+    db: DbSession, tenant: Tenant, session_id: str, searches: Searches
 ) -> tuple[BatchStopItem, int]:
     """What a batch stop says of one session, and the ms to charge for it."""
     try:
-        row = find_session(db, workspace_id, mode, session_id, lock=True)
+        row = find_session(db, tenant, session_id, lock=True)
         added_ms = _stop(db, row, searches)
     except (NotFound, InvalidState) as error:
         status = error.status if isinstance(error, InvalidState) else None

@@ -14,12 +14,12 @@ from recorder.models.tag import Tag, TagCreate, TagRow
 from recorder.recording.masking import mask_tag
 from recorder.recording.outcome_detection import rederive_outcome
 from recorder.recording.sessions import emit, find_session
+from recorder.tenant import Tenant
 
 
 def add_tag(
     db: DbSession,
-    workspace_id: str,
-    mode: str,
+    tenant: Tenant,
     session_id: str,
     body: TagCreate,
     changed: Changes | None = None,
@@ -37,7 +37,7 @@ def add_tag(
         ValidationFailed: if name, data or a reference is not acceptable.
     """
     check_tag(body)
-    row = find_session(db, workspace_id, mode, session_id, lock=True)
+    row = find_session(db, tenant, session_id, lock=True)
     if row.status == "created":
         raise InvalidState(row.status, needed="session must have started to be tagged")
     if isinstance(anchor, ValidationFailed):
@@ -49,8 +49,8 @@ def add_tag(
         **body.model_dump(exclude={"t_ms"}),
         id=tag_id,
         session_id=row.id,
-        workspace_id=workspace_id,
-        mode=mode,
+        workspace_id=tenant.workspace_id,
+        mode=tenant.mode,
         t_ms=next((t_ms for t_ms in (body.t_ms, anchor) if t_ms is not None), _default_t_ms(row)),
         position=row.last_position,
         created_at=created_at,
@@ -108,12 +108,14 @@ def check_tag(body: TagCreate) -> None:
         ValidationFailed: If name, data or a reference is not acceptable.
     """
     if not body.name.isprintable():
-        raise ValidationFailed.of("/name", "invalid_string", "name takes printable characters.")
+        raise ValidationFailed.of("/name", "invalid_string", message="name takes printable characters.")
     if body.data is not None and len(orjson.dumps(body.data)) > limits.TAG_DATA_BYTES:
-        raise ValidationFailed.of("/data", "too_large", f"data holds at most {limits.TAG_DATA_BYTES} bytes.")
+        raise ValidationFailed.of(
+            "/data", "too_large", message=f"data holds at most {limits.TAG_DATA_BYTES} bytes."
+        )
     for name, prefix in (("event_id", "evt"), ("frame_id", "frm")):
         value = getattr(body, name)
         if value is not None and not is_client_id(value, prefix):
             raise ValidationFailed.of(
-                f"/{name}", "invalid_id", f"{name} takes an id that begins with {prefix}_."
+                f"/{name}", "invalid_id", message=f"{name} takes an id that begins with {prefix}_."
             )

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import and_, or_
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -29,6 +28,8 @@ from recorder.models.workflow import (
 )
 from recorder.recording.outcomes import OutcomeRules
 from recorder.recording.sessions import find_session
+from recorder.storage.upsert import insert_if_missing
+from recorder.tenant import Tenant
 
 #: About as many sessions as record at a time; each entry takes some 300 bytes.
 _SIZE = 20_000
@@ -38,41 +39,43 @@ class SessionWorkflows:
     """What one process knows of them. A session never changes its workflow, so nothing here grows stale."""
 
     def __init__(self) -> None:
+        # A plain dict: every batch reads it, without a lock, and FIFOCache.get takes 1.4 µs instead of 0.2.
         self._known: dict[tuple[str, str, str], str] = {}
         self._lock = threading.Lock()
 
     def recall(self, caller: Caller, session_id: str) -> str | None:
         """The workflow of one of the caller's sessions, where it was looked up before."""
-        return self._known.get((caller.workspace_id, caller.mode, session_id))
+        tenant = caller.tenant
+        return self._known.get((tenant.workspace_id, tenant.mode, session_id))
 
     def look_up(self, db: DbSession, caller: Caller, session_id: str) -> str | None:
         """The workflow of one of the caller's sessions; None where there is no such session."""
         try:
-            row = find_session(db, caller.workspace_id, caller.mode, session_id)
+            row = find_session(db, caller.tenant, session_id)
         except NotFound:
             return None
         with self._lock:
             if len(self._known) >= _SIZE:
                 del self._known[next(iter(self._known))]
-            self._known[(caller.workspace_id, caller.mode, session_id)] = row.workflow
+            self._known[(row.workspace_id, row.mode, session_id)] = row.workflow
         return row.workflow
 
 
-def get_workflow(db: DbSession, workspace_id: str, mode: str, workflow: str) -> Workflow:
+def get_workflow(db: DbSession, tenant: Tenant, workflow: str) -> Workflow:
     """One workflow.
 
     Raises:
         NotFound: if nothing was recorded or set under this name, or it is none.
     """
     _require_slug(workflow)
-    row = db.get(WorkflowRow, (workspace_id, mode, workflow))
+    row = db.get(WorkflowRow, (tenant.workspace_id, tenant.mode, workflow))
     if row is None:
         raise NotFound("workflow")
     return _describe(db, [row])[0]
 
 
 def list_workflows(
-    db: DbSession, workspace_id: str, mode: str, *, before: tuple[datetime, str] | None, limit: int
+    db: DbSession, tenant: Tenant, *, before: tuple[datetime, str] | None, limit: int
 ) -> tuple[list[Workflow], bool]:
     """A page of workflows, newest first, and whether more follow.
 
@@ -80,7 +83,9 @@ def list_workflows(
         before: `created_at` and name of the last one of the page before.
     """
     created_at, name = col(WorkflowRow.created_at), col(WorkflowRow.workflow)
-    statement = select(WorkflowRow).where(WorkflowRow.workspace_id == workspace_id, WorkflowRow.mode == mode)
+    statement = select(WorkflowRow).where(
+        WorkflowRow.workspace_id == tenant.workspace_id, WorkflowRow.mode == tenant.mode
+    )
     if before is not None:
         moment, last = before
         statement = statement.where(or_(created_at < moment, and_(created_at == moment, name < last)))
@@ -89,7 +94,7 @@ def list_workflows(
 
 
 def update_workflow(
-    db: DbSession, workspace_id: str, mode: str, origin: Origin, workflow: str, body: WorkflowUpdate
+    db: DbSession, tenant: Tenant, origin: Origin, workflow: str, body: WorkflowUpdate
 ) -> Workflow:
     """Change settings of a workflow, making it where it is not there yet; what was not sent stays.
 
@@ -98,8 +103,8 @@ def update_workflow(
         ValidationFailed: if a name would mark success and error alike.
     """
     _require_slug(workflow)
-    is_new = _make_if_missing(db, workspace_id, mode, workflow)
-    own = select(WorkflowRow).filter_by(workspace_id=workspace_id, mode=mode, workflow=workflow)
+    is_new = _make_if_missing(db, tenant, workflow)
+    own = select(WorkflowRow).filter_by(workspace_id=tenant.workspace_id, mode=tenant.mode, workflow=workflow)
     row = db.exec(own.with_for_update()).one()
     before = {} if is_new else _settings(row)
     _apply(db, row, body)
@@ -121,7 +126,7 @@ def _apply(db: DbSession, row: WorkflowRow, body: WorkflowUpdate) -> None:
     if "masking" in sent:
         row.masking = body.masking.merged_into(row.masking)
     if "memory_graph" in sent:
-        set_memory_graph(db, GraphScope(row.workspace_id, row.mode, row.workflow), body.memory_graph)
+        set_memory_graph(db, GraphScope(row.tenant, row.workflow), body.memory_graph)
         row.memory_graph = body.memory_graph
 
 
@@ -157,7 +162,7 @@ def _describe(db: DbSession, rows: list[WorkflowRow]) -> list[Workflow]:
     if not rows:
         return []
     names = [row.workflow for row in rows]
-    graphs = count_graphs(db, rows[0].workspace_id, rows[0].mode, names)
+    graphs = count_graphs(db, rows[0].tenant, names)
     return [_to_wire(row, graphs[row.workflow]) for row in rows]
 
 
@@ -185,22 +190,20 @@ def _rules(row: WorkflowRow) -> OutcomeNames:
     return OutcomeNames.model_validate({name: sorted(names) for name, names in rules.items()})
 
 
-def _make_if_missing(db: DbSession, workspace_id: str, mode: str, workflow: str) -> bool:
-    """Make a workflow without sessions; says whether it was missing."""
-    insert = postgresql.insert if db.get_bind().dialect.name == "postgresql" else sqlite.insert
+def _make_if_missing(db: DbSession, tenant: Tenant, workflow: str) -> bool:
+    """Create a workflow without sessions; return whether it was missing."""
     now = clock.now()
-    fresh = insert(WorkflowRow).values(
-        workspace_id=workspace_id,
-        mode=mode,
-        workflow=workflow,
-        memory_graph=True,
-        tags=[],
-        session_count=0,
-        created_at=now,
-        updated_at=now,
-    )
-    made = fresh.on_conflict_do_nothing().returning(col(WorkflowRow.workflow))
-    return db.connection().execute(made).first() is not None
+    fresh = {
+        "workspace_id": tenant.workspace_id,
+        "mode": tenant.mode,
+        "workflow": workflow,
+        "memory_graph": True,
+        "tags": [],
+        "session_count": 0,
+        "created_at": now,
+        "updated_at": now,
+    }
+    return insert_if_missing(db, WorkflowRow, fresh)
 
 
 def _require_slug(workflow: str) -> None:

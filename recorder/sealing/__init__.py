@@ -4,12 +4,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from recorder.sealing.lanes import LeaseLost, is_sealing, list_runs, longest_wait_s
+    from recorder.sealing.lanes import is_sealing, list_runs, longest_wait_s
     from recorder.sealing.maintenance import Maintenance, has_work
     from recorder.sealing.sealer import SealedBatch, Sealer, open_sealer
 
 __all__ = [
-    "LeaseLost",
     "Maintenance",
     "SealedBatch",
     "Sealer",
@@ -21,7 +20,6 @@ __all__ = [
 ]
 
 _MODULES = {
-    "LeaseLost": "lanes",
     "Maintenance": "maintenance",
     "SealedBatch": "sealer",
     "Sealer": "sealer",

@@ -13,7 +13,8 @@ from sqlmodel import col, select
 from recorder import clock
 from recorder.models.operations import SealBatchRow, SealCounterRow
 from recorder.models.session import SessionRow
-from recorder.storage.leases import Lease
+from recorder.storage.leases import HeldLease
+from recorder.tenant import Tenant
 
 # A batch ends at the first of these, so that memory and the time of one commit stay bounded.
 _BATCH_SESSIONS = 100
@@ -33,6 +34,11 @@ class Lane:
     workspace_id: str
     mode: str
     slot: int
+
+    @property
+    def tenant(self) -> Tenant:
+        """Workspace and mode of the lane."""
+        return Tenant(self.workspace_id, self.mode)
 
     @property
     def name(self) -> str:
@@ -66,6 +72,11 @@ class ClaimedBatch:
     is_retry: bool
 
     @property
+    def tenant(self) -> Tenant:
+        """Workspace and mode of its sessions."""
+        return self.lane.tenant
+
+    @property
     def workspace_id(self) -> str:
         """Workspace of its sessions."""
         return self.lane.workspace_id
@@ -80,7 +91,9 @@ class ClaimedBatch:
         return self.first_seal_seq + self.session_ids.index(session_id)
 
 
-def claim_batch(db: DbSession, lane: Lane, lease: Lease, *, is_resumed: bool = False) -> ClaimedBatch | None:
+def claim_batch(
+    db: DbSession, lane: Lane, lease: HeldLease, *, is_resumed: bool = False
+) -> ClaimedBatch | None:
     """Claim the lane's next batch: the lowest open one, else a new one; None where nothing waits.
 
     Call it in a transaction that holds the lease.

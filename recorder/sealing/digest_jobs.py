@@ -1,10 +1,13 @@
 """Submissions of the digest pool: distinct contents of frames, cut into small work items. Decision 0030."""
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from cachetools import LRUCache
 
 from recorder.memory.steps.states import Screen
 from recorder.sealing.digest_messages import DigestBudget, DigestTask
@@ -131,9 +134,16 @@ class DigestCache:
     """Digests of contents by their keys, with a bound on entries and bytes; the least recently used go."""
 
     def __init__(self, *, max_entries: int = 50_000, max_bytes: int = 64 * 1024 * 1024) -> None:
-        self._max_entries, self._max_bytes = max_entries, max_bytes
-        self._digests: OrderedDict[str, Digest] = OrderedDict()
-        self.bytes = 0
+        # Each entry takes its part of the room at least, which bounds their number too.
+        least = max_bytes // max_entries
+        self._digests: LRUCache[str, Digest] = LRUCache(
+            max_bytes, lambda digest: max(_estimate_bytes(digest), least)
+        )
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that the entries are counted as."""
+        return int(self._digests.currsize)
 
     def __contains__(self, key: str) -> bool:
         return key in self._digests
@@ -143,16 +153,12 @@ class DigestCache:
 
     def get(self, key: str) -> Digest:
         """Return the digest of a key that is known."""
-        self._digests.move_to_end(key)
         return self._digests[key]
 
     def put(self, key: str, digest: Digest) -> None:
-        """Store a digest, and forget others where there is no room."""
-        if key not in self._digests:
-            self.bytes += _estimate_bytes(digest)
-        self._digests[key] = digest
-        while len(self._digests) > self._max_entries or self.bytes > self._max_bytes:
-            self.bytes -= _estimate_bytes(self._digests.popitem(last=False)[1])
+        """Store a digest, and forget others where there is no room; skip one that is too large."""
+        with suppress(ValueError):
+            self._digests[key] = digest
 
 
 def _cut_into_items(tasks: Iterable[Task]) -> list[Item]:

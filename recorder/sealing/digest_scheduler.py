@@ -6,6 +6,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import wait
 
 import msgspec
+from cachetools import LRUCache
 
 from recorder.errors import Unavailable
 from recorder.sealing.digest_jobs import OVER_BUDGET, Digest, DigestCache, Item, OverBudget, Submission, Task
@@ -31,7 +32,7 @@ class DigestScheduler:
         self._active: deque[Submission] = deque()
         self._cache = DigestCache()
         #: How many workers ended over a content, by its key.
-        self._deaths: dict[str, int] = {}
+        self._deaths: LRUCache[str, int] = LRUCache(_REMEMBERED_DEATHS)
         #: Contents that a worker computes or will compute, with the tasks that wait for the same digest.
         self._under_way: dict[str, list[Task]] = {}
         self._incoming: deque[Submission] = deque()
@@ -213,8 +214,6 @@ class DigestScheduler:
         task.deaths = self._deaths.pop(task.key, 0) + 1
         if not is_out_of_time and task.deaths < MAX_DEATHS:
             self._deaths[task.key] = task.deaths
-        while len(self._deaths) > _REMEMBERED_DEATHS:
-            del self._deaths[next(iter(self._deaths))]
         if is_out_of_time:
             self._complete(task, None if task.message.kind == "picture" else OVER_BUDGET)
         elif task.deaths >= MAX_DEATHS:

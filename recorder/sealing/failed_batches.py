@@ -79,8 +79,7 @@ def delete_rows(runtime: Runtime, batch: ClaimedBatch, session_ids: list[str]) -
         for workflow in workflows:
             runtime.lake.delete_sessions(
                 kind,
-                batch.workspace_id,
-                batch.mode,
+                batch.tenant,
                 workflow=workflow,
                 date=batch.date,
                 session_ids=session_ids,

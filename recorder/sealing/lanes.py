@@ -8,20 +8,18 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.errors import Conflict
 from recorder.models.operations import LeaseRow, SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.sealing.batches import LANE_PREFIX, Lane, lane_of, open_batches
-from recorder.storage.leases import Lease, renew_lease, take_lease
+from recorder.storage.leases import HeldLease, hold_lease, take_lease
 
 _PREFIX = "seal-run:"
 
 
-def take_place(db: DbSession, owner: str, *, runs: int, ttl_ms: int) -> Lease | None:
+def take_place(db: DbSession, owner: str, *, runs: int, ttl_ms: int) -> HeldLease | None:
     """Take the first free place of a run; None where all are taken."""
-    now_ms = clock.now_ms()
     for number in range(runs):
-        lease = take_lease(db, f"{_PREFIX}{number}", owner, now_ms=now_ms, ttl_ms=ttl_ms)
+        lease = hold_lease(db, f"{_PREFIX}{number}", owner, ttl_ms=ttl_ms)
         if lease is not None:
             return lease
     return None
@@ -43,15 +41,6 @@ def is_sealing(db: DbSession) -> bool:
 
 # Runs choose their lane one after the other, so that a workspace cannot take more lanes than it may.
 _CHOICE = "seal-choice"
-
-
-class LeaseLost(Conflict):
-    """The lease of the lane ran out and another run took it; this run must not write any more."""
-
-    code = "lease_lost"
-
-    def __init__(self) -> None:
-        super().__init__("The lease of this sealing lane ran out and another run took it.")
 
 
 def waiting_lanes(db: DbSession) -> Iterator[tuple[Lane, datetime]]:
@@ -117,12 +106,12 @@ def take_lane(
     ttl_ms: int,
     except_for: frozenset[Lane] = frozenset(),
     resumable: frozenset[Lane] = frozenset(),
-) -> tuple[Lane, Lease] | None:
+) -> tuple[Lane, HeldLease] | None:
     """Take the lease of the first of the free lanes; None where there is none."""
     # Locks the row, so that the choices of several runs follow one another.
     take_lease(db, _CHOICE, "", now_ms=0, ttl_ms=0)
     for lane in free_lanes(db, owner, runs=runs, except_for=except_for, resumable=resumable):
-        lease = take_lease(db, lane.name, owner, now_ms=clock.now_ms(), ttl_ms=ttl_ms)
+        lease = hold_lease(db, lane.name, owner, ttl_ms=ttl_ms)
         if lease is not None:
             return lane, lease
     return None
@@ -137,16 +126,6 @@ def held_lanes(db: DbSession, *, except_owner: str | None = None) -> dict[Lane, 
     )
     rows = db.exec(statement.execution_options(populate_existing=True))
     return {Lane.of_name(row.name): row.owner for row in rows if row.owner != except_owner}
-
-
-def hold(db: DbSession, lease: Lease, ttl_ms: int) -> None:
-    """Keep the lease of a lane; call it in every transaction that writes.
-
-    Raises:
-        LeaseLost: if another run took the lane.
-    """
-    if not renew_lease(db, lease, now_ms=clock.now_ms(), ttl_ms=ttl_ms):
-        raise LeaseLost
 
 
 def note_served(db: DbSession, lane: Lane) -> None:

@@ -253,9 +253,7 @@ class LargeSession:
     def _restore_events(self, state: dict[str, Any]) -> None:
         walk = self._events
         if state["file"] is not None:
-            for rows in self._runtime.lake.read_file(
-                "events", self.row.workspace_id, self.row.mode, LakeFile(**state["file"])
-            ):
+            for rows in self._runtime.lake.read_file("events", self.row.tenant, LakeFile(**state["file"])):
                 walk.add_written(rows)
             t_ms, event_id, position = state["last"]
             self._last = (t_ms, event_id, position)
@@ -290,8 +288,7 @@ class LargeSession:
     def _write(self, kind: Kind, rows: Iterator[pa.RecordBatch]) -> LakeFile:
         file = self._runtime.lake.write_file(
             kind,
-            self.row.workspace_id,
-            self.row.mode,
+            self.row.tenant,
             rows,
             workflow=self.row.workflow,
             date=self._date,

@@ -6,8 +6,7 @@ session is sealed again from its hot rows.
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -26,10 +25,11 @@ from recorder.models.session import SessionRow
 from recorder.recording.sessions import queue_for_sealing
 from recorder.runtime import Runtime
 from recorder.sealing import quarantine
-from recorder.sealing.lanes import LeaseLost, has_waiting
+from recorder.sealing.lanes import has_waiting
 from recorder.sealing.portions import discard_leftovers
 from recorder.storage.lake_schemas import LAYOUTS, Kind
-from recorder.storage.leases import Lease, release_lease, renew_lease, take_lease
+from recorder.storage.leases import HeldLease, lease_for_block
+from recorder.tenant import Tenant
 
 log = logging.getLogger("recorder.sealing")
 
@@ -58,63 +58,42 @@ class Maintenance:
     compacted_files: int = 0
 
 
-def maintain(runtime: Runtime, owner: str, tables: Iterable[tuple[str, str]]) -> Maintenance:
+def maintain(runtime: Runtime, owner: str, tenants: Iterable[Tenant]) -> Maintenance:
     """Sweep what is due, and compact tables; what another run does already is left to it.
 
     Args:
         owner: name of the run.
-        tables: workspace and mode of the tables to compact.
+        tenants: whose tables to compact.
     """
     swept = requeued = answers = compacted = 0
-    with _leased(runtime, _LEASE, owner) as hold:
-        if hold is not None:
+    with lease_for_block(runtime.database, _LEASE, owner, ttl_ms=_LEASE_MS) as held:
+        if held is not None:
+            hold = held.require
             swept, requeued = _sweep(runtime, hold)
             answers = _drop_answers(runtime, hold)
             _drop_done_batches(runtime, hold)
             discard_leftovers(runtime, hold)
-    for workspace_id, mode in sorted(tables):
+    for tenant in sorted(tenants):
         for kind in LAYOUTS:
-            with _leased(runtime, f"compact:{workspace_id}:{mode}:{kind}", owner) as hold:
-                if hold is not None:
-                    check = partial(_check_lease, runtime, hold)
-                    compacted += runtime.lake.compact(kind, workspace_id, mode, check=check)
+            name = f"compact:{tenant.workspace_id}:{tenant.mode}:{kind}"
+            with lease_for_block(runtime.database, name, owner, ttl_ms=_LEASE_MS) as held:
+                if held is not None:
+                    check = partial(_check_lease, runtime, held)
+                    compacted += runtime.lake.compact(kind, tenant, check=check)
     return Maintenance(swept, requeued, answers, compacted)
 
 
 Hold = Callable[[DbSession], None]
 
 
-@contextmanager
-def _leased(runtime: Runtime, name: str, owner: str) -> Iterator[Hold | None]:
-    """Take a lease for the block; None while another run holds it."""
-    with runtime.database.transaction(write=True) as db:
-        lease = take_lease(db, name, owner, now_ms=clock.now_ms(), ttl_ms=_LEASE_MS)
-    if lease is None:
-        yield None
-        return
-    try:
-        yield _holder(lease)
-    finally:
-        with runtime.database.transaction(write=True) as db:
-            release_lease(db, lease)
-
-
-def _holder(lease: Lease) -> Hold:
-    def hold(db: DbSession) -> None:
-        if not renew_lease(db, lease, now_ms=clock.now_ms(), ttl_ms=_LEASE_MS):
-            raise LeaseLost
-
-    return hold
-
-
-def _check_lease(runtime: Runtime, hold: Hold) -> None:
+def _check_lease(runtime: Runtime, held: HeldLease) -> None:
     """Renew a lease between two files of a compaction.
 
     Raises:
         LeaseLost: if another run took it.
     """
     with runtime.database.transaction(write=True) as db:
-        hold(db)
+        held.require(db)
 
 
 def _sweep(runtime: Runtime, hold: Hold) -> tuple[int, int]:
@@ -144,17 +123,15 @@ def _compare_with_lake(
     runtime: Runtime, rows: list[SessionRow]
 ) -> tuple[list[str], list[tuple[SessionRow, dict[Kind, int]]]]:
     """Divide sessions into those whose rows the lake holds whole, and the others with what it holds."""
-    groups: defaultdict[tuple[str, str, str, str], list[SessionRow]] = defaultdict(list)
+    groups: defaultdict[tuple[Tenant, str, str], list[SessionRow]] = defaultdict(list)
     for row in rows:
-        groups[row.workspace_id, row.mode, row.workflow, row.lake_date or ""].append(row)
+        groups[row.tenant, row.workflow, row.lake_date or ""].append(row)
     whole: list[str] = []
     differing: list[tuple[SessionRow, dict[Kind, int]]] = []
-    for (workspace_id, mode, workflow, date), group in groups.items():
+    for (tenant, workflow, date), group in groups.items():
         ids = [row.id for row in group]
         counts: dict[Kind, dict[str, int]] = {
-            kind: runtime.lake.count_session_rows(
-                kind, workspace_id, mode, workflow=workflow, date=date, session_ids=ids
-            )
+            kind: runtime.lake.count_session_rows(kind, tenant, workflow=workflow, date=date, session_ids=ids)
             for kind in _COUNTED
         }
         for row in group:
@@ -178,8 +155,7 @@ def _repair(runtime: Runtime, hold: Hold, row: SessionRow, found: dict[Kind, int
     for kind in LAYOUTS:
         runtime.lake.delete_sessions(
             kind,
-            row.workspace_id,
-            row.mode,
+            row.tenant,
             workflow=row.workflow,
             date=row.lake_date or "",
             session_ids=[row.id],

@@ -26,6 +26,7 @@ from recorder.sealing.screens import SeenFrame
 from recorder.sealing.stopped_sessions import read_event_batches, read_frames, read_waiting
 from recorder.storage.lake_files import LakeFile
 from recorder.storage.lake_schemas import LAYOUTS, Kind
+from recorder.tenant import Tenant
 
 _WRITERS = 4
 
@@ -36,9 +37,7 @@ class Batch(Protocol):
     """A claimed batch of one lane."""
 
     @property
-    def workspace_id(self) -> str: ...
-    @property
-    def mode(self) -> str: ...
+    def tenant(self) -> Tenant: ...
     @property
     def number(self) -> int: ...
     @property
@@ -377,7 +376,7 @@ def _write_tables(runtime: Runtime, batch: Batch, tables: _Tables, name: str) ->
         # In order already: `_sort_key`.
         rows = pa.Table.from_batches(tables[place]).combine_chunks().to_batches()
         file = runtime.lake.write_file(
-            kind, batch.workspace_id, batch.mode, rows, workflow=workflow, date=batch.date, name=name
+            kind, batch.tenant, rows, workflow=workflow, date=batch.date, name=name
         )
         return kind, file
 

@@ -8,6 +8,7 @@ from sqlmodel import select
 
 from recorder.models.operations import SealCounterRow
 from recorder.runtime import Runtime
+from recorder.tenant import Tenant
 
 # A batch lands in the tables one after the other, so a look in between sees a difference that passes.
 _LOOKS = 5
@@ -36,33 +37,33 @@ def count_lanes(runtime: Runtime) -> list[LaneCounts]:
     """The counts of every workspace and mode; one that differs is looked at again: a batch may be landing."""
     with runtime.database.transaction(write=False) as db:
         lanes = sorted({(row.workspace_id, row.mode) for row in db.exec(select(SealCounterRow))})
-    return [_count_settled(runtime, workspace_id, mode) for workspace_id, mode in lanes]
+    return [_count_settled(runtime, Tenant(workspace_id, mode)) for workspace_id, mode in lanes]
 
 
-def _count_settled(runtime: Runtime, workspace_id: str, mode: str) -> LaneCounts:
-    counts = _count(runtime, workspace_id, mode)
+def _count_settled(runtime: Runtime, tenant: Tenant) -> LaneCounts:
+    counts = _count(runtime, tenant)
     for _ in range(_LOOKS - 1):
         if counts.is_complete:
             break
         time.sleep(_BETWEEN_LOOKS_S)
-        counts = _count(runtime, workspace_id, mode)
+        counts = _count(runtime, tenant)
     return counts
 
 
-def _count(runtime: Runtime, workspace_id: str, mode: str) -> LaneCounts:
+def _count(runtime: Runtime, tenant: Tenant) -> LaneCounts:
     sessions, events, frames = pl.collect_all(
         [
-            runtime.lake.scan("sessions", workspace_id, mode).select(
+            runtime.lake.scan("sessions", tenant).select(
                 pl.len(), pl.col("event_count").sum(), pl.col("frame_count").sum()
             ),
-            runtime.lake.scan("events", workspace_id, mode).select(pl.len()),
-            runtime.lake.scan("frames", workspace_id, mode).select(pl.len()),
+            runtime.lake.scan("events", tenant).select(pl.len()),
+            runtime.lake.scan("frames", tenant).select(pl.len()),
         ]
     )
     count, expected_events, expected_frames = sessions.row(0)
     return LaneCounts(
-        workspace_id=workspace_id,
-        mode=mode,
+        workspace_id=tenant.workspace_id,
+        mode=tenant.mode,
         sessions=count,
         expected_events=expected_events,
         events=events.item(),

@@ -30,11 +30,12 @@ from recorder.runtime import Runtime
 from recorder.sealing import batches, failed_batches, quarantine
 from recorder.sealing.batches import ClaimedBatch, Lane
 from recorder.sealing.digest_pool import DigestPool
-from recorder.sealing.lanes import LeaseLost
 from recorder.sealing.maintenance import Maintenance, maintain
 from recorder.sealing.preparation import BatchPreparation
 from recorder.sealing.turns import KEPT_FOR, Turn, Turns
 from recorder.storage.lake import LakeAhead
+from recorder.storage.leases import LeaseLost
+from recorder.tenant import Tenant
 
 log = logging.getLogger("recorder.sealing")
 
@@ -69,7 +70,7 @@ class Sealer:
         self._indexer = GraphIndexer()
         #: Paused preparations with the fence of the lease under which they were paused.
         self._paused: dict[tuple[Lane, int], tuple[int, BatchPreparation]] = {}
-        self._touched: set[tuple[str, str]] = set()
+        self._touched: set[Tenant] = set()
         self._writers = ThreadPoolExecutor(4, thread_name_prefix="lake")
 
     @property
@@ -174,8 +175,7 @@ class Sealer:
             self._writers.submit(
                 self._runtime.lake.commit,
                 kind,
-                batch.workspace_id,
-                batch.mode,
+                batch.tenant,
                 files,
                 lane=batch.lane.name,
                 number=batch.number,
@@ -189,7 +189,7 @@ class Sealer:
             # An earlier attempt may have written a table already, with sessions that are left out now.
             left_out = set(batch.session_ids) - {found.row.id for found in preparation.sessions}
             failed_batches.delete_rows(self._runtime, batch, sorted(left_out))
-        self._touched.add((batch.workspace_id, batch.mode))
+        self._touched.add(batch.tenant)
 
     def _mark(
         self, turn: Turn, preparation: BatchPreparation, prepared: Prepared, began: float

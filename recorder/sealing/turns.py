@@ -12,14 +12,13 @@ from datetime import timedelta
 from sqlmodel import Session as DbSession
 
 from recorder import clock
-from recorder.errors import RecorderError, Unavailable
+from recorder.errors import Unavailable
 from recorder.models.operations import SealBatchRow
 from recorder.runtime import Runtime
 from recorder.sealing import batches, lanes
 from recorder.sealing import lanes as places
 from recorder.sealing.batches import ClaimedBatch, Lane
-from recorder.sealing.lanes import LeaseLost
-from recorder.storage.leases import Lease, release_lease, renew_lease
+from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost
 
 #: A lane is given back after so long while others wait.
 LANE_SECONDS = 1.0
@@ -34,7 +33,7 @@ class Turn:
     """Work on one lane: its lease, and the batch that is claimed."""
 
     lane: Lane
-    lease: Lease
+    lease: HeldLease
     batch: ClaimedBatch
     began: float = field(default_factory=time.monotonic)
 
@@ -62,28 +61,28 @@ class Turns:
         self._runtime, self._owner = runtime, owner
         self._runs = runtime.settings.seal_runs
         self._lease_ms = int(runtime.settings.seal_lease_seconds * 1000)
-        self._place: Lease | None = None
-        self._is_closed = threading.Event()
-        self._renewer = threading.Thread(target=self._renew, name="leases", daemon=True)
+        self._place: HeldLease | None = None
+        self._keeper = LeaseKeeper(
+            runtime.database, self._held_leases, every_s=self._lease_ms / 3000, on_loss=self._note_loss
+        )
 
     def take_place(self) -> bool:
         """Take a place among the runs that seal side by side; return False where all are taken."""
         with self._runtime.database.transaction(write=True) as db:
             self._place = places.take_place(db, self._owner, runs=self._runs, ttl_ms=self._lease_ms)
         if self._place is not None:
-            self._renewer.start()
+            self._keeper.start()
         return self._place is not None
 
     def close(self) -> None:
         """Give the lane and the place back."""
-        self._is_closed.set()
+        self._keeper.stop()
         with suppress(Unavailable):
             self.leave()
             if self._place is not None:
                 with self._runtime.database.transaction(write=True) as db:
-                    release_lease(db, self._place)
-        if self._renewer.is_alive():
-            self._renewer.join()
+                    self._place.release(db)
+        self._keeper.join()
 
     def take(self) -> Turn | None:
         """Take the free lane that has waited longest, and claim its next batch; None where none waits."""
@@ -99,7 +98,7 @@ class Turns:
             lane, lease = taken
             batch = batches.claim_batch(db, lane, lease, is_resumed=lane in self.paused)
             if batch is None:
-                release_lease(db, lease)
+                lease.release(db)
                 return None
         self.current = Turn(lane, lease, batch)
         return self.current
@@ -110,7 +109,7 @@ class Turns:
         Raises:
             LeaseLost: if another run took the lane.
         """
-        lanes.hold(db, turn.lease, self._lease_ms)
+        turn.lease.require(db)
 
     def hold_lane(self, db: DbSession, lane: Lane) -> None:
         """Keep the lease of a lane, which may have been given back and taken again since.
@@ -134,7 +133,7 @@ class Turns:
     def end(self, db: DbSession, turn: Turn) -> None:
         """Give the lane back in the caller's transaction, which holds its lease."""
         lanes.note_served(db, turn.lane)
-        release_lease(db, turn.lease)
+        turn.lease.release(db)
         self.current = None
 
     def should_leave(self) -> bool:
@@ -167,12 +166,7 @@ class Turns:
         with suppress(LeaseLost, Unavailable), self._runtime.database.transaction(write=True) as db:
             self.hold(db, turn)
             _end_work(db, turn).not_before = clock.now() + STORE_RETRY_AFTER
-            release_lease(db, turn.lease)
-
-    def renew(self, db: DbSession, lease: Lease) -> bool:
-        """Renew a lease that this run holds; return False where it was lost or given back."""
-        now_ms = clock.now_ms()
-        return renew_lease(db, lease, now_ms=now_ms, ttl_ms=self._lease_ms, only_if_held=True)
+            turn.lease.release(db)
 
     def _do_others_wait(self, db: DbSession, turn: Turn) -> bool:
         return bool(self._free_lanes(db, except_for=frozenset([turn.lane])))
@@ -182,16 +176,16 @@ class Turns:
             db, self._owner, runs=self._runs, except_for=except_for, resumable=self.paused
         )
 
-    def _renew(self) -> None:
-        while not self._is_closed.wait(self._lease_ms / 3000):
-            with suppress(RecorderError), self._runtime.database.transaction(write=True) as db:
-                if self._place is not None and not self.renew(db, self._place):
-                    self.has_lost_place = True
-                    self.stopping.set()
-                turn = self.current
-                if turn is not None:
-                    # A lane that is lost shows when its batch is marked.
-                    self.renew(db, turn.lease)
+    def _held_leases(self) -> list[HeldLease]:
+        turn = self.current
+        leases = (self._place, turn.lease if turn is not None else None)
+        return [lease for lease in leases if lease is not None]
+
+    def _note_loss(self, lease: HeldLease) -> None:
+        # The loss of a lane shows when its batch is marked.
+        if lease is self._place:
+            self.has_lost_place = True
+            self.stopping.set()
 
 
 def _end_work(db: DbSession, turn: Turn) -> SealBatchRow:

@@ -23,6 +23,7 @@ from recorder.storage.lake_files import LakeFile, RowFilter, SortedSource, merge
 from recorder.storage.lake_rewrites import compact, count_rows, delete_sessions
 from recorder.storage.lake_schemas import LAYOUTS, PARTITIONS, Kind, Layout
 from recorder.storage.lake_tables import LakeTable, retry_conflicts
+from recorder.tenant import Tenant
 
 _MARK = "deployment"
 _SAFE = re.compile(r"[A-Za-z0-9_\-]+", re.ASCII)
@@ -49,9 +50,7 @@ class Lake:
         self.url = url.rstrip("/")
         self._tables: dict[str, LakeTable] = {}
 
-    def append(
-        self, kind: Kind, workspace_id: str, mode: str, rows: pa.Table, *, lane: str, number: int
-    ) -> bool:
+    def append(self, kind: Kind, tenant: Tenant, rows: pa.Table, *, lane: str, number: int) -> bool:
         """Add the rows of one numbered batch; a number the table already holds adds nothing.
 
         Args:
@@ -67,7 +66,7 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         with _errors():
-            stored = self._table(kind, workspace_id, mode)
+            stored = self._table(kind, tenant)
             table = stored.open()
             if table is not None and _has_number(table, kind, lane, number):
                 stored.sync()
@@ -77,14 +76,13 @@ class Lake:
         for place in places:
             is_here = pc.and_(*(pc.equal(rows[column], place[column]) for column in PARTITIONS))
             part = rows.filter(is_here)
-            files.append(self.write_file(kind, workspace_id, mode, part, **place, name=f"batch-{number}"))
-        return self.commit(kind, workspace_id, mode, files, lane=lane, number=number)
+            files.append(self.write_file(kind, tenant, part, **place, name=f"batch-{number}"))
+        return self.commit(kind, tenant, files, lane=lane, number=number)
 
     def write_file(
         self,
         kind: Kind,
-        workspace_id: str,
-        mode: str,
+        tenant: Tenant,
         rows: pa.Table | Iterable[pa.RecordBatch],
         *,
         workflow: str,
@@ -106,20 +104,16 @@ class Lake:
         if not all(_NAME.fullmatch(part) for part in (workflow, date, name)):
             raise ValueError("Names of lake files and partitions hold letters, digits, _, - and . only.")
         with _errors():
-            return self._table(kind, workspace_id, mode).write_file(
-                rows, {"workflow": workflow, "date": date}, name
-            )
+            return self._table(kind, tenant).write_file(rows, {"workflow": workflow, "date": date}, name)
 
-    def read_file(
-        self, kind: Kind, workspace_id: str, mode: str, file: LakeFile
-    ) -> Generator[pa.RecordBatch, None, None]:
+    def read_file(self, kind: Kind, tenant: Tenant, file: LakeFile) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows of a file that `write_file` wrote, whether it is committed or not.
 
         Raises:
             FileNotFoundError: if the file is gone.
             Unavailable: if the store does not answer.
         """
-        store = self._table(kind, workspace_id, mode).data_files()
+        store = self._table(kind, tenant).data_files()
         with _errors():
             is_there = store.get_file_info(file.path).type == pa_fs.FileType.File
         if not is_there:
@@ -130,8 +124,7 @@ class Lake:
     def commit(
         self,
         kind: Kind,
-        workspace_id: str,
-        mode: str,
+        tenant: Tenant,
         files: Sequence[LakeFile],
         *,
         lane: str,
@@ -150,7 +143,7 @@ class Lake:
             LakeAhead: if the table holds a higher number of the lane.
             Unavailable: if the store does not answer.
         """
-        stored = self._table(kind, workspace_id, mode)
+        stored = self._table(kind, tenant)
         with _errors():
             for _ in retry_conflicts():
                 table = stored.open_for_writing()
@@ -163,20 +156,20 @@ class Lake:
                     return True
         raise Unavailable("The lake")
 
-    def version(self, kind: Kind, workspace_id: str, mode: str) -> int | None:
+    def version(self, kind: Kind, tenant: Tenant) -> int | None:
         """The newest version of a table; None before its first batch."""
         with _errors():
-            table = self._table(kind, workspace_id, mode).open()
+            table = self._table(kind, tenant).open()
         return None if table is None else table.version()
 
-    def scan(self, kind: Kind, workspace_id: str, mode: str, *, version: int | None = None) -> pl.LazyFrame:
+    def scan(self, kind: Kind, tenant: Tenant, *, version: int | None = None) -> pl.LazyFrame:
         """The rows of a table, at a pinned version if one is given; empty before the first batch.
 
         Columns that came since the table was made are null.
         """
         schema = pl.Schema(LAYOUTS[kind].schema)
         with _errors():
-            table = self._table(kind, workspace_id, mode).open(version)
+            table = self._table(kind, tenant).open(version)
         if table is None:
             return pl.LazyFrame(schema=schema)
         known = {field.name for field in table.schema().fields}
@@ -186,8 +179,7 @@ class Lake:
     def read_session(
         self,
         kind: Kind,
-        workspace_id: str,
-        mode: str,
+        tenant: Tenant,
         *,
         workflow: str,
         date: str,
@@ -198,7 +190,7 @@ class Lake:
 
         Partition, bucket and id together let the reader skip all but a row group or two.
         """
-        rows = self.scan(kind, workspace_id, mode).filter(
+        rows = self.scan(kind, tenant).filter(
             (pl.col("workflow") == workflow)
             & (pl.col("date") == date)
             & (pl.col("bucket") == bucket_of(session_id))
@@ -211,8 +203,7 @@ class Lake:
     def read_session_batches(
         self,
         kind: Kind,
-        workspace_id: str,
-        mode: str,
+        tenant: Tenant,
         *,
         workflow: str,
         date: str,
@@ -242,7 +233,7 @@ class Lake:
         wanted = RowFilter({session_id: bucket_of(session_id)}, None if after is None else after[0])
         if limit == 0:
             return
-        stored = self._table(kind, workspace_id, mode)
+        stored = self._table(kind, tenant)
         try:
             with _errors():
                 table = stored.open()
@@ -272,8 +263,7 @@ class Lake:
     def count_session_rows(
         self,
         kind: Kind,
-        workspace_id: str,
-        mode: str,
+        tenant: Tenant,
         *,
         workflow: str,
         date: str,
@@ -285,13 +275,12 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         with _errors():
-            return count_rows(self._table(kind, workspace_id, mode), workflow, date, session_ids)
+            return count_rows(self._table(kind, tenant), workflow, date, session_ids)
 
     def delete_sessions(
         self,
         kind: Kind,
-        workspace_id: str,
-        mode: str,
+        tenant: Tenant,
         *,
         workflow: str,
         date: str,
@@ -308,11 +297,9 @@ class Lake:
         if not all(_SESSION_ID.fullmatch(one) for one in session_ids):
             raise ValueError("A session id has three small letters, _ and letters or digits.")
         with _errors():
-            return delete_sessions(self._table(kind, workspace_id, mode), workflow, date, session_ids)
+            return delete_sessions(self._table(kind, tenant), workflow, date, session_ids)
 
-    def compact(
-        self, kind: Kind, workspace_id: str, mode: str, *, check: Callable[[], None] = lambda: None
-    ) -> int:
+    def compact(self, kind: Kind, tenant: Tenant, *, check: Callable[[], None] = lambda: None) -> int:
         """Join small files where a partition holds many, in order; delete files that no commit names.
 
         The caller holds the lease `compact:<workspace>:<mode>:<kind>`. Appends and deletes may go on at the
@@ -328,7 +315,7 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         with _errors():
-            return compact(self._table(kind, workspace_id, mode), check)
+            return compact(self._table(kind, tenant), check)
 
     def mark_region(self, region: str) -> str:
         """Mark a new lake as one of this region; gives the region of the mark that is there.
@@ -351,7 +338,7 @@ class Lake:
             Unavailable: if it cannot be written to.
         """
         if "://" in self.url:
-            self.version("sessions", "wsp_health", "live")
+            self.version("sessions", Tenant("wsp_health", "live"))
             return
         try:
             Path(self.url).mkdir(parents=True, exist_ok=True)
@@ -361,12 +348,12 @@ class Lake:
         except OSError as error:
             raise Unavailable("The lake") from error
 
-    def _path(self, kind: Kind, workspace_id: str, mode: str) -> str:
-        assert _SAFE.fullmatch(workspace_id) and mode in ("live", "test")
-        return f"{self.url}/{workspace_id}/{mode}/{kind}"
+    def _path(self, kind: Kind, tenant: Tenant) -> str:
+        assert _SAFE.fullmatch(tenant.workspace_id) and tenant.mode in ("live", "test")
+        return f"{self.url}/{tenant.workspace_id}/{tenant.mode}/{kind}"
 
-    def _table(self, kind: Kind, workspace_id: str, mode: str) -> LakeTable:
-        path = self._path(kind, workspace_id, mode)
+    def _table(self, kind: Kind, tenant: Tenant) -> LakeTable:
+        path = self._path(kind, tenant)
         if path not in self._tables:
             self._tables[path] = LakeTable(self.url, path, LAYOUTS[kind])
         return self._tables[path]

@@ -1,12 +1,39 @@
-"""Leases with a fencing number: who may do a piece of work, checked again at its commit."""
+"""Leases with a fencing number: the right to do a piece of work, checked again at its commit. Design §3.
 
-from dataclasses import dataclass
+A run takes a lease, a thread renews it while the work goes on, and every transaction that writes checks it.
+Each taking raises the fencing number, so a run whose lease ran out and was taken again can commit nothing.
+Two kinds of work are claimed by columns of their own rows instead: deliveries (`due_ms`), of which hundreds
+are claimed in one statement, and ticks of recipes (`next_at`), whose work ends in the claiming transaction.
+"""
 
-from sqlalchemy.dialects import postgresql, sqlite
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Self
+
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select, update
 
+from recorder import clock
+from recorder.errors import Conflict
 from recorder.models.operations import LeaseRow
+from recorder.storage.database import Database
+from recorder.storage.upsert import insert_if_missing
+
+log = logging.getLogger("recorder.leases")
+
+
+class LeaseLost(Conflict):
+    """The lease of a piece of work ran out and another run took it; this run must not write any more."""
+
+    code = "lease_lost"
+
+    def __init__(self) -> None:
+        super().__init__("The lease of this work ran out and another run took it; the other run goes on.")
 
 
 @dataclass(frozen=True)
@@ -22,9 +49,7 @@ def take_lease(db: DbSession, name: str, owner: str, *, now_ms: int, ttl_ms: int
     """Take a free or expired lease; None while another owner holds it. Needs a write transaction."""
     if db.get(LeaseRow, name) is None:
         # Of two who take it for the first time at once, one inserts the row and both go on to lock it.
-        insert = postgresql.insert if db.get_bind().dialect.name == "postgresql" else sqlite.insert
-        free = insert(LeaseRow).values(name=name, owner="", fence=0, expires_ms=0)
-        db.connection().execute(free.on_conflict_do_nothing())
+        insert_if_missing(db, LeaseRow, {"name": name, "owner": "", "fence": 0, "expires_ms": 0})
     locked = select(LeaseRow).where(LeaseRow.name == name).with_for_update()
     row = db.exec(locked.execution_options(populate_existing=True)).one()
     if row.owner != owner and row.expires_ms > now_ms:
@@ -36,9 +61,13 @@ def take_lease(db: DbSession, name: str, owner: str, *, now_ms: int, ttl_ms: int
 
 
 def renew_lease(db: DbSession, lease: Lease, *, now_ms: int, ttl_ms: int, only_if_held: bool = False) -> bool:
-    """Hold on to a lease; False once another owner took it. Call it in the transaction it guards.
+    """Renew a lease; False once another owner took it. Call it in the transaction it guards.
 
     Args:
+        db: a write transaction.
+        lease: the lease.
+        now_ms: the time of the renewal.
+        ttl_ms: how long the lease is held from then on.
         only_if_held: leave a lease alone that was released.
     """
     statement = (
@@ -52,11 +81,172 @@ def renew_lease(db: DbSession, lease: Lease, *, now_ms: int, ttl_ms: int, only_i
 
 
 def release_lease(db: DbSession, lease: Lease) -> None:
-    """Give a lease back, so that the next owner need not wait until it runs out."""
+    """Release a lease, so that the next owner need not wait until it runs out."""
     renew_lease(db, lease, now_ms=0, ttl_ms=0)
 
 
 def is_lease_held(db: DbSession, name: str, *, now_ms: int) -> bool:
-    """Whether somebody holds this lease now."""
+    """Return whether any owner holds this lease now."""
     row = db.get(LeaseRow, name)
     return row is not None and row.expires_ms > now_ms
+
+
+@dataclass
+class HeldLease:
+    """A lease that this process took, with the time of its last renewal.
+
+    A process that stood still for a whole lease counts it as lost by its own clock, without asking the
+    database.
+    """
+
+    lease: Lease
+    ttl_ms: int
+    #: When it was last renewed, in seconds of this process's monotonic clock; -inf once it was lost.
+    renewed_s: float = field(default_factory=time.monotonic, compare=False)
+
+    @property
+    def fence(self) -> int:
+        """Fencing number of the lease."""
+        return self.lease.fence
+
+    def renew(self, db: DbSession, *, only_if_held: bool = False) -> bool:
+        """Renew the lease; return False once another owner took it.
+
+        Args:
+            db: a write transaction.
+            only_if_held: leave the lease alone, and return False, if it was released.
+        """
+        now_ms = clock.now_ms()
+        return renew_lease(db, self.lease, now_ms=now_ms, ttl_ms=self.ttl_ms, only_if_held=only_if_held)
+
+    def require(self, db: DbSession) -> None:
+        """Check the lease and renew it; call it in every transaction that writes.
+
+        Raises:
+            LeaseLost: if another owner took it.
+        """
+        if not self.renew(db):
+            raise LeaseLost
+
+    def require_time(self) -> None:
+        """Check the lease by this process's clock alone.
+
+        Raises:
+            LeaseLost: if it was not renewed for as long as it lasts.
+        """
+        if time.monotonic() - self.renewed_s > self.ttl_ms / 1000:
+            raise LeaseLost
+
+    @contextmanager
+    def transaction(self, database: Database) -> Iterator[DbSession]:
+        """Open a write transaction that holds the lease until it commits.
+
+        Raises:
+            LeaseLost: if the lease ran out by this process's clock, or another owner took it.
+        """
+        self.require_time()
+        now_s = time.monotonic()
+        with database.transaction(write=True) as db:
+            self.require(db)
+            yield db
+        self.note_renewal(now_s)
+
+    def note_renewal(self, now_s: float) -> None:
+        """Note that a renewal that began at this time was committed; of two at once the later counts."""
+        self.renewed_s = max(self.renewed_s, now_s)
+
+    def note_loss(self) -> None:
+        """Note that another owner took the lease."""
+        self.renewed_s = -math.inf
+
+    def release(self, db: DbSession) -> None:
+        """Release the lease, so that the next owner need not wait until it runs out."""
+        release_lease(db, self.lease)
+
+
+def hold_lease(db: DbSession, name: str, owner: str, *, ttl_ms: int) -> HeldLease | None:
+    """Take a lease from now on; None while another owner holds it. Needs a write transaction."""
+    began_s = time.monotonic()
+    lease = take_lease(db, name, owner, now_ms=clock.now_ms(), ttl_ms=ttl_ms)
+    return None if lease is None else HeldLease(lease, ttl_ms, began_s)
+
+
+@contextmanager
+def lease_for_block(database: Database, name: str, owner: str, *, ttl_ms: int) -> Iterator[HeldLease | None]:
+    """Hold a lease for the block, which renews it itself; None while another owner holds it."""
+    with database.transaction(write=True) as db:
+        held = hold_lease(db, name, owner, ttl_ms=ttl_ms)
+    if held is None:
+        yield None
+        return
+    try:
+        yield held
+    finally:
+        with database.transaction(write=True) as db:
+            held.release(db)
+
+
+class LeaseKeeper:
+    """Thread that renews leases while long work goes on; those of a killed process run out.
+
+    A lease that was released meanwhile stays released.
+
+    A renewal that fails, for whatever reason, is logged and tried again at the next beat.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        list_leases: Callable[[], Iterable[HeldLease]],
+        *,
+        every_s: float,
+        on_loss: Callable[[HeldLease], object] = HeldLease.note_loss,
+    ) -> None:
+        """Prepare the thread.
+
+        Args:
+            database: where the leases are.
+            list_leases: returns the leases to renew, asked at every beat.
+            every_s: seconds between two beats; a small part of what the leases last.
+            on_loss: called with a lease that is not this process's any more.
+        """
+        self._database, self._list_leases = database, list_leases
+        self._every_s, self._on_loss = every_s, on_loss
+        self._is_stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="leases", daemon=True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self.join()
+
+    def start(self) -> None:
+        """Begin to renew."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Renew no more; a renewal under way may still end."""
+        self._is_stopped.set()
+
+    def join(self) -> None:
+        """Wait for the thread, if it was started."""
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_stopped.wait(self._every_s):
+            now_s = time.monotonic()
+            try:
+                with self._database.transaction(write=True) as db:
+                    renewed = [(held, held.renew(db, only_if_held=True)) for held in self._list_leases()]
+            except Exception as error:  # whatever it was: without renewals the leases are lost
+                log.warning("leases could not be renewed; trying again: %r", error)
+                continue
+            for held, is_held in renewed:
+                if is_held:
+                    held.note_renewal(now_s)
+                else:
+                    self._on_loss(held)

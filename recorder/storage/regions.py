@@ -13,22 +13,21 @@ from urllib.parse import urlsplit
 
 import fsspec
 import orjson
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock, limits
-from recorder.errors import Conflict, Invalid
+from recorder.errors import Conflict
 from recorder.models.workspace import DeploymentRow, WorkspaceRow
-from recorder.settings import Settings
+from recorder.settings import REGIONS, Settings, UnknownRegion
 from recorder.storage.blobs import Blobs
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
 from recorder.storage.slots import SlotsDiffer
+from recorder.storage.upsert import insert_if_missing
 
 log = logging.getLogger("recorder.storage")
 
-REGIONS = ("us", "eu", "apac")
 #: Object that marks a store as one of this deployment; the first start writes it.
 STORE_MARK = "deployment.json"
 _BY_CONTINENT = {"us": "us", "eu": "eu", "ap": "apac"}
@@ -36,21 +35,12 @@ _BY_CONTINENT = {"us": "us", "eu": "eu", "ap": "apac"}
 _LOCATION = re.compile(r"([a-z]{2})-[a-z-]+-[0-9]+")
 
 
-class UnknownRegion(Invalid):
-    """The setting names no region."""
-
-    code = "unknown_region"
-
-    def __init__(self) -> None:
-        super().__init__(f"RECORDER_REGION takes one of {', '.join(REGIONS)}.")
-
-
 class WrongRegion(Conflict):
     """A store holds, or is to hold, data of another region."""
 
     code = "wrong_region"
 
-    def __init__(self, what: str, found: str, region: str) -> None:
+    def __init__(self, what: str, *, found: str, region: str) -> None:
         super().__init__(
             f"{what} belongs to the region {found}, and RECORDER_REGION is {region}. Data stay in their "
             f"region: set RECORDER_REGION to {found}, or choose stores of {region}."
@@ -75,11 +65,11 @@ def check_region(settings: Settings, database: Database, blobs: Blobs, lake: Lak
         stores["The store of archived frames"] = Blobs(settings.cold_url)
     for what, store in stores.items():
         with _where_it_answers(what):
-            _check_location(what, store.url, region)
+            _check_location(what, url=store.url, region=region)
             _check_store(what, store, region)
     with _where_it_answers("The lake"):
-        _check_location("The lake", lake.url, region)
-        _require(lake.mark_region(region), "The lake", region)
+        _check_location("The lake", url=lake.url, region=region)
+        _require(lake.mark_region(region), what="The lake", region=region)
 
 
 def require_region(db: DbSession, region: str) -> None:
@@ -90,7 +80,7 @@ def require_region(db: DbSession, region: str) -> None:
     """
     deployment = db.get(DeploymentRow, 1)
     if deployment is not None:
-        _require(deployment.region, "The deployment", region)
+        _require(deployment.region, what="The deployment", region=region)
 
 
 @contextmanager
@@ -113,16 +103,13 @@ def _check_database(database: Database, region: str, slots: int | None) -> None:
     if marked is not None and slots not in (None, marked.seal_slots):
         raise SlotsDiffer(marked.seal_slots)
     if found is not None:
-        _require(found, "The database", region)
+        _require(found, what="The database", region=region)
         return
-    insert = sqlite.insert if database.is_sqlite else postgresql.insert
+    mark = {"id": 1, "region": region, "seal_slots": slots or limits.SEAL_SLOTS, "created_at": clock.now()}
     with database.transaction(write=True) as db:
-        mark = insert(DeploymentRow).values(
-            id=1, region=region, seal_slots=slots or limits.SEAL_SLOTS, created_at=clock.now()
-        )
-        db.connection().execute(mark.on_conflict_do_nothing())
+        insert_if_missing(db, DeploymentRow, mark)
         # Of two that start at once for the first time, the first one's region holds.
-        _require(db.get_one(DeploymentRow, 1).region, "The database", region)
+        _require(db.get_one(DeploymentRow, 1).region, what="The database", region=region)
 
 
 def _check_store(what: str, store: Blobs, region: str) -> None:
@@ -131,14 +118,14 @@ def _check_store(what: str, store: Blobs, region: str) -> None:
     except KeyError:
         store.put(STORE_MARK, orjson.dumps({"region": region}))
         return
-    _require(found, what, region)
+    _require(found, what=what, region=region)
 
 
-def _check_location(what: str, url: str, region: str) -> None:
+def _check_location(what: str, *, url: str, region: str) -> None:
     location = _bucket_location(url)
     match = _LOCATION.fullmatch(location or "")
     if location is not None and match:
-        _require(_BY_CONTINENT.get(match[1], location), f"{what} (its bucket)", region)
+        _require(_BY_CONTINENT.get(match[1], location), what=f"{what} (its bucket)", region=region)
 
 
 def _bucket_location(url: str) -> str | None:
@@ -157,6 +144,6 @@ def _bucket_location(url: str) -> str | None:
     return told or ("us-east-1" if is_amazon else None)
 
 
-def _require(found: str, what: str, region: str) -> None:
+def _require(found: str, *, what: str, region: str) -> None:
     if found != region:
-        raise WrongRegion(what, found, region)
+        raise WrongRegion(what, found=found, region=region)

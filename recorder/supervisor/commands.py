@@ -1,7 +1,9 @@
 """What a service consists of: the command line and environment of each child, and when it is ready."""
 
+import json
 import os
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from recorder.supervisor.processes import Command
 
 _COLOURING = ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 _SOCKET_PATH_BYTES = 100  # the kernel takes 107
+_LIST_S = 20.0
 _API_GRACE_S = 3  # open streams are cut after this; requests end sooner
 _KEEP_ALIVE_S = 75  # longer than balancers let a connection rest, so that it is they who close it
 
@@ -191,6 +194,32 @@ def dagster_commands(
             answers=PulseReader(pulse).has_beaten,
         ),
     ]
+
+
+def start_workspace_list(settings: Settings) -> subprocess.Popen[bytes]:
+    """Start a process that lists the deployment's workspaces.
+
+    A process of its own reads them: the parts that open a database would take 140 MB of the supervisor's
+    memory for as long as it runs.
+    """
+    fixed = {"PYTHONPATH": str(Path(recorder.__file__).parents[1]), "PYTHONSAFEPATH": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "recorder.cli", "workspaces", "list", "--json"],
+        env=child_environment(settings, fixed),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def read_workspace_names(listing: subprocess.Popen[bytes]) -> list[str]:
+    """Return the names that `start_workspace_list` finds; none where they cannot be read."""
+    try:
+        printed = listing.communicate(timeout=_LIST_S)[0]
+        return [workspace["name"] for workspace in json.loads(printed)]
+    except (subprocess.TimeoutExpired, ValueError):
+        listing.kill()
+        return []
 
 
 def answer_timeout_s(settings: Settings) -> float:

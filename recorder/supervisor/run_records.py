@@ -109,6 +109,11 @@ class RunRecord:
         self.release()
 
 
+def has_record(data: Path, name: str) -> bool:
+    """Return whether a process of this kind has ever written a record into the data folder."""
+    return _path(data, name).exists()
+
+
 def read_record(data: Path, name: str) -> dict[str, Any] | None:
     """Return the record of a process that runs now; None if there is none."""
     try:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from subprocess import Popen
 from threading import Event, Thread
 from types import FrameType
 
@@ -21,7 +22,7 @@ from recorder import __version__, clock
 from recorder.access.dagster_login import LoginLinks, open_dagster
 from recorder.errors import RecorderError
 from recorder.invocation import command_line, short_path
-from recorder.settings import Settings
+from recorder.settings import Settings, data_folder, unknown_settings
 from recorder.storage.durable_files import keep_files_private
 from recorder.supervisor.commands import (
     NoCheckout,
@@ -32,6 +33,8 @@ from recorder.supervisor.commands import (
     environment,
     find_checkout,
     http_address,
+    read_workspace_names,
+    start_workspace_list,
 )
 from recorder.supervisor.log_files import close_service_log, open_service_log, rotate_log
 from recorder.supervisor.processes import (
@@ -42,7 +45,7 @@ from recorder.supervisor.processes import (
     hear_signals,
     stop_children,
 )
-from recorder.supervisor.run_records import PATIENCE_S, SERVICE, RunRecord
+from recorder.supervisor.run_records import PATIENCE_S, SERVICE, RunRecord, has_record
 from recorder.supervisor.warning_watch import WarningWatch
 
 DAGSTER_HOST = "127.0.0.1"
@@ -53,6 +56,9 @@ _POLL_S = 0.05
 _COLUMNS = 80
 _ASK_EVERY_S = 1.0
 _ROTATE_EVERY_S = 5.0
+# A link is printed after so long even if a process still does not answer.
+_ANNOUNCE_WITHIN_S = 60.0
+_WORKSPACES_SHOWN = 3
 
 log = logging.getLogger("recorder.supervisor")
 
@@ -77,6 +83,8 @@ class Service:
         if dagster:
             find_checkout("pipelines")
         self._console = console
+        #: Lines that wait until the API answers; None once lines are printed at once.
+        self._held_lines: list[str] | None = []
         # Held first: a second service on this data folder ends here.
         self._record = RunRecord.hold(
             settings.data_dir,
@@ -123,6 +131,7 @@ class Service:
         self._settings = settings
         self._guard: Guard | None = None
         self._log_handler: logging.Handler | None = None
+        self._listing: Popen[bytes] | None = None
         self._api = self._child(api_command(settings, variables, checkout, host, port))
         self._delivery = self._child(delivery_command(settings, variables))
         self._dagster: list[Child] = []
@@ -147,17 +156,58 @@ class Service:
             on_change=lambda groups: self._record.update(groups=groups),
         )
         code, talkers = self._dagster[:1], self._dagster[1:]
-        folder = short_path(self._settings.data_dir)
-        self._say(f"Data     {folder}")
-        self._launch(self._api, *code)
-        self._wait(self._api)
-        self._say(f"API      {self.base_url}   documentation: {self.base_url}/docs")
+        self._say(f"Data     {short_path(self._settings.data_dir)}")
+        for warning in unknown_settings():
+            self._say(warning, wrap=False)
+        with self._console.status("Starting the API"):
+            self._launch(self._api, *code)
+            self._wait(self._api)
+        # A start that the settings or the data do not admit ends before this: its reason is printed alone.
+        self._print_held_lines()
         # The daemon's first sensor and the delivery loop read the database, whose schema the API has brought
         # up to date by now.
         self._launch(self._delivery)
         self._wait(*code)
         self._launch(*talkers)
         self._wait(*talkers)
+
+    def open_dagster(self) -> AbstractContextManager[httpx.Client]:
+        """Give a client that is logged in to this service's Dagster pages."""
+        assert self.dagster_url is not None, "this service runs without Dagster"
+        return open_dagster(self._settings, self.dagster_url)
+
+    def watch(self) -> None:
+        """Start again what ends or falls silent, and print warnings, until told to stop.
+
+        Addresses, the login link and the next step are printed once every process answers.
+        """
+        for child in self.children:
+            Thread(target=self._ask, args=(child,), name=f"ask {child.command.name}", daemon=True).start()
+        announce_at: float | None = time.monotonic() + _ANNOUNCE_WITHIN_S
+        rotate_at = 0.0
+        while not self.stopping.wait(0.1):
+            self._excuse_dependents()
+            if self._guard is not None and self._guard.restart_if_ended():
+                log.warning("the guard was killed; another one watches")
+            for child in self.children:
+                self._tend(child)
+            if announce_at is not None and (self._all_answer() or time.monotonic() >= announce_at):
+                announce_at = None
+                Thread(target=self._announce, name="announce", daemon=True).start()
+            if time.monotonic() >= rotate_at:
+                rotate_at = time.monotonic() + _ROTATE_EVERY_S
+                for child in self.children:
+                    rotate_log(child.command.log)
+
+    def _all_answer(self) -> bool:
+        return all(child.liveness.is_answering for child in self.children)
+
+    def _announce(self) -> None:
+        """Print the addresses, a login link and the next step, and warnings from then on."""
+        folder = short_path(self._settings.data_dir)
+        self._listing = start_workspace_list(self._settings)
+        workspaces = read_workspace_names(self._listing)
+        self._say(f"API      {self.base_url}   documentation: {self.base_url}/docs")
         if self.dagster_url:
             self._say(f"Dagster  {self.dagster_url}")
             link = LoginLinks(self._settings).make_link(self.dagster_url)
@@ -166,37 +216,26 @@ class Service:
             self._say(f"         {command_line('status', '--data', folder)}", wrap=False)
         else:
             self._say("Dagster  not started: sessions stay `stopped`, exports stay `queued`")
-        self._say("Next     create a workspace and its first API key; Ctrl-C stops the service:")
-        # On a line of its own, however long: a command that is broken in two cannot be copied.
-        self._say(f"         {command_line('workspaces', 'create', 'NAME', '--data', folder)}", wrap=False)
-
-    def open_dagster(self) -> AbstractContextManager[httpx.Client]:
-        """Give a client that is logged in to this service's Dagster pages."""
-        assert self.dagster_url is not None, "this service runs without Dagster"
-        return open_dagster(self._settings, self.dagster_url)
-
-    def watch(self) -> None:
-        """Start again what ends or falls silent, and print warnings, until told to stop."""
-        for child in self.children:
-            Thread(target=self._ask, args=(child,), name=f"ask {child.command.name}", daemon=True).start()
+        # A command is on a line of its own, however long: broken in two it cannot be copied.
+        if workspaces:
+            shown = ", ".join(workspaces[:_WORKSPACES_SHOWN])
+            more = f" and {len(workspaces) - _WORKSPACES_SHOWN} more"
+            self._say(f"Has      workspaces: {shown}{more if len(workspaces) > _WORKSPACES_SHOWN else ''}")
+            self._say("Next     use a key of a workspace; Ctrl-C stops the service. For a new key:")
+            command = command_line("keys", "create", workspaces[0], "LABEL", "--data", folder)
+        else:
+            self._say("Next     create a workspace and its first API key; Ctrl-C stops the service:")
+            command = command_line("workspaces", "create", "NAME", "--data", folder)
+        self._say(f"         {command}", wrap=False)
         warnings = WarningWatch(f"{self.base_url}/readyz", self._say, has_dagster=bool(self._dagster))
-        Thread(target=warnings.run, args=(self.stopping,), name="warnings", daemon=True).start()
-        rotate_at = 0.0
-        while not self.stopping.wait(0.1):
-            self._excuse_dependents()
-            if self._guard is not None and self._guard.restart_if_ended():
-                log.warning("the guard was killed; another one watches")
-            for child in self.children:
-                self._tend(child)
-            if time.monotonic() >= rotate_at:
-                rotate_at = time.monotonic() + _ROTATE_EVERY_S
-                for child in self.children:
-                    rotate_log(child.command.log)
+        warnings.run(self.stopping)
 
     def stop(self) -> None:
         """End every child, and all that it started, within ten seconds."""
         log.info("the service stops")
         self.stopping.set()
+        if self._listing is not None:
+            self._listing.kill()
         stop_children(self.children, grace_s=_STOP_GRACE_S)
         if self._guard is not None:
             for child in self.children:
@@ -267,7 +306,10 @@ class Service:
 
     def _say(self, sentence: str, *, wrap: bool = True) -> None:
         log.info(sentence)
-        if not self.stopping.is_set():
+        if self.stopping.is_set():
+            return
+        lines = sentence
+        if wrap:
             lines = textwrap.fill(
                 sentence,
                 _COLUMNS,
@@ -276,17 +318,37 @@ class Service:
                 break_long_words=False,
                 break_on_hyphens=False,
             )
-            self._console.print(lines if wrap else sentence, highlight=False, markup=False, soft_wrap=True)
+        if self._held_lines is not None:
+            self._held_lines.append(lines)
+        else:
+            self._print(lines)
+
+    def _print_held_lines(self) -> None:
+        held, self._held_lines = self._held_lines, None
+        for lines in held or []:
+            self._print(lines)
+
+    def _print(self, lines: str) -> None:
+        self._console.print(lines, highlight=False, markup=False, soft_wrap=True)
 
 
-def serve(settings: Settings, *, host: str, port: int, dagster: bool, dagster_port: int) -> int:
+def serve(data: Path | None, *, host: str, port: int, dagster: bool, dagster_port: int) -> int:
     """Serve until SIGINT or SIGTERM, then stop every child; what `recorder up` does.
+
+    Args:
+        data: the data folder; None takes the environment's.
+        host: address that the API listens on.
+        port: port of the API.
+        dagster: whether to run Dagster too.
+        dagster_port: port of Dagster's pages.
 
     Returns:
         The exit code: 0 after a stop, 1 if a part cannot start, 2 if only the library is installed.
     """
     console = Console(stderr=True)
     try:
+        _check_ports(data_folder(data), host, port, dagster_port if dagster else None)
+        settings = Settings.from_env(data_dir=data)
         service = Service(
             settings, host=host, port=port, dagster=dagster, dagster_port=dagster_port, console=console
         )
@@ -308,6 +370,24 @@ def serve(settings: Settings, *, host: str, port: int, dagster: bool, dagster_po
     finally:
         service.stop()
     return 0
+
+
+def _check_ports(data: Path, host: str, port: int, dagster_port: int | None) -> None:
+    """Check the checkout and the ports before a new data folder is created.
+
+    A folder with a record is left to `Service`: another service may run on it, and what a killed one left may
+    hold the ports.
+
+    Raises:
+        NoCheckout: if only the library is installed.
+        CannotListen: if a port is taken.
+    """
+    find_checkout("api")
+    if not has_record(data, SERVICE):
+        claim_port(host, port, option="--port")
+        if dagster_port is not None:
+            find_checkout("pipelines")
+            claim_port(DAGSTER_HOST, dagster_port, option="--dagster-port")
 
 
 @contextmanager

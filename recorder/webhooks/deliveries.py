@@ -15,6 +15,7 @@ from recorder.ids import first_id_at, is_id
 from recorder.models.operations import OutboxRow
 from recorder.models.webhook import Delivery, DeliveryRow, WebhookRow
 from recorder.storage.database import Database
+from recorder.tenant import Tenant
 from recorder.webhooks.catalogue import TEST_EVENT
 from recorder.webhooks.dispatch import new_attempt
 from recorder.webhooks.endpoints import find_webhook
@@ -23,25 +24,25 @@ from recorder.webhooks.outbox import add_event, encode_event
 _AS_STORED = set(Delivery.model_fields) - {"request", "next_attempt_at"}
 
 
-def find_delivery(db: DbSession, workspace_id: str, mode: str, webhook_id: str, delivery_id: str) -> Delivery:
+def find_delivery(db: DbSession, tenant: Tenant, webhook_id: str, delivery_id: str) -> Delivery:
     """One record of a webhook.
 
     Raises:
         NotFound: if there is no such webhook, or it has no such record.
     """
-    webhook = find_webhook(db, workspace_id, mode, webhook_id)
+    webhook = find_webhook(db, tenant, webhook_id)
     return _find(db, webhook, delivery_id)
 
 
 def list_deliveries(
-    db: DbSession, workspace_id: str, mode: str, webhook_id: str, *, before_id: str | None, limit: int
+    db: DbSession, tenant: Tenant, webhook_id: str, *, before_id: str | None, limit: int
 ) -> list[Delivery]:
     """Records of a webhook, newest first, from behind `before_id` on.
 
     Raises:
         NotFound: if there is no such webhook.
     """
-    webhook = find_webhook(db, workspace_id, mode, webhook_id)
+    webhook = find_webhook(db, tenant, webhook_id)
     statement = _records(webhook)
     if before_id is not None:
         statement = statement.where(col(DeliveryRow.id) < before_id)
@@ -49,40 +50,43 @@ def list_deliveries(
     return [_to_wire(row, webhook) for row in rows]
 
 
-def redeliver(db: DbSession, origin: Origin, mode: str, webhook_id: str, delivery_id: str) -> Delivery:
+def redeliver(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: str, delivery_id: str) -> Delivery:
     """Send the payload of a record again, under a fresh delivery id and on the same schedule.
 
     Raises:
         NotFound: if there is no such webhook, or it has no such record.
     """
-    webhook = find_webhook(db, origin.workspace_id, mode, webhook_id)
+    webhook = find_webhook(db, tenant, webhook_id)
     again = _find(db, webhook, delivery_id)
     attempt = new_attempt(
-        webhook.id, again.event_id, again.event_type, trigger="manual", redelivery_of=again.id
+        webhook.id,
+        event_id=again.event_id,
+        event_type=again.event_type,
+        trigger="manual",
+        redelivery_of=again.id,
     )
     details = {"delivery": again.id, "redelivery": attempt["id"]}
     _record(db, origin, "webhook.redeliver", webhook, details)
     return _add(db, webhook, attempt)
 
 
-def send_test(db: DbSession, origin: Origin, mode: str, webhook_id: str) -> Delivery:
+def send_test(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: str) -> Delivery:
     """Send an event that tells nothing but that deliveries arrive; to this webhook alone.
 
     Raises:
         NotFound: if there is no such webhook.
     """
-    webhook = find_webhook(db, origin.workspace_id, mode, webhook_id)
+    webhook = find_webhook(db, tenant, webhook_id)
     event = add_event(
         db,
-        workspace_id=webhook.workspace_id,
-        mode=mode,
+        tenant=tenant,
         type=TEST_EVENT,
         subject_id=webhook.id,
         data={"webhook": {"id": webhook.id, "url": webhook.url}},
     )
     event.dispatched_at, event.body = clock.now(), encode_event(event)
     db.flush()
-    attempt = new_attempt(webhook.id, event.id, event.type, trigger="manual")
+    attempt = new_attempt(webhook.id, event_id=event.id, event_type=event.type, trigger="manual")
     _record(db, origin, "webhook.test", webhook, {"delivery": attempt["id"]})
     return _add(db, webhook, attempt)
 

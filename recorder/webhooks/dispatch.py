@@ -54,7 +54,7 @@ def dispatch_events(db: DbSession) -> bool:
 
 
 def new_attempt(
-    webhook_id: str, event_id: str, event_type: str, *, due_ms: int | None = None, **members: Any
+    webhook_id: str, *, event_id: str, event_type: str, due_ms: int | None = None, **members: Any
 ) -> dict[str, Any]:
     """The row of an attempt that is still to be made, by column; due at once unless said otherwise."""
     delivery_id, now = new_timed_id("dlv")
@@ -94,7 +94,9 @@ def _takes(webhook: WebhookRow, event: OutboxRow) -> bool:
 
 def _first_attempt(webhook_id: str, event: OutboxRow) -> dict[str, Any]:
     # Due since the event happened: what waited longest goes first.
-    return new_attempt(webhook_id, event.id, event.type, due_ms=clock.to_ms(event.created_at))
+    return new_attempt(
+        webhook_id, event_id=event.id, event_type=event.type, due_ms=clock.to_ms(event.created_at)
+    )
 
 
 def _write(

@@ -20,6 +20,7 @@ from recorder.models.webhook import (
     WebhookUpdate,
 )
 from recorder.models.workspace import WorkspaceRow
+from recorder.tenant import Tenant
 from recorder.webhooks.catalogue import EVENT_TYPES
 from recorder.webhooks.secrets import SecretBox, add_secret
 
@@ -41,19 +42,19 @@ def check_events(events: list[str]) -> None:
 
 
 def create_webhook(
-    db: DbSession, box: SecretBox, origin: Origin, mode: str, spec: WebhookCreate
+    db: DbSession, box: SecretBox, tenant: Tenant, origin: Origin, spec: WebhookCreate
 ) -> WebhookCreated:
     """Make a webhook whose URL was checked, and its secret.
 
     Raises:
         LimitReached: if the workspace has a hundred.
     """
-    _require_room(db, origin.workspace_id)
+    _require_room(db, tenant.workspace_id)
     webhook_id, now = new_timed_id("whk")
     row = WebhookRow(
         id=webhook_id,
-        workspace_id=origin.workspace_id,
-        mode=mode,
+        workspace_id=tenant.workspace_id,
+        mode=tenant.mode,
         url=spec.url,
         events=list(dict.fromkeys(spec.events)),
         description=spec.description,
@@ -62,13 +63,11 @@ def create_webhook(
     db.add(row)
     secret = add_secret(db, box, webhook_id, now=now)
     # The URL is not noted: what people put into it is often a secret too.
-    _record(db, origin, "webhook.create", webhook_id, {"events": row.events, "mode": mode})
+    _record(db, origin, "webhook.create", webhook_id, {"events": row.events, "mode": tenant.mode})
     return WebhookCreated(id=webhook_id, url=row.url, events=row.events, secret=secret)
 
 
-def find_webhook(
-    db: DbSession, workspace_id: str, mode: str, webhook_id: str, *, lock: bool = False
-) -> WebhookRow:
+def find_webhook(db: DbSession, tenant: Tenant, webhook_id: str, *, lock: bool = False) -> WebhookRow:
     """A webhook that the caller may see.
 
     Args:
@@ -79,18 +78,16 @@ def find_webhook(
     """
     if not is_id(webhook_id, "whk"):
         raise NotFound("webhook")
-    statement = _living(workspace_id, mode).where(WebhookRow.id == webhook_id)
+    statement = _living(tenant).where(WebhookRow.id == webhook_id)
     row = db.exec(statement.with_for_update() if lock else statement).one_or_none()
     if row is None:
         raise NotFound("webhook")
     return row
 
 
-def list_webhooks(
-    db: DbSession, workspace_id: str, mode: str, *, before_id: str | None, limit: int
-) -> list[Webhook]:
+def list_webhooks(db: DbSession, tenant: Tenant, *, before_id: str | None, limit: int) -> list[Webhook]:
     """Webhooks, newest first, from behind `before_id` on."""
-    statement = _living(workspace_id, mode)
+    statement = _living(tenant)
     if before_id is not None:
         statement = statement.where(col(WebhookRow.id) < before_id)
     rows = db.exec(statement.order_by(col(WebhookRow.id).desc()).limit(limit))
@@ -98,7 +95,7 @@ def list_webhooks(
 
 
 def update_webhook(
-    db: DbSession, origin: Origin, mode: str, webhook_id: str, change: WebhookUpdate
+    db: DbSession, tenant: Tenant, origin: Origin, webhook_id: str, change: WebhookUpdate
 ) -> Webhook:
     """Change a webhook whose new URL was checked; its secrets and deliveries stay.
 
@@ -107,7 +104,7 @@ def update_webhook(
     Raises:
         NotFound: if there is no such webhook.
     """
-    row = find_webhook(db, origin.workspace_id, mode, webhook_id, lock=True)
+    row = find_webhook(db, tenant, webhook_id, lock=True)
     changes = change.model_dump(exclude_none=True)
     if "events" in changes:
         changes["events"] = list(dict.fromkeys(changes["events"]))
@@ -122,26 +119,28 @@ def update_webhook(
     return to_wire(row)
 
 
-def rotate_secret(db: DbSession, box: SecretBox, origin: Origin, mode: str, webhook_id: str) -> RotatedSecret:
+def rotate_secret(
+    db: DbSession, box: SecretBox, tenant: Tenant, origin: Origin, webhook_id: str
+) -> RotatedSecret:
     """Give a webhook a new secret; the old one signs beside it for 24 hours.
 
     Raises:
         NotFound: if there is no such webhook.
         TooManySecrets: if ten are valid already.
     """
-    row = find_webhook(db, origin.workspace_id, mode, webhook_id, lock=True)
+    row = find_webhook(db, tenant, webhook_id, lock=True)
     secret = add_secret(db, box, row.id, now=clock.now())
     _record(db, origin, "webhook.rotate_secret", row.id, {})
     return RotatedSecret(id=row.id, secret=secret)
 
 
-def delete_webhook(db: DbSession, origin: Origin, mode: str, webhook_id: str) -> None:
+def delete_webhook(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: str) -> None:
     """Remove a webhook with its secrets and what still waited to be sent; its records go with the next sweep.
 
     Raises:
         NotFound: if there is no such webhook.
     """
-    row = find_webhook(db, origin.workspace_id, mode, webhook_id, lock=True)
+    row = find_webhook(db, tenant, webhook_id, lock=True)
     row.deleted_at = clock.now()
     db.add(row)
     db.exec(delete(WebhookSecretRow).where(col(WebhookSecretRow.webhook_id) == row.id))
@@ -157,8 +156,8 @@ def to_wire(row: WebhookRow) -> Webhook:
     return Webhook.model_validate(row.model_dump(include=set(Webhook.model_fields)))
 
 
-def _living(workspace_id: str, mode: str) -> SelectOfScalar[WebhookRow]:
-    return select(WebhookRow).filter_by(workspace_id=workspace_id, mode=mode, deleted_at=None)
+def _living(tenant: Tenant) -> SelectOfScalar[WebhookRow]:
+    return select(WebhookRow).filter_by(workspace_id=tenant.workspace_id, mode=tenant.mode, deleted_at=None)
 
 
 def _require_room(db: DbSession, workspace_id: str) -> None:

@@ -9,10 +9,11 @@ from recorder import clock
 from recorder.ids import new_id
 from recorder.models.operations import OutboxRow
 from recorder.request_context import current_request_id
+from recorder.tenant import Tenant
 
 
 def add_event(
-    db: DbSession, *, workspace_id: str, mode: str, type: str, subject_id: str, data: dict[str, Any]
+    db: DbSession, *, tenant: Tenant, type: str, subject_id: str, data: dict[str, Any]
 ) -> OutboxRow:
     """Queue an event for every webhook that subscribed to its type; the request at work is noted with it.
 
@@ -21,19 +22,17 @@ def add_event(
         subject_id: id of the session, export, … it is about.
         data: the payload's `data`, in JSON types, as contract §6 gives it.
     """
-    row = make_event(workspace_id=workspace_id, mode=mode, type=type, subject_id=subject_id, data=data)
+    row = make_event(tenant=tenant, type=type, subject_id=subject_id, data=data)
     db.add(row)
     return row
 
 
-def make_event(
-    *, workspace_id: str, mode: str, type: str, subject_id: str, data: dict[str, Any]
-) -> OutboxRow:
+def make_event(*, tenant: Tenant, type: str, subject_id: str, data: dict[str, Any]) -> OutboxRow:
     """The row that `add_event` adds; for the ingest writer, which inserts it by itself."""
     return OutboxRow(
         id=new_id("evt"),
-        workspace_id=workspace_id,
-        mode=mode,
+        workspace_id=tenant.workspace_id,
+        mode=tenant.mode,
         type=type,
         subject_id=subject_id,
         data=data,

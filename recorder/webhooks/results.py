@@ -114,8 +114,8 @@ def _response(exchange: Exchange) -> dict[str, Any] | None:
 def _following(row: AttemptRow, due_ms: int) -> dict[str, Any]:
     return new_attempt(
         row.webhook_id,
-        row.event_id,
-        row.event_type,
+        event_id=row.event_id,
+        event_type=row.event_type,
         due_ms=due_ms,
         attempt=row.attempt + 1,
         trigger=row.trigger,

@@ -11,10 +11,11 @@ from recorder.access.quota import charge_time, read_quota
 from recorder.errors import QuotaExceeded
 from recorder.ids import new_id
 from recorder.recording.ingest import IngestWriter
-from tests.support.captured_minutes import MINUTE, TINY, Tenant, codes, submit
+from recorder.tenant import Tenant
+from tests.support.captured_minutes import MINUTE, TINY, ChargedTenant, codes, submit
 
 
-def test_the_batch_that_reaches_the_limit_is_the_last(tenant: Tenant, writer: IngestWriter) -> None:
+def test_the_batch_that_reaches_the_limit_is_the_last(tenant: ChargedTenant, writer: IngestWriter) -> None:
     session_id = tenant.session()
     times = [4 * MINUTE, 9 * MINUTE, 25 * MINUTE, 26 * MINUTE]
     answers = [submit((writer, tenant.batch(session_id, t_ms)))[0] for t_ms in times]
@@ -23,7 +24,7 @@ def test_the_batch_that_reaches_the_limit_is_the_last(tenant: Tenant, writer: In
     assert tenant.notices() == ["quota.warning", "quota.exhausted"]
 
 
-def test_batches_of_one_group_are_counted_one_by_one(tenant: Tenant, writer: IngestWriter) -> None:
+def test_batches_of_one_group_are_counted_one_by_one(tenant: ChargedTenant, writer: IngestWriter) -> None:
     session_ids = sorted(tenant.sessions(6))
     answers = submit(*((writer, tenant.batch(session_id, 4 * MINUTE)) for session_id in session_ids))
     assert codes(answers) == ["accepted"] * 3 + ["quota_exceeded"] * 3
@@ -32,7 +33,7 @@ def test_batches_of_one_group_are_counted_one_by_one(tenant: Tenant, writer: Ing
 
 @pytest.mark.parametrize("minutes", [1, 3, 7])
 def test_a_hundred_writers_at_the_boundary_go_over_by_less_than_a_batch(
-    tenant: Tenant, writer: IngestWriter, other_writer: IngestWriter, minutes: int
+    tenant: ChargedTenant, writer: IngestWriter, other_writer: IngestWriter, minutes: int
 ) -> None:
     session_ids = tenant.sessions(100)
     answers = submit(
@@ -51,7 +52,7 @@ def test_a_hundred_writers_at_the_boundary_go_over_by_less_than_a_batch(
 
 
 def test_what_another_process_used_counts_at_once(
-    tenant: Tenant, writer: IngestWriter, other_writer: IngestWriter
+    tenant: ChargedTenant, writer: IngestWriter, other_writer: IngestWriter
 ) -> None:
     one, other = tenant.session(), tenant.session()
     assert codes(submit((writer, tenant.batch(one, MINUTE)))) == ["accepted"]
@@ -61,7 +62,7 @@ def test_what_another_process_used_counts_at_once(
     assert (tenant.used_ms(), tenant.event_count(one)) == (10 * MINUTE, 1)
 
 
-def test_what_a_stop_used_counts_at_once(tenant: Tenant, writer: IngestWriter) -> None:
+def test_what_a_stop_used_counts_at_once(tenant: ChargedTenant, writer: IngestWriter) -> None:
     session_id = tenant.session()
     submit((writer, tenant.batch(session_id, MINUTE)))
     with tenant.database.transaction(write=True) as db:
@@ -79,7 +80,9 @@ def test_one_workspace_at_its_end_does_not_hold_up_another(make_tenant: Any, wri
     assert (poor.used_ms(), rich.used_ms()) == (10 * MINUTE, 2 * MINUTE)
 
 
-def test_a_batch_that_was_stored_is_answered_after_the_end_too(tenant: Tenant, writer: IngestWriter) -> None:
+def test_a_batch_that_was_stored_is_answered_after_the_end_too(
+    tenant: ChargedTenant, writer: IngestWriter
+) -> None:
     session_id = tenant.session()
     keyed = [tenant.batch(session_id, MINUTE, key="k-1") for _ in range(2)]
     named = [tenant.batch(session_id, MINUTE, id="evt_A1") for _ in range(2)]
@@ -90,7 +93,7 @@ def test_a_batch_that_was_stored_is_answered_after_the_end_too(tenant: Tenant, w
     assert b'"accepted":0,"duplicates":1' in again[1]  # type: ignore[operator]
 
 
-def test_a_batch_refused_at_the_end_leaves_no_ids_behind(tenant: Tenant, writer: IngestWriter) -> None:
+def test_a_batch_refused_at_the_end_leaves_no_ids_behind(tenant: ChargedTenant, writer: IngestWriter) -> None:
     session_id = tenant.session()
     submit((writer, tenant.batch(session_id, 10 * MINUTE)))
     for _ in range(2):
@@ -99,7 +102,7 @@ def test_a_batch_refused_at_the_end_leaves_no_ids_behind(tenant: Tenant, writer:
     assert tenant.event_count(session_id) == 1
 
 
-def test_state_comes_before_quota(tenant: Tenant, writer: IngestWriter) -> None:
+def test_state_comes_before_quota(tenant: ChargedTenant, writer: IngestWriter) -> None:
     stopped, missing = tenant.session(), new_id("ses")
     submit((writer, tenant.batch(stopped, 10 * MINUTE)))
     tenant.stop(stopped)
@@ -112,7 +115,7 @@ def test_state_comes_before_quota(tenant: Tenant, writer: IngestWriter) -> None:
 
 
 def test_a_new_month_begins_with_nothing_used(
-    tenant: Tenant, writer: IngestWriter, monkeypatch: pytest.MonkeyPatch
+    tenant: ChargedTenant, writer: IngestWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session_id = tenant.session()
 
@@ -125,14 +128,14 @@ def test_a_new_month_begins_with_nothing_used(
     at(datetime(2031, 2, 1, tzinfo=UTC))
     answers += submit((writer, tenant.batch(session_id, 12 * MINUTE)))
     with tenant.database.transaction(write=False) as db:
-        quota = read_quota(db, tenant.caller.workspace_id, "live")
+        quota = read_quota(db, Tenant(tenant.caller.workspace_id, "live"))
     assert codes(answers) == ["accepted", "quota_exceeded", "accepted"]
     assert (quota.period_start.isoformat(), quota.captured_minutes) == ("2031-02-01T00:00:00+00:00", 2)
     assert tenant.used_ms() == 12 * MINUTE
 
 
 def test_a_larger_tier_opens_the_workspace_and_warns_once_all_the_same(
-    tenant: Tenant, writer: IngestWriter
+    tenant: ChargedTenant, writer: IngestWriter
 ) -> None:
     session_id = tenant.session()
     submit((writer, tenant.batch(session_id, 10 * MINUTE)))

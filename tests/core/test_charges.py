@@ -17,11 +17,12 @@ from recorder.models.session import SessionRow
 from recorder.recording.ingest import IngestWriter
 from recorder.recording.sessions import batch_stop, start_session
 from recorder.storage.database import Database
-from tests.support.captured_minutes import MINUTE, Tenant, codes, submit
+from recorder.tenant import Tenant
+from tests.support.captured_minutes import MINUTE, ChargedTenant, codes, submit
 from tests.support.databases import create_file
 
 
-def test_charges_grow_with_the_largest_time(tenant: Tenant, writer: IngestWriter) -> None:
+def test_charges_grow_with_the_largest_time(tenant: ChargedTenant, writer: IngestWriter) -> None:
     session_id = tenant.session()
     told = []
     for times in ((MINUTE, 2 * MINUTE), (MINUTE,), (150_001,)):
@@ -30,13 +31,15 @@ def test_charges_grow_with_the_largest_time(tenant: Tenant, writer: IngestWriter
     assert told == [120_000, 120_000, 150_001]
 
 
-def test_sessions_add_up(tenant: Tenant, writer: IngestWriter) -> None:
+def test_sessions_add_up(tenant: ChargedTenant, writer: IngestWriter) -> None:
     for _ in range(3):
         submit((writer, tenant.batch(tenant.session(), 59_999)))
     assert tenant.used_ms() == 3 * 59_999
 
 
-def test_a_live_session_is_charged_at_most_the_time_that_passed(tenant: Tenant, writer: IngestWriter) -> None:
+def test_a_live_session_is_charged_at_most_the_time_that_passed(
+    tenant: ChargedTenant, writer: IngestWriter
+) -> None:
     session_id = tenant.session(started_at=None)
     began = clock.now_ms()
     submit((writer, tenant.batch(session_id, 5 * MINUTE)))
@@ -44,7 +47,7 @@ def test_a_live_session_is_charged_at_most_the_time_that_passed(tenant: Tenant, 
     assert tenant.stop(session_id) == tenant.used_ms()
 
 
-def test_a_stop_trues_up_and_gives_nothing_back(tenant: Tenant, writer: IngestWriter) -> None:
+def test_a_stop_trues_up_and_gives_nothing_back(tenant: ChargedTenant, writer: IngestWriter) -> None:
     live, imported = tenant.session(started_at=None), tenant.session()
     submit((writer, tenant.batch(live, 0)), (writer, tenant.batch(imported, MINUTE)))
     before = tenant.used_ms()
@@ -63,12 +66,12 @@ def test_test_mode_is_free(make_tenant: Any, writer: IngestWriter) -> None:
     assert (tester.used_ms(), tester.notices()) == (0, [])
 
 
-def test_replays_are_free_and_go_on(tenant: Tenant, writer: IngestWriter) -> None:
+def test_replays_are_free_and_go_on(tenant: ChargedTenant, writer: IngestWriter) -> None:
     session_id = tenant.session(start=False, started_at=None)
     with tenant.database.transaction(write=True) as db:
         charge_time(db, tenant.caller.workspace_id, 10 * MINUTE)
         db.get_one(SessionRow, session_id).origin = "replay"
-        start_session(db, tenant.caller.workspace_id, "live", session_id)
+        start_session(db, Tenant(tenant.caller.workspace_id, "live"), session_id)
     batches = [tenant.batch(session_id, t_ms, **more) for t_ms, more in ((0, {}), (9, {"id": "evt_R1"}))]
     assert codes(submit(*((writer, batch) for batch in batches))) == ["accepted"] * 2
     tenant.stop(session_id)
@@ -83,7 +86,7 @@ def test_an_unlimited_workspace_is_counted_and_never_told(make_tenant: Any, writ
 
 def test_a_group_costs_one_statement_of_usage(tmp_path: Path) -> None:
     database = Database(create_file(tmp_path))
-    tenant = Tenant(database, Caller(new_id("wsp"), "live", new_id("key")))
+    tenant = ChargedTenant(database, Caller(Tenant(new_id("wsp"), "live"), new_id("key")))
     session_ids = tenant.sessions(20)
     writer = IngestWriter(database)
     statements: list[str] = []
@@ -106,7 +109,7 @@ def test_stops_among_batches_wait_for_nobody_in_a_circle(
     def stop(ids: list[str]) -> None:
         try:
             with tenant.database.transaction(write=True) as db:
-                batch_stop(db, tenant.caller.workspace_id, "live", ids)
+                batch_stop(db, Tenant(tenant.caller.workspace_id, "live"), ids)
         except RecorderError as error:
             refused.append(error)
 

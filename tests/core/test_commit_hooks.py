@@ -12,6 +12,7 @@ from recorder.recording.events import read_event_batch
 from recorder.recording.ingest import Batch, IngestWriter
 from recorder.recording.sessions import create_session
 from recorder.runtime import Runtime
+from recorder.tenant import Tenant
 from tests.support.factories import event, json_bytes
 from tests.support.recorded_sessions import WORKSPACE
 
@@ -19,7 +20,9 @@ from tests.support.recorded_sessions import WORKSPACE
 def make_session(runtime: Runtime) -> str:
     """A recording session."""
     with runtime.database.transaction(write=True) as db:
-        return create_session(db, WORKSPACE, "live", SessionCreate(workflow="checkout", start=True)).id
+        return create_session(
+            db, Tenant(WORKSPACE, "live"), SessionCreate(workflow="checkout", start=True)
+        ).id
 
 
 def test_a_transaction_tells_which_sessions_it_changed_once_it_is_committed(runtime: Runtime) -> None:
@@ -29,7 +32,7 @@ def test_a_transaction_tells_which_sessions_it_changed_once_it_is_committed(runt
         row = db.get_one(SessionRow, session_id)
         row.last_position += 1
         db.flush()
-        other = create_session(db, WORKSPACE, "live", SessionCreate(workflow="checkout"))
+        other = create_session(db, Tenant(WORKSPACE, "live"), SessionCreate(workflow="checkout"))
         assert told == []
     assert told == [{session_id, other.id}]
 
@@ -62,7 +65,7 @@ def test_the_writer_tells_of_what_it_stored_and_of_nothing_else(runtime: Runtime
 
     def batch(to: str, key: str | None = None) -> Any:
         body = json_bytes({"events": [event(0), event(1)]})
-        caller = Caller(WORKSPACE, "live", "key_a")
+        caller = Caller(Tenant(WORKSPACE, "live"), "key_a")
         return read_event_batch(caller, to, body, content_type="application/json", batch_key=key)
 
     writer = IngestWriter(runtime.database, on_commit=tell)

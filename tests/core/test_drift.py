@@ -18,6 +18,7 @@ from recorder.memory.storage.pauses import set_memory_graph
 from recorder.memory.storage.versions import add_version, in_scope, read_head
 from recorder.models.memory import GraphPathRow, GraphVariantRow
 from recorder.storage.database import Database
+from recorder.tenant import Tenant
 from tests.support.drift_workflow import BASELINE, NEEDED, Story
 from tests.support.graph_sessions import START
 
@@ -279,4 +280,6 @@ def test_a_back_test_writes_nothing_and_knows_its_workflow(story: Story) -> None
     assert len(replay_history(story.database, story.scope, Rules()).alarms) == 1
     assert (story.events(), story.told()) == ([], [])
     with pytest.raises(NotFound):
-        replay_history(story.database, GraphScope(story.scope.workspace_id, "live", "unknown"), Rules())
+        replay_history(
+            story.database, GraphScope(Tenant(story.scope.workspace_id, "live"), "unknown"), Rules()
+        )

@@ -14,6 +14,7 @@ from recorder.errors import NotFound
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED
 from recorder.memory.grouping.nodes import GraphScope
 from recorder.runtime import Runtime
+from recorder.tenant import Tenant
 from tests.support.drift_workflow import BASELINE, NEEDED, Story
 from tests.support.sealed_sessions import make_runtime
 
@@ -33,7 +34,7 @@ def story(runtime: Runtime) -> Story:
     """A workflow of its workspace acme, in which a path stops and a node appears."""
     with runtime.database.transaction(write=True) as db:
         made = create_workspace(db, "acme", region="us", secret=runtime.settings.secret)
-    story = Story(runtime.database, GraphScope(made.workspace_id, "live", "checkout"))
+    story = Story(runtime.database, GraphScope(Tenant(made.workspace_id, "live"), "checkout"))
     story.add(LETTERS)
     return story
 
@@ -71,7 +72,7 @@ def test_a_smaller_baseline_may_be_tried(runtime: Runtime, story: Story) -> None
 
 
 def test_too_few_sessions_are_said_to_be_too_few(runtime: Runtime, story: Story) -> None:
-    Story(runtime.database, GraphScope(story.scope.workspace_id, "test", "refunds")).add("ab")
+    Story(runtime.database, GraphScope(Tenant(story.scope.workspace_id, "test"), "refunds")).add("ab")
     done = run(runtime, "backtest", "refunds", "--mode", "test")
     assert (done.exit_code, done.stdout) == (0, "")
     assert "2 sessions: too few for a baseline" in done.stderr

@@ -148,7 +148,7 @@ def test_the_last_mark_among_events_is_found_whatever_else_they_hold(runtime: Ru
     )
     desk.add_events(session_id, {"t_ms": 2, "type": "success"}, {"t_ms": 9, "type": "click", "data": deep})
     with runtime.database.transaction(write=True) as db:
-        stop_session(db, desk.caller.workspace_id, desk.caller.mode, session_id)
+        stop_session(db, desk.caller.tenant, session_id)
     row = session_row(runtime, session_id)
     mark = {"source": "event", "name": "error", "id": "evt_own", "t_ms": 3, "outcome": "error"}
     assert (row.outcome, row.event_mark) == ("error", mark)

@@ -15,9 +15,10 @@ from recorder.digest import bucket_of
 from recorder.errors import Unavailable
 from recorder.storage.lake import Lake, LakeAhead
 from recorder.storage.lake_schemas import LAYOUTS, Kind
+from recorder.tenant import Tenant
 
 WORKSPACE = "wsp_a"
-PLACE: tuple[Kind, str, str] = ("events", WORKSPACE, "live")
+PLACE: tuple[Kind, Tenant] = ("events", Tenant(WORKSPACE, "live"))
 
 
 def rows(
@@ -89,9 +90,9 @@ def frame_ids(lake: Lake, version: int | None = None) -> dict[str, str | None]:
 
 def test_an_empty_lake_reads_as_no_rows(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path))
-    assert lake.scan("events", WORKSPACE, "live").collect().is_empty()
-    assert lake.version("events", WORKSPACE, "live") is None
-    assert lake.compact("events", WORKSPACE, "live") == 0
+    assert lake.scan("events", Tenant(WORKSPACE, "live")).collect().is_empty()
+    assert lake.version("events", Tenant(WORKSPACE, "live")) is None
+    assert lake.compact("events", Tenant(WORKSPACE, "live")) == 0
 
 
 def test_a_number_is_taken_once(tmp_path: Path) -> None:
@@ -112,7 +113,7 @@ def test_a_number_below_the_last_is_refused(tmp_path: Path) -> None:
 def test_a_batch_without_rows_takes_its_number_too(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path))
     empty = rows(count=0)
-    assert lake.append("events", WORKSPACE, "live", empty, lane="lane", number=1)
+    assert lake.append("events", Tenant(WORKSPACE, "live"), empty, lane="lane", number=1)
     assert not append(lake, 1)
     assert append(lake, 2)
 
@@ -125,17 +126,17 @@ def test_lanes_number_apart(tmp_path: Path) -> None:
 
 def test_modes_and_workspaces_lie_apart(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path))
-    lake.append("events", WORKSPACE, "test", rows(), lane="lane", number=1)
-    lake.append("events", "wsp_b", "live", rows(), lane="lane", number=1)
+    lake.append("events", Tenant(WORKSPACE, "test"), rows(), lane="lane", number=1)
+    lake.append("events", Tenant("wsp_b", "live"), rows(), lane="lane", number=1)
     assert counts(lake) == {}
 
 
 def test_a_session_is_read_in_order_and_alone(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path))
     table = pa.concat_tables([rows("ses_1", 50), rows("ses_2"), rows("ses_1", 2, workflow="ship")])
-    lake.append("events", WORKSPACE, "live", table, lane="lane", number=1)
+    lake.append("events", Tenant(WORKSPACE, "live"), table, lane="lane", number=1)
     found = lake.read_session(
-        "events", WORKSPACE, "live", workflow="pay", date="2026-05-01", session_id="ses_1"
+        "events", Tenant(WORKSPACE, "live"), workflow="pay", date="2026-05-01", session_id="ses_1"
     )
     assert found["seq"].to_list() == list(range(50))
 
@@ -143,7 +144,7 @@ def test_a_session_is_read_in_order_and_alone(tmp_path: Path) -> None:
 def test_files_are_sorted_so_that_readers_skip(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path))
     table = pa.concat_tables([rows(f"ses_{number}") for number in range(20)])
-    lake.append("events", WORKSPACE, "live", table, lane="lane", number=1)
+    lake.append("events", Tenant(WORKSPACE, "live"), table, lane="lane", number=1)
     (file,) = (tmp_path / WORKSPACE / "live" / "events").glob("workflow=pay/date=2026-05-01/*.parquet")
     stored = pl.read_parquet(
         file, columns=["bucket", "session_id", "t_ms", "event_id"], hive_partitioning=False
@@ -154,16 +155,18 @@ def test_files_are_sorted_so_that_readers_skip(tmp_path: Path) -> None:
 def test_a_pinned_version_does_not_grow(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path))
     append(lake, 1)
-    version = lake.version("events", WORKSPACE, "live")
+    version = lake.version("events", Tenant(WORKSPACE, "live"))
     append(lake, 2)
-    pinned = lake.scan("events", WORKSPACE, "live", version=version).collect()
+    pinned = lake.scan("events", Tenant(WORKSPACE, "live"), version=version).collect()
     assert pinned["session_id"].unique().to_list() == ["ses_1"]
 
 
 def test_payloads_stand_in_no_statistic_of_the_log(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path))
     table = rows().set_column(12, "payload", pa.array(['{"secret":"canary"}'] * 3))
-    lake.append("events", WORKSPACE, "live", table.cast(LAYOUTS["events"].schema), lane="lane", number=1)
+    lake.append(
+        "events", Tenant(WORKSPACE, "live"), table.cast(LAYOUTS["events"].schema), lane="lane", number=1
+    )
     log = b"".join(path.read_bytes() for path in tmp_path.rglob("_delta_log/*") if path.is_file())
     assert b"session_id" in log and b"canary" not in log
 
@@ -172,9 +175,9 @@ def test_compaction_keeps_every_row_and_every_number(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path))
     for number in range(1, 101):
         append(lake, number)
-    before = lake.scan("events", WORKSPACE, "live").collect().sort("session_id", "seq")
-    assert lake.compact("events", WORKSPACE, "live") == 100
-    after = lake.scan("events", WORKSPACE, "live").collect().sort("session_id", "seq")
+    before = lake.scan("events", Tenant(WORKSPACE, "live")).collect().sort("session_id", "seq")
+    assert lake.compact("events", Tenant(WORKSPACE, "live")) == 100
+    after = lake.scan("events", Tenant(WORKSPACE, "live")).collect().sort("session_id", "seq")
     assert after.equals(before) and not append(lake, 100) and append(lake, 101)
 
 

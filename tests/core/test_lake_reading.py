@@ -10,6 +10,7 @@ import pytest
 from recorder.storage.lake import Lake
 from recorder.storage.lake_files import SortedSource, merge_sorted
 from recorder.storage.lake_schemas import LAYOUTS
+from recorder.tenant import Tenant
 from tests.core.test_lake import WORKSPACE, rows
 
 PLACE: dict[str, Any] = {"workflow": "pay", "date": "2026-05-01"}
@@ -18,13 +19,15 @@ PLACE: dict[str, Any] = {"workflow": "pay", "date": "2026-05-01"}
 def read(lake: Lake, session_id: str = "ses_1", **options: Any) -> pa.Table:
     """All batches of a session, as one table."""
     batches = list(
-        lake.read_session_batches("events", WORKSPACE, "live", **PLACE, session_id=session_id, **options)
+        lake.read_session_batches(
+            "events", Tenant(WORKSPACE, "live"), **PLACE, session_id=session_id, **options
+        )
     )
     return pa.Table.from_batches(batches) if batches else LAYOUTS["events"].schema.empty_table()
 
 
 def add(lake: Lake, number: int, table: pa.Table) -> None:
-    lake.append("events", WORKSPACE, "live", table, lane="lane", number=number)
+    lake.append("events", Tenant(WORKSPACE, "live"), table, lane="lane", number=number)
 
 
 def test_a_session_is_read_in_order_and_alone(tmp_path: Path) -> None:

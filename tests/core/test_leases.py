@@ -1,11 +1,25 @@
 """Leases: one owner at a time, a rising fence, nothing done under a lost one. Design §3."""
 
 import threading
+import time
+from collections.abc import Callable
 
 import pytest
 
+from recorder import clock
 from recorder.storage.database import Database
-from recorder.storage.leases import Lease, is_lease_held, release_lease, renew_lease, take_lease
+from recorder.storage.leases import (
+    HeldLease,
+    Lease,
+    LeaseKeeper,
+    LeaseLost,
+    hold_lease,
+    is_lease_held,
+    lease_for_block,
+    release_lease,
+    renew_lease,
+    take_lease,
+)
 
 
 @pytest.fixture
@@ -94,3 +108,83 @@ def test_of_many_who_try_at_once_one_gets_it(database: Database, name: str, atte
     for thread in threads:
         thread.join()
     assert len(got) == 6 and sum(lease is not None for lease in got) == 1
+
+
+def hold(database: Database, name: str, *, ttl_ms: int) -> HeldLease:
+    """Hold a lease from now on."""
+    with database.transaction(write=True) as db:
+        held = hold_lease(db, name, "a", ttl_ms=ttl_ms)
+    assert held is not None
+    return held
+
+
+def lose(database: Database, name: str) -> None:
+    """Let another owner take a lease, as if it had run out."""
+    with database.transaction(write=True) as db:
+        assert take_lease(db, name, "b", now_ms=clock.now_ms() + 3_600_000, ttl_ms=60_000)
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    until = time.monotonic() + 10
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+def test_nothing_is_committed_under_a_lost_lease(database: Database, name: str) -> None:
+    held = hold(database, name, ttl_ms=60_000)
+    lose(database, name)
+    with pytest.raises(LeaseLost), held.transaction(database):
+        pytest.fail("the block began without the lease")
+
+
+def test_a_process_that_stood_still_takes_its_lease_for_lost_without_asking(
+    database: Database, name: str
+) -> None:
+    held = hold(database, name, ttl_ms=60_000)
+    held.renewed_s -= 61
+    with pytest.raises(LeaseLost), held.transaction(database):
+        pytest.fail("the block began after the lease ran out")
+
+
+def test_a_transaction_that_is_rolled_back_renews_nothing(database: Database, name: str) -> None:
+    held = hold(database, name, ttl_ms=60_000)
+    held.renewed_s = before = held.renewed_s - 10
+    with pytest.raises(ZeroDivisionError), held.transaction(database):
+        raise ZeroDivisionError
+    assert held.renewed_s == before
+    with held.transaction(database):
+        pass
+    assert held.renewed_s > before
+
+
+def test_the_keeper_renews_what_is_held_and_reports_what_is_lost(database: Database, name: str) -> None:
+    kept, lost = hold(database, name, ttl_ms=60_000), hold(database, f"{name} 2", ttl_ms=60_000)
+    lose(database, f"{name} 2")
+    before = kept.renewed_s
+    with LeaseKeeper(database, lambda: [kept, lost], every_s=0.01):
+        wait_for(lambda: kept.renewed_s > before and lost.renewed_s < before)
+    kept.require_time()
+    with pytest.raises(LeaseLost):
+        lost.require_time()
+
+
+def test_the_keeper_leaves_a_released_lease_alone(database: Database, name: str) -> None:
+    held = hold(database, name, ttl_ms=60_000)
+    with database.transaction(write=True) as db:
+        held.release(db)
+    losses: list[HeldLease] = []
+    with LeaseKeeper(database, lambda: [held], every_s=0.01, on_loss=losses.append):
+        wait_for(lambda: len(losses) > 1)
+    assert not is_held(database, name, now_ms=clock.now_ms())
+
+
+def test_a_block_without_the_lease_gets_none_and_one_with_it_releases_it(
+    database: Database, name: str
+) -> None:
+    with lease_for_block(database, name, "a", ttl_ms=60_000) as first:
+        assert first is not None
+        with lease_for_block(database, name, "b", ttl_ms=60_000) as second:
+            assert second is None
+        assert is_held(database, name, now_ms=clock.now_ms())
+    assert not is_held(database, name, now_ms=clock.now_ms())

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from recorder.errors import Unavailable
-from recorder.logs import UnknownLogLevel, configure_logs, make_formatter
+from recorder.logs import RepeatedWarnings, configure_logs, make_formatter
 from recorder.request_context import following
+from recorder.settings import UnknownLogLevel
 
 
 def line_of(message: str, *args: object, error: BaseException | None = None, **extra: Any) -> str:
@@ -96,3 +97,21 @@ def test_what_an_error_group_holds_is_told_too() -> None:
 def test_a_level_that_does_not_exist_is_refused() -> None:
     with pytest.raises(UnknownLogLevel, match="debug, info, warning, error"):
         configure_logs("loud")
+
+
+def test_a_warning_of_the_server_is_written_once_a_minute_with_the_number_left_out() -> None:
+    now_s = 0.0
+    repeated = RepeatedWarnings(now=lambda: now_s)
+
+    def passes(level: int, text: str, *values: object) -> int | None:
+        record = logging.LogRecord("uvicorn.error", level, "", 0, text, values, None)
+        return getattr(record, "repeated", 0) if repeated.filter(record) else None
+
+    assert [passes(logging.WARNING, "Invalid HTTP request received.") for _ in range(1_000)] == [0] + [
+        None
+    ] * 999
+    assert passes(logging.WARNING, "another %d", 1) == 0 and passes(logging.WARNING, "another %d", 2) is None
+    assert [passes(logging.ERROR, "Invalid HTTP request received.") for _ in range(2)] == [0, 0]
+    now_s = 60.0
+    assert passes(logging.WARNING, "Invalid HTTP request received.") == 999
+    assert passes(logging.WARNING, "Invalid HTTP request received.") is None

@@ -14,6 +14,7 @@ from recorder.models.workspace import WorkspaceRow
 from recorder.recording import workflows as session_workflows
 from recorder.recording.workflows import SessionWorkflows
 from recorder.runtime import Runtime
+from recorder.tenant import Tenant
 from tests.support.masking import pattern
 from tests.support.recorded_sessions import open_desk
 
@@ -102,7 +103,7 @@ def test_workflows_of_sessions_are_remembered_by_place_and_not_without_end(
     known = SessionWorkflows()
     with open_desk(runtime) as desk:
         ids = [desk.record(workflow=f"flow_{n}", events=()) for n in range(3)]
-        stranger = Caller(desk.caller.workspace_id, "test", "key_other")
+        stranger = Caller(Tenant(desk.caller.workspace_id, "test"), "key_other")
         with runtime.database.transaction(write=False) as db:
             found = [known.look_up(db, desk.caller, session_id) for session_id in ids]
             assert known.look_up(db, stranger, ids[2]) is None

@@ -22,7 +22,7 @@ from recorder.masking import scan_pool, scanner
 from recorder.masking.policies import Policy
 from recorder.masking.scan_pool import FairQueue, MaskingBusy, OutOfTime, ScanPool
 from recorder.masking.scan_process import Job, Report
-from recorder.masking.scanner import MaskingLimitReached, MaskingTookTooLong, Scanner
+from recorder.masking.scanner import MaskingLimitReached, MaskingTookTooLong, Scanner, SlowBodies, SlowBody
 from tests.support.masking import KEY, pattern
 
 SLOW = "(?:[ab]*a[ab]{300}c)"
@@ -143,27 +143,17 @@ def test_a_body_that_is_in_time_the_second_time_is_masked(
         find(scan, policy, document)
 
 
-@pytest.mark.usefixtures("short")
-def test_slow_bodies_are_forgotten_after_a_while_and_when_there_are_many(
-    scan: Scanner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    policy, documents = make_policy(pattern("crawl", SLOW)), [slow_document(seed=n) for n in range(4)]
-    monkeypatch.setattr(scanner, "_REMEMBERED_BODIES", 2)
-    for document in documents[:3]:
-        with pytest.raises(MaskingTookTooLong):
-            find(scan, policy, document)
-    with pytest.raises(MaskingTookTooLong):
-        find(scan, policy, documents[0])
-    with pytest.raises(MaskingLimitReached):
-        find(scan, policy, documents[2])
-    monkeypatch.setattr(scanner, "_REMEMBERED_SECONDS", 0.0)
-    for _ in range(2):
-        with pytest.raises(MaskingTookTooLong):
-            find(scan, policy, documents[3])
-    monkeypatch.setattr(scanner, "_REMEMBERED_WORKSPACES", 1)
-    for workspace in ("wsp_b", "wsp_a"):
-        with pytest.raises(MaskingTookTooLong):
-            find(scan, policy, documents[2], workspace=workspace)
+def test_slow_bodies_are_forgotten_after_a_while_and_when_there_are_many() -> None:
+    slow = SlowBody(True, None)
+    few = SlowBodies(bodies=2, workspaces=1)
+    for body in (b"1", b"2", b"3"):
+        few.add("wsp_a", body, slow)
+    assert [few.find("wsp_a", body) for body in (b"1", b"2", b"3")] == [None, slow, slow]
+    few.add("wsp_b", b"4", slow)
+    assert (few.find("wsp_a", b"3"), few.find("wsp_b", b"4")) == (None, slow)
+    short = SlowBodies(seconds=0.0)
+    short.add("wsp_a", b"1", slow)
+    assert short.find("wsp_a", b"1") is None
 
 
 def test_a_job_that_fails_is_no_clean_body(scan: Scanner) -> None:

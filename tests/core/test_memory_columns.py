@@ -16,10 +16,11 @@ from recorder.memory.queries.columns import ColumnsCache, GraphColumns, read_col
 from recorder.memory.queries.paths import read_graph
 from recorder.memory.storage.graph_store import remove_session, replace_outcome
 from recorder.storage.database import Database
+from recorder.tenant import Tenant
 from tests.support.graph_columns import columns_of
 from tests.support.graph_sessions import database_with, index_words
 
-SCOPE = GraphScope("wsp_a", "live", "checkout")
+SCOPE = GraphScope(Tenant("wsp_a", "live"), "checkout")
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def test_a_graph_above_the_bound_is_shared_by_those_who_wait_but_not_kept(
 
 def test_the_bound_counts_bytes_and_lets_go_of_the_oldest(database: Database) -> None:
     index_words(database, SCOPE, "1a 2b", "3c")
-    other = GraphScope("wsp_a", "live", "returns")
+    other = GraphScope(Tenant("wsp_a", "live"), "returns")
     size = read(database).nbytes
     assert size > read(database).session_id.nbytes
     cache = ColumnsCache(max_bytes=size)

@@ -10,9 +10,10 @@ from recorder.memory.storage.graph_store import remove_session
 from recorder.memory.storage.sizes import CountsCache, count_graphs
 from recorder.models.workflow import WorkflowGraph
 from recorder.storage.database import Database
+from recorder.tenant import Tenant
 from tests.support.graph_sessions import database_with, index_words
 
-SCOPE = GraphScope("wsp_a", "live", "checkout")
+SCOPE = GraphScope(Tenant("wsp_a", "live"), "checkout")
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 def size(database: Database, *, write: bool = False) -> WorkflowGraph:
     """The size of the workflow's graph."""
     with database.transaction(write=write) as db:
-        return count_graphs(db, SCOPE.workspace_id, SCOPE.mode, [SCOPE.workflow])[SCOPE.workflow]
+        return count_graphs(db, SCOPE.tenant, [SCOPE.workflow])[SCOPE.workflow]
 
 
 def test_a_graph_is_counted_once_for_each_version(database: Database) -> None:
@@ -42,7 +43,7 @@ def test_what_a_writer_counts_is_not_kept(database: Database) -> None:
     rows = index_words(database, SCOPE, "1a 2b", "3c")
     with pytest.raises(RuntimeError), database.transaction(write=True) as db:
         remove_session(db, rows[0])
-        counted = count_graphs(db, SCOPE.workspace_id, SCOPE.mode, [SCOPE.workflow])
+        counted = count_graphs(db, SCOPE.tenant, [SCOPE.workflow])
         assert counted[SCOPE.workflow].nodes == 1
         raise RuntimeError
     with database.transaction(write=True) as db:
@@ -53,7 +54,7 @@ def test_what_a_writer_counts_is_not_kept(database: Database) -> None:
 def test_the_sizes_asked_for_last_are_kept() -> None:
     cache = CountsCache(max_kept=1)
     for workflow in ("old", "new"):
-        scope = GraphScope("wsp_a", "live", workflow)
+        scope = GraphScope(Tenant("wsp_a", "live"), workflow)
         cache.keep(scope, WorkflowGraph(version=1, nodes=1, edges=0, paths=1))
-    assert cache.find(GraphScope("wsp_a", "live", "old"), 1) is None
+    assert cache.find(GraphScope(Tenant("wsp_a", "live"), "old"), 1) is None
     assert cache.find(scope, 1) is not None and cache.find(scope, 2) is None

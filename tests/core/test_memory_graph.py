@@ -8,9 +8,10 @@ import pytest
 from recorder.memory.grouping.graph import MAX_TRACE_STEPS, Graph, GraphChange
 from recorder.memory.grouping.nodes import COMPARED_FEATURES, GraphScope
 from recorder.memory.steps.session_steps import Step
+from recorder.tenant import Tenant
 from tests.support.graph_sessions import make_step, make_steps
 
-SCOPE = GraphScope("wsp_a", "live", "checkout")
+SCOPE = GraphScope(Tenant("wsp_a", "live"), "checkout")
 
 
 def sessions_of(*words: str, prefix: str = "s") -> dict[str, list[Step]]:
@@ -62,7 +63,7 @@ def test_steps_on_unknown_screens_are_told_by_the_act_alone() -> None:
 
 def test_ids_are_content_addressed_and_differ_between_workflows() -> None:
     one, same = Graph(SCOPE), Graph(SCOPE)
-    other = Graph(GraphScope("wsp_a", "live", "returns"))
+    other = Graph(GraphScope(Tenant("wsp_a", "live"), "returns"))
     for graph in (one, same, other):
         graph.add_sessions(sessions_of("1a 1b"))
     assert one.nodes == same.nodes and one.paths == same.paths

@@ -29,11 +29,13 @@ def test_nodes_are_new_for_thirty_days_after_their_alarm(tmp_path: Path) -> None
         row, indexer = make_row(scope), GraphIndexer()
         indexer.commit(db, indexer.prepare(db, [row], {row.id: make_steps("1a 2b 3c")}), [row])
         place = place_of(scope)
-        lately, before, gone = (node.node_id for node in read_view(db, **place).nodes)
-        assert read_view(db, **place).new == frozenset()
+        lately, before, gone = (
+            node.node_id for node in read_view(db, tenant=scope.tenant, workflow=scope.workflow).nodes
+        )
+        assert read_view(db, tenant=scope.tenant, workflow=scope.workflow).new == frozenset()
         add_alarm(db, place, NEW_NODE, lately, days_ago=29)
         add_alarm(db, place, NEW_NODE, before, days_ago=31)
         add_alarm(db, place, PATH_DISAPPEARED, gone, days_ago=1)
         db.flush()
-        assert read_view(db, **place).new == {lately}
+        assert read_view(db, tenant=scope.tenant, workflow=scope.workflow).new == {lately}
     database.close()

@@ -19,9 +19,10 @@ from recorder.memory.storage.versions import read_head
 from recorder.models.memory import MemoryPath
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database
+from recorder.tenant import Tenant
 from tests.support.graph_sessions import START, database_with, make_row, make_steps
 
-SCOPE = GraphScope("wsp_a", "live", "checkout")
+SCOPE = GraphScope(Tenant("wsp_a", "live"), "checkout")
 USUAL, OTHER, RARE = "1a 2b 3c", "4d 5e 6f", "7g 8h 9i"
 
 
@@ -43,7 +44,7 @@ def add(database: Database, *words: str, **members: Any) -> list[SessionRow]:
 
 def ask(db: DbSession, **filters: Any) -> list[MemoryPath]:
     """The paths of the workflow."""
-    place = {"workspace_id": SCOPE.workspace_id, "mode": SCOPE.mode, "workflow": SCOPE.workflow}
+    place = {"tenant": SCOPE.tenant, "workflow": SCOPE.workflow}
     return list_paths(db, **{**place, **filters})
 
 
@@ -104,7 +105,11 @@ def test_sessions_without_events_have_a_path_without_nodes(database: Database) -
 
 def test_an_unknown_workflow_is_not_found_and_a_new_one_is_empty(database: Database) -> None:
     assert paths_of(database) == []
-    for place in ({"workflow": "other"}, {"mode": "test"}, {"workspace_id": "wsp_b"}):
+    for place in (
+        {"workflow": "other"},
+        {"tenant": Tenant("wsp_a", "test")},
+        {"tenant": Tenant("wsp_b", "live")},
+    ):
         with pytest.raises(NotFound):
             paths_of(database, **place)
 
@@ -159,8 +164,9 @@ def test_columns_in_use_stay_as_they_are(database: Database) -> None:
 
 def test_labels_say_what_the_nodes_of_a_path_are_called(database: Database) -> None:
     add(database, USUAL, OTHER)
-    place = {"workspace_id": SCOPE.workspace_id, "mode": SCOPE.mode, "workflow": SCOPE.workflow}
     with database.transaction(write=False) as db:
         paths = [path.path_id for path in ask(db)]
-        labels = path_labels(db, **place, path_ids=[*paths, "pth_unknown"])
+        labels = path_labels(
+            db, tenant=SCOPE.tenant, workflow=SCOPE.workflow, path_ids=[*paths, "pth_unknown"]
+        )
     assert sorted(labels.values()) == [["Click a", "Click b", "Click c"], ["Click d", "Click e", "Click f"]]

@@ -5,6 +5,7 @@ from sklearn.metrics import adjusted_rand_score
 from benchmarks.memory.tasks import steps_of
 from recorder.memory.grouping.graph import Graph
 from recorder.memory.grouping.nodes import GraphScope
+from recorder.tenant import Tenant
 from tests.support.demonstrations import REAL, needs_real
 
 #: Sessions of one sealing batch.
@@ -15,7 +16,7 @@ _BATCH = 50
 def test_paths_follow_the_tasks_though_all_lie_in_one_workflow() -> None:
     files = sorted(REAL.glob("*/*.json.gz"))[::4]
     sessions = {path: steps for path in files if (steps := steps_of(path))}
-    graph = Graph(GraphScope("wsp_a", "live", "tasks"))
+    graph = Graph(GraphScope(Tenant("wsp_a", "live"), "tasks"))
     path_ids: dict[str, str] = {}
     for start in range(0, len(sessions), _BATCH):
         batch = {str(path): sessions[path] for path in list(sessions)[start : start + _BATCH]}

@@ -12,9 +12,10 @@ from recorder.memory.grouping.id_matching import inherit
 from recorder.memory.grouping.nodes import GraphScope, live_number
 from recorder.memory.grouping.rebuild import RebuildKind, Rebuilt, Recorded, rebuild
 from recorder.memory.steps.session_steps import Step
+from recorder.tenant import Tenant
 from tests.support.graph_sessions import make_step, make_steps
 
-SCOPE = GraphScope("wsp_a", "live", "checkout")
+SCOPE = GraphScope(Tenant("wsp_a", "live"), "checkout")
 KINDS: tuple[RebuildKind, ...] = ("anchored", "fresh")
 
 Sessions = Sequence[tuple[str, Sequence[Step]]]

@@ -19,6 +19,7 @@ from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.rebuilds import indexed_scopes, rebuild_graph
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database
+from recorder.tenant import Tenant
 from tests.support.graph_sessions import make_row, make_scope, make_step, make_steps
 
 KINDS: tuple[RebuildKind, ...] = ("anchored", "fresh")
@@ -182,7 +183,7 @@ def test_a_rebuild_that_fails_leaves_the_graph_as_it_was(
 
 
 def test_unknown_workflows_and_empty_graphs_are_left_alone(database: Database, scope: GraphScope) -> None:
-    unknown = GraphScope(scope.workspace_id, "test", "nothing")
+    unknown = GraphScope(Tenant(scope.workspace_id, "test"), "nothing")
     assert rebuild_graph(database, unknown, "anchored") is None
     report = rebuild_graph(database, scope, "fresh")
     assert report is not None and (report.version, report.changed) == (0, 0)

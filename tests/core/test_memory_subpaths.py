@@ -12,6 +12,7 @@ from recorder.memory.queries.subpaths import SubPath, containing
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.models.memory import GraphPathRow
 from recorder.storage.database import Database
+from recorder.tenant import Tenant
 from tests.support.databases import create_file
 from tests.support.graph_columns import columns_of
 from tests.support.graph_sessions import make_row, make_scope, make_steps
@@ -76,10 +77,11 @@ def test_a_path_that_was_merged_into_another_stands_for_that_one(tmp_path: Path)
         indexer.commit(db, indexer.prepare(db, rows, steps), rows)
         older, younger = db.exec(select(GraphPathRow.path_id).order_by(col(GraphPathRow.number)))
         db.exec(update(GraphPathRow).where(col(GraphPathRow.number) == 1).values(merged_into=0))
-    place = {"workspace_id": scope.workspace_id, "mode": scope.mode}
     with database.transaction(write=False) as db:
-        found, other = (SubPath.read(db, **place, path_id=path_id) for path_id in (younger, older))
+        found, other = (
+            SubPath.read(db, tenant=scope.tenant, path_id=path_id) for path_id in (younger, older)
+        )
         assert found.nodes == other.nodes and len(found.session_ids()) == 1
         with pytest.raises(NotFound):
-            SubPath.read(db, **{**place, "mode": "test"}, path_id=older)
+            SubPath.read(db, tenant=Tenant(scope.workspace_id, "test"), path_id=older)
     database.close()

@@ -22,11 +22,12 @@ from recorder.models.operations import SealPortionRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.sealing.digest_pool import DigestPool
-from recorder.sealing.lanes import LeaseLost
 from recorder.sealing.portions import PortionLimits, discard_leftovers
 from recorder.sealing.preparation import BatchPreparation
 from recorder.sealing.screens import SeenFrame
 from recorder.storage.lake_schemas import LAYOUTS
+from recorder.storage.leases import LeaseLost
+from recorder.tenant import Tenant
 from tests.support.expected_facts import whole_session
 from tests.support.factories import picture
 from tests.support.sealed_sessions import START, WORKSPACE
@@ -42,14 +43,15 @@ DOMS = [
     for tag in ("main", "form")
 ]
 
+TENANT = Tenant(WORKSPACE, "live")
+
 
 @dataclass
 class Batch:
     """A claimed batch."""
 
     session_ids: list[str]
-    workspace_id: str = WORKSPACE
-    mode: str = "live"
+    tenant: Tenant = TENANT
     number: int = 7
     date: str = DATE
     fence: int = 3
@@ -129,7 +131,7 @@ class Bench:
 
     def read(self, kind: Any, file: Any) -> list[dict[str, Any]]:
         """The rows of a file, times as microseconds."""
-        batches = self.runtime.lake.read_file(kind, WORKSPACE, "live", file)
+        batches = self.runtime.lake.read_file(kind, Tenant(WORKSPACE, "live"), file)
         table = pa.Table.from_batches(list(batches), LAYOUTS[kind].schema)
         return [_plain(row) for row in table.to_pylist()]
 
@@ -403,7 +405,7 @@ def test_portions_whose_files_are_gone_are_prepared_again(bench: Bench) -> None:
         killed.advance()
     (_, file) = killed._units[0].files[0]  # type: ignore[index]
     runtime = bench.runtime
-    runtime.lake._table("events", WORKSPACE, "live").data_files().delete_file(file.path)
+    runtime.lake._table("events", TENANT).data_files().delete_file(file.path)
     preparation = bench.start(session_id)
     finish(preparation)
     bench.assert_whole(preparation, session_id)

@@ -1,13 +1,15 @@
 """The progress of an export on a terminal of 80 columns: nothing is cut off, whatever the figures are."""
 
 import re
+import time
 from io import StringIO
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from recorder.client.progress import _Bar, _clock, _Lines
+from recorder.client.progress import _Bar, _clock, _Lines, byte_bar, told
+from recorder.exports.formats import count_files
 
 EXPORT_ID = "exp_01m82rdvtw8j5xwrm3pyx42bds"
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -76,3 +78,25 @@ def test_without_a_terminal_there_is_a_line_for_each_state() -> None:
     printed = console.file.getvalue().splitlines()
     assert [line.removeprefix(f"{EXPORT_ID} ")[:7] for line in printed] == ["queued", "running", "complet"]
     assert "\x1b" not in console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(0, "0 files"), (1, "1 file"), (2, "2 files"), (1_234, "1,234 files")]
+)
+def test_one_file_is_no_plural(number: int, words: str) -> None:
+    assert count_files(number) == words
+    assert told(export("completed", rows=1, frames=0, shards=number)).endswith(f" in {words}")
+
+
+def test_a_bar_over_bytes_appears_once_the_size_is_known(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with byte_bar("verifying") as move:
+        time.sleep(0.3)  # the bar is drawn ten times a second
+        before = _CONTROL.sub("", capsys.readouterr().err)
+        move(512, 1_024)
+    after = _CONTROL.sub("", capsys.readouterr().err)
+    assert "verifying" not in before and "?" not in before
+    assert "verifying" in after and "0.5/1.0 kB" in after

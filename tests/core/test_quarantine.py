@@ -17,6 +17,7 @@ from recorder.recording.sessions import to_wire
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer, failed_batches, has_work, open_sealer, turns
 from recorder.sealing.quarantine import list_set_aside, reseal
+from recorder.tenant import Tenant
 from tests.support.databases import create_database
 from tests.support.factories import picture
 from tests.support.recorded_sessions import (
@@ -197,7 +198,7 @@ def test_what_a_failed_batch_wrote_to_the_lake_is_taken_back(
     assert set_aside_codes(runtime) == {ids[1]: "content_unreadable"}
     assert_sealed_exactly_once(runtime, [ids[0], *ids[2:]])
     for kind in ("events", "frames", "sessions", "steps"):
-        rows = runtime.lake.scan(kind, WORKSPACE, "live").collect()
+        rows = runtime.lake.scan(kind, Tenant(WORKSPACE, "live")).collect()
         assert ids[1] not in rows["session_id"].to_list()
 
 
@@ -325,7 +326,11 @@ def lose_rows(runtime: Runtime, session_id: str) -> None:
     """Let the lake lose the events of a session."""
     row = session_row(runtime, session_id)
     runtime.lake.delete_sessions(
-        "events", WORKSPACE, "live", workflow=row.workflow, date=row.lake_date or "", session_ids=[session_id]
+        "events",
+        Tenant(WORKSPACE, "live"),
+        workflow=row.workflow,
+        date=row.lake_date or "",
+        session_ids=[session_id],
     )
 
 

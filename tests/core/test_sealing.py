@@ -18,6 +18,7 @@ from recorder.rowset import EventKey, events_digest
 from recorder.runtime import Runtime
 from recorder.sealing import SealedBatch, Sealer, has_work, is_sealing
 from recorder.sealing import batches as batches_module
+from recorder.tenant import Tenant
 from tests.support.factories import picture
 from tests.support.recorded_sessions import (
     WORKSPACE,
@@ -68,7 +69,7 @@ def lake_rows(runtime: Runtime, kind: Any, session_id: str, mode: str = "live") 
     """A session's rows, found the way readers find them."""
     row = session_row(runtime, session_id)
     return runtime.lake.read_session(
-        kind, WORKSPACE, mode, workflow=row.workflow, date=row.lake_date or "", session_id=session_id
+        kind, Tenant(WORKSPACE, mode), workflow=row.workflow, date=row.lake_date or "", session_id=session_id
     )
 
 
@@ -313,4 +314,4 @@ def test_kept_answers_are_forgotten_after_a_day(runtime: Runtime, sealer: Sealer
 def stop(desk: Desk, session_id: str) -> None:
     """Stop a session that was recorded by hand."""
     with desk.runtime.database.transaction(write=True) as db:
-        stop_session(db, desk.caller.workspace_id, desk.caller.mode, session_id)
+        stop_session(db, desk.caller.tenant, session_id)

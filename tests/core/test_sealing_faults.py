@@ -19,10 +19,12 @@ from recorder.models.memory import SessionPathRow
 from recorder.models.tag import TagCreate
 from recorder.recording.tags import add_tag
 from recorder.runtime import Runtime
-from recorder.sealing import LeaseLost, SealedBatch, Sealer
+from recorder.sealing import SealedBatch, Sealer
 from recorder.sealing import turns as turns_module
 from recorder.storage.lake import Lake, LakeFile
 from recorder.storage.lake_schemas import Kind
+from recorder.storage.leases import LeaseLost
+from recorder.tenant import Tenant
 from tests.support.databases import create_database
 from tests.support.factories import picture
 from tests.support.recorded_sessions import (
@@ -58,8 +60,7 @@ class HookedLake(Lake):
     def commit(
         self,
         kind: Kind,
-        workspace_id: str,
-        mode: str,
+        tenant: Tenant,
         files: Sequence[LakeFile],
         *,
         lane: str,
@@ -71,7 +72,7 @@ class HookedLake(Lake):
             act, self._hook = self._hook[1], None
         if act is not None and not self._is_after:
             act()
-        was_added = super().commit(kind, workspace_id, mode, files, lane=lane, number=number)
+        was_added = super().commit(kind, tenant, files, lane=lane, number=number)
         if act is not None and self._is_after:
             act()
         return was_added
@@ -287,7 +288,7 @@ def test_a_tag_that_comes_while_a_session_is_sealed_reaches_the_graph(runtime: R
 
     def tag() -> None:
         with runtime.database.transaction(write=True) as db:
-            add_tag(db, WORKSPACE, "live", session_id, TagCreate(name="success"))
+            add_tag(db, Tenant(WORKSPACE, "live"), session_id, TagCreate(name="success"))
 
     with sealing(hooked(runtime, "events", tag, is_after=True), "run") as sealer:
         assert sealer.seal_batch() is not None
@@ -301,7 +302,9 @@ def test_a_deleted_session_is_never_sealed(runtime: Runtime) -> None:
     delete(runtime, ids[0])
     seal_all(runtime)
     assert session_row(runtime, ids[0]).status == "stopped"
-    assert runtime.lake.scan("sessions", WORKSPACE, "live").collect()["session_id"].to_list() == ids[1:]
+    assert (
+        runtime.lake.scan("sessions", Tenant(WORKSPACE, "live")).collect()["session_id"].to_list() == ids[1:]
+    )
 
 
 def paths_of(runtime: Runtime) -> dict[str, str]:

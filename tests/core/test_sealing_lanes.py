@@ -21,7 +21,6 @@ from recorder.sealing.batches import Lane
 from recorder.sealing.lanes import free_lanes, take_lane, waiting_lanes
 from recorder.sealing.portions import PortionLimits
 from recorder.sealing.slot_changes import LanesOpen, change_slots
-from recorder.storage.leases import release_lease
 from recorder.storage.slots import SlotsDiffer, slot_of
 from tests.support.databases import create_database
 from tests.support.factories import picture
@@ -221,10 +220,10 @@ def test_a_released_lane_is_not_renewed(runtime: Runtime) -> None:
     with runtime.database.transaction(write=True) as db:
         taken = take_lane(db, "run", runs=2, ttl_ms=60_000)
         assert taken is not None
-        release_lease(db, taken[1])
+        taken[1].release(db)
     sealer = Sealer(runtime, owner="run")
     with runtime.database.transaction(write=True) as db:
-        assert not sealer._turns.renew(db, taken[1])
+        assert not taken[1].renew(db, only_if_held=True)
     sealer.release()
     assert next_workspaces(runtime) == [WORKSPACE]
 

@@ -19,6 +19,7 @@ from recorder.recording.frames import FrameUpload
 from recorder.recording.ingest import IngestWriter
 from recorder.runtime import Runtime
 from recorder.settings import SessionSize
+from recorder.tenant import Tenant
 from tests.support.factories import picture
 from tests.support.recorded_sessions import WORKSPACE, Desk, png_item, session_row
 
@@ -30,7 +31,7 @@ def open_small_desk(runtime: Runtime, **size: int) -> Desk:
     """A desk at which a session holds at most so much."""
     largest = SessionSize(**{"events": 5, "frames": 3, "bytes": 10**9, **size})
     writer = IngestWriter(runtime.database, session_size=largest)
-    return Desk(runtime, writer, Caller(WORKSPACE, "live", new_id("key")))
+    return Desk(runtime, writer, Caller(Tenant(WORKSPACE, "live"), new_id("key")))
 
 
 @pytest.fixture

@@ -1,13 +1,14 @@
 """Settings: one data folder by default, a secret that is made once. Contract §9."""
 
 import os
+import re
 import stat
 from pathlib import Path
 
 import pytest
 
 from recorder import limits
-from recorder.settings import InvalidSetting, Settings
+from recorder.settings import VARIABLES, InvalidSetting, Settings, unknown_settings
 from tests.support.deployment_processes import released_together
 
 
@@ -102,3 +103,37 @@ def test_memory_of_bodies_holds_the_largest_request_twice(tmp_path: Path) -> Non
     for wrong in ("127", "0", "-1", "1e3", "512 MB", "٥١٢"):
         with pytest.raises(InvalidSetting, match="RECORDER_BODY_MEMORY_MB"):
             Settings.from_env({"RECORDER_BODY_MEMORY_MB": wrong}, data_dir=tmp_path)
+
+
+def test_a_variable_that_is_no_setting_is_named_with_the_nearest_one() -> None:
+    env = {
+        "RECORDER_SEAL_SLOT": "4",
+        "RECORDER_QQQ": "",
+        "RECORDER_REGION": "eu",
+        "RECORDERS": "1",
+        "PATH": "/",
+    }
+    far, near = unknown_settings(env)
+    assert far.startswith("Warning  RECORDER_QQQ is no setting") and "docs/settings.md" in far
+    assert near.endswith("Did you mean RECORDER_SEAL_SLOTS?")
+
+
+def test_every_variable_that_the_product_reads_is_known() -> None:
+    root = Path(__file__).parents[2]
+    files = [path for part in ("recorder", "api", "pipelines") for path in (root / part).rglob("*.py")]
+    read = {name for path in files for name in re.findall(r"\bRECORDER_([A-Z0-9_]+)", path.read_text())}
+    page = re.findall(r"`RECORDER_([A-Z0-9_]+)`", (root / "docs/settings.md").read_text())
+    tests_own = {name for name in page if name.startswith(("FAULT_", "FUZZ_"))}
+    # The variables of a session's size are put together from the names of their members.
+    assert read | {"SESSION_EVENTS", "SESSION_FRAMES", "SESSION_BYTES"} == VARIABLES
+    assert set(page) - tests_own == VARIABLES
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("RECORDER_REGION", "mars"), ("RECORDER_LOG_LEVEL", "loud"), ("RECORDER_SEAL_RUNS", "x")],
+)
+def test_a_setting_that_cannot_be_read_creates_nothing(tmp_path: Path, name: str, value: str) -> None:
+    with pytest.raises(InvalidSetting, match=f"^{name} takes "):
+        Settings.from_env({name: value}, data_dir=tmp_path / "data")
+    assert not (tmp_path / "data").exists()

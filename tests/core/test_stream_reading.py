@@ -18,6 +18,7 @@ from recorder.recording.streams.resume import Opening, Start, SweptReplay, open_
 from recorder.recording.tags import add_tag, list_tags
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
+from recorder.tenant import Tenant
 from tests.support.factories import event as item
 from tests.support.factories import frame
 from tests.support.recorded_sessions import WORKSPACE, Desk, delete, execute, open_desk
@@ -71,7 +72,7 @@ def seal(runtime: Runtime, *, swept: bool = False) -> None:
 
 def opened(runtime: Runtime, session_id: str, start: Start) -> Opening:
     """A stream's beginning, as the workspace's caller sees it."""
-    caller = Caller(WORKSPACE, "live", "key_a")
+    caller = Caller(Tenant(WORKSPACE, "live"), "key_a")
     with runtime.database.transaction(write=False) as db:
         return open_session(db, caller, session_id, start)
 
@@ -89,7 +90,7 @@ def test_messages_are_the_objects_of_the_reads(runtime: Runtime, desk: Desk) -> 
     session_id = record_mixed(desk)
     found = told(look(runtime, **{session_id: 0})[session_id])
     with runtime.database.transaction(write=False) as db:
-        row = find_session(db, WORKSPACE, "live", session_id)
+        row = find_session(db, Tenant(WORKSPACE, "live"), session_id)
         events = [
             json.loads(one.as_json())
             for one in read_events_page(db, runtime.lake, row, after=None, limit=500)[0]
@@ -227,7 +228,7 @@ def test_an_ended_stream_is_over_until_a_late_tag_comes(runtime: Runtime, desk: 
     seal(runtime, swept=True)
     assert opened(runtime, session_id, Start(after=12)).is_over
     with runtime.database.transaction(write=True) as db:
-        add_tag(db, WORKSPACE, "live", session_id, TagCreate(name="late"))
+        add_tag(db, Tenant(WORKSPACE, "live"), session_id, TagCreate(name="late"))
     opening = opened(runtime, session_id, Start(after=12))
     assert not opening.is_over
     assert positions(look(runtime, **{session_id: opening.position})[session_id]) == [13]

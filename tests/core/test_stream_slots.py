@@ -14,13 +14,14 @@ from recorder.access.ratelimit.redis_slots import RedisSlots
 from recorder.access.ratelimit.stream_slots import Slot, StreamSlots
 from recorder.errors import TooManyStreams
 from recorder.ids import new_id
+from recorder.tenant import Tenant
 from tests.support.redis_server import running_redis
 
 LEASE_S = 0.6
 
 
 def a_key(workspace_id: str | None = None) -> Caller:
-    return Caller(workspace_id or new_id("wsp"), "live", new_id("key"))
+    return Caller(Tenant(workspace_id or new_id("wsp"), "live"), new_id("key"))
 
 
 @pytest.fixture(params=["memory", "redis"])

@@ -16,6 +16,7 @@ from recorder.models.webhook import DeliveryRow, WebhookSecretRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.net.client import Exchange
 from recorder.storage.database import Database
+from recorder.tenant import Tenant
 from recorder.webhooks.claims import LEASE_MS, Claim, claim_attempts, due_lanes
 from recorder.webhooks.deliveries import find_delivery, redeliver
 from recorder.webhooks.dispatch import dispatch_events
@@ -205,7 +206,9 @@ def test_a_redelivery_sends_the_same_payload_on_a_schedule_of_its_own(desk: Desk
     [first] = desk.claim()
     desk.settle([first], SENT)
     with desk.database.transaction(write=True) as db:
-        again = redeliver(db, desk.origin, "live", desk.webhook_id, first.id)
+        again = redeliver(
+            db, Tenant(desk.origin.workspace_id, "live"), desk.origin, desk.webhook_id, first.id
+        )
     desk.now = max(desk.now, clock.now())
     [second] = desk.claim()
     desk.settle([second], REFUSED)
@@ -218,7 +221,9 @@ def test_a_redelivery_sends_the_same_payload_on_a_schedule_of_its_own(desk: Desk
 
 def test_after_a_rotation_both_secrets_sign_for_a_day(desk: Desk) -> None:
     with desk.database.transaction(write=True) as db:
-        fresh = rotate_secret(db, BOX, desk.origin, "live", desk.webhook_id).secret
+        fresh = rotate_secret(
+            db, BOX, Tenant(desk.origin.workspace_id, "live"), desk.origin, desk.webhook_id
+        ).secret
     assert fresh is not None and fresh != desk.secret
     desk.put(2)
     [claim] = desk.claim(1)
@@ -235,7 +240,12 @@ def test_several_rotations_within_a_day_leave_all_secrets_valid(desk: Desk) -> N
     secrets = [desk.secret]
     for _ in range(3):
         with desk.database.transaction(write=True) as db:
-            secrets.append(rotate_secret(db, BOX, desk.origin, "live", desk.webhook_id).secret or "")
+            secrets.append(
+                rotate_secret(
+                    db, BOX, Tenant(desk.origin.workspace_id, "live"), desk.origin, desk.webhook_id
+                ).secret
+                or ""
+            )
     desk.put()
     [claim] = desk.claim()
     signature, at = claim.headers["Service-Signature"], desk.now.timestamp()
@@ -281,7 +291,7 @@ def test_nothing_more_is_planned_for_a_webhook_that_was_deleted_meanwhile(desk: 
     desk.put(2)
     [claim] = desk.claim(1)
     with desk.database.transaction(write=True) as db:
-        delete_webhook(db, desk.origin, "live", desk.webhook_id)
+        delete_webhook(db, Tenant(desk.origin.workspace_id, "live"), desk.origin, desk.webhook_id)
     desk.settle([claim], REFUSED)
     assert (desk.rows(), desk.claim()) == ([], [])
 
@@ -310,7 +320,7 @@ def test_a_response_is_kept_as_text(desk: Desk, name: str) -> None:
     [claim] = desk.claim()
     desk.settle([claim], Exchange(status=200, headers={"a": "b"}, body=body, duration_ms=12))
     with desk.database.transaction(write=False) as db:
-        found = find_delivery(db, desk.workspace_id, "live", desk.webhook_id, claim.id)
+        found = find_delivery(db, Tenant(desk.workspace_id, "live"), desk.webhook_id, claim.id)
     assert found.response is not None
     assert (found.response.body, found.response.body_truncated) == (text, is_truncated)
     assert (found.response.headers, found.duration_ms, found.request.headers) == (

@@ -16,6 +16,7 @@ from recorder.models.operations import OutboxRow
 from recorder.models.webhook import DeliveryRow, WebhookRow
 from recorder.request_context import following
 from recorder.storage.database import Database
+from recorder.tenant import Tenant
 from recorder.webhooks.dispatch import dispatch_events, has_events
 from recorder.webhooks.endpoints import delete_webhook
 from tests.support.delivery_loop import CREATED, attempts, make_webhook, put_event
@@ -102,7 +103,7 @@ def test_a_deleted_webhook_takes_nothing_more_and_what_waited_is_cancelled(
     dispatch(database)
     put_event(database, workspace_id=workspace_id)
     with database.transaction(write=True) as db:
-        delete_webhook(db, Origin.system(workspace_id, "tests"), "live", webhook.id)
+        delete_webhook(db, Tenant(workspace_id, "live"), Origin.system(workspace_id, "tests"), webhook.id)
     dispatch(database)
     assert attempts(database, webhook.id) == []
 

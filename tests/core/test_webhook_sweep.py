@@ -11,6 +11,7 @@ from recorder.audit.log import Origin
 from recorder.models.operations import OutboxRow
 from recorder.models.webhook import DeliveryRow, WebhookRow
 from recorder.storage.database import Database
+from recorder.tenant import Tenant
 from recorder.webhooks.deliveries import redeliver, remove_old
 from recorder.webhooks.dispatch import dispatch_events
 from recorder.webhooks.endpoints import delete_webhook
@@ -86,7 +87,9 @@ def test_an_event_that_was_not_handed_out_yet_is_never_swept(database: Database,
 def test_a_body_stays_as_long_as_a_redelivery_needs_it(database: Database, workspace_id: str) -> None:
     webhook_id, delivery_id = deliver_one(database, workspace_id)
     with database.transaction(write=True) as db:
-        again = redeliver(db, Origin.system(workspace_id, "tests"), "live", webhook_id, delivery_id)
+        again = redeliver(
+            db, Tenant(workspace_id, "live"), Origin.system(workspace_id, "tests"), webhook_id, delivery_id
+        )
     sweep(database, after=MONTH + MINUTE)
     assert [row.id for row in attempts(database, webhook_id)] == [again.id]
     assert bodies(database) == 1
@@ -96,7 +99,7 @@ def test_a_deleted_webhook_takes_its_records_along(database: Database, workspace
     webhook_id, _ = deliver_one(database, workspace_id)
     other_id, _ = deliver_one(database, workspace_id)
     with database.transaction(write=True) as db:
-        delete_webhook(db, Origin.system(workspace_id, "tests"), "live", webhook_id)
+        delete_webhook(db, Tenant(workspace_id, "live"), Origin.system(workspace_id, "tests"), webhook_id)
     sweep(database, after=timedelta(hours=1))
     sweep(database, after=timedelta(hours=1))
     with database.transaction(write=False) as db:
@@ -111,7 +114,13 @@ def test_a_sweep_goes_step_by_step(
     webhook_id, delivery_id = deliver_one(database, workspace_id)
     for _ in range(2):
         with database.transaction(write=True) as db:
-            redeliver(db, Origin.system(workspace_id, "tests"), "live", webhook_id, delivery_id)
+            redeliver(
+                db,
+                Tenant(workspace_id, "live"),
+                Origin.system(workspace_id, "tests"),
+                webhook_id,
+                delivery_id,
+            )
     with database.transaction(write=True) as db:
         db.exec(update(DeliveryRow).values(status="succeeded"))
     with database.transaction(write=True) as db:

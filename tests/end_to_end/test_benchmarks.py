@@ -28,6 +28,7 @@ from recorder.recording.events import read_event_batch
 from recorder.recording.frame_validation import check_image
 from recorder.runtime import Runtime
 from recorder.settings import child_environment
+from recorder.tenant import Tenant
 from tests.support.demonstrations import click_states, write_demonstration
 
 
@@ -41,7 +42,7 @@ def test_without_a_peer_the_value_itself_is_judged() -> None:
 
 
 def test_bodies_are_batches_of_a_hundred_that_the_service_takes() -> None:
-    caller = Caller("wsp", "live", "key")
+    caller = Caller(Tenant("wsp", "live"), "key")
     bodies = event_bodies(5)
     batches = [
         read_event_batch(caller, "ses", body, content_type="application/json", batch_key=None)

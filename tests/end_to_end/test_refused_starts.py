@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -57,13 +58,40 @@ def test_up_says_in_a_sentence_why_it_does_not_start(
         make_foreign(data)
     with start_up(data, "--port", "0", "--no-dagster", folder=tmp_path) as process:
         _, said = process.communicate(timeout=60)
-    *before, last = said.splitlines()
-    assert process.returncode == 1 and sentence in last, said
-    # What comes before says what it does.
-    assert all(line.startswith(("Data     ", "Starting the ")) for line in before), said
+    assert process.returncode == 1 and sentence in said, said
+    assert len(said.splitlines()) == 1, said
     assert processes_of(data) == {}
-    if before:
+    # Settings are read before anything starts; what the stores refuse is in the log too.
+    if sentence in (_REGION, _RELEASE):
         check_log(data, sentence)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("RECORDER_LOG_LEVEL", "loud"), ("RECORDER_REGION", "mars"), ("RECORDER_DAGSTER_AUTH_HEADER", "?")],
+)
+def test_a_setting_that_cannot_be_read_leaves_no_new_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    data = tmp_path / "data"
+    with start_up(data, "--port", "0", folder=tmp_path) as process:
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1 and said.startswith(f"{variable} takes "), said
+    assert len(said.splitlines()) == 1 and not data.exists()
+
+
+@pytest.mark.parametrize("option", ["--port", "--dagster-port"])
+def test_a_taken_port_leaves_no_new_folder(tmp_path: Path, option: str) -> None:
+    ports = {"--port": "0", "--dagster-port": "0"}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports[option] = str(taken.getsockname()[1])
+        options = [word for pair in ports.items() for word in pair]
+        with start_up(tmp_path / "data", *options, folder=tmp_path) as process:
+            _, said = process.communicate(timeout=60)
+    assert process.returncode == 1 and f"port {ports[option]}" in said and option in said
+    assert len(said.splitlines()) == 1 and "Traceback" not in said
+    assert not (tmp_path / "data").exists()
 
 
 def test_the_demo_says_so_too(tmp_path: Path) -> None:

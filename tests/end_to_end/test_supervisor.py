@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -93,15 +92,6 @@ def test_an_api_that_crashed_comes_back(tmp_path: Path) -> None:
         assert api_process(data) != first
 
 
-def test_a_taken_port_is_told_in_a_sentence(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with start_up(tmp_path, "--port", str(port), folder=tmp_path) as process:
-            _, said = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert f"port {port}" in said and "Traceback" not in said
-
-
 def test_the_library_alone_says_what_is_missing(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "recorder", tmp_path / "library" / "recorder")
     with start_up(tmp_path / "data", folder=tmp_path, checkout=tmp_path / "library") as process:
@@ -134,26 +124,45 @@ def test_a_second_service_on_a_folder_says_who_runs_there(tmp_path: Path) -> Non
         wait_ready(url, process)
 
 
-def test_it_says_what_it_does_at_eighty_columns_and_logs_start_and_stop(tmp_path: Path) -> None:
+def test_it_says_what_it_does_at_eighty_columns_and_logs_start_and_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RECORDER_REGON", "eu")
     with start_up(Path("data"), "--port", "0", "--no-dagster", folder=tmp_path) as process:
         assert process.stderr is not None
-        said = [process.stderr.readline() for _ in range(7)]
+        said = [process.stderr.readline() for _ in range(9)]
+        last = process.stderr.readline()
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=10) == 0
     starts = [
         "Data     ",
+        "Warning  RECORDER_REGON is no setting and has no effect. Did you mean RECORDER_REGION?",
         "Starting the API",
-        "API      http://",
         "Starting the delivery loop",
+        "The ",
+        "The ",
+        "API      http://",
         "Dagster  not ",
+        "Next     create a workspace",
     ]
     assert [line[: len(start)] for line, start in zip(said, starts, strict=False)] == starts
-    assert said[5].startswith("Next     create a workspace")
-    assert said[6].endswith("recorder workspaces create NAME --data data\n")
-    assert max(map(len, said[:6])) <= 81, said  # with the end of the line
+    assert {said[4], said[5]} == {"The API answers\n", "The delivery loop answers\n"}
+    assert last.endswith("recorder workspaces create NAME --data data\n")
+    assert max(map(len, said[:1] + said[2:])) <= 81, said  # with the end of the line
     lines = [json.loads(line) for line in (tmp_path / "data/logs/recorder-up.log").read_text().splitlines()]
     events = [line["event"] for line in lines]
     assert events[0].startswith("Data") and events[-2:] == ["the service stops", "the service has stopped"]
+
+
+def test_with_a_workspace_the_next_step_is_a_key(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    new_key(Settings.from_env({}, data_dir=data), name="acme")
+    with recorder_up(data, "--no-dagster") as (process, _):
+        assert process.stderr is not None
+        said = [process.stderr.readline() for _ in range(4)]
+    assert said[0].startswith("Dagster  not ") and said[1] == "Has      workspaces: acme\n"
+    assert said[2].startswith("Next     use a key of a workspace")
+    assert said[3].endswith("recorder keys create acme LABEL --data data\n")
 
 
 def test_a_stopped_api_and_delivery_loop_are_started_again(
@@ -162,7 +171,6 @@ def test_a_stopped_api_and_delivery_loop_are_started_again(
     monkeypatch.setenv("RECORDER_ANSWER_WITHIN", "10")
     data = tmp_path / "data"
     with recorder_up(data, "--no-dagster") as (process, url):
-        read_until_both_answer(process)
         first = {api_process(data), delivery_process(data)}
         for pid in first:
             os.kill(pid, signal.SIGSTOP)

@@ -22,6 +22,7 @@ from recorder.models.export import ExportRow
 from recorder.models.operations import OutboxRow
 from recorder.models.workspace import UsageRow
 from recorder.runtime import Runtime
+from recorder.tenant import Tenant
 from tests.support.export_runs import ask, folder_of
 from tests.support.sealed_sessions import WORKSPACE, Recording, seal
 
@@ -57,7 +58,7 @@ def call_off(runtime: Runtime, row: ExportRow) -> ExportRow:
     """What the address does."""
     with runtime.database.transaction(write=True) as db:
         origin = Origin.operator(WORKSPACE)
-        return cancel(db, runtime.settings, WORKSPACE, "live", row.id, origin=origin)
+        return cancel(db, runtime.settings, Tenant(WORKSPACE, "live"), row.id, origin=origin)
 
 
 def told(runtime: Runtime, row: ExportRow) -> tuple[list[str], int]:
@@ -79,7 +80,7 @@ def quota_of(runtime: Runtime) -> tuple[int, int]:
     """Rows that were exported, and rows that are held."""
     with runtime.database.transaction(write=False) as db:
         held = sum(db.exec(select(UsageRow.reserved_rows)))
-        return read_quota(db, WORKSPACE, "live").exported_rows, held
+        return read_quota(db, Tenant(WORKSPACE, "live")).exported_rows, held
 
 
 def test_a_queued_export_ends_at_once_and_only_once(runtime: Runtime) -> None:

@@ -12,7 +12,8 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 
-from recorder.exports.card import Statistics, dataset_card
+from recorder.exports.card import COLUMNS, Statistics, dataset_card
+from recorder.exports.schemas import SCHEMAS
 from recorder.runtime import Runtime
 from tests.support.dataset_readers import FORMATS
 from tests.support.export_runs import export, manifest_of
@@ -204,3 +205,8 @@ def test_excluded_sessions_are_counted_not_listed(folders: dict[str, Path]) -> N
     manifest = manifest_of(folders["jsonl"])
     manifest["spec"]["filter"]["exclude_session_ids"] = ["ses_one", "ses_two"]
     assert '"exclude_session_ids": "2 sessions"' in dataset_card(manifest, _NONE)
+
+
+def test_every_column_has_a_description() -> None:
+    names = {name for kinds in SCHEMAS.values() for schema in kinds.values() for name in schema.names}
+    assert names == set(COLUMNS) and all(COLUMNS.values())

@@ -11,12 +11,13 @@ import pytest
 from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.executor import InProcess
 from recorder.exports.runner import publishing, run
-from recorder.exports.runner.lease import Claim, LeaseLost, claim_export, due_exports
+from recorder.exports.runner.lease import Claim, claim_export, due_exports
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.models.export import ExportRow
 from recorder.models.operations import LeaseRow
 from recorder.runtime import Runtime
+from recorder.storage.leases import LeaseLost
 from tests.support.export_runs import ask, folder_of, manifest_of
 from tests.support.sealed_sessions import Recording, delete, make_runtime, seal
 
@@ -128,12 +129,12 @@ def test_the_beat_outlives_an_error_of_any_kind(runtime: Runtime) -> None:
                 yield db
 
     held = claim(runtime, ask_for_one(runtime), lease_ms=2_000)
-    before, held.database, held.lease_ms = held.renewed_s, Stumbling(), 80  # type: ignore[assignment]
+    before, held.database, held.lease.ttl_ms = held.lease.renewed_s, Stumbling(), 80  # type: ignore[assignment]
     with held.kept_alive():
         until = time.monotonic() + 5
-        while held.renewed_s == before and time.monotonic() < until:
+        while held.lease.renewed_s == before and time.monotonic() < until:
             time.sleep(0.01)
-    assert held.renewed_s > before
+    assert held.lease.renewed_s > before
 
 
 def test_a_session_deleted_while_the_manifest_is_written_is_in_no_completed_export(

@@ -16,6 +16,7 @@ from recorder.exports.writers import rows as shared
 from recorder.models.export_request import ExportFormat
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
+from recorder.tenant import Tenant
 from tests.support.dataset_readers import FORMATS, ROW_FORMATS, Row, rows_in, samples_in
 from tests.support.export_runs import export, manifest_of
 from tests.support.sealed_sessions import WORKSPACE, Recording, make_runtime, picture, seal
@@ -48,7 +49,7 @@ def folders(runtime: Runtime) -> dict[str, Path]:
 
 def _lake(runtime: Runtime, kind: Any) -> list[Row]:
     """What sealing left, by workflow, session and place."""
-    rows = runtime.lake.scan(kind, WORKSPACE, "live").collect()
+    rows = runtime.lake.scan(kind, Tenant(WORKSPACE, "live")).collect()
     return rows.sort("workflow", "session_id", "seq").to_dicts()
 
 

@@ -19,6 +19,7 @@ from recorder.models.export import ExportRow, ExportShardRow
 from recorder.models.operations import OutboxRow
 from recorder.models.workspace import Quota, UsageRow, WorkspaceRow
 from recorder.runtime import Runtime
+from recorder.tenant import Tenant
 from tests.support.databases import create_database
 from tests.support.export_runs import ask
 from tests.support.sealed_sessions import START, WORKSPACE, Recording, delete, make_runtime, seal
@@ -56,7 +57,7 @@ class Failing:
 
 def quota(runtime: Runtime) -> Quota:
     with runtime.database.transaction(write=False) as db:
-        return read_quota(db, WORKSPACE, "live")
+        return read_quota(db, Tenant(WORKSPACE, "live"))
 
 
 def held(runtime: Runtime) -> int:
@@ -108,7 +109,7 @@ def test_a_smaller_plan_takes_what_is_left_and_the_end_is_told_once(runtime: Run
 def test_with_nothing_left_nobody_may_ask(runtime: Runtime) -> None:
     seal(runtime, [Recording()])
     with runtime.database.transaction(write=True) as db:
-        reserve_rows(db, WORKSPACE, "live", 10)
+        reserve_rows(db, Tenant(WORKSPACE, "live"), 10)
     with pytest.raises(QuotaExceeded):
         ask(runtime)
 

@@ -31,6 +31,7 @@ from recorder.models.audit import AuditRow
 from recorder.models.export import ExportRow, RecipeRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.runtime import Runtime
+from recorder.tenant import Tenant
 from tests.support.databases import create_database
 from tests.support.sealed_sessions import Recording, make_runtime, make_settings, seal
 
@@ -53,7 +54,12 @@ class Kitchen:
     ) -> RecipeRow:
         wanted = read_request({**_BODY, "tag": name, **body})
         return add_recipe(
-            self.runtime, self.workspace_id, "live", wanted, cron=cron, timezone=zone, origin=self.origin
+            self.runtime,
+            Tenant(self.workspace_id, "live"),
+            wanted,
+            cron=cron,
+            timezone=zone,
+            origin=self.origin,
         )
 
     def make_due(self, name: str = "nightly", *, ago: timedelta = timedelta(days=3)) -> None:
@@ -232,7 +238,9 @@ def test_the_error_of_an_export_is_that_of_its_recipe(kitchen: Kitchen) -> None:
 
 def test_a_recipe_is_followed_at_once_beside_its_ticks(kitchen: Kitchen) -> None:
     before = kitchen.add().next_at
-    export = run_recipe(kitchen.runtime, kitchen.workspace_id, "live", "nightly", origin=kitchen.origin)
+    export = run_recipe(
+        kitchen.runtime, Tenant(kitchen.workspace_id, "live"), "nightly", origin=kitchen.origin
+    )
     listed = kitchen.listed()["nightly"]
     assert (listed.recipe.next_at, listed.recipe.last_export_id) == (before, export.id)
 
@@ -249,13 +257,13 @@ def test_a_removed_recipe_makes_no_more_exports(kitchen: Kitchen) -> None:
     kitchen.add()
     kitchen.make_due()
     with kitchen.runtime.database.transaction(write=True) as db:
-        remove_recipe(db, kitchen.workspace_id, "live", "nightly", origin=kitchen.origin)
+        remove_recipe(db, Tenant(kitchen.workspace_id, "live"), "nightly", origin=kitchen.origin)
     assert kitchen.follow() == []
     with (
         pytest.raises(UnknownRecipe, match="recipes list"),
         kitchen.runtime.database.transaction(write=True) as db,
     ):
-        remove_recipe(db, kitchen.workspace_id, "live", "nightly", origin=kitchen.origin)
+        remove_recipe(db, Tenant(kitchen.workspace_id, "live"), "nightly", origin=kitchen.origin)
 
 
 def test_adding_removing_and_following_are_in_the_audit_log(kitchen: Kitchen) -> None:
@@ -263,7 +271,7 @@ def test_adding_removing_and_following_are_in_the_audit_log(kitchen: Kitchen) ->
     kitchen.make_due()
     [taken] = kitchen.follow()
     with kitchen.runtime.database.transaction(write=True) as db:
-        remove_recipe(db, kitchen.workspace_id, "live", "nightly", origin=kitchen.origin)
+        remove_recipe(db, Tenant(kitchen.workspace_id, "live"), "nightly", origin=kitchen.origin)
     assert taken.export is not None
     assert kitchen.actions() == [
         ("recipe.create", "nightly", "operator"),

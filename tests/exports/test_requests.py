@@ -27,6 +27,7 @@ from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportCreate
 from recorder.models.operations import OutboxRow
 from recorder.runtime import Runtime
+from recorder.tenant import Tenant
 from tests.support.sealed_sessions import WORKSPACE, Recording, make_runtime, make_settings, seal
 
 
@@ -40,7 +41,7 @@ def runtime(tmp_path: Path) -> Runtime:
 def ask(runtime: Runtime, **body: Any) -> ExportRow:
     asked = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}} | body
     wanted, origin = ExportCreate.model_validate(asked), Origin.operator(WORKSPACE)
-    return create_export(runtime, WORKSPACE, "live", wanted, origin=origin)
+    return create_export(runtime, Tenant(WORKSPACE, "live"), wanted, origin=origin)
 
 
 def test_a_queued_export_shows_everything_that_was_asked_for(runtime: Runtime) -> None:
@@ -124,7 +125,9 @@ def test_a_refused_request_leaves_no_row(runtime: Runtime) -> None:
     with pytest.raises(NotFound):
         ask(runtime, workflow="nowhere")
     with runtime.database.transaction(write=False) as db:
-        assert list_exports(db, WORKSPACE, "live", workflows=(), status=None, before_id=None, limit=9) == (
+        assert list_exports(
+            db, Tenant(WORKSPACE, "live"), workflows=(), status=None, before_id=None, limit=9
+        ) == (
             [],
             False,
         )
@@ -161,7 +164,7 @@ def test_another_workspace_and_the_other_mode_do_not_see_an_export(runtime: Runt
     with runtime.database.transaction(write=False) as db:
         for workspace_id, mode in ((WORKSPACE, "test"), ("wsp_other", "live")):
             with pytest.raises(NotFound):
-                find_export(db, workspace_id, mode, row.id)
+                find_export(db, Tenant(workspace_id, mode), row.id)
 
 
 def test_lists_are_newest_first_by_workflow_and_status(runtime: Runtime) -> None:
@@ -172,10 +175,10 @@ def test_lists_are_newest_first_by_workflow_and_status(runtime: Runtime) -> None
     )
     with runtime.database.transaction(write=False) as db:
         of_login, more = list_exports(
-            db, WORKSPACE, "live", workflows=("login",), status="queued", before_id=None, limit=1
+            db, Tenant(WORKSPACE, "live"), workflows=("login",), status="queued", before_id=None, limit=1
         )
         rest, no_more = list_exports(
-            db, WORKSPACE, "live", workflows=(), status=None, before_id=third.id, limit=5
+            db, Tenant(WORKSPACE, "live"), workflows=(), status=None, before_id=third.id, limit=5
         )
     assert ([row.id for row in of_login], more) == ([third.id], True)
     assert ([row.id for row in rest], no_more) == ([second.id, first.id], False)

@@ -11,12 +11,13 @@ from sqlmodel import select
 from recorder.errors import Unavailable
 from recorder.exports.executor import InProcess
 from recorder.exports.runner.errors import MAX_ATTEMPTS
-from recorder.exports.runner.lease import ExportBusy, LeaseLost, claim_export, due_exports
+from recorder.exports.runner.lease import ExportBusy, claim_export, due_exports
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.models.operations import LeaseRow
 from recorder.runtime import Runtime
+from recorder.storage.leases import LeaseLost
 from tests.support.executors import Failing, Watched
 from tests.support.export_runs import ask, export, folder_of, hashes_of, manifest_of
 from tests.support.sealed_sessions import Recording, delete, make_runtime, seal

@@ -14,6 +14,7 @@ from recorder.digest import bucket_of
 from recorder.exports.verify import verify_manifest
 from recorder.exports.writers.ustar import header
 from recorder.runtime import Runtime
+from recorder.tenant import Tenant
 from tests.support.dataset_readers import Row, samples_in, typed
 from tests.support.export_runs import export, manifest_of
 from tests.support.sealed_sessions import WORKSPACE, Recording, make_runtime, picture, seal
@@ -51,7 +52,7 @@ def test_a_sample_is_called_by_its_session_and_place(folder: Path) -> None:
 
 
 def test_a_sample_has_the_events_that_are_bound_to_its_frame(runtime: Runtime, folder: Path) -> None:
-    events = runtime.lake.scan("events", WORKSPACE, "live").sort("session_id", "seq").collect()
+    events = runtime.lake.scan("events", Tenant(WORKSPACE, "live")).sort("session_id", "seq").collect()
     for sample in samples_in(folder):
         frame = _frame(sample)
         bound = events.filter(

@@ -16,6 +16,7 @@ from recorder.exports.writers.tasks import ShardTask
 from recorder.ids import new_id
 from recorder.models.tag import TagRow
 from recorder.runtime import Runtime
+from recorder.tenant import Tenant
 from tests.support.executors import Watched
 from tests.support.export_runs import ask, export, folder_of, manifest_of, rows_of
 from tests.support.sealed_sessions import START, WORKSPACE, Recording, delete, make_runtime, seal
@@ -54,7 +55,7 @@ def test_payloads_that_sealing_did_not_note_are_counted(runtime: Runtime) -> Non
     noted = read_plan(runtime.database, runtime.lake, ask(runtime)).sessions["payload_bytes"].to_list()
     sessions = DeltaTable(f"{runtime.lake.url}/{WORKSPACE}/live/sessions")
     sessions.update(updates={"payload_bytes": "null"}, predicate=f"session_id IN ('{ids[0]}', '{ids[2]}')")
-    unknown = runtime.lake.scan("sessions", WORKSPACE, "live").select("payload_bytes").collect()
+    unknown = runtime.lake.scan("sessions", Tenant(WORKSPACE, "live")).select("payload_bytes").collect()
     assert unknown.null_count().item() == 2
     plan = read_plan(runtime.database, runtime.lake, ask(runtime))
     assert plan.sessions["payload_bytes"].to_list() == noted and all(noted)

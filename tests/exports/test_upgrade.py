@@ -16,6 +16,7 @@ from recorder.exports.verify import verify_manifest
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.models.workspace import UsageRow
 from recorder.runtime import Runtime
+from recorder.tenant import Tenant
 from tests.support.export_runs import ask, export, folder_of, manifest_of
 from tests.support.sealed_sessions import WORKSPACE, Recording, seal
 
@@ -83,4 +84,4 @@ def test_a_running_one_gets_a_new_plan_and_keeps_to_the_quota(runtime: Runtime) 
     assert key not in set(runtime.blobs.keys("exports"))
     with runtime.database.transaction(write=False) as db:
         assert sum(db.exec(select(UsageRow.reserved_rows))) == 0
-        assert read_quota(db, WORKSPACE, "live").exported_rows == 6
+        assert read_quota(db, Tenant(WORKSPACE, "live")).exported_rows == 6

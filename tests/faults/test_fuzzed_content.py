@@ -24,6 +24,7 @@ from recorder.sealing import dhash
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.failures import ContentError
 from recorder.storage.blobs import Blobs
+from recorder.tenant import Tenant
 from tests.faults.results import add_result
 from tests.faults.sealing_runs import sealing_runs, wait_until_sealed
 from tests.support.factories import picture
@@ -115,7 +116,7 @@ def test_sessions_with_fuzzed_content_are_sealed_and_keep_no_other_waiting(
                 fuzzed.append(desk.record(frames=frames, is_stopped=False))
                 put_snapshots(runtime, fuzzed[-1], [next(snapshots).packed for _ in portion])
                 with runtime.database.transaction(write=True) as db:
-                    stop_session(db, desk.caller.workspace_id, "live", fuzzed[-1])
+                    stop_session(db, Tenant(desk.caller.workspace_id, "live"), fuzzed[-1])
             with open_desk(runtime, workspace_id=_QUIET) as desk:
                 quiet.append(desk.record())
         late = wait_until_sealed(runtime, [*fuzzed, *quiet])

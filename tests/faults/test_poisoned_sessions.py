@@ -24,6 +24,7 @@ from recorder.models.frame import FrameRow
 from recorder.recording.sessions import stop_session
 from recorder.runtime import Runtime
 from recorder.sealing.quarantine import list_set_aside
+from recorder.tenant import Tenant
 from tests.faults.results import add_result
 from tests.faults.sealing_runs import SealingRun, sealing_runs, wait_until_sealed
 from tests.support.factories import picture
@@ -147,7 +148,7 @@ def test_exactly_the_poisoned_sessions_are_set_aside(runtime: Runtime, tmp_path:
                 poisoned[session_id] = code
                 POISONS[code](runtime, session_id)
             with runtime.database.transaction(write=True) as db:
-                stop_session(db, workspace_id, "live", session_id)
+                stop_session(db, Tenant(workspace_id, "live"), session_id)
         late = wait_until_sealed(runtime, healthy)
         until = time.monotonic() + _PATIENCE_S
         while True:
@@ -177,7 +178,7 @@ def test_a_store_that_is_away_sets_no_session_aside(runtime: Runtime, tmp_path: 
         folder.rename(away)
         for session_id in more:
             with runtime.database.transaction(write=True) as db:
-                stop_session(db, desk.caller.workspace_id, "live", session_id)
+                stop_session(db, Tenant(desk.caller.workspace_id, "live"), session_id)
         time.sleep(AWAY_S)
         assert set_aside_of(runtime, more) == {}
         remains = tmp_path / "remains"

@@ -79,8 +79,7 @@ def find_lost(data: Path, sessions: dict[str, int]) -> list[str]:
             if row.status == "sealed":
                 counts = runtime.lake.count_session_rows(
                     "events",
-                    row.workspace_id,
-                    row.mode,
+                    row.tenant,
                     workflow=row.workflow,
                     date=row.lake_date or "",
                     session_ids=[row.id],

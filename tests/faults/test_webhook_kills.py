@@ -21,6 +21,7 @@ from recorder.access.keys import create_workspace
 from recorder.ids import new_id
 from recorder.models.webhook import DeliveryRow
 from recorder.storage.database import Database
+from recorder.tenant import Tenant
 from recorder.webhooks.outbox import add_event
 from recorder.webhooks.retry_schedule import MAX_ATTEMPTS
 from tests.support.delivery_loop import attempts, make_webhook
@@ -79,8 +80,7 @@ def fill_outbox(database: Database, workspace_id: str) -> set[str]:
             ids |= {
                 add_event(
                     db,
-                    workspace_id=workspace_id,
-                    mode="live",
+                    tenant=Tenant(workspace_id, "live"),
                     type="session.created",
                     subject_id=new_id("ses"),
                     data={"session": {"id": "ses_1"}},

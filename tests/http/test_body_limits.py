@@ -23,6 +23,7 @@ from recorder import limits
 from recorder.access import keys
 from recorder.errors import InvalidJson, Overloaded, ValidationFailed
 from recorder.ids import new_id
+from recorder.tenant import Tenant
 from tests.support.factories import Caller, Service, assert_problem, event
 from tests.support.http_service import RunningService, running_service
 from tests.support.limiter_clock import TIER, Clock, limit_headers, limited_key, stopped_clock
@@ -48,7 +49,7 @@ def caller(service: Service) -> Caller:
 def plan_of(caller: Caller, *, key_id: str | None = None) -> CallerPlan:
     """The limits of a caller on the surface of `other`, or of another key of its workspace."""
     limiting: Limiting = caller.service.app.state.limiting
-    who = keys.Caller(caller.key.workspace_id, "live", key_id or caller.key.key_id, tier=TIER)
+    who = keys.Caller(Tenant(caller.key.workspace_id, "live"), key_id or caller.key.key_id, tier=TIER)
     return limiting.plan_of(who, None)
 
 

@@ -126,6 +126,7 @@ def test_the_start_page_is_html_for_browsers_and_json_for_others(running: Runnin
     links = re.findall(r'href="([^"]+)"', page.text)
     assert {"/docs", "/openapi.json", "/readyz"} <= set(links)
     assert all(httpx.get(running.url + link).status_code == 200 for link in links)
+    assert "`" not in page.text and "<code>recorder status</code>" in page.text
     assert "<script" not in page.text and "src=" not in page.text
     assert "default-src 'none'" in page.headers["content-security-policy"]
 
@@ -133,7 +134,8 @@ def test_the_start_page_is_html_for_browsers_and_json_for_others(running: Runnin
 def test_the_start_page_leads_to_dagster_where_it_runs(running: RunningService, folder: Path) -> None:
     with RunRecord.hold(folder, SERVICE, api=running.url, dagster="http://127.0.0.1:3999"):
         assert httpx.get(running.url).json()["links"]["dagster"] == "http://127.0.0.1:3999"
-        assert 'href="http://127.0.0.1:3999"' in httpx.get(running.url, headers={"Accept": BROWSER}).text
+        page = httpx.get(running.url, headers={"Accept": BROWSER}).text
+        assert 'href="http://127.0.0.1:3999"' in page and "<code>recorder status --data FOLDER</code>" in page
 
 
 def test_the_start_page_follows_the_host_checks(running: RunningService) -> None:

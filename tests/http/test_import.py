@@ -1,14 +1,19 @@
 """Importing folders of demonstrations into the real service. Contract §2 (imports), §9 (recorder import)."""
 
 import gzip
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from examples.demo_workflows import demo_sources
+from recorder.cli import app as command_line
 from recorder.client import ApiError, Client
+from recorder.client.errors import Unreachable
 from recorder.errors import ValidationFailed
 from recorder.importers.folder import demonstration_files, demonstration_sources, import_folder
 from recorder.importers.upload import Upload, upload_recordings
@@ -147,3 +152,13 @@ def test_real_demonstrations_of_every_task_are_taken(client: Client) -> None:
     report = upload_recordings(client, sources, parallel=4, on_done=lambda _: None)
     assert report.failed == []
     assert report.sessions == len(files)
+
+
+def test_without_a_service_the_command_ends_soon_with_a_sentence(tmp_path: Path) -> None:
+    path = write_demonstration(tmp_path, click_states(), task="alone")
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    began = time.monotonic()
+    done = CliRunner().invoke(command_line, ["import", str(path), "--url", url, "--key", "nsk_local_none"])
+    assert isinstance(done.exception, Unreachable) and url in str(done.exception)
+    assert time.monotonic() - began < 10  # the client alone repeats for half a minute

@@ -2,6 +2,7 @@
 
 from recorder.memory.grouping.nodes import GraphScope
 from recorder.memory.storage.versions import add_version, read_head
+from recorder.tenant import Tenant
 from tests.support.factories import Caller, assert_problem
 from tests.support.http_walks import SESSION_MEMBERS, ask, sealed_walks
 
@@ -38,7 +39,7 @@ def test_outliers_come_in_pages_of_one_version(caller: Caller) -> None:
 def test_pages_of_outliers_end_with_a_rebuild(caller: Caller) -> None:
     sealed_walks(caller, *["abcd"] * 5, "xyz", "uvw")
     page = ask(caller, "outliers", "&threshold=0.5&limit=1")
-    scope = GraphScope(caller.key.workspace_id, "live", "checkout")
+    scope = GraphScope(Tenant(caller.key.workspace_id, "live"), "checkout")
     with caller.service.runtime.database.transaction(write=True) as db:
         head = read_head(db, scope, lock=True)
         assert head is not None

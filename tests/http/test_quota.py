@@ -12,6 +12,7 @@ from recorder.access.quota import reserve_rows
 from recorder.access.rate_tiers import TIERS
 from recorder.models.operations import OutboxRow
 from recorder.models.session import SessionRow
+from recorder.tenant import Tenant
 from tests.support.factories import Caller, Service, assert_problem, event, footprint, frame
 
 MINUTE = 60_000
@@ -198,7 +199,7 @@ def test_an_export_without_rows_left_is_refused_at_once(service: Service) -> Non
     caller.make_session(status="stopped")
     body = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
     with service.runtime.database.transaction(write=True) as db:
-        reserve_rows(db, caller.key.workspace_id, "live", 100)
+        reserve_rows(db, Tenant(caller.key.workspace_id, "live"), 100)
     before = footprint(service.runtime)
     assert_problem(caller.post("/v1/exports", body), 429, "quota_exceeded")
     assert_problem(caller.post("/v1/exports", {**body, "workflow": "unknown"}), 404, "not_found")

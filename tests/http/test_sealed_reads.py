@@ -8,6 +8,7 @@ import pytest
 from recorder.recording import session_events
 from recorder.recording.session_events import EventPortions, as_records
 from recorder.sealing import Sealer
+from recorder.tenant import Tenant
 from tests.support.factories import Caller, Service, assert_problem, event, frame, picture
 from tests.support.recorded_sessions import execute, outbox_types, session_row
 
@@ -115,7 +116,9 @@ def test_portions_continue_over_seal_and_sweep(
     whole = caller.get(address, Accept="application/x-ndjson").content
     monkeypatch.setattr(session_events, "PORTION_EVENTS", 2)
     assert caller.get(address, Accept="application/x-ndjson").content == whole
-    portions = EventPortions(runtime.database, runtime.lake, (caller.key.workspace_id, "live", session_id))
+    portions = EventPortions(
+        runtime.database, runtime.lake, Tenant(caller.key.workspace_id, "live"), session_id
+    )
     lines = [record.as_json() for record in as_records(portions.read())]
     assert len(lines) == 2
     seal(sealer)

@@ -14,6 +14,7 @@ from benchmarks.redis_server import RedisServer
 from recorder.access import keys
 from recorder.access.rate_tiers import STRANGERS, TIERS
 from recorder.errors import RateLimited
+from recorder.tenant import Tenant
 from tests.support.factories import Caller, Service, assert_problem
 from tests.support.limiter_clock import limit_headers
 from tests.support.redis_server import running_redis
@@ -90,7 +91,7 @@ def test_bytes_have_one_bucket_wherever_they_are_sent(callers: tuple[Caller, Cal
 async def pay_bytes(caller: Caller, count: int) -> RateLimited | None:
     """Charge a caller's bytes at its process, as a body of so many does."""
     limiting: Limiting = caller.service.app.state.limiting
-    who = keys.Caller(caller.key.workspace_id, "live", caller.key.key_id, tier=TIERS["default"])
+    who = keys.Caller(Tenant(caller.key.workspace_id, "live"), caller.key.key_id, tier=TIERS["default"])
     return (await limiting.pay_bytes(limiting.plan_of(who, None), count)).error
 
 

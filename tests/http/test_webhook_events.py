@@ -15,6 +15,7 @@ from recorder.models.notification import Notification
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
+from recorder.tenant import Tenant
 from recorder.webhooks.catalogue import EVENT_TYPES
 from recorder.webhooks.secrets import SecretBox
 from recorder.webhooks.signing import verify_signature
@@ -57,7 +58,7 @@ def bring_all_about(caller: Caller) -> None:
 
 def let_drift(caller: Caller) -> None:
     """A workflow in which a node appears while a path stops."""
-    scope = GraphScope(caller.key.workspace_id, "live", "refunds")
+    scope = GraphScope(Tenant(caller.key.workspace_id, "live"), "refunds")
     story = Story(caller.service.runtime.database, scope)
     story.add(BASELINE + "n" * NEEDED)
     story.look()

@@ -18,6 +18,7 @@ from pipelines.sealing import DrainConfig, arrivals, sealing
 from recorder.models.operations import LeaseRow
 from recorder.models.session import SessionRow
 from recorder.sealing import is_sealing, open_sealer
+from recorder.tenant import Tenant
 from tests.support.recorded_sessions import WORKSPACE
 from tests.support.waiting_sessions import EVENTS_PER_SESSION, stop_sessions
 
@@ -141,8 +142,8 @@ def test_the_arrival_checks_find_rows_that_came_twice(recorder: RecorderResource
     stop_sessions(recorder.runtime, 1)
     drain(recorder)
     lake = recorder.runtime.lake
-    again = lake.scan("events", WORKSPACE, "live").collect().to_arrow()
-    lake.append("events", WORKSPACE, "live", again, lane="twice", number=1)
+    again = lake.scan("events", Tenant(WORKSPACE, "live")).collect().to_arrow()
+    lake.append("events", Tenant(WORKSPACE, "live"), again, lane="twice", number=1)
     result = dg.materialize(
         [sealing, arrivals], selection=dg.AssetSelection.checks(arrivals), resources={"recorder": recorder}
     )

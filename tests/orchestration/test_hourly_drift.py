@@ -13,6 +13,7 @@ from recorder.memory.drift.monitor import GraphLook, look_for_drift
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED
 from recorder.memory.grouping.nodes import GraphScope
 from recorder.storage.database import Database
+from recorder.tenant import Tenant
 from tests.support.drift_workflow import BASELINE, NEEDED, Story
 
 
@@ -48,7 +49,7 @@ def test_a_run_looks_at_every_graph_and_shows_what_it_found(
     instance: dg.DagsterInstance, recorder: RecorderResource, story: Story
 ) -> None:
     story.add(BASELINE + "an" * NEEDED)
-    other = Story(story.database, GraphScope(story.scope.workspace_id, "test", "refunds"))
+    other = Story(story.database, GraphScope(Tenant(story.scope.workspace_id, "test"), "refunds"))
     other.add("ab")
     shown = run(instance, recorder)
     assert (shown["workflows"], shown["sessions"], shown["alarms"]) == (2, 100 + 2 * NEEDED + 2, 2)
@@ -87,7 +88,7 @@ def test_a_graph_that_fails_stops_no_other_and_the_run_names_it(
     story: Story,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    broken = GraphScope(story.scope.workspace_id, "live", "a broken one")
+    broken = GraphScope(Tenant(story.scope.workspace_id, "live"), "a broken one")
     Story(story.database, broken).add("ab")
     story.add(BASELINE + "a" * NEEDED)
 

@@ -16,9 +16,10 @@ from recorder.memory.storage.pauses import set_memory_graph
 from recorder.models.workflow import WorkflowRow
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
+from recorder.tenant import Tenant
 from tests.support.recorded_sessions import WORKSPACE, Desk, execute, open_desk, session_row
 
-SCOPE = GraphScope(WORKSPACE, "live", "checkout")
+SCOPE = GraphScope(Tenant(WORKSPACE, "live"), "checkout")
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from recorder.exports.runner.run import run_export
 from recorder.models.export import RecipeRow
 from recorder.models.operations import OutboxRow
 from recorder.request_context import following
+from recorder.tenant import Tenant
 from tests.support.dagster_deployment import BODY, Deployment
 
 
@@ -170,8 +171,7 @@ def test_a_recipe_is_a_partition_and_its_tick_becomes_a_run(deployment: Deployme
     body = read_request({**BODY, "tag": "nightly", "format": "jsonl"})
     add_recipe(
         deployment.runtime,
-        deployment.workspace_id,
-        "live",
+        Tenant(deployment.workspace_id, "live"),
         body,
         cron="0 6 * * *",
         timezone="UTC",

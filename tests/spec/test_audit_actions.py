@@ -13,6 +13,7 @@ from recorder.ids import new_id
 from recorder.models.export_request import ExportCreate
 from recorder.models.key import KeyCreate
 from recorder.storage.database import Database
+from recorder.tenant import Tenant
 from tests.support.factories import Caller
 from tests.support.project_texts import PAGES, table
 
@@ -129,7 +130,7 @@ def test_what_the_operator_does_is_recorded(caller: Caller) -> None:
         key = issue_key(db, origin, KeyCreate(label="desk", scope="admin"), settings.secret)
     with database(caller).transaction(write=True) as db:
         set_workspace(db, opened.workspace_id, tier="default")
-        revoke_key(db, opened.workspace_id, "live", origin, key.id)
+        revoke_key(db, Tenant(opened.workspace_id, "live"), origin, key.id)
     operator = Caller(caller.service, opened)
     told = operator.get("/v1/audit").json()["data"]
     assert [entry["action"] for entry in told] == [
@@ -148,7 +149,7 @@ def test_what_is_done_at_dagsters_pages_is_recorded(caller: Caller) -> None:
     caller.make_session()
     workspace_id, wanted = caller.key.workspace_id, ExportCreate.model_validate(EXPORT)
     runtime = caller.service.runtime
-    export_id = queue_export(runtime, workspace_id, "live", wanted, owner="run-1")
+    export_id = queue_export(runtime, Tenant(workspace_id, "live"), wanted, owner="run-1")
     cancel_export(runtime, export_id, owner="run-1")
     told = caller.get("/v1/audit?resource=export").json()["data"]
     assert [(entry["action"], entry["resource"]["id"]) for entry in told] == [

@@ -4,11 +4,16 @@ import re
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
+from recorder.cli import app as command_line
+from recorder.webhooks.catalogue import EVENT_TYPES
 from tests.support.factories import Caller
-from tests.support.project_texts import PAGES, calls, table, text_of
+from tests.support.project_texts import PAGES, ROOT, calls, table, text_of
 
 CHOICES = PAGES["docs/spec-choices.md"]
+#: Subject, absent names, present behaviour of what later releases build.
+LATER = table(CHOICES, "each address, command and parameter of the list is absent.")
 #: One request for each place at which the service says `not_supported_yet`.
 REFUSED: dict[tuple[str, str], dict[str, Any]] = {
     ("query", "hard"): {"method": "DELETE", "path": "/v1/sessions/ses_unknown?hard=true"},
@@ -43,12 +48,31 @@ def test_a_part_of_a_later_release_is_refused_by_name(caller: Caller, place: tup
     assert (item["in"], item["pointer"], item["code"]) == (*place, "not_supported_yet")
 
 
-def test_the_addresses_of_later_releases_are_not_there_yet(caller: Caller) -> None:
-    rows = table(CHOICES, "These addresses answer 404 until then:")
-    addresses = [row[0].strip("`").split(" ") for row in rows]
-    answers = {
-        f"{method} {path}": caller.request(method, re.sub(r"\{\w+\}", "any", path)).status_code
-        for method, path in addresses
-    }
-    assert len(answers) >= 3
-    assert {address: status for address, status in answers.items() if status != 404} == {}
+def test_the_readme_names_what_the_list_of_later_releases_names() -> None:
+    sentence = (ROOT / "README.md").read_text().partition("<!-- not yet")[2].partition("-->\n")[2]
+    sentence = " ".join(sentence.partition("<!-- end -->")[0].split())
+    assert sentence == f"It does not carry yet: {', '.join(row[0] for row in LATER)}."
+
+
+@pytest.mark.parametrize("row", LATER, ids=lambda row: row[0])
+def test_what_the_list_of_later_releases_names_is_absent(caller: Caller, row: list[str]) -> None:
+    operations = caller.service.app.openapi()["paths"]
+    commands = get_command(command_line).commands  # type: ignore[attr-defined]
+    names = re.findall(r"`([^`]+)`", row[1])
+    assert names
+    for name in names:
+        first, _, rest = name.partition(" ")
+        path, _, parameter = rest.partition("?")
+        if first == "recorder":
+            assert rest not in commands, name
+        elif parameter:
+            assert ("query", parameter) in REFUSED, name
+        else:
+            assert path not in operations, name
+            assert caller.request(first, path).status_code == 404, name
+
+
+def test_the_list_of_later_releases_names_all_events_that_are_not_sent_yet() -> None:
+    waiting = {type.partition(".")[0] for type, kind in EVENT_TYPES.items() if not kind.is_emitted}
+    assert waiting == {"replay", "recovery"}
+    assert {"replays", "recoveries"} <= {row[0] for row in LATER}

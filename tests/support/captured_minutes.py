@@ -20,6 +20,7 @@ from recorder.recording.events import EventBatch, read_event_batch
 from recorder.recording.ingest import IngestWriter
 from recorder.recording.sessions import create_session, stop_session
 from recorder.storage.database import Database
+from recorder.tenant import Tenant
 
 MINUTE = 60_000
 TINY = replace(TIERS["trial"], name="tiny", captured_minutes=10)
@@ -27,7 +28,7 @@ LONG_AGO = "2024-02-29T10:00:00Z"
 
 
 @dataclass(frozen=True)
-class Tenant:
+class ChargedTenant:
     """A workspace of ten minutes a month, or of another tier, and what it used."""
 
     database: Database
@@ -43,8 +44,7 @@ class Tenant:
         wanted = {"workflow": "pay", "start": True, "started_at": LONG_AGO, **body}
         asked = SessionCreate.model_validate(wanted)
         with self.database.transaction(write=True) as db:
-            own = self.caller.workspace_id, self.caller.mode
-            return [create_session(db, *own, asked).id for _ in range(count)]
+            return [create_session(db, self.caller.tenant, asked).id for _ in range(count)]
 
     def batch(self, session_id: str, *t_ms: int, key: str | None = None, **members: Any) -> EventBatch:
         """A batch with events at these times."""
@@ -55,7 +55,7 @@ class Tenant:
     def stop(self, session_id: str) -> int:
         """Stop a session; gives its duration."""
         with self.database.transaction(write=True) as db:
-            return stop_session(db, self.caller.workspace_id, self.caller.mode, session_id).duration_ms
+            return stop_session(db, self.caller.tenant, session_id).duration_ms
 
     def used_ms(self) -> int:
         """What the row of usage says, over all periods."""
@@ -86,18 +86,18 @@ def make_tenant(database: Database, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes tenants; `tiny` is a tier like any other to what is tested."""
     monkeypatch.setitem(TIERS, TINY.name, TINY)
 
-    def make(tier: Tier = TINY, mode: Any = "live") -> Tenant:
+    def make(tier: Tier = TINY, mode: Any = "live") -> ChargedTenant:
         with database.transaction(write=True) as db:
             made = create_workspace(db, new_id("wsp"), region="us", secret=b"x", tier=tier.name)
-        return Tenant(database, Caller(made.workspace_id, mode, made.key_id, tier=tier))
+        return ChargedTenant(database, Caller(Tenant(made.workspace_id, mode), made.key_id, tier=tier))
 
     return make
 
 
 @pytest.fixture
-def tenant(make_tenant: Any) -> Tenant:
+def tenant(make_tenant: Any) -> ChargedTenant:
     """A tenant with ten minutes."""
-    made: Tenant = make_tenant()
+    made: ChargedTenant = make_tenant()
     return made
 
 

@@ -20,6 +20,7 @@ from recorder.exports.requests.queue import create_export, list_exports
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportCreate
 from recorder.runtime import Runtime
+from recorder.tenant import Tenant
 from tests.support.databases import create_file
 from tests.support.sealed_sessions import Recording, seal
 
@@ -37,7 +38,7 @@ class Deployment:
 
     def queue(self, **body: Any) -> ExportRow:
         asked, origin = ExportCreate.model_validate(BODY | body), Origin.operator(self.workspace_id)
-        return create_export(self.runtime, self.workspace_id, "live", asked, origin=origin)
+        return create_export(self.runtime, Tenant(self.workspace_id, "live"), asked, origin=origin)
 
     def tick(self) -> list[dg.RunRequest]:
         """Requests of the sensor for runs of single exports."""
@@ -83,7 +84,7 @@ class Deployment:
     def exports(self) -> list[ExportRow]:
         with self.runtime.database.transaction(write=False) as db:
             rows, _ = list_exports(
-                db, self.workspace_id, "live", workflows=(), status=None, before_id=None, limit=9
+                db, Tenant(self.workspace_id, "live"), workflows=(), status=None, before_id=None, limit=9
             )
         return rows
 

@@ -18,6 +18,7 @@ from recorder.net.addresses import AllowList
 from recorder.net.client import OutboundClient
 from recorder.net.guard import Guard
 from recorder.storage.database import Database
+from recorder.tenant import Tenant
 from recorder.webhooks.delivery_loop import DeliveryLoop
 from recorder.webhooks.endpoints import create_webhook
 from recorder.webhooks.outbox import add_event
@@ -85,7 +86,7 @@ def make_webhook(
     """A webhook of a workspace that is there."""
     with database.transaction(write=True) as db:
         spec = WebhookCreate(url=url, events=list(events))
-        return create_webhook(db, BOX, Origin.system(workspace_id, "tests"), mode, spec)
+        return create_webhook(db, BOX, Tenant(workspace_id, mode), Origin.system(workspace_id, "tests"), spec)
 
 
 def put_event(
@@ -100,8 +101,7 @@ def put_event(
     with database.transaction(write=True) as db:
         row = add_event(
             db,
-            workspace_id=workspace_id,
-            mode=mode,
+            tenant=Tenant(workspace_id, mode),
             type=type,
             subject_id=new_id("ses"),
             data=data or {"session": {"id": "ses_1"}},

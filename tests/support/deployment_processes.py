@@ -11,7 +11,10 @@ ROOT = Path(__file__).parents[1]
 
 def start_up(data: Path, *options: str, folder: Path, checkout: Path = ROOT) -> subprocess.Popen[str]:
     """Start `recorder up` from a folder, as if this checkout were installed."""
-    environment = {**os.environ, "PYTHONPATH": str(checkout)}  # noqa: TID251
+    # Variables of the tests are no settings: `up` would print a warning for each.
+    tests_own = ("RECORDER_REQUIRE_PARTS", "RECORDER_FAULT_", "RECORDER_FUZZ_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(tests_own)}  # noqa: TID251
+    environment = {**kept, "PYTHONPATH": str(checkout)}
     command = [sys.executable, "-m", "recorder.cli", "up", "--data", str(data), *options]
     return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
 

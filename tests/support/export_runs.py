@@ -13,6 +13,7 @@ from recorder.exports.runner.run import run_export
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportCreate
 from recorder.runtime import Runtime
+from recorder.tenant import Tenant
 from tests.support.sealed_sessions import WORKSPACE
 
 
@@ -24,7 +25,7 @@ def ask(runtime: Runtime, *, mode: str = "live", **body: Any) -> ExportRow:
         "destination": {"kind": "local", "path": "out"},
     } | body
     wanted, origin = ExportCreate.model_validate(asked), Origin.operator(WORKSPACE)
-    return create_export(runtime, WORKSPACE, mode, wanted, origin=origin)
+    return create_export(runtime, Tenant(WORKSPACE, mode), wanted, origin=origin)
 
 
 def export(runtime: Runtime, *, executor: ShardExecutor | None = None, **body: Any) -> Path:

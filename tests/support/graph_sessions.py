@@ -14,6 +14,7 @@ from recorder.memory.storage.indexing import GraphIndexer
 from recorder.models.session import SessionRow
 from recorder.models.workflow import WorkflowRow
 from recorder.storage.database import Database
+from recorder.tenant import Tenant
 from tests.support.databases import create_file
 
 START = datetime(2026, 5, 1, 8, tzinfo=UTC)
@@ -35,7 +36,7 @@ def make_steps(words: str) -> list[Step]:
 
 def make_scope(db: DbSession, *, mode: str = "live") -> GraphScope:
     """A workflow of a workspace of its own."""
-    scope = GraphScope(new_id("wsp"), mode, "checkout")
+    scope = GraphScope(Tenant(new_id("wsp"), mode), "checkout")
     add_workflow(db, scope)
     return scope
 

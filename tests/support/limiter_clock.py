@@ -13,6 +13,7 @@ from recorder.access.ratelimit.memory_buckets import MemoryBuckets
 from recorder.ids import new_id
 from recorder.runtime import Runtime
 from recorder.settings import Settings
+from recorder.tenant import Tenant
 from tests.support.factories import Caller, Service
 
 HEADERS = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "x-scope")
@@ -42,7 +43,7 @@ def stopped_clock(service: Service) -> Iterator[Clock]:
 
 def use(caller: Caller, endpoint: Endpoint, count: int, *, key_id: str | None = None) -> None:
     """Draw so many times, as so many requests of the caller (or of another key of its workspace) would."""
-    who = keys.Caller(caller.key.workspace_id, "live", key_id or caller.key.key_id, tier=TIER)
+    who = keys.Caller(Tenant(caller.key.workspace_id, "live"), key_id or caller.key.key_id, tier=TIER)
     limiting: Limiting = caller.service.app.state.limiting
 
     async def draw() -> None:

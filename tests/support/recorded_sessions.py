@@ -26,6 +26,7 @@ from recorder.recording.ingest import IngestWriter
 from recorder.recording.sessions import create_session, delete_session, stop_session
 from recorder.recording.tags import add_tag
 from recorder.runtime import Runtime
+from recorder.tenant import Tenant
 
 WORKSPACE = "wsp_01k0000000000000000000000a"
 
@@ -48,19 +49,19 @@ class Desk:
         **body: Any,
     ) -> str:
         """A session with these items, stopped at the end; returns its id."""
-        place = (self.caller.workspace_id, self.caller.mode)
+        tenant = self.caller.tenant
         wanted = SessionCreate.model_validate({"workflow": "checkout", "start": True, **body})
         with self.runtime.database.transaction(write=True) as db:
-            session_id = create_session(db, *place, wanted).id
+            session_id = create_session(db, tenant, wanted).id
         if events:
             self.add_events(session_id, *events)
         if frames:
             self.add_frames(session_id, *frames)
         with self.runtime.database.transaction(write=True) as db:
             for name in tags:
-                add_tag(db, *place, session_id, TagCreate(name=name))
+                add_tag(db, tenant, session_id, TagCreate(name=name))
             if is_stopped:
-                stop_session(db, *place, session_id)
+                stop_session(db, tenant, session_id)
         return session_id
 
     def add_events(self, session_id: str, *items: dict[str, Any]) -> None:
@@ -85,7 +86,7 @@ def open_desk(runtime: Runtime, *, workspace_id: str = WORKSPACE, mode: Any = "l
     """A desk with a writer of its own."""
     writer = IngestWriter(runtime.database)
     try:
-        yield Desk(runtime, writer, Caller(workspace_id, mode, new_id("key")))
+        yield Desk(runtime, writer, Caller(Tenant(workspace_id, mode), new_id("key")))
     finally:
         writer.close()
 
@@ -103,7 +104,7 @@ def session_row(runtime: Runtime, session_id: str) -> SessionRow:
 
 def delete(runtime: Runtime, session_id: str) -> None:
     """Soft-delete a live session of the workspace."""
-    caller = Caller(WORKSPACE, "live", new_id("key"))
+    caller = Caller(Tenant(WORKSPACE, "live"), new_id("key"))
     with runtime.database.transaction(write=True) as db:
         delete_session(db, Origin(WORKSPACE, "key", caller.key_id), caller, session_id, hard=False)
 
@@ -149,7 +150,7 @@ def assert_sealed_exactly_once(runtime: Runtime, session_ids: Sequence[str]) -> 
 def _lake_counts(runtime: Runtime, kind: Any, rows: list[SessionRow]) -> dict[str, int]:
     found: Counter[str] = Counter()
     for workspace_id, mode in {(row.workspace_id, row.mode) for row in rows}:
-        table = runtime.lake.scan(kind, workspace_id, mode).select("session_id").collect()
+        table = runtime.lake.scan(kind, Tenant(workspace_id, mode)).select("session_id").collect()
         found.update(table["session_id"].to_list())
     return {row.id: found[row.id] for row in rows if found[row.id]}
 
@@ -157,5 +158,7 @@ def _lake_counts(runtime: Runtime, kind: Any, rows: list[SessionRow]) -> dict[st
 def _lake(runtime: Runtime, kind: Any, rows: list[SessionRow]) -> list[tuple[str, int]]:
     found: list[tuple[str, int]] = []
     for workspace_id, mode in {(row.workspace_id, row.mode) for row in rows}:
-        found += runtime.lake.scan(kind, workspace_id, mode).select("session_id", "seq").collect().rows()
+        found += (
+            runtime.lake.scan(kind, Tenant(workspace_id, mode)).select("session_id", "seq").collect().rows()
+        )
     return found

@@ -20,6 +20,7 @@ from recorder.rowset import events_digest
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.storage.lake_schemas import LAYOUTS, Kind
+from recorder.tenant import Tenant
 from tests.support.databases import create_file
 
 WORKSPACE = "wsp_01k0000000000000000000000a"
@@ -80,16 +81,16 @@ def seal(
     runtime: Runtime, recordings: list[Recording], *, workspace_id: str = WORKSPACE, mode: str = "live"
 ) -> list[str]:
     """Put the sessions where sealing would have put them, as one batch; returns their ids."""
-    number = (runtime.lake.version("sessions", workspace_id, mode) or 0) + 1
+    number = (runtime.lake.version("sessions", Tenant(workspace_id, mode)) or 0) + 1
     tables: dict[Kind, list[dict[str, Any]]] = {"events": [], "frames": [], "sessions": []}
     for seal_seq, recording in enumerate(recordings):
         _add_lake_rows(runtime, recording, tables, workspace_id, seal_seq)
     for kind, rows in tables.items():
         table = pa.Table.from_pylist(rows, LAYOUTS[kind].schema)
-        runtime.lake.append(kind, workspace_id, mode, table, lane="test", number=number)
+        runtime.lake.append(kind, Tenant(workspace_id, mode), table, lane="test", number=number)
     with runtime.database.transaction(write=True) as db:
         for recording in recordings:
-            _add_sql_rows(db, recording, workspace_id, mode)
+            _add_sql_rows(db, recording, Tenant(workspace_id, mode))
     return [recording.session_id for recording in recordings]
 
 
@@ -212,12 +213,12 @@ def _digest(events: list[dict[str, Any]]) -> str:
     )
 
 
-def _add_sql_rows(db: Any, recording: Recording, workspace_id: str, mode: str) -> None:
-    if db.get(WorkflowRow, (workspace_id, mode, recording.workflow)) is None:
+def _add_sql_rows(db: Any, recording: Recording, tenant: Tenant) -> None:
+    if db.get(WorkflowRow, (tenant.workspace_id, tenant.mode, recording.workflow)) is None:
         db.add(
             WorkflowRow(
-                workspace_id=workspace_id,
-                mode=mode,
+                workspace_id=tenant.workspace_id,
+                mode=tenant.mode,
                 workflow=recording.workflow,
                 created_at=recording.started_at,
                 updated_at=recording.started_at,
@@ -226,8 +227,8 @@ def _add_sql_rows(db: Any, recording: Recording, workspace_id: str, mode: str) -
     db.add(
         SessionRow(
             id=recording.session_id,
-            workspace_id=workspace_id,
-            mode=mode,
+            workspace_id=tenant.workspace_id,
+            mode=tenant.mode,
             workflow=recording.workflow,
             status="sealed",
             actor_id="someone" if recording.actor_kind else None,
@@ -251,8 +252,8 @@ def _add_sql_rows(db: Any, recording: Recording, workspace_id: str, mode: str) -
             TagRow(
                 id=new_id("tag"),
                 session_id=recording.session_id,
-                workspace_id=workspace_id,
-                mode=mode,
+                workspace_id=tenant.workspace_id,
+                mode=tenant.mode,
                 name=name,
                 t_ms=0,
                 position=1,

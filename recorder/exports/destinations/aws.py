@@ -27,7 +27,13 @@ def open_client(service: str, target: Target, patience: Patience) -> Any:
     session_name = f"recorder-{target.export_id}" if target.role_arn else ""
     workspace_id = target.workspace_id if target.role_arn else ""
     return _client(
-        service, target.region, target.endpoint, target.role_arn, workspace_id, session_name, patience
+        service,
+        region=target.region,
+        endpoint=target.endpoint,
+        role_arn=target.role_arn,
+        external_id=workspace_id,
+        session_name=session_name,
+        patience=patience,
     )
 
 
@@ -52,7 +58,15 @@ def _assume(target: Target, external_id: str, patience: Patience) -> bool:
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
-        client = _client("sts", target.region, target.endpoint, None, "", "", patience)
+        client = _client(
+            "sts",
+            region=target.region,
+            endpoint=target.endpoint,
+            role_arn=None,
+            external_id="",
+            session_name="",
+            patience=patience,
+        )
         client.assume_role(
             RoleArn=target.role_arn,
             RoleSessionName=f"recorder-{target.export_id}",
@@ -74,6 +88,7 @@ def _assume(target: Target, external_id: str, patience: Patience) -> bool:
 @lru_cache(maxsize=64)
 def _client(
     service: str,
+    *,
     region: str | None,
     endpoint: str | None,
     role_arn: str | None,

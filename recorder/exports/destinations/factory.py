@@ -30,7 +30,7 @@ def target_of(row: AskedFor, settings: Settings) -> Target:
     match asked["kind"]:
         case "signed_url":
             url = f"{settings.export_url.rstrip('/')}/{row.workspace_id}/{row.id}"
-            return hosted_target(url, row.workspace_id, row.id, settings)
+            return hosted_target(url, workspace_id=row.workspace_id, export_id=row.id, settings=settings)
         case "local":
             folder = _allowed_folder(asked["path"], settings.local_export_root)
             return Target(
@@ -49,7 +49,7 @@ def target_of(row: AskedFor, settings: Settings) -> Target:
         role_arn=asked.get("role_arn"),
         service_account=asked.get("service_account"),
         endpoint=_endpoint(kind, settings),
-        is_trusted=_address(kind, account, bucket) in settings.export_buckets,
+        is_trusted=_address(kind, account=account, bucket=bucket) in settings.export_buckets,
     )
 
 
@@ -103,7 +103,7 @@ def open_url(url: str) -> Destination:
     return open_target(Target(kind="address", root=path, workspace_id="", export_id="", is_trusted=True))
 
 
-def hosted_target(url: str, workspace_id: str, export_id: str, settings: Settings) -> Target:
+def hosted_target(url: str, *, workspace_id: str, export_id: str, settings: Settings) -> Target:
     """A directory in the operator's own store, as `RECORDER_EXPORT_URL` names it."""
     path = url.removeprefix("file://")
     protocol, _, place = path.partition("://")
@@ -132,7 +132,7 @@ def _endpoint(kind: str, settings: Settings) -> str | None:
     return endpoints[kind]
 
 
-def _address(kind: str, account: str, bucket: str) -> str:
+def _address(kind: str, *, account: str, bucket: str) -> str:
     return {"s3": f"s3://{bucket}", "gcs": f"gs://{bucket}", "azure_blob": f"az://{account}/{bucket}"}[kind]
 
 

@@ -69,7 +69,7 @@ class S3Store:
                 etag, checksum = self._put_whole(staged, key, condition)
             else:
                 etag, checksum = self._put_parts(staged, key, condition)
-            self._require_same(staged, key, etag, checksum)
+            self._require_same(staged, key, etag=etag, checksum=checksum)
 
     def size(self, key: str) -> int:
         """Bytes of an object."""
@@ -199,7 +199,7 @@ class S3Store:
         with suppress(Exception):
             self._client.abort_multipart_upload(Bucket=self._target.bucket, Key=key, UploadId=upload_id)
 
-    def _require_same(self, staged: Staged, key: str, etag: str, checksum: str) -> None:
+    def _require_same(self, staged: Staged, key: str, *, etag: str, checksum: str) -> None:
         """Compare size and the store's own digest; where it tells none that we know, read the bytes back."""
         found = self._client.head_object(Bucket=self._target.bucket, Key=key, ChecksumMode="ENABLED")
         if found["ContentLength"] != staged.size_bytes:

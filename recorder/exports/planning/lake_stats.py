@@ -9,6 +9,7 @@ from recorder.exports.planning.sampling import FACTS, Sampling, select_frames
 from recorder.rowset import frames_digest, samples_digest
 from recorder.storage.lake import Lake
 from recorder.storage.lake_schemas import Kind
+from recorder.tenant import Tenant
 
 _FRAMES_AT_ONCE = 500_000
 _HASH_VALUES = 65_536
@@ -35,11 +36,10 @@ class LakeFacts:
     """What sealing noted of the chosen sessions, at pinned versions."""
 
     def __init__(
-        self, lake: Lake, workspace_id: str, mode: str, versions: dict[str, int | None], chosen: pl.DataFrame
+        self, lake: Lake, tenant: Tenant, versions: dict[str, int | None], chosen: pl.DataFrame
     ) -> None:
         self._lake = lake
-        self._workspace_id = workspace_id
-        self._mode = mode
+        self._tenant = tenant
         self._versions = versions
         self._chosen = chosen
 
@@ -163,7 +163,7 @@ class LakeFacts:
         return found.select("session_id", *_FRAME_FACTS)
 
     def _scan(self, kind: Kind) -> pl.LazyFrame:
-        table = self._lake.scan(kind, self._workspace_id, self._mode, version=self._versions[kind])
+        table = self._lake.scan(kind, self._tenant, version=self._versions[kind])
         return table.filter(
             pl.col("workflow").is_in(self._chosen["workflow"].unique().to_list())
             & pl.col("date").is_in(self._chosen["date"].unique().to_list())

@@ -24,6 +24,7 @@ from recorder.models.tag import TagRow
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
 from recorder.storage.lake_schemas import Kind
+from recorder.tenant import Tenant
 
 _RANGE = 2**64
 
@@ -67,14 +68,12 @@ def read_plan(database: Database, lake: Lake, row: ExportRow) -> Plan:
     graph: dict[str, int] = {}
     with database.transaction(write=False) as db:
         on_path = _sessions_of_path(db, row, graph)
-        chosen = select_sessions(db, row.workspace_id, row.mode, row.spec)
+        chosen = select_sessions(db, row.tenant, row.spec)
     if on_path is not None:
         chosen = chosen.filter(pl.col("session_id").is_in(on_path.implode()))
     # After the choice: a session is marked as sealed only once the lake has it.
-    versions: dict[str, int | None] = {
-        kind: lake.version(kind, row.workspace_id, row.mode) for kind in _TABLES
-    }
-    facts = LakeFacts(lake, row.workspace_id, row.mode, versions, chosen)
+    versions: dict[str, int | None] = {kind: lake.version(kind, row.tenant) for kind in _TABLES}
+    facts = LakeFacts(lake, row.tenant, versions, chosen)
     format = cast(ExportFormat, row.format)
     sessions = facts.frames(
         facts.sessions(),
@@ -92,12 +91,12 @@ def _sessions_of_path(db: DbSession, row: ExportRow, graph: dict[str, int]) -> p
     path_id = row.spec["filter"].get("path")
     if path_id is None:
         return None
-    path = SubPath.read(db, workspace_id=row.workspace_id, mode=row.mode, path_id=path_id)
+    path = SubPath.read(db, tenant=row.tenant, path_id=path_id)
     graph[path.workflow] = path.columns.version
     return pl.Series(path.session_ids(), dtype=pl.String)
 
 
-def select_sessions(db: DbSession, workspace_id: str, mode: str, spec: dict[str, Any]) -> pl.DataFrame:
+def select_sessions(db: DbSession, tenant: Tenant, spec: dict[str, Any]) -> pl.DataFrame:
     """The sealed sessions that pass every filter of a resolved request, in no order.
 
     Returns:
@@ -110,7 +109,7 @@ def select_sessions(db: DbSession, workspace_id: str, mode: str, spec: dict[str,
         col(SessionRow.outcome),
         col(SessionRow.actor_kind),
         col(SessionRow.actor_id),
-    ).where(*_conditions(workspace_id, mode, spec))
+    ).where(*_conditions(tenant, spec))
     rows = db.connection().execution_options(yield_per=_ROWS_AT_ONCE).execute(statement)
     parts = [
         pl.DataFrame([tuple(row) for row in part], schema=_CHOSEN, orient="row") for part in rows.partitions()
@@ -132,7 +131,7 @@ class SelectionSize:
 
 
 def measure_selection(
-    db: DbSession, workspace_id: str, mode: str, spec: dict[str, Any], *, most_sessions: int
+    db: DbSession, tenant: Tenant, spec: dict[str, Any], *, most_sessions: int
 ) -> SelectionSize:
     """Add up what the sessions of a resolved request recorded, whatever `path` and exclusions leave out.
 
@@ -140,12 +139,7 @@ def measure_selection(
         most_sessions: number of sessions after which counting ends, one more than this is counted.
     """
     counted = (SessionRow.event_count, SessionRow.frame_count, SessionRow.event_bytes, SessionRow.frame_bytes)
-    chosen = (
-        select(*counted)
-        .where(*_conditions(workspace_id, mode, spec))
-        .limit(most_sessions + 1)
-        .subquery("chosen")
-    )
+    chosen = select(*counted).where(*_conditions(tenant, spec)).limit(most_sessions + 1).subquery("chosen")
     columns = chosen.c
     sums = sqlalchemy.select(
         sqlalchemy.func.count(),
@@ -180,15 +174,15 @@ class Gone:
         return self.deleted + self.erased
 
 
-def find_gone(db: DbSession, workspace_id: str, mode: str, workflows: list[str], sessions: pl.Series) -> Gone:
+def find_gone(db: DbSession, tenant: Tenant, workflows: list[str], sessions: pl.Series) -> Gone:
     """Which of these sessions of these workflows have been deleted.
 
     Args:
         sessions: ids of sessions that were sealed once.
     """
     of_workflows = select(SessionRow.id).where(
-        SessionRow.workspace_id == workspace_id,
-        SessionRow.mode == mode,
+        SessionRow.workspace_id == tenant.workspace_id,
+        SessionRow.mode == tenant.mode,
         SessionRow.status == "sealed",
         col(SessionRow.workflow).in_(workflows),
     )
@@ -205,9 +199,9 @@ def find_gone(db: DbSession, workspace_id: str, mode: str, workflows: list[str],
     return Gone(deleted=missing.filter(is_hidden).to_list(), erased=missing.filter(~is_hidden).to_list())
 
 
-def _conditions(workspace_id: str, mode: str, spec: dict[str, Any]) -> Iterator[ColumnElement[bool]]:
-    yield col(SessionRow.workspace_id) == workspace_id
-    yield col(SessionRow.mode) == mode
+def _conditions(tenant: Tenant, spec: dict[str, Any]) -> Iterator[ColumnElement[bool]]:
+    yield col(SessionRow.workspace_id) == tenant.workspace_id
+    yield col(SessionRow.mode) == tenant.mode
     yield col(SessionRow.status) == "sealed"
     yield col(SessionRow.deleted_at).is_(None)
     yield col(SessionRow.workflow).in_(spec["workflow"])
@@ -230,6 +224,8 @@ def _conditions(workspace_id: str, mode: str, spec: dict[str, Any]) -> Iterator[
         yield col(SessionRow.duration_ms) <= filters["max_duration_ms"]
     if "tag" in filters:
         tagged = select(TagRow.session_id).where(
-            TagRow.workspace_id == workspace_id, TagRow.mode == mode, TagRow.name == filters["tag"]
+            TagRow.workspace_id == tenant.workspace_id,
+            TagRow.mode == tenant.mode,
+            TagRow.name == filters["tag"],
         )
         yield col(SessionRow.id).in_(tagged)

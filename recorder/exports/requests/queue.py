@@ -24,6 +24,7 @@ from recorder.models.export_request import ExportCreate
 from recorder.models.workflow import WorkflowRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings
+from recorder.tenant import Tenant
 
 
 def require_known(db: DbSession, draft: ExportRow) -> None:
@@ -34,9 +35,9 @@ def require_known(db: DbSession, draft: ExportRow) -> None:
         ValidationFailed: if the path is of a workflow that is not exported.
         QuotaExceeded: if no rows to export are left.
     """
-    _require_workflows(db, draft.workspace_id, draft.mode, draft.spec["workflow"])
-    _require_path(db, draft.workspace_id, draft.mode, draft.spec)
-    require_rows(db, draft.workspace_id, draft.mode)
+    _require_workflows(db, draft.tenant, draft.spec["workflow"])
+    _require_path(db, draft.tenant, draft.spec)
+    require_rows(db, draft.tenant)
 
 
 def probe_destination(draft: ExportRow, settings: Settings) -> None:
@@ -76,15 +77,13 @@ def store_export(db: DbSession, settings: Settings, draft: ExportRow, *, origin:
     return row
 
 
-def create_export(
-    runtime: Runtime, workspace_id: str, mode: str, body: ExportCreate, *, origin: Origin
-) -> ExportRow:
+def create_export(runtime: Runtime, tenant: Tenant, body: ExportCreate, *, origin: Origin) -> ExportRow:
     """Queue an export in a transaction of its own.
 
     Raises:
         RecorderError: whatever the steps above raise.
     """
-    draft = draft_export(workspace_id, mode, body)
+    draft = draft_export(tenant, body)
     with runtime.database.transaction(write=False) as db:
         require_known(db, draft)
     probe_destination(draft, runtime.settings)
@@ -92,7 +91,7 @@ def create_export(
         return store_export(db, runtime.settings, draft, origin=origin)
 
 
-def find_export(db: DbSession, workspace_id: str, mode: str, export_id: str) -> ExportRow:
+def find_export(db: DbSession, tenant: Tenant, export_id: str) -> ExportRow:
     """An export that the caller may see.
 
     Raises:
@@ -100,15 +99,14 @@ def find_export(db: DbSession, workspace_id: str, mode: str, export_id: str) -> 
     """
     # What is no id of ours may hold characters that a database refuses.
     row = db.get(ExportRow, export_id) if is_id(export_id, "exp") else None
-    if row is None or (row.workspace_id, row.mode) != (workspace_id, mode):
+    if row is None or (row.workspace_id, row.mode) != (tenant.workspace_id, tenant.mode):
         raise NotFound("export")
     return row
 
 
 def list_exports(
     db: DbSession,
-    workspace_id: str,
-    mode: str,
+    tenant: Tenant,
     *,
     workflows: tuple[str, ...],
     status: str | None,
@@ -124,11 +122,13 @@ def list_exports(
         tag: exports with this label; None takes all.
         before_id: the last id of the page before.
     """
-    statement = select(ExportRow).where(ExportRow.workspace_id == workspace_id, ExportRow.mode == mode)
+    statement = select(ExportRow).where(
+        ExportRow.workspace_id == tenant.workspace_id, ExportRow.mode == tenant.mode
+    )
     if workflows:
         of_workflows = select(ExportWorkflowRow.export_id).where(
-            ExportWorkflowRow.workspace_id == workspace_id,
-            ExportWorkflowRow.mode == mode,
+            ExportWorkflowRow.workspace_id == tenant.workspace_id,
+            ExportWorkflowRow.mode == tenant.mode,
             col(ExportWorkflowRow.workflow).in_(workflows),
         )
         statement = statement.where(col(ExportRow.id).in_(of_workflows))
@@ -142,21 +142,21 @@ def list_exports(
     return list(rows[:limit]), len(rows) > limit
 
 
-def _require_workflows(db: DbSession, workspace_id: str, mode: str, workflows: list[str]) -> None:
+def _require_workflows(db: DbSession, tenant: Tenant, workflows: list[str]) -> None:
     statement = select(func.count()).where(
-        WorkflowRow.workspace_id == workspace_id,
-        WorkflowRow.mode == mode,
+        WorkflowRow.workspace_id == tenant.workspace_id,
+        WorkflowRow.mode == tenant.mode,
         col(WorkflowRow.workflow).in_(workflows),
     )
     if db.exec(statement).one() != len(workflows):
         raise NotFound("workflow")
 
 
-def _require_path(db: DbSession, workspace_id: str, mode: str, spec: dict[str, Any]) -> None:
+def _require_path(db: DbSession, tenant: Tenant, spec: dict[str, Any]) -> None:
     path_id = spec["filter"].get("path")
     if path_id is None:
         return
-    workflow = workflow_of_path(db, workspace_id=workspace_id, mode=mode, path_id=path_id)
+    workflow = workflow_of_path(db, tenant=tenant, path_id=path_id)
     if workflow not in spec["workflow"]:
         text = f"This path is of the workflow {workflow}, which the export does not name: it would be empty."
-        raise ValidationFailed.of("/filter/path", "invalid_value", text)
+        raise ValidationFailed.of("/filter/path", "invalid_value", message=text)

@@ -26,6 +26,7 @@ from recorder.exports.requests.validation import dataset_name, draft_export
 from recorder.models.export import ExportRow, RecipeRow
 from recorder.models.export_request import ExportCreate, ExportFilter
 from recorder.runtime import Runtime
+from recorder.tenant import Tenant
 
 _FIELDS = 5
 # 29 February comes every four years, and once in eight.
@@ -155,8 +156,7 @@ def read_request(members: Mapping[str, Any]) -> ExportCreate:
 
 def add_recipe(
     runtime: Runtime,
-    workspace_id: str,
-    mode: str,
+    tenant: Tenant,
     body: ExportCreate,
     *,
     cron: str,
@@ -173,8 +173,8 @@ def add_recipe(
     now = clock.now()
     assert body.tag is not None
     row = RecipeRow(
-        workspace_id=workspace_id,
-        mode=mode,
+        workspace_id=tenant.workspace_id,
+        mode=tenant.mode,
         name=body.tag,
         body=body.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"tag"}),
         cron=cron,
@@ -188,19 +188,21 @@ def add_recipe(
             raise RecipeExists
         db.add(row)
         shown = {name: row.body[name] for name in ("workflow", "format", "destination")}
-        details = {**shown, "cron": cron, "timezone": timezone, "mode": mode}
+        details = {**shown, "cron": cron, "timezone": timezone, "mode": tenant.mode}
         record(db, origin, "recipe.create", resource_type="recipe", resource_id=row.name, details=details)
     return row
 
 
-def remove_recipe(db: DbSession, workspace_id: str, mode: str, name: str, *, origin: Origin) -> None:
+def remove_recipe(db: DbSession, tenant: Tenant, name: str, *, origin: Origin) -> None:
     """Make no more exports of this recipe; those it made stay.
 
     Raises:
         UnknownRecipe: if there is none.
     """
-    db.delete(_find(db, workspace_id, mode, name))
-    record(db, origin, "recipe.delete", resource_type="recipe", resource_id=name, details={"mode": mode})
+    db.delete(_find(db, tenant, name))
+    record(
+        db, origin, "recipe.delete", resource_type="recipe", resource_id=name, details={"mode": tenant.mode}
+    )
 
 
 def list_recipes(
@@ -216,7 +218,7 @@ def list_recipes(
     return [ListedRecipe(one, last_export(db, one)) for one in recipes]
 
 
-def run_recipe(runtime: Runtime, workspace_id: str, mode: str, name: str, *, origin: Origin) -> ExportRow:
+def run_recipe(runtime: Runtime, tenant: Tenant, name: str, *, origin: Origin) -> ExportRow:
     """Make the recipe's export at once, beside its ticks.
 
     Raises:
@@ -224,10 +226,10 @@ def run_recipe(runtime: Runtime, workspace_id: str, mode: str, name: str, *, ori
         RecorderError: what `create_export` raises.
     """
     with runtime.database.transaction(write=False) as db:
-        draft = draft_at(_find(db, workspace_id, mode, name), clock.now())
+        draft = draft_at(_find(db, tenant, name), clock.now())
     probe_destination(draft, runtime.settings)
     with runtime.database.transaction(write=True) as db:
-        return make_export(db, runtime, _find(db, workspace_id, mode, name), draft, origin)
+        return make_export(db, runtime, _find(db, tenant, name), draft, origin)
 
 
 def make_export(
@@ -250,7 +252,7 @@ def draft_at(recipe: RecipeRow, moment: datetime) -> ExportRow:
         if text is not None:
             times[name] = clock.to_iso(clock.resolve_time(text, now=moment, name=name))
     body = body.model_copy(update={"filter": asked.model_copy(update=times)})
-    return draft_export(recipe.workspace_id, recipe.mode, body)
+    return draft_export(recipe.tenant, body)
 
 
 def _try_out(runtime: Runtime, row: RecipeRow) -> None:
@@ -261,8 +263,8 @@ def _try_out(runtime: Runtime, row: RecipeRow) -> None:
     probe_destination(draft, runtime.settings)
 
 
-def _find(db: DbSession, workspace_id: str, mode: str, name: str) -> RecipeRow:
-    row = db.get(RecipeRow, (workspace_id, mode, name))
+def _find(db: DbSession, tenant: Tenant, name: str) -> RecipeRow:
+    row = db.get(RecipeRow, (tenant.workspace_id, tenant.mode, name))
     if row is None:
         raise UnknownRecipe
     return row

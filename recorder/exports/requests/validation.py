@@ -15,11 +15,12 @@ from recorder.models.export_request import (
     SplitRule,
 )
 from recorder.request_context import current_request_id
+from recorder.tenant import Tenant
 
 _DATASET_NAME_CHARACTERS = 200
 
 
-def draft_export(workspace_id: str, mode: str, body: ExportCreate) -> ExportRow:
+def draft_export(tenant: Tenant, body: ExportCreate) -> ExportRow:
     """What is asked for, not stored yet; relative times are resolved here, once.
 
     Raises:
@@ -35,8 +36,8 @@ def draft_export(workspace_id: str, mode: str, body: ExportCreate) -> ExportRow:
     }
     row = ExportRow(
         id=export_id,
-        workspace_id=workspace_id,
-        mode=mode,
+        workspace_id=tenant.workspace_id,
+        mode=tenant.mode,
         status="queued",
         format=body.format,
         spec=spec,
@@ -113,12 +114,12 @@ def _sampling(asked: FrameSampling) -> dict[str, Any]:
         return asked.model_copy(update={"interval_ms": None}).model_dump()
     if asked.interval_ms is None:
         text = "every_n_ms takes an interval_ms of at least 1."
-        raise ValidationFailed.of("/frame_sampling/interval_ms", "missing", text)
+        raise ValidationFailed.of("/frame_sampling/interval_ms", "missing", message=text)
     return asked.model_dump()
 
 
 def _split(asked: SplitRule) -> dict[str, Any]:
     if asked.validation + asked.test > 1:
         text = "validation and test must not add up to more than 1."
-        raise ValidationFailed.of("/split", "invalid_value", text)
+        raise ValidationFailed.of("/split", "invalid_value", message=text)
     return asked.model_dump()

@@ -83,8 +83,7 @@ def emit(db: DbSession, row: ExportRow, settings: Settings, type: str) -> None:
     with following(row.request_id):
         add_event(
             db,
-            workspace_id=row.workspace_id,
-            mode=row.mode,
+            tenant=row.tenant,
             type=type,
             subject_id=row.id,
             data={"export": to_wire(row, settings).model_dump(mode="json")},

@@ -1,11 +1,12 @@
 """Two stored plans compared. What comes out is kept a while, since pages of it are asked for. Contract §5."""
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, get_args
 
 import polars as pl
+from cachetools import LRUCache
 from sqlalchemy import case
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
@@ -51,7 +52,11 @@ class _Side:
 
 
 # Of this process. Plans are named by their content, so what is kept holds for good.
-_kept: OrderedDict[tuple[str | None, str | None], PlanDifference] = OrderedDict()
+_kept: LRUCache[tuple[str | None, str | None], PlanDifference] = LRUCache(
+    # Each takes a sixteenth of the room at least, and the newest is kept whatever it holds.
+    _KEPT_ROWS,
+    lambda found: min(max(found.changes.height, _KEPT_ROWS // _KEPT), _KEPT_ROWS),
+)
 # A comparison holds two plans in memory: one at a time.
 _comparing = Lock()
 
@@ -68,13 +73,8 @@ def compare_plans(blobs: Blobs, row: ExportRow, against: ExportRow) -> PlanDiffe
     with _comparing:
         if pair in _kept:
             _require_there(blobs, row, against)
-            _kept.move_to_end(pair)
             return _kept[pair]
         found = _kept[pair] = _difference(_read(blobs, row), _read(blobs, against))
-        while len(_kept) > 1 and (
-            len(_kept) > _KEPT or sum(one.changes.height for one in _kept.values()) > _KEPT_ROWS
-        ):
-            _kept.popitem(last=False)
         return found
 
 
@@ -93,7 +93,7 @@ def _read(blobs: Blobs, row: ExportRow) -> _Side:
         raise _gone(row) from error
     except PlanTooLarge as error:
         text = f"{row.id} has too many sessions to be compared here; compare the shards of the two manifests."
-        raise ValidationFailed.of("against", "invalid_value", text, where="query") from error
+        raise ValidationFailed.of("against", "invalid_value", message=text, where="query") from error
     if plan is None:
         raise NotFound("manifest", f"{row.id} is of an earlier release, which kept too little to compare.")
     return _Side(plan.spec, plan.graph, plan.sessions.select("session_id", *_CONTENT))

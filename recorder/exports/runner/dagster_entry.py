@@ -8,7 +8,7 @@ from recorder.exports.runner.lease import ExportCancelled, claim_export, is_over
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportCreate
 from recorder.runtime import Runtime
-from recorder.storage.leases import release_lease
+from recorder.tenant import Tenant
 
 
 def _at_dagster(workspace_id: str) -> Origin:
@@ -16,18 +16,18 @@ def _at_dagster(workspace_id: str) -> Origin:
     return Origin(workspace_id, "operator", "dagster")
 
 
-def queue_export(runtime: Runtime, workspace_id: str, mode: str, body: ExportCreate, *, owner: str) -> str:
+def queue_export(runtime: Runtime, tenant: Tenant, body: ExportCreate, *, owner: str) -> str:
     """Make an export for a run that begins at once; no other run can take it up in between.
 
     Returns:
         Its id, for `run_export` with the same owner.
     """
-    draft = draft_export(workspace_id, mode, body)
+    draft = draft_export(tenant, body)
     with runtime.database.transaction(write=False) as db:
         require_known(db, draft)
     probe_destination(draft, runtime.settings)
     with runtime.database.transaction(write=True) as db:
-        row = store_export(db, runtime.settings, draft, origin=_at_dagster(workspace_id))
+        row = store_export(db, runtime.settings, draft, origin=_at_dagster(tenant.workspace_id))
         claim_export(runtime.database, db, row.id, owner=owner)
     return row.id
 
@@ -51,4 +51,4 @@ def cancel_export(runtime: Runtime, export_id: str, *, owner: str) -> None:
             end_as_failed(db, row, runtime.settings, ExportCancelled.code, text)
             origin = _at_dagster(row.workspace_id)
             record(db, origin, "export.cancel", resource_type="export", resource_id=export_id)
-        release_lease(db, claim.lease)
+        claim.lease.release(db)

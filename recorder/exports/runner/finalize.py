@@ -14,20 +14,19 @@ from recorder.errors import InvalidState, NotFound, RecorderError
 from recorder.exports.destinations import FileConflict, open_destination
 from recorder.exports.formats import CARD, MANIFEST
 from recorder.exports.requests.wire_objects import emit
-from recorder.exports.runner.lease import Claim, ExportCancelled, LeaseLost, lock_export
+from recorder.exports.runner.lease import Claim, ExportCancelled, lock_export
 from recorder.exports.runner.quota import settle
 from recorder.exports.runner.shard_store import read_shards
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings
-from recorder.storage.leases import release_lease
+from recorder.storage.leases import LeaseLost
+from recorder.tenant import Tenant
 
 log = logging.getLogger("recorder.exports")
 
 
-def cancel(
-    db: DbSession, settings: Settings, workspace_id: str, mode: str, export_id: str, *, origin: Origin
-) -> ExportRow:
+def cancel(db: DbSession, settings: Settings, tenant: Tenant, export_id: str, *, origin: Origin) -> ExportRow:
     """Call an export off; one that was called off before stays as it is. Needs a write transaction.
 
     A run that works on it learns of it when it next notes a shard.
@@ -37,7 +36,7 @@ def cancel(
         InvalidState: if it ended before.
     """
     row = lock_export(db, export_id)
-    if row is None or (row.workspace_id, row.mode) != (workspace_id, mode):
+    if row is None or (row.workspace_id, row.mode) != (tenant.workspace_id, tenant.mode):
         raise NotFound("export")
     if row.status == "failed" and row.error is not None and row.error["code"] == ExportCancelled.code:
         return row
@@ -97,5 +96,5 @@ def take_files_away(
                 return row
     with claim.ending_transaction() as (db, row):
         row.files_left, row.plan_key = False, None
-        release_lease(db, claim.lease)
+        claim.lease.release(db)
     return row

@@ -15,10 +15,11 @@ from recorder.exports.planning.plan import Plan
 from recorder.exports.planning.reuse_key import series_of
 from recorder.exports.planning.selection import Gone, find_gone
 from recorder.exports.planning.sharding import PlannedShard
-from recorder.exports.runner.lease import Claim, ExportCancelled, LeaseLost
+from recorder.exports.runner.lease import Claim, ExportCancelled
 from recorder.exports.runner.shard_store import as_written, read_shards, read_stored_plan
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
+from recorder.storage.leases import LeaseLost
 
 log = logging.getLogger("recorder.exports")
 
@@ -108,7 +109,7 @@ def lineage_of(db: DbSession, row: ExportRow, plan: Plan, parent: Parent | None)
         return Lineage()
     planned = plan.sessions["session_id"]
     missing = parent.sessions.filter(~parent.sessions.is_in(planned.implode()))
-    gone = find_gone(db, row.workspace_id, row.mode, plan.spec["workflow"], missing)
+    gone = find_gone(db, row.tenant, plan.spec["workflow"], missing)
     return Lineage(
         parent_id=parent.export_id,
         sessions_added=planned.len() - (parent.sessions.len() - missing.len()),

@@ -1,12 +1,8 @@
-"""Who works on an export: the lease, checked again in every transaction of a run. Design §3."""
+"""Claims of exports: the lease of a run, checked again in every transaction. Design §3."""
 
-import logging
-import math
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, exists, func, literal, or_, text
 from sqlmodel import Session as DbSession
@@ -17,9 +13,7 @@ from recorder.errors import Conflict, RecorderError
 from recorder.models.export import ExportRow
 from recorder.models.operations import LeaseRow
 from recorder.storage.database import Database
-from recorder.storage.leases import Lease, release_lease, renew_lease, take_lease
-
-log = logging.getLogger("recorder.exports")
+from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, hold_lease
 
 #: A killed run is followed by another after this long.
 LEASE_MS = 60_000
@@ -36,15 +30,6 @@ class ExportBusy(Conflict):
 
     def __init__(self) -> None:
         super().__init__("Another run works on this export; wait for it to end.")
-
-
-class LeaseLost(Conflict):
-    """Another run took the export over."""
-
-    code = "lease_lost"
-
-    def __init__(self) -> None:
-        super().__init__("The export's lease ran out and another run took it.")
 
 
 class ExportCancelled(RecorderError):
@@ -107,20 +92,14 @@ def lock_export(db: DbSession, export_id: str) -> ExportRow | None:
 
 @dataclass
 class Claim:
-    """The right to work on an export, and the only way to change it.
-
-    A process that stood still for a whole lease takes the right for lost by its own clock, before it asks.
-    """
+    """The right to work on an export, and the only way to change it."""
 
     database: Database
     export_id: str
-    lease: Lease
-    lease_ms: int = LEASE_MS
-    #: When it was last renewed, in seconds of this process's monotonic clock.
-    renewed_s: float = field(default_factory=time.monotonic, compare=False)
+    lease: HeldLease
 
     def require(self) -> None:
-        """See that the export is still ours, right before files of it are removed, copied or replaced.
+        """Check that the export is still ours, right before files of it are removed, copied or replaced.
 
         Raises:
             LeaseLost: if another run took over.
@@ -128,17 +107,21 @@ class Claim:
         """
         with self.transaction():
             pass
-        self._require_time()
+        self.lease.require_time()
 
     def require_lease(self) -> None:
-        """The same whatever the export's status."""
+        """Check the lease alone, whatever the export's status.
+
+        Raises:
+            LeaseLost: if another run took over.
+        """
         with self.ending_transaction():
             pass
-        self._require_time()
+        self.lease.require_time()
 
     @contextmanager
     def transaction(self) -> Iterator[tuple[DbSession, ExportRow]]:
-        """A write transaction under the lease, with the row of the running export; its changes are kept.
+        """Open a write transaction under the lease, with the row of the running export; its changes are kept.
 
         Raises:
             LeaseLost: if another run took over.
@@ -151,55 +134,27 @@ class Claim:
 
     @contextmanager
     def ending_transaction(self) -> Iterator[tuple[DbSession, ExportRow]]:
-        """The same whatever the export's status, for what is done after its end.
+        """Open a write transaction under the lease whatever the export's status, for work after its end.
 
         Raises:
             LeaseLost: if another run took over.
         """
-        self._require_time()
-        now_s = time.monotonic()
-        with self.database.transaction(write=True) as db:
-            if not renew_lease(db, self.lease, now_ms=clock.now_ms(), ttl_ms=self.lease_ms):
-                raise LeaseLost
+        with self.lease.transaction(self.database) as db:
             row = lock_export(db, self.export_id)
             if row is None:
                 raise LeaseLost
             yield db, row
             db.add(row)
-        self.renewed_s = max(self.renewed_s, now_s)
 
     def give_back(self) -> None:
         """Let the next run begin without waiting for the lease to run out."""
         with self.database.transaction(write=True) as db:
-            release_lease(db, self.lease)
+            self.lease.release(db)
 
-    @contextmanager
-    def kept_alive(self) -> Iterator[None]:
-        """Renew the lease while a long step runs; the beat of a killed process stops."""
-        done = threading.Event()
-        thread = threading.Thread(target=self._beat, args=(done,), name="export-lease", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
-
-    def _beat(self, done: threading.Event) -> None:
-        while not done.wait(self.lease_ms / 1000 / _BEATS_PER_LEASE):
-            now_s = time.monotonic()
-            try:
-                with self.database.transaction(write=True) as db:
-                    is_ours = renew_lease(db, self.lease, now_ms=clock.now_ms(), ttl_ms=self.lease_ms)
-            except Exception as error:  # whatever it was: without a beat the lease is lost
-                log.warning("the lease %s could not be renewed; trying again: %r", self.lease.name, error)
-            else:
-                # Of two renewals at once the later counts.
-                self.renewed_s = max(self.renewed_s, now_s) if is_ours else -math.inf
-
-    def _require_time(self) -> None:
-        if time.monotonic() - self.renewed_s > self.lease_ms / 1000:
-            raise LeaseLost
+    def kept_alive(self) -> LeaseKeeper:
+        """Return a block that renews the lease while a long step runs."""
+        every_s = self.lease.ttl_ms / 1000 / _BEATS_PER_LEASE
+        return LeaseKeeper(self.database, lambda: [self.lease], every_s=every_s)
 
 
 def claim_export(
@@ -208,16 +163,16 @@ def claim_export(
     """Take the right to work on an export; needs a write transaction.
 
     Args:
+        database: where the claim's own transactions go.
+        db: the transaction that claims.
+        export_id: the export.
+        owner: name of the run.
         lease_ms: how long a run that falls silent keeps the right.
 
     Raises:
         ExportBusy: if another run has it.
     """
-    lease = take_lease(db, _name(export_id), owner, now_ms=clock.now_ms(), ttl_ms=lease_ms)
+    lease = hold_lease(db, _PREFIX + export_id, owner, ttl_ms=lease_ms)
     if lease is None:
         raise ExportBusy
-    return Claim(database, export_id, lease, lease_ms)
-
-
-def _name(export_id: str) -> str:
-    return _PREFIX + export_id
+    return Claim(database, export_id, lease)

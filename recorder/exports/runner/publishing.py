@@ -15,7 +15,6 @@ from recorder.exports.runner.quota import settle
 from recorder.exports.runner.shard_store import Ledger
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
-from recorder.storage.leases import release_lease
 
 
 def missing_files(shards: list[PlannedShard], destination: Destination) -> set[str]:
@@ -59,7 +58,7 @@ def publish(
         lineage=ledger.lineage(),
     )
     manifest = build_manifest(facts, plan, [(shard, written[shard.path]) for shard in shards])
-    statistics = read_statistics(runtime.lake, export.workspace_id, export.mode, plan)
+    statistics = read_statistics(runtime.lake, export.tenant, plan)
     _put(claim, destination, CARD, dataset_card(manifest, statistics).encode())
     manifest_sha256 = _put(claim, destination, MANIFEST, manifest_bytes(manifest))
     claim.require()
@@ -67,9 +66,7 @@ def publish(
     totals = manifest["totals"]
     with claim.transaction() as (db, row):
         # In one transaction with the end: what was deleted before it is in no completed export.
-        if not find_gone(
-            db, row.workspace_id, row.mode, plan.spec["workflow"], plan.sessions["session_id"]
-        ).ids:
+        if not find_gone(db, row.tenant, plan.spec["workflow"], plan.sessions["session_id"]).ids:
             row.status, row.completed_at = "completed", clock.now()
             row.rows, row.frames, row.actions = totals["rows"], totals["frames"], totals["actions"]
             row.shards = totals["shards"]
@@ -77,7 +74,7 @@ def publish(
             row.row_set_sha256, row.manifest_sha256 = manifest["row_set_sha256"], manifest_sha256
             settle(db, row, exported=totals["rows"])
             emit(db, row, runtime.settings, "export.completed")
-            release_lease(db, claim.lease)
+            claim.lease.release(db)
             return row
     claim.require()
     destination.remove(MANIFEST)

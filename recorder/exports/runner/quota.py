@@ -15,7 +15,7 @@ def hold_rows(db: DbSession, row: ExportRow, rows: int) -> None:
     if row.reserved_rows is not None and row.reserved_rows < rows:
         settle(db, row, exported=0)
     if row.reserved_period is None:
-        row.reserved_period = reserve_rows(db, row.workspace_id, row.mode, rows)
+        row.reserved_period = reserve_rows(db, row.tenant, rows)
         row.reserved_rows = rows
 
 

@@ -19,13 +19,14 @@ from recorder.exports.planning.sharding import PlannedShard, plan_shards, read_t
 from recorder.exports.runner.errors import MAX_ATTEMPTS, AttemptsExhausted, DeletionGoesOn, FilesMissing
 from recorder.exports.runner.finalize import end_as_failed, take_files_away
 from recorder.exports.runner.incremental import Parent, after_loss, find_parent, lineage_of, open_parent
-from recorder.exports.runner.lease import LEASE_MS, Claim, LeaseLost, claim_export, is_over, lock_export
+from recorder.exports.runner.lease import LEASE_MS, Claim, claim_export, is_over, lock_export
 from recorder.exports.runner.publishing import missing_files, publish
 from recorder.exports.runner.shard_store import Ledger
 from recorder.exports.writers.tasks import ShardTask
 from recorder.models.export import ExportRow
 from recorder.models.export_request import SplitRule
 from recorder.runtime import Runtime
+from recorder.storage.leases import LeaseLost
 
 log = logging.getLogger("recorder.exports")
 
@@ -222,7 +223,7 @@ class _Run:
     def _find_gone(self, plan: Plan) -> Gone:
         export, sessions = self._export, plan.sessions["session_id"]
         with self._runtime.database.transaction(write=False) as db:
-            return find_gone(db, export.workspace_id, export.mode, plan.spec["workflow"], sessions)
+            return find_gone(db, export.tenant, plan.spec["workflow"], sessions)
 
     def _note_trouble(self, error: Unavailable) -> None:
         try:

@@ -16,7 +16,7 @@ from recorder.exports.runner.lease import LEASE_MS, Claim, ExportBusy, claim_exp
 from recorder.models.export import ExportRow
 from recorder.models.operations import LeaseRow
 from recorder.storage.database import Database
-from recorder.storage.leases import Lease, release_lease, take_lease
+from recorder.storage.leases import HeldLease, hold_lease
 
 #: Exports that are written side by side, of one workspace, and to stores that others run. A slow store or one
 #: workspace's queue never takes all of them.
@@ -38,9 +38,9 @@ _MOST_BYTES = 64 * 2**20
 _LOOKED_AT = 50
 
 
-def take_place(db: DbSession, owner: str) -> Lease | None:
+def take_place(db: DbSession, owner: str) -> HeldLease | None:
     """Take the place of the process that writes small exports; None while another one holds it."""
-    return take_lease(db, _PLACE, owner, now_ms=clock.now_ms(), ttl_ms=PLACE_MS)
+    return hold_lease(db, _PLACE, owner, ttl_ms=PLACE_MS)
 
 
 def place_owner(db: DbSession) -> str | None:
@@ -49,10 +49,10 @@ def place_owner(db: DbSession) -> str | None:
     return row.owner if row is not None and row.expires_ms > clock.now_ms() else None
 
 
-def leave_place(db: DbSession, place: Lease) -> None:
+def leave_place(db: DbSession, place: HeldLease) -> None:
     """Give the place to the next run, and note that this one is still at work. Needs a write transaction."""
-    release_lease(db, place)
-    take_lease(db, _LEAVING, place.owner, now_ms=clock.now_ms(), ttl_ms=_LEAVING_MS)
+    place.release(db)
+    hold_lease(db, _LEAVING, place.lease.owner, ttl_ms=_LEAVING_MS)
 
 
 def list_writers(db: DbSession) -> list[str]:
@@ -115,7 +115,7 @@ def is_cloud(row: ExportRow) -> bool:
 def is_small(database: Database, row: ExportRow) -> bool:
     """Return whether the sessions of an export recorded so little that it is written in about two seconds."""
     with database.transaction(write=False) as db:
-        size = measure_selection(db, row.workspace_id, row.mode, row.spec, most_sessions=_MOST_SESSIONS)
+        size = measure_selection(db, row.tenant, row.spec, most_sessions=_MOST_SESSIONS)
     return (
         size.sessions <= _MOST_SESSIONS
         and size.events <= _MOST_EVENTS
@@ -132,7 +132,7 @@ def leave_to_own_run(claim: Claim) -> None:
     """
     with claim.ending_transaction() as (db, row):
         row.has_own_run = True
-        release_lease(db, claim.lease)
+        claim.lease.release(db)
 
 
 def give_own_run(db: DbSession, export_id: str) -> bool:

@@ -164,7 +164,7 @@ class _Hosted:
 
     def fetch(self, entry: Entry, folder: Path) -> Path:
         url = entry.url
-        if url is None or not is_own(self._url, url, entry.path):
+        if url is None or not is_own(manifest_url=self._url, url=url, path=entry.path):
             raise NotFetched("has an address that is not the export's own")
         try:
             with httpx.stream("GET", url, timeout=_HTTP_SECONDS) as answer:
@@ -176,7 +176,7 @@ class _Hosted:
             raise NotFetched(f"cannot be read ({type(error).__name__})") from error
 
 
-def is_own(manifest_url: str, url: str, path: str) -> bool:
+def is_own(*, manifest_url: str, url: str, path: str) -> bool:
     """Whether a file's address is where the service serves it: a manifest could name any address there is."""
     try:
         own, asked = urlsplit(manifest_url), urlsplit(url)

@@ -88,7 +88,7 @@ class PinnedLake:
 
     def _scan(self, kind: Kind) -> pl.LazyFrame:
         version = self._tables[kind]["delta_version"]
-        rows = self._runtime.lake.scan(kind, self._row.workspace_id, self._row.mode, version=version)
+        rows = self._runtime.lake.scan(kind, self._row.tenant, version=version)
         return rows.filter(pl.col("workflow").is_in(self._workflows))
 
 
@@ -120,8 +120,7 @@ def choose_sessions(
             )
             allowed &= set(db.exec(tagged).all())
         if "path" in filters:
-            place = {"workspace_id": row.workspace_id, "mode": row.mode}
-            allowed &= set(SubPath.read(db, **place, path_id=filters["path"]).session_ids())
+            allowed &= set(SubPath.read(db, tenant=row.tenant, path_id=filters["path"]).session_ids())
     taken = {session_id for session_id, deleted_at in chosen.items() if deleted_at is None}
     return taken & allowed, (set(chosen) - taken) & allowed
 

@@ -77,7 +77,7 @@ def _scan(kind: Kind, task: ShardTask) -> pl.LazyFrame:
     first, _ = task.shards[0].bucket_range
     _, end = task.shards[-1].bucket_range
     sessions = _sessions(task)
-    table = Lake(task.lake_url).scan(kind, task.workspace_id, task.mode, version=task.versions[kind])
+    table = Lake(task.lake_url).scan(kind, task.tenant, version=task.versions[kind])
     return table.filter(
         (pl.col("workflow") == task.shards[0].workflow)
         & pl.col("date").is_in(sessions["date"].unique().to_list())

@@ -6,6 +6,7 @@ from recorder.exports.destinations import Target
 from recorder.exports.formats import FormatName
 from recorder.exports.planning.sampling import Sampling
 from recorder.exports.planning.sharding import PlannedShard
+from recorder.tenant import Tenant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,3 +24,8 @@ class ShardTask:
     lake_url: str
     blob_url: str
     target: Target
+
+    @property
+    def tenant(self) -> Tenant:
+        """Workspace and mode of the export."""
+        return Tenant(self.workspace_id, self.mode)

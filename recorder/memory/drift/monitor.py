@@ -30,6 +30,7 @@ from recorder.memory.queries.columns import GraphColumns, read_columns
 from recorder.memory.storage.versions import read_head
 from recorder.models.workflow import WorkflowRow
 from recorder.storage.database import Database
+from recorder.tenant import Tenant
 from recorder.webhooks.outbox import add_event
 
 RULES = Rules()
@@ -74,8 +75,8 @@ class _Reading:
 def due_graphs(db: DbSession) -> Iterator[GraphScope]:
     """The graphs that sessions came to since their last look."""
     workflows = select(WorkflowRow.workspace_id, WorkflowRow.mode, WorkflowRow.workflow)
-    for place in sorted(db.exec(workflows).all()):
-        scope = GraphScope(*place)
+    for workspace_id, mode, workflow in sorted(db.exec(workflows).all()):
+        scope = GraphScope(Tenant(workspace_id, mode), workflow)
         head, state = read_head(db, scope), read_state(db, scope)
         if head is not None and head.up_to_seal_seq > (0 if state is None else state.looked_seq):
             yield scope
@@ -121,8 +122,7 @@ def _tell(
         type, subject_id, data = describe(alarm, reading.history, reading.columns, workflow=scope.workflow)
         event = add_event(
             db,
-            workspace_id=scope.workspace_id,
-            mode=scope.mode,
+            tenant=scope.tenant,
             type=type,
             subject_id=subject_id,
             data=data.model_dump(mode="json"),

@@ -6,7 +6,6 @@ Rows hold numbers of sealing and ids, never places or counters: those follow fro
 from collections.abc import Sequence
 from datetime import timedelta
 
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -19,6 +18,7 @@ from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.storage.versions import in_scope, place_of
 from recorder.models.drift import DriftAlarmRow, DriftStateRow
 from recorder.models.operations import OutboxRow
+from recorder.storage.upsert import insert_if_missing
 
 NEW_NODE, PATH_DISAPPEARED = "memory.drift.new_node", "memory.drift.path_disappeared"
 
@@ -30,11 +30,8 @@ def read_state(db: DbSession, scope: GraphScope) -> DriftStateRow | None:
 
 def lock_state(db: DbSession, scope: GraphScope) -> DriftStateRow:
     """The same, made where it is missing, and held until the transaction ends."""
-    insert = postgresql.insert if db.get_bind().dialect.name == "postgresql" else sqlite.insert
-    fresh = insert(DriftStateRow).values(
-        **place_of(scope), looked_seq=0, baseline_sessions=0, inherited=[], updated_at=clock.now()
-    )
-    db.connection().execute(fresh.on_conflict_do_nothing())
+    fresh = {"looked_seq": 0, "baseline_sessions": 0, "inherited": [], "updated_at": clock.now()}
+    insert_if_missing(db, DriftStateRow, {**place_of(scope), **fresh})
     locked = select(DriftStateRow).where(*in_scope(DriftStateRow, scope)).with_for_update()
     return db.exec(locked.execution_options(populate_existing=True)).one()
 

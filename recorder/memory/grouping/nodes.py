@@ -17,6 +17,7 @@ from recorder.digest import canonical_json
 from recorder.memory.grouping.inverted_index import Postings
 from recorder.memory.steps.session_steps import ALGO_VERSION, Step
 from recorder.memory.steps.templates import key_of
+from recorder.tenant import Tenant
 
 #: Jaccard similarity of two screens from which on they are one (the knee of the measurements: .907 NMI).
 SCREEN_JACCARD = 0.60
@@ -26,11 +27,20 @@ COMPARED_FEATURES = 256
 
 @dataclass(frozen=True, slots=True)
 class GraphScope:
-    """Whose graph it is: one for each workspace, mode and workflow."""
+    """Identity of a memory graph: there is one for each workspace, mode and workflow."""
 
-    workspace_id: str
-    mode: str
+    tenant: Tenant
     workflow: str
+
+    @property
+    def workspace_id(self) -> str:
+        """Workspace of the graph."""
+        return self.tenant.workspace_id
+
+    @property
+    def mode(self) -> str:
+        """Mode of the graph."""
+        return self.tenant.mode
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,16 @@ A query reads one number from SQL (the graph's version) and the rows that came s
 
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from itertools import chain
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from cachetools import LRUCache
 from sqlmodel import Session as DbSession
 from sqlmodel import col
 
@@ -157,8 +159,7 @@ class ColumnsCache:
     """The columns of the graphs that were asked for last, up to a number of bytes."""
 
     def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._columns: OrderedDict[GraphScope, GraphColumns] = OrderedDict()
+        self._columns: LRUCache[GraphScope, GraphColumns] = LRUCache(max_bytes, attrgetter("nbytes"))
         self._builds: weakref.WeakValueDictionary[GraphScope, _Build] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
 
@@ -193,8 +194,6 @@ class ColumnsCache:
 
     def _kept(self, scope: GraphScope) -> GraphColumns:
         with self._lock:
-            if scope in self._columns:
-                self._columns.move_to_end(scope)
             return self._columns.get(scope, GraphColumns())
 
     def _build(self, scope: GraphScope) -> _Build:
@@ -207,15 +206,11 @@ class ColumnsCache:
     def _keep(self, scope: GraphScope, columns: GraphColumns) -> None:
         with self._lock:
             held = self._columns.get(scope)
-            if held is None or held.version < columns.version:
+            if held is not None and held.version >= columns.version:
+                return
+            self._columns.pop(scope, None)
+            with suppress(ValueError):  # it alone would push all others out, and still be too much
                 self._columns[scope] = columns
-            self._columns.move_to_end(scope)
-            if self._columns[scope].nbytes > self._max_bytes:
-                # It alone would push all others out, and still be too much.
-                del self._columns[scope]
-            size = sum(held.nbytes for held in self._columns.values())
-            while size > self._max_bytes:
-                size -= self._columns.popitem(last=False)[1].nbytes
 
 
 _caches = PerDatabase(ColumnsCache)

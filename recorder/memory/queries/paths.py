@@ -14,6 +14,7 @@ from recorder.memory.queries.columns import ACTOR_KINDS, OUTCOMES, GraphColumns,
 from recorder.memory.storage.versions import read_head
 from recorder.models.memory import MemoryPath, PathOutcomes
 from recorder.models.wire import ActorKind, Outcome
+from recorder.tenant import Tenant
 
 
 def read_graph(db: DbSession, scope: GraphScope) -> GraphColumns:
@@ -63,8 +64,7 @@ def filter_rows(
 def list_paths(
     db: DbSession,
     *,
-    workspace_id: str,
-    mode: str,
+    tenant: Tenant,
     workflow: str,
     since: datetime | None = None,
     until: datetime | None = None,
@@ -87,13 +87,13 @@ def list_paths(
     Raises:
         NotFound: for an unknown workflow.
     """
-    columns = read_graph(db, GraphScope(workspace_id, mode, workflow))
+    columns = read_graph(db, GraphScope(tenant, workflow))
     chosen = filter_rows(columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind)
     return describe_paths(columns, chosen, min_frequency=min_frequency, limit=limit)
 
 
 def path_labels(
-    db: DbSession, *, workspace_id: str, mode: str, workflow: str, path_ids: Iterable[str]
+    db: DbSession, *, tenant: Tenant, workflow: str, path_ids: Iterable[str]
 ) -> dict[str, list[str]]:
     """What the nodes of some paths are called, in order, by path id; unknown ids are left out.
 
@@ -102,7 +102,7 @@ def path_labels(
     Raises:
         NotFound: for an unknown workflow.
     """
-    columns = read_graph(db, GraphScope(workspace_id, mode, workflow))
+    columns = read_graph(db, GraphScope(tenant, workflow))
     wanted = frozenset(path_ids)
     return {
         path.path_id: [columns.nodes[number].label for number in columns.paths[path.live].nodes]

@@ -17,6 +17,7 @@ from recorder.memory.queries.columns import GraphColumns, Mask
 from recorder.memory.queries.paths import filter_rows, read_graph
 from recorder.models.memory import GraphPathRow
 from recorder.models.wire import ActorKind, Outcome
+from recorder.tenant import Tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +29,14 @@ class SubPath:
     nodes: tuple[int, ...]
 
     @classmethod
-    def read(cls, db: DbSession, *, workspace_id: str, mode: str, path_id: str) -> Self:
+    def read(cls, db: DbSession, *, tenant: Tenant, path_id: str) -> Self:
         """The path of this id; one that was merged into another stands for that one.
 
         Raises:
             NotFound: if there is none of this id in the workspace and mode.
         """
-        workflow, number = _find(db, workspace_id, mode, path_id)
-        columns = read_graph(db, GraphScope(workspace_id, mode, workflow))
+        workflow, number = _find(db, tenant, path_id)
+        columns = read_graph(db, GraphScope(tenant, workflow))
         return cls(workflow, columns, columns.paths[columns.paths[number].live].nodes)
 
     def session_ids(
@@ -57,20 +58,20 @@ class SubPath:
         return [found.decode() for found in np.sort(ids)]
 
 
-def workflow_of_path(db: DbSession, *, workspace_id: str, mode: str, path_id: str) -> str:
+def workflow_of_path(db: DbSession, *, tenant: Tenant, path_id: str) -> str:
     """The workflow in whose graph a path is; the graph itself is not read.
 
     Raises:
         NotFound: if there is no path of this id in the workspace and mode.
     """
-    return _find(db, workspace_id, mode, path_id)[0]
+    return _find(db, tenant, path_id)[0]
 
 
-def _find(db: DbSession, workspace_id: str, mode: str, path_id: str) -> tuple[str, int]:
+def _find(db: DbSession, tenant: Tenant, path_id: str) -> tuple[str, int]:
     statement = select(GraphPathRow.workflow, GraphPathRow.number).where(
         GraphPathRow.path_id == path_id,
-        GraphPathRow.workspace_id == workspace_id,
-        GraphPathRow.mode == mode,
+        GraphPathRow.workspace_id == tenant.workspace_id,
+        GraphPathRow.mode == tenant.mode,
     )
     found = db.exec(statement).one_or_none()
     if found is None:

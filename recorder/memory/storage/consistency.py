@@ -84,9 +84,9 @@ def _as_they_are_now(db: DbSession, rows: list[SessionRow]) -> list[SessionRow]:
 def _read_steps(runtime: Runtime, scope: GraphScope, session_ids: list[str]) -> dict[str, list[Step]]:
     """The steps of those sessions that the lake holds; a session in it may have none."""
     wanted = (pl.col("workflow") == scope.workflow) & pl.col("session_id").is_in(session_ids)
-    there = runtime.lake.scan("sessions", scope.workspace_id, scope.mode).filter(wanted)
+    there = runtime.lake.scan("sessions", scope.tenant).filter(wanted)
     rows = (
-        runtime.lake.scan("steps", scope.workspace_id, scope.mode)
+        runtime.lake.scan("steps", scope.tenant)
         .filter(wanted)
         .select("session_id", *Step.__slots__)
         .sort("session_id", "pos")

@@ -41,7 +41,7 @@ _IDS_AT_ONCE = 500
 
 def scope_of(row: SessionRow) -> GraphScope:
     """The graph a session belongs to."""
-    return GraphScope(row.workspace_id, row.mode, row.workflow)
+    return GraphScope(row.tenant, row.workflow)
 
 
 def load_graph(db: DbSession, scope: GraphScope) -> Graph:

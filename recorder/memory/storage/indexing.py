@@ -5,10 +5,10 @@ tags and deletions may move counters in between, which `commit` catches up on.
 """
 
 import secrets
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from cachetools import LRUCache
 from sqlmodel import Session as DbSession
 
 from recorder.memory.grouping.features import PRUNE_SESSIONS
@@ -55,7 +55,7 @@ class GraphIndexer:
     """Takes batches of sealed sessions into their graphs; a sealing run keeps one."""
 
     def __init__(self) -> None:
-        self._held: OrderedDict[GraphScope, _Held] = OrderedDict()
+        self._held: LRUCache[GraphScope, _Held] = LRUCache(_KEPT_GRAPHS)
         self._name = secrets.token_hex(8)
         self._commits = 0
         self._grown: set[GraphScope] = set()
@@ -135,18 +135,13 @@ class GraphIndexer:
         self._commits += 1
         writer = f"{self._name}:{self._commits}"
         version = save_change(db, part.scope, change, rows, head=head, writer=writer)
-        self._keep(part.scope, _Held(held.graph, version, writer))
+        self._held[part.scope] = _Held(held.graph, version, writer)
         sessions = held.graph.path_index.sessions
         if len(held.graph.node_index.number_of) > _MAX_MICRO_STATES:
             return version
         if _doublings(sessions) > _doublings(sessions - len(change.sessions)):
             self._grown.add(part.scope)
         return version
-
-    def _keep(self, scope: GraphScope, held: _Held) -> None:
-        self._held[scope] = held
-        while len(self._held) > _KEPT_GRAPHS:
-            self._held.popitem(last=False)
 
 
 def _doublings(sessions: int) -> int:

@@ -45,6 +45,7 @@ from recorder.models.memory import (
 )
 from recorder.models.workflow import WorkflowRow
 from recorder.storage.database import Database
+from recorder.tenant import Tenant
 
 _TRIES = 4
 #: A rebuild that takes longer is never computed under the lock: everybody who writes waits for it.
@@ -106,7 +107,7 @@ def indexed_scopes(db: DbSession) -> list[GraphScope]:
     """The graphs of all workflows, in one order everywhere."""
     row = WorkflowRow
     rows = db.exec(select(row.workspace_id, row.mode, row.workflow))
-    return [GraphScope(*place) for place in sorted(rows)]
+    return [GraphScope(Tenant(workspace_id, mode), workflow) for workspace_id, mode, workflow in sorted(rows)]
 
 
 def read_recorded(db: DbSession, scope: GraphScope) -> Recorded:

@@ -1,12 +1,13 @@
 """How large the graphs of workflows are: what is in them now, not what ever was. Contract §4 (workflow)."""
 
 import threading
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from cachetools import LRUCache
 from sqlalchemy import func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
@@ -15,6 +16,7 @@ from recorder.memory.grouping.nodes import GraphScope
 from recorder.memory.storage.per_database import PerDatabase, is_writing
 from recorder.models.memory import GraphTraceRow, GraphVariantRow, GraphVersionRow
 from recorder.models.workflow import WorkflowGraph
+from recorder.tenant import Tenant
 
 #: Graphs whose sizes a process keeps.
 _MAX_KEPT = 4_096
@@ -33,18 +35,14 @@ class CountsCache:
     """The sizes of the graphs that were asked for last, each at its newest version."""
 
     def __init__(self, max_kept: int = _MAX_KEPT) -> None:
-        self._max_kept = max_kept
-        self._counted: OrderedDict[GraphScope, WorkflowGraph] = OrderedDict()
+        self._counted: LRUCache[GraphScope, WorkflowGraph] = LRUCache(max_kept)
         self._lock = threading.Lock()
 
     def find(self, scope: GraphScope, version: int) -> WorkflowGraph | None:
         """The size of a graph at this version, if it is kept."""
         with self._lock:
             found = self._counted.get(scope)
-            if found is None or found.version != version:
-                return None
-            self._counted.move_to_end(scope)
-            return found
+            return found if found is not None and found.version == version else None
 
     def keep(self, scope: GraphScope, counted: WorkflowGraph) -> None:
         """Keep the size of a graph instead of an older one."""
@@ -52,17 +50,12 @@ class CountsCache:
             held = self._counted.get(scope)
             if held is None or held.version < counted.version:
                 self._counted[scope] = counted
-            self._counted.move_to_end(scope)
-            while len(self._counted) > self._max_kept:
-                self._counted.popitem(last=False)
 
 
 _caches = PerDatabase(CountsCache)
 
 
-def count_graphs(
-    db: DbSession, workspace_id: str, mode: str, workflows: Sequence[str]
-) -> dict[str, WorkflowGraph]:
+def count_graphs(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> dict[str, WorkflowGraph]:
     """Version, nodes, edges and paths of each workflow's graph.
 
     Nodes, edges and paths whose sessions were all deleted are not counted, nor are the edges that lead into
@@ -71,19 +64,19 @@ def count_graphs(
     version = GraphVersionRow
     newest = (
         select(version.workflow, func.max(version.version))
-        .where(*_of(version, workspace_id, mode, workflows))
+        .where(*_of(version, tenant, workflows))
         .group_by(col(version.workflow))
     )
     version_of = dict(db.exec(newest).all())
     cache = CountsCache() if is_writing(db) else _caches.of(db)
-    scopes = {workflow: GraphScope(workspace_id, mode, workflow) for workflow in workflows}
+    scopes = {workflow: GraphScope(tenant, workflow) for workflow in workflows}
     counted = {
         workflow: found
         for workflow, scope in scopes.items()
         if (found := cache.find(scope, version_of.get(workflow, 0))) is not None
     }
     missing = [workflow for workflow in scopes if workflow not in counted]
-    held = _read_held(db, workspace_id, mode, [workflow for workflow in missing if workflow in version_of])
+    held = _read_held(db, tenant, [workflow for workflow in missing if workflow in version_of])
     for workflow in missing:
         counted[workflow] = WorkflowGraph(
             version=version_of.get(workflow, 0),
@@ -95,20 +88,16 @@ def count_graphs(
     return counted
 
 
-def _read_held(
-    db: DbSession, workspace_id: str, mode: str, workflows: Sequence[str]
-) -> defaultdict[str, _Held]:
+def _read_held(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> defaultdict[str, _Held]:
     """The parts that each graph has now; none for a graph without sessions."""
     held: defaultdict[str, _Held] = defaultdict(_Held)
     if not workflows:
         return held
     trace, variant = GraphTraceRow, GraphVariantRow
-    taken = select(trace.workflow, trace.variant_key).where(
-        *_of(trace, workspace_id, mode, workflows), col(trace.n) > 0
-    )
+    taken = select(trace.workflow, trace.variant_key).where(*_of(trace, tenant, workflows), col(trace.n) > 0)
     in_use = set(db.exec(taken.distinct()))
     variants = select(variant.workflow, variant.variant_key, variant.nodes, variant.path).where(
-        *_of(variant, workspace_id, mode, workflows)
+        *_of(variant, tenant, workflows)
     )
     for workflow, key, nodes, path in db.exec(variants):
         if (workflow, key) in in_use:
@@ -118,8 +107,8 @@ def _read_held(
     return held
 
 
-def _of(table: Any, workspace_id: str, mode: str, workflows: Sequence[str]) -> Iterator[Any]:
+def _of(table: Any, tenant: Tenant, workflows: Sequence[str]) -> Iterator[Any]:
     """The conditions that choose the rows of some graphs."""
-    yield table.workspace_id == workspace_id
-    yield table.mode == mode
+    yield table.workspace_id == tenant.workspace_id
+    yield table.mode == tenant.mode
     yield col(table.workflow).in_(workflows)

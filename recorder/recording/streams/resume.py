@@ -178,7 +178,7 @@ def open_session(db: DbSession, caller: Caller, session_id: str, start: Start) -
         InvalidEventId: if the position lies beyond the newest.
         ResumeWindowExpired: if something behind it is older than the resume window.
     """
-    row = find_session(db, caller.workspace_id, caller.mode, session_id)
+    row = find_session(db, caller.tenant, session_id)
     position = row.last_position
     swept: SessionRow | None = None
     if start.after is not None:

@@ -8,6 +8,7 @@ from typing import Any
 from recorder.exports.runner.dagster_entry import cancel_export
 from recorder.memory.grouping.nodes import GraphScope
 from recorder.net.client import OutboundClient
+from recorder.tenant import Tenant
 from tests.support.completed_work import (
     LONG_AGO,
     make_webhook,
@@ -112,7 +113,7 @@ def _(caller: Caller) -> None:
 def drift_events(caller: Caller, live: str) -> dict[str, dict[str, Any]]:
     """What is told of a workflow behind whose baseline such sessions come; data by type."""
     own = caller.service.make_caller()
-    scope = GraphScope(own.key.workspace_id, "live", "checkout")
+    scope = GraphScope(Tenant(own.key.workspace_id, "live"), "checkout")
     story = Story(caller.service.runtime.database, scope)
     story.add(BASELINE + live)
     story.look()

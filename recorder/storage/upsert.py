@@ -1,0 +1,63 @@
+"""Inserts that expect the row to exist already, for SQLite and PostgreSQL alike.
+
+Both databases know `INSERT … ON CONFLICT`; SQLAlchemy spells it once for each dialect. Conflicts are those of
+the primary key.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, Table
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlmodel import Session as DbSession
+from sqlmodel import SQLModel
+
+
+def insert_if_missing(db: DbSession, model: type[SQLModel], values: Mapping[str, Any]) -> bool:
+    """Insert a row unless one with its primary key exists.
+
+    Of two transactions that insert the same row at once, the second waits for the first.
+
+    Returns:
+        Whether this call inserted the row.
+    """
+    table = _table_of(model)
+    statement = _insert(db, table).values(**values).on_conflict_do_nothing()
+    return db.connection().execute(statement.returning(*table.primary_key)).first() is not None
+
+
+def insert_or_update(
+    db: DbSession,
+    model: type[SQLModel],
+    values: Mapping[str, Any],
+    *,
+    update: Mapping[str, Any],
+    where: ColumnElement[bool] | None = None,
+) -> Row[Any] | None:
+    """Insert a row, or update the one with its primary key; either way the row is locked afterwards.
+
+    Args:
+        db: a write transaction.
+        model: the table.
+        values: columns of a row that is inserted.
+        update: columns of a row that exists; the values may be expressions of its columns.
+        where: condition that a row must meet to be updated; None updates any.
+
+    Returns:
+        The row as it is now; None where it exists and does not meet `where`.
+    """
+    table = _table_of(model)
+    statement = _insert(db, table).values(**values)
+    statement = statement.on_conflict_do_update(
+        index_elements=tuple(table.primary_key), set_=dict(update), where=where
+    )
+    return db.connection().execute(statement.returning(*table.columns)).one_or_none()
+
+
+def _table_of(model: type[SQLModel]) -> Table:
+    return SQLModel.metadata.tables[str(model.__tablename__)]
+
+
+def _insert(db: DbSession, table: Table) -> Any:
+    is_postgres = db.get_bind().dialect.name == "postgresql"
+    return postgresql.insert(table) if is_postgres else sqlite.insert(table)

@@ -1,0 +1,48 @@
+"""Signatures: strings that a call could swap are passed by name."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+MOST_STRINGS = 2
+#: Functions that take more strings by position, with the reason.
+EXCEPTIONS = {
+    "recorder/memory/steps/states.py:_token": "a cache hit per element of a snapshot costs 190 ns, by name 430 ns",
+}
+
+
+def positional_strings(code: str) -> Iterator[tuple[str, int]]:
+    """Yield each function with the number of `str` parameters that a call may pass by position."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            parameters = [*node.args.posonlyargs, *node.args.args]
+            annotations = (one.annotation for one in parameters if one.annotation is not None)
+            yield node.name, sum(ast.unparse(one) == "str" for one in annotations)
+
+
+def test_no_function_takes_three_strings_by_position() -> None:
+    found = {
+        f"{path.relative_to(ROOT)}:{name}"
+        for folder in ("recorder", "api", "pipelines")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for name, count in positional_strings(path.read_text())
+        if count > MOST_STRINGS
+    }
+    # An exception that is no longer needed is removed from the list.
+    assert found == EXCEPTIONS.keys()
+
+
+def test_strings_passed_by_position_are_counted() -> None:
+    code = """
+class Shelf:
+    async def put(self, row: str, /, place: str, *, label: str) -> None: ...
+def move(source: str, target: str, owner: str, count: int, note: str | None) -> str: ...
+"""
+    assert dict(positional_strings(code)) == {"put": 2, "move": 3}
+
+
+def test_workspace_and_mode_are_passed_as_one_value() -> None:
+    for folder in ("recorder", "api", "pipelines"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            assert "workspace_id: str, mode: str" not in path.read_text(), path
