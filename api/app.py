@@ -41,10 +41,6 @@ from api.routes import (
     workflows,
     workspaces,
 )
-from api.routes import memory as memory_graphs
-from api.routes import workspaces as event_types
-from api.routes import workspaces as limits
-from api.routes import workspaces as quota
 from api.shutdown import heard_stop
 from recorder import __version__
 from recorder.access.ratelimit.stores import open_stream_slots
@@ -64,19 +60,14 @@ _RESOURCES = (
     frames,
     tags,
     memory,
-    memory_graphs,
     exports,
     webhooks,
-    event_types,
     workflows,
     workspaces,
-    limits,
-    quota,
     keys,
     audit,
     service,
     metrics,
-    service,
 )
 
 

@@ -1,9 +1,9 @@
 """Exports in Dagster: the `datasets` asset, its job, and the sensor that takes up queued ones. Spec §4.3.
 
 A partition is a dataset, named by the export's tag or its workflows (`dataset_name` in
-recorder/exports/requests/validation.py); an export is a version of it. The exports table is the queue: posting an
-export fills it. One run stays and writes small exports (pipelines/small_export_run.py); the sensor keeps that
-run, and starts a run for each other export. A run writes the row's status under a lease.
+recorder/exports/requests/validation.py); an export is a version of it. The exports table is the queue:
+posting an export fills it. One run stays and writes small exports (pipelines/small_export_run.py); the sensor
+keeps that run, and starts a run for each other export. A run writes the row's status under a lease.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """Connections that send slowly, or nothing, or no end of headers: cut off. Contract §1, hostile case 94.
 
-`uvicorn --http api.gate.slow_clients:WatchedProtocol`; uvicorn itself waits for ever. Only what a client owes is
-timed: an answer may take as long as it takes, and a stream stays open.
+`uvicorn --http api.gate.slow_clients:WatchedProtocol`; uvicorn itself waits for ever. Only what a client
+owes is timed: an answer may take as long as it takes, and a stream stays open.
 """
 
 import asyncio

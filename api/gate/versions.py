@@ -52,8 +52,8 @@ class Deprecation:
         ]
 
 
-#: Deprecated routes by method and path, as `api.gate.endpoints` writes them. An entry here is all it takes: the
-#: answers carry the headers, and OpenAPI says so too.
+#: Deprecated routes by method and path, as `api.gate.endpoints` writes them. An entry here is all it takes:
+#: the answers carry the headers, and OpenAPI says so too.
 DEPRECATIONS: dict[tuple[str, str], Deprecation] = {}
 
 

@@ -21,7 +21,6 @@ from recorder.models.session import (
 )
 from recorder.models.wire import ActorKind, Outcome, Page
 from recorder.recording import item_reads, session_list, sessions
-from recorder.recording import sessions as stops
 
 router = APIRouter(prefix="/v1", tags=["sessions"], route_class=StrictRoute)
 
@@ -115,32 +114,34 @@ def start_session(session_id: str, db: Db, caller: CallerDep) -> Session:
     return sessions.start_session(db, caller.tenant, session_id)
 
 
-def _search_one(session_id: str, runtime: RuntimeDep, caller: CallerDep) -> stops.Searches:
-    return stops.search_before_stop(runtime.database, caller.tenant, [session_id])
+def _search_one(session_id: str, runtime: RuntimeDep, caller: CallerDep) -> sessions.Searches:
+    return sessions.search_before_stop(runtime.database, caller.tenant, [session_id])
 
 
-def _search_all(body: BatchStop, runtime: RuntimeDep, caller: CallerDep) -> tuple[BatchStop, stops.Searches]:
+def _search_all(
+    body: BatchStop, runtime: RuntimeDep, caller: CallerDep
+) -> tuple[BatchStop, sessions.Searches]:
     ids = body.ids[: limits.BATCH_STOP_IDS]
-    return body, stops.search_before_stop(runtime.database, caller.tenant, ids)
+    return body, sessions.search_before_stop(runtime.database, caller.tenant, ids)
 
 
 # They run before the request's transaction begins, since they come before `db` in a route's parameters. Only
 # one dependency of a route takes the body: each that does reports what is wrong with it.
-_OneSearched = Annotated[stops.Searches, Depends(_search_one)]
-_AllSearched = Annotated[tuple[BatchStop, stops.Searches], Depends(_search_all)]
+_OneSearched = Annotated[sessions.Searches, Depends(_search_one)]
+_AllSearched = Annotated[tuple[BatchStop, sessions.Searches], Depends(_search_all)]
 
 
 @router.post("/sessions/{session_id}/stop", responses=problem_responses(401, 404, 409))
 def stop_session(session_id: str, searches: _OneSearched, db: Db, caller: CallerDep) -> Session:
     """Stop recording; a stopped or sealed session stays as it is."""
-    return stops.stop_session(db, caller.tenant, session_id, searches)
+    return sessions.stop_session(db, caller.tenant, session_id, searches)
 
 
 @router.post("/sessions:batch_stop", response_model_exclude_unset=True, responses=problem_responses(401, 422))
 def batch_stop(searched: _AllSearched, db: Db, caller: CallerDep) -> BatchStopResult:
     """Stop up to 500 sessions; each answers for itself."""
     body, searches = searched
-    return stops.batch_stop(db, caller.tenant, body.ids, searches)
+    return sessions.batch_stop(db, caller.tenant, body.ids, searches)
 
 
 @router.delete("/sessions/{session_id}", status_code=204, responses=problem_responses(401, 404, 422))

@@ -1,4 +1,4 @@
-"""`/v1/workspaces/current`: the caller's workspace and its settings. Spec §2.10, §4.5; contract §7."""
+"""The caller's workspace: settings, limits, quota and webhook event types. Spec §2.10, §4.5; contract §7."""
 
 from fastapi import APIRouter
 
@@ -15,16 +15,16 @@ from recorder.models.notification import EventTypes
 from recorder.models.workspace import Quota, Workspace
 from recorder.webhooks.catalogue import list_event_types
 
-router = APIRouter(prefix="/v1/workspaces", tags=["workspaces"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1", route_class=StrictRoute)
 
 
-@router.get("/current", responses=problem_responses(401, 403))
+@router.get("/workspaces/current", tags=["workspaces"], responses=problem_responses(401, 403))
 def get_workspace(db: Db, caller: CallerDep) -> Workspace:
     """The workspace of the key."""
     return workspaces.get_workspace(db, caller.workspace_id)
 
 
-@router.patch("/current", responses=problem_responses(401, 403, 422, 503))
+@router.patch("/workspaces/current", tags=["workspaces"], responses=problem_responses(401, 403, 422, 503))
 def update_workspace(
     body: AdmittedWorkspace,
     forgetting: ForgettingDep,
@@ -40,19 +40,19 @@ def update_workspace(
 _ADDRESSES = [(one.surface, one.method, one.path.replace(":path}", "}")) for one in ENDPOINTS]
 
 
-@router.get("", responses=problem_responses(401, 422))
+@router.get("/limits", tags=["limits"], responses=problem_responses(401, 422))
 async def get_limits(caller: CallerDep, runtime: RuntimeDep) -> Limits:
     """The limits in force for the caller's workspace: rates and bursts, streams, batches, bytes, pages."""
     return limits_in_force(caller.tier, _ADDRESSES, session_size=runtime.settings.session_size)
 
 
-@router.get("", responses=problem_responses(401))
+@router.get("/quota", tags=["usage"], responses=problem_responses(401))
 def get_quota(db: Db, caller: CallerDep) -> Quota:
     """The quota of the workspace; null limits mean unlimited."""
     return quota.read_quota(db, caller.tenant)
 
 
-@router.get("", responses=problem_responses(401))
+@router.get("/event_types", tags=["webhooks"], responses=problem_responses(401))
 def get_event_types() -> EventTypes:
     """Every event type, with the JSON Schema of its payload."""
     return list_event_types()

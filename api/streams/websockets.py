@@ -1,7 +1,7 @@
 """WebSockets as the service speaks them: pings, shared frames, and an end for clients that take nothing.
 
-`uvicorn --ws api.streams.websockets:WatchedSocket`. Messages of a stream are encoded once for all its readers, down to
-the frames on the wire; to deflate them for each would cost more than all the rest.
+`uvicorn --ws api.streams.websockets:WatchedSocket`. Messages of a stream are encoded once for all
+its readers, down to the frames on the wire; to deflate them for each would cost more than all the rest.
 """
 
 from typing import Any, ClassVar, Final

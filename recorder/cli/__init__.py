@@ -24,7 +24,6 @@ from recorder.cli import (
     webhooks,
     workspaces,
 )
-from recorder.cli import graphs as event_logs
 from recorder.errors import RecorderError
 
 app = typer.Typer(
@@ -48,7 +47,7 @@ app.add_typer(recipes.app, name="recipes")
 app.add_typer(webhooks.app, name="webhooks")
 app.command("deliver")(webhooks.deliver)
 app.command("import")(imports.import_)
-app.add_typer(event_logs.app, name="log")
+app.add_typer(graphs.app, name="log")
 app.command()(graphs.graph)
 app.command()(datasets.export)
 app.command()(datasets.verify)

@@ -71,13 +71,13 @@ def list_workspaces(data: DataDir = None, as_json: AsJson = False) -> None:
 @app.command("show")
 def show_workspace(name: _Name, data: DataDir = None, as_json: AsJson = False) -> None:
     """A workspace with its settings, and what it used this month."""
-    from recorder.access import quota as usage
     from recorder.access import workspaces
+    from recorder.access.quota import read_quota
     from recorder.cli.options import opened
 
     with opened(data) as runtime, runtime.database.transaction(write=False) as db:
         workspace = workspaces.to_wire(workspaces.find_workspace(db, name))
-        quota = usage.read_quota(db, Tenant(workspace.id, "live"))
+        quota = read_quota(db, Tenant(workspace.id, "live"))
     shown = {**workspace.model_dump(mode="json"), "quota": quota.model_dump(mode="json")}
     if as_json:
         print_json(shown)

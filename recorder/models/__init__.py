@@ -15,26 +15,18 @@ from recorder.models import (
     workflow,
     workspace,
 )
-from recorder.models import webhook as delivery
-from recorder.models import workspace as usage
 
 __all__ = [
     "audit",
-    "delivery",
     "drift",
     "event",
-    "export_rows",
+    "export",
     "frame",
-    "idempotency",
     "key",
     "memory",
-    "orchestration",
-    "outbox",
-    "recipe",
-    "seal_portion",
+    "operations",
     "session",
     "tag",
-    "usage",
     "webhook",
     "workflow",
     "workspace",

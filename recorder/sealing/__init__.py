@@ -24,8 +24,8 @@ _MODULES = {
     "SealedBatch": "sealer",
     "Sealer": "sealer",
     "has_work": "maintenance",
-    "is_sealing": "places",
-    "list_runs": "places",
+    "is_sealing": "lanes",
+    "list_runs": "lanes",
     "longest_wait_s": "lanes",
     "open_sealer": "sealer",
 }

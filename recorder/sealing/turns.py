@@ -16,7 +16,6 @@ from recorder.errors import Unavailable
 from recorder.models.operations import SealBatchRow
 from recorder.runtime import Runtime
 from recorder.sealing import batches, lanes
-from recorder.sealing import lanes as places
 from recorder.sealing.batches import ClaimedBatch, Lane
 from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost
 
@@ -69,7 +68,7 @@ class Turns:
     def take_place(self) -> bool:
         """Take a place among the runs that seal side by side; return False where all are taken."""
         with self._runtime.database.transaction(write=True) as db:
-            self._place = places.take_place(db, self._owner, runs=self._runs, ttl_ms=self._lease_ms)
+            self._place = lanes.take_place(db, self._owner, runs=self._runs, ttl_ms=self._lease_ms)
         if self._place is not None:
             self._keeper.start()
         return self._place is not None

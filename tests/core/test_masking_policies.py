@@ -11,7 +11,7 @@ from recorder.masking.policies import MaskingPolicies, load_policies
 from recorder.models.masking import Masking
 from recorder.models.workflow import WorkflowRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.recording import workflows as session_workflows
+from recorder.recording import workflows
 from recorder.recording.workflows import SessionWorkflows
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
@@ -99,7 +99,7 @@ def test_the_largest_policies_fit_together(runtime: Runtime) -> None:
 def test_workflows_of_sessions_are_remembered_by_place_and_not_without_end(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_workflows, "_SIZE", 2)
+    monkeypatch.setattr(workflows, "_SIZE", 2)
     known = SessionWorkflows()
     with open_desk(runtime) as desk:
         ids = [desk.record(workflow=f"flow_{n}", events=()) for n in range(3)]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from recorder.sealing import dhash as pictures
+from recorder.sealing import dhash as dhash_module
 from recorder.sealing.dhash import dhash
 from tests.support.fuzzed_pictures import png_with_late_profile, storable_pictures
 
@@ -65,7 +65,7 @@ def test_every_error_of_a_decoder_costs_the_digest_alone() -> None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                pictures._read_cells(picture.data, 10**9)
+                dhash_module._read_cells(picture.data, 10**9)
         except Exception as error:
             kinds[type(error).__name__] += 1
             assert dhash(picture.data) is None, picture.recipe
@@ -78,7 +78,7 @@ def test_every_error_of_a_decoder_costs_the_digest_alone() -> None:
 def test_a_picture_of_83_bytes_that_raises_an_index_error_has_no_digest() -> None:
     data = png_with_late_profile()
     with pytest.raises(IndexError):
-        pictures._read_cells(data, 10**9)
+        dhash_module._read_cells(data, 10**9)
     assert len(data) <= 83 and dhash(data) is None
 
 

@@ -9,7 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from recorder.exports import formats as names
+from recorder.exports.formats import FormatName
 from recorder.exports.schemas import SCHEMAS, describe
 from recorder.exports.verify import verify_manifest
 from recorder.exports.writers import rows as shared
@@ -136,7 +136,7 @@ def test_json_is_described_by_the_types_it_has() -> None:
 
 
 def test_readers_and_requests_know_the_same_formats() -> None:
-    assert get_args(names.FormatName) == get_args(ExportFormat)
+    assert get_args(FormatName) == get_args(ExportFormat)
 
 
 _SAMPLINGS: list[dict[str, Any]] = [

@@ -1,6 +1,7 @@
 """The hostile corpus is whole: every case is tried, or named with the part that will try it.
 
-The cases stand by their numbers in the files `test_hostile_*.py`; `tests/support/hostile_cases.py` says how one is written.
+The cases stand by their numbers in the files `test_hostile_*.py`;
+`tests/support/hostile_cases.py` says how one is written.
 """
 
 import ast

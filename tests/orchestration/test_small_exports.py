@@ -15,7 +15,7 @@ from pipelines.exports import PARTITIONS, take_up_exports
 from pipelines.small_export_run import Finished, SmallExports, report, small_exports, write_small_exports
 from recorder import clock
 from recorder.access.keys import create_workspace
-from recorder.exports.runner import small_exports as places
+from recorder.exports.runner import small_exports as small_export_claims
 from recorder.exports.runner.dagster_entry import cancel_export
 from recorder.exports.runner.lease import claim_export
 from recorder.exports.runner.run import run_export
@@ -28,7 +28,7 @@ OWNER = "run"
 
 def claim(deployment: Deployment, at_work: list[ExportRow], served: dict[str, float]) -> str | None:
     """Id of the next export that the run takes."""
-    found = places.claim_next(deployment.runtime.database, OWNER, at_work, served)
+    found = small_export_claims.claim_next(deployment.runtime.database, OWNER, at_work, served)
     return found[0].id if found else None
 
 
@@ -125,14 +125,14 @@ def test_a_large_export_is_left_to_a_run_of_its_own(
     writing: Callable[..., dg.ExecuteInProcessResult],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(places, "_MOST_EVENTS", 5)
+    monkeypatch.setattr(small_export_claims, "_MOST_EVENTS", 5)
     row = deployment.queue()
     writing(1)
     found = row_of(deployment, row.id)
     assert (found.status, found.has_own_run, found.attempt) == ("queued", True, 0)
     assert claim(deployment, [], {}) is None
     with deployment.runtime.database.transaction(write=True) as db:
-        places.take_place(db, OWNER)
+        small_export_claims.take_place(db, OWNER)
     (request,) = deployment.tick()
     assert deployment.run(request).success
 
@@ -194,7 +194,7 @@ def test_an_export_that_a_killed_run_left_gets_a_run_of_its_own(deployment: Depl
         with pytest.raises(SystemExit):
             run_export(deployment.runtime, row.id, owner=OWNER)
     with deployment.runtime.database.transaction(write=True) as db:
-        places.take_place(db, "next run")
+        small_export_claims.take_place(db, "next run")
     assert claim(deployment, [], {}) is None
     (request,) = deployment.tick()
     deployment.run(request)
@@ -212,7 +212,7 @@ def test_only_one_run_writes_small_exports(
 ) -> None:
     row = deployment.queue()
     with deployment.runtime.database.transaction(write=True) as db:
-        assert places.take_place(db, "another run") is not None
+        assert small_export_claims.take_place(db, "another run") is not None
     assert writing(1).success
     assert row_of(deployment, row.id).status == "queued"
 
@@ -227,7 +227,7 @@ def test_a_run_that_is_told_to_end_finishes_what_it_began(deployment: Deployment
     assert [one.row.id for one in finished] == [row.id]
     assert loop.ending == "interrupted"
     with deployment.runtime.database.transaction(write=False) as db:
-        assert places.place_owner(db) is None
+        assert small_export_claims.place_owner(db) is None
 
 
 def jobs_of(deployment: Deployment) -> list[str | None]:
@@ -239,7 +239,7 @@ def jobs_of(deployment: Deployment) -> list[str | None]:
 def test_the_sensor_keeps_one_run(deployment: Deployment) -> None:
     assert jobs_of(deployment) == ["write_small_exports"]
     with deployment.runtime.database.transaction(write=True) as db:
-        places.take_place(db, OWNER)
+        small_export_claims.take_place(db, OWNER)
     assert jobs_of(deployment) == []
 
 
@@ -264,9 +264,9 @@ def test_a_run_that_hands_over_is_not_taken_for_lost(deployment: Deployment) -> 
     instance = deployment.instance
     old = instance.create_run_for_job(write_small_exports, status=dg.DagsterRunStatus.STARTED)
     with deployment.runtime.database.transaction(write=True) as db:
-        place = places.take_place(db, old.run_id)
+        place = small_export_claims.take_place(db, old.run_id)
         assert place is not None
-        places.leave_place(db, place)
+        small_export_claims.leave_place(db, place)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pipelines.runs._TO_TAKE_THE_LEASE", timedelta(0))
         assert jobs_of(deployment) == ["write_small_exports"]

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-REAL = Path(__file__).parents[1].parent / "shared" / "data" / "miniwob"
+REAL = Path(__file__).parents[2].parent / "shared" / "data" / "miniwob"
 needs_real = pytest.mark.skipif(not REAL.is_dir(), reason="../shared/data/miniwob is absent")
 
 

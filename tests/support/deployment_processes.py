@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def start_up(data: Path, *options: str, folder: Path, checkout: Path = ROOT) -> subprocess.Popen[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-REAL = Path(__file__).parents[1].parent / "shared" / "data" / "xes"
+REAL = Path(__file__).parents[2].parent / "shared" / "data" / "xes"
 needs_real = pytest.mark.skipif(not REAL.is_dir(), reason="../shared/data/xes is absent")
 
 #: Cases with what was done in them, when (minutes of a day in March), and by whom.

@@ -24,7 +24,7 @@ from recorder.settings import environment_with
 from tests.support.export_runs import export, hashes_of
 from tests.support.sealed_sessions import Recording, seal
 
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 _QUIET = ["--no-dashboard", "--scheduler-file"]
 
 

@@ -17,7 +17,7 @@ import orjson
 from recorder.settings import environment_with
 from tests.support.databases import part_is_missing
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BUCKET = "datasets"
 ACCOUNT = "devstoreaccount1"
 #: What the emulators take for the service's own rights; Azurite's key is the one that its manual prints.

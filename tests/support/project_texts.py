@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = {page.relative_to(ROOT).as_posix(): page.read_text() for page in sorted(DOCS.glob("*.md"))}
 ALL = "\n".join(PAGES.values())

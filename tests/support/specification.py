@@ -8,7 +8,7 @@ from typing import Any
 
 from _pytest.mark.structures import ParameterSet
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 _REFERENCE = re.compile(r"(?P<file>[\w/]+\.py)::(?P<test>\w+)(?:\[(?P<case>.+)\])?")
 
 

@@ -1,1 +1,1 @@
-"""How a graph is drawn: places, curves, words and colours. `recorder.memory.drawing.picture` puts them together."""
+"""Drawing of a graph as SVG: layout, edges, nodes and style; `picture` assembles them."""
