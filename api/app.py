@@ -10,30 +10,28 @@ from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
 from api import errors
+from api.bodies.batches import EventBatches
 from api.bodies.body_limits import BodyMemory
-from api.bodies.event_batches import EventBatches
 from api.bodies.masking import BodyMasking
 from api.bodies.worker_pool import BodyWorkers
 from api.gate import idempotency
 from api.gate.access_log import Observed
-from api.gate.audit_denied import Refusals
-from api.gate.head_requests import HeadRequests
-from api.gate.host_check import HostCheck
-from api.gate.key_cache import Callers
-from api.gate.middleware import RequestGate
+from api.gate.authentication import Callers, Refusals
+from api.gate.early_middleware import HeadRequests, HostCheck
 from api.gate.rate_limits import Limiting
+from api.gate.request_gate import RequestGate
 from api.gate.slow_clients import LIMITING
+from api.lifespan import heard_stop
 from api.openapi import hot_routes
-from api.operation_ids import make_operation_id
+from api.openapi.operation_ids import make_operation_id
 from api.routes import (
     audit,
     events,
     exports,
     frames,
+    health,
     keys,
     memory,
-    metrics,
-    service,
     sessions,
     streams,
     tags,
@@ -41,7 +39,6 @@ from api.routes import (
     workflows,
     workspaces,
 )
-from api.shutdown import heard_stop
 from recorder import __version__
 from recorder.access.ratelimit.stores import open_stream_slots
 from recorder.logs import configure_logs, logged_start
@@ -66,8 +63,8 @@ _RESOURCES = (
     workspaces,
     keys,
     audit,
-    service,
-    metrics,
+    health,
+    health,
 )
 
 
@@ -111,7 +108,7 @@ def _create_app(runtime: Runtime) -> FastAPI:
     )
     app.state.runtime = runtime
     app.state.callers = Callers(runtime)
-    app.state.readiness = service.Readiness(runtime)
+    app.state.readiness = health.Readiness(runtime)
     app.state.body_workers = BodyWorkers()
     app.state.masking = BodyMasking(runtime)
     app.state.event_batches = EventBatches(app.state.masking, app.state.body_workers)

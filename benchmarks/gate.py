@@ -9,10 +9,9 @@ import uvloop
 from starlette.types import Message, Receive, Scope, Send
 
 from api.app import spared_collections
-from api.gate.audit_denied import Refusals
-from api.gate.key_cache import Callers
-from api.gate.middleware import RequestGate
+from api.gate.authentication import Callers, Refusals
 from api.gate.rate_limits import Limiting
+from api.gate.request_gate import RequestGate
 from benchmarks.figures import Figure, at_most
 from benchmarks.limiter import decision_us
 from benchmarks.seeds import new_key, new_settings

@@ -115,7 +115,7 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
     """Add to FastAPI's document what only we know: item schemas, problems, the key, what the gate does."""
     from api.errors import ProblemDocument, problem_responses
     from api.gate import idempotency, versions
-    from api.openapi import limit_headers
+    from api.openapi import document as limit_headers
 
     components = document.setdefault("components", {})
     problems = ProblemDocument.model_json_schema(ref_template=_REF.replace("{name}", "{model}"))

@@ -5,8 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from api.cursors import Pager
-from api.dependencies import CallerDep, CursorText, Db, Limit, RuntimeDep, TimeRangeDep
+from api.dependencies import CallerDep, CursorText, Db, Limit, Pager, RuntimeDep, TimeRangeDep
 from api.errors import problem_responses
 from api.negotiation import choose_format
 from api.streams.event_download import NDJSON

@@ -5,9 +5,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.routing import Route
 
-from api.bodies.event_batches import EventBatches, accepted
-from api.cursors import Pager
-from api.dependencies import CallerDep, CursorText, Db, Limit, RuntimeDep
+from api.bodies.batches import EventBatches, accepted
+from api.dependencies import CallerDep, CursorText, Db, Limit, Pager, RuntimeDep
 from api.errors import problem_responses
 from api.negotiation import choose_format
 from api.openapi.hot_routes import EVENT_BATCH, EVENT_PAGE, EVENTS_ACCEPTED

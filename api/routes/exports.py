@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
-from api.cursors import Pager
-from api.dependencies import CallerDep, CursorText, Db, Limit, OriginDep, RuntimeDep
+from api.dependencies import CallerDep, CursorText, Db, Limit, OriginDep, Pager, RuntimeDep
 from api.errors import problem_responses
 from api.negotiation import ranged_stream
 from api.strict_routes import StrictRoute

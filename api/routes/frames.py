@@ -5,11 +5,9 @@ from typing import Annotated
 import anyio.to_thread
 from fastapi import APIRouter, Header, Request, Response
 
-from api.bodies.event_batches import accepted
-from api.bodies.frame_uploads import read_upload
+from api.bodies.batches import accepted, read_upload
 from api.bodies.masking import BodyMasking
-from api.cursors import Pager
-from api.dependencies import CallerDep, CursorText, Db, Ingest, Limit, RuntimeDep
+from api.dependencies import CallerDep, CursorText, Db, Ingest, Limit, Pager, RuntimeDep
 from api.errors import problem_responses
 from api.negotiation import ranged
 from api.openapi.hot_routes import FRAME_BATCH, FRAMES_ACCEPTED, IMAGE

@@ -2,10 +2,9 @@
 
 from fastapi import APIRouter, Request, Response
 
-from api.cursors import Pager
-from api.dependencies import CallerDep, CursorText, Db, Limit, OriginDep, RuntimeDep
+from api.dependencies import CallerDep, CursorText, Db, Limit, OriginDep, Pager, RuntimeDep
 from api.errors import problem_responses
-from api.gate.key_cache import ForgettingDep
+from api.gate.authentication import ForgettingDep
 from api.strict_routes import StrictRoute
 from recorder import limits
 from recorder.access import key_admin

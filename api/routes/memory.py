@@ -5,13 +5,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from api.cursors import Pager
 from api.dependencies import (
     CallerDep,
     CursorText,
     Db,
     Limit,
     OtherTimeRangeDep,
+    Pager,
     RuntimeDep,
     TimeRange,
     TimeRangeDep,

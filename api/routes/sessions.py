@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.bodies.masking import MaskedSession
-from api.cursors import Pager
-from api.dependencies import CallerDep, CursorText, Db, Limit, OriginDep, RuntimeDep, TimeRangeDep
+from api.dependencies import CallerDep, CursorText, Db, Limit, OriginDep, Pager, RuntimeDep, TimeRangeDep
 from api.errors import problem_responses
 from api.strict_routes import StrictRoute
 from recorder import clock, limits

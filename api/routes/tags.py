@@ -6,8 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 
 from api.bodies.masking import Masked, MaskedTag
-from api.cursors import Pager
-from api.dependencies import CallerDep, CursorText, Db, Limit, RuntimeDep
+from api.dependencies import CallerDep, CursorText, Db, Limit, Pager, RuntimeDep
 from api.errors import problem_responses
 from api.strict_routes import StrictRoute
 from recorder import limits

@@ -4,8 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from api.cursors import Pager
-from api.dependencies import CallerDep, CursorText, Db, Limit, OriginDep, RuntimeDep
+from api.dependencies import CallerDep, CursorText, Db, Limit, OriginDep, Pager, RuntimeDep
 from api.errors import problem_responses
 from api.gate.rate_limits import WebhookLimit
 from api.strict_routes import StrictRoute

@@ -5,10 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 
 from api.bodies.masking import AdmittedWorkflow
-from api.cursors import Pager
-from api.dependencies import CallerDep, CursorText, Db, Limit, OriginDep
+from api.dependencies import CallerDep, CursorText, Db, Limit, OriginDep, Pager
 from api.errors import problem_responses
-from api.gate.key_cache import ForgettingDep
+from api.gate.authentication import ForgettingDep
 from api.strict_routes import StrictRoute
 from recorder import clock, limits
 from recorder.models.wire import Page

@@ -5,8 +5,8 @@ from fastapi import APIRouter
 from api.bodies.masking import AdmittedWorkspace
 from api.dependencies import CallerDep, Db, OriginDep, RuntimeDep
 from api.errors import problem_responses
+from api.gate.authentication import ForgettingDep
 from api.gate.endpoints import ENDPOINTS
-from api.gate.key_cache import ForgettingDep
 from api.strict_routes import StrictRoute
 from recorder.access import quota, workspaces
 from recorder.access.ratelimit.limits_in_force import limits_in_force

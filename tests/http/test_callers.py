@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from api.gate.auth_throttle import Guesses
-from api.gate.key_cache import Callers
+from api.gate.authentication import Callers, Guesses
 from api.gate.rate_limits import Limiting
 from recorder import clock
 from recorder.access.keys import Caller as Known
@@ -147,7 +146,7 @@ def test_a_request_that_goes_away_takes_nobodys_answer_with_it(service: Service,
 
 
 def test_only_so_many_are_remembered(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.gate.key_cache._SIZE", 2)
+    monkeypatch.setattr("api.gate.authentication._SIZE", 2)
 
     async def work() -> None:
         callers = Callers(service.runtime)

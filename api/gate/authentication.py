@@ -1,17 +1,26 @@
 """Who calls, by key: looked up in the database, remembered for seconds. Contract §1 (keys)."""
 
 import asyncio
+import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from hashlib import blake2b
-from typing import Annotated
+from typing import Annotated, Any
 
 import anyio.to_thread
 from fastapi import Depends, Request
+from starlette.types import Scope
 
+from api.gate.endpoints import Endpoint
+from api.gate.rate_limits import Limiting, network_of
+from api.gate.responses import client_address
 from recorder import clock
 from recorder.access.keys import Caller, authenticate, is_well_formed
-from recorder.errors import InvalidApiKey, Unauthenticated
+from recorder.access.rate_tiers import STRANGERS
+from recorder.audit.log import Origin, record
+from recorder.errors import InsufficientScope, InvalidApiKey, RateLimited, Unauthenticated, Unavailable
 from recorder.runtime import Runtime
 
 #: A revoked key is refused everywhere after this long.
@@ -166,3 +175,97 @@ async def _get_forgetting(request: Request) -> AsyncIterator[Forgetting]:
 
 # A route takes it before its `Db`: what is taken first ends last, here after the commit.
 ForgettingDep = Annotated[Forgetting, Depends(_get_forgetting, scope="function")]
+
+
+class Guesses:
+    """Look-ups of unknown keys that are under way, by address.
+
+    The address's bucket is drawn on when a look-up fails: who shows good keys pays nothing. So that many
+    guesses at once do not pass before the first has failed, no more keys are looked up than the bucket has
+    tokens. Requests with one key share its look-up, so they count once: a client that opens a hundred
+    connections after a restart guesses nothing.
+    """
+
+    def __init__(self, limiting: Limiting) -> None:
+        self._limiting = limiting
+        self._under_way: dict[str, Counter[bytes]] = {}
+
+    @asynccontextmanager
+    async def room(self, address: str, authorization: bytes, state: dict[str, Any]) -> AsyncIterator[None]:
+        """Room for the look-up of one header, while the block runs.
+
+        Args:
+            state: the request's; it keeps what the limits said.
+
+        Raises:
+            RateLimited: if there is none.
+        """
+        found = await self._limiting.look_address(address)
+        network = network_of(address)
+        under_way = self._under_way.get(network, Counter())
+        is_new = authorization not in under_way
+        if is_new and round(found.share * STRANGERS.burst) <= len(under_way):
+            admission = await self._limiting.admit_address(address, is_signed=False)
+            state["admission"] = admission
+            raise admission.error or RateLimited("per_address", 1)
+        self._under_way[network] = under_way
+        under_way[authorization] += 1
+        try:
+            yield
+        finally:
+            self._end(network, under_way, authorization)
+
+    def _end(self, network: str, under_way: Counter[bytes], authorization: bytes) -> None:
+        under_way[authorization] -= 1
+        if not under_way[authorization]:
+            del under_way[authorization]
+        if not under_way:
+            del self._under_way[network]
+
+
+log = logging.getLogger("recorder.api")
+
+#: A key that keeps trying is told of once in this long: it must not fill the log.
+_REPEAT_SECONDS = 60.0
+_REPEATS_KEPT = 10_000
+
+
+class Refusals:
+    """The refusals of one process; used from its event loop."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._told: dict[tuple[str, Endpoint], float] = {}
+
+    async def tell(self, scope: Scope, error: InsufficientScope) -> None:
+        """Record that the caller of a request lacks the scope for it; the answer is the same without."""
+        caller, endpoint = scope["state"]["caller"], scope["state"]["endpoint"]
+        if caller is None or endpoint is None or not self._is_new(caller.key_id, endpoint):
+            return
+        request_id, address = scope["state"]["request_id"], client_address(scope)
+        origin = Origin(caller.workspace_id, "key", caller.key_id, request_id, address, caller.mode)
+        try:
+            await anyio.to_thread.run_sync(self._record, origin, caller, endpoint, error.needed)
+        except Unavailable:
+            log.error("a refusal was not recorded: the database does not answer")
+
+    def _is_new(self, key_id: str, endpoint: Endpoint) -> bool:
+        now = time.monotonic()
+        if now - self._told.get((key_id, endpoint), -_REPEAT_SECONDS) < _REPEAT_SECONDS:
+            return False
+        if len(self._told) >= _REPEATS_KEPT:
+            self._told.clear()
+        self._told[key_id, endpoint] = now
+        return True
+
+    def _record(self, origin: Origin, caller: Caller, endpoint: Endpoint, needed: str) -> None:
+        with self._runtime.database.transaction(write=True) as db:
+            record(
+                db,
+                origin,
+                "endpoint.call",
+                resource_type="endpoint",
+                resource_id=f"{endpoint.method} {endpoint.path}",
+                outcome="refused",
+                details={"needed": needed, "held": str(caller.scope)},
+            )

@@ -12,10 +12,8 @@ from starlette.websockets import WebSocketDisconnect
 
 from api.bodies.body_limits import SMALL_BYTES, BodyMemory, BoundedBody, LargeBody
 from api.errors import internal_problem, problem
-from api.gate.audit_denied import Refusals
-from api.gate.auth_throttle import Guesses
+from api.gate.authentication import Callers, Guesses, Refusals
 from api.gate.endpoints import Endpoint, find_endpoint, is_address
-from api.gate.key_cache import Callers
 from api.gate.rate_limits import Admission, CallerPlan, Charge, Header, Limiting, describe_refusal
 from api.gate.responses import Answer, client_address, first_headers, refuse
 from api.gate.versions import check_version
