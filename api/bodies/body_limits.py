@@ -148,7 +148,7 @@ class LargeBody:
         if message["type"] == "http.request" and not message.get("more_body", False):
             self.is_complete = True
             if self._announced is None and self._charge is not None:
-                self._charge.give_back(self._reserved - self._received)
+                self._charge.refund(self._reserved - self._received)
         return message
 
     def release(self) -> None:

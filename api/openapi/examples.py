@@ -216,7 +216,7 @@ def script_of(method: str, path: str) -> str | None:
     return "\n".join([*([_AUTH] if needs_key else []), *commands])
 
 
-def describe(document: dict[str, Any]) -> None:
+def add_examples(document: dict[str, Any]) -> None:
     """Add the introduction, and to each operation its example."""
     document["info"]["description"] = INTRODUCTION.strip()
     for path, methods in document["paths"].items():

@@ -1,4 +1,4 @@
-"""`/healthz` and `/readyz`: for balancers and supervisors, without a key. Contract §9."""
+"""`/healthz`, `/readyz`, `/metrics` and the start page, which need no API key. Contract §9."""
 
 import hmac
 import threading
@@ -31,27 +31,27 @@ from recorder.supervisor.run_records import SERVICE, read_record
 
 router = APIRouter(tags=["health"])
 
-# Asking the parts costs writes, and anybody may ask without a key.
-_SERVES_S = 1.0
-# Warnings look at every session that waits.
-_WARNINGS_SERVE_S = 5.0
+# A check of the parts costs writes, and any client may request it without a key.
+_PARTS_CACHED_S = 1.0
+# The warnings read every session that waits.
+_WARNINGS_CACHED_S = 5.0
 
 
 class Readiness:
-    """Whether the parts answer; asked once a second, however often somebody wants to know."""
+    """State of the parts that the service needs, checked at most once a second."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._lock = threading.Lock()
-        self._asked_at = float("-inf")
+        self._checked_at = float("-inf")
         self._parts: dict[str, str] = {}
         self._warned_at = float("-inf")
         self._warnings: list[ServiceWarning] = []
 
     def warnings(self) -> list[ServiceWarning]:
-        """Return what an operator should look at; nothing while the database does not answer."""
+        """Return the warnings for the operator; none while the database does not answer."""
         with self._lock:
-            if time.monotonic() - self._warned_at >= _WARNINGS_SERVE_S:
+            if time.monotonic() - self._warned_at >= _WARNINGS_CACHED_S:
                 try:
                     with self._runtime.database.transaction(write=False) as db:
                         self._warnings = list_warnings(read_state(db))
@@ -61,14 +61,14 @@ class Readiness:
             return self._warnings
 
     def parts(self) -> dict[str, str]:
-        """`ok` or `unavailable`, by part."""
+        """Return `ok` or `unavailable` for each part."""
         with self._lock:
-            if time.monotonic() - self._asked_at >= _SERVES_S:
-                self._parts = {name: self._state(name) for name in ("database", "blobs", "lake")}
-                self._asked_at = time.monotonic()
+            if time.monotonic() - self._checked_at >= _PARTS_CACHED_S:
+                self._parts = {name: self._check_part(name) for name in ("database", "blobs", "lake")}
+                self._checked_at = time.monotonic()
             return self._parts
 
-    def _state(self, part: str) -> str:
+    def _check_part(self, part: str) -> str:
         try:
             getattr(self._runtime, part).ping()
         except RecorderError:
@@ -78,7 +78,7 @@ class Readiness:
 
 @router.get("/healthz", openapi_extra={"security": []})
 async def healthz() -> dict[str, str]:
-    """The process is alive."""
+    """Return that the process is alive."""
     return {"status": "ok"}
 
 
@@ -86,7 +86,7 @@ async def healthz() -> dict[str, str]:
     "/readyz", openapi_extra={"security": []}, responses={503: {"description": "A part does not answer"}}
 )
 def readyz(request: Request) -> Response:
-    """Return whether database, blobs and lake answer (503 names those that do not), and what to look at.
+    """Return whether database, blobs and lake answer (503 if one does not), and warnings for the operator.
 
     Warnings do not change the status: the service takes requests.
     """
@@ -96,7 +96,7 @@ def readyz(request: Request) -> Response:
     body: dict[str, Any] = {
         "status": "ok" if is_ready else "unavailable",
         "parts": parts,
-        "warnings": [asdict(one) for one in readiness.warnings()],
+        "warnings": [asdict(warning) for warning in readiness.warnings()],
     }
     return JSONResponse(body, 200 if is_ready else 503)
 
@@ -104,7 +104,9 @@ def readyz(request: Request) -> Response:
 _JSON, _HTML = "application/json", "text/html"
 _LOOPBACK = ("127.0.0.1", "::1")
 _NAME: Final = "Workflow Recording Service"
-_WHAT: Final = "Records runs of a workflow, seals them into tables and a memory graph, and exports datasets."
+_DESCRIPTION: Final = (
+    "Records runs of a workflow, seals them into tables and a memory graph, and exports datasets."
+)
 _HEADERS: Final = {
     "Vary": "Accept",
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
@@ -122,7 +124,7 @@ _PAGE: Final = Template(
   :root { color-scheme: light dark; }
 </style>
 <h1>$name</h1>
-<p>$what Release $version.</p>
+<p>$description Release $version.</p>
 <ul>
 $links
 </ul>
@@ -134,7 +136,7 @@ $links
     <code>curl -H "Authorization: Bearer $$RECORDER_KEY" $base/v1/limits</code></li>
   <li>Open <a href="/docs">the pages of the interface</a>:
     each operation has an example that runs as it stands.</li>
-  <li>See what runs, and where it answers: <code>recorder status</code></li>
+  <li>List the running processes and their addresses: <code>recorder status</code></li>
 </ol>
 </html>
 """
@@ -153,15 +155,15 @@ _CONTENT: Final[dict[int | str, dict[str, Any]]] = {
 
 @router.get("/", response_class=Response, openapi_extra={"security": []}, responses=_CONTENT)
 async def read_start_page(request: Request, runtime: RuntimeDep) -> Response:
-    """Show what this is and where to go: a page for browsers, JSON for others. Needs no key."""
+    """Show the name and the pages of the service: HTML for browsers, JSON for others. Needs no key."""
     record = None
-    # Dagster's pages are served on this machine's loopback address, which nobody else can open.
+    # Dagster's pages are served on the loopback address of this machine only.
     if client_address(request.scope) in _LOOPBACK:
         record = await anyio.to_thread.run_sync(read_record, runtime.settings.data_dir, SERVICE)
     dagster = (record or {}).get("dagster")
-    if _choose(request) == _JSON:
+    if _choose_start_format(request) == _JSON:
         links = {"docs": "/docs", "openapi": "/openapi.json", "ready": "/readyz", "dagster": dagster}
-        body = {"name": _NAME, "description": _WHAT, "version": __version__, "links": links}
+        body = {"name": _NAME, "description": _DESCRIPTION, "version": __version__, "links": links}
         return JSONResponse(body, headers=_HEADERS)
     shown = [
         ("/docs", "Pages of the interface, with an example of every operation"),
@@ -173,7 +175,7 @@ async def read_start_page(request: Request, runtime: RuntimeDep) -> Response:
         items.append(_DAGSTER.substitute(address=escape(dagster)))
     page = _PAGE.substitute(
         name=_NAME,
-        what=_WHAT,
+        description=_DESCRIPTION,
         version=__version__,
         links="\n".join(items),
         base=escape(runtime.settings.public_url),
@@ -181,19 +183,19 @@ async def read_start_page(request: Request, runtime: RuntimeDep) -> Response:
     return Response(page, headers=_HEADERS, media_type=f"{_HTML}; charset=utf-8")
 
 
-def _choose(request: Request) -> str:
+def _choose_start_format(request: Request) -> str:
     try:
         return choose_format(request, _JSON, _HTML)
     except NotAcceptable:
         return _JSON
 
 
-# Set by proxies: whoever asks may sit anywhere then, although the connection comes from here.
+# Headers of proxies: with one of them the client may be remote although the connection is local.
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 
 class InvalidMetricsToken(Unauthenticated):
-    """Not the token of the operator."""
+    """The Authorization header does not carry the operator's token for metrics (401)."""
 
     code = "invalid_api_key"
     title = "Invalid token"
@@ -202,12 +204,12 @@ class InvalidMetricsToken(Unauthenticated):
         super().__init__("Send the header `Authorization: Bearer` with the operator's token for metrics.")
 
 
-def admit_scraper(request: Request, token: str | None) -> None:
-    """Let only loopback read, or whoever has the token where the operator set one.
+def check_metrics_access(request: Request, token: str | None) -> None:
+    """Check that a request for metrics is local, or carries the token if the operator set one.
 
     Raises:
-        NoSuchAddress: if no token is set and the request comes from elsewhere.
-        MissingAuthorization, InvalidMetricsToken: if one is set and was not sent.
+        NoSuchAddress: if no token is set and the request is not local.
+        MissingAuthorization, InvalidMetricsToken: if a token is set and was not sent.
     """
     if token is None:
         if not _is_local(request):
@@ -235,25 +237,25 @@ def _is_local(request: Request) -> bool:
 
 
 def write_metrics(runtime: Runtime) -> bytes:
-    """What this process counted, and what waits in the database, in Prometheus' text format."""
+    """Return the counters of this process and the backlog of the database in Prometheus' text format."""
     with runtime.database.transaction(write=False) as db:
         backlog, state = count_backlog(db), read_state(db)
     waiting = CollectorRegistry()
-    waiting.register(_Waiting(backlog, state))
+    waiting.register(_BacklogCollector(backlog, state))
     return generate_latest(REGISTRY) + generate_latest(waiting)
 
 
-class _Waiting(Collector):
-    """A backlog as gauges."""
+class _BacklogCollector(Collector):
+    """Gauges of the backlog."""
 
     def __init__(self, backlog: Backlog, state: ServiceState) -> None:
         self._backlog = backlog
         self._state = state
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The families, in the order of the documentation."""
-        found, sealing = self._backlog, self._state.backlog
-        oldest = found.oldest_event
+        """Yield the families, in the order of the documentation."""
+        backlog, sealing = self._backlog, self._state.backlog
+        oldest = backlog.oldest_event
         age_s = 0.0 if oldest is None else (clock.now() - oldest).total_seconds()
         yield GaugeMetricFamily(
             "recorder_sessions_to_seal", "Stopped sessions that wait to be sealed.", sealing.waiting
@@ -272,22 +274,22 @@ class _Waiting(Collector):
             len(self._state.switched_off),
         )
         exports = GaugeMetricFamily("recorder_exports", "Unfinished exports.", labels=["status"])
-        for status, count in found.exports.items():
+        for status, count in backlog.exports.items():
             exports.add_metric([status], count)
         yield exports
         yield GaugeMetricFamily(
-            "recorder_outbox_pending", "Events not yet handed to webhooks.", found.outbox_pending
+            "recorder_outbox_pending", "Events not yet handed to webhooks.", backlog.outbox_pending
         )
         yield GaugeMetricFamily(
             "recorder_outbox_oldest_seconds", "Age of the oldest of them.", max(0.0, age_s)
         )
         yield GaugeMetricFamily(
-            "recorder_deliveries_pending", "Attempts that wait or are under way.", found.deliveries_pending
+            "recorder_deliveries_pending", "Attempts that wait or are under way.", backlog.deliveries_pending
         )
         recent = GaugeMetricFamily(
             "recorder_deliveries_last_hour", "Attempts begun in the last hour.", labels=["status"]
         )
-        for status, count in found.deliveries.items():
+        for status, count in backlog.deliveries.items():
             recent.add_metric([status], count)
         yield recent
 
@@ -302,6 +304,6 @@ _TEXT = {"description": "Prometheus text format", "content": {"text/plain": {"sc
     responses={200: _TEXT, **problem_responses(401, 404, 503)},
 )
 def read_metrics(request: Request, runtime: RuntimeDep) -> Response:
-    """What this process counts and what waits; beyond loopback only with the operator's token."""
-    admit_scraper(request, runtime.settings.metrics_token)
+    """Return counters and backlog; from other machines only with the operator's token."""
+    check_metrics_access(request, runtime.settings.metrics_token)
     return Response(write_metrics(runtime), media_type=CONTENT_TYPE_LATEST)

@@ -18,7 +18,7 @@ from api.bodies import body_limits
 from api.bodies.body_limits import PORTION_BYTES, BodyMemory
 from api.bodies.checks import check_json_file
 from api.bodies.worker_pool import LARGE_BYTES, BodyWorkers, body_file
-from api.gate.rate_limits import CallerPlan, Limiting
+from api.gate.rate_limits import CallerPlan, RateLimiter
 from recorder import limits
 from recorder.access import keys
 from recorder.errors import InvalidJson, Overloaded, ValidationFailed
@@ -48,14 +48,14 @@ def caller(service: Service) -> Caller:
 
 def plan_of(caller: Caller, *, key_id: str | None = None) -> CallerPlan:
     """The limits of a caller on the surface of `other`, or of another key of its workspace."""
-    limiting: Limiting = caller.service.app.state.limiting
+    limiting: RateLimiter = caller.service.app.state.rate_limiter
     who = keys.Caller(Tenant(caller.key.workspace_id, "live"), key_id or caller.key.key_id, tier=TIER)
     return limiting.plan_of(who, None)
 
 
 def send_bytes(caller: Caller, count: int, *, key_id: str | None = None) -> None:
     """Charge bytes, as bodies of the caller (or of another key of its workspace) would."""
-    limiting: Limiting = caller.service.app.state.limiting
+    limiting: RateLimiter = caller.service.app.state.rate_limiter
     plan = plan_of(caller, key_id=key_id)
 
     async def pay() -> None:
@@ -66,7 +66,7 @@ def send_bytes(caller: Caller, count: int, *, key_id: str | None = None) -> None
 
 def bytes_left(caller: Caller) -> int:
     """Return what the key's token bucket of bytes holds."""
-    limiting: Limiting = caller.service.app.state.limiting
+    limiting: RateLimiter = caller.service.app.state.rate_limiter
     group = plan_of(caller).only_bytes.group
     found = limiting.callers.draw_now(group, cost=0)
     assert found is not None
@@ -160,7 +160,7 @@ def test_chunks_are_paid_for_as_they_come(caller: Caller, clock: Clock) -> None:
 
 def plan_for_events(caller: Caller) -> CallerPlan:
     """The limits of a caller on the surface of events."""
-    limiting: Limiting = caller.service.app.state.limiting
+    limiting: RateLimiter = caller.service.app.state.rate_limiter
     return limiting._plans[caller.key.key_id, "append_events"]
 
 

@@ -217,10 +217,11 @@ def second_process(service: Service, tmp_path: Path) -> Iterator[Service]:
 
 
 def test_other_processes_follow_within_the_time_they_remember(
-    second_process: Service, caller: Caller, monkeypatch: pytest.MonkeyPatch
+    second_process: Service, caller: Caller
 ) -> None:
-    assert authentication._SECONDS <= 5.0
-    monkeypatch.setattr(authentication, "_SECONDS", 0.5)
+    cache: authentication.CallerCache = second_process.app.state.caller_cache
+    assert cache.cached_s <= 5.0
+    cache.cached_s = 0.5
     client = make_key(caller)
     elsewhere = Caller(second_process, client.key)
     assert elsewhere.get("/v1/sessions").status_code == 200
@@ -240,7 +241,7 @@ def test_what_is_forgotten_is_forgotten_after_the_commit(service: Service) -> No
     forgetful = []
     for route, dependant in waiting:
         calls = [dependency.call for dependency in dependant.dependencies]
-        if authentication._get_forgetting in calls:
+        if authentication._get_caller_invalidation in calls:
             forgetful.append(route.path)
-            assert calls.index(authentication._get_forgetting) < calls.index(get_db), route.path
+            assert calls.index(authentication._get_caller_invalidation) < calls.index(get_db), route.path
     assert "/v1/keys/{key_id}" in forgetful

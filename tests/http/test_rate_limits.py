@@ -219,7 +219,7 @@ def test_a_new_tier_is_in_force_for_the_next_request(caller: Caller) -> None:
     use(caller, FIRST["exports"], 5)
     assert call(caller, FIRST["exports"]).status_code == 429
     change(caller, tier="scale")
-    caller.service.app.state.callers.forget_workspace(caller.key.workspace_id)
+    caller.service.app.state.caller_cache.forget_workspace(caller.key.workspace_id)
     limit, remaining, _, _ = limit_headers(caller.get("/v1/limits"))
     assert (limit, remaining) == (1000, 999)
     assert limit_headers(call(caller, FIRST["exports"]))[0] == 50

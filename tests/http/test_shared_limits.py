@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from api.app import create_app
-from api.gate.rate_limits import Limiting
+from api.gate.rate_limits import RateLimiter
 from benchmarks.redis_server import RedisServer
 from recorder.access import keys
 from recorder.access.rate_tiers import STRANGERS, TIERS
@@ -90,7 +90,7 @@ def test_bytes_have_one_bucket_wherever_they_are_sent(callers: tuple[Caller, Cal
 
 async def pay_bytes(caller: Caller, count: int) -> RateLimited | None:
     """Charge a caller's bytes at its process, as a body of so many does."""
-    limiting: Limiting = caller.service.app.state.limiting
+    limiting: RateLimiter = caller.service.app.state.rate_limiter
     who = keys.Caller(Tenant(caller.key.workspace_id, "live"), caller.key.key_id, tier=TIERS["default"])
     return (await limiting.pay_bytes(limiting.plan_of(who, None), count)).error
 

@@ -147,7 +147,7 @@ def test_a_database_that_is_away_brings_no_warnings_along(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readiness = caller.service.app.state.readiness
-    for name in ("_asked_at", "_warned_at"):
+    for name in ("_checked_at", "_warned_at"):
         monkeypatch.setattr(readiness, name, float("-inf"))
     monkeypatch.setattr(readiness._runtime.database, "transaction", _refuse)
     answer = caller.service.client.get("/readyz")
