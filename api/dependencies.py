@@ -21,7 +21,6 @@ from recorder.audit.log import Origin
 from recorder.digest import canonical_json, keyed_digest
 from recorder.errors import InvalidCursor, InvalidRange, MissingAuthorization
 from recorder.models.wire import Item, Page
-from recorder.recording.ingest import IngestWriter
 from recorder.runtime import Runtime
 
 _MAC_BYTES = 16
@@ -32,12 +31,6 @@ async def get_runtime(request: Request) -> Runtime:
     """Return the parts that this process was composed of."""
     runtime: Runtime = request.app.state.runtime
     return runtime
-
-
-async def get_ingest(request: Request) -> IngestWriter:
-    """Return the writer thread of this process."""
-    writer: IngestWriter = request.app.state.ingest
-    return writer
 
 
 async def get_caller(request: Request) -> Caller:
@@ -77,7 +70,6 @@ def get_db(request: Request, runtime: Annotated[Runtime, Depends(get_runtime)]) 
 
 
 RuntimeDep = Annotated[Runtime, Depends(get_runtime)]
-Ingest = Annotated[IngestWriter, Depends(get_ingest)]
 CallerDep = Annotated[Caller, Depends(get_caller)]
 OriginDep = Annotated[Origin, Depends(get_origin)]
 # Function scope: with the default one the commit would come after the client has its answer.

@@ -1,4 +1,4 @@
-"""Answers to batches of events and frames. Contract §1 (idempotency), §3."""
+"""Batches of events and frames: readers of their bodies, and their answers. Contract §1 (idempotency), §3."""
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
@@ -8,7 +8,7 @@ import anyio
 import anyio.to_thread
 from fastapi import Request, Response
 
-from api.bodies.checks import check_event_file, check_frames_file, read_multipart, with_bytes
+from api.bodies.checks import check_event_file, check_frames_file, read_multipart, restore_bytes
 from api.bodies.masking import BodyMasking
 from api.bodies.worker_pool import LARGE_BYTES, BodyFile, BodyWorkers, body_file
 from recorder.access.keys import Caller
@@ -31,14 +31,14 @@ from recorder.recording.frame_validation import CheckedFrame, read_frames_json, 
 from recorder.recording.masking import event_documents
 
 
-def accepted(answer: bytes) -> Response:
-    """202 with the batch's answer; a batch that was sent before is marked as such."""
+def respond_accepted(answer: bytes) -> Response:
+    """Return 202 with the batch's answer; the answer to a repeated batch is marked as replayed."""
     headers = {"Idempotent-Replayed": "true"} if isinstance(answer, Replayed) else None
     return Response(answer, 202, headers, "application/json")
 
 
 class EventBatches:
-    """The reader of one process; used from its event loop."""
+    """Reader of event batches in one process; used from its event loop."""
 
     def __init__(self, masking: BodyMasking, workers: BodyWorkers) -> None:
         self._masking = masking
@@ -51,7 +51,7 @@ class EventBatches:
         """Return a body of `POST …/events`, checked, masked and packed.
 
         Raises:
-            RecorderError: as `check_event_body` and `Scanner.find_changes` do.
+            RecorderError: if the body is invalid, or too slow to mask.
         """
         is_large = len(body) > LARGE_BYTES
         checked = await self._check_large(caller, body, content_type) if is_large else None
@@ -78,16 +78,16 @@ class EventBatches:
         return await anyio.to_thread.run_sync(read, limiter=self._large_bodies) if is_large else read()
 
     async def _check_large(self, caller: Caller, body: bytes, content_type: str | None) -> CheckedItems:
-        """Check a body in a worker process: a contrived one of 6 MB takes more than a second.
+        """Check a body in a worker process: a hostile one of 6 MB takes more than a second.
 
         Raises:
-            UnsupportedMediaType: if it does not come as JSON; it is not read then.
+            UnsupportedMediaType: if its type is not JSON; the body is then not read.
         """
         require_type(content_type, JSON, needed="events as application/json")
         with body_file() as file:
             await anyio.to_thread.run_sync(file.write, body)
-            found = await self._workers.check(caller.workspace_id, check_event_file, file)
-        return [TimedItem(t_ms) for t_ms in found.times], found.named
+            checked = await self._workers.check(caller.workspace_id, check_event_file, file)
+        return [TimedItem(t_ms) for t_ms in checked.times], checked.named
 
     async def _read_masked(
         self,
@@ -97,7 +97,7 @@ class EventBatches:
         policy: Policy,
         check: Callable[[], CheckedBody],
     ) -> EventBatch:
-        # Each step takes a millisecond and more, which other requests need not wait for.
+        # Each step takes a millisecond or more, so it runs outside of the event loop.
         limiter = self._large_bodies if len(body) > LARGE_BYTES else None
         checked = await anyio.to_thread.run_sync(check, limiter=limiter)
         documents = await anyio.to_thread.run_sync(event_documents, body, limiter=limiter)
@@ -108,18 +108,18 @@ class EventBatches:
 
 
 def _may_change(policy: Policy, body: bytes) -> bool:
-    """Return False where a quick look shows that nothing in a body is masked, as in most bodies."""
+    """Return False if a quick check shows that nothing in a body is masked, as in most bodies."""
     return not Scanner.is_small(policy, len(body)) or policy.masker().may_change(body)
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
-    """A frame upload as it was read.
+class FrameUploadBody:
+    """Body of a frame upload.
 
     Attributes:
-        items: of a small upload, in which no frame was checked yet.
+        items: of a small upload, whose frames are not checked yet.
         parts: bytes of its frames, by part name.
-        checked: of a large one: its frames, checked, and the digest of its content.
+        checked: of a large upload: its checked frames, and the digest of its content.
     """
 
     items: list[FrameItem] = field(default_factory=list)
@@ -127,12 +127,12 @@ class Upload:
     checked: tuple[list[CheckedFrame], bytes] | None = None
 
 
-async def read_upload(request: Request, caller: Caller, workers: BodyWorkers) -> Upload:
+async def read_upload(request: Request, caller: Caller, workers: BodyWorkers) -> FrameUploadBody:
     """Read a frame upload; a large one is read and checked in a worker process.
 
     Raises:
         UnsupportedMediaType: if it is neither JSON nor multipart.
-        InvalidJson, ValidationFailed, EmptyBatch, BatchTooLarge, PayloadTooLarge: as the body is wrong.
+        InvalidJson, ValidationFailed, EmptyBatch, BatchTooLarge, PayloadTooLarge: if the body is invalid.
     """
     content_type = request.headers.get("content-type", "")
     needed = "frames as application/json or multipart/form-data"
@@ -146,8 +146,8 @@ async def read_upload(request: Request, caller: Caller, workers: BodyWorkers) ->
                 return await _read_large(file, first, stream, content_type, caller, workers)
     body = b"".join(first)
     if kind == JSON:
-        return Upload(*await anyio.to_thread.run_sync(read_frames_json, body))
-    return Upload(*await read_multipart(_only(body), content_type))
+        return FrameUploadBody(*await anyio.to_thread.run_sync(read_frames_json, body))
+    return FrameUploadBody(*await read_multipart(_yield_once(body), content_type))
 
 
 async def _read_large(
@@ -157,7 +157,7 @@ async def _read_large(
     content_type: str,
     caller: Caller,
     workers: BodyWorkers,
-) -> Upload:
+) -> FrameUploadBody:
     for part in first:
         file.write(part)
     first.clear()
@@ -165,19 +165,19 @@ async def _read_large(
         file.write(part)
     checked = await workers.check(caller.workspace_id, check_frames_file, file, content_type)
     content = file.map()
-    frames = await anyio.to_thread.run_sync(_take_over, with_bytes(checked, content), caller)
-    return Upload(checked=(frames, checked.digest))
+    frames = await anyio.to_thread.run_sync(_assign_ids, restore_bytes(checked, content), caller)
+    return FrameUploadBody(checked=(frames, checked.digest))
 
 
-def _take_over(frames: list[CheckedFrame], caller: Caller) -> list[CheckedFrame]:
-    """Return frames with ids of this process, which rise, and with what masking needs."""
-    given = id_range(f"frm_{encode(reserve(len(frames)))}", len(frames))
+def _assign_ids(frames: list[CheckedFrame], caller: Caller) -> list[CheckedFrame]:
+    """Return frames with ascending ids of this process and, if the caller has masking, parsed snapshots."""
+    new_ids = id_range(f"frm_{encode(reserve(len(frames)))}", len(frames))
     named = [
         frame if isinstance(frame.item.id, str) else replace(frame, id=new)
-        for frame, new in zip(frames, given, strict=True)
+        for frame, new in zip(frames, new_ids, strict=True)
     ]
     return named if caller.masking is None else [unpack_dom(frame) for frame in named]
 
 
-async def _only(body: bytes) -> AsyncIterator[bytes]:
+async def _yield_once(body: bytes) -> AsyncIterator[bytes]:
     yield body

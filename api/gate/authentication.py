@@ -180,9 +180,9 @@ CallerInvalidationDep = Annotated[CallerInvalidation, Depends(_get_caller_invali
 
 
 class KeyGuessThrottle:
-    """Limit on the running look-ups of unknown keys: the tokens in the bucket of their address.
+    """Limit on the running lookups of unknown keys: the tokens in the bucket of their address.
 
-    A failed look-up takes a token, so clients with valid keys pay nothing. The count of running look-ups
+    A failed look-up takes a token, so clients with valid keys pay nothing. The count of running lookups
     stops parallel guesses before the first of them has failed. Requests with one key share its look-up and
     count once: a client that opens a hundred connections after a restart is not throttled.
     """
@@ -201,7 +201,7 @@ class KeyGuessThrottle:
             state: the request's; it receives the admission if the look-up is refused.
 
         Raises:
-            RateLimited: if too many look-ups of the address are running.
+            RateLimited: if too many lookups of the address are running.
         """
         bucket = await self._rate_limiter.peek_address(address)
         network = network_of(address)

@@ -3,6 +3,7 @@
 The gate, `GET /v1/limits` and the tests read this table; a test compares it with the routes.
 """
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -90,39 +91,21 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 )
 
 
-class _Node:
-    """A segment of the paths: the segments that follow it, and the endpoints that end here."""
-
-    __slots__ = ("ends", "named", "parameter", "rest")
-
-    def __init__(self) -> None:
-        self.named: dict[str, _Node] = {}
-        self.parameter: _Node | None = None
-        self.ends: dict[str, Endpoint] = {}
-        #: Endpoints that take all remaining segments.
-        self.rest: dict[str, Endpoint] = {}
-
-
-def _build_tree(endpoints: tuple[Endpoint, ...]) -> _Node:
-    root = _Node()
+def _compile_paths(endpoints: tuple[Endpoint, ...]) -> tuple[re.Pattern[str], list[dict[str, Endpoint]]]:
+    """Return a pattern with a group for each path, and the endpoints of each group by method."""
+    methods: dict[str, dict[str, Endpoint]] = {}
     for endpoint in endpoints:
-        node = root
-        for segment in endpoint.path.split("/")[1:]:
-            if segment.endswith(":path}"):
-                node.rest[endpoint.method] = endpoint
-                break
-            if segment.startswith("{"):
-                node.parameter = node.parameter or _Node()
-                node = node.parameter
-            else:
-                node = node.named.setdefault(segment, _Node())
-        else:
-            node.ends[endpoint.method] = endpoint
-    return root
+        methods.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+    templates = (re.sub(r"\\{\w+(:path)?\\}", _replace_parameter, re.escape(path)) for path in methods)
+    return re.compile("|".join(f"({template})" for template in templates), re.DOTALL), list(methods.values())
 
 
-_ROOT = _build_tree(ENDPOINTS)
-#: Longer paths are not cached: no endpoint has one.
+def _replace_parameter(match: re.Match[str]) -> str:
+    return ".*" if match[1] else "[^/]+"
+
+
+_PATTERN, _METHODS = _compile_paths(ENDPOINTS)
+#: Longer paths are rare, and not cached.
 _CACHED_CHARACTERS = 128
 
 
@@ -155,15 +138,8 @@ def _find(method: str, path: str) -> Endpoint | None:
 
 def _find_methods(path: str) -> dict[str, Endpoint]:
     """Return the endpoints of a path by method."""
-    node: _Node = _ROOT
-    for segment in path.split("/")[1:]:
-        if node.rest:
-            return node.rest
-        following = node.named.get(segment) or (node.parameter if segment else None)
-        if following is None:
-            return {}
-        node = following
-    return node.ends
+    match = _PATTERN.fullmatch(path)
+    return {} if match is None or match.lastindex is None else _METHODS[match.lastindex - 1]
 
 
 _find_cached = lru_cache(maxsize=4096)(_find)

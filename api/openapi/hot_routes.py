@@ -36,7 +36,7 @@ def _array(item: str, most: int) -> dict[str, Any]:
 
 _EVENT = {
     "allOf": [{"$ref": REF.format(name="EventItem")}, {"required": ["id"]}],
-    "description": "The item as it was sent, and its id.",
+    "description": "The item with the members that were sent, and its id.",
 }
 
 _SESSION_ID = {"name": "session_id", "in": "path", "required": True, "schema": {"type": "string"}}
@@ -49,7 +49,7 @@ EVENT_BATCH: dict[str, Any] = {
     },
 }
 EVENTS_ACCEPTED = _json(
-    "Durable",
+    "The batch is durable",
     _object(accepted=_COUNT, duplicates=_COUNT, first_id=_TEXT, last_id=_TEXT, event_count=_COUNT),
 )
 EVENT_PAGE = {
@@ -92,7 +92,7 @@ FRAME_BATCH: dict[str, Any] = {
     },
 }
 FRAMES_ACCEPTED = _json(
-    "Durable",
+    "The batch is durable",
     _object(
         accepted=_COUNT,
         duplicates=_COUNT,

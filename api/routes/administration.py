@@ -37,13 +37,13 @@ _AUDIT_ANSWER = {
 }
 
 
-@router.get("/workspaces/current", tags=["workspaces"], responses=problem_responses(401, 403))
+@router.get("/workspaces/current", tags=["workspaces"])
 def get_workspace(db: Db, caller: CallerDep) -> Workspace:
     """Return the workspace of the key."""
     return workspaces.get_workspace(db, caller.workspace_id)
 
 
-@router.patch("/workspaces/current", tags=["workspaces"], responses=problem_responses(401, 403, 422, 503))
+@router.patch("/workspaces/current", tags=["workspaces"])
 def update_workspace(
     body: AdmittedWorkspace,
     invalidation: CallerInvalidationDep,
@@ -56,25 +56,25 @@ def update_workspace(
     return workspaces.update_workspace(db, caller, origin, body)
 
 
-@router.get("/limits", tags=["limits"], responses=problem_responses(401, 422))
+@router.get("/limits", tags=["limits"])
 async def get_limits(caller: CallerDep, runtime: RuntimeDep) -> Limits:
     """Return the limits in force for the workspace: rates and bursts, streams, batches, bytes, pages."""
     return limits_in_force(caller.tier, _ADDRESSES, session_size=runtime.settings.session_size)
 
 
-@router.get("/quota", tags=["usage"], responses=problem_responses(401))
+@router.get("/quota", tags=["usage"])
 def get_quota(db: Db, caller: CallerDep) -> Quota:
     """Return the quota of the workspace; null limits mean unlimited."""
     return quota.read_quota(db, caller.tenant)
 
 
-@router.get("/event_types", tags=["webhooks"], responses=problem_responses(401))
+@router.get("/event_types", tags=["webhooks"])
 def get_event_types() -> EventTypes:
     """Return every event type, with the JSON Schema of its payload."""
     return list_event_types()
 
 
-@router.post("/keys", tags=["keys"], status_code=201, responses=problem_responses(401, 403, 409, 422))
+@router.post("/keys", tags=["keys"], status_code=201, responses=problem_responses(409))
 def create_key(
     db: Db, caller: CallerDep, origin: OriginDep, runtime: RuntimeDep, body: KeyCreate, response: Response
 ) -> KeyCreated:
@@ -83,14 +83,14 @@ def create_key(
     return key_admin.grant_key(db, caller, origin, body, runtime.settings.secret)
 
 
-@router.get("/keys", tags=["keys"], responses=problem_responses(400, 401, 403, 422))
+@router.get("/keys", tags=["keys"])
 def list_keys(pager: PagerDep, db: Db, caller: CallerDep) -> Page[Key]:
     """List the keys that were not revoked, newest first; a test key sees only test keys."""
     keys, has_more = key_admin.list_keys(db, caller.tenant, before_id=pager.read_last_id(), limit=pager.limit)
     return pager.make_page(keys, [keys[-1].id] if has_more else None)
 
 
-@router.delete("/keys/{key_id}", tags=["keys"], status_code=204, responses=problem_responses(401, 403, 404))
+@router.delete("/keys/{key_id}", tags=["keys"], status_code=204, responses=problem_responses(404))
 def revoke_key(
     invalidation: CallerInvalidationDep, key_id: str, db: Db, caller: CallerDep, origin: OriginDep
 ) -> Response:
@@ -104,7 +104,7 @@ def revoke_key(
     "/audit",
     tags=["audit"],
     response_model=Page[AuditEntry],
-    responses={200: _AUDIT_ANSWER, **problem_responses(400, 401, 403, 406, 422)},
+    responses={200: _AUDIT_ANSWER, **problem_responses(406)},
 )
 def list_audit_entries(
     request: Request,

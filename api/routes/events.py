@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.routing import Route
 
-from api.bodies.batches import EventBatches, accepted
+from api.bodies.batches import EventBatches, respond_accepted
 from api.dependencies import CallerDep, Db, PagerDep, RuntimeDep
 from api.errors import problem_responses
 from api.negotiation import choose_format
@@ -27,7 +27,7 @@ router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["events"], route_cl
     status_code=202,
     response_class=Response,
     openapi_extra=EVENT_BATCH,
-    responses={202: EVENTS_ACCEPTED, **problem_responses(400, 401, 404, 409, 413, 415, 422, 503)},
+    responses={202: EVENTS_ACCEPTED, **problem_responses(404, 409, 415)},
 )
 async def append_events(request: Request) -> Response:
     """Add up to 100 events, all or none; the answer is sent once they are durable."""
@@ -44,7 +44,7 @@ async def append_events(request: Request) -> Response:
         batch_key=request.headers.get("idempotency-key"),
     )
     ingest: IngestWriter = request.app.state.ingest
-    return accepted(await ingest.submit(batch))
+    return respond_accepted(await ingest.submit(batch))
 
 
 #: The same endpoint without FastAPI, which would take as long as reading the batch.
@@ -78,7 +78,7 @@ Wanted = Annotated[EventFilter, Depends(get_event_filter)]
 @router.get(
     "/events",
     response_class=Response,
-    responses={200: EVENT_PAGE, **problem_responses(400, 401, 403, 404, 406, 422, 429)},
+    responses={200: EVENT_PAGE, **problem_responses(404, 406)},
 )
 def list_events(
     session_id: str,

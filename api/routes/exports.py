@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
 from api.dependencies import CallerDep, Db, OriginDep, PagerDep, RuntimeDep
 from api.errors import problem_responses
-from api.negotiation import ranged_stream
+from api.negotiation import respond_with_stream
 from api.strict_routes import StrictRoute
 from recorder import clock, limits
 from recorder.access.keys import Caller
@@ -131,7 +131,7 @@ def get_draft(request: Request, caller: CallerDep, runtime: RuntimeDep, body: Ex
 Draft = Annotated[ExportRow, Depends(get_draft, max_concurrency=8)]
 
 
-@router.post("", status_code=202, responses=problem_responses(401, 404, 422, 503))
+@router.post("", status_code=202, responses=problem_responses(404))
 def create_export(draft: Draft, db: Db, origin: OriginDep, runtime: RuntimeDep) -> ExportCreated:
     """Queue an export of sealed sessions as a dataset."""
     return wire_objects.to_created(
@@ -139,7 +139,7 @@ def create_export(draft: Draft, db: Db, origin: OriginDep, runtime: RuntimeDep) 
     )
 
 
-@router.get("", responses=problem_responses(400, 401, 422))
+@router.get("")
 def list_exports(
     pager: PagerDep,
     db: Db,
@@ -166,14 +166,14 @@ def list_exports(
     return pager.make_page(page, [rows[-1].id] if has_more else None)
 
 
-@router.get("/{export_id}", responses=problem_responses(401, 404))
+@router.get("/{export_id}", responses=problem_responses(404))
 def get_export(export_id: str, db: Db, caller: CallerDep, runtime: RuntimeDep) -> Export:
     """Return an export."""
     row = queue.find_export(db, caller.tenant, export_id)
     return wire_objects.to_wire(row, runtime.settings, is_whole=True)
 
 
-@router.post("/{export_id}/cancel", responses=problem_responses(401, 404, 409))
+@router.post("/{export_id}/cancel", responses=problem_responses(404, 409))
 def cancel_export(
     export_id: str, db: Db, caller: CallerDep, origin: OriginDep, runtime: RuntimeDep
 ) -> Export:
@@ -214,13 +214,13 @@ def get_difference(
 Difference = Annotated[ExportDifference, Depends(get_difference, max_concurrency=4)]
 
 
-@router.get("/{export_id}/diff", responses=problem_responses(400, 401, 404, 409, 422, 503))
+@router.get("/{export_id}/diff", responses=problem_responses(404, 409))
 def compare_exports(difference: Difference) -> ExportDifference:
     """Compare an export with another: the sessions and files that differ, and the causes."""
     return difference
 
 
-@router.get("/{export_id}/manifest", responses=problem_responses(401, 403, 404, 409, 503))
+@router.get("/{export_id}/manifest", responses=problem_responses(404, 409))
 def get_manifest(manifest: Manifest) -> dict[str, Any]:
     """Return every file with size, rows and SHA-256, and for hosted exports with a new signed address."""
     return manifest
@@ -229,7 +229,7 @@ def get_manifest(manifest: Manifest) -> dict[str, Any]:
 @router.get(
     "/{export_id}/files/{path:path}",
     response_class=Response,
-    responses={200: _BYTES, 206: _BYTES, **problem_responses(401, 403, 404, 416, 503)},
+    responses={200: _BYTES, 206: _BYTES, **problem_responses(404, 416)},
 )
 def get_file(
     file: File,
@@ -237,4 +237,4 @@ def get_file(
 ) -> Response:
     """Return a file of a hosted export; `Range` selects a part of it."""
     headers = {"Content-Disposition": f'attachment; filename="{file.name}"'}
-    return ranged_stream(file.read, file.size_bytes, file.media_type, range_header, headers)
+    return respond_with_stream(file.read, file.size_bytes, file.media_type, range_header, headers)

@@ -5,11 +5,11 @@ from typing import Annotated
 import anyio.to_thread
 from fastapi import APIRouter, Header, Request, Response
 
-from api.bodies.batches import accepted, read_upload
+from api.bodies.batches import read_upload, respond_accepted
 from api.bodies.masking import BodyMasking
-from api.dependencies import CallerDep, Db, Ingest, PagerDep, RuntimeDep
+from api.dependencies import CallerDep, Db, PagerDep, RuntimeDep
 from api.errors import problem_responses
-from api.negotiation import ranged
+from api.negotiation import respond_with_bytes
 from api.openapi.hot_routes import FRAME_BATCH, FRAMES_ACCEPTED, IMAGE
 from api.strict_routes import BatchRoute, refuse_encoding
 from recorder.errors import RecorderError, Unavailable
@@ -17,6 +17,7 @@ from recorder.models.frame import Frame
 from recorder.models.wire import Page
 from recorder.recording import item_reads, sessions
 from recorder.recording.frames import FrameUpload, discard_object
+from recorder.recording.ingest import IngestWriter
 
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["frames"], route_class=BatchRoute)
 
@@ -26,10 +27,10 @@ router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["frames"], route_cl
     status_code=202,
     response_class=Response,
     openapi_extra=FRAME_BATCH,
-    responses={202: FRAMES_ACCEPTED, **problem_responses(400, 401, 404, 409, 413, 415, 422, 503)},
+    responses={202: FRAMES_ACCEPTED, **problem_responses(404, 409, 415)},
 )
 async def append_frames(
-    session_id: str, request: Request, caller: CallerDep, runtime: RuntimeDep, ingest: Ingest
+    session_id: str, request: Request, caller: CallerDep, runtime: RuntimeDep
 ) -> Response:
     """Add up to 50 frames, all or none; the answer is sent once pictures and index are durable."""
     refuse_encoding(request)
@@ -38,8 +39,9 @@ async def append_frames(
     upload = FrameUpload(caller, session_id, body.items, body.parts, batch_key, body.checked)
     checked = await anyio.to_thread.run_sync(upload.check, runtime.database)
     if isinstance(checked, bytes):
-        return accepted(checked)
+        return respond_accepted(checked)
     masking: BodyMasking = request.app.state.masking
+    ingest: IngestWriter = request.app.state.ingest
     changes = await masking.find_frame_changes(caller, checked)
     batch = await anyio.to_thread.run_sync(checked.store, runtime.blobs, changes)
     try:
@@ -51,10 +53,10 @@ async def append_frames(
         raise
     if not batch.is_used:
         await anyio.to_thread.run_sync(discard_object, runtime.blobs, batch)
-    return accepted(answer)
+    return respond_accepted(answer)
 
 
-@router.get("/frames", responses=problem_responses(400, 401, 404, 422))
+@router.get("/frames", responses=problem_responses(404))
 def list_frames(
     session_id: str, pager: PagerDep, db: Db, caller: CallerDep, runtime: RuntimeDep
 ) -> Page[Frame]:
@@ -67,7 +69,7 @@ def list_frames(
     return pager.cut_page(frames, lambda frame: [frame.t_ms, frame.id])
 
 
-@router.get("/frames/{frame_id}", responses=problem_responses(401, 404))
+@router.get("/frames/{frame_id}", responses=problem_responses(404))
 def get_frame(session_id: str, frame_id: str, db: Db, caller: CallerDep, runtime: RuntimeDep) -> Frame:
     """Return the metadata of a frame."""
     row = sessions.find_session(db, caller.tenant, session_id)
@@ -77,7 +79,7 @@ def get_frame(session_id: str, frame_id: str, db: Db, caller: CallerDep, runtime
 @router.get(
     "/frames/{frame_id}/image",
     response_class=Response,
-    responses={200: IMAGE, 206: IMAGE, **problem_responses(401, 404, 416)},
+    responses={200: IMAGE, 206: IMAGE, **problem_responses(404, 416)},
 )
 def get_image(
     session_id: str,
@@ -90,4 +92,4 @@ def get_image(
     """Return the picture; `Range` selects a part of it."""
     row = sessions.find_session(db, caller.tenant, session_id)
     data, content_type = item_reads.read_image(db, runtime.lake, runtime.blobs, row, frame_id)
-    return ranged(data, content_type, range_header)
+    return respond_with_bytes(data, content_type, range_header)

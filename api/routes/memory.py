@@ -78,7 +78,7 @@ SelectionDep = Annotated[Selection, Depends(get_selection)]
 router = APIRouter(prefix="/v1/memory", tags=["memory"], route_class=StrictRoute)
 
 
-@router.get("/paths", responses=problem_responses(401, 404, 422))
+@router.get("/paths", responses=problem_responses(404))
 def list_paths(
     db: Db,
     selection: SelectionDep,
@@ -90,7 +90,7 @@ def list_paths(
     return MemoryPathList(data=paths)
 
 
-@router.get("/outliers", responses=problem_responses(400, 401, 404, 422))
+@router.get("/outliers", responses=problem_responses(404))
 def list_outliers(
     pager: PagerDep, db: Db, selection: SelectionDep, threshold: Fraction = THRESHOLD
 ) -> Page[OutlierSession]:
@@ -112,7 +112,7 @@ def list_outliers(
     return pager.make_page(page.sessions, None if page.next_offset is None else next_position)
 
 
-@router.post("/similar", responses=problem_responses(401, 404, 409, 422))
+@router.post("/similar", responses=problem_responses(404, 409))
 def list_similar(body: SimilarSearch, db: Db, caller: CallerDep) -> Page[SimilarSession]:
     """List the other sessions whose way through the graph is most similar to that of a session."""
     similar = graph_queries.list_similar(
@@ -142,7 +142,7 @@ async def get_failure_tag(
     return failure_tag
 
 
-@router.get("/recovery_points", responses=problem_responses(401, 404, 422))
+@router.get("/recovery_points", responses=problem_responses(404))
 def list_recovery_points(
     db: Db,
     caller: CallerDep,
@@ -179,7 +179,7 @@ _GRAPH: dict[int | str, dict[str, Any]] = {
         "description": "The graph in the requested format.",
         "content": {media_type: {} for media_type in _TYPES},
     },
-    **problem_responses(401, 404, 422),
+    **problem_responses(404),
 }
 
 
@@ -216,7 +216,7 @@ async def get_sides(
     )
 
 
-@router.get("/diff", responses=problem_responses(401, 404, 422))
+@router.get("/diff", responses=problem_responses(404))
 def compare_sessions(
     db: Db,
     selection: SelectionDep,

@@ -76,13 +76,13 @@ async def get_include(
     return names
 
 
-@router.post("/sessions", status_code=201, responses=problem_responses(401, 422, 503))
+@router.post("/sessions", status_code=201)
 def create_session(masked: MaskedSession, db: Db, caller: CallerDep) -> Session:
     """Create a session; with `start` it begins to record at once."""
     return sessions.create_session(db, caller.tenant, masked.body, masked.changes)
 
 
-@router.get("/sessions", responses=problem_responses(400, 401, 404, 422))
+@router.get("/sessions", responses=problem_responses(404))
 def list_sessions(
     pager: PagerDep,
     db: Db,
@@ -102,9 +102,7 @@ def list_sessions(
     return pager.make_page(page, [page[-1].id, *times.to_ms()] if has_more else None)
 
 
-@router.get(
-    "/sessions/{session_id}", response_model_exclude_unset=True, responses=problem_responses(401, 404, 422)
-)
+@router.get("/sessions/{session_id}", response_model_exclude_unset=True, responses=problem_responses(404))
 def get_session(
     session_id: str,
     db: Db,
@@ -117,7 +115,7 @@ def get_session(
     return item_reads.describe_session(db, runtime.lake, row, include)
 
 
-@router.post("/sessions/{session_id}/start", responses=problem_responses(401, 404, 409))
+@router.post("/sessions/{session_id}/start", responses=problem_responses(404, 409))
 def start_session(session_id: str, db: Db, caller: CallerDep) -> Session:
     """Start recording; a session that records already stays as it is."""
     return sessions.start_session(db, caller.tenant, session_id)
@@ -140,20 +138,20 @@ _SearchedSession = Annotated[sessions.Searches, Depends(_search_session)]
 _SearchedBatch = Annotated[tuple[BatchStop, sessions.Searches], Depends(_search_batch)]
 
 
-@router.post("/sessions/{session_id}/stop", responses=problem_responses(401, 404, 409))
+@router.post("/sessions/{session_id}/stop", responses=problem_responses(404, 409))
 def stop_session(session_id: str, searches: _SearchedSession, db: Db, caller: CallerDep) -> Session:
     """Stop recording; a stopped or sealed session stays as it is."""
     return sessions.stop_session(db, caller.tenant, session_id, searches)
 
 
-@router.post("/sessions:batch_stop", response_model_exclude_unset=True, responses=problem_responses(401, 422))
+@router.post("/sessions:batch_stop", response_model_exclude_unset=True)
 def batch_stop(searched: _SearchedBatch, db: Db, caller: CallerDep) -> BatchStopResult:
     """Stop up to 500 sessions; the answer has a result for each."""
     body, searches = searched
     return sessions.batch_stop(db, caller.tenant, body.ids, searches)
 
 
-@router.delete("/sessions/{session_id}", status_code=204, responses=problem_responses(401, 404, 422))
+@router.delete("/sessions/{session_id}", status_code=204, responses=problem_responses(404))
 def delete_session(
     session_id: str,
     db: Db,
@@ -205,14 +203,14 @@ def _find_anchor(
 Anchored = Annotated[AnchoredTag, Depends(get_anchored_tag, max_concurrency=4)]
 
 
-@tag_router.post("", status_code=201, responses=problem_responses(401, 404, 409, 422, 503))
+@tag_router.post("", status_code=201, responses=problem_responses(404, 409))
 def add_tag(session_id: str, tag: Anchored, db: Db, caller: CallerDep) -> Tag:
     """Tag a session while it records or later; a late tag updates the outcome."""
     masked = tag.masked
     return tags.add_tag(db, caller.tenant, session_id, masked.body, masked.changes, tag.anchor)
 
 
-@tag_router.get("", responses=problem_responses(400, 401, 404, 422))
+@tag_router.get("", responses=problem_responses(404))
 def list_tags(session_id: str, pager: PagerDep, db: Db, caller: CallerDep) -> Page[Tag]:
     """List the tags of a session by `(t_ms, id)`."""
     after = pager.read_position()

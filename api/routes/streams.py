@@ -27,7 +27,7 @@ _SOCKET_QUERY = QueryRules(frozenset({"from", "last_event_id"}))
     responses={
         200: EVENT_STREAM,
         204: {"description": "The stream has ended, and no message follows the position"},
-        **problem_responses(400, 401, 403, 404, 410, 422, 429, 503),
+        **problem_responses(404, 410),
     },
 )
 async def stream_events(

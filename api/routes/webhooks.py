@@ -62,7 +62,7 @@ CheckedUpdate = Annotated[WebhookUpdate, Depends(get_checked_update)]
 Box = Annotated[SecretBox, Depends(get_secret_box)]
 
 
-@router.post("", status_code=201, responses=problem_responses(401, 403, 422))
+@router.post("", status_code=201)
 def create_webhook(
     spec: CheckedWebhook, db: Db, box: Box, caller: CallerDep, origin: OriginDep
 ) -> WebhookCreated:
@@ -70,7 +70,7 @@ def create_webhook(
     return endpoints.create_webhook(db, box, caller.tenant, origin, spec)
 
 
-@router.get("", responses=problem_responses(400, 401, 422))
+@router.get("")
 def list_webhooks(pager: PagerDep, db: Db, caller: CallerDep) -> Page[Webhook]:
     """List the webhooks, newest first."""
     before_id = pager.read_last_id()
@@ -78,13 +78,13 @@ def list_webhooks(pager: PagerDep, db: Db, caller: CallerDep) -> Page[Webhook]:
     return pager.cut_page(webhooks, lambda webhook: [webhook.id])
 
 
-@router.get("/{webhook_id}", responses=problem_responses(401, 404))
+@router.get("/{webhook_id}", responses=problem_responses(404))
 def get_webhook(webhook_id: str, db: Db, caller: CallerDep) -> Webhook:
     """Return a webhook without its secret."""
     return endpoints.to_wire(endpoints.find_webhook(db, caller.tenant, webhook_id))
 
 
-@router.patch("/{webhook_id}", responses=problem_responses(401, 403, 404, 422))
+@router.patch("/{webhook_id}", responses=problem_responses(404))
 def update_webhook(
     webhook_id: str, change: CheckedUpdate, db: Db, caller: CallerDep, origin: OriginDep
 ) -> Webhook:
@@ -92,14 +92,14 @@ def update_webhook(
     return endpoints.update_webhook(db, caller.tenant, origin, webhook_id, change)
 
 
-@router.delete("/{webhook_id}", status_code=204, responses=problem_responses(401, 404))
+@router.delete("/{webhook_id}", status_code=204, responses=problem_responses(404))
 def delete_webhook(webhook_id: str, db: Db, caller: CallerDep, origin: OriginDep) -> Response:
     """Delete a webhook and the deliveries that were not sent yet."""
     endpoints.delete_webhook(db, caller.tenant, origin, webhook_id)
     return Response(status_code=204)
 
 
-@router.post("/{webhook_id}/secret", responses=problem_responses(401, 404, 422))
+@router.post("/{webhook_id}/secret", responses=problem_responses(404))
 def rotate_secret(webhook_id: str, db: Db, box: Box, caller: CallerDep, origin: OriginDep) -> RotatedSecret:
     """Create a new signing secret; for 24 hours the previous secret signs too."""
     return endpoints.rotate_secret(db, box, caller.tenant, origin, webhook_id)
@@ -109,14 +109,14 @@ def rotate_secret(webhook_id: str, db: Db, box: Box, caller: CallerDep, origin: 
     "/{webhook_id}/test",
     status_code=202,
     dependencies=[WebhookLimit],
-    responses=problem_responses(401, 404, 429),
+    responses=problem_responses(404),
 )
 def send_test(webhook_id: str, db: Db, caller: CallerDep, origin: OriginDep) -> Delivery:
     """Send a `webhook.test` event to this webhook only."""
     return deliveries.send_test(db, caller.tenant, origin, webhook_id)
 
 
-@router.get("/{webhook_id}/deliveries", responses=problem_responses(400, 401, 404, 422))
+@router.get("/{webhook_id}/deliveries", responses=problem_responses(404))
 def list_deliveries(webhook_id: str, pager: PagerDep, db: Db, caller: CallerDep) -> Page[Delivery]:
     """List the attempts to send events to this webhook, newest first, kept for thirty days."""
     attempts = deliveries.list_deliveries(
@@ -125,7 +125,7 @@ def list_deliveries(webhook_id: str, pager: PagerDep, db: Db, caller: CallerDep)
     return pager.cut_page(attempts, lambda attempt: [attempt.id])
 
 
-@router.get("/{webhook_id}/deliveries/{delivery_id}", responses=problem_responses(401, 404))
+@router.get("/{webhook_id}/deliveries/{delivery_id}", responses=problem_responses(404))
 def get_delivery(webhook_id: str, delivery_id: str, db: Db, caller: CallerDep) -> Delivery:
     """Return an attempt: the request that was sent and its answer."""
     return deliveries.find_delivery(db, caller.tenant, webhook_id, delivery_id)
@@ -135,7 +135,7 @@ def get_delivery(webhook_id: str, delivery_id: str, db: Db, caller: CallerDep) -
     "/{webhook_id}/deliveries/{delivery_id}/redeliver",
     status_code=202,
     dependencies=[WebhookLimit],
-    responses=problem_responses(401, 404, 429),
+    responses=problem_responses(404),
 )
 def redeliver(webhook_id: str, delivery_id: str, db: Db, caller: CallerDep, origin: OriginDep) -> Delivery:
     """Send the same payload again, with a new delivery id."""

@@ -20,7 +20,7 @@ router = APIRouter(prefix="/v1/workflows", tags=["workflows"], route_class=Stric
 _Slug = Annotated[str, Path(json_schema_extra={"pattern": limits.WORKFLOW_PATTERN})]
 
 
-@router.get("", responses=problem_responses(400, 401, 422))
+@router.get("")
 def list_workflows(pager: PagerDep, db: Db, caller: CallerDep) -> Page[Workflow]:
     """List the workflows, newest first."""
     position = pager.read_position()
@@ -29,13 +29,13 @@ def list_workflows(pager: PagerDep, db: Db, caller: CallerDep) -> Page[Workflow]
     return pager.make_page(page, [clock.to_ms(page[-1].created_at), page[-1].workflow] if has_more else None)
 
 
-@router.get("/{workflow}", responses=problem_responses(401, 404))
+@router.get("/{workflow}", responses=problem_responses(404))
 def get_workflow(workflow: _Slug, db: Db, caller: CallerDep) -> Workflow:
     """Return a workflow: its settings, its sessions and the size of its graph."""
     return workflows.get_workflow(db, caller.tenant, workflow)
 
 
-@router.patch("/{workflow}", responses=problem_responses(401, 403, 404, 422, 503))
+@router.patch("/{workflow}", responses=problem_responses(404))
 def update_workflow(
     workflow: _Slug,
     body: AdmittedWorkflow,

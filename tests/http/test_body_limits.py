@@ -68,9 +68,9 @@ def bytes_left(caller: Caller) -> int:
     """Return what the key's token bucket of bytes holds."""
     limiting: RateLimiter = caller.service.app.state.rate_limiter
     group = plan_of(caller).only_bytes.group
-    found = limiting.callers.draw_now(group, cost=0)
-    assert found is not None
-    return int(found[1][0])
+    draw = limiting.callers.draw_now(group, cost=0)
+    assert draw is not None
+    return int(draw[1][0])
 
 
 def body_of(size: int) -> bytes:
@@ -392,13 +392,13 @@ def test_a_worker_that_dies_costs_one_request() -> None:
         with body_file() as bad, body_file() as good:
             good.write(b'{"a": 1}')
             bad.write(b"{")
-            found = await asyncio.gather(
+            answers = await asyncio.gather(
                 workers.check("a", die, bad),
                 workers.check("b", check_json_file, good),
                 workers.check("c", check_json_file, bad),
                 return_exceptions=True,
             )
-            assert [type(one) for one in found] == [Overloaded, type(None), InvalidJson]
+            assert [type(item) for item in answers] == [Overloaded, type(None), InvalidJson]
             assert await workers.check("a", check_json_file, good) is None
 
     asyncio.run(run())

@@ -126,8 +126,8 @@ def test_many_requests_at_once_cost_one_look_up(service: Service, key: NewKey) -
     async def work() -> None:
         callers = HeldCallers(service)
         callers.may_answer.set()
-        found = await asyncio.gather(*(callers.look_up(bearer(key)) for _ in range(50)))
-        assert {caller.key_id for caller in found} == {key.key_id}
+        answers = await asyncio.gather(*(callers.look_up(bearer(key)) for _ in range(50)))
+        assert {caller.key_id for caller in answers} == {key.key_id}
         assert callers.count == 1
 
     run(work())
@@ -171,9 +171,9 @@ def test_no_more_guesses_run_at_once_than_the_bucket_has_tokens(service: Service
         while sum(task.done() for task in tasks) < 5:
             await asyncio.sleep(0)
         let_go.set()
-        found = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [type(error) for error in found].count(RateLimited) == 5
-        assert [type(error) for error in found].count(InvalidApiKey) == STRANGERS.burst
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(error) for error in answers].count(RateLimited) == 5
+        assert [type(error) for error in answers].count(InvalidApiKey) == STRANGERS.burst
 
     run(work())
 

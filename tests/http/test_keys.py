@@ -53,8 +53,8 @@ def test_a_key_is_shown_once_and_opens(caller: Caller) -> None:
 def test_a_key_has_what_was_asked_for(caller: Caller) -> None:
     expires_at = later(days=1)
     made = caller.post("/v1/keys", {**KEY, "mode": "test", "expires_at": expires_at}).json()
-    asked = {**KEY, "mode": "test", "expires_at": expires_at}
-    assert {name: made[name] for name in asked} == asked
+    wanted = {**KEY, "mode": "test", "expires_at": expires_at}
+    assert {name: made[name] for name in wanted} == wanted
     assert made["key"].startswith("nsk_test_")
 
 

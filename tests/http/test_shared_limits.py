@@ -56,9 +56,9 @@ def callers(services: tuple[Service, Service]) -> tuple[Caller, Caller]:
     """One new key, at both."""
     caller = services[0].make_caller(tier="default")
     both = caller, Caller(services[1], caller.key)
-    for one in both:
+    for item in both:
         # A key that is new to a process needs a token of its address once.
-        while one.get("/v1/limits").status_code == 429:
+        while item.get("/v1/limits").status_code == 429:
             time.sleep(0.02)
     return both
 
@@ -96,8 +96,8 @@ async def pay_bytes(caller: Caller, count: int) -> RateLimited | None:
 
 
 def test_beyond_v1_nothing_is_drawn_from_redis_either(services: tuple[Service, Service]) -> None:
-    found = [limit_headers(service.client.get("/healthz"))[1] for service in services for _ in range(5)]
-    assert found == sorted(found)
+    remaining = [limit_headers(service.client.get("/healthz"))[1] for service in services for _ in range(5)]
+    assert remaining == sorted(remaining)
 
 
 def test_strangers_have_one_bucket_too(services: tuple[Service, Service]) -> None:
