@@ -1,79 +1,78 @@
-"""The HTTP application: routes, errors, lifetime. Run it with `uvicorn --factory api.app:create_app`."""
+"""The HTTP application. Run it with `uvicorn --factory api.app:create_app`.
 
-import gc
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+A request passes, in this order:
+
+1. `api.gate.slow_clients` (HTTP) and `api.streams.websockets`, as protocols of the server: deadlines.
+2. `AccessLog`: count, duration, log line.
+3. `HeadRequests`: HEAD as GET without a body.
+4. `HostCheck`: the Host header.
+5. `RequestGate`: request id → key → workspace status → scope → rate limit → version → body size.
+6. The router, then `StrictRoute`: query parameters, strict JSON, Idempotency-Key.
+7. Dependencies (`api.dependencies`, `api.bodies`), then the route's function, which calls `recorder`.
+
+An error anywhere becomes a problem document in `api.errors`. The answer takes the same way back;
+`api.gate.responses` adds the headers that every answer carries.
+"""
+
 from typing import Any
 
-import anyio.to_thread
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
 from api import errors
+from api.bodies.batches import EventBatches
 from api.bodies.body_limits import BodyMemory
-from api.bodies.event_batches import EventBatches
 from api.bodies.masking import BodyMasking
 from api.bodies.worker_pool import BodyWorkers
 from api.gate import idempotency
-from api.gate.access_log import Observed
-from api.gate.audit_denied import Refusals
-from api.gate.head_requests import HeadRequests
-from api.gate.host_check import HostCheck
-from api.gate.key_cache import Callers
-from api.gate.middleware import RequestGate
-from api.gate.rate_limits import Limiting
-from api.gate.slow_clients import LIMITING
-from api.openapi import hot_routes
-from api.operation_ids import make_operation_id
+from api.gate.access_log import AccessLog
+from api.gate.authentication import CallerCache, DeniedAudit
+from api.gate.early_middleware import HeadRequests, HostCheck
+from api.gate.rate_limits import RateLimiter
+from api.gate.request_gate import RequestGate
+from api.lifespan import lifespan
+from api.openapi.document import complete_document
+from api.openapi.operation_ids import make_operation_id
 from api.routes import (
-    audit,
+    administration,
     events,
     exports,
     frames,
-    keys,
+    health,
     memory,
-    metrics,
-    service,
     sessions,
     streams,
-    tags,
     webhooks,
     workflows,
-    workspaces,
 )
-from api.shutdown import heard_stop
 from recorder import __version__
 from recorder.access.ratelimit.stores import open_stream_slots
 from recorder.logs import configure_logs, logged_start
 from recorder.net.guard import Guard
 from recorder.net.host_names import AllowedHosts
-from recorder.recording.ingest import IngestWriter
-from recorder.recording.streams import Hub, Pace
-from recorder.recording.whole_reads import WholeReads
+from recorder.recording.streams import Pace
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 
-_RESOURCES = (
-    sessions,
-    events,
-    streams,
-    frames,
-    tags,
-    memory,
-    exports,
-    webhooks,
-    workflows,
-    workspaces,
-    keys,
-    audit,
-    service,
-    metrics,
+# In the order of the pages under /docs.
+_ROUTERS = (
+    sessions.router,
+    events.router,
+    streams.router,
+    frames.router,
+    sessions.tag_router,
+    memory.router,
+    exports.router,
+    webhooks.router,
+    workflows.router,
+    administration.router,
+    health.router,
 )
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
-    """The application on these settings, or on the environment's."""
-    if settings is None:  # the process is ours: whoever brings settings has logs of their own
+    """Return the application with these settings, or with those of the environment."""
+    if settings is None:  # a caller that brings settings configures logs itself
         with logged_start():
             settings = Settings.from_env()
             configure_logs(settings.log_level)
@@ -82,24 +81,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 
 def _create_app(runtime: Runtime) -> FastAPI:
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
-        app.state.whole_reads = whole_reads = WholeReads()
-        app.state.streams = hub = Hub(runtime, app.state.stream_pace, whole_reads)
-        hub.start()
-        app.state.ingest = IngestWriter(
-            runtime.database, on_commit=hub.take, session_size=runtime.settings.session_size
-        )
-        with spared_collections(), heard_stop(hub.end_streams):
-            yield {LIMITING: app.state.limiting}
-        await hub.close()
-        whole_reads.close()
-        await anyio.to_thread.run_sync(app.state.ingest.close)
-        await app.state.stream_slots.close()
-        await anyio.to_thread.run_sync(app.state.masking.close)
-        await app.state.limiting.close()
-        runtime.close()
-
     # The pages under /docs bring their own assets: an air-gapped install has no CDN.
     app = FastAPIOffline(
         redoc_url=None,
@@ -109,63 +90,51 @@ def _create_app(runtime: Runtime) -> FastAPI:
         lifespan=lifespan,
         redirect_slashes=False,
     )
-    app.state.runtime = runtime
-    app.state.callers = Callers(runtime)
-    app.state.readiness = service.Readiness(runtime)
-    app.state.body_workers = BodyWorkers()
-    app.state.masking = BodyMasking(runtime)
-    app.state.event_batches = EventBatches(app.state.masking, app.state.body_workers)
-    app.state.limiting = Limiting(runtime.settings)
-    app.state.guard = Guard.of(runtime.settings)
-    app.state.body_memory = BodyMemory(runtime.settings.body_memory_mb * 1024 * 1024)
-    app.state.stream_slots = open_stream_slots(runtime.settings)
-    app.state.stream_pace = Pace()
+    _create_parts(app, runtime)
     errors.install(app)
     idempotency.install(app)
+    # The middleware that is added last is passed first.
     app.add_middleware(
         RequestGate,
-        callers=app.state.callers,
-        limiting=app.state.limiting,
-        refusals=Refusals(runtime),
+        callers=app.state.caller_cache,
+        rate_limiter=app.state.rate_limiter,
+        denied_audit=DeniedAudit(runtime),
         body_memory=app.state.body_memory,
     )
     hosts = AllowedHosts.from_settings(runtime.settings)
-    app.add_middleware(HostCheck, hosts=hosts, limiting=app.state.limiting)
+    app.add_middleware(HostCheck, hosts=hosts, rate_limiter=app.state.rate_limiter)
     app.add_middleware(HeadRequests)
-    app.add_middleware(Observed)
+    app.add_middleware(AccessLog)
     app.router.routes.append(events.hot_route)
-    for resource in _RESOURCES:
-        app.include_router(resource.router)
-    _document(app)
+    for router in _ROUTERS:
+        app.include_router(router)
+    _extend_openapi(app)
     return app
 
 
-@contextmanager
-def spared_collections() -> Iterator[None]:
-    """Let the collector leave alone what lives as long as the block; it took a tenth of the ingest.
-
-    A process that froze what it holds before, such as a test run with many services, stays as it is.
-    """
-    thresholds, is_frozen = gc.get_threshold(), gc.get_freeze_count() > 0
-    if not is_frozen:
-        gc.collect()
-        gc.freeze()
-    gc.set_threshold(10_000, 20, 20)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
-        if not is_frozen:
-            gc.unfreeze()
+def _create_parts(app: FastAPI, runtime: Runtime) -> None:
+    """Create the parts of `app.state` that live as long as the application."""
+    state, settings = app.state, runtime.settings
+    state.runtime = runtime
+    state.caller_cache = CallerCache(runtime)
+    state.readiness = health.Readiness(runtime)
+    state.body_workers = BodyWorkers()
+    state.masking = BodyMasking(runtime)
+    state.event_batches = EventBatches(state.masking, state.body_workers)
+    state.rate_limiter = RateLimiter(settings)
+    state.guard = Guard.of(settings)
+    state.body_memory = BodyMemory(settings.body_memory_mb * 1024 * 1024)
+    state.stream_slots = open_stream_slots(settings)
+    state.stream_pace = Pace()
 
 
-def _document(app: FastAPI) -> None:
-    """Let `/openapi.json` show the hot routes' bodies too."""
-    describe = app.openapi
+def _extend_openapi(app: FastAPI) -> None:
+    """Make `/openapi.json` describe the gate and the routes that read their bodies themselves."""
+    create_document = app.openapi
 
-    def described() -> dict[str, Any]:
+    def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = hot_routes.complete(describe())
+            app.openapi_schema = complete_document(create_document())
         return app.openapi_schema
 
-    app.openapi = described  # type: ignore[method-assign]
+    app.openapi = openapi  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""The one place that turns errors into answers: RFC 9457 problem documents. Spec §7, contract §1 (errors)."""
+"""Errors as answers: status codes and RFC 9457 problem documents. Spec §7, contract §1 (errors)."""
 
 import json
 import logging
@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket
 
 from api.gate.endpoints import allowed_methods
-from api.gate.rate_limits import describe_refusal
+from api.gate.rate_limits import show_refusing_limit
 from recorder import errors
 from recorder.errors import Problem, RecorderError, json_pointer
 from recorder.metrics import REFUSALS
@@ -37,17 +37,13 @@ _STATUS: dict[type[RecorderError], int] = {
     errors.Unavailable: 503,
     RecorderError: 500,
 }
-# What the web layer refuses by itself, before any of our code runs.
-_WEB = {
-    405: ("method_not_allowed", "Method not allowed", "This address does not take this method; see /docs."),
-}
 # A body may hold a hundred thousand unknown members.
 _DESCRIBED_PROBLEMS = 500
 _ITEM_CODES = {"extra_forbidden": "unknown_field", "missing": "missing", "invalid_time": "invalid_time"}
 
 
 class ProblemItem(BaseModel):
-    """One wrong place of a request."""
+    """An error in one field of a request."""
 
     in_: str = Field(alias="in", description="body, query, path or header")
     pointer: str = Field(description="JSON pointer in a body, else the name")
@@ -56,7 +52,7 @@ class ProblemItem(BaseModel):
 
 
 class ProblemDocument(BaseModel):
-    """An error, as `application/problem+json`."""
+    """Error as `application/problem+json`."""
 
     type: str
     title: str
@@ -68,24 +64,24 @@ class ProblemDocument(BaseModel):
 
 
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI entries for the errors that a route may answer."""
+    """Return the OpenAPI entries for the errors that a route may answer."""
     content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
     return {status: {"description": "Problem", "content": content} for status in statuses}
 
 
 def status_of(error: RecorderError) -> int:
-    """The HTTP status of an error's kind."""
+    """Return the HTTP status of an error."""
     return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
 
 
-def problem(error: RecorderError, request_id: str) -> Response:
-    """The answer that an error becomes."""
+def make_problem(error: RecorderError, request_id: str) -> Response:
+    """Return the answer to a request that failed with an error."""
     status = status_of(error)
     headers = {}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if status in (408, 413) or isinstance(error, errors.MalformedRequest):
-        # Else the server would go on to read, and throw away, what still comes.
+        # Otherwise the server would read and discard the rest of the request.
         headers["Connection"] = "close"
     if isinstance(error, errors.RangeNotSatisfiable):
         headers |= {"Content-Range": f"bytes */{error.size}", "Accept-Ranges": "bytes"}
@@ -93,112 +89,92 @@ def problem(error: RecorderError, request_id: str) -> Response:
         headers["Retry-After"] = str(error.retry_after_s)
     if status == 429:
         REFUSALS.labels(error.code).inc()
-    return _document(
-        status,
-        code=error.code,
-        title=error.title,
-        detail=str(error),
-        request_id=request_id,
-        extra=error.extra,
-        headers=headers,
+    return _make_document(
+        status, error.code, error.title, str(error), request_id, headers=headers, extra=error.extra
     )
 
 
-def internal_problem(error: Exception, request_id: str) -> Response:
-    """The answer to what nobody foresaw: logged with its trace, told without detail."""
+def make_internal_problem(error: Exception, request_id: str) -> Response:
+    """Return the answer to a request that failed with an unexpected error; log the error with its trace."""
     log.error("request failed", exc_info=error, extra={"request_id": request_id})
-    detail = "Something went wrong on our side; the request id helps us to find it."
-    return _document(
-        500,
-        code="internal_error",
-        title="Internal error",
-        detail=detail,
-        request_id=request_id,
-        extra={},
-        headers={},
-    )
+    detail = "The service failed; try again, and send the request id to its operator if it fails again."
+    return _make_document(500, "internal_error", "Internal error", detail, request_id, headers={})
 
 
 def install(app: FastAPI) -> None:
-    """Register the handlers; what a WebSocket's route raises goes on to the gate, which tells it.
+    """Register the handlers of errors that routes raise.
 
-    So does a scope that does not reach: the gate has it audited.
+    The gate handles errors of WebSocket routes, and missing scopes, which it records in the audit log.
     """
 
     @app.exception_handler(RecorderError)
-    async def _recorder(request: Request, error: RecorderError) -> Response:
+    async def handle_recorder_error(request: Request, error: RecorderError) -> Response:
         if request.scope["type"] == "websocket" or isinstance(error, errors.InsufficientScope):
             raise error
-        describe_refusal(request.scope["state"], error)
-        return problem(error, request.state.request_id)
+        show_refusing_limit(request.scope["state"], error)
+        return make_problem(error, request.state.request_id)
 
     @app.exception_handler(WebSocketRequestValidationError)
-    async def _socket(_: WebSocket, error: WebSocketRequestValidationError) -> Response:
-        raise _refusal(error)
+    async def handle_invalid_handshake(_: WebSocket, error: WebSocketRequestValidationError) -> Response:
+        raise _convert_validation_error(error)
 
     @app.exception_handler(RequestValidationError)
-    async def _validation(request: Request, error: RequestValidationError) -> Response:
+    async def handle_invalid_request(request: Request, error: RequestValidationError) -> Response:
         field = getattr(request.scope.get("route"), "body_field", None)
         model = None if field is None else field.field_info.annotation
-        return problem(_refusal(error, model), request.state.request_id)
+        return make_problem(_convert_validation_error(error, model), request.state.request_id)
 
     @app.exception_handler(HTTPException)
-    async def _web(request: Request, error: HTTPException) -> Response:
+    async def handle_http_exception(request: Request, error: HTTPException) -> Response:
         if error.status_code == 404:
-            return problem(errors.NoSuchAddress(), request.state.request_id)
-        code, title, detail = _WEB.get(
-            error.status_code, ("invalid_request", "Refused", "The request is malformed.")
-        )
+            return make_problem(errors.NoSuchAddress(), request.state.request_id)
         headers = dict(error.headers or {})
+        code, title, detail = "invalid_request", "Invalid request", "Send a request as /docs describes it."
         if error.status_code == 405:
-            headers["Allow"] = ", ".join(allowed_methods(request.scope["path"]))
-        return _document(
-            error.status_code,
-            code=code,
-            title=title,
-            detail=detail,
-            request_id=request.state.request_id,
-            extra={},
-            headers=headers,
+            headers["Allow"] = methods = ", ".join(allowed_methods(request.scope["path"]))
+            code, title = "method_not_allowed", "Method not allowed"
+            detail = f"This address takes {methods}; see /docs."
+        return _make_document(
+            error.status_code, code, title, detail, request.state.request_id, headers=headers
         )
 
 
-def _refusal(
+def _convert_validation_error(
     error: RequestValidationError | WebSocketRequestValidationError, model: Any = None
 ) -> errors.Invalid:
-    """Return what FastAPI found wrong as one error: of times alone it is `invalid_time`.
+    """Return FastAPI's validation errors as one error: `invalid_time` if all of them concern times.
 
     Args:
-        error: what FastAPI raised. Its `input` values are left out, so nothing is echoed.
-        model: the type of the body, whose members an unknown one is told apart from.
+        error: the error that FastAPI raised. Its `input` values are left out, so nothing is echoed.
+        model: the type of the body, whose members are listed where a body has an unknown one.
     """
-    found = error.errors()[:_DESCRIBED_PROBLEMS]
-    problems = [_problem_at(one, model, getattr(error, "body", None)) for one in found]
-    if problems and all(one.code == errors.InvalidTime.code for one in problems):
+    details = error.errors()[:_DESCRIBED_PROBLEMS]
+    problems = [_make_item(detail, model, getattr(error, "body", None)) for detail in details]
+    if problems and all(problem.code == errors.InvalidTime.code for problem in problems):
         return errors.InvalidTime.of(problems)
     return errors.ValidationFailed(problems)
 
 
-def _problem_at(found: dict[str, Any], model: Any, body: Any) -> Problem:
-    where, *path = found["loc"]
-    code = _ITEM_CODES.get(found["type"], "invalid_value")
+def _make_item(detail: dict[str, Any], model: Any, body: Any) -> Problem:
+    where, *path = detail["loc"]
+    code = _ITEM_CODES.get(detail["type"], "invalid_value")
     if where != "body":
-        return Problem(where, ".".join(map(str, path)), code, found["msg"])
+        return Problem(where, ".".join(map(str, path)), code, detail["msg"])
     if code != "unknown_field":
-        return Problem(where, json_pointer(*path), code, found["msg"])
+        return Problem(where, json_pointer(*path), code, detail["msg"])
     message = f"Unknown member. {describe_allowed(allowed_members(model, path[:-1], body))}"
     return Problem(where, json_pointer(*path[:-1], shorten(str(path[-1]))), code, message)
 
 
-def _document(
+def _make_document(
     status: int,
-    *,
     code: str,
     title: str,
     detail: str,
     request_id: str,
-    extra: dict[str, Any],
+    *,
     headers: dict[str, str],
+    extra: dict[str, Any] | None = None,
 ) -> Response:
     body = {
         "type": f"urn:recorder:problem:{code}",
@@ -207,6 +183,6 @@ def _document(
         "code": code,
         "detail": detail,
         "request_id": request_id,
-        **extra,
+        **(extra or {}),
     }
     return Response(json.dumps(body), status, headers, "application/problem+json")

@@ -1,4 +1,4 @@
-"""Which of several formats a request asks for by its Accept header. RFC 9110 §12.5.1, contract §7 (audit)."""
+"""Content negotiation: formats by the Accept header, parts by the Range header. RFC 9110 §12.5.1, §14."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -10,94 +10,91 @@ from recorder.errors import NotAcceptable, RangeNotSatisfiable
 
 
 def choose_format(request: Request, *given: str) -> str:
-    """The format that the header names; the first of `given` where it leaves the choice to us.
+    """Return the format that the header names; the first of `given` if it allows any.
 
     Raises:
-        NotAcceptable: if it names formats, and none of these.
+        NotAcceptable: if the header names only other formats.
     """
-    wanted = _wanted(",".join(request.headers.getlist("accept")))
-    named = [(quality, name) for name, quality in wanted.items() if name in given and quality > 0]
+    qualities = _read_qualities(",".join(request.headers.getlist("accept")))
+    named = [(quality, name) for name, quality in qualities.items() if name in given and quality > 0]
     if named:
         return max(named, key=lambda pair: pair[0])[1]
-    if not wanted or any(_fits_all(name, given) for name, quality in wanted.items() if quality > 0):
+    if not qualities or any(_allows_any(name, given) for name, quality in qualities.items() if quality > 0):
         return given[0]
     raise NotAcceptable(" or ".join(given))
 
 
-def _wanted(header: str) -> dict[str, float]:
-    """Media ranges with their quality, in the order of the header."""
-    found = {}
+def _read_qualities(header: str) -> dict[str, float]:
+    """Return the media ranges with their quality, in the order of the header."""
+    qualities = {}
     for part in header.split(","):
         name, *parameters = (piece.strip().lower() for piece in part.split(";"))
         if name:
-            found[name] = _quality(parameters)
-    return found
+            qualities[name] = _parse_quality(parameters)
+    return qualities
 
 
-def _quality(parameters: list[str]) -> float:
-    text = next((one.removeprefix("q=") for one in parameters if one.startswith("q=")), "1")
+def _parse_quality(parameters: list[str]) -> float:
+    values = (item.removeprefix("q=") for item in parameters if item.startswith("q="))
     try:
-        return float(text)
+        return float(next(values, "1"))
     except ValueError:
         return 1.0
 
 
-def _fits_all(name: str, given: tuple[str, ...]) -> bool:
+def _allows_any(name: str, given: tuple[str, ...]) -> bool:
     return name == "*/*" or name == f"{given[0].partition('/')[0]}/*"
 
 
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})", re.ASCII)
 
 
-def ranged(data: bytes, content_type: str, range_header: str | None) -> Response:
-    """Return 200 with all bytes, or 206 with the range asked for.
+def respond_with_bytes(data: bytes, content_type: str, range_header: str | None) -> Response:
+    """Return 200 with all bytes, or 206 with the requested range.
 
     Raises:
-        RangeNotSatisfiable: if the range lies outside.
+        RangeNotSatisfiable: if the range is outside of the bytes.
     """
-    headers = {"Accept-Ranges": "bytes", "X-Content-Type-Options": "nosniff"}
-    match = _RANGE.fullmatch(range_header) if range_header else None
-    if match is None or match[0] == "bytes=-":
-        return Response(data, 200, headers, content_type)
-    first, last = _bounds(match[1], match[2], len(data))
-    if first >= len(data) or first > last:
-        raise RangeNotSatisfiable(len(data))
-    headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
-    return Response(data[first : last + 1], 206, headers, content_type)
+    first, last, headers = _select_range(range_header, len(data))
+    status = 206 if "Content-Range" in headers else 200
+    return Response(data[first : last + 1], status, headers, content_type)
 
 
-def ranged_stream(
+def respond_with_stream(
     read: Callable[[int, int], Iterator[bytes]],
     size: int,
     content_type: str,
     range_header: str | None,
     headers: dict[str, str],
 ) -> Response:
-    """Return the same for a body that is read piece by piece.
+    """Return 200 or 206 for a body that is read in pieces.
 
     Args:
-        read: gives the bytes from its first argument up to, not including, its second.
+        read: returns the bytes from its first argument to its second, exclusive.
         size: of the whole body.
         content_type: of the body.
-        range_header: what the request asks for; None for all.
-        headers: further ones of the answer.
+        range_header: the request's; None for the whole body.
+        headers: further headers of the answer.
 
     Raises:
-        RangeNotSatisfiable: if the range lies outside.
+        RangeNotSatisfiable: if the range is outside of the body.
     """
-    headers = {**headers, "Accept-Ranges": "bytes", "X-Content-Type-Options": "nosniff"}
-    match = _RANGE.fullmatch(range_header) if range_header else None
+    first, last, range_headers = _select_range(range_header, size)
+    status = 206 if "Content-Range" in range_headers else 200
+    headers = {**headers, **range_headers, "Content-Length": str(last + 1 - first)}
+    return StreamingResponse(read(first, last + 1), status, headers, content_type)
+
+
+def _select_range(header: str | None, size: int) -> tuple[int, int, dict[str, str]]:
+    """Return the first and the last byte to send, and the headers; a malformed header means all bytes."""
+    headers = {"Accept-Ranges": "bytes", "X-Content-Type-Options": "nosniff"}
+    match = _RANGE.fullmatch(header) if header else None
     if match is None or match[0] == "bytes=-":
-        headers["Content-Length"] = str(size)
-        return StreamingResponse(read(0, size), 200, headers, content_type)
-    first, last = _bounds(match[1], match[2], size)
+        return 0, size - 1, headers
+    if match[1]:
+        first, last = int(match[1]), min(int(match[2]), size - 1) if match[2] else size - 1
+    else:  # the last bytes
+        first, last = max(0, size - int(match[2])), size - 1
     if first >= size or first > last:
         raise RangeNotSatisfiable(size)
-    headers |= {"Content-Range": f"bytes {first}-{last}/{size}", "Content-Length": str(last + 1 - first)}
-    return StreamingResponse(read(first, last + 1), 206, headers, content_type)
-
-
-def _bounds(first: str, last: str, size: int) -> tuple[int, int]:
-    if not first:
-        return max(0, size - int(last)), size - 1
-    return int(first), min(int(last), size - 1) if last else size - 1
+    return first, last, {**headers, "Content-Range": f"bytes {first}-{last}/{size}"}

@@ -8,11 +8,10 @@ from typing import Any
 import uvloop
 from starlette.types import Message, Receive, Scope, Send
 
-from api.app import spared_collections
-from api.gate.audit_denied import Refusals
-from api.gate.key_cache import Callers
-from api.gate.middleware import RequestGate
-from api.gate.rate_limits import Limiting
+from api.gate.authentication import CallerCache, DeniedAudit
+from api.gate.rate_limits import RateLimiter
+from api.gate.request_gate import RequestGate
+from api.lifespan import frozen_garbage
 from benchmarks.figures import Figure, at_most
 from benchmarks.limiter import decision_us
 from benchmarks.seeds import new_key, new_settings
@@ -37,7 +36,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
         key = new_key(settings)
         runtime = Runtime.open(settings)
         try:
-            with spared_collections():  # as the service does
+            with frozen_garbage():  # as the service does
                 found = uvloop.run(measure_gate(runtime, key, turns=30 if quick else 300))
         finally:
             runtime.close()
@@ -55,7 +54,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
 
 async def measure_gate(runtime: Runtime, key: str, *, turns: int) -> dict[str, float]:
     """Microseconds by kind of request."""
-    gate = RequestGate(_answer, Callers(runtime), Limiting(runtime.settings), Refusals(runtime))
+    gate = RequestGate(_answer, CallerCache(runtime), RateLimiter(runtime.settings), DeniedAudit(runtime))
     found = {}
     for name, (method, path) in _REQUESTS.items():
         first = _scopes(key, method, path, count=1)

@@ -9,7 +9,7 @@ from typing import Any
 import uvloop
 
 from api.gate.endpoints import find_endpoint
-from api.gate.rate_limits import Limiting
+from api.gate.rate_limits import RateLimiter
 from benchmarks.figures import Figure, at_least, at_most
 from benchmarks.overload import PER_WORKSPACE, Grants, admitted, overload
 from benchmarks.redis_server import running_redis
@@ -39,7 +39,7 @@ def decision_us(rounds: int, count: int) -> list[float]:
 
     async def run() -> list[float]:
         with tempfile.TemporaryDirectory() as folder:
-            limiting = Limiting(new_settings(Path(folder)))
+            limiting = RateLimiter(new_settings(Path(folder)))
         caller = Caller(Tenant("wsp_benchmark", "live"), "key_benchmark", tier=TIERS["unlimited"])
         endpoint = find_endpoint("POST", _EVENTS)
         return [await _us(lambda: limiting.admit(caller, endpoint), count) for _ in range(rounds)]

@@ -1,4 +1,4 @@
-"""The one reader of JSON bodies: strict UTF-8, int64, no NUL, no key twice, at most 64 deep. Contract §1."""
+"""Strict JSON reader for request bodies: UTF-8, int64, no NUL, no repeated key, 64 levels. Contract §1."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from recorder.errors import InvalidJson, Problem, ValidationFailed, json_pointer
 from recorder.limits import JSON_DEPTH
 
 _INT64 = range(-(2**63), 2**63)
-# A string without an end runs to the end of the text: so no start is looked at twice, whatever comes.
+# An unterminated string matches to the end of the text, so that no start is matched twice.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _AS_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
@@ -19,10 +19,10 @@ _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def parse(body: bytes) -> Any:
-    """The value of a JSON text.
+    """Return the value of a JSON text.
 
     Raises:
-        InvalidJson: if the text is empty, malformed, not UTF-8, too deep, names a key twice or holds NaN.
+        InvalidJson: if the text is empty, malformed, not UTF-8, too deep, repeats a key or holds NaN.
         ValidationFailed: if a string holds NUL or an integer does not fit into 64 bits.
     """
     check_depth(body)
@@ -35,10 +35,10 @@ def parse(body: bytes) -> Any:
     try:
         value = json.loads(
             text,
-            object_pairs_hook=_object,
+            object_pairs_hook=_make_object,
             parse_constant=_refuse_constant,
-            parse_int=_int,
-            parse_float=_float,
+            parse_int=_parse_int,
+            parse_float=_parse_float,
         )
     except (json.JSONDecodeError, RecursionError) as error:
         raise InvalidJson("The body is empty or malformed JSON.") from error
@@ -48,28 +48,32 @@ def parse(body: bytes) -> Any:
 
 
 def check_depth(body: bytes) -> None:
-    """Refuse a text nested deeper than the limit, before any parser descends into it."""
+    """Check the depth of a text before a parser descends into it.
+
+    Raises:
+        InvalidJson: if the text is nested deeper than the limit.
+    """
     if body.count(b"[") + body.count(b"{") <= JSON_DEPTH:
         return
-    # Strings are cut out first, so that brackets inside them do not count. What is left is added up. In a
-    # text that closes more than it opened, the sum is too small, but no parser gets beyond that place.
+    # Strings are removed first, so that brackets inside them do not count; the rest is summed up. If a text
+    # closes more brackets than it opened, the sum is too small, but parsers stop at that bracket.
     brackets = np.frombuffer(_STRING.sub(b"", body).translate(_AS_STEPS, _NO_BRACKETS), np.int8)
     if brackets.size and int(np.cumsum(brackets, dtype=np.int32).max()) > JSON_DEPTH:
         raise InvalidJson(f"JSON may be at most {JSON_DEPTH} levels deep.", item="json_too_deep")
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        raise InvalidJson("An object names a key twice.", item="duplicate_key")
+        raise InvalidJson("An object repeats a key; send each key once.", item="duplicate_key")
     return result
 
 
 def _refuse_constant(_: str) -> NoReturn:
-    raise InvalidJson("NaN and Infinity are not JSON.")
+    raise InvalidJson("NaN and Infinity are not JSON; send null or a number.")
 
 
-def _int(digits: str) -> int:
+def _parse_int(digits: str) -> int:
     if len(digits) > 400:
         raise InvalidJson("A number has too many digits.")
     value = int(digits)
@@ -78,7 +82,7 @@ def _int(digits: str) -> int:
     return value
 
 
-def _float(digits: str) -> float:
+def _parse_float(digits: str) -> float:
     value = float(digits)
     if value in (float("inf"), float("-inf")):
         raise InvalidJson("A number is too large.")
@@ -86,7 +90,7 @@ def _float(digits: str) -> float:
 
 
 def _check_strings(value: Any, pointer: str) -> None:
-    """Find NUL and lone surrogates in strings and keys; both can only come from escapes."""
+    """Check strings and keys for NUL and lone surrogates, which only escapes can produce."""
     if isinstance(value, str):
         if "\0" in value:
             raise ValidationFailed([Problem("body", pointer, "invalid_string", "Strings must not hold NUL.")])

@@ -1,4 +1,4 @@
-"""Request bodies as they arrive: bounded in size, time, rate and memory. Contract §1 (order of checks)."""
+"""Limits of request bodies while they arrive: size, time, rate and memory. Contract §1 (order of checks)."""
 
 import asyncio
 from collections import deque
@@ -12,30 +12,30 @@ from recorder.errors import Overloaded, PayloadTooLarge, RequestTimeout
 if TYPE_CHECKING:
     from api.gate.rate_limits import Charge
 
-#: What a server that watches the clock sets in the state of a request whose body does not come.
+#: Name that the server sets in the state of a request whose body is late.
 IS_LATE = "body_is_late"
-#: A body of at most so many bytes is little more than the buffer that each connection has anyway. The gate
-#: knows it by its number of digits.
+#: A body of at most this size fits into the buffer that each connection has. The gate compares the number of
+#: digits of its length.
 SMALL_BYTES = 99_999
-#: A body of unknown length is paid for, and given memory, by so many bytes at once.
+#: A body of unknown length is charged, and reserves memory, in portions of this size.
 PORTION_BYTES = 262_144
 #: A body waits this long for memory before it is refused.
 _PATIENCE_S = 0.5
 
 
 class BoundedBody:
-    """A body that is announced as small: refused as soon as it is known to be too large."""
+    """Body with a small announced length: refused as soon as more bytes arrive than the endpoint takes."""
 
-    # Every request has one; a closure takes twice as long to make.
+    # Every request has one; creating a closure takes twice as long.
     __slots__ = ("_limit", "_receive", "_received", "_state")
 
     def __init__(self, receive: Receive, limit: int, state: dict[str, Any]) -> None:
-        """Create it before anything is read.
+        """Create the body before anything is read.
 
         Args:
             receive: returns the body as it arrives.
-            limit: bytes that the address takes.
-            state: the request's, in which the server says that it waited too long.
+            limit: bytes that the endpoint takes.
+            state: the request's, in which the server marks a late body.
         """
         self._receive = receive
         self._received = 0
@@ -46,8 +46,8 @@ class BoundedBody:
         """Return the next part.
 
         Raises:
-            PayloadTooLarge: from the call that exceeds the limit.
-            RequestTimeout: from the call that waits for what does not come.
+            PayloadTooLarge: if the body exceeds the limit.
+            RequestTimeout: if the body is late.
         """
         message = await self._receive()
         self._received += len(message.get("body", b""))
@@ -58,66 +58,53 @@ class BoundedBody:
         return message
 
 
-class LargeBody:
-    """A body that is announced as large, or not announced: takes memory while its request is under way.
+class LargeBody(BoundedBody):
+    """Body with a large or an unknown length: reserves memory until its request ends.
 
-    Memory is taken when the first part is read, not before, so a request that is refused earlier takes none.
+    Memory is reserved when the first part is read, so a request that is refused earlier reserves none.
 
     Attributes:
-        is_complete: whether all of it was read; if not, the connection cannot be used again.
+        is_complete: whether the whole body was read; if not, the connection cannot be used again.
     """
 
-    __slots__ = (
-        "_announced",
-        "_charge",
-        "_limit",
-        "_memory",
-        "_owner",
-        "_receive",
-        "_received",
-        "_reserved",
-        "_state",
-        "is_complete",
-    )
+    __slots__ = ("_announced", "_charge", "_memory", "_owner", "_reserved", "is_complete")
 
     def __init__(
         self, receive: Receive, announced: int | None, limit: int, memory: "BodyMemory", state: dict[str, Any]
     ) -> None:
-        """Create it before anything is read.
+        """Create the body before anything is read.
 
         Args:
             receive: returns the body as it arrives.
-            announced: the Content-Length; None for a body that comes in chunks.
-            limit: bytes that the address takes.
+            announced: the Content-Length; None for a chunked body.
+            limit: bytes that the endpoint takes.
             memory: of all bodies of this process.
-            state: the request's, in which the server says that it waited too long.
+            state: the request's, in which the server marks a late body.
         """
-        self._receive = receive
+        super().__init__(receive, limit, state)
         self._announced = announced
-        self._limit = limit
         self._memory = memory
-        self._state = state
-        self._received = self._reserved = 0
+        self._reserved = 0
         self._owner = ""
         self._charge: Charge | None = None
         self.is_complete = False
 
     @property
     def first_cost(self) -> int:
-        """Bytes to pay for before anything is read; 0 where nothing will be read."""
+        """Bytes to charge before anything is read; 0 if nothing will be read."""
         if self._announced is None:
             return min(PORTION_BYTES, self._limit)
         return 0 if self._announced > self._limit else self._announced
 
     def admit(self, owner: str, charge: "Charge | None") -> None:
-        """Allow it to be read.
+        """Allow the body to be read.
 
         Args:
-            owner: the workspace whose share of the memory it takes.
-            charge: pays for what comes beyond `first_cost`; None where nobody pays.
+            owner: the workspace whose share of the memory the body uses.
+            charge: charges the bytes beyond `first_cost`; None for requests without a caller.
 
         Raises:
-            PayloadTooLarge: if more is announced than the address takes.
+            PayloadTooLarge: if the announced length exceeds the limit.
         """
         if self._announced is not None and self._announced > self._limit:
             raise PayloadTooLarge(self._limit)
@@ -128,31 +115,28 @@ class LargeBody:
         """Return the next part.
 
         Raises:
-            Overloaded: if the process, or the workspace, has no memory left for it.
+            Overloaded: if the process, or the workspace, has no memory left.
             RateLimited: if the key or its workspace has no bytes left for the next portion.
-            PayloadTooLarge: from the call that exceeds the limit.
-            RequestTimeout: from the call that waits for what does not come.
+            PayloadTooLarge: if the body exceeds the limit.
+            RequestTimeout: if the body is late.
         """
         if self.is_complete:
-            return await self._receive()  # waits for the client to go away
+            return await self._receive()  # waits for the client to disconnect
         if not self._reserved:
             await self._reserve(self.first_cost)
         elif self._announced is None and self._received >= self._reserved:
-            await self._reserve_portion()
-        message = await self._receive()
-        self._received += len(message.get("body", b""))
-        if self._received > self._limit:
-            raise PayloadTooLarge(self._limit)
-        if IS_LATE in self._state:
-            raise RequestTimeout(limits.REQUEST_BODY_SECONDS)
+            if self._charge is not None:
+                await self._charge.pay(PORTION_BYTES)
+            await self._reserve(PORTION_BYTES)
+        message = await super().receive()
         if message["type"] == "http.request" and not message.get("more_body", False):
             self.is_complete = True
             if self._announced is None and self._charge is not None:
-                self._charge.give_back(self._reserved - self._received)
+                self._charge.refund(self._reserved - self._received)
         return message
 
     def release(self) -> None:
-        """Release its memory; again is no harm."""
+        """Release the memory; further calls have no effect."""
         self._memory.release(self._owner, self._reserved)
         self._reserved = 0
 
@@ -160,20 +144,15 @@ class LargeBody:
         await self._memory.reserve(self._owner, count)
         self._reserved += count
 
-    async def _reserve_portion(self) -> None:
-        if self._charge is not None:
-            await self._charge.pay(PORTION_BYTES)
-        await self._reserve(PORTION_BYTES)
-
 
 class BodyMemory:
-    """Memory of all bodies under way in one process: one cap, of which a workspace takes at most half.
+    """Memory of all bodies in one process, with a cap; a workspace uses at most half of it.
 
-    Used from the event loop. A body that does not fit waits for a moment, first come, first served.
+    Used from the event loop. A body that does not fit waits for a moment, in the order of arrival.
     """
 
     def __init__(self, cap: int) -> None:
-        """Create it with nothing taken.
+        """Create it with no reservations.
 
         Args:
             cap: bytes of all bodies together; at least two of the largest.
@@ -186,14 +165,14 @@ class BodyMemory:
 
     @property
     def taken(self) -> int:
-        """Bytes that are taken."""
+        """Bytes that are reserved."""
         return self._taken
 
     async def reserve(self, owner: str, count: int) -> None:
-        """Take memory, to be given to `release`.
+        """Reserve memory, to be released with `release`.
 
         Raises:
-            Overloaded: if so much does not come free in time.
+            Overloaded: if not enough memory becomes free in time.
         """
         if not self._waiting and self._fits(owner, count):
             self._take(owner, count)
@@ -205,7 +184,7 @@ class BodyMemory:
         try:
             await asyncio.wait_for(asyncio.shield(turn), _PATIENCE_S)
         except BaseException as error:
-            if turn.done():  # it came in the moment in which the wait ended
+            if turn.done():  # memory was reserved at the moment at which the wait ended
                 if isinstance(error, TimeoutError):
                     return
                 self.release(owner, count)
@@ -218,7 +197,7 @@ class BodyMemory:
             raise
 
     def release(self, owner: str, count: int) -> None:
-        """Give memory back, and serve those who wait."""
+        """Release memory, and serve waiting bodies."""
         if not count:
             return
         self._taken -= count
@@ -228,7 +207,7 @@ class BodyMemory:
         self._serve()
 
     def _serve(self) -> None:
-        """Give those who wait their turn; a workspace that has its share lets others pass."""
+        """Reserve memory for waiting bodies; those of a workspace at its share are skipped."""
         for entry in list(self._waiting):
             owner, count, turn = entry
             if self._taken + count > self._cap:

@@ -1,7 +1,7 @@
 """Checks of large request bodies, as they run in worker processes. Contract §3.
 
-A body comes as a file: only small values cross between the processes. Nothing here knows the service: a
-function takes a file and returns what the service needs of its content, or raises what the client is told.
+A body is passed as a file, so that only small values cross between the processes. Each function takes a file
+and returns the values that the service needs, or raises the error that the client receives.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from recorder.recording.frame_validation import (
 
 #: Private memory of a worker process: a body that needs more is refused.
 WORKER_BYTES = 1024 * 1024 * 1024
-#: The service's own process goes first where processor time is short.
+#: The API process has priority where processor time is short.
 _NICE = 5
 _CHUNK = 1024 * 1024
 _UNDECLARED = "No frame names this part: send the part `frames`, and one part for each name in it."
@@ -42,7 +42,7 @@ _is_bounded = False
 
 @dataclass(frozen=True, slots=True)
 class CheckedEvents:
-    """Of a valid body of events: the time of each item, and index and id of those that name themselves."""
+    """Valid body of events: the time of each item, and index and id of items with an id."""
 
     times: list[int]
     named: list[tuple[int, str]]
@@ -50,16 +50,16 @@ class CheckedEvents:
 
 @dataclass(frozen=True, slots=True)
 class CheckedFrames:
-    """Of a valid frame upload: its frames, and where the bytes of each lie in the file now.
+    """Valid frame upload: its frames, and the offsets of their bytes in the file.
 
     Attributes:
         frames: without their bytes and snapshots.
-        places: offset and length of each picture, then of each snapshot, where the frame has one.
+        offsets: offset and length of each picture, then of its snapshot, if the frame has one.
         digest: of the content, for the batch key.
     """
 
     frames: list[CheckedFrame]
-    places: list[tuple[int, int, int | None, int]]
+    offsets: list[tuple[int, int, int | None, int]]
     digest: bytes
 
 
@@ -67,9 +67,9 @@ def check_event_file(path: str) -> CheckedEvents:
     """Check a body of `POST …/events`.
 
     Raises:
-        RecorderError: as `check_events` does.
+        RecorderError: if the body or an event is invalid.
     """
-    with _Bounds(), Path(path).open("rb") as file:
+    with _BoundedMemory(), Path(path).open("rb") as file:
         items, named = check_events(file.read())
         return CheckedEvents([item.t_ms for item in items], named)
 
@@ -80,43 +80,43 @@ def check_json_file(path: str) -> None:
     Raises:
         InvalidJson, ValidationFailed: if it is not.
     """
-    with _Bounds(), Path(path).open("rb") as file:
+    with _BoundedMemory(), Path(path).open("rb") as file:
         strict_json.parse(file.read())
 
 
 def check_frames_file(path: str, content_type: str) -> CheckedFrames:
-    """Check a frame upload, and replace the file's content by its pictures and snapshots.
+    """Check a frame upload, and replace the file's content with its pictures and snapshots.
 
     Args:
         path: the body.
         content_type: the whole header; JSON or multipart.
 
     Raises:
-        RecorderError: as the body or a frame is wrong.
+        RecorderError: if the body or a frame is invalid.
     """
-    with _Bounds(), Path(path).open("r+b", buffering=0) as file:
+    with _BoundedMemory(), Path(path).open("r+b", buffering=0) as file:
         if content_type.partition(";")[0].strip().lower() == "application/json":
             items, parts = read_frames_json(file.read())
         else:
-            items, parts = asyncio.run(read_multipart(_chunks(file.fileno()), content_type))
+            items, parts = asyncio.run(read_multipart(_read_chunks(file.fileno()), content_type))
         frames = check_frames(items, parts)
         digest = frames_digest(frames)
         file.seek(0)
         file.truncate()
-        places, end = [], 0
+        offsets, end = [], 0
         for frame in frames:
             _write(file.fileno(), frame.data)
             length = len(frame.dom or b"")
-            places.append(
+            offsets.append(
                 (end, len(frame.data), None if frame.dom is None else end + len(frame.data), length)
             )
             _write(file.fileno(), frame.dom or b"")
             end += len(frame.data) + length
-        return CheckedFrames([_without_bytes(frame) for frame in frames], places, digest)
+        return CheckedFrames([_remove_bytes(frame) for frame in frames], offsets, digest)
 
 
-def with_bytes(checked: CheckedFrames, content: mmap.mmap) -> list[CheckedFrame]:
-    """Return frames with their pictures, which stay where they are, and their snapshots."""
+def restore_bytes(checked: CheckedFrames, content: mmap.mmap) -> list[CheckedFrame]:
+    """Return the frames with their pictures, as views of `content`, and their snapshots."""
     view = memoryview(content)
     return [
         replace(
@@ -124,7 +124,7 @@ def with_bytes(checked: CheckedFrames, content: mmap.mmap) -> list[CheckedFrame]
             data=view[start : start + length],
             dom=None if dom_start is None else bytes(view[dom_start : dom_start + dom_length]),
         )
-        for frame, (start, length, dom_start, dom_length) in zip(checked.frames, checked.places, strict=True)
+        for frame, (start, length, dom_start, dom_length) in zip(checked.frames, checked.offsets, strict=True)
     ]
 
 
@@ -134,11 +134,11 @@ async def read_multipart(
     """Return the items of a multipart upload, and the bytes of its parts by name.
 
     Raises:
-        InvalidJson, ValidationFailed, EmptyBatch, BatchTooLarge: as the body is wrong.
+        InvalidJson, ValidationFailed, EmptyBatch, BatchTooLarge: if the body is invalid.
     """
-    # One part more than allowed gets through, so that a batch of 51 is told apart from a broken body.
+    # One part more than allowed is read, so that a batch of 51 gets its own error.
     count = limits.FRAMES_PER_BATCH + 2
-    # Latin-1 keeps every byte of a text part, so that the JSON reader sees what was sent.
+    # Latin-1 keeps every byte of a text part for the JSON reader.
     headers = Headers({"content-type": f"{content_type}; charset=latin-1"})
     reader = MultiPartParser(
         headers,
@@ -147,17 +147,17 @@ async def read_multipart(
         max_fields=count,
         max_part_size=limits.FRAMES_REQUEST_BYTES,
     )
-    # Parts stay in memory, which is bounded, instead of going to files of their own.
+    # Parts are kept in memory, which is bounded, instead of in separate files.
     reader.spool_max_size = limits.FRAMES_REQUEST_BYTES
     try:
         form = await reader.parse()
     except MultiPartException as error:
-        raise _broken() from error
-    pairs = [(_name(name), await _content(part)) for name, part in form.multi_items()]
+        raise _invalid_multipart() from error
+    pairs = [(_decode_name(name), await _read_part(part)) for name, part in form.multi_items()]
     await form.close()
     parts = dict(pairs)
     if "frames" not in parts or len(parts) != len(pairs):
-        raise _broken()
+        raise _invalid_multipart()
     items = read_frames_part(parts.pop("frames"))
     declared = {item.part for item in items}
     undeclared = [
@@ -170,25 +170,25 @@ async def read_multipart(
     return items, parts
 
 
-def _name(name: str) -> str:
+def _decode_name(name: str) -> str:
     return name.encode("latin-1").decode("utf-8", "replace")
 
 
-async def _content(part: UploadFile | str) -> bytes:
+async def _read_part(part: UploadFile | str) -> bytes:
     return await part.read() if isinstance(part, UploadFile) else part.encode("latin-1")
 
 
-def _broken() -> ValidationFailed:
-    text = "Send one JSON part named `frames` and one binary part for each frame, each name once."
+def _invalid_multipart() -> ValidationFailed:
+    text = "Send one JSON part named `frames` and one binary part for each frame; each name once."
     return ValidationFailed.of("", "invalid_multipart", message=text)
 
 
-def _without_bytes(frame: CheckedFrame) -> CheckedFrame:
+def _remove_bytes(frame: CheckedFrame) -> CheckedFrame:
     item = msgspec.structs.replace(frame.item, data=msgspec.UNSET, dom=msgspec.UNSET)
     return replace(frame, item=item, data=b"", dom=None)
 
 
-async def _chunks(descriptor: int) -> AsyncIterator[bytes]:
+async def _read_chunks(descriptor: int) -> AsyncIterator[bytes]:
     while chunk := os.read(descriptor, _CHUNK):
         yield chunk
 
@@ -199,19 +199,19 @@ def _write(descriptor: int, data: bytes | memoryview) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-class _Bounds:
-    """Bounds the memory of this process once, and refuses a body that needs more."""
+class _BoundedMemory:
+    """Limit on the memory of this process, set once; a body that needs more is refused."""
 
     def __enter__(self) -> None:
         global _is_bounded
         if not _is_bounded:
             resource.setrlimit(resource.RLIMIT_DATA, (WORKER_BYTES, WORKER_BYTES))
             os.nice(_NICE)
-            # Parsed values form no cycles; the collector would walk through millions of them again and again.
+            # Parsed values form no cycles; the collector would visit millions of them repeatedly.
             gc.disable()
             _is_bounded = True
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, MemoryError):
-            text = "Reading this body takes too much memory; send fewer values at once."
+            text = "This body takes too much memory to read; send fewer values at once."
             raise ValidationFailed.of("", "too_large", message=text) from None

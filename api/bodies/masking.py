@@ -1,4 +1,4 @@
-"""Masking of request bodies, and admission of the patterns that do it. Contract §3 (masking)."""
+"""Masking of request bodies, and admission of masking patterns. Contract §3 (masking)."""
 
 import os
 from collections.abc import Callable
@@ -31,19 +31,19 @@ _Body = TypeVar("_Body")
 
 @dataclass(frozen=True)
 class Masked(Generic[_Body]):
-    """A checked body as it was sent, and the texts that masking changes in it."""
+    """A checked body, and the texts that masking changes in it."""
 
     body: _Body
     changes: Changes
 
 
 class BodyMasking:
-    """The scanner of one API process, and the policies of the sessions that bodies belong to."""
+    """Scanner of one API process, and masking policies of sessions."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._database = runtime.database
         self._workflows = SessionWorkflows()
-        # Two at least: one workspace's slow scan leaves a process to the others.
+        # At least two, so that a workspace's slow scan leaves a process to the others.
         self._pool = ScanPool(max(2, os.cpu_count() or 1))
         self.scanner = Scanner(self._pool)
 
@@ -52,14 +52,14 @@ class BodyMasking:
         self._pool.close()
 
     async def policy_of_session(self, caller: Caller, session_id: str) -> Policy | None:
-        """Return what masks a session of the caller's; None where nothing does."""
+        """Return the masking policy of a session of the caller; None if there is none."""
         policies = caller.masking
         if policies is None:
             return None
         workflow = None
         if policies.by_workflow:
             workflow = self._workflows.recall(caller, session_id)
-            workflow = workflow or await anyio.to_thread.run_sync(self._look_up, caller, session_id)
+            workflow = workflow or await anyio.to_thread.run_sync(self._look_up_workflow, caller, session_id)
         return policies.of(workflow)
 
     async def find_frame_changes(self, caller: Caller, upload: CheckedUpload) -> dict[int, Changes]:
@@ -70,13 +70,13 @@ class BodyMasking:
         documents = await anyio.to_thread.run_sync(frame_documents, upload.frames)
         return await self.scanner.find_changes(caller.workspace_id, policy, documents)
 
-    def _look_up(self, caller: Caller, session_id: str) -> str | None:
+    def _look_up_workflow(self, caller: Caller, session_id: str) -> str | None:
         with self._database.transaction(write=False) as db:
             return self._workflows.look_up(db, caller, session_id)
 
 
 # Bodies are scanned before their route opens a transaction: on SQLite writers would wait for the scan. Only
-# one dependency of a route takes the body, since each that does reports what is wrong with it.
+# one dependency of a route may take the body: each that takes it reports the same errors.
 async def _mask_session(request: Request, caller: CallerDep, body: SessionCreate) -> Masked[SessionCreate]:
     check_session(body)
     policy = None if caller.masking is None else caller.masking.of(body.workflow)
@@ -120,7 +120,7 @@ async def _admit(request: Request, caller: Caller, body: WorkspaceUpdate | Workf
         await request.app.state.masking.scanner.admit(caller.workspace_id, patterns)
 
 
-#: Bodies with what masking changes in them; settings whose patterns may be saved.
+# Bodies with the texts that masking changes; settings whose patterns were admitted.
 MaskedSession = Annotated[Masked[SessionCreate], Depends(_mask_session)]
 MaskedTag = Annotated[Masked[TagCreate], Depends(_mask_tag)]
 AdmittedWorkspace = Annotated[WorkspaceUpdate, Depends(_admit_workspace)]

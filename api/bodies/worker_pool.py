@@ -1,7 +1,6 @@
-"""Worker processes that check large request bodies: the event loop and its GIL stay free for other requests.
+"""Worker processes that check large request bodies, outside of the API process's event loop and GIL.
 
-Processes are started when the first large body comes. One that dies costs the request it worked for, and
-nothing else.
+Processes start with the first large body. If one dies, only the request of its body fails.
 """
 
 import asyncio
@@ -20,21 +19,21 @@ from anyio import BrokenWorkerProcess
 
 from recorder.errors import Overloaded
 
-#: A larger body is checked in a worker process: a smaller one takes less time than the way there and back.
+#: A larger body is checked in a worker process; for a smaller one the transfer takes longer than the check.
 LARGE_BYTES = 256 * 1024
-#: A body waits for a process, and is checked, within this; no body that the caps let through takes 10 s.
+#: Limit of the wait for a process and of the check; no body within the caps takes 10 s.
 _SECONDS = 60.0
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class BodyFile:
-    """A body in memory that other processes can open: an anonymous file, freed with its last descriptor."""
+    """Body in an anonymous file in memory, which other processes can open; freed with its last descriptor."""
 
     def __init__(self) -> None:
         if hasattr(os, "memfd_create"):
             self.descriptor = os.memfd_create("body", os.MFD_CLOEXEC)
-            #: Where a process of the same user opens it.
+            #: Path under which a process of the same user opens the file.
             self.path = f"/proc/{os.getpid()}/fd/{self.descriptor}"
             self._is_named = False
         else:
@@ -48,11 +47,11 @@ class BodyFile:
             view = view[os.write(self.descriptor, view) :]
 
     def map(self) -> mmap.mmap:
-        """Return its content, which outlives this object."""
+        """Return the content, which stays readable after `close`."""
         return mmap.mmap(self.descriptor, 0, access=mmap.ACCESS_READ)
 
     def close(self) -> None:
-        """Close it; what is mapped stays readable."""
+        """Close the file; a mapped content stays readable."""
         os.close(self.descriptor)
         if self._is_named:
             Path(self.path).unlink()
@@ -60,7 +59,7 @@ class BodyFile:
 
 @contextmanager
 def body_file() -> Iterator[BodyFile]:
-    """Open a file for a body while the block runs."""
+    """Yield a file for a body, and close it at the end of the block."""
     file = BodyFile()
     try:
         yield file
@@ -69,32 +68,32 @@ def body_file() -> Iterator[BodyFile]:
 
 
 class BodyWorkers:
-    """The worker processes of one API process; used from its event loop."""
+    """Worker processes of one API process; used from its event loop."""
 
     def __init__(self, processes: int | None = None) -> None:
-        """Start nothing yet.
+        """Create the pool without processes.
 
         Args:
-            processes: how many at most; by default as many as there are processors, and two at least.
+            processes: the most processes; by default one for each processor, and at least two.
         """
         self._count = processes or max(2, os.cpu_count() or 2)
         self._all: anyio.CapacityLimiter | None = None
-        # A workspace takes at most half of them, so that others need not wait for its bodies.
+        # A workspace uses at most half of the processes, so that others need not wait for its bodies.
         self._of_workspace: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def check(
-        self, workspace_id: str, function: Callable[..., Answer], file: BodyFile, *arguments: Any
-    ) -> Answer:
+        self, workspace_id: str, function: Callable[..., Result], file: BodyFile, *arguments: Any
+    ) -> Result:
         """Run a function of `api.bodies.checks` on a body.
 
         Args:
-            workspace_id: whose body it is.
-            function: what to run; the path of the file is its first argument.
+            workspace_id: the workspace of the request.
+            function: the function; the path of the file is its first argument.
             file: the body.
-            arguments: further ones.
+            *arguments: further arguments of the function.
 
         Raises:
-            RecorderError: what the function raises.
+            RecorderError: if the function raises it.
             Overloaded: if the process died, or took too long.
         """
         if self._all is None:

@@ -1,4 +1,4 @@
-"""The Idempotency-Key of a POST: read, held while it runs, its answer kept or given again. Contract §1."""
+"""Idempotency-Key of a POST: read, claimed while the request runs, stored with its answer. Contract §1."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from sqlmodel import Session as DbSession
 
-from api.errors import problem, problem_responses
+from api.errors import make_problem
 from recorder import limits
 from recorder.access.idempotency import (
     AnswerKept,
@@ -26,27 +26,16 @@ from recorder.storage.database import Database
 _HEADER = "Idempotency-Key"
 _FIELD = "idempotency_key"
 _REPLAYED = "Idempotent-Replayed"
-_PARAMETER = {
-    "name": _HEADER,
-    "in": "header",
-    "required": False,
-    "schema": {"type": "string", "pattern": f"^[!-~]{{1,{limits.BATCH_KEY_CHARACTERS}}}$"},
-    "description": "A request sent again with the same key and body is carried out once.",
-}
-_REPLAYED_HEADER = {
-    "description": "`true` where the answer is that of an earlier request with this key.",
-    "schema": {"type": "string", "const": "true"},
-}
 
 
 @dataclass
 class KeyedRequest:
-    """A request with an Idempotency-Key, on its way through its route."""
+    """A request with an Idempotency-Key while its route runs."""
 
     key: RequestKey
     running: RunningKeys
     request_id: str
-    #: What the address names as its session.
+    #: The session that the path names.
     session_id: str | None
     #: Members of the answer that are shown once.
     secrets: frozenset[str] = frozenset()
@@ -55,7 +44,7 @@ class KeyedRequest:
 
     @contextmanager
     def transaction(self, database: Database) -> Iterator[DbSession]:
-        """The request's transaction, which also takes the key and keeps the answer.
+        """Yield the request's transaction, which also claims the key and keeps the answer.
 
         Raises:
             IdempotencyInProgress: if the first request with this key still runs.
@@ -70,17 +59,17 @@ class KeyedRequest:
             except IdempotencyInProgress:
                 raise
             except (NotFound, Conflict) as error:
-                # What it began is rolled back. Another process may have answered since: then that stands.
+                # The transaction was rolled back. An answer that another process stored since then is kept.
                 with database.transaction(write=True) as db:
                     claim_at_first_statement(db, self.key)
-                    self._keep(db, problem(error, self.request_id))
+                    self._keep(db, make_problem(error, self.request_id))
                 raise
 
-    def look(self, db: DbSession) -> None:
-        """Look for a kept answer before the request's own transaction; the first statement finds it.
+    def raise_kept_answer(self, db: DbSession) -> None:
+        """Prepare a transaction whose first statement raises the kept answer if there is one.
 
         Raises:
-            AnswerKept, IdempotencyKeyReused, IdempotencyInProgress: out of that statement.
+            AnswerKept, IdempotencyKeyReused, IdempotencyInProgress: from that statement.
         """
         claim_at_first_statement(db, self.key)
 
@@ -90,27 +79,28 @@ class KeyedRequest:
             db,
             self.key,
             status=response.status_code,
-            body=_without(self.secrets, answer, bytes(response.body)),
-            session_id=next(filter(None, map(_session_of, self._told_sessions(answer))), None),
+            body=_remove_secrets(self.secrets, answer, bytes(response.body)),
+            session_id=next(filter(None, map(_as_session_id, self._list_session_ids(answer))), None),
         )
 
-    def _told_sessions(self, answer: Any) -> Iterator[Any]:
-        """What may name the session that an answer tells of: erasure finds the kept copy by it."""
+    def _list_session_ids(self, answer: Any) -> Iterator[Any]:
+        """Yield possible ids of the session in the answer: erasure finds the kept copy by its id."""
         yield self.session_id
-        yield _member(answer, "id")
-        body = _member(_member(answer, "request"), "body")  # of a delivery: the whole event
+        yield _get_member(answer, "id")
+        body = _get_member(_get_member(answer, "request"), "body")  # of a delivery: the whole event
         if isinstance(body, str):
-            yield _member(_member(_member(orjson.loads(body), "data"), "session"), "id")
+            yield _get_member(_get_member(_get_member(orjson.loads(body), "data"), "session"), "id")
 
 
 def read_keyed_request(
     request: Request, body: Any, *, path: str, has_field: bool, secrets: frozenset[str]
 ) -> KeyedRequest | None:
-    """The request with the key that its header or its body names; None where neither does.
+    """Return the request with the key that its header or its body names; None if neither does.
 
     Args:
+        request: the request.
         body: its JSON value; None and {} are the same.
-        path: the route's, with names in the place of ids.
+        path: the route's template.
         has_field: whether the body may name the key too.
         secrets: members of the answer that are shown once.
 
@@ -138,30 +128,14 @@ def read_keyed_request(
 
 
 def install(app: FastAPI) -> None:
-    """Let the application give kept answers again."""
+    """Register the handler that sends kept answers again."""
     app.state.running_keys = RunningKeys()
 
     @app.exception_handler(AnswerKept)
-    async def _kept(_: Request, kept: AnswerKept) -> Response:
+    async def send_kept_answer(_: Request, kept: AnswerKept) -> Response:
         media_type = "application/json" if kept.status < 400 else "application/problem+json"
         headers = {_REPLAYED: "true"}
         return Response(kept.body, kept.status, headers, media_type if kept.body else None)
-
-
-def describe(document: dict[str, Any]) -> None:
-    """Tell in OpenAPI that every POST takes a key, and what that may be answered."""
-    for methods in document["paths"].values():
-        operation = methods.get("post")
-        if operation is None:
-            continue
-        parameters = operation.setdefault("parameters", [])
-        if all(parameter["name"] != _HEADER for parameter in parameters):
-            parameters.append(_PARAMETER)
-        for status, responses in problem_responses(409, 422).items():
-            operation["responses"].setdefault(str(status), responses)
-        for status, response in operation["responses"].items():
-            if status.startswith("2"):
-                response.setdefault("headers", {})[_REPLAYED] = _REPLAYED_HEADER
 
 
 def _read_key(request: Request, named: str | None) -> str | None:
@@ -177,16 +151,16 @@ def _read_key(request: Request, named: str | None) -> str | None:
     return keys.pop() if keys else None
 
 
-def _without(secrets: frozenset[str], answer: Any, body: bytes) -> bytes:
+def _remove_secrets(secrets: frozenset[str], answer: Any, body: bytes) -> bytes:
     if not secrets or not isinstance(answer, dict):
         return body
     return orjson.dumps({name: None if name in secrets else value for name, value in answer.items()})
 
 
-def _member(answer: Any, name: str) -> Any:
+def _get_member(answer: Any, name: str) -> Any:
     return answer.get(name) if isinstance(answer, dict) else None
 
 
-def _session_of(text: Any) -> str | None:
-    """The text if it is the id of a session: a path may hold anything."""
+def _as_session_id(text: Any) -> str | None:
+    """Return the text if it is the id of a session: a path may hold any text."""
     return text if isinstance(text, str) and is_id(text, "ses") else None

@@ -1,4 +1,4 @@
-"""Limits of requests: token buckets of requests and bytes, requests under way, and the four headers.
+"""Rate limits: token buckets of requests and bytes, concurrent requests, and the four headers.
 
 Spec §8.1, contract §1 (rate limits).
 """
@@ -27,21 +27,20 @@ Header = tuple[bytes, bytes]
 _REMAINING = b"x-ratelimit-remaining"
 _RESET = b"x-ratelimit-reset"
 _PLANS = 20_000
-#: Bytes of small bodies are charged by so many at once, at the first request that reaches them: of requests
-#: of 25 KB every tenth asks the token buckets of bytes. A process may be ahead by so much for each key and
-#: surface.
+#: Bytes of small bodies are charged together once they reach this sum: with bodies of 25 KB every tenth
+#: request draws on the token buckets of bytes. A process may be ahead by this much for each key and surface.
 _UNPAID_BYTES = 262_144
 _WEBHOOK_ID = re.compile(r"whk_[0-9a-z]{26}")
 
 
 class Admission:
-    """What the limits say to a request.
+    """Decision of the limits on a request.
 
     Attributes:
-        headers: `X-RateLimit-Limit`, `-Remaining`, `-Reset` and `X-Scope`, for the response whatever it is;
-            never changed, as requests share them.
+        headers: `X-RateLimit-Limit`, `-Remaining`, `-Reset` and `X-Scope` of the answer; never changed,
+            since requests share them.
         share: of its size that the bucket in the headers still holds.
-        error: why the request goes no further; None where it may.
+        error: the refusal; None if the request is admitted.
     """
 
     __slots__ = ("error", "headers", "share")
@@ -52,10 +51,10 @@ class Admission:
         self.error = error
 
 
-class _Speaker:
-    """What the headers say of one bucket: always, and as they said it last."""
+class _BucketHeaders:
+    """Headers of one bucket: the constant ones, and the admission that was made last."""
 
-    __slots__ = ("limit", "per_second", "remaining", "reset", "said", "scope", "size")
+    __slots__ = ("last", "limit", "per_second", "remaining", "reset", "scope", "size")
 
     def __init__(self, bucket: Bucket) -> None:
         self.size = float(bucket.size)
@@ -63,31 +62,31 @@ class _Speaker:
         self.limit = (b"x-ratelimit-limit", b"%d" % bucket.size)
         self.scope = (b"x-scope", bucket.scope.encode())
         self.remaining = self.reset = -1
-        self.said = Admission([], 0.0)
+        self.last = Admission([], 0.0)
 
-    def headers(self, remaining: int, reset: int) -> list[Header]:
-        """The four of them."""
+    def make(self, remaining: int, reset: int) -> list[Header]:
+        """Return the four headers."""
         return [self.limit, (_REMAINING, b"%d" % remaining), (_RESET, b"%d" % reset), self.scope]
 
 
-class _Plan:
-    """Token buckets that one kind of request draws on, and the headers for each."""
+class _BucketPlan:
+    """Token buckets that one kind of request draws on, and the headers of each."""
 
-    __slots__ = ("group", "speakers")
+    __slots__ = ("group", "headers")
 
     def __init__(self, *buckets: Bucket) -> None:
         self.group = Group(*buckets)
-        self.speakers = [_Speaker(bucket) for bucket in buckets]
+        self.headers = [_BucketHeaders(bucket) for bucket in buckets]
 
 
-class CallerPlan(_Plan):
+class CallerPlan(_BucketPlan):
     """Limits of one key on one surface.
 
     Attributes:
         with_bytes: the same token buckets, then those of bytes.
-        only_bytes: those of bytes alone.
-        unpaid: bytes of small bodies that no bucket was charged for yet; negative where too much was paid.
-        tier: the one that the sizes are taken from.
+        only_bytes: only the token buckets of bytes.
+        unpaid: bytes of small bodies that were not charged yet; negative after an overpayment.
+        tier: the tier that defines the sizes.
     """
 
     __slots__ = (
@@ -109,19 +108,19 @@ class CallerPlan(_Plan):
         tier: Tier,
     ) -> None:
         super().__init__(*requests)
-        self.with_bytes = _Plan(*requests, *body_bytes)
-        self.with_bytes.speakers[:2] = self.speakers
-        self.only_bytes = _Plan(*body_bytes)
+        self.with_bytes = _BucketPlan(*requests, *body_bytes)
+        self.with_bytes.headers[:2] = self.headers
+        self.only_bytes = _BucketPlan(*body_bytes)
         self.unpaid = 0
         self.tier = tier
         self.of_key, self.of_workspace = counts
         self.most_of_key, self.most_of_workspace = tier.requests_per_key, tier.requests_per_workspace
 
     def begin(self) -> None:
-        """Count a request as under way, until `end`.
+        """Count a request as running, until `end`.
 
         Raises:
-            RateLimited: if the key or the workspace has as many under way as its tier admits.
+            RateLimited: if the key or the workspace has as many running requests as its tier admits.
         """
         if self.of_key.count >= self.most_of_key:
             raise RateLimited(KEY_SCOPE, 1, limit=self.most_of_key)
@@ -131,18 +130,18 @@ class CallerPlan(_Plan):
         self.of_workspace.count += 1
 
     def end(self) -> None:
-        """Count it no longer."""
+        """Count the request no longer."""
         self.of_key.count -= 1
         self.of_workspace.count -= 1
 
 
 class Charge:
-    """Bytes that a body of unknown length costs while it arrives."""
+    """Charge for the bytes of a body of unknown length while it arrives."""
 
-    __slots__ = ("_limiting", "_plan", "_state")
+    __slots__ = ("_plan", "_rate_limiter", "_state")
 
-    def __init__(self, limiting: "Limiting", plan: CallerPlan, state: dict[str, Any]) -> None:
-        self._limiting = limiting
+    def __init__(self, rate_limiter: "RateLimiter", plan: CallerPlan, state: dict[str, Any]) -> None:
+        self._rate_limiter = rate_limiter
         self._plan = plan
         self._state = state
 
@@ -152,27 +151,27 @@ class Charge:
         Raises:
             RateLimited: if one of them holds too few.
         """
-        admission = await self._limiting.pay_bytes(self._plan, count)
+        admission = await self._rate_limiter.pay_bytes(self._plan, count)
         if admission.error is not None:
             self._state["admission"] = admission
             raise admission.error
 
-    def give_back(self, count: int) -> None:
-        """Count bytes that were paid and did not come towards the next body."""
+    def refund(self, count: int) -> None:
+        """Credit bytes that were paid, but not sent, to the next body."""
         self._plan.unpaid -= count
 
 
-class Limiting:
-    """The limits of one process, or of all that share a Redis; used from the event loop."""
+class RateLimiter:
+    """Limits of one process, or of all processes that share a Redis; used from the event loop."""
 
     def __init__(self, settings: Settings) -> None:
-        #: Where the buckets of keys, workspaces and webhooks are, and where those of addresses.
+        #: The buckets of keys, workspaces and webhooks, and those of addresses.
         self.callers: Buckets
         self.addresses: Buckets
         self.callers, self.addresses = open_buckets(settings)
         self._plans: dict[tuple[str, str], CallerPlan] = {}
-        self._address_plans: dict[tuple[str, str], _Plan] = {}
-        # A count lives as long as a plan or a request under way holds it.
+        self._address_plans: dict[tuple[str, str], _BucketPlan] = {}
+        # A count lives as long as a plan or a running request holds it.
         self._counts: WeakValueDictionary[str, WorkCount] = WeakValueDictionary()
 
     async def admit(self, caller: Caller, endpoint: Endpoint | None, *, body_bytes: int = 0) -> Admission:
@@ -180,9 +179,9 @@ class Limiting:
 
         Args:
             caller: the key.
-            endpoint: what it asks for.
-            body_bytes: of the request, as it is announced. They are charged together with the request, or
-                with a later one where they are few: then the token buckets of bytes need not be asked.
+            endpoint: the requested endpoint.
+            body_bytes: the announced length. Few bytes are charged with a later request, which saves a
+                draw on the token buckets of bytes.
         """
         plan = self.plan_of(caller, endpoint)
         unpaid = plan.unpaid + body_bytes
@@ -190,7 +189,7 @@ class Limiting:
             admission = await _draw(self.callers, plan)
             plan.unpaid += body_bytes
             return admission
-        # Requests that come while Redis is asked must not pay the same bytes again.
+        # Requests that arrive while Redis answers must not pay the same bytes again.
         plan.unpaid = 0
         admission = await _draw(self.callers, plan.with_bytes, cost=(1.0, 1.0, unpaid, unpaid))
         if admission.error is not None:
@@ -198,65 +197,65 @@ class Limiting:
         return admission
 
     def admit_now(self, plan: CallerPlan, body_bytes: int) -> Admission | None:
-        """Do the same at once, and count the request as under way where it is admitted.
+        """Do the same without waiting, and count the request as running if it is admitted.
 
         Returns:
-            None where other processes must be asked, and waited for; then nothing is counted.
+            None if only a store outside of this process can decide; then nothing is counted.
 
         Raises:
-            RateLimited: if the key or its workspace has as many requests under way as it may.
+            RateLimited: if the key or its workspace has as many running requests as its tier admits.
         """
         key, workspace = plan.of_key, plan.of_workspace
         if key.count >= plan.most_of_key or workspace.count >= plan.most_of_workspace:
             plan.begin()  # raises
         unpaid = plan.unpaid + body_bytes
         if unpaid < _UNPAID_BYTES:
-            found = self.callers.draw_now(plan.group)
-            if found is None:
+            draw = self.callers.draw_now(plan.group)
+            if draw is None:
                 return None
             plan.unpaid = unpaid
-            admission = _admission(plan, found)
+            admission = _make_admission(plan, draw)
         else:
             cost = (1.0, 1.0, unpaid, unpaid)
-            found = self.callers.draw_now(plan.with_bytes.group, cost=cost)
-            if found is None:
+            draw = self.callers.draw_now(plan.with_bytes.group, cost=cost)
+            if draw is None:
                 return None
-            if found[0]:
+            if draw[0]:
                 plan.unpaid = 0
-            admission = _admission(plan.with_bytes, found, cost)
+            admission = _make_admission(plan.with_bytes, draw, cost)
         if admission.error is None:
             key.count += 1
             workspace.count += 1
         return admission
 
     async def pay_bytes(self, plan: CallerPlan, count: int) -> Admission:
-        """Draw on the token buckets of bytes alone, for what comes of a body whose length is unknown."""
+        """Draw on the token buckets of bytes, for parts of a body whose length is unknown."""
         return await _draw(self.callers, plan.only_bytes, cost=(count, count))
 
-    async def look(self, caller: Caller, endpoint: Endpoint | None) -> Admission:
-        """The same buckets, with nothing drawn."""
+    async def peek(self, caller: Caller, endpoint: Endpoint | None) -> Admission:
+        """Return the state of the buckets of a key and its workspace, with nothing drawn."""
         return await _draw(self.callers, self.plan_of(caller, endpoint), cost=0)
 
     async def admit_address(self, address: str, *, is_signed: bool) -> Admission:
-        """Draw on the bucket of a client address: strangers, and downloads by signed address."""
+        """Draw on the bucket of a client address, for requests without a valid key or with a signed URL."""
         return await _draw(self.addresses, self._plan_of_address(address, is_signed=is_signed))
 
-    async def look_address(self, address: str) -> Admission:
-        """The bucket of a stranger, with nothing drawn."""
+    async def peek_address(self, address: str) -> Admission:
+        """Return the state of an address's bucket for requests without a valid key."""
         return await _draw(self.addresses, self._plan_of_address(address, is_signed=False), cost=0)
 
     async def admit_webhook(self, caller: Caller, webhook_id: str) -> Admission:
-        """Draw on the bucket of a webhook, as its own workspace sees it: nobody can empty a foreign one."""
+        """Draw on the bucket of a webhook; other workspaces have a bucket of another name."""
         name = f"recorder:limit:{caller.workspace_id}:{webhook_id}"
-        return await _draw(self.callers, _Plan(Bucket.of(WEBHOOK_CALLS, "per_webhook", name)))
+        return await _draw(self.callers, _BucketPlan(Bucket.of(WEBHOOK_CALLS, "per_webhook", name)))
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections to the stores."""
         await self.callers.close()
         await self.addresses.close()
 
     def plan_of(self, caller: Caller, endpoint: Endpoint | None) -> CallerPlan:
-        """Return the limits that a key's request is held against."""
+        """Return the limits for a key's requests to an endpoint."""
         surface: Surface = "other" if endpoint is None else endpoint.surface
         plan = self._plans.get((caller.key_id, surface))
         if plan is not None and plan.tier is caller.tier:
@@ -286,7 +285,7 @@ class Limiting:
             count = self._counts[name] = WorkCount()
         return count
 
-    def _plan_of_address(self, address: str, *, is_signed: bool) -> _Plan:
+    def _plan_of_address(self, address: str, *, is_signed: bool) -> _BucketPlan:
         kind = "signed" if is_signed else "strangers"
         plan = self._address_plans.get((address, kind))
         if plan is not None:
@@ -295,20 +294,20 @@ class Limiting:
         name = f"recorder:limit:{network_of(address)}:{kind}"
         if len(self._address_plans) >= _PLANS:
             self._address_plans.clear()
-        plan = self._address_plans[address, kind] = _Plan(Bucket.of(rate, "per_address", name))
+        plan = self._address_plans[address, kind] = _BucketPlan(Bucket.of(rate, "per_address", name))
         return plan
 
 
 async def limit_webhook(request: Request, webhook_id: str) -> None:
-    """Let a route that makes the service call a webhook draw on that webhook's bucket too.
+    """Draw on a webhook's bucket, for routes that make the service call the webhook.
 
     Raises:
-        RateLimited: if it was called too often of late.
+        RateLimited: if the webhook was called too often.
     """
     if not _WEBHOOK_ID.fullmatch(webhook_id):
-        return  # no webhook has such an id, so the route finds none
-    limiting: Limiting = request.app.state.limiting
-    admission = await limiting.admit_webhook(request.state.caller, webhook_id)
+        return  # no webhook has such an id; the route answers 404
+    rate_limiter: RateLimiter = request.app.state.rate_limiter
+    admission = await rate_limiter.admit_webhook(request.state.caller, webhook_id)
     if admission.error is not None or admission.share < request.state.admission.share:
         request.state.admission = admission
     if admission.error is not None:
@@ -319,12 +318,12 @@ async def limit_webhook(request: Request, webhook_id: str) -> None:
 WebhookLimit: Any = Depends(limit_webhook)
 
 
-def describe_refusal(state: dict[str, Any], error: RecorderError) -> None:
-    """Make the headers of the answer show the limit on work under way that refused, where one did.
+def show_refusing_limit(state: dict[str, Any], error: RecorderError) -> None:
+    """Make the answer's headers show the limit on concurrent work, if such a limit refused the request.
 
     Args:
         state: the request's.
-        error: what the request failed with.
+        error: the error of the request.
     """
     if not isinstance(error, RateLimited) or error.limit is None or error.retry_after_s is None:
         return
@@ -337,35 +336,35 @@ def describe_refusal(state: dict[str, Any], error: RecorderError) -> None:
     state["admission"] = Admission(headers, 0.0, error)
 
 
-async def _draw(store: Buckets, plan: _Plan, *, cost: Cost = 1.0) -> Admission:
-    found = store.draw_now(plan.group, cost=cost)
-    if found is None:
-        found = await store.draw(plan.group.buckets, cost=cost)
-    return _admission(plan, found, cost)
+async def _draw(store: Buckets, plan: _BucketPlan, *, cost: Cost = 1.0) -> Admission:
+    draw = store.draw_now(plan.group, cost=cost)
+    if draw is None:
+        draw = await store.draw(plan.group.buckets, cost=cost)
+    return _make_admission(plan, draw, cost)
 
 
-def _admission(plan: _Plan, found: Draw, cost: Cost = 1.0) -> Admission:
-    is_granted, tokens = found
+def _make_admission(plan: _BucketPlan, draw: Draw, cost: Cost = 1.0) -> Admission:
+    is_granted, tokens = draw
     now = clock.unix_seconds()
     if not is_granted:
-        return _refusal(plan, tokens, cost, now)
-    speaker, left = plan.speakers[0], tokens[0]
-    # Token buckets of bytes, behind these two, speak only where they refuse.
+        return _make_refusal(plan, tokens, cost, now)
+    headers, left = plan.headers[0], tokens[0]
+    # The token buckets of bytes, which follow these two, are shown only when they refuse.
     if len(tokens) > 1:
-        other, others = plan.speakers[1], tokens[1]
-        # The smaller share of two, without a division.
-        if others * speaker.size < left * other.size:
-            speaker, left = other, others
-    remaining, reset = int(left), ceil(now + (speaker.size - left) / speaker.per_second)
-    # Whoever asks more slowly than the bucket fills is told the same for a second.
-    if remaining != speaker.remaining or reset != speaker.reset:
-        speaker.remaining, speaker.reset = remaining, reset
-        speaker.said = Admission(speaker.headers(remaining, reset), remaining / speaker.size)
-    return speaker.said
+        other_headers, other_left = plan.headers[1], tokens[1]
+        # Compares the shares of the two without a division.
+        if other_left * headers.size < left * other_headers.size:
+            headers, left = other_headers, other_left
+    remaining, reset = int(left), ceil(now + (headers.size - left) / headers.per_second)
+    # Requests that come more slowly than the bucket fills share an admission for a second.
+    if remaining != headers.remaining or reset != headers.reset:
+        headers.remaining, headers.reset = remaining, reset
+        headers.last = Admission(headers.make(remaining, reset), remaining / headers.size)
+    return headers.last
 
 
-def _refusal(plan: _Plan, tokens: list[float], cost: Cost, now: float) -> Admission:
-    """Return the refusal by the token bucket that holds too little for longest."""
+def _make_refusal(plan: _BucketPlan, tokens: list[float], cost: Cost, now: float) -> Admission:
+    """Return the refusal by the token bucket with the longest wait."""
     buckets = plan.group.buckets
     costs = cost if isinstance(cost, tuple) else (cost,) * len(buckets)
     waits = [
@@ -374,19 +373,19 @@ def _refusal(plan: _Plan, tokens: list[float], cost: Cost, now: float) -> Admiss
     wait_s = max(waits)
     emptiest = waits.index(wait_s)
     retry_after_s = max(1, ceil(wait_s))
-    headers = plan.speakers[emptiest].headers(int(tokens[emptiest]), ceil(now) + retry_after_s)
+    headers = plan.headers[emptiest].make(int(tokens[emptiest]), ceil(now) + retry_after_s)
     return Admission(headers, 0.0, RateLimited(buckets[emptiest].scope, retry_after_s))
 
 
 @lru_cache(maxsize=10_000)
 def network_of(address: str) -> str:
-    """What one client has to itself: its address, of version 6 the 64 bits that it was given."""
+    """Return the network that one client has: its IPv4 address, or the first 64 bits of its IPv6 address."""
     try:
-        found = ip_address(address)
+        parsed = ip_address(address)
     except ValueError:
         return address
-    if not isinstance(found, IPv6Address):
+    if not isinstance(parsed, IPv6Address):
         return address
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(IPv6Address(int(found) >> 64 << 64))
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(IPv6Address(int(parsed) >> 64 << 64))

@@ -1,4 +1,4 @@
-"""The way back through the gate: headers of every answer, and how a refusal is told. Contract §1 (errors)."""
+"""Answers on their way back through the gate: headers of every answer, refusals. Contract §1 (errors)."""
 
 import re
 from collections.abc import Awaitable
@@ -9,110 +9,108 @@ from starlette.types import Message, Receive, Scope, Send
 
 from api.bodies.body_limits import LargeBody
 from api.gate.endpoints import Endpoint
-from api.gate.rate_limits import Admission, Header, Limiting
-from api.gate.versions import DEPRECATIONS, VERSION_HEADER, deprecation_headers
+from api.gate.rate_limits import Admission, Header, RateLimiter
+from api.gate.versions import DEPRECATIONS, VERSION_HEADER
 
-_BEGINNINGS = frozenset({"http.response.start", "websocket.http.response.start", "websocket.accept"})
-_SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
-#: Close code of a WebSocket that fails for no fault of its client.
-_OUR_FAULT: Final = 1011
+_FIRST_MESSAGES = frozenset({"http.response.start", "websocket.http.response.start", "websocket.accept"})
+_CLIENT_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+#: Close code of a WebSocket that fails by an error of the service.
+_SERVER_ERROR: Final = 1011
+_HTTP_ANSWERS: Final = "websocket.http.response"
 
 
-class Answer:
-    """Adds the gate's headers to what is sent, and notes how far it is."""
+class GateSend:
+    """An ASGI `send` that adds the gate's headers and records how far the answer is."""
 
-    __slots__ = ("_headers", "_limiting", "_scope", "_send", "_state", "has_ended", "has_started")
+    __slots__ = ("_headers", "_rate_limiter", "_scope", "_send", "_state", "has_ended", "has_started")
 
-    def __init__(self, send: Send, scope: Scope, limiting: Limiting, headers: list[Header]) -> None:
+    def __init__(self, send: Send, scope: Scope, rate_limiter: RateLimiter, headers: list[Header]) -> None:
         self._send = send
         self._scope = scope
         self._state = scope["state"]
-        self._limiting = limiting
+        self._rate_limiter = rate_limiter
         self._headers = headers
         self.has_started = False
         self.has_ended = False
 
     def send(self, message: Message) -> Awaitable[None]:
-        """Send the next part; for the framework it is what the server gave."""
+        """Send the next message."""
         kind = message["type"]
-        if kind in _BEGINNINGS:
+        if kind in _FIRST_MESSAGES:
             self.has_started = True
             body: LargeBody | None = self._state.get("large_body")
             if body is not None and not body.is_complete:
                 _close_connection(message)
             admission: Admission | None = self._state["admission"]
             if admission is None:
-                return self._look_and_begin(message)
+                return self._start_without_admission(message)
             message["headers"] = [*message.get("headers", ()), *self._headers, *admission.headers]
         elif kind == "websocket.close":
             self.has_ended = True
         return self._send(message)
 
-    async def _look_and_begin(self, message: Message) -> None:
-        """Begin an answer before which no limit had its say."""
-        admission = await self._limiting.look_address(client_address(self._scope))
+    async def _start_without_admission(self, message: Message) -> None:
+        """Start an answer to a request that no limit was applied to, with the limit of its address."""
+        admission = await self._rate_limiter.peek_address(client_address(self._scope))
         message["headers"] = [*message.get("headers", ()), *self._headers, *admission.headers]
         await self._send(message)
 
 
 def _close_connection(message: Message) -> None:
-    """Let a connection end with this answer: else the server would read, and throw away, what still comes."""
+    """End the connection with this answer, so that the server does not read the rest of the body."""
     headers = message.get("headers", ())
     if not any(name.lower() == b"connection" for name, _ in headers):
         message["headers"] = [*headers, (b"connection", b"close")]
 
 
-def first_headers(
+def common_headers(
     request_id: str, client_id: bytes | None = None, endpoint: Endpoint | None = None
 ) -> list[Header]:
-    """What every answer carries, whatever becomes of the request; the caller's own id only if it is sane."""
+    """Return the headers of every answer; the client's own request id only if it is printable ASCII."""
     headers = [(b"x-request-id", request_id.encode()), VERSION_HEADER]
-    if client_id is not None and _SANE_ID.fullmatch(client_id):
+    if client_id is not None and _CLIENT_ID.fullmatch(client_id):
         headers.append((b"x-client-request-id", client_id))
     if DEPRECATIONS and endpoint is not None:
-        headers += deprecation_headers(endpoint)
+        deprecation = DEPRECATIONS.get((endpoint.method, endpoint.path))
+        headers += [] if deprecation is None else deprecation.headers()
     return headers
 
 
-async def refuse(response: Response, scope: Scope, receive: Receive, answer: Answer) -> None:
-    """Tell a refusal; a WebSocket is told by HTTP where it was not accepted yet, and then by its close code.
+async def send_refusal(response: Response, scope: Scope, receive: Receive, gate_send: GateSend) -> None:
+    """Send a refusal; a WebSocket gets it by HTTP before it is accepted, and by its close code afterwards.
 
-    Once the status line of an HTTP answer is out, all that is left is to cut the connection.
+    Nothing is sent once the status line of an HTTP answer was: the connection then ends early.
     """
     is_socket = scope["type"] == "websocket"
-    if is_socket and answer.has_started and not answer.has_ended:
+    if is_socket and gate_send.has_started and not gate_send.has_ended:
         status = response.status_code
-        await answer.send(
-            {"type": "websocket.close", "code": _OUR_FAULT if status >= 500 else close_code(status)}
-        )
-    elif is_socket and not answer.has_started:
-        await refuse_handshake(response, scope, receive, answer.send)
-    elif not answer.has_started:
-        await response(scope, receive, answer.send)
+        code = _SERVER_ERROR if status >= 500 else close_code(status)
+        await gate_send.send({"type": "websocket.close", "code": code})
+    elif is_socket and not gate_send.has_started:
+        await refuse_handshake(response, scope, receive, gate_send.send)
+    elif not gate_send.has_started:
+        await response(scope, receive, gate_send.send)
 
 
 def client_address(scope: Scope) -> str:
-    """The client's address; of a trusted proxy's request the one that the proxy names."""
+    """Return the client's address; for requests of a trusted proxy, the address that the proxy names."""
     client = scope.get("client")
     return str(client[0]) if client else "unknown"
 
 
-_HTTP_ANSWERS = "websocket.http.response"
-
-
 def close_code(status: int) -> int:
-    """The close code that says what an HTTP status says, such as 4401."""
+    """Return the close code that corresponds to an HTTP status, such as 4401."""
     return 4000 + status
 
 
 async def refuse_handshake(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a handshake with this response instead of a WebSocket.
+    """Answer a handshake with an HTTP response instead of a WebSocket.
 
-    A server that cannot answer so (uvicorn can) opens it and closes it with the status as its code.
+    A server without this extension (uvicorn has it) accepts the WebSocket and closes it with the status.
     """
     if _HTTP_ANSWERS in scope.get("extensions", {}):
         await response(scope, receive, send)
         return
-    await receive()  # the message that asks to connect
+    await receive()  # `websocket.connect`
     await send({"type": "websocket.accept"})
     await send({"type": "websocket.close", "code": close_code(response.status_code)})

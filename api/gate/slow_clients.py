@@ -1,7 +1,7 @@
-"""Connections that send slowly, or nothing, or no end of headers: cut off. Contract §1, hostile case 94.
+"""HTTP protocol for uvicorn that closes connections of slow clients. Contract §1, hostile case 94.
 
-`uvicorn --http api.gate.slow_clients:WatchedProtocol`; uvicorn itself waits for ever. Only what a client
-owes is timed: an answer may take as long as it takes, and a stream stays open.
+`uvicorn --http api.gate.slow_clients:WatchedProtocol`; uvicorn itself waits without end. Deadlines apply to
+the parts that the client sends and to the size of its headers, not to answers and streams.
 """
 
 import asyncio
@@ -16,84 +16,84 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from api.bodies.body_limits import IS_LATE
-from api.errors import problem
-from api.gate.rate_limits import Header, Limiting
-from api.gate.responses import first_headers
+from api.errors import make_problem
+from api.gate.rate_limits import Header, RateLimiter
+from api.gate.responses import common_headers
 from recorder import limits
 from recorder.errors import HeadTooLarge, MalformedRequest, RecorderError, RequestTimeout
 from recorder.ids import IdCounter
 
-#: Name of the limits in the state that the application's lifespan leaves for the server.
-LIMITING: Final = "limiting"
-#: What an answer calls, by the state of its request, to be rid of a client that does not take it.
+#: Name of the rate limiter in the state that the application's lifespan passes to the server.
+RATE_LIMITER: Final = "rate_limiter"
+#: Name in a request's state of the function that resets the connection of a client that does not read.
 ABORT: Final = "abort_connection"
 
-# What a connection does now.
-_HEAD: Final = "head"  # a request's head is owed, or the first byte of the connection
-_BODY: Final = "body"  # a request's body is owed
-_LATE: Final = "late"  # the route was told that the body does not come, and answers
-_REST: Final = "rest"  # nothing is owed; how long it may rest says uvicorn's --timeout-keep-alive
+# Phases of a connection.
+_HEAD: Final = "head"  # the client must send a request's head, or the first byte of the connection
+_BODY: Final = "body"  # the client must send a request's body
+_LATE: Final = "late"  # the route was notified that the body is late, and answers
+_IDLE: Final = "idle"  # the client must send nothing; uvicorn's --timeout-keep-alive applies
 
 #: `SO_LINGER` on, with no time: closing sends a reset instead of an end.
 _RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
-#: Bytes of a body pay for so many bytes of framing around them.
+#: A byte of a body allows so many bytes of framing.
 _FRAMING = 8
-#: While the service does not read, it looks again this soon whether it does.
+#: While the service does not read, the deadline is checked again after this long.
 _PAUSE_S = 1.0
 
 
 class WatchedProtocol(HttpToolsProtocol):
-    """HTTP as uvicorn speaks it, with an eye on the clock and on what is no body."""
+    """uvicorn's HTTP protocol with deadlines, and a limit on the bytes outside of bodies."""
 
     head_s: ClassVar[float] = limits.REQUEST_HEAD_SECONDS
     body_s: ClassVar[float] = limits.REQUEST_BODY_SECONDS
-    #: From the word that the body is late until the connection is closed, answered or not.
+    #: From the notice that the body is late until the connection is closed, answered or not.
     grace_s: ClassVar[float] = 5.0
 
     _ids: ClassVar = IdCounter("req")
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to watch."""
+        """Start the deadline for the first head."""
         super().connection_made(transport)
         self._phase, self._since = _HEAD, self.loop.time()
         self._is_silent = True
         self._surplus_bytes = 0
-        #: Whether the rest of the connection is not read, because it cannot be, or was refused.
+        #: Whether the rest of the connection is ignored, since it is malformed or was refused.
         self._is_refused = False
-        self._timer: asyncio.TimerHandle | None = self.loop.call_later(self.head_s, self._look)
+        self._timer: asyncio.TimerHandle | None = self.loop.call_later(self.head_s, self._check_deadline)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop watching."""
-        self._stop()
+        """Stop the deadlines."""
+        self._stop_timer()
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self) -> None:
-        """Leave a handshake that is one to the WebSocket protocol, which has its own pings."""
+        """Pass a valid handshake to the WebSocket protocol, which sends pings."""
         if not self._is_handshake():
             self._phase = _HEAD
             self._refuse(MalformedRequest("Send a WebSocket handshake as a GET (RFC 6455 §4.1)."))
             return
-        self._stop()
+        self._stop_timer()
         super().handle_websocket_upgrade()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what the parser does not take by a problem document, after the requests before it."""
+        """Answer a malformed request with a problem document, after the requests before it."""
         if self._phase is not _BODY:
             is_too_large = self._surplus_bytes > limits.REQUEST_HEAD_BYTES
             self._refuse(HeadTooLarge(limits.REQUEST_HEAD_BYTES) if is_too_large else MalformedRequest())
         elif self.pipeline or self.cycle.response_started:
-            self._cut()
-        else:  # the body is malformed: the route is told that its client is gone
+            self._close()
+        else:  # the body is malformed: for the route the client is disconnected
             self.cycle.disconnected = True
             self.cycle.message_event.set()
             self._phase, self.cycle = _HEAD, None  # type: ignore[assignment]
             self._refuse(MalformedRequest())
 
     def data_received(self, data: bytes) -> None:
-        """Count what is no body; what comes while nothing is owed begins a head."""
+        """Count the bytes outside of bodies; bytes on an idle connection begin a head."""
         if self._is_refused:
             return
-        if self._phase is _REST:
+        if self._phase is _IDLE:
             self._phase, self._since = _HEAD, self.loop.time()
         self._is_silent = False
         self._surplus_bytes += len(data)
@@ -102,57 +102,57 @@ class WatchedProtocol(HttpToolsProtocol):
             self._refuse(HeadTooLarge(limits.REQUEST_HEAD_BYTES))
 
     def on_message_begin(self) -> None:
-        """A request begins, perhaps right behind the last one."""
+        """Start the deadline of a head, also for a pipelined request."""
         super().on_message_begin()
         if self._phase is not _HEAD:
             self._phase, self._since = _HEAD, self.loop.time()
 
     def on_headers_complete(self) -> None:
-        """Its head is there.
+        """Check the size of the head, and start the deadline of the body.
 
         Raises:
-            HeadTooLarge: to the parser, which then takes nothing more.
+            HeadTooLarge: to the parser, which then reads no more.
         """
         if self._surplus_bytes > limits.REQUEST_HEAD_BYTES and self._head_bytes() > limits.REQUEST_HEAD_BYTES:
             raise HeadTooLarge(limits.REQUEST_HEAD_BYTES)
         self.scope["state"][ABORT] = self._reset
-        super().on_headers_complete()  # raises where the address is none
+        super().on_headers_complete()  # raises if the path is malformed
         self._phase, self._since = _BODY, self.loop.time()
 
     def on_body(self, body: bytes) -> None:
-        """A part of its body is there."""
+        """Subtract the body and its framing from the counted bytes."""
         self._surplus_bytes = max(0, self._surplus_bytes - (1 + _FRAMING) * len(body))
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """All of it is there."""
-        self._phase, self._surplus_bytes = _REST, 0
+        """Stop the deadline: the client must send nothing more."""
+        self._phase, self._surplus_bytes = _IDLE, 0
         super().on_message_complete()
 
-    def _look(self) -> None:
-        """See what is overdue, and come again when something may be."""
+    def _check_deadline(self) -> None:
+        """Handle a passed deadline, and schedule the next check."""
         if self.transport.is_closing():
             return
         now = self.loop.time()
-        wait_s = self._due(now) - now
+        wait_s = self._next_check(now) - now
         if wait_s <= 0:
-            self._call_time()
+            self._handle_timeout()
             wait_s = self.grace_s
         if not self.transport.is_closing():
-            self._timer = self.loop.call_later(wait_s, self._look)
+            self._timer = self.loop.call_later(wait_s, self._check_deadline)
 
-    def _due(self, now: float) -> float:
-        """When to look again, at the latest when what is owed must be there."""
+    def _next_check(self, now: float) -> float:
+        """Return the time of the next check: the deadline of the phase, or earlier."""
         if self._phase is _HEAD and self._is_answering():
-            self._since = now  # sent ahead: nobody asked for it yet
+            self._since = now  # pipelined: its deadline starts after the answer before it
         if self._phase is _BODY and self.flow.read_paused:
-            self._since = now  # it is for us to read
+            self._since = now  # the service has paused reading
             return now + min(self.body_s, _PAUSE_S)
-        owed_s = {_HEAD: self.head_s, _BODY: self.body_s, _LATE: self.grace_s}.get(self._phase)
-        return now + self.head_s if owed_s is None else self._since + owed_s
+        phase_s = {_HEAD: self.head_s, _BODY: self.body_s, _LATE: self.grace_s}.get(self._phase)
+        return now + self.head_s if phase_s is None else self._since + phase_s
 
-    def _call_time(self) -> None:
-        """Do what is due."""
+    def _handle_timeout(self) -> None:
+        """Notify the route, answer, or close the connection, depending on the phase."""
         if self._phase is _BODY and not self.cycle.response_started:
             self._phase, self._since = _LATE, self.loop.time()
             self.scope["state"][IS_LATE] = True
@@ -160,13 +160,13 @@ class WatchedProtocol(HttpToolsProtocol):
         elif self._phase is _HEAD and not self._is_silent:
             self._refuse(RequestTimeout(limits.REQUEST_HEAD_SECONDS, part="head"))
         else:
-            self._cut()
+            self._close()
 
     def _refuse(self, error: RecorderError) -> None:
-        """Answer what never became a request, and close; requests before it are answered first."""
+        """Answer a request that cannot be parsed, and close; requests before it are answered first."""
         self._is_refused = True
         if self._phase is not _HEAD or self.transport.is_closing():
-            self._cut()
+            self._close()
         elif self._is_answering():
             self.cycle.keep_alive = False
         else:
@@ -177,39 +177,41 @@ class WatchedProtocol(HttpToolsProtocol):
     async def _write_problem(self, error: RecorderError) -> None:
         """Write a problem with the headers of every answer, and close.
 
-        The limit is that of the client's address, which malformed requests draw on too.
+        A malformed request takes a token of the client's address.
         """
-        limiting: Limiting | None = self.app_state.get(LIMITING)
+        rate_limiter: RateLimiter | None = self.app_state.get(RATE_LIMITER)
         headers: list[Header] = []
-        if limiting is not None:  # else it is an application of another kind
+        if rate_limiter is not None:  # None in other applications
             address = self.client[0] if self.client else "unknown"
-            admission = await limiting.admit_address(address, is_signed=False)
+            admission = await rate_limiter.admit_address(address, is_signed=False)
             error, headers = admission.error or error, admission.headers
         if not self.transport.is_closing():
             request_id = self._ids.next()
-            self.transport.write(_as_bytes(problem(error, request_id), request_id, headers))
-        self._cut()
+            self.transport.write(_serialize(make_problem(error, request_id), request_id, headers))
+        self._close()
 
     def _head_bytes(self) -> int:
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
     def _is_handshake(self) -> bool:
-        """Return whether the WebSocket protocol takes the request that asks for it."""
+        """Return whether the request is a valid WebSocket handshake."""
         lines = [name + b": " + value + b"\r\n" for name, value in self.headers]
         handshake = ServerProtocol()
         method = self.scope["method"].encode()
         handshake.receive_data(b"".join([method, b" ", self.url, b" HTTP/1.1\r\n", *lines, b"\r\n"]))
-        asked = handshake.events_received()
-        return bool(asked) and isinstance(asked[0], Request) and handshake.accept(asked[0]).status_code == 101
+        events = handshake.events_received()
+        if not events or not isinstance(events[0], Request):
+            return False
+        return handshake.accept(events[0]).status_code == 101
 
-    def _cut(self) -> None:
-        """Close; who does not even take the last words is not waited for."""
-        self._stop()
+    def _close(self) -> None:
+        """Close the connection; abort it if the client does not read the last bytes in time."""
+        self._stop_timer()
         self.transport.close()
         self._timer = self.loop.call_later(self.grace_s, self.transport.abort)
 
     def _reset(self) -> None:
-        """Cut the connection so that its client sees a failure, even where the body has no announced end."""
+        """Reset the connection so that its client sees a failure, even for a body without a known length."""
         connection = self.transport.get_extra_info("socket")
         if connection is not None:
             with suppress(OSError):  # of another family than TCP, or closed
@@ -219,14 +221,14 @@ class WatchedProtocol(HttpToolsProtocol):
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _stop(self) -> None:
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
 
-def _as_bytes(response: Response, request_id: str, limit_headers: list[Header]) -> bytes:
-    headers: list[tuple[Any, Any]] = [*response.raw_headers, *first_headers(request_id), *limit_headers]
+def _serialize(response: Response, request_id: str, limit_headers: list[Header]) -> bytes:
+    headers: list[tuple[Any, Any]] = [*response.raw_headers, *common_headers(request_id), *limit_headers]
     if not any(name == b"connection" for name, _ in headers):
         headers.append((b"connection", b"close"))
     lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)

@@ -1,7 +1,7 @@
-"""Introduction and examples of the interface's own pages (`/docs`). A test runs every example as it stands.
+"""Introduction and examples of the pages under `/docs`. A test runs every example unchanged.
 
-Each example is a shell script that makes what it needs. Those of the memory graph and of completed exports
-look for a sealed session of the workflow `checkout` or a completed export: a script cannot wait for them.
+Each example is a shell script that creates the records it needs. Those of the memory graph and of completed
+exports need a sealed session of the workflow `checkout` or a completed export: a script cannot wait for them.
 """
 
 import json
@@ -10,21 +10,21 @@ from typing import Any, Final
 INTRODUCTION: Final = """
 Records runs of a workflow, seals them into tables and a memory graph, and exports datasets.
 
-**Authenticate.** Every request below `/v1` carries `Authorization: Bearer <API_KEY>`. The operator makes the
-first key: `recorder workspaces create NAME` prints it once. Press *Authorize* and enter the key to try
+**Authenticate.** Every request below `/v1` carries `Authorization: Bearer <API_KEY>`. The operator creates
+the first key: `recorder workspaces create NAME` prints it once. Press *Authorize* and enter the key to try
 requests on this page.
 
 **From a session to an export.**
 
-1. `POST /v1/sessions` with `{"workflow": "checkout", "start": true}` begins a recording.
-2. `POST /v1/sessions/{session_id}/events` and `…/frames` send what happened, in batches.
+1. `POST /v1/sessions` with `{"workflow": "checkout", "start": true}` starts a recording.
+2. `POST /v1/sessions/{session_id}/events` and `…/frames` send events and pictures, in batches.
 3. `POST /v1/sessions/{session_id}/tags` marks moments: `success` or `error` decide the outcome.
-4. `POST /v1/sessions/{session_id}/stop` ends it. Within seconds its status is `sealed`.
+4. `POST /v1/sessions/{session_id}/stop` stops the recording. Within seconds its status is `sealed`.
 5. `GET /v1/memory/paths?workflow=checkout` shows the common paths of sealed sessions.
-6. `POST /v1/exports` queues a dataset. Once `GET /v1/exports/{export_id}` says `completed`, `manifest_url`
-   leads to its files.
+6. `POST /v1/exports` queues a dataset. Once `GET /v1/exports/{export_id}` returns `completed`, `manifest_url`
+   lists its files.
 
-**Run the examples.** Each operation has a shell script that runs as it stands. Those that read the memory
+**Run the examples.** Each operation has a shell script that runs unchanged. Those that read the memory
 graph or a completed export need a sealed session of the workflow `checkout`. Set two variables first:
 
 ```sh
@@ -32,8 +32,8 @@ export RECORDER_URL=http://127.0.0.1:8700
 export RECORDER_KEY=nsk_local_…
 ```
 
-**Errors** are `application/problem+json` with `code`, `detail` (what to do) and `request_id`; `errors` names
-the places that are wrong. Members that are optional may be null. Lists take `limit` and `cursor`.
+**Errors** are `application/problem+json` with `code`, `detail` (how to fix it) and `request_id`; `errors`
+lists the invalid fields. Optional members may be null. Lists take `limit` and `cursor`.
 
 [Start page](/) · [this description as JSON](/openapi.json) · [state of the service](/readyz)
 """
@@ -105,7 +105,7 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
     ],
     ("GET", "/v1/sessions/{session_id}/events/stream"): [
         *_WITH_EVENTS,
-        # A stream has no end before the session is sealed: look at its beginning.
+        # A stream ends when the session is sealed: print its first lines.
         _get(f"{_AT}/events/stream?from=start", "--no-buffer") + " | head -n 3",
     ],
     ("POST", "/v1/sessions/{session_id}/frames"): [_RECORDING, _send("POST", f"{_AT}/frames", body=_FRAMES)],
@@ -216,7 +216,7 @@ def script_of(method: str, path: str) -> str | None:
     return "\n".join([*([_AUTH] if needs_key else []), *commands])
 
 
-def describe(document: dict[str, Any]) -> None:
+def add_examples(document: dict[str, Any]) -> None:
     """Add the introduction, and to each operation its example."""
     document["info"]["description"] = INTRODUCTION.strip()
     for path, methods in document["paths"].items():

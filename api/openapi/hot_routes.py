@@ -1,20 +1,15 @@
-"""What the hot routes take and give, for OpenAPI: they read their bodies without FastAPI's help."""
+"""Bodies and answers of the routes that read their bodies without FastAPI, for OpenAPI."""
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from api.openapi import examples
 from recorder import limits
 from recorder.models.event import EventItem
 from recorder.models.frame import FrameItem
 
-_REF = "#/components/schemas/{name}"
-_, ITEM_SCHEMAS = msgspec.json.schema_components([EventItem, FrameItem], ref_template=_REF)
-
-_GATE_ANSWERS = (400, 401, 403, 413, 422, 429, 500, 503)
-_BODY_ANSWERS = (408, 415)
+REF = "#/components/schemas/{name}"
+_, ITEM_SCHEMAS = msgspec.json.schema_components([EventItem, FrameItem], ref_template=REF)
 
 _COUNT = {"type": "integer", "minimum": 0}
 _TEXT = {"type": "string"}
@@ -36,12 +31,12 @@ def _json(description: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _array(item: str, most: int) -> dict[str, Any]:
-    return {"type": "array", "minItems": 1, "maxItems": most, "items": {"$ref": _REF.format(name=item)}}
+    return {"type": "array", "minItems": 1, "maxItems": most, "items": {"$ref": REF.format(name=item)}}
 
 
 _EVENT = {
-    "allOf": [{"$ref": _REF.format(name="EventItem")}, {"required": ["id"]}],
-    "description": "The item as it was sent, and its id.",
+    "allOf": [{"$ref": REF.format(name="EventItem")}, {"required": ["id"]}],
+    "description": "The item with the members that were sent, and its id.",
 }
 
 _SESSION_ID = {"name": "session_id", "in": "path", "required": True, "schema": {"type": "string"}}
@@ -54,7 +49,7 @@ EVENT_BATCH: dict[str, Any] = {
     },
 }
 EVENTS_ACCEPTED = _json(
-    "Durable",
+    "The batch is durable",
     _object(accepted=_COUNT, duplicates=_COUNT, first_id=_TEXT, last_id=_TEXT, event_count=_COUNT),
 )
 EVENT_PAGE = {
@@ -97,7 +92,7 @@ FRAME_BATCH: dict[str, Any] = {
     },
 }
 FRAMES_ACCEPTED = _json(
-    "Durable",
+    "The batch is durable",
     _object(
         accepted=_COUNT,
         duplicates=_COUNT,
@@ -109,40 +104,3 @@ IMAGE = {
     "description": "The picture",
     "content": {name: {"schema": {"type": "string", "format": "binary"}} for name in limits.IMAGE_TYPES},
 }
-
-
-def complete(document: dict[str, Any]) -> dict[str, Any]:
-    """Add to FastAPI's document what only we know: item schemas, problems, the key, what the gate does."""
-    from api.errors import ProblemDocument, problem_responses
-    from api.gate import idempotency, versions
-    from api.openapi import limit_headers
-
-    components = document.setdefault("components", {})
-    problems = ProblemDocument.model_json_schema(ref_template=_REF.replace("{name}", "{model}"))
-    nested = problems.pop("$defs", {})
-    components.setdefault("schemas", {}).update({**ITEM_SCHEMAS, **nested, "ProblemDocument": problems})
-    components["securitySchemes"] = {"api_key": {"type": "http", "scheme": "bearer"}}
-    document["security"] = [{"api_key": []}]
-    idempotency.describe(document)
-    versions.describe(document)
-    for path, methods in document["paths"].items():
-        if path.startswith("/v1/"):
-            for method, operation in methods.items():
-                _add_gate_answers(method, operation, problem_responses)
-    limit_headers.describe(document)
-    examples.describe(document)
-    return document
-
-
-def _add_gate_answers(
-    method: str,
-    operation: dict[str, Any],
-    problem_responses: Callable[..., dict[int | str, dict[str, Any]]],
-) -> None:
-    """What any address may answer before its route, or the strict reader of its body, has its say."""
-    responses = operation["responses"]
-    if "HTTPValidationError" in str(responses.get("422")):  # FastAPI's own form, which never leaves
-        del responses["422"]
-    statuses = _GATE_ANSWERS if method in ("get", "delete") else _GATE_ANSWERS + _BODY_ANSWERS
-    for status, answer in problem_responses(*statuses).items():
-        responses.setdefault(str(status), answer)

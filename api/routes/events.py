@@ -1,13 +1,12 @@
-"""`/v1/sessions/{id}/events`: the hot way in, and the way out. Spec §4.1, contract §3."""
+"""`/v1/sessions/{id}/events`: append, list and download events. Spec §4.1, contract §3."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.routing import Route
 
-from api.bodies.event_batches import EventBatches, accepted
-from api.cursors import Pager
-from api.dependencies import CallerDep, CursorText, Db, Limit, RuntimeDep
+from api.bodies.batches import EventBatches, respond_accepted
+from api.dependencies import CallerDep, Db, PagerDep, RuntimeDep
 from api.errors import problem_responses
 from api.negotiation import choose_format
 from api.openapi.hot_routes import EVENT_BATCH, EVENT_PAGE, EVENTS_ACCEPTED
@@ -28,10 +27,10 @@ router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["events"], route_cl
     status_code=202,
     response_class=Response,
     openapi_extra=EVENT_BATCH,
-    responses={202: EVENTS_ACCEPTED, **problem_responses(400, 401, 404, 409, 413, 415, 422, 503)},
+    responses={202: EVENTS_ACCEPTED, **problem_responses(404, 409, 415)},
 )
 async def append_events(request: Request) -> Response:
-    """Add up to 100 events; answered once they are durable. All or nothing."""
+    """Add up to 100 events, all or none; the answer is sent once they are durable."""
     if request.scope["query_string"]:
         check_query(request, NO_QUERY)
     refuse_encoding(request)
@@ -45,10 +44,10 @@ async def append_events(request: Request) -> Response:
         batch_key=request.headers.get("idempotency-key"),
     )
     ingest: IngestWriter = request.app.state.ingest
-    return accepted(await ingest.submit(batch))
+    return respond_accepted(await ingest.submit(batch))
 
 
-#: The same endpoint without FastAPI around it, which would take as long as reading the batch does.
+#: The same endpoint without FastAPI, which would take as long as reading the batch.
 hot_route = Route(f"{router.prefix}/events", append_events, methods=["POST"], include_in_schema=False)
 
 
@@ -63,7 +62,7 @@ async def get_event_filter(
     from_t_ms: Annotated[int | None, _Elapsed] = None,
     to_t_ms: Annotated[int | None, _Elapsed] = None,
 ) -> EventFilter:
-    """Return the types and times that a query asks for: from `from_t_ms` on, and before `to_t_ms`.
+    """Return the types and times that a query selects: from `from_t_ms` on, and before `to_t_ms`.
 
     Raises:
         InvalidRange: if the range ends before it begins.
@@ -79,24 +78,22 @@ Wanted = Annotated[EventFilter, Depends(get_event_filter)]
 @router.get(
     "/events",
     response_class=Response,
-    responses={200: EVENT_PAGE, **problem_responses(400, 401, 403, 404, 406, 422, 429)},
+    responses={200: EVENT_PAGE, **problem_responses(404, 406)},
 )
 def list_events(
     session_id: str,
     request: Request,
+    pager: PagerDep,
     db: Db,
     caller: CallerDep,
     runtime: RuntimeDep,
     wanted: Wanted,
-    cursor: CursorText = None,
-    limit: Limit = limits.LIST_DEFAULT,
 ) -> Response:
     """List the events of a session by `(t_ms, id)`, the same before and after sealing.
 
-    With `Accept: application/x-ndjson` or `application/vnd.apache.arrow.stream` all of them, in portions.
+    With `Accept: application/x-ndjson` or `application/vnd.apache.arrow.stream` all events are sent.
     """
-    pager = Pager(request, caller)
-    position = pager.read(cursor)
+    position = pager.read_position()
     after = (position[0], position[1]) if position else None
     form = choose_format(request, JSON, NDJSON, ARROW)
     if form != JSON:
@@ -110,7 +107,7 @@ def list_events(
             format=Ndjson() if form == NDJSON else Arrow(),
         )
     row = sessions.find_session(db, caller.tenant, session_id)
-    found, following = read_events_page(db, runtime.lake, row, after=after, limit=limit, wanted=wanted)
-    tail = pager.page([], list(following) if following else None).model_dump_json(exclude={"data"}).encode()
-    data = b",".join(record.as_json() for record in found)
+    records, last = read_events_page(db, runtime.lake, row, after=after, limit=pager.limit, wanted=wanted)
+    tail = pager.make_page([], list(last) if last else None).model_dump_json(exclude={"data"}).encode()
+    data = b",".join(record.as_json() for record in records)
     return Response(b'{"data":[' + data + b"]," + tail[1:], media_type=JSON)

@@ -1,4 +1,4 @@
-"""`/v1/exports`: ask for datasets, read them, fetch manifest and hosted files. Spec §4.3, contract §5."""
+"""`/v1/exports`: exports, their comparison, manifests and files. Spec §4.3, contract §5."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -6,10 +6,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
-from api.cursors import Pager
-from api.dependencies import CallerDep, CursorText, Db, Limit, OriginDep, RuntimeDep
+from api.dependencies import CallerDep, Db, OriginDep, PagerDep, RuntimeDep
 from api.errors import problem_responses
-from api.negotiation import ranged_stream
+from api.negotiation import respond_with_stream
 from api.strict_routes import StrictRoute
 from recorder import clock, limits
 from recorder.access.keys import Caller
@@ -38,7 +37,7 @@ _BYTES = {"content": {format.media_type: _BINARY for format in FORMATS.values()}
 
 @dataclass(frozen=True)
 class OpenedExport:
-    """An export that was reached by a key, or by a signed address until that one's end."""
+    """An export that a key or, until `until`, a signed address gives access to."""
 
     row: ExportRow
     until: datetime | None
@@ -48,11 +47,11 @@ def get_opened_export(
     export_id: str,
     request: Request,
     runtime: RuntimeDep,
-    exp: Annotated[int | None, Query(description="End of a signed address, unix seconds.")] = None,
-    kid: Annotated[str | None, Query(description="Which secret signed the address.")] = None,
+    exp: Annotated[int | None, Query(description="Unix second at which a signed address expires.")] = None,
+    kid: Annotated[str | None, Query(description="Id of the secret that signed the address.")] = None,
     sig: Annotated[str | None, Query(description="Signature of the address.")] = None,
 ) -> OpenedExport:
-    """The export of an address that a key opens, or a signature; its transaction ends here.
+    """Return the export that the key or the signature of a request gives access to; commit its transaction.
 
     Raises:
         NotFound: if the caller has no such export.
@@ -60,7 +59,7 @@ def get_opened_export(
     """
     caller = request.state.caller
     if caller is not None:
-        return OpenedExport(_find(runtime, caller, export_id), None)
+        return OpenedExport(_find_export(runtime, caller, export_id), None)
     if exp is None or kid is None or sig is None:
         text = "A signed address carries exp, kid and sig."
         raise ValidationFailed.of("sig", "missing", message=text, where="query")
@@ -77,7 +76,7 @@ def get_opened_export(
     return OpenedExport(row, clock.from_ms(exp * 1000))
 
 
-def _find(runtime: Runtime, caller: Caller, export_id: str) -> ExportRow:
+def _find_export(runtime: Runtime, caller: Caller, export_id: str) -> ExportRow:
     with runtime.database.transaction(write=False) as db:
         return queue.find_export(db, caller.tenant, export_id)
 
@@ -86,53 +85,53 @@ Opened = Annotated[OpenedExport, Depends(get_opened_export, max_concurrency=20)]
 
 
 def get_stored_manifest(opened: Opened, runtime: RuntimeDep) -> dict[str, Any]:
-    """The manifest, from a store that may be slow: in no transaction.
+    """Return the manifest, read outside of transactions since its store may be slow.
 
     Raises:
-        InvalidState, NotFound, Unavailable: if there is none, or its store does not answer.
+        InvalidState, NotFound, Unavailable: if the manifest is missing, or its store does not answer.
     """
     return hosted_files.read_manifest(opened.row, runtime.settings, until=opened.until)
 
 
 def get_hosted_file(path: str, opened: Opened, runtime: RuntimeDep) -> hosted_files.HostedFile:
-    """A file of a hosted export, found in a transaction and opened after it.
+    """Return a file of a hosted export, found in a transaction and opened after it.
 
     Raises:
-        NotFound, Unavailable: if there is none, or its store does not answer.
+        NotFound, Unavailable: if the file is missing, or its store does not answer.
     """
     with runtime.database.transaction(write=False) as db:
         hosted_files.require_file(db, opened.row, path)
     return hosted_files.open_file(opened.row, runtime.settings, path)
 
 
-# Bounded, since each may wait for a store: what waits must not take the worker threads of all others.
+# Bounded, since each may wait for a store: waiting requests must leave worker threads to others.
 Manifest = Annotated[dict[str, Any], Depends(get_stored_manifest, max_concurrency=8)]
 File = Annotated[hosted_files.HostedFile, Depends(get_hosted_file, max_concurrency=8)]
 
 
 def get_draft(request: Request, caller: CallerDep, runtime: RuntimeDep, body: ExportCreate) -> ExportRow:
-    """The export that is asked for, its destination probed: that may take seconds, and is in no transaction.
+    """Return the requested export; probe its destination outside of transactions, since that takes seconds.
 
     Raises:
-        InvalidDestination, DestinationNotAllowed, Unavailable: if it cannot be written to.
+        InvalidDestination, DestinationNotAllowed, Unavailable: if the destination cannot be written to.
     """
     draft = validation.draft_export(caller.tenant, body)
     try:
         with runtime.database.transaction(write=False) as db:
             if (keyed := getattr(request.state, "keyed", None)) is not None:
-                keyed.look(db)
+                keyed.raise_kept_answer(db)
             queue.require_known(db, draft)
     except RecorderError:
-        return draft  # the request's transaction finds the same, and keeps the answer
+        return draft  # the request's transaction raises the same, and keeps the answer
     queue.probe_destination(draft, runtime.settings)
     return draft
 
 
-# Bounded, since each may wait for a store; and before the transaction, since those are resolved in order.
+# Bounded, since each may wait for a store. Routes list it before `db`: dependencies run in order.
 Draft = Annotated[ExportRow, Depends(get_draft, max_concurrency=8)]
 
 
-@router.post("", status_code=202, responses=problem_responses(401, 404, 422, 503))
+@router.post("", status_code=202, responses=problem_responses(404))
 def create_export(draft: Draft, db: Db, origin: OriginDep, runtime: RuntimeDep) -> ExportCreated:
     """Queue an export of sealed sessions as a dataset."""
     return wire_objects.to_created(
@@ -140,9 +139,9 @@ def create_export(draft: Draft, db: Db, origin: OriginDep, runtime: RuntimeDep) 
     )
 
 
-@router.get("", responses=problem_responses(400, 401, 422))
+@router.get("")
 def list_exports(
-    request: Request,
+    pager: PagerDep,
     db: Db,
     caller: CallerDep,
     runtime: RuntimeDep,
@@ -152,60 +151,53 @@ def list_exports(
         str | None,
         Query(min_length=1, max_length=limits.TAG_NAME_CHARACTERS, description="Label of the export."),
     ] = None,
-    cursor: CursorText = None,
-    limit: Limit = limits.LIST_DEFAULT,
 ) -> Page[Export]:
-    """Exports, newest first."""
-    pager = Pager(request, caller)
-    before = pager.read(cursor)
+    """List the exports, newest first."""
     rows, has_more = queue.list_exports(
         db,
         caller.tenant,
         workflows=tuple(workflow),
         status=status,
         tag=tag,
-        before_id=before[0] if before else None,
-        limit=limit,
+        before_id=pager.read_last_id(),
+        limit=pager.limit,
     )
     page = [wire_objects.to_wire(row, runtime.settings) for row in rows]
-    return pager.page(page, [rows[-1].id] if has_more else None)
+    return pager.make_page(page, [rows[-1].id] if has_more else None)
 
 
-@router.get("/{export_id}", responses=problem_responses(401, 404))
+@router.get("/{export_id}", responses=problem_responses(404))
 def get_export(export_id: str, db: Db, caller: CallerDep, runtime: RuntimeDep) -> Export:
-    """One export."""
+    """Return an export."""
     row = queue.find_export(db, caller.tenant, export_id)
     return wire_objects.to_wire(row, runtime.settings, is_whole=True)
 
 
-@router.post("/{export_id}/cancel", responses=problem_responses(401, 404, 409))
+@router.post("/{export_id}/cancel", responses=problem_responses(404, 409))
 def cancel_export(
     export_id: str, db: Db, caller: CallerDep, origin: OriginDep, runtime: RuntimeDep
 ) -> Export:
-    """Call an export off: it ends as `failed`, and what was written of it is taken away."""
+    """Cancel an export: its status becomes `failed`, and the files that it wrote are deleted."""
     row = finalize.cancel(db, runtime.settings, caller.tenant, export_id, origin=origin)
     return wire_objects.to_wire(row, runtime.settings)
 
 
 def get_difference(
-    request: Request,
     export_id: str,
+    pager: PagerDep,
     caller: CallerDep,
     runtime: RuntimeDep,
     against: Annotated[str, Query(description="Id of the export to compare with.")],
-    cursor: CursorText = None,
-    limit: Limit = limits.LIST_DEFAULT,
 ) -> ExportDifference:
-    """A page of what differs; plans are read and compared in no transaction.
+    """Return a page of the difference; plans are read and compared outside of transactions.
 
     Raises:
         InvalidCursor, InvalidState, NotFound, ValidationFailed, Unavailable: if there is no such page.
     """
-    pager = Pager(request, caller)
-    after = pager.read(cursor)
-    row, other = (_find(runtime, caller, one) for one in (export_id, against))
+    after_id = pager.read_last_id()
+    row, other = _find_export(runtime, caller, export_id), _find_export(runtime, caller, against)
     compared = diff.compare(runtime, row, other)
-    data, has_more = compared.page(after_id=after[0] if after else None, limit=limit)
+    data, has_more = compared.page(after_id=after_id, limit=pager.limit)
     return ExportDifference(
         export_id=row.id,
         against=other.id,
@@ -214,35 +206,35 @@ def get_difference(
         sessions=compared.sessions,
         shards=compared.shards,
         causes=compared.causes(),
-        **pager.page(data, [data[-1].session_id] if has_more else None).model_dump(),
+        **pager.make_page(data, [data[-1].session_id] if has_more else None).model_dump(),
     )
 
 
-# Few, since they compare one after the other.
+# Few, since comparisons run one after the other.
 Difference = Annotated[ExportDifference, Depends(get_difference, max_concurrency=4)]
 
 
-@router.get("/{export_id}/diff", responses=problem_responses(400, 401, 404, 409, 422, 503))
+@router.get("/{export_id}/diff", responses=problem_responses(404, 409))
 def compare_exports(difference: Difference) -> ExportDifference:
-    """Which sessions and files differ from those of another export, and why."""
+    """Compare an export with another: the sessions and files that differ, and the causes."""
     return difference
 
 
-@router.get("/{export_id}/manifest", responses=problem_responses(401, 403, 404, 409, 503))
+@router.get("/{export_id}/manifest", responses=problem_responses(404, 409))
 def get_manifest(manifest: Manifest) -> dict[str, Any]:
-    """Every file with size, rows and SHA-256; of a hosted export also with a fresh address."""
+    """Return every file with size, rows and SHA-256, and for hosted exports with a new signed address."""
     return manifest
 
 
 @router.get(
     "/{export_id}/files/{path:path}",
     response_class=Response,
-    responses={200: _BYTES, 206: _BYTES, **problem_responses(401, 403, 404, 416, 503)},
+    responses={200: _BYTES, 206: _BYTES, **problem_responses(404, 416)},
 )
 def get_file(
     file: File,
     range_header: Annotated[str | None, Header(alias="Range")] = None,
 ) -> Response:
-    """A file of a hosted export; `Range` gives a part of it."""
+    """Return a file of a hosted export; `Range` selects a part of it."""
     headers = {"Content-Disposition": f'attachment; filename="{file.name}"'}
-    return ranged_stream(file.read, file.size_bytes, file.media_type, range_header, headers)
+    return respond_with_stream(file.read, file.size_bytes, file.media_type, range_header, headers)

@@ -5,21 +5,19 @@ from typing import Annotated
 import anyio.to_thread
 from fastapi import APIRouter, Header, Request, Response
 
-from api.bodies.event_batches import accepted
-from api.bodies.frame_uploads import read_upload
+from api.bodies.batches import read_upload, respond_accepted
 from api.bodies.masking import BodyMasking
-from api.cursors import Pager
-from api.dependencies import CallerDep, CursorText, Db, Ingest, Limit, RuntimeDep
+from api.dependencies import CallerDep, Db, PagerDep, RuntimeDep
 from api.errors import problem_responses
-from api.negotiation import ranged
+from api.negotiation import respond_with_bytes
 from api.openapi.hot_routes import FRAME_BATCH, FRAMES_ACCEPTED, IMAGE
 from api.strict_routes import BatchRoute, refuse_encoding
-from recorder import limits
 from recorder.errors import RecorderError, Unavailable
 from recorder.models.frame import Frame
 from recorder.models.wire import Page
 from recorder.recording import item_reads, sessions
 from recorder.recording.frames import FrameUpload, discard_object
+from recorder.recording.ingest import IngestWriter
 
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["frames"], route_class=BatchRoute)
 
@@ -29,58 +27,51 @@ router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["frames"], route_cl
     status_code=202,
     response_class=Response,
     openapi_extra=FRAME_BATCH,
-    responses={202: FRAMES_ACCEPTED, **problem_responses(400, 401, 404, 409, 413, 415, 422, 503)},
+    responses={202: FRAMES_ACCEPTED, **problem_responses(404, 409, 415)},
 )
 async def append_frames(
-    session_id: str, request: Request, caller: CallerDep, runtime: RuntimeDep, ingest: Ingest
+    session_id: str, request: Request, caller: CallerDep, runtime: RuntimeDep
 ) -> Response:
-    """Add up to 50 frames; answered once pictures and index are durable. All or nothing."""
+    """Add up to 50 frames, all or none; the answer is sent once pictures and index are durable."""
     refuse_encoding(request)
-    read = await read_upload(request, caller, request.app.state.body_workers)
+    body = await read_upload(request, caller, request.app.state.body_workers)
     batch_key = request.headers.get("idempotency-key")
-    upload = FrameUpload(caller, session_id, read.items, read.parts, batch_key, read.checked)
+    upload = FrameUpload(caller, session_id, body.items, body.parts, batch_key, body.checked)
     checked = await anyio.to_thread.run_sync(upload.check, runtime.database)
     if isinstance(checked, bytes):
-        return accepted(checked)
+        return respond_accepted(checked)
     masking: BodyMasking = request.app.state.masking
+    ingest: IngestWriter = request.app.state.ingest
     changes = await masking.find_frame_changes(caller, checked)
     batch = await anyio.to_thread.run_sync(checked.store, runtime.blobs, changes)
     try:
         answer = await ingest.submit(batch)
     except Unavailable:
-        raise  # It may have been stored all the same: the bytes must stay.
+        raise  # the batch may have been stored, so its bytes must stay
     except RecorderError:
         await anyio.to_thread.run_sync(discard_object, runtime.blobs, batch)
         raise
     if not batch.is_used:
         await anyio.to_thread.run_sync(discard_object, runtime.blobs, batch)
-    return accepted(answer)
+    return respond_accepted(answer)
 
 
-@router.get("/frames", responses=problem_responses(400, 401, 404, 422))
+@router.get("/frames", responses=problem_responses(404))
 def list_frames(
-    session_id: str,
-    request: Request,
-    db: Db,
-    caller: CallerDep,
-    runtime: RuntimeDep,
-    cursor: CursorText = None,
-    limit: Limit = limits.LIST_DEFAULT,
+    session_id: str, pager: PagerDep, db: Db, caller: CallerDep, runtime: RuntimeDep
 ) -> Page[Frame]:
-    """The frames of a session by `(t_ms, id)`, the same before and after sealing."""
-    pager = Pager(request, caller)
-    after = pager.read(cursor)
+    """List the frames of a session by `(t_ms, id)`, the same before and after sealing."""
+    after = pager.read_position()
     row = sessions.find_session(db, caller.tenant, session_id)
-    found = item_reads.list_frames(
-        db, runtime.lake, row, after=(after[0], after[1]) if after else None, limit=limit + 1
+    frames = item_reads.list_frames(
+        db, runtime.lake, row, after=(after[0], after[1]) if after else None, limit=pager.limit + 1
     )
-    last = found[limit - 1] if len(found) > limit else None
-    return pager.page(found[:limit], [last.t_ms, last.id] if last else None)
+    return pager.cut_page(frames, lambda frame: [frame.t_ms, frame.id])
 
 
-@router.get("/frames/{frame_id}", responses=problem_responses(401, 404))
+@router.get("/frames/{frame_id}", responses=problem_responses(404))
 def get_frame(session_id: str, frame_id: str, db: Db, caller: CallerDep, runtime: RuntimeDep) -> Frame:
-    """One frame's metadata."""
+    """Return the metadata of a frame."""
     row = sessions.find_session(db, caller.tenant, session_id)
     return item_reads.get_frame(db, runtime.lake, row, frame_id)
 
@@ -88,7 +79,7 @@ def get_frame(session_id: str, frame_id: str, db: Db, caller: CallerDep, runtime
 @router.get(
     "/frames/{frame_id}/image",
     response_class=Response,
-    responses={200: IMAGE, 206: IMAGE, **problem_responses(401, 404, 416)},
+    responses={200: IMAGE, 206: IMAGE, **problem_responses(404, 416)},
 )
 def get_image(
     session_id: str,
@@ -98,7 +89,7 @@ def get_image(
     runtime: RuntimeDep,
     range_header: Annotated[str | None, Header(alias="Range")] = None,
 ) -> Response:
-    """The picture itself; `Range` gives a part of it."""
+    """Return the picture; `Range` selects a part of it."""
     row = sessions.find_session(db, caller.tenant, session_id)
     data, content_type = item_reads.read_image(db, runtime.lake, runtime.blobs, row, frame_id)
-    return ranged(data, content_type, range_header)
+    return respond_with_bytes(data, content_type, range_header)

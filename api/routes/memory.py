@@ -1,24 +1,23 @@
-"""Which sessions of a workflow a query of the memory graph asks about. Spec §4.2, contract §4."""
+"""`/v1/memory`: graph, paths, outliers, similar sessions, recovery points, diff. Spec §4.2; contract §4."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Response
 
-from api.cursors import Pager
 from api.dependencies import (
     CallerDep,
-    CursorText,
     Db,
     Limit,
     OtherTimeRangeDep,
+    PagerDep,
     RuntimeDep,
     TimeRange,
     TimeRangeDep,
 )
 from api.errors import problem_responses
 from api.strict_routes import StrictRoute
-from recorder import clock, limits
+from recorder import limits
 from recorder.errors import ValidationFailed
 from recorder.memory.queries import paths as queries
 from recorder.memory.queries.comparison import MIN_CHANGE, Side
@@ -42,7 +41,7 @@ Fraction = Annotated[float, Query(ge=0, le=1, allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class Selection:
-    """A workflow of the caller, and the filters that all queries of its graph take."""
+    """Selected sessions: a workflow of the caller, and the filters that all queries of its graph take."""
 
     tenant: Tenant
     workflow: str
@@ -50,14 +49,16 @@ class Selection:
     outcome: Outcome | None
     actor_kind: ActorKind | None
 
-    def asked(self) -> dict[str, Any]:
-        """The arguments of a query."""
-        filters = {"outcome": self.outcome, "actor_kind": self.actor_kind}
-        return {**self.place(), "since": self.times.since, "until": self.times.until, **filters}
-
-    def place(self) -> dict[str, Any]:
-        """Whose graph it is."""
-        return {"tenant": self.tenant, "workflow": self.workflow}
+    def as_arguments(self) -> dict[str, Any]:
+        """Return the arguments of a query of the graph."""
+        return {
+            "tenant": self.tenant,
+            "workflow": self.workflow,
+            "since": self.times.since,
+            "until": self.times.until,
+            "outcome": self.outcome,
+            "actor_kind": self.actor_kind,
+        }
 
 
 async def get_selection(
@@ -67,7 +68,7 @@ async def get_selection(
     outcome: Outcome | None = None,
     actor_kind: Annotated[ActorKind | None, Query(alias="actor.kind")] = None,
 ) -> Selection:
-    """The selection that a query names."""
+    """Return the selection that a query names."""
     return Selection(caller.tenant, workflow, times, outcome, actor_kind)
 
 
@@ -77,49 +78,47 @@ SelectionDep = Annotated[Selection, Depends(get_selection)]
 router = APIRouter(prefix="/v1/memory", tags=["memory"], route_class=StrictRoute)
 
 
-@router.get("/paths", responses=problem_responses(401, 404, 422))
+@router.get("/paths", responses=problem_responses(404))
 def list_paths(
     db: Db,
     selection: SelectionDep,
     min_frequency: Fraction = 0.0,
     limit: Limit = limits.LIST_DEFAULT,
 ) -> MemoryPathList:
-    """The paths that sessions of a workflow take, most frequent first."""
-    paths = queries.list_paths(db, **selection.asked(), min_frequency=min_frequency, limit=limit)
+    """List the paths that sessions of a workflow take, most frequent first."""
+    paths = queries.list_paths(db, **selection.as_arguments(), min_frequency=min_frequency, limit=limit)
     return MemoryPathList(data=paths)
 
 
-@router.get("/outliers", responses=problem_responses(400, 401, 404, 422))
+@router.get("/outliers", responses=problem_responses(404))
 def list_outliers(
-    request: Request,
-    db: Db,
-    caller: CallerDep,
-    selection: SelectionDep,
-    threshold: Fraction = THRESHOLD,
-    cursor: CursorText = None,
-    limit: Limit = limits.LIST_DEFAULT,
+    pager: PagerDep, db: Db, selection: SelectionDep, threshold: Fraction = THRESHOLD
 ) -> Page[OutlierSession]:
-    """Sessions whose path fewer than `threshold` of all take, the least typical first."""
-    pager = Pager(request, caller)
-    position = _position(selection, pager.read(cursor))
+    """List the sessions whose path has a share below `threshold`, the least typical first."""
+    version, offset = None, 0
+    position = pager.read_position()
+    if position is not None:
+        version, since_ms, until_ms, offset = position
+        selection = replace(selection, times=TimeRange.from_ms(since_ms, until_ms))
     page = graph_queries.list_outliers(
-        db, **{**selection.asked(), **position}, threshold=threshold, limit=limit
-    )
-    times = [position["since"], position["until"]]
-    following = [page.graph_version, *(moment and clock.to_ms(moment) for moment in times), page.next_offset]
-    return pager.page(page.sessions, None if page.next_offset is None else following)
-
-
-@router.post("/similar", responses=problem_responses(401, 404, 409, 422))
-def list_similar(body: SimilarSearch, db: Db, caller: CallerDep) -> Page[SimilarSession]:
-    """The sessions whose way through the graph is most like a session's, which itself is left out."""
-    found = graph_queries.list_similar(
         db,
-        tenant=caller.tenant,
-        session_id=body.session_id,
-        limit=body.limit,
+        **selection.as_arguments(),
+        version=version,
+        offset=offset,
+        threshold=threshold,
+        limit=pager.limit,
     )
-    return Page(data=found, next_cursor=None, has_more=False)
+    next_position = [page.graph_version, *selection.times.to_ms(), page.next_offset]
+    return pager.make_page(page.sessions, None if page.next_offset is None else next_position)
+
+
+@router.post("/similar", responses=problem_responses(404, 409))
+def list_similar(body: SimilarSearch, db: Db, caller: CallerDep) -> Page[SimilarSession]:
+    """List the other sessions whose way through the graph is most similar to that of a session."""
+    similar = graph_queries.list_similar(
+        db, tenant=caller.tenant, session_id=body.session_id, limit=body.limit
+    )
+    return Page(data=similar, next_cursor=None, has_more=False)
 
 
 async def get_failure_tag(
@@ -132,7 +131,7 @@ async def get_failure_tag(
         ),
     ] = None,
 ) -> str | None:
-    """The tag that says where sessions failed.
+    """Return the name of the tag that marks failures.
 
     Raises:
         ValidationFailed: if no tag can have this name.
@@ -143,7 +142,7 @@ async def get_failure_tag(
     return failure_tag
 
 
-@router.get("/recovery_points", responses=problem_responses(401, 404, 422))
+@router.get("/recovery_points", responses=problem_responses(404))
 def list_recovery_points(
     db: Db,
     caller: CallerDep,
@@ -153,7 +152,7 @@ def list_recovery_points(
     failure_tag: Annotated[str | None, Depends(get_failure_tag)],
     limit: Limit = limits.LIST_DEFAULT,
 ) -> RecoveryPointList:
-    """Where sessions that failed came back to success, the most frequent place first."""
+    """List the nodes at which failed sessions returned to success, the most frequent first."""
     points = recovery_points.list_recovery_points(
         db,
         runtime.lake,
@@ -167,20 +166,6 @@ def list_recovery_points(
     return RecoveryPointList(data=points)
 
 
-def _position(selection: Selection, position: list[Any] | None) -> dict[str, Any]:
-    """Where a page begins; relative times keep the instant that the first page resolved them to."""
-    if position is None:
-        times = selection.times
-        return {"version": None, "since": times.since, "until": times.until, "offset": 0}
-    version, since, until, offset = position
-    return {
-        "version": version,
-        "since": None if since is None else clock.from_ms(since),
-        "until": None if until is None else clock.from_ms(until),
-        "offset": offset,
-    }
-
-
 _NO_TIMES = TimeRange(None, None)
 _TYPES = (
     "application/json",
@@ -191,10 +176,10 @@ _TYPES = (
 )
 _GRAPH: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "The graph in the format asked for.",
+        "description": "The graph in the requested format.",
         "content": {media_type: {} for media_type in _TYPES},
     },
-    **problem_responses(401, 404, 422),
+    **problem_responses(404),
 }
 
 
@@ -202,9 +187,9 @@ _GRAPH: dict[int | str, dict[str, Any]] = {
 def get_graph(
     db: Db, selection: SelectionDep, format: GraphFormat = "json", min_frequency: Fraction = 0.0
 ) -> Response:
-    """Nodes and edges of a workflow's sessions, as data or as a drawing."""
+    """Return nodes and edges of a workflow's sessions, as data or as a drawing."""
     content, media_type = graph_queries.render_graph(
-        db, **selection.asked(), format=format, min_frequency=min_frequency
+        db, **selection.as_arguments(), format=format, min_frequency=min_frequency
     )
     return Response(content, media_type=media_type)
 
@@ -214,10 +199,10 @@ async def get_sides(
     other_times: OtherTimeRangeDep,
     other_actor_kind: Annotated[ActorKind | None, Query(alias="against_actor.kind")] = None,
 ) -> tuple[Side, Side]:
-    """The two sides of a comparison; the other one is like the first in what is not said of it.
+    """Return the two sides of a comparison; the second has the filters of the first by default.
 
     Raises:
-        ValidationFailed: if nothing is said of the other side.
+        ValidationFailed: if no parameter names the second side.
     """
     times = selection.times
     if other_times != _NO_TIMES:
@@ -231,7 +216,7 @@ async def get_sides(
     )
 
 
-@router.get("/diff", responses=problem_responses(401, 404, 422))
+@router.get("/diff", responses=problem_responses(404))
 def compare_sessions(
     db: Db,
     selection: SelectionDep,
@@ -239,11 +224,12 @@ def compare_sessions(
     min_change: Fraction = MIN_CHANGE,
     limit: Limit = limits.LIST_DEFAULT,
 ) -> MemoryComparison:
-    """Paths, nodes and edges that appeared, disappeared or changed between two periods or kinds of actors."""
+    """Compare two periods or kinds of actors: new, missing and changed paths, nodes and edges."""
     selected, against = sides
     return graph_queries.compare_sessions(
         db,
-        **selection.place(),
+        tenant=selection.tenant,
+        workflow=selection.workflow,
         selected=selected,
         against=against,
         outcome=selection.outcome,

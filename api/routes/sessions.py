@@ -1,17 +1,17 @@
-"""`/v1/sessions`: create, list, read, start, stop, delete. Spec §4.1, contract §2."""
+"""`/v1/sessions` and `/v1/sessions/{id}/tags`. Spec §2.2, §4.1; contract §2."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from api.bodies.masking import MaskedSession
-from api.cursors import Pager
-from api.dependencies import CallerDep, CursorText, Db, Limit, OriginDep, RuntimeDep, TimeRangeDep
+from api.bodies.masking import Masked, MaskedSession, MaskedTag
+from api.dependencies import CallerDep, Db, OriginDep, PagerDep, RuntimeDep, TimeRange, TimeRangeDep
 from api.errors import problem_responses
 from api.strict_routes import StrictRoute
-from recorder import clock, limits
-from recorder.errors import ValidationFailed
+from recorder import limits
+from recorder.access.keys import Caller
+from recorder.errors import NotFound, ValidationFailed
 from recorder.models.session import (
     BatchStop,
     BatchStopResult,
@@ -19,10 +19,14 @@ from recorder.models.session import (
     SessionDetail,
     SessionStatus,
 )
+from recorder.models.tag import Tag, TagCreate
 from recorder.models.wire import ActorKind, Outcome, Page
-from recorder.recording import item_reads, session_list, sessions
+from recorder.recording import item_reads, session_list, sessions, tags
+from recorder.recording.anchors import find_anchor_time
+from recorder.runtime import Runtime
 
 router = APIRouter(prefix="/v1", tags=["sessions"], route_class=StrictRoute)
+tag_router = APIRouter(prefix="/v1/sessions/{session_id}/tags", tags=["tags"], route_class=StrictRoute)
 
 _INCLUDES = frozenset({"events", "tags", "frames_summary"})
 _Workflow = Annotated[str, Query(pattern=limits.WORKFLOW_PATTERN)]
@@ -37,11 +41,14 @@ async def get_session_filter(
     tag: Annotated[str | None, Query(min_length=1, max_length=limits.TAG_NAME_CHARACTERS)] = None,
     path: Annotated[str | None, Query(description="Id of a path of the memory graph.")] = None,
 ) -> session_list.SessionFilter:
-    """The filters that a query names."""
+    """Return the filters that a query names.
+
+    Raises:
+        ValidationFailed: if no tag can have this name.
+    """
     if tag is not None and not tag.isprintable():
-        raise ValidationFailed.of(
-            "tag", "invalid_string", message="tag takes printable characters.", where="query"
-        )
+        text = "tag takes printable characters."
+        raise ValidationFailed.of("tag", "invalid_string", message=text, where="query")
     return session_list.SessionFilter(
         workflow=tuple(workflow),
         status=status,
@@ -57,7 +64,7 @@ async def get_session_filter(
 async def get_include(
     include: Annotated[str | None, Query(description="Of `events,tags,frames_summary`.")] = None,
 ) -> frozenset[str]:
-    """The members that `include=` names.
+    """Return the members that `include=` names.
 
     Raises:
         ValidationFailed: if one of them is unknown.
@@ -69,33 +76,33 @@ async def get_include(
     return names
 
 
-@router.post("/sessions", status_code=201, responses=problem_responses(401, 422, 503))
+@router.post("/sessions", status_code=201)
 def create_session(masked: MaskedSession, db: Db, caller: CallerDep) -> Session:
-    """Create a session; with `start` it records at once."""
+    """Create a session; with `start` it begins to record at once."""
     return sessions.create_session(db, caller.tenant, masked.body, masked.changes)
 
 
-@router.get("/sessions", responses=problem_responses(400, 401, 404, 422))
+@router.get("/sessions", responses=problem_responses(404))
 def list_sessions(
-    request: Request,
+    pager: PagerDep,
     db: Db,
     caller: CallerDep,
     filters: Annotated[session_list.SessionFilter, Depends(get_session_filter)],
-    cursor: CursorText = None,
-    limit: Limit = limits.LIST_DEFAULT,
 ) -> Page[Session]:
-    """Sessions, newest first."""
-    pager = Pager(request, caller)
-    start = _ListPosition.of(pager.read(cursor), filters)
+    """List the sessions, newest first."""
+    before_id, times = None, TimeRange(filters.since, filters.until)
+    position = pager.read_position()
+    if position is not None:
+        before_id, since_ms, until_ms = position
+        times = TimeRange.from_ms(since_ms, until_ms)
+        filters = replace(filters, since=times.since, until=times.until)
     page, has_more = session_list.list_sessions(
-        db, caller.tenant, start.filters, before_id=start.before_id, limit=limit
+        db, caller.tenant, filters, before_id=before_id, limit=pager.limit
     )
-    return pager.page(page, start.behind(page[-1].id) if has_more else None)
+    return pager.make_page(page, [page[-1].id, *times.to_ms()] if has_more else None)
 
 
-@router.get(
-    "/sessions/{session_id}", response_model_exclude_unset=True, responses=problem_responses(401, 404, 422)
-)
+@router.get("/sessions/{session_id}", response_model_exclude_unset=True, responses=problem_responses(404))
 def get_session(
     session_id: str,
     db: Db,
@@ -103,48 +110,48 @@ def get_session(
     runtime: RuntimeDep,
     include: Annotated[frozenset[str], Depends(get_include)],
 ) -> SessionDetail:
-    """One session, with the related data that `include` names."""
+    """Return a session, with the related data that `include` names."""
     row = sessions.find_session(db, caller.tenant, session_id)
     return item_reads.describe_session(db, runtime.lake, row, include)
 
 
-@router.post("/sessions/{session_id}/start", responses=problem_responses(401, 404, 409))
+@router.post("/sessions/{session_id}/start", responses=problem_responses(404, 409))
 def start_session(session_id: str, db: Db, caller: CallerDep) -> Session:
-    """Start recording; a recording session stays as it is."""
+    """Start recording; a session that records already stays as it is."""
     return sessions.start_session(db, caller.tenant, session_id)
 
 
-def _search_one(session_id: str, runtime: RuntimeDep, caller: CallerDep) -> sessions.Searches:
+def _search_session(session_id: str, runtime: RuntimeDep, caller: CallerDep) -> sessions.Searches:
     return sessions.search_before_stop(runtime.database, caller.tenant, [session_id])
 
 
-def _search_all(
+def _search_batch(
     body: BatchStop, runtime: RuntimeDep, caller: CallerDep
 ) -> tuple[BatchStop, sessions.Searches]:
     ids = body.ids[: limits.BATCH_STOP_IDS]
     return body, sessions.search_before_stop(runtime.database, caller.tenant, ids)
 
 
-# They run before the request's transaction begins, since they come before `db` in a route's parameters. Only
-# one dependency of a route takes the body: each that does reports what is wrong with it.
-_OneSearched = Annotated[sessions.Searches, Depends(_search_one)]
-_AllSearched = Annotated[tuple[BatchStop, sessions.Searches], Depends(_search_all)]
+# The searches run before the transaction begins, since they precede `db` in a route's parameters. Only one
+# dependency of a route may take the body: each that takes it reports the same errors.
+_SearchedSession = Annotated[sessions.Searches, Depends(_search_session)]
+_SearchedBatch = Annotated[tuple[BatchStop, sessions.Searches], Depends(_search_batch)]
 
 
-@router.post("/sessions/{session_id}/stop", responses=problem_responses(401, 404, 409))
-def stop_session(session_id: str, searches: _OneSearched, db: Db, caller: CallerDep) -> Session:
+@router.post("/sessions/{session_id}/stop", responses=problem_responses(404, 409))
+def stop_session(session_id: str, searches: _SearchedSession, db: Db, caller: CallerDep) -> Session:
     """Stop recording; a stopped or sealed session stays as it is."""
     return sessions.stop_session(db, caller.tenant, session_id, searches)
 
 
-@router.post("/sessions:batch_stop", response_model_exclude_unset=True, responses=problem_responses(401, 422))
-def batch_stop(searched: _AllSearched, db: Db, caller: CallerDep) -> BatchStopResult:
-    """Stop up to 500 sessions; each answers for itself."""
+@router.post("/sessions:batch_stop", response_model_exclude_unset=True)
+def batch_stop(searched: _SearchedBatch, db: Db, caller: CallerDep) -> BatchStopResult:
+    """Stop up to 500 sessions; the answer has a result for each."""
     body, searches = searched
     return sessions.batch_stop(db, caller.tenant, body.ids, searches)
 
 
-@router.delete("/sessions/{session_id}", status_code=204, responses=problem_responses(401, 404, 422))
+@router.delete("/sessions/{session_id}", status_code=204, responses=problem_responses(404))
 def delete_session(
     session_id: str,
     db: Db,
@@ -152,29 +159,63 @@ def delete_session(
     origin: OriginDep,
     hard: Literal["true", "false"] = "false",
 ) -> Response:
-    """Soft-delete: gone from every read at once, purged after 30 days."""
+    """Delete a session: hidden from every read at once, purged after 30 days."""
     sessions.delete_session(db, origin, caller, session_id, hard=hard == "true")
     return Response(status_code=204)
 
 
 @dataclass(frozen=True)
-class _ListPosition:
-    """Where a page begins; relative times keep the instant that the first page resolved them to."""
+class AnchoredTag:
+    """A tag, and the time of the event or frame that it names, or the error that this item is missing."""
 
-    before_id: str | None
-    filters: session_list.SessionFilter
+    masked: Masked[TagCreate]
+    anchor: int | ValidationFailed | None
 
-    @classmethod
-    def of(cls, position: list[object] | None, filters: session_list.SessionFilter) -> "_ListPosition":
-        if position is None:
-            return cls(None, filters)
-        before_id, since, until = position
-        times = {
-            "since": clock.from_ms(since) if isinstance(since, int) else None,
-            "until": clock.from_ms(until) if isinstance(until, int) else None,
-        }
-        return cls(str(before_id), session_list.SessionFilter(**{**vars(filters), **times}))
 
-    def behind(self, last_id: str) -> list[object]:
-        since, until = self.filters.since, self.filters.until
-        return [last_id, since and clock.to_ms(since), until and clock.to_ms(until)]
+def get_anchored_tag(
+    session_id: str, request: Request, masked: MaskedTag, caller: CallerDep, runtime: RuntimeDep
+) -> AnchoredTag:
+    """Return the tag of a body with its time.
+
+    The time is read before the transaction that writes, which must not wait. Stored items never change.
+    """
+    return AnchoredTag(masked, _find_anchor(session_id, request, masked.body, caller, runtime))
+
+
+def _find_anchor(
+    session_id: str, request: Request, body: TagCreate, caller: Caller, runtime: Runtime
+) -> int | ValidationFailed | None:
+    if body.event_id is None and body.frame_id is None:
+        return None
+    try:
+        with runtime.database.transaction(write=False) as db:
+            if (keyed := getattr(request.state, "keyed", None)) is not None:
+                keyed.raise_kept_answer(db)
+            row = sessions.find_session(db, caller.tenant, session_id)
+            return find_anchor_time(db, runtime.lake, row, body)
+    except ValidationFailed as error:
+        return error  # raised after the transaction's own refusals: a missing session, its state
+    except NotFound:
+        return None  # the transaction raises the same, and keeps the answer
+
+
+# Few, since each may read through the session.
+Anchored = Annotated[AnchoredTag, Depends(get_anchored_tag, max_concurrency=4)]
+
+
+@tag_router.post("", status_code=201, responses=problem_responses(404, 409))
+def add_tag(session_id: str, tag: Anchored, db: Db, caller: CallerDep) -> Tag:
+    """Tag a session while it records or later; a late tag updates the outcome."""
+    masked = tag.masked
+    return tags.add_tag(db, caller.tenant, session_id, masked.body, masked.changes, tag.anchor)
+
+
+@tag_router.get("", responses=problem_responses(404))
+def list_tags(session_id: str, pager: PagerDep, db: Db, caller: CallerDep) -> Page[Tag]:
+    """List the tags of a session by `(t_ms, id)`."""
+    after = pager.read_position()
+    row = sessions.find_session(db, caller.tenant, session_id)
+    found_tags = tags.list_tags(
+        db, row.id, after=(after[0], after[1]) if after else None, limit=pager.limit + 1
+    )
+    return pager.cut_page(found_tags, lambda tag: [tag.t_ms, tag.id])

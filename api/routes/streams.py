@@ -1,4 +1,4 @@
-"""`/v1/sessions/{id}/events/stream` and `…/events/ws`: a session as it happens. Spec §4.1, §6.5."""
+"""`/v1/sessions/{id}/events/stream` and `…/events/ws`: live events of a session. Spec §4.1, §6.5."""
 
 from typing import Annotated, Literal
 
@@ -7,7 +7,7 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from api.dependencies import CallerDep
-from api.errors import problem, problem_responses
+from api.errors import make_problem, problem_responses
 from api.gate.responses import refuse_handshake
 from api.openapi.hot_routes import EVENT_STREAM
 from api.streams.connections import EventStream, close_socket, run_socket
@@ -26,8 +26,8 @@ _SOCKET_QUERY = QueryRules(frozenset({"from", "last_event_id"}))
     response_class=Response,
     responses={
         200: EVENT_STREAM,
-        204: {"description": "The stream is over, and nothing follows the position"},
-        **problem_responses(400, 401, 403, 404, 410, 422, 429, 503),
+        204: {"description": "The stream has ended, and no message follows the position"},
+        **problem_responses(404, 410),
     },
 )
 async def stream_events(
@@ -35,13 +35,13 @@ async def stream_events(
     request: Request,
     caller: CallerDep,
     from_: Annotated[
-        Literal["start"] | None, Query(alias="from", description="`start`: everything so far, too.")
+        Literal["start"] | None, Query(alias="from", description="`start` sends all earlier messages first.")
     ] = None,
     last_event_id: Annotated[
         str | None, Header(alias="Last-Event-ID", description="Position of the last message received.")
     ] = None,
 ) -> Response:
-    """Server-sent events: what comes from now on, from the start, or behind the last message received."""
+    """Stream server-sent events: from now on, from the start, or after the last message received."""
     start = Start(
         is_from_start=from_ is not None,
         after=None if last_event_id is None else read_position(last_event_id),
@@ -51,10 +51,10 @@ async def stream_events(
 
 
 class SocketEndpoint:
-    """The same messages over a WebSocket, one text each."""
+    """WebSocket endpoint that sends the same messages, one text each."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Open the stream and write it to its end; a refused handshake is answered by HTTP."""
+        """Open the stream and write it to its end; a refused handshake gets an HTTP answer."""
         websocket = WebSocket(scope, receive, send)
         hub: Hub = websocket.app.state.streams
         slots: StreamSlots = websocket.app.state.stream_slots
@@ -63,7 +63,7 @@ class SocketEndpoint:
             caller = websocket.state.caller
             async with slots.hold(caller):
                 reader = await hub.open(caller, websocket.path_params["session_id"], start)
-                await receive()  # the message that asks to connect
+                await receive()  # `websocket.connect`
                 if reader is None:
                     await websocket.send({"type": "websocket.accept"})
                     await close_socket(Ending.FINISHED, send)
@@ -75,18 +75,18 @@ class SocketEndpoint:
                 finally:
                     hub.leave(reader)
         except RecorderError as error:
-            await refuse_handshake(problem(error, websocket.state.request_id), scope, receive, send)
+            await refuse_handshake(make_problem(error, websocket.state.request_id), scope, receive, send)
 
 
 router.add_websocket_route(f"{router.prefix}/ws", SocketEndpoint())  # type: ignore[arg-type]
 
 
 def _read_start(websocket: WebSocket) -> Start:
-    """Where the stream begins, by the query, or by the header where the client can set one.
+    """Return the start of the stream, from the query or, where the client can set one, from the header.
 
     Raises:
-        ValidationFailed: if the query holds something else.
-        InvalidEventId: if the position is none, or header and query differ.
+        ValidationFailed: if the query has other parameters or values.
+        InvalidEventId: if the position is malformed, or header and query differ.
     """
     check_query(websocket, _SOCKET_QUERY)
     begin = websocket.query_params.get("from")

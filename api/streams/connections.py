@@ -1,4 +1,4 @@
-"""Streams on the wire: server-sent events and WebSockets, each from its start to its end. Contract §3."""
+"""Connections of streams: server-sent events and WebSockets, each from its start to its end. Contract §3."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -26,19 +26,19 @@ _CLOSE_CODES = {
     Ending.WORKSPACE_DISABLED: close_code(403),
     Ending.DELETED: close_code(404),
 }
-#: The end of a stream stands behind what the client has not taken yet: it has so long to do so.
-_LAST_WORD_S = 5.0
+#: The client has this long to read the rest of a stream and its end.
+_END_PATIENCE_S = 5.0
 _HEADERS = {
     "Content-Type": "text/event-stream",
     "Cache-Control": "no-store, no-transform",
-    # A proxy that gathers an answer would hold messages back.
+    # Keeps proxies from buffering the messages.
     "X-Accel-Buffering": "no",
 }
-_GONE = ("http.disconnect", "websocket.disconnect")
+_DISCONNECTS = ("http.disconnect", "websocket.disconnect")
 
 
 class EventStream(Response):
-    """The messages of a session as server-sent events, for as long as the client stays."""
+    """Answer that sends the messages of a session as server-sent events while the client stays."""
 
     def __init__(self, hub: Hub, slots: StreamSlots, caller: Caller, session_id: str, start: Start) -> None:
         super().__init__(headers=_HEADERS)
@@ -50,7 +50,7 @@ class EventStream(Response):
         self._start = start
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Open the stream, and write it to its end; what is wrong is raised before the answer begins."""
+        """Open the stream and write it to its end; errors are raised before the answer begins."""
         async with self._slots.hold(self._caller):
             reader = await self._hub.open(self._caller, self._session_id, self._start)
             if reader is None:
@@ -65,39 +65,39 @@ class EventStream(Response):
     async def _write(self, reader: Reader, scope: Scope, receive: Receive, send: Send) -> None:
         self.headers["Last-Event-ID"] = str(reader.position)
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        await send(_part(self._preamble(reader)))
+        await send(make_part(self._make_preamble(reader)))
 
         async def write(segment: Segment) -> None:
-            await send(_part(segment.sse))
+            await send(make_part(segment.sse))
 
         ending = await _run(reader, write, receive)
-        if ending is not None and not await _has_ended(ending, send):
+        if ending is not None and not await _end_body(ending, send):
             abort = scope["state"].get(ABORT)
             if abort is not None:
                 abort()
                 await wait_until_gone(receive)
 
-    def _preamble(self, reader: Reader) -> bytes:
-        """How to come back: the pause before it, and from where, before a message was received."""
+    def _make_preamble(self, reader: Reader) -> bytes:
+        """Return the pause before a reconnect, and the position to resume from before the first message."""
         lines = b"retry: %d\n" % limits.STREAM_RETRY_MS
         if not self._start.is_from_start:
             lines += b"id: %d\n" % reader.position
         return lines + b"\n"
 
 
-async def _has_ended(ending: Ending, send: Send) -> bool:
-    """End the answer in order, where the client takes what is before its end."""
+async def _end_body(ending: Ending, send: Send) -> bool:
+    """Send the end of the body; return False if the client does not read the part before it in time."""
     if ending is Ending.TOO_SLOW:
         return False
     with suppress(TimeoutError):
-        async with asyncio.timeout(_LAST_WORD_S):
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        async with asyncio.timeout(_END_PATIENCE_S):
+            await send(make_part(b"", is_last=True))
             return True
     return False
 
 
 async def run_socket(reader: Reader, scope: Scope, receive: Receive, send: Send) -> None:
-    """Write the stream to an accepted WebSocket, and close it with the code that says why it ends."""
+    """Write the stream to an accepted WebSocket, and close it with the code of its ending."""
 
     async def write_texts(segment: Segment) -> None:
         for text in segment.texts:
@@ -112,19 +112,19 @@ async def run_socket(reader: Reader, scope: Scope, receive: Receive, send: Send)
         ending = await _run(reader, write, receive)
     if ending is not None:
         with suppress(OSError, TimeoutError):
-            async with asyncio.timeout(_LAST_WORD_S):
+            async with asyncio.timeout(_END_PATIENCE_S):
                 await close_socket(ending, send)
 
 
 async def close_socket(ending: Ending, send: Send) -> None:
-    """Close a WebSocket with the code and the words for an ending."""
+    """Close a WebSocket with the code and the reason of an ending."""
     await send({"type": "websocket.close", "code": _CLOSE_CODES[ending], "reason": ending.value})
 
 
 async def _run(
     reader: Reader, write: Callable[[Segment], Awaitable[None]], receive: Receive
 ) -> Ending | None:
-    """Write until the stream ends, and say why; None where the client went away."""
+    """Write until the stream ends, and return its ending; None if the client disconnected."""
     writing = asyncio.create_task(_write_all(reader, write))
     leaving = asyncio.create_task(wait_until_gone(receive))
     reader.abort = writing.cancel
@@ -136,7 +136,7 @@ async def _run(
         leaving.cancel()
         outcomes = await asyncio.gather(writing, leaving, return_exceptions=True)
     for outcome in outcomes:
-        # A server says by OSError that nobody reads any more.
+        # Servers raise OSError when the client has disconnected.
         if isinstance(outcome, Exception) and not isinstance(outcome, OSError):
             raise outcome
     return None if is_gone else reader.ending
@@ -148,11 +148,12 @@ async def _write_all(reader: Reader, write: Callable[[Segment], Awaitable[None]]
 
 
 async def wait_until_gone(receive: Receive) -> None:
-    """Return when the client has gone; what it says before is of no interest."""
-    with suppress(RecorderError):  # it sends a body that no stream takes
-        while (await receive())["type"] not in _GONE:
+    """Return when the client has disconnected; messages that it sends before are ignored."""
+    with suppress(RecorderError):  # raised for a body, which no stream takes
+        while (await receive())["type"] not in _DISCONNECTS:
             continue
 
 
-def _part(body: bytes) -> dict[str, object]:
-    return {"type": "http.response.body", "body": body, "more_body": True}
+def make_part(body: bytes, *, is_last: bool = False) -> dict[str, object]:
+    """Return the ASGI message of a part of a body."""
+    return {"type": "http.response.body", "body": body, "more_body": not is_last}

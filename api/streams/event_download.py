@@ -1,4 +1,4 @@
-"""Formats of a whole session's events: NDJSON lines or an Arrow IPC stream. Contract §2 (added reads)."""
+"""Download of all events of a session as NDJSON or as an Arrow IPC stream. Contract §2 (added reads)."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from api.gate.slow_clients import ABORT
-from api.streams.connections import wait_until_gone
+from api.streams.connections import make_part, wait_until_gone
 from recorder import limits
 from recorder.access.keys import Caller
 from recorder.errors import RecorderError
@@ -19,6 +19,8 @@ from recorder.recording.hot_events import EventFilter, Position
 from recorder.recording.session_events import SCHEMA, EventPortions
 from recorder.recording.whole_reads import WholeReads, pause
 from recorder.runtime import Runtime
+
+log = logging.getLogger(__name__)
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -41,7 +43,7 @@ class EventFormat(Protocol):
 
 
 class Ndjson:
-    """One event a line: the members that were sent, and its id."""
+    """NDJSON: a line for each event, with the members that were sent and its id."""
 
     media_type: ClassVar[str] = NDJSON
 
@@ -50,9 +52,9 @@ class Ndjson:
         return b""
 
     def encode(self, portion: pa.RecordBatch) -> bytes:
-        """Return the lines, written column by column: without the interpreter's lock, so that others run on.
+        """Return the lines, joined column by column outside of the interpreter's lock.
 
-        Ids and types need no escapes: their patterns admit letters, digits, `_` and `.` alone.
+        Ids and types need no escapes: their patterns admit only letters, digits, `_` and `.`.
         """
         payload = portion["payload"]
         # The payload is a JSON object; its members follow those that are columns.
@@ -66,7 +68,7 @@ class Ndjson:
         lines = pc.binary_join_element_wise(
             '{"id":"', portion["id"], '","t_ms":', t_ms, ',"type":"', portion["type"], frame, '"', tail, ""
         )
-        return _text_of(lines)
+        return _join_texts(lines)
 
     def end(self) -> bytes:
         """Return nothing."""
@@ -74,7 +76,7 @@ class Ndjson:
 
 
 class Arrow:
-    """Record batches: id, t_ms, type, frame_id and payload, a JSON object of the other members."""
+    """Arrow IPC stream of id, t_ms, type, frame_id and payload, a JSON object of the other members."""
 
     media_type: ClassVar[str] = ARROW
     #: Marks the end of an Arrow IPC stream.
@@ -93,21 +95,18 @@ class Arrow:
         return self._END
 
 
-def _text_of(texts: pa.StringArray) -> bytes:
-    """Return all texts of an array, one directly after the other, as its data buffer holds them."""
+def _join_texts(texts: pa.StringArray) -> bytes:
+    """Return the texts of an array without separators, as its data buffer holds them."""
     _, offsets, data = texts.buffers()
     first, last = np.frombuffer(offsets, np.int32)[[texts.offset, texts.offset + len(texts)]]
     return bytes(data[first:last])
 
 
-log = logging.getLogger(__name__)
-
-
 class EventDownload(Response):
-    """All events of a session; memory holds the portion that the client takes and the next one.
+    """Answer with all events of a session; memory holds the portion that the client reads and the next one.
 
-    A read that fails on the way, because the session was deleted or a store does not answer, resets the
-    connection: the client must never take a part for the whole.
+    A read that fails after the start, because the session was deleted or a store does not answer, resets the
+    connection, so that the client cannot mistake a part for the whole.
     """
 
     def __init__(
@@ -137,14 +136,14 @@ class EventDownload(Response):
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Write the body; whatever is wrong before its first portion is raised and answered as a problem."""
+        """Write the body; an error before its first portion is raised and answered as a problem."""
         with self._reads.hold(self._caller):
             try:
                 first = await self._read()
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 await self._write_or_reset(first, scope, receive, send)
             finally:
-                # A thread may still read a portion that nobody waits for.
+                # A thread may still read a portion after the answer has ended.
                 self._reads.submit(self._portions.close)
 
     async def _write_or_reset(self, first: bytes | None, scope: Scope, receive: Receive, send: Send) -> None:
@@ -161,14 +160,14 @@ class EventDownload(Response):
             await asyncio.gather(writing, leaving, return_exceptions=True)
 
     async def _write(self, first: bytes | None, send: Send) -> None:
-        await send(_part(self._format.begin()))
+        await send(make_part(self._format.begin()))
         body = first
         while body is not None:
-            # A client that takes nothing would keep others from reading.
+            # A client that does not read must not block other downloads.
             async with asyncio.timeout(limits.WHOLE_READ_PATIENCE_S):
-                await send(_part(body))
+                await send(make_part(body))
             body = await self._read()
-        await send(_part(self._format.end(), is_last=True))
+        await send(make_part(self._format.end(), is_last=True))
 
     async def _read(self) -> bytes | None:
         return await self._reads.run(self._read_portion)
@@ -181,21 +180,16 @@ class EventDownload(Response):
 
 
 async def _reset(error: BaseException, leaving: "asyncio.Task[None]", scope: Scope) -> None:
-    """Cut the connection in the middle of the body, and report what is not the client's doing.
+    """Reset the connection in the middle of the body, and log the error.
 
     Raises:
-        BaseException: the error, where it is none that a read may end with.
+        BaseException: the error, if it is unexpected or the server cannot reset connections.
     """
-    is_expected = isinstance(error, RecorderError | OSError)
     abort = scope["state"].get(ABORT)
-    if abort is None:  # a server of another kind closes the connection of an answer that does not end
+    if abort is None:  # other servers close the connection of an answer without an end
         raise error
     abort()
     await leaving
-    if not is_expected:
+    if not isinstance(error, RecorderError | OSError):
         raise error
-    log.warning("a whole-session read was cut off: %s", type(error).__name__)
-
-
-def _part(body: bytes, *, is_last: bool = False) -> dict[str, object]:
-    return {"type": "http.response.body", "body": body, "more_body": not is_last}
+    log.warning("a download of events was cut off: %s", type(error).__name__)

@@ -1,7 +1,7 @@
-"""WebSockets as the service speaks them: pings, shared frames, and an end for clients that take nothing.
+"""WebSocket protocol for uvicorn: pings, shared frames, and a deadline for clients that do not read.
 
-`uvicorn --ws api.streams.websockets:WatchedSocket`. Messages of a stream are encoded once for all
-its readers, down to the frames on the wire; to deflate them for each would cost more than all the rest.
+`uvicorn --ws api.streams.websockets:WatchedSocket`. Messages of a stream are encoded as frames once for all
+its readers; compression for each reader would cost more than all other work.
 """
 
 from typing import Any, ClassVar, Final
@@ -13,45 +13,45 @@ from websockets.server import ServerProtocol
 
 from recorder import limits
 
-#: ASGI extension, and the type of its message: `bytes` holds whole text frames, to be written as they are.
+#: ASGI extension, and the type of its message: `bytes` holds complete text frames to write unchanged.
 SHARED_FRAMES: Final = "websocket.shared_frames"
-#: Clients of streams have nothing to say.
+#: Clients of streams send no messages of use.
 _MESSAGE_BYTES: Final = 64 * 1024
 
 
 class WatchedSocket(WebSocketsSansIOProtocol):
-    """A WebSocket as uvicorn speaks it, with an eye on the clock."""
+    """uvicorn's WebSocket protocol with deadlines."""
 
     ping_s: ClassVar[float] = limits.STREAM_KEEP_ALIVE_S
-    #: A client that reads no ping for this long is gone; before that it was told that it is too slow.
+    #: A client that answers no ping for this long is disconnected; its stream was closed as too slow before.
     pong_s: ClassVar[float] = 20.0
-    #: From the end of a WebSocket until its connection is cut, whether the client took the rest or not.
+    #: From the end of a WebSocket until its connection is aborted, whether or not the client read the rest.
     grace_s: ClassVar[float] = 10.0
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """Speak without extensions."""
+        """Create the protocol without extensions."""
         super().__init__(*arguments, **options)
         self.conn = ServerProtocol(max_size=_MESSAGE_BYTES, logger=self.logger)
         self.ping_interval, self.ping_timeout = self.ping_s, self.pong_s
 
     async def run_asgi(self) -> None:
-        """Run the application, and see to it that the connection ends soon after."""
+        """Run the application, and abort the connection a grace period later."""
         await super().run_asgi()
         self.loop.call_later(self.grace_s, self.transport.abort)
 
     def keepalive_timeout(self) -> None:
-        """Nobody answers: cut the connection, also where data wait to be taken."""
+        """Close the connection of a client that answers no ping, also while data wait to be sent."""
         super().keepalive_timeout()
         self.loop.call_later(self.grace_s, self.transport.abort)
 
     def handle_connect(self, event: Request) -> None:
-        """Begin, and tell the application what this server can do."""
+        """Start the application with the extension in its scope."""
         super().handle_connect(event)
-        if not self.close_sent:  # else it was no handshake
+        if not self.close_sent:  # otherwise the handshake was invalid
             self.scope["extensions"][SHARED_FRAMES] = {}
 
     async def send(self, message: Any) -> None:
-        """Send; a handshake that was answered by HTTP is complete (uvicorn logs it as an error)."""
+        """Send a message; mark a handshake with an HTTP answer as complete (uvicorn logs it as an error)."""
         if message["type"] == SHARED_FRAMES:
             await self.writable.wait()
             if self.disconnected or self.close_sent:

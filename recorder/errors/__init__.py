@@ -1,4 +1,4 @@
-"""Every error the service raises, as a tree of kinds; contract §1 gives the codes.
+"""Errors of the service as a tree of kinds; contract §1 lists their codes.
 
 RecorderError
 ├── BadRequest        400  InvalidHost MalformedRequest InvalidJson InvalidCursor InvalidEventId

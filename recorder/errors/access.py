@@ -1,10 +1,10 @@
-"""Who may not, or not now: keys, scopes, workspaces, signed addresses, limits. Spec §5, §7, §8."""
+"""Errors of access: keys, scopes, workspaces, signed addresses, rate limits, quotas. Spec §5, §7, §8."""
 
 from recorder.errors.kinds import Exhausted, Forbidden, Unauthenticated
 
 
 class MissingAuthorization(Unauthenticated):
-    """No Authorization header."""
+    """The request has no Authorization header (401)."""
 
     code = "missing_authorization"
     title = "Missing authorization"
@@ -14,60 +14,62 @@ class MissingAuthorization(Unauthenticated):
 
 
 class InvalidApiKey(Unauthenticated):
-    """The key matches no active key."""
+    """The Authorization header holds no active key (401)."""
 
     code = "invalid_api_key"
     title = "Invalid API key"
 
     def __init__(self) -> None:
-        super().__init__("The key is unknown, expired or revoked, or the scheme is not Bearer.")
+        super().__init__(
+            "The key is unknown, expired or revoked, or the scheme is not Bearer; send an active key."
+        )
 
 
 class InsufficientScope(Forbidden):
-    """The key may not do this."""
+    """The scope of the key does not include the operation (403)."""
 
     code = "insufficient_scope"
     title = "Insufficient scope"
 
     def __init__(self, needed: str) -> None:
-        super().__init__(f"This needs a key with the scope {needed}.")
+        super().__init__(f"This operation needs a key with the scope {needed}; an admin key can create one.")
         self.needed = needed
 
 
 class WorkspaceDisabled(Forbidden):
-    """The workspace is suspended or expired."""
+    """The workspace is suspended or expired (403)."""
 
     code = "workspace_disabled"
     title = "Workspace disabled"
 
     def __init__(self, status: str) -> None:
-        super().__init__(f"The workspace is {status}; its operator can make it active again.")
+        super().__init__(f"The workspace is {status}; ask its operator to activate it.")
 
 
 class InvalidSignature(Forbidden):
-    """A signed address that was altered."""
+    """The signature of a signed address is invalid (403)."""
 
     code = "invalid_signature"
     title = "Invalid signature"
 
     def __init__(self) -> None:
         super().__init__(
-            "This address was not signed by the service; read the manifest again for a fresh one."
+            "The signature of this address is invalid; read the manifest again for a new address."
         )
 
 
 class UrlExpired(Forbidden):
-    """A signed address past its time."""
+    """A signed address has expired (403)."""
 
     code = "url_expired"
     title = "Address expired"
 
     def __init__(self) -> None:
-        super().__init__("This address has expired; read the manifest again for a fresh one.")
+        super().__init__("This address has expired; read the manifest again for a new address.")
 
 
 class RateLimited(Exhausted):
-    """A rate limit was hit."""
+    """A rate limit refuses the request (429)."""
 
     code = "rate_limited"
     title = "Too many requests"
@@ -78,8 +80,8 @@ class RateLimited(Exhausted):
         Args:
             scope: the limit that refused, as `X-Scope` names it.
             retry_after_s: seconds after which the same request may be accepted.
-            limit: most pieces of work at once, where the limit counts work under way; the headers of the
-                answer then show it.
+            limit: the most concurrent requests, if the limit counts them; the headers of the answer then
+                show it.
         """
         super().__init__(f"The limit {scope} is reached; try again in {retry_after_s} s. See GET /v1/limits.")
         self.retry_after_s = retry_after_s
@@ -88,21 +90,21 @@ class RateLimited(Exhausted):
 
 
 class TooManyStreams(Exhausted):
-    """As many streams are open as may be."""
+    """The largest number of streams is open (429)."""
 
     code = "too_many_streams"
     title = "Too many streams"
 
     def __init__(self, scope: str, limit: int) -> None:
-        super().__init__(f"{limit} streams are open {scope}, which is the most; close one first.")
+        super().__init__(f"{limit} streams are open {scope}, which is the limit; close a stream first.")
 
 
 class QuotaExceeded(Exhausted):
-    """The volume of the period is used up."""
+    """The quota of the period does not suffice (429)."""
 
     code = "quota_exceeded"
     title = "Quota exceeded"
 
     def __init__(self, metric: str, *, needed: int | None = None, left: int = 0) -> None:
         missing = "are used up" if needed is None else f"do not suffice: {needed} are needed, {left} are left"
-        super().__init__(f"The period's {metric} {missing}; GET /v1/quota says when the next period begins.")
+        super().__init__(f"The period's {metric} {missing}; GET /v1/quota shows when the next period begins.")

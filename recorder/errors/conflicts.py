@@ -1,4 +1,4 @@
-"""Right, but not now: what the state of a resource, or of another request, does not admit. Contract §1."""
+"""Conflicts of a valid request with the state of a resource or with another request. Contract §1."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from recorder.errors.kinds import Conflict, Gone, Problem
 
 
 class InvalidState(Conflict):
-    """The resource's state does not admit this."""
+    """The status of the resource does not allow the operation (409)."""
 
     code = "invalid_state"
     title = "Invalid state"
@@ -17,54 +17,58 @@ class InvalidState(Conflict):
 
     @property
     def extra(self) -> dict[str, Any]:
-        """The state it is in."""
+        """The current status of the resource."""
         return {"current_status": self.status}
 
 
 class EventConflict(Conflict):
-    """An id that this session already holds with other content."""
+    """The session already holds an id with other content (409)."""
 
     code = "event_conflict"
     title = "Id already used"
 
     def __init__(self, problems: list[Problem]) -> None:
-        super().__init__("These ids were sent before with other content; nothing of this batch was stored.")
+        super().__init__(
+            "These ids were sent before with other content; the batch was not stored. Send new ids."
+        )
         self.problems = problems
 
     @property
     def extra(self) -> dict[str, Any]:
-        """The items concerned."""
+        """The items with these ids."""
         return {"errors": [problem.as_json() for problem in self.problems]}
 
 
 class IdempotencyInProgress(Conflict):
-    """The first request with this key still runs."""
+    """The first request with this Idempotency-Key still runs (409)."""
 
     code = "idempotency_in_progress"
     title = "Still in progress"
     retry_after_s = 1
 
     def __init__(self) -> None:
-        super().__init__("A request with this Idempotency-Key still runs; ask again for its answer.")
+        super().__init__(
+            "A request with this Idempotency-Key still runs; send it again in 1 s to get its answer."
+        )
 
 
 class SessionNotSealed(InvalidState):
-    """The session is not in the memory graph yet."""
+    """The session is not in the memory graph yet (409)."""
 
     code = "session_not_sealed"
     title = "Session not sealed"
 
     def __init__(self, status: str) -> None:
-        super().__init__(status, needed="session must be sealed: stop it, and ask again some seconds later")
+        super().__init__(status, needed="session must be sealed: stop it, and try again some seconds later")
 
 
 class ResumeWindowExpired(Gone):
-    """What follows the given position is older than a stream can be resumed for."""
+    """The position is older than the time for which a stream can be resumed (410)."""
 
     code = "resume_window_expired"
     title = "Resume window expired"
 
     def __init__(self, minutes: int) -> None:
         super().__init__(
-            f"A stream can be resumed for {minutes} minutes; read the session's events, then stream anew."
+            f"A stream can be resumed for {minutes} minutes; list the session's events, then open a stream."
         )

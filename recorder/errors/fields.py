@@ -1,10 +1,10 @@
-"""Fields, items and files of a request that are not acceptable: 422 and its finer codes. Contract §1."""
+"""Errors of fields, items and files of a request: 422 and its specific codes. Contract §1."""
 
 from recorder.errors.kinds import Invalid, Problem
 
 
 class ValidationFailed(Invalid):
-    """One or more fields are wrong; `errors` says which."""
+    """One or more fields are invalid; `errors` lists them."""
 
     def __init__(self, problems: list[Problem]) -> None:
         where = ", ".join(sorted({problem.pointer or problem.where for problem in problems})[:5])
@@ -12,19 +12,21 @@ class ValidationFailed(Invalid):
 
     @classmethod
     def of(cls, pointer: str, code: str, *, message: str, where: str = "body") -> "ValidationFailed":
-        """The error for one wrong place."""
+        """Return the error for one invalid field."""
         return cls([Problem(where, pointer, code, message)])
 
 
 class NotSupportedYet(ValidationFailed):
-    """A part of the interface that this release does not carry yet."""
+    """A part of the interface that this release does not support yet."""
 
     def __init__(self, pointer: str, what: str, *, where: str = "body") -> None:
-        super().__init__([Problem(where, pointer, "not_supported_yet", f"{what} is not supported yet.")])
+        super().__init__(
+            [Problem(where, pointer, "not_supported_yet", f"{what} is not supported yet; leave it out.")]
+        )
 
 
 class MetadataTooLarge(Invalid):
-    """Session metadata over 16 KB."""
+    """The metadata of a session exceed 16 KB."""
 
     code = "metadata_too_large"
     title = "Metadata too large"
@@ -35,40 +37,40 @@ class MetadataTooLarge(Invalid):
 
 
 class BatchTooLarge(Invalid):
-    """More items than a batch may hold."""
+    """The batch has more items than allowed."""
 
     code = "batch_too_large"
     title = "Batch too large"
 
     def __init__(self, name: str, limit: int) -> None:
-        detail = f"A batch holds at most {limit} {name}; send the rest in another."
+        detail = f"A batch holds at most {limit} {name}; send the rest in another batch."
         super().__init__(detail, [Problem("body", f"/{name}", self.code, detail)])
 
 
 class EmptyBatch(Invalid):
-    """A batch without items."""
+    """The batch has no items."""
 
     code = "empty_batch"
     title = "Empty batch"
 
     def __init__(self, name: str) -> None:
-        detail = f"A batch holds at least one of {name}."
+        detail = f"{name} must hold at least one item."
         super().__init__(detail, [Problem("body", f"/{name}", self.code, detail)])
 
 
 class TooManyIds(Invalid):
-    """A list of ids over its cap."""
+    """The list has more ids than allowed."""
 
     code = "too_many_ids"
     title = "Too many ids"
 
     def __init__(self, pointer: str, limit: int) -> None:
-        detail = f"At most {limit} ids at once."
+        detail = f"Send at most {limit} ids at once; send the rest in another request."
         super().__init__(detail, [Problem("body", pointer, self.code, detail)])
 
 
 class InvalidTime(Invalid):
-    """Not a time, or one that cannot be."""
+    """The value is not a time, or an impossible one."""
 
     code = "invalid_time"
     title = "Invalid time"
@@ -82,47 +84,51 @@ class InvalidTime(Invalid):
 
     @classmethod
     def of(cls, problems: list[Problem]) -> "InvalidTime":
-        """Return the error for one or more places that are no times."""
+        """Return the error for one or more fields that are not times."""
         error = cls(problems[0].pointer, problems[0].message, where=problems[0].where)
         error.problems = problems
         return error
 
 
 class InvalidRange(Invalid):
-    """A lower bound above its upper bound, or an upper one that lies ahead."""
+    """The lower bound exceeds the upper bound, or the upper bound is in the future."""
 
     code = "invalid_range"
     title = "Invalid range"
 
     def __init__(self, low: str, high: str, *, where: str = "query", detail: str | None = None) -> None:
-        text = detail or f"{low} must not lie above {high}."
+        text = detail or f"{low} must not exceed {high}."
         super().__init__(text, [Problem(where, low, self.code, text)])
 
 
 class InvalidImage(Invalid):
-    """Bytes that are not the picture they claim to be."""
+    """The bytes are not a picture of the stated type."""
 
     code = "invalid_image"
     title = "Invalid image"
 
     def __init__(self, index: int, message: str) -> None:
         super().__init__(
-            "A frame is not a readable image.", [Problem("body", f"/frames/{index}", self.code, message)]
+            "A frame is not a readable image; send PNG, JPEG or WebP of the stated content_type.",
+            [Problem("body", f"/frames/{index}", self.code, message)],
         )
 
 
 class ImageTooLarge(Invalid):
-    """A picture with too many bytes or pixels."""
+    """The picture has too many bytes or pixels."""
 
     code = "image_too_large"
     title = "Image too large"
 
     def __init__(self, index: int, message: str) -> None:
-        super().__init__("A frame is too large.", [Problem("body", f"/frames/{index}", self.code, message)])
+        super().__init__(
+            "A frame is too large; send a smaller image.",
+            [Problem("body", f"/frames/{index}", self.code, message)],
+        )
 
 
 class InvalidDestination(Invalid):
-    """A destination that cannot be written to."""
+    """The destination cannot be written to."""
 
     code = "invalid_destination"
     title = "Invalid destination"
@@ -132,30 +138,30 @@ class InvalidDestination(Invalid):
 
 
 class DestinationNotAllowed(Invalid):
-    """A local path outside the operator's export root."""
+    """The local path is outside of the operator's export root."""
 
     code = "destination_not_allowed"
     title = "Destination not allowed"
 
     def __init__(self) -> None:
-        detail = "Local exports lie under the folder that RECORDER_LOCAL_EXPORT_ROOT names; ask the operator."
+        detail = "A local destination must be below RECORDER_LOCAL_EXPORT_ROOT; ask the operator for it."
         super().__init__(detail, [Problem("body", "/destination/path", self.code, detail)])
 
 
 class IdempotencyKeyReused(Invalid):
-    """One key, two bodies."""
+    """An Idempotency-Key was sent with two different bodies."""
 
     code = "idempotency_key_reused"
     title = "Idempotency key reused"
 
     def __init__(self) -> None:
         super().__init__(
-            "This Idempotency-Key came before with another body; use a fresh key for each request."
+            "This Idempotency-Key was sent before with another body; use a new key for each request."
         )
 
 
 class InvalidUrl(Invalid):
-    """Not an address that a webhook can be sent to."""
+    """The URL is not one that a webhook can be sent to."""
 
     code = "invalid_url"
     title = "Invalid URL"
@@ -165,7 +171,7 @@ class InvalidUrl(Invalid):
 
 
 class UrlNotAllowed(Invalid):
-    """An address that the service does not call."""
+    """The service does not call this URL."""
 
     code = "url_not_allowed"
     title = "URL not allowed"
@@ -175,20 +181,20 @@ class UrlNotAllowed(Invalid):
 
 
 class SessionFull(Invalid):
-    """A batch that would make a session larger than a session may be."""
+    """The batch would exceed the largest size of a session."""
 
     code = "limit_reached"
     title = "Limit reached"
 
     def __init__(self, what: str, limit: int) -> None:
         super().__init__(
-            f"A session holds at most {limit} {what}, and this batch would exceed that; nothing of it was "
-            "stored. Stop the session and go on in a new one."
+            f"A session holds at most {limit} {what}, and this batch would exceed that; the batch was not "
+            "stored. Stop the session and continue in a new session."
         )
 
 
 class LimitReached(Invalid):
-    """As many of a kind as a workspace may have."""
+    """The workspace has the largest number of this resource."""
 
     code = "limit_reached"
     title = "Limit reached"

@@ -1,4 +1,4 @@
-"""The kinds of errors: the HTTP layer maps them to statuses, the command line to exit codes."""
+"""Base classes of errors: the HTTP layer maps them to statuses, the command line to exit codes."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
@@ -12,20 +12,20 @@ class RecorderError(Exception):
 
     code: ClassVar[str] = "internal_error"
     title: ClassVar[str] = "Internal error"
-    #: Seconds after which the same request may do better; None where waiting alone does not help.
+    #: Seconds after which the same request may succeed; None if waiting does not help.
     retry_after_s: int | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as message and members: most are made from other arguments than their message."""
-        return _unpickled, (type(self), self.args), self.__dict__
+        """Pickle the error as message and members: most constructors take other arguments."""
+        return _unpickle_error, (type(self), self.args), self.__dict__
 
     @property
     def extra(self) -> dict[str, Any]:
-        """Members that stand beside the problem's own (`resource`, `current_status`, `errors`)."""
+        """Further members of the problem document (`resource`, `current_status`, `errors`)."""
         return {}
 
 
-def _unpickled(kind: type[RecorderError], args: tuple[Any, ...]) -> RecorderError:
+def _unpickle_error(kind: type[RecorderError], args: tuple[Any, ...]) -> RecorderError:
     error = kind.__new__(kind)
     error.args = args
     return error
@@ -33,7 +33,7 @@ def _unpickled(kind: type[RecorderError], args: tuple[Any, ...]) -> RecorderErro
 
 @dataclass(frozen=True)
 class Problem:
-    """One place that is wrong in a request: `pointer` is a JSON pointer in a body, else the name."""
+    """An invalid field of a request: `pointer` is a JSON pointer in a body, otherwise the name."""
 
     where: str
     pointer: str
@@ -41,76 +41,78 @@ class Problem:
     message: str
 
     def as_json(self) -> dict[str, str]:
-        """The item as it stands in `errors` of a problem document."""
+        """Return the item of `errors` in a problem document."""
         fields = asdict(self)
         return {"in": fields.pop("where"), **fields}
 
 
 def json_pointer(*parts: str | int) -> str:
-    """The JSON pointer (RFC 6901) to a place in a body."""
+    """Return the JSON pointer (RFC 6901) to a member of a body."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
 
 
 class BadRequest(RecorderError):
-    """The request cannot be read."""
+    """The request cannot be read (400)."""
 
     code = "invalid_json"
     title = "Bad request"
 
 
 class Unauthenticated(RecorderError):
-    """Nobody we know."""
+    """The request carries no valid API key (401)."""
 
     code = "invalid_api_key"
     title = "Not authenticated"
 
 
 class Forbidden(RecorderError):
-    """Known, but not allowed."""
+    """The caller lacks the permission (403)."""
 
     code = "insufficient_scope"
     title = "Forbidden"
 
 
 class NotFound(RecorderError):
-    """Missing, deleted, or of another workspace or mode: all answer alike."""
+    """The resource is missing, deleted, or of another workspace or mode (404)."""
 
     code = "not_found"
     title = "Not found"
 
     def __init__(self, resource: str, detail: str | None = None) -> None:
-        super().__init__(detail or f"No such {resource} in this workspace.")
+        super().__init__(
+            detail or f"No such {resource} in this workspace; check its id, and the mode of the key."
+        )
         self.resource = resource
 
     @property
     def extra(self) -> dict[str, Any]:
-        """Which kind of thing is missing."""
+        """The kind of the missing resource."""
         return {"resource": self.resource}
 
 
 class Conflict(RecorderError):
-    """Right, but not now."""
+    """The request is valid but conflicts with the current state (409)."""
 
     code = "invalid_state"
     title = "Conflict"
 
 
 class Gone(RecorderError):
-    """It was there, and is no more."""
+    """The resource existed and was removed (410)."""
 
     code = "resume_window_expired"
     title = "Gone"
 
 
 class TooLarge(RecorderError):
-    """The request as a whole is over its cap."""
+    """The request exceeds a limit of size (413)."""
 
     code = "payload_too_large"
     title = "Payload too large"
 
 
 class Invalid(RecorderError):
-    """Read, but not acceptable."""
+    """A field of the request is invalid (422)."""
 
     code = "validation_failed"
     title = "Validation failed"
@@ -121,20 +123,20 @@ class Invalid(RecorderError):
 
     @property
     def extra(self) -> dict[str, Any]:
-        """The items concerned, where there are any."""
+        """The invalid fields, if there are any."""
         shown = self.problems[:_SHOWN_PROBLEMS]
         return {"errors": [problem.as_json() for problem in shown]} if shown else {}
 
 
 class Exhausted(RecorderError):
-    """Too often, or too much."""
+    """A rate limit or a quota is exhausted (429)."""
 
     code = "rate_limited"
     title = "Limit reached"
 
 
 class Unavailable(RecorderError):
-    """Database or storage is away; nothing was acknowledged."""
+    """The database or a store does not answer; nothing was acknowledged (503)."""
 
     code = "unavailable"
     title = "Unavailable"
@@ -145,7 +147,7 @@ class Unavailable(RecorderError):
 
 
 class Overloaded(Unavailable):
-    """The service is up but has no room for this request now; nothing was acknowledged."""
+    """The service has no free capacity for the request; nothing was acknowledged (503)."""
 
     def __init__(self, what: str = "memory for request bodies") -> None:
         RecorderError.__init__(

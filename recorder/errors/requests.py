@@ -1,4 +1,4 @@
-"""Requests that cannot be read as a whole: their JSON, cursor, size, type or version. Contract §1."""
+"""Errors of whole requests: JSON, cursor, size, type, version, host. Contract §1."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ class InvalidHost(BadRequest):
 
 
 class InvalidJson(BadRequest):
-    """The body is not strict JSON."""
+    """The body is not strict JSON (400)."""
 
     code = "invalid_json"
     title = "The body is not valid JSON"
@@ -30,14 +30,14 @@ class InvalidJson(BadRequest):
 
     @property
     def extra(self) -> dict[str, Any]:
-        """The finer code, where there is one."""
+        """The more specific code, if there is one."""
         if self.item is None:
             return {}
         return {"errors": [Problem("body", "", self.item, str(self)).as_json()]}
 
 
 class InvalidCursor(BadRequest):
-    """A cursor that this list did not give out, or that leads nowhere any more."""
+    """The cursor is not of this list, or its position was removed (400)."""
 
     code = "invalid_cursor"
     title = "Invalid cursor"
@@ -49,49 +49,49 @@ class InvalidCursor(BadRequest):
 
 
 class MalformedRequest(BadRequest):
-    """Bytes that are no HTTP request, or a WebSocket handshake that is none."""
+    """The bytes are not a valid HTTP request or WebSocket handshake (400)."""
 
     code = "invalid_request"
     title = "Malformed request"
 
-    def __init__(self, detail: str = "Send a request as HTTP/1.1 has it (RFC 9112).") -> None:
+    def __init__(self, detail: str = "The request is malformed; send HTTP/1.1 as in RFC 9112.") -> None:
         super().__init__(detail)
 
 
 class RangeNotSatisfiable(RecorderError):
-    """A byte range outside of what is there."""
+    """The byte range is outside of the resource (416)."""
 
     code = "range_not_satisfiable"
     title = "Range not satisfiable"
 
     def __init__(self, size: int) -> None:
-        super().__init__(f"Ask for a range within the {size} bytes, or leave Range out.")
+        super().__init__(f"Send a Range within the {size} bytes, or no Range.")
         self.size = size
 
 
 class NoSuchAddress(NotFound):
-    """No route has this path, or none that this request could reach."""
+    """No route has this path, or none that the request can reach (404)."""
 
     def __init__(self) -> None:
         super().__init__("route", "No such address; see /docs.")
 
 
 class PayloadTooLarge(TooLarge):
-    """The body is larger than this route takes."""
+    """The body is larger than the endpoint allows (413)."""
 
     def __init__(self, limit_bytes: int) -> None:
         super().__init__(f"The body may hold at most {limit_bytes} bytes; send it in smaller parts.")
 
 
 class HeadTooLarge(TooLarge):
-    """Request line and headers are larger than any request of ours."""
+    """Request line and headers are larger than allowed (413)."""
 
     def __init__(self, limit_bytes: int) -> None:
         super().__init__(f"Request line and headers may hold at most {limit_bytes} bytes together.")
 
 
 class UnsupportedMediaType(RecorderError):
-    """A Content-Type (or an image type) that this place does not take."""
+    """The Content-Type, or the type of an image, is not accepted here (415)."""
 
     code = "unsupported_media_type"
     title = "Unsupported media type"
@@ -101,27 +101,29 @@ class UnsupportedMediaType(RecorderError):
 
 
 class InvalidEventId(BadRequest):
-    """A Last-Event-ID that no stream gave out."""
+    """The Last-Event-ID is not an id of a stream's message (400)."""
 
     code = "invalid_event_id"
     title = "Invalid event id"
 
     def __init__(self) -> None:
-        super().__init__("Last-Event-ID takes the `id` of the last message that was received.")
+        super().__init__("Last-Event-ID takes the `id` of the last message that you received.")
 
 
 class UnsupportedVersion(BadRequest):
-    """A Service-Version that was never released."""
+    """The Service-Version is not a release (400)."""
 
     code = "unsupported_version"
     title = "Unsupported version"
 
     def __init__(self, newest: str) -> None:
-        super().__init__(f"Service-Version takes a release such as {newest}, or leave it out.")
+        super().__init__(
+            f"Service-Version takes a release such as {newest}; send a release, or no Service-Version."
+        )
 
 
 class RequestTimeout(RecorderError):
-    """The request came too slowly."""
+    """The request arrived too slowly (408)."""
 
     code = "request_timeout"
     title = "Request timeout"
@@ -131,10 +133,10 @@ class RequestTimeout(RecorderError):
 
 
 class NotAcceptable(RecorderError):
-    """None of the formats that were asked for is given here."""
+    """The endpoint has none of the formats that Accept names (406)."""
 
     code = "not_acceptable"
     title = "Not acceptable"
 
     def __init__(self, given: str) -> None:
-        super().__init__(f"This address answers {given}.")
+        super().__init__(f"This address answers {given}; name one of them in Accept.")

@@ -79,13 +79,13 @@ def test_the_chain_can_be_checked_from_what_is_sent(caller: Caller) -> None:
 def test_pages_run_oldest_first_and_miss_nothing(caller: Caller) -> None:
     expected = [("key.create", f"key_{number}") for number in range(7)]
     write(caller, *expected)
-    found, cursor = [], ""
+    collected, cursor = [], ""
     while cursor is not None:
         body = caller.get(f"{AUDIT}?limit=3{cursor}").json()
-        found += [(entry["action"], entry["resource"]["id"]) for entry in body["data"]]
+        collected += [(entry["action"], entry["resource"]["id"]) for entry in body["data"]]
         assert body["has_more"] is (body["next_cursor"] is not None)
         cursor = body["next_cursor"] and f"&cursor={body['next_cursor']}"
-    assert found == expected
+    assert collected == expected
 
 
 def test_filters_find_by_action_actor_resource_and_time(caller: Caller) -> None:
@@ -105,8 +105,8 @@ def test_filters_find_by_action_actor_resource_and_time(caller: Caller) -> None:
         "?since=1h": [create, hook, revoke],
         "?until=1h": [],
         f"?since={entries[1]['at']}&until={entries[2]['at']}": [
-            one
-            for one, entry in zip((create, hook, revoke), entries, strict=True)
+            item
+            for item, entry in zip((create, hook, revoke), entries, strict=True)
             if entries[1]["at"] <= entry["at"] < entries[2]["at"]
         ],
     }.items():
@@ -200,14 +200,14 @@ def test_what_a_key_may_not_is_recorded_once_a_minute(service: Service, caller: 
         answer = reader.get(AUDIT)
         assert_problem(answer, 403, "insufficient_scope")
     reader.post("/v1/sessions", {"workflow": "checkout"})
-    told = refusals(caller)
-    assert [(entry["action"], entry["resource"]["id"]) for entry in told] == [
+    recorded = refusals(caller)
+    assert [(entry["action"], entry["resource"]["id"]) for entry in recorded] == [
         ("endpoint.call", "GET /v1/audit"),
         ("endpoint.call", "POST /v1/sessions"),
     ]
-    assert told[0]["actor"] == {"type": "key", "id": reader.key.key_id}
-    assert told[0]["details"] == {"needed": "admin", "held": "read"}
-    assert told[0]["request_id"].startswith("req_")
+    assert recorded[0]["actor"] == {"type": "key", "id": reader.key.key_id}
+    assert recorded[0]["details"] == {"needed": "admin", "held": "read"}
+    assert recorded[0]["request_id"].startswith("req_")
 
 
 def test_who_has_no_key_leaves_no_entry(service: Service, caller: Caller) -> None:

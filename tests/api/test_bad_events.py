@@ -69,8 +69,8 @@ def test_one_bad_item_refuses_its_batch(caller: Caller, case: str) -> None:
     session_id = caller.make_session()
     before = footprint(caller.service.runtime)
     problem = assert_problem(caller.add_events(session_id, GOOD, item), 422, "validation_failed")
-    found = [(error["in"], error["pointer"], error["code"]) for error in problem["errors"]]
-    assert found == [("body", pointer, code)]
+    errors = [(error["in"], error["pointer"], error["code"]) for error in problem["errors"]]
+    assert errors == [("body", pointer, code)]
     assert footprint(caller.service.runtime) == before
 
 

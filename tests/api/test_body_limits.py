@@ -18,7 +18,7 @@ from api.bodies import body_limits
 from api.bodies.body_limits import PORTION_BYTES, BodyMemory
 from api.bodies.checks import check_json_file
 from api.bodies.worker_pool import LARGE_BYTES, BodyWorkers, body_file
-from api.gate.rate_limits import CallerPlan, Limiting
+from api.gate.rate_limits import CallerPlan, RateLimiter
 from recorder import limits
 from recorder.access import keys
 from recorder.errors import InvalidJson, Overloaded, ValidationFailed
@@ -48,14 +48,14 @@ def caller(service: Service) -> Caller:
 
 def plan_of(caller: Caller, *, key_id: str | None = None) -> CallerPlan:
     """The limits of a caller on the surface of `other`, or of another key of its workspace."""
-    limiting: Limiting = caller.service.app.state.limiting
+    limiting: RateLimiter = caller.service.app.state.rate_limiter
     who = keys.Caller(Tenant(caller.key.workspace_id, "live"), key_id or caller.key.key_id, tier=TIER)
     return limiting.plan_of(who, None)
 
 
 def send_bytes(caller: Caller, count: int, *, key_id: str | None = None) -> None:
     """Charge bytes, as bodies of the caller (or of another key of its workspace) would."""
-    limiting: Limiting = caller.service.app.state.limiting
+    limiting: RateLimiter = caller.service.app.state.rate_limiter
     plan = plan_of(caller, key_id=key_id)
 
     async def pay() -> None:
@@ -66,11 +66,11 @@ def send_bytes(caller: Caller, count: int, *, key_id: str | None = None) -> None
 
 def bytes_left(caller: Caller) -> int:
     """Return what the key's token bucket of bytes holds."""
-    limiting: Limiting = caller.service.app.state.limiting
+    limiting: RateLimiter = caller.service.app.state.rate_limiter
     group = plan_of(caller).only_bytes.group
-    found = limiting.callers.draw_now(group, cost=0)
-    assert found is not None
-    return int(found[1][0])
+    draw = limiting.callers.draw_now(group, cost=0)
+    assert draw is not None
+    return int(draw[1][0])
 
 
 def body_of(size: int) -> bytes:
@@ -160,7 +160,7 @@ def test_chunks_are_paid_for_as_they_come(caller: Caller, clock: Clock) -> None:
 
 def plan_for_events(caller: Caller) -> CallerPlan:
     """The limits of a caller on the surface of events."""
-    limiting: Limiting = caller.service.app.state.limiting
+    limiting: RateLimiter = caller.service.app.state.rate_limiter
     return limiting._plans[caller.key.key_id, "append_events"]
 
 
@@ -392,13 +392,13 @@ def test_a_worker_that_dies_costs_one_request() -> None:
         with body_file() as bad, body_file() as good:
             good.write(b'{"a": 1}')
             bad.write(b"{")
-            found = await asyncio.gather(
+            answers = await asyncio.gather(
                 workers.check("a", die, bad),
                 workers.check("b", check_json_file, good),
                 workers.check("c", check_json_file, bad),
                 return_exceptions=True,
             )
-            assert [type(one) for one in found] == [Overloaded, type(None), InvalidJson]
+            assert [type(item) for item in answers] == [Overloaded, type(None), InvalidJson]
             assert await workers.check("a", check_json_file, good) is None
 
     asyncio.run(run())

@@ -1,4 +1,4 @@
-"""Callers are remembered for seconds, and not beyond what is known of them. Contract §1 (keys)."""
+"""CallerCache are remembered for seconds, and not beyond what is known of them. Contract §1 (keys)."""
 
 import asyncio
 import threading
@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from api.gate.auth_throttle import Guesses
-from api.gate.key_cache import Callers
-from api.gate.rate_limits import Limiting
+from api.gate.authentication import CallerCache, KeyGuessThrottle
+from api.gate.rate_limits import RateLimiter
 from recorder import clock
 from recorder.access.keys import Caller as Known
 from recorder.access.keys import NewKey
@@ -22,7 +21,7 @@ from recorder.models.key import KeyRow
 from tests.support.factories import Service
 
 
-class HeldCallers(Callers):
+class HeldCallers(CallerCache):
     """Look-ups whose answer, once read, is held back until a test lets it go."""
 
     def __init__(self, service: Service) -> None:
@@ -58,7 +57,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 @asynccontextmanager
 async def looking_up(callers: HeldCallers, key: NewKey) -> AsyncIterator["asyncio.Task[Known]"]:
     """A look-up that has read its answer, and gives it when the block ends."""
-    task = asyncio.create_task(callers.find(bearer(key)))
+    task = asyncio.create_task(callers.look_up(bearer(key)))
     await asyncio.to_thread(callers.has_read.wait, 10)
     try:
         yield task
@@ -71,8 +70,8 @@ def test_an_answer_read_before_a_revocation_is_not_kept(service: Service, key: N
     async def work() -> None:
         callers = HeldCallers(service)
         async with looking_up(callers, key):
-            callers.forget(key.key_id)
-        assert callers.recall(bearer(key)) is None
+            callers.forget_key(key.key_id)
+        assert callers.get(bearer(key)) is None
 
     run(work())
 
@@ -82,11 +81,11 @@ def test_who_asks_after_a_change_does_not_get_the_answer_before_it(service: Serv
         callers = HeldCallers(service)
         async with looking_up(callers, key):
             callers.forget_workspace(key.workspace_id)
-            later = asyncio.create_task(callers.find(bearer(key)))
+            later = asyncio.create_task(callers.look_up(bearer(key)))
             await asyncio.sleep(0)
         await later
         assert callers.count == 2
-        assert callers.recall(bearer(key)) is not None
+        assert callers.get(bearer(key)) is not None
 
     run(work())
 
@@ -110,15 +109,15 @@ def test_nobody_is_remembered_beyond_five_seconds_or_the_end_of_a_key(
             db.add(row)
 
     async def work() -> None:
-        callers = Callers(service.runtime)
+        callers = CallerCache(service.runtime)
         began, now = time.monotonic(), time.monotonic
-        await callers.find(bearer(key))
+        await callers.look_up(bearer(key))
         # Time goes on as it does, but for a leap.
         leap_s = later_s - (now() - began)
         monkeypatch.setattr(time, "monotonic", lambda: now() + leap_s)
-        assert (callers.recall(bearer(key)) is not None) == is_known
+        assert (callers.get(bearer(key)) is not None) == is_known
         monkeypatch.undo()
-        await asyncio.gather(*callers._asked.values())
+        await asyncio.gather(*callers._look_ups.values())
 
     run(work())
 
@@ -127,8 +126,8 @@ def test_many_requests_at_once_cost_one_look_up(service: Service, key: NewKey) -
     async def work() -> None:
         callers = HeldCallers(service)
         callers.may_answer.set()
-        found = await asyncio.gather(*(callers.find(bearer(key)) for _ in range(50)))
-        assert {caller.key_id for caller in found} == {key.key_id}
+        answers = await asyncio.gather(*(callers.look_up(bearer(key)) for _ in range(50)))
+        assert {caller.key_id for caller in answers} == {key.key_id}
         assert callers.count == 1
 
     run(work())
@@ -138,7 +137,7 @@ def test_a_request_that_goes_away_takes_nobodys_answer_with_it(service: Service,
     async def work() -> None:
         callers = HeldCallers(service)
         async with looking_up(callers, key) as first:
-            second = asyncio.create_task(callers.find(bearer(key)))
+            second = asyncio.create_task(callers.look_up(bearer(key)))
             await asyncio.sleep(0)
             second.cancel()
         assert (await first).key_id == key.key_id
@@ -146,26 +145,25 @@ def test_a_request_that_goes_away_takes_nobodys_answer_with_it(service: Service,
     run(work())
 
 
-def test_only_so_many_are_remembered(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.gate.key_cache._SIZE", 2)
+def test_only_so_many_are_remembered(service: Service) -> None:
 
     async def work() -> None:
-        callers = Callers(service.runtime)
+        callers = CallerCache(service.runtime, size=2)
         keys = [service.make_caller().key for _ in range(3)]
         for each in keys:
-            await callers.find(bearer(each))
-        assert [callers.has_met(bearer(each)) for each in keys] == [False, True, True]
+            await callers.look_up(bearer(each))
+        assert [callers.has_seen(bearer(each)) for each in keys] == [False, True, True]
 
     run(work())
 
 
 def test_no_more_guesses_run_at_once_than_the_bucket_has_tokens(service: Service) -> None:
     async def work() -> None:
-        guesses = Guesses(Limiting(service.runtime.settings))
+        guesses = KeyGuessThrottle(RateLimiter(service.runtime.settings))
         let_go = asyncio.Event()
 
         async def guess(key: bytes) -> None:
-            async with guesses.room("192.0.2.1", key, {}):
+            async with guesses.reserve("192.0.2.1", key, {}):
                 await let_go.wait()
                 raise InvalidApiKey
 
@@ -173,20 +171,20 @@ def test_no_more_guesses_run_at_once_than_the_bucket_has_tokens(service: Service
         while sum(task.done() for task in tasks) < 5:
             await asyncio.sleep(0)
         let_go.set()
-        found = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [type(error) for error in found].count(RateLimited) == 5
-        assert [type(error) for error in found].count(InvalidApiKey) == STRANGERS.burst
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(error) for error in answers].count(RateLimited) == 5
+        assert [type(error) for error in answers].count(InvalidApiKey) == STRANGERS.burst
 
     run(work())
 
 
 def test_requests_with_one_key_are_one_guess(service: Service) -> None:
     async def work() -> None:
-        guesses = Guesses(Limiting(service.runtime.settings))
+        guesses = KeyGuessThrottle(RateLimiter(service.runtime.settings))
         let_go = asyncio.Event()
 
         async def call() -> None:
-            async with guesses.room("192.0.2.1", b"one key", {}):
+            async with guesses.reserve("192.0.2.1", b"one key", {}):
                 await let_go.wait()
 
         tasks = [asyncio.create_task(call()) for _ in range(STRANGERS.burst * 3)]

@@ -53,8 +53,8 @@ def test_events_of_some_types_and_times_come_back(client: Client) -> None:
     session_id = client.create_session("chosen_events", start=True)["id"]
     types = ("click", "fill", "scroll")
     client.add_events(session_id, [{"t_ms": n, "type": types[n % 3]} for n in range(30)])
-    found = client.list_events(session_id, types=["click", "fill"], from_t_ms=3, to_t_ms=10)
-    assert [event["t_ms"] for event in found] == [3, 4, 6, 7, 9]
+    events = client.list_events(session_id, types=["click", "fill"], from_t_ms=3, to_t_ms=10)
+    assert [event["t_ms"] for event in events] == [3, 4, 6, 7, 9]
 
 
 def test_frames_come_back_to_the_byte(client: Client) -> None:
@@ -68,10 +68,10 @@ def test_frames_come_back_to_the_byte(client: Client) -> None:
 def test_many_sessions_stop_at_once_and_are_listed(client: Client) -> None:
     made = [client.create_session("many_sessions", start=True)["id"] for _ in range(3)]
     results = client.batch_stop(made)
-    assert [one["result"] for one in results] == ["stopped"] * 3
-    assert {one["id"] for one in client.list_sessions(workflow="many_sessions", status="stopped")} == set(
-        made
-    )
+    assert [item["result"] for item in results] == ["stopped"] * 3
+    assert {
+        session["id"] for session in client.list_sessions(workflow="many_sessions", status="stopped")
+    } == set(made)
 
 
 def test_a_recording_made_elsewhere_keeps_its_time(client: Client) -> None:
@@ -146,7 +146,7 @@ def test_an_interruption_leaves_the_run_abandoned(client: Client) -> None:
 def test_settings_are_read_and_changed(client: Client) -> None:
     changed = client.update_workflow("set_up", tags=["a"], outcome_rules={"error_tags": ["rejected"]})
     assert client.get_workflow("set_up") == changed and changed["tags"] == ["a"]
-    assert "set_up" in [one["workflow"] for one in client.list_workflows()]
+    assert "set_up" in [workflow["workflow"] for workflow in client.list_workflows()]
     workspace = client.update_workspace(retention={"frames_days": 7})
     assert client.get_workspace() == workspace and workspace["retention"]["frames_days"] == 7
     with pytest.raises(ApiError) as refused:
@@ -165,10 +165,12 @@ def test_the_quota_is_read(client: Client) -> None:
 
 def test_a_webhook_is_made_listed_given_a_new_secret_and_removed(client: Client) -> None:
     made = client.create_webhook("https://hooks.invalid/in", ["session.sealed"], description="tests")
-    assert [(one["id"], one["description"]) for one in client.list_webhooks()] == [(made["id"], "tests")]
+    assert [(webhook["id"], webhook["description"]) for webhook in client.list_webhooks()] == [
+        (made["id"], "tests")
+    ]
     changed = client.update_webhook(made["id"], events=["session.tagged"], description="changed")
     assert (changed["url"], changed["events"]) == (made["url"], ["session.tagged"])
-    assert [one["description"] for one in client.list_webhooks()] == ["changed"]
+    assert [webhook["description"] for webhook in client.list_webhooks()] == ["changed"]
     fresh = client.rotate_secret(made["id"])["secret"]
     assert fresh.startswith("whsec_") and fresh != made["secret"]
     assert list(client.list_deliveries(made["id"])) == []

@@ -42,5 +42,5 @@ def test_a_diff_is_read_to_its_end(opened: tuple[Client, Runtime], monkeypatch: 
     for export_id in (nothing, everything):
         run_export(runtime, export_id, owner="tests")
     diff = client.export_diff(everything, against=nothing)
-    assert diff["sessions"]["added"] == len({one["session_id"] for one in diff["data"]}) == 3
+    assert diff["sessions"]["added"] == len({item["session_id"] for item in diff["data"]}) == 3
     assert (diff["has_more"], diff["next_cursor"]) == (False, None)

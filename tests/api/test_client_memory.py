@@ -26,7 +26,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 def record(client: Client, states: str, failed_at: int | None) -> None:
     """A session that clicks once on each of these screens, a second apart."""
     session_id = client.create_session("checkout", start=True, actor={"id": "ada", "kind": "human"})["id"]
-    steps = [{"t_ms": 1_000 * (n + 1), "type": "click", "state_key": one} for n, one in enumerate(states)]
+    steps = [{"t_ms": 1_000 * (n + 1), "type": "click", "state_key": state} for n, state in enumerate(states)]
     client.add_events(session_id, steps)
     if failed_at is not None:
         client.tag(session_id, "error", t_ms=failed_at)
@@ -49,7 +49,7 @@ def test_outliers_and_similar_sessions_are_asked_for(client: Client) -> None:
     (odd,) = client.memory_outliers("checkout", threshold=0.3, actor_kind="human")
     assert (odd["path_frequency"], odd["outcome"]) == (0.25, "success")
     assert len(client.memory_similar(odd["id"])) == 3
-    assert [len(one["shared_nodes"]) for one in client.memory_similar(odd["id"], limit=1)] == [1]
+    assert [len(item["shared_nodes"]) for item in client.memory_similar(odd["id"], limit=1)] == [1]
     with pytest.raises(ApiError) as refused:
         client.memory_similar("ses_unknown")
     assert refused.value.code == "not_found"
@@ -73,5 +73,5 @@ def test_the_graph_is_an_object_or_a_text(client: Client) -> None:
 
 
 def test_sides_are_compared(client: Client) -> None:
-    found = client.memory_diff("checkout", actor_kind="human", against_actor_kind="model")
-    assert (found["selected"]["session_count"], found["against"]["session_count"]) == (4, 0)
+    diff = client.memory_diff("checkout", actor_kind="human", against_actor_kind="model")
+    assert (diff["selected"]["session_count"], diff["against"]["session_count"]) == (4, 0)

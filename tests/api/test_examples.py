@@ -44,8 +44,8 @@ def running(folder: Path) -> Iterator[RunningService]:
 @pytest.fixture(scope="module")
 def document(running: RunningService) -> dict[str, Any]:
     """What `/openapi.json` says."""
-    found: dict[str, Any] = httpx.get(f"{running.url}/openapi.json").json()
-    return found
+    body: dict[str, Any] = httpx.get(f"{running.url}/openapi.json").json()
+    return body
 
 
 def scripts(document: dict[str, Any]) -> dict[str, str | None]:
@@ -117,9 +117,9 @@ def test_the_introduction_tells_how_to_authenticate_and_what_comes_next(document
 
 def test_the_start_page_is_html_for_browsers_and_json_for_others(running: RunningService) -> None:
     for accept in ("*/*", "application/json", "text/plain", ""):
-        told = httpx.get(running.url, headers={"Accept": accept})
-        assert told.status_code == 200 and told.headers["content-type"] == "application/json"
-        assert told.json()["version"] == __version__ and told.json()["links"]["dagster"] is None
+        answer = httpx.get(running.url, headers={"Accept": accept})
+        assert answer.status_code == 200 and answer.headers["content-type"] == "application/json"
+        assert answer.json()["version"] == __version__ and answer.json()["links"]["dagster"] is None
     page = httpx.get(running.url, headers={"Accept": BROWSER})
     assert page.headers["content-type"] == "text/html; charset=utf-8" and __version__ in page.text
     # What it leads to is there, and nothing is fetched from elsewhere.

@@ -103,12 +103,12 @@ def test_a_long_list_of_sessions_is_shown_by_the_export_alone(owner: Caller) -> 
         for some in (ids[1:], ids)
     )
     assert owner.get(f"/v1/exports/{many}").json()["filter"]["exclude_session_ids"] == ids
-    in_list = {one["id"]: one["filter"] for one in owner.get("/v1/exports").json()["data"]}
+    in_list = {item["id"]: item["filter"] for item in owner.get("/v1/exports").json()["data"]}
     assert in_list[few]["exclude_session_ids"] == ids[1:]
     assert (in_list[many]["excluded_sessions"], "exclude_session_ids" in in_list[many]) == (len(ids), False)
     with owner.service.runtime.database.transaction(write=False) as db:
-        told = db.exec(select(OutboxRow).where(OutboxRow.subject_id == many)).one()
-    assert ids[0] not in str(told.model_dump())
+        notice = db.exec(select(OutboxRow).where(OutboxRow.subject_id == many)).one()
+    assert ids[0] not in str(notice.model_dump())
 
 
 def test_the_actors_id_splits_a_dataset_and_is_not_in_it(owner: Caller) -> None:
@@ -146,8 +146,8 @@ def test_a_diff_says_what_differs_page_by_page(owner: Caller) -> None:
     assert page["sessions"] == {"same": 1, "added": 2, "removed": 0, "changed": 0}
     assert page["shards"]["same"] == 1
     assert (page["same_rows"], page["same_request"], page["causes"]) == (False, False, {"request": 2})
-    found = [*page["data"], *rest["data"]]
-    assert [(one["change"], one["cause"]) for one in found] == [("added", "request")] * 2
+    differences = [*page["data"], *rest["data"]]
+    assert [(item["change"], item["cause"]) for item in differences] == [("added", "request")] * 2
     assert (page["has_more"], rest["has_more"], rest["next_cursor"]) == (True, False, None)
 
 

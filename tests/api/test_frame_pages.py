@@ -44,7 +44,7 @@ def read_pages(caller: Caller, session_id: str, limit: int) -> list[list[tuple[i
     while page["has_more"]:
         page = caller.get(f"{address}&cursor={page['next_cursor']}").json()
         pages.append(page)
-    return [[(one["t_ms"], one["id"]) for one in page["data"]] for page in pages]
+    return [[(item["t_ms"], item["id"]) for item in page["data"]] for page in pages]
 
 
 def test_pages_of_equal_times_are_in_the_order_of_the_bytes_hot_and_sealed(
@@ -56,7 +56,7 @@ def test_pages_of_equal_times_are_in_the_order_of_the_bytes_hot_and_sealed(
     for limit in (1, 3, 7):
         loaded.clear()
         pages = read_pages(caller, session_id, limit)
-        assert [one for page in pages for one in page] == whole
+        assert [item for page in pages for item in page] == whole
         assert all(len(page) == limit for page in pages[:-1])
         assert len(loaded) <= len(pages) * (limit + 1)
     runtime = caller.service.runtime
@@ -68,4 +68,4 @@ def test_pages_of_equal_times_are_in_the_order_of_the_bytes_hot_and_sealed(
     sealer.maintain()
     sealer.release()
     for limit in (1, 3, 500):
-        assert [one for page in read_pages(caller, session_id, limit) for one in page] == whole
+        assert [item for page in read_pages(caller, session_id, limit) for item in page] == whole

@@ -30,7 +30,7 @@ def set_status(service: Service, workspace_id: str, status: str) -> None:
         row = db.get_one(WorkspaceRow, workspace_id)
         row.status = status
         db.add(row)
-    service.client.portal.call(service.app.state.callers.forget_workspace, workspace_id)  # type: ignore[union-attr]
+    service.client.portal.call(service.app.state.caller_cache.forget_workspace, workspace_id)  # type: ignore[union-attr]
 
 
 def test_checks_come_in_their_order(service: Service) -> None:

@@ -57,7 +57,7 @@ class History:
         for session_id in self.sessions:
             self.check(session_id)
         listed = self.caller.get("/v1/sessions?limit=500").json()["data"]
-        assert [one["id"] for one in listed] == sorted(self.sessions, reverse=True)
+        assert [item["id"] for item in listed] == sorted(self.sessions, reverse=True)
 
     def some(self) -> str:
         """Any session."""

@@ -30,8 +30,8 @@ def test_a_nul_in_an_address_is_404(owner: Caller, address: str) -> None:
 
 @pytest.mark.parametrize("hosted", [True, False])
 def test_a_manifest_that_was_exchanged_is_not_served(owner: Caller, hosted: bool) -> None:
-    place = {"kind": "signed_url"} if hosted else {"kind": "local", "path": "exchanged"}
-    shown = export(owner, destination=place)
+    destination = {"kind": "signed_url"} if hosted else {"kind": "local", "path": "exchanged"}
+    shown = export(owner, destination=destination)
     settings = owner.service.runtime.settings
     root = Path(settings.export_url) if hosted else settings.local_export_root
     assert root is not None
@@ -53,12 +53,12 @@ def test_a_manifest_that_was_exchanged_is_not_served(owner: Caller, hosted: bool
 
 @pytest.mark.parametrize("address", ["/manifest", "/files/{path:path}", "/diff"])
 def test_no_transaction_waits_for_a_store(address: str) -> None:
-    (route,) = (one for one in router.routes if isinstance(one, APIRoute) and one.path.endswith(address))
-    asked, seen = [route.dependant], []
-    while asked:
-        seen.append(one := asked.pop())
-        asked += one.dependencies
-    assert get_db not in [one.call for one in seen]
+    (route,) = (item for item in router.routes if isinstance(item, APIRoute) and item.path.endswith(address))
+    pending, seen = [route.dependant], []
+    while pending:
+        seen.append(dependant := pending.pop())
+        pending += dependant.dependencies
+    assert get_db not in [item.call for item in seen]
 
 
 def test_a_store_that_does_not_answer_is_given_up(owner: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,9 +66,9 @@ def test_a_store_that_does_not_answer_is_given_up(owner: Caller, monkeypatch: py
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setattr(hosted_files, "READ_SECONDS", 0.3)
         settings = replace(owner.service.runtime.settings, gcs_endpoint=address)
-        place = {"kind": "gcs", "bucket": "bucket-of-acme"}
+        destination = {"kind": "gcs", "bucket": "bucket-of-acme"}
         row = ExportRow.model_construct(
-            id=new_id("exp"), workspace_id="wsp_1", status="completed", destination=place, shards=0
+            id=new_id("exp"), workspace_id="wsp_1", status="completed", destination=destination, shards=0
         )
         with pytest.raises(Unavailable):
             hosted_files.read_manifest(row, settings)

@@ -44,11 +44,11 @@ _UNSAFE = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 
 def tried() -> dict[int, set[str]]:
     """Numbers of the cases that stand in a file of the corpus, with the files."""
-    found: dict[int, set[str]] = {}
+    covered: dict[int, set[str]] = {}
     for path in sorted((ROOT / "tests" / "api").glob("test_hostile_*.py")):
         for number in re.findall(r"\bcase\(\s*(\d+),", path.read_text()):
-            found.setdefault(int(number), set()).add(path.name)
-    return found
+            covered.setdefault(int(number), set()).add(path.name)
+    return covered
 
 
 def functions(path: str) -> set[str]:

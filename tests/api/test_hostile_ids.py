@@ -61,11 +61,11 @@ def test_a_foreign_session_is_not_there(
     caller.add_frames(owned, frame(1, id="frm_mine"))
     stranger = other(caller, who)
     with nothing_stored(caller.service.runtime):
-        found, missing = (
+        hidden, missing = (
             stranger.request(method, path.format(id=session_id), json=body) for session_id in (owned, MISSING)
         )
-        judge(found, Refused(404, "not_found", extra={"resource": resource}))
-    assert found.json() | {"request_id": ""} == missing.json() | {"request_id": ""}
+        judge(hidden, Refused(404, "not_found", extra={"resource": resource}))
+    assert hidden.json() | {"request_id": ""} == missing.json() | {"request_id": ""}
 
 
 @pytest.mark.parametrize(
@@ -93,11 +93,11 @@ def test_nothing_is_similar_to_a_foreign_session(caller: Caller, who: str) -> No
     stranger = other(caller, who)
     sealed_walks(stranger, "abc")
     with nothing_stored(caller.service.runtime):
-        found, missing = (
+        hidden, missing = (
             stranger.post("/v1/memory/similar", {"session_id": session_id}) for session_id in (owned, MISSING)
         )
-        judge(found, Refused(404, "not_found", extra={"resource": "session"}))
-    assert found.json() | {"request_id": ""} == missing.json() | {"request_id": ""}
+        judge(hidden, Refused(404, "not_found", extra={"resource": "session"}))
+    assert hidden.json() | {"request_id": ""} == missing.json() | {"request_id": ""}
 
 
 @pytest.mark.parametrize(
@@ -107,9 +107,9 @@ def test_stopping_a_foreign_session_is_that_items_not_found(caller: Caller, who:
     owned, stranger = caller.make_session(), other(caller, who)
     with nothing_stored(caller.service.runtime):
         answer = stranger.post("/v1/sessions:batch_stop", {"ids": [owned, MISSING]})
-    found, missing = answer.json()["data"]
-    assert (answer.status_code, found["result"], found["error"]["code"]) == (200, "error", "not_found")
-    assert found | {"id": ""} == missing | {"id": ""}
+    stopped, missing = answer.json()["data"]
+    assert (answer.status_code, stopped["result"], stopped["error"]["code"]) == (200, "error", "not_found")
+    assert stopped | {"id": ""} == missing | {"id": ""}
 
 
 @pytest.mark.parametrize(
@@ -134,13 +134,15 @@ def test_a_foreign_webhook_or_delivery_is_not_there(
     webhook_id, delivery_id = make_webhook(caller)
     # Case 32 asks about a webhook of one's own, and a delivery of another one of one's own.
     stranger = caller if "{own}" in path else caller.service.make_caller()
-    own = make_webhook(stranger)[0]
-    address = path.format(webhook=webhook_id, delivery=delivery_id, own=own)
+    own_webhook = make_webhook(stranger)[0]
+    address = path.format(webhook=webhook_id, delivery=delivery_id, own=own_webhook)
     with nothing_stored(caller.service.runtime):
         judge(stranger.request(method, address), Refused(404, "not_found", extra={"resource": resource}))
 
 
-@pytest.mark.parametrize("malformed", [case(36, one, name=one[:20]) for one in MALFORMED_IDS])
+@pytest.mark.parametrize(
+    "malformed", [case(36, malformed_id, name=malformed_id[:20]) for malformed_id in MALFORMED_IDS]
+)
 def test_a_malformed_id_is_not_found_anywhere(caller: Caller, malformed: str) -> None:
     paths = caller.service.app.openapi()["paths"]
     bodies = {(route.method, route.path): route for route in BODY_ROUTES.values()}

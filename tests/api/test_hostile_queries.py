@@ -64,7 +64,9 @@ BAD_NUMBERS = [
 ]
 
 
-@pytest.mark.parametrize("limit", [case(37, one, name=ascii(one)[:14]) for one in BAD_INTEGERS])
+@pytest.mark.parametrize(
+    "limit", [case(37, bad_integer, name=ascii(bad_integer)[:14]) for bad_integer in BAD_INTEGERS]
+)
 def test_a_limit_in_another_form_is_refused(caller: Caller, limit: str) -> None:
     paths = with_parameter(caller.service, "limit")
     assert len(paths) >= 10
@@ -73,7 +75,9 @@ def test_a_limit_in_another_form_is_refused(caller: Caller, limit: str) -> None:
         judge(answer, Refused(422, "validation_failed", "invalid_value", "limit", "query"))
 
 
-@pytest.mark.parametrize("number", [case(37, one, name=ascii(one)[:14]) for one in BAD_NUMBERS])
+@pytest.mark.parametrize(
+    "number", [case(37, bad_number, name=ascii(bad_number)[:14]) for bad_number in BAD_NUMBERS]
+)
 def test_a_fraction_in_another_form_is_refused(caller: Caller, number: str) -> None:
     for name in ("min_frequency", "threshold", "min_change"):
         for path in with_parameter(caller.service, name):
@@ -84,8 +88,8 @@ def test_a_fraction_in_another_form_is_refused(caller: Caller, number: str) -> N
 @pytest.mark.parametrize(
     "since",
     [
-        case(38, one, name=one[:20])
-        for one in (
+        case(38, value, name=value[:20])
+        for value in (
             "abc",
             "null",
             "-1d",
@@ -110,14 +114,14 @@ def test_what_is_no_time_is_refused(caller: Caller, bound: str, since: str) -> N
 @pytest.mark.parametrize("count", [case(39, 2, name="twice"), case(39, 500, name="500-times")])
 def test_a_parameter_is_sent_once(caller: Caller, count: int) -> None:
     for path, taken in operations(caller.service).items():
-        for one in taken:
-            if one["schema"].get("type") == "array":
-                assert one["name"] == "workflow" or (one["name"], path[-7:]) == ("type", "/events")
+        for value in taken:
+            if value["schema"].get("type") == "array":
+                assert value["name"] == "workflow" or (value["name"], path[-7:]) == ("type", "/events")
                 continue
-            pair = (one["name"], GOOD_VALUES.get(one["name"], "any"))
-            others = [] if one["name"] == "workflow" else list(required(path).items())
+            pair = (value["name"], GOOD_VALUES.get(value["name"], "any"))
+            others = [] if value["name"] == "workflow" else list(required(path).items())
             answer = caller.request("GET", fill(path), params=[pair] * count + others)
-            judge(answer, Refused(422, "validation_failed", "repeated_parameter", one["name"], "query"))
+            judge(answer, Refused(422, "validation_failed", "repeated_parameter", value["name"], "query"))
 
 
 def test_an_unknown_parameter_is_refused_everywhere(caller: Caller) -> None:
@@ -148,8 +152,8 @@ def test_a_range_that_ends_before_it_begins_is_refused(caller: Caller, since: st
 @pytest.mark.parametrize(
     "slug",
     [
-        case(41, one, name=ascii(one)[1:15])
-        for one in ("ab\n", "a", "", "Ab", "a-b", "a b", "ab٣", "äb", "a" * 65, "ab\u0000", "../ab")
+        case(41, name, name=ascii(name)[1:15])
+        for name in ("ab\n", "a", "", "Ab", "a-b", "a b", "ab٣", "äb", "a" * 65, "ab\u0000", "../ab")
     ],
 )
 def test_what_is_no_slug_is_refused(caller: Caller, slug: str) -> None:
@@ -180,8 +184,8 @@ def test_durations_the_wrong_way_round_are_refused(caller: Caller, least: int, m
 @pytest.mark.parametrize(
     "hostile",
     [
-        case(43, one, name=name)
-        for name, one in {
+        case(43, value, name=name)
+        for name, value in {
             "quote": "x' OR '1'='1",
             "semicolon": "'; DROP TABLE sessions; --",
             "braces": "{0!r} %s",
@@ -205,8 +209,8 @@ def test_an_actor_that_looks_like_a_predicate_is_plain_data(caller: Caller, host
     assert {name: after[name] for name in ("actor", "metadata", "events", "tags")} == {
         name: before[name] for name in ("actor", "metadata", "events", "tags")
     }
-    found = caller.request("GET", "/v1/sessions", params={"tag": hostile}).json()["data"]
-    assert [session["id"] for session in found] == [session_id]
+    items = caller.request("GET", "/v1/sessions", params={"tag": hostile}).json()["data"]
+    assert [session["id"] for session in items] == [session_id]
     assert caller.delete(f"/v1/sessions/{session_id}").status_code == 204
     assert caller.get(f"/v1/sessions/{bystander}").status_code == 200
 
@@ -214,8 +218,8 @@ def test_an_actor_that_looks_like_a_predicate_is_plain_data(caller: Caller, host
 @pytest.mark.parametrize(
     "include",
     [
-        case(44, one, name=one or "empty")
-        for one in ("unknown", "", "events,", "events,unknown", "Events", "events tags")
+        case(44, names, name=names or "empty")
+        for names in ("unknown", "", "events,", "events,unknown", "Events", "events tags")
     ],
 )
 def test_an_unknown_include_is_refused(caller: Caller, include: str) -> None:

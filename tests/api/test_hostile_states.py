@@ -147,8 +147,8 @@ def test_one_stream_more_than_allowed_is_refused(full: Caller, kind: str) -> Non
 @pytest.mark.parametrize(
     "position",
     [
-        case(93, one, name=ascii(one)[1:12])
-        for one in ("abc", "", "-1", "+1", "1.0", "1e3", "01", "٣", " 1", "99999", "9" * 5_000, CANARY)
+        case(93, item, name=ascii(item)[1:12])
+        for item in ("abc", "", "-1", "+1", "1.0", "1e3", "01", "٣", " 1", "99999", "9" * 5_000, CANARY)
     ],
 )
 def test_a_position_that_no_stream_gave_out_is_refused(caller: Caller, position: str) -> None:

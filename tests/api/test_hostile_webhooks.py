@@ -138,8 +138,8 @@ def test_an_address_that_must_not_be_called_is_refused(
 def test_a_name_of_a_bad_address_is_refused(caller: Caller, resolver: Resolver, answer: list[str]) -> None:
     resolver.answers = [answer]
     with nothing_stored(caller.service.runtime):
-        found = caller.post("/v1/webhooks", WEBHOOK | {"url": "https://mixed.example/in"})
-        problem = judge(found, NOT_ALLOWED)
+        refused = caller.post("/v1/webhooks", WEBHOOK | {"url": "https://mixed.example/in"})
+        problem = judge(refused, NOT_ALLOWED)
     assert not any(address in str(problem) for address in answer)
 
 

@@ -84,9 +84,9 @@ def test_a_key_holds_for_one_workspace_mode_and_address(service: Service, caller
     assert_replayed(first, same.post(SESSIONS, CHECKOUT, key="k"))
     assert [REPLAYED in other.post(SESSIONS, CHECKOUT, key="k").headers for other in others] == [False, False]
     ids = [first.json()["id"], caller.make_session()]
-    stops = [caller.post(f"{SESSIONS}/{one}/stop", key="k") for one in ids]
+    stops = [caller.post(f"{SESSIONS}/{session_id}/stop", key="k") for session_id in ids]
     assert [(stop.status_code, stop.json()["id"], REPLAYED in stop.headers) for stop in stops] == [
-        (200, one, False) for one in ids
+        (200, session_id, False) for session_id in ids
     ]
 
 
@@ -116,8 +116,11 @@ def test_a_malformed_key_is_refused(caller: Caller, key: str) -> None:
     headers = {"Idempotency-Key": key.encode("latin-1")}
     sent = caller.request("POST", SESSIONS, json=CHECKOUT, headers=headers)
     named = caller.post(SESSIONS, {**CHECKOUT, "idempotency_key": key})
-    problems = [assert_problem(one, 422, "validation_failed") for one in (sent, named)]
-    assert [one["errors"][0]["pointer"] for one in problems] == ["Idempotency-Key", "/idempotency_key"]
+    problems = [assert_problem(answer, 422, "validation_failed") for answer in (sent, named)]
+    assert [problem["errors"][0]["pointer"] for problem in problems] == [
+        "Idempotency-Key",
+        "/idempotency_key",
+    ]
     assert not key or key not in sent.text + named.text
     assert sessions_of(caller) == []
 
@@ -166,7 +169,7 @@ def test_what_was_refused_before_it_began_is_not_kept(service: Service, caller: 
         reader.post(SESSIONS, CHECKOUT, key="k"),
         service.client.post(SESSIONS, json=CHECKOUT, headers={"Idempotency-Key": "k"}),
     ]
-    assert [one.status_code for one in refused] == [422, 400, 415, 413, 403, 401]
+    assert [answer.status_code for answer in refused] == [422, 400, 415, 413, 403, 401]
     assert kept_answers(caller) == []
     assert caller.post(SESSIONS, CHECKOUT, key="k").status_code == 201
 
@@ -268,18 +271,20 @@ def test_batches_keep_their_own_ids(caller: Caller) -> None:
 
 def routes_of(router: Any) -> list[APIRoute]:
     """The application's own routes, also those of routers inside routers."""
-    found = []
+    statuses = []
     for route in router.routes:
         if isinstance(route, APIRoute):
-            found.append(route)
+            statuses.append(route)
         elif hasattr(route, "routes") or hasattr(route, "original_router"):
-            found.extend(routes_of(getattr(route, "original_router", route)))
-    return found
+            statuses.extend(routes_of(getattr(route, "original_router", route)))
+    return statuses
 
 
 def uses_transaction(dependant: Any) -> bool:
     """Whether a route works in the request's transaction."""
-    return dependant.call is get_db or any(uses_transaction(one) for one in dependant.dependencies)
+    return dependant.call is get_db or any(
+        uses_transaction(dependency) for dependency in dependant.dependencies
+    )
 
 
 def test_every_post_takes_the_key(service: Service) -> None:
@@ -296,7 +301,7 @@ def test_every_post_takes_the_key(service: Service) -> None:
     described = service.app.openapi()["paths"]
     for route in posts:
         operation = described[route.path_format]["post"]
-        assert "Idempotency-Key" in {one["name"] for one in operation["parameters"]}, route.path
+        assert "Idempotency-Key" in {parameter["name"] for parameter in operation["parameters"]}, route.path
         assert {"409", "422"} <= set(operation["responses"]), route.path
 
 
@@ -304,6 +309,6 @@ def test_the_outbox_tells_a_replayed_request_once(caller: Caller) -> None:
     for _ in range(3):
         answer = caller.post(SESSIONS, CHECKOUT, key="k")
     with caller.service.runtime.database.transaction(write=False) as db:
-        told = db.exec(select(OutboxRow.type).where(OutboxRow.workspace_id == caller.key.workspace_id)).all()
-    assert sorted(told) == ["session.created", "session.started"]
+        types = db.exec(select(OutboxRow.type).where(OutboxRow.workspace_id == caller.key.workspace_id)).all()
+    assert sorted(types) == ["session.created", "session.started"]
     assert outbox_types(caller.service.runtime, answer.json()["id"]) == ["session.created", "session.started"]

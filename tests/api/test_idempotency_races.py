@@ -21,11 +21,11 @@ def at_once(act: Callable[[int], Any], count: int) -> list[Any]:
     barrier = threading.Barrier(count)
     results: list[Any] = []
 
-    def run(place: int) -> None:
+    def run(number: int) -> None:
         barrier.wait()
-        results.append(act(place))
+        results.append(act(number))
 
-    threads = [threading.Thread(target=run, args=(place,)) for place in range(count)]
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -36,19 +36,19 @@ def at_once(act: Callable[[int], Any], count: int) -> list[Any]:
 def test_forty_requests_with_one_key_make_one_session(caller: Caller) -> None:
     for number in range(3):
         answers = at_once(lambda _, key=f"k-{number}": caller.post(SESSIONS, CHECKOUT, key=key), 40)
-        told = Counter((one.headers.get(REPLAYED), one.json().get("code")) for one in answers)
-        assert told[None, None] == 1
-        assert set(told) <= {(None, None), ("true", None), (None, "idempotency_in_progress")}
-        assert {one.headers["retry-after"] for one in answers if one.status_code == 409} <= {"1"}
-        [answer] = {one.content for one in answers if one.status_code == 201}
+        counts = Counter((item.headers.get(REPLAYED), item.json().get("code")) for item in answers)
+        assert counts[None, None] == 1
+        assert set(counts) <= {(None, None), ("true", None), (None, "idempotency_in_progress")}
+        assert {item.headers["retry-after"] for item in answers if item.status_code == 409} <= {"1"}
+        [answer] = {item.content for item in answers if item.status_code == 201}
         made = json.loads(answer)["id"]
         assert made in sessions_of(caller) and len(sessions_of(caller)) == number + 1
         assert outbox_types(caller.service.runtime, made) == ["session.created", "session.started"]
 
 
 def test_keys_that_differ_do_not_wait_for_each_other(caller: Caller) -> None:
-    answers = at_once(lambda place: caller.post(SESSIONS, CHECKOUT, key=f"k-{place % 10}"), 40)
-    assert Counter(REPLAYED in one.headers for one in answers if one.status_code == 201)[False] == 10
+    answers = at_once(lambda number: caller.post(SESSIONS, CHECKOUT, key=f"k-{number % 10}"), 40)
+    assert Counter(REPLAYED in answer.headers for answer in answers if answer.status_code == 201)[False] == 10
     assert len(sessions_of(caller)) == 10
 
 
@@ -90,20 +90,20 @@ def test_another_process_does_not_carry_it_out_too(caller: Caller) -> None:
         other = Caller(Service(other_app, client, other_app.state.runtime), caller.key)
         other.get(f"{SESSIONS}/{session_id}")
         acts = [
-            threading.Thread(target=lambda one=one: answers.append(one.post(address, key="k")))
-            for one in (caller, other)
+            threading.Thread(target=lambda item=instance: answers.append(item.post(address, key="k")))
+            for instance in (caller, other)
         ]
         with held(caller, session_id):
-            for act, one in zip(acts, (service, other.service), strict=True):
+            for act, item in zip(acts, (service, other.service), strict=True):
                 act.start()
-                while not running(one) and act.is_alive():
+                while not running(item) and act.is_alive():
                     act.join(0.005)
                 act.join(0.2)
         for act in acts:
             act.join()
         again = other.post(address, key="k")
-    told = Counter((answer.status_code, REPLAYED in answer.headers) for answer in answers)
-    assert told[200, False] == 1 and sum(told.values()) == 2
-    assert set(told) <= {(200, False), (200, True), (409, False)}
+    counts = Counter((answer.status_code, REPLAYED in answer.headers) for answer in answers)
+    assert counts[200, False] == 1 and sum(counts.values()) == 2
+    assert set(counts) <= {(200, False), (200, True), (409, False)}
     assert again.headers[REPLAYED] == "true"
     assert outbox_types(service.runtime, session_id).count("session.stopped") == 1

@@ -74,16 +74,16 @@ def lists(document: dict[str, Any], places: dict[str, Place]) -> dict[tuple[str,
     paths = [
         path
         for method, path, operation in operations(document)
-        if method == "GET" and any(one["name"] == "cursor" for one in operation.get("parameters", []))
+        if method == "GET" and any(item["name"] == "cursor" for item in operation.get("parameters", []))
     ]
-    asked = {
-        (who, path): (place.admin, fill("GET", path, place.ids))
+    requests = {
+        (who, path): (tenant.admin, fill("GET", path, tenant.ids))
         for path in paths
-        for who, place in places.items()
+        for who, tenant in places.items()
     }
     return {
         case: admin.request("GET", request.address, params={**request.query, "limit": "500"}).text
-        for case, (admin, request) in asked.items()
+        for case, (admin, request) in requests.items()
     }
 
 
@@ -99,7 +99,7 @@ def send(caller: Caller, request: Request) -> Any:
     return caller.request(request.method, request.address, params=request.query, **options)
 
 
-def told(answer: Any, value: str) -> tuple[int, list[tuple[str, str]], str]:
+def mask_values(answer: Any, value: str) -> tuple[int, list[tuple[str, str]], str]:
     """What an answer says, without what differs between two requests and the value that was asked for."""
     headers = sorted((name, text) for name, text in answer.headers.items() if name not in _VARYING)
     text = _GENERATED.sub("*", answer.text.replace(value, "*"))
@@ -107,7 +107,7 @@ def told(answer: Any, value: str) -> tuple[int, list[tuple[str, str]], str]:
     return answer.status_code, kept, text
 
 
-def missing_like(field: Field, place: Place) -> str:
+def missing_like(field: Field, location: Place) -> str:
     """An id of the same form that nobody has."""
     if field.kind == "workflow":
         return "nobodys_work"
@@ -127,18 +127,18 @@ def foreign_like(field: Field, owner: Place) -> str:
     return cursor
 
 
-def fresh_ids(field: Field, place: Place) -> dict[str, str]:
+def fresh_ids(field: Field, location: Place) -> dict[str, str]:
     """A session of its own for each body, so that no request meets what another one left."""
     if field.where != "body" or "{session_id}" not in field.path:
         return {}
-    return {"session_id": place.admin.make_session()}
+    return {"session_id": location.admin.make_session()}
 
 
 def test_every_field_that_names_something_is_found(document: dict[str, Any]) -> None:
-    found = find_fields(document)
-    assert len(found) >= 50
-    assert {field.kind for field in found} >= {*_MISSING, "workflow", "cursor"}
-    assert {(one.method, one.path) for one in ENDPOINTS} - {
+    fields = find_fields(document)
+    assert len(fields) >= 50
+    assert {field.kind for field in fields} >= {*_MISSING, "workflow", "cursor"}
+    assert {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS} - {
         (method, path.replace("{path}", "{path:path}")) for method, path, _ in operations(document)
     } == {("GET", "/v1/sessions/{session_id}/events/ws")}
 
@@ -148,17 +148,17 @@ def test_every_field_that_names_something_is_found(document: dict[str, Any]) -> 
 def test_a_foreign_id_answers_like_a_missing_one(
     document: dict[str, Any], owner: Place, strangers: dict[str, Place], who: str, scope: str
 ) -> None:
-    place = strangers[who]
-    service, key = owner.admin.service, place.admin.key
+    outsider = strangers[who]
+    service, key = owner.admin.service, outsider.admin.key
     mode: Any = "live" if who == STRANGERS[0] else "test"
     stranger = service.make_caller(mode=mode, workspace_id=key.workspace_id, scope=scope)
     leaks = []
     for field in find_fields(document):
         answers = []
         for value in (foreign_like(field, owner), missing_like(field, owner)):
-            ids = place.ids | fresh_ids(field, place)
+            ids = outsider.ids | fresh_ids(field, outsider)
             request = fill(field.method, field.path, ids, field, value)
-            answers.append(told(send(stranger, request), value))
+            answers.append(mask_values(send(stranger, request), value))
         if answers[0] != answers[1]:
             leaks.append((str(field), *answers))
     assert leaks == []
@@ -169,10 +169,10 @@ def test_an_id_in_the_path_of_somebody_else_is_never_answered(
 ) -> None:
     statuses = {
         (str(field), who): send(
-            place.admin, fill(field.method, field.path, place.ids, field, owner.ids[field.kind])
+            stranger.admin, fill(field.method, field.path, stranger.ids, field, owner.ids[field.kind])
         ).status_code
         for field in find_fields(document)
-        for who, place in strangers.items()
+        for who, stranger in strangers.items()
         if field.where == "path" and field.kind != "workflow"
     }
     assert {case: status for case, status in statuses.items() if status != 404} == {}
@@ -185,8 +185,10 @@ def test_what_strangers_send_changes_nothing_of_the_owners(
     before = footprint(service.runtime)["sessions"]
     for field in find_fields(document):
         if field.where == "path" and field.kind != "workflow":
-            for place in strangers.values():
-                send(place.admin, fill(field.method, field.path, place.ids, field, owner.ids[field.kind]))
+            for stranger in strangers.values():
+                send(
+                    stranger.admin, fill(field.method, field.path, stranger.ids, field, owner.ids[field.kind])
+                )
     assert footprint(service.runtime)["sessions"] == before
 
 
@@ -203,20 +205,20 @@ def test_a_foreign_socket_is_refused_like_a_missing_one(
             owner.admin.service.client.websocket_connect(address, headers=headers),
         ):
             pass
-        answers.append(told(refused.value, session_id))
+        answers.append(mask_values(refused.value, session_id))
     assert answers[0] == answers[1] and answers[0][0] == 404
 
 
 def test_ones_own_ids_are_answered(document: dict[str, Any], service: Service) -> None:
     """Else equal answers would say nothing: every request above is one that its owner may send."""
-    place = make_place(service, "mine")
+    tenant = make_place(service, "mine")
     order = {"GET": 0, "POST": 1, "PATCH": 2, "DELETE": 3}
-    asked = sorted(operations(document), key=lambda one: (order[one[0]], -one[1].count("/"), one[1]))
+    ordered = sorted(operations(document), key=lambda item: (order[item[0]], -item[1].count("/"), item[1]))
     statuses = {}
-    for method, path, _ in asked:
-        request = fill(method, path, place.ids)
+    for method, path, _ in ordered:
+        request = fill(method, path, tenant.ids)
         statuses[f"{method} {path}"] = (
-            200 if path.endswith("/stream") else send(place.admin, request).status_code
+            200 if path.endswith("/stream") else send(tenant.admin, request).status_code
         )
     assert {name: status for name, status in statuses.items() if status >= 400} == {}
 
@@ -224,8 +226,8 @@ def test_ones_own_ids_are_answered(document: dict[str, Any], service: Service) -
 def test_an_idempotency_key_of_somebody_else_says_nothing(owner: Place, strangers: dict[str, Place]) -> None:
     body = {"workflow": "shared"}
     first = owner.admin.post("/v1/sessions", body, key="same-key")
-    for place in strangers.values():
-        answer = place.admin.post("/v1/sessions", body, key="same-key")
+    for stranger in strangers.values():
+        answer = stranger.admin.post("/v1/sessions", body, key="same-key")
         assert answer.status_code == 201 and "Idempotent-Replayed" not in answer.headers
         assert answer.json()["id"] != first.json()["id"]
 
@@ -256,8 +258,8 @@ def test_a_deleted_session_answers_like_a_missing_one(
     for method, path, _ in operations(document):
         if "{session_id}" in path:
             missing = new_id("ses")
-            gone = told(send(caller, fill(method, path, ids)), owned)
-            never = told(send(caller, fill(method, path, {**ids, "session_id": missing})), missing)
+            gone = mask_values(send(caller, fill(method, path, ids)), owned)
+            never = mask_values(send(caller, fill(method, path, {**ids, "session_id": missing})), missing)
             assert gone == never and gone[0] == 404, (method, path)
     assert footprint(caller.service.runtime)["sessions"] == before
 

@@ -193,8 +193,8 @@ def test_a_head_over_a_socket_has_the_headers_of_get_and_no_body(running: Runnin
                 received += chunk
         head, _, body = received.partition(b"\r\n\r\n")
         assert body == b"" and head.startswith(b"HTTP/1.1 %d " % get[0])
-        told = {line.partition(b":")[0].decode().lower() for line in head.split(b"\r\n")[1:]}
-        assert told == set(get[1]), path
+        names = {line.partition(b":")[0].decode().lower() for line in head.split(b"\r\n")[1:]}
+        assert names == set(get[1]), path
 
 
 def test_a_connection_serves_on_after_a_head(running: RunningService) -> None:
@@ -215,13 +215,13 @@ def test_malformed_requests_draw_on_the_limit_of_their_address(
     quota = request("GET /v1/quota", "KEY", "Connection: close")
     with running_service(folder) as service:
         assert send(service, quota)[0][0] == 200
-        found = [send(service, b"GARBAGE\r\n\r\n")[0] for _ in range(120)]
-        statuses = [status for status, _, _ in found]
+        answers = [send(service, b"GARBAGE\r\n\r\n")[0] for _ in range(120)]
+        statuses = [status for status, _, _ in answers]
         assert statuses[0] == 400 and 429 in statuses
-        for answer in found:
+        for answer in answers:
             assert_complete(answer)
             assert answer[1]["x-scope"] == "per_address"
-        refused = next(headers for status, headers, _ in found if status == 429)
+        refused = next(headers for status, headers, _ in answers if status == 429)
         assert int(refused["retry-after"]) >= 1
         # A key that the service has met goes on.
         assert send(service, quota)[0][0] == 200

@@ -120,11 +120,11 @@ def test_frames_lose_what_their_address_and_snapshot_say(caller: Caller, form: s
     set_masking(caller, EVERYTHING)
     session_id = caller.make_session()
     dom = {"v": 1, "format": "nodes", "html": ["p", {"title": ADA, "class": "x"}, "card 4111-1111-1111-1111"]}
-    told = {"id": "frm_a", "url": f"https://x.example/?q={ADA}", "dom": dom}
+    named_frame = {"id": "frm_a", "url": f"https://x.example/?q={ADA}", "dom": dom}
     if form == "json":
-        answer = caller.add_frames(session_id, frame(0, 1, **told), frame(1, 2))
+        answer = caller.add_frames(session_id, frame(0, 1, **named_frame), frame(1, 2))
     else:
-        items = [{"t_ms": 0, "content_type": "image/png", "part": "a", **told}]
+        items = [{"t_ms": 0, "content_type": "image/png", "part": "a", **named_frame}]
         items.append({"t_ms": 1, "content_type": "image/png", "part": "b"})
         files = multipart(items, a=picture(1), b=picture(2))
         answer = caller.request("POST", f"/v1/sessions/{session_id}/frames", files=files)

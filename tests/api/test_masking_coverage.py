@@ -77,11 +77,11 @@ def places(schema: dict[str, Any], document: dict[str, Any]) -> Iterator[tuple[A
         yield (_FREE,)
 
 
-def with_text(body: Any, place: tuple[Any, ...], text: str) -> Any:
+def with_text(body: Any, path: tuple[Any, ...], text: str) -> Any:
     """A body with this text at a place."""
-    if not place:
+    if not path:
         return text
-    step, *rest = place
+    step, *rest = path
     if step is _FREE:
         return {f"key {text}": f"value {text}"}
     if step == 0:
@@ -107,16 +107,16 @@ def send_texts(caller: Caller, session_id: str, run: str) -> Sent:
     sent = Sent()
     for route, base in RECORDED.items():
         method, path = route.split(" ")
-        for number, place in enumerate(dict.fromkeys(places(schemas[route], document))):
+        for number, item in enumerate(dict.fromkeys(places(schemas[route], document))):
             address = f"{run}.{path.rpartition('/')[2]}.{number}@example.com"
-            headers = {} if place[-1] in HASHED else {"Idempotency-Key": f"{run}.key.{number}@example.com"}
-            body = with_text(copy.deepcopy(base), place, address)
+            headers = {} if item[-1] in HASHED else {"Idempotency-Key": f"{run}.key.{number}@example.com"}
+            body = with_text(copy.deepcopy(base), item, address)
             answer = caller.request(method, path.format(session_id=session_id), json=body, headers=headers)
             sent.answers.append(answer.text)
-            expected = (415, 422) if place[-1] in SHAPED[route] else (201, 202)
-            assert answer.status_code in expected, (route, place, answer.text)
-            if answer.status_code < 300 and place[-1] not in HASHED:
-                sent.accepted[address] = f"{route} {place}"
+            expected = (415, 422) if item[-1] in SHAPED[route] else (201, 202)
+            assert answer.status_code in expected, (route, item, answer.text)
+            if answer.status_code < 300 and item[-1] not in HASHED:
+                sent.accepted[address] = f"{route} {item}"
     return sent
 
 

@@ -8,11 +8,11 @@ def test_two_periods_are_compared(caller: Caller) -> None:
     sealed_walks(caller, *["abc"] * 3, started_at="2024-01-10T00:00:00Z")
     sealed_walks(caller, "abc", "xyz", started_at="2024-02-10T00:00:00Z", tag="error")
     query = "&since=2024-02-01T00:00:00Z&against_until=2024-02-01T00:00:00Z"
-    found = ask(caller, "diff", query)
-    assert (found["selected"]["session_count"], found["against"]["session_count"]) == (2, 3)
-    assert (found["selected"]["outcomes"]["error"], found["against"]["outcomes"]["error"]) == (1, 0)
-    assert {path["change"] for path in found["paths"]} == {"appeared", "changed"}
-    assert len(found["nodes"]) == 6 and {edge["change"] for edge in found["edges"]} >= {"appeared", "changed"}
+    diff = ask(caller, "diff", query)
+    assert (diff["selected"]["session_count"], diff["against"]["session_count"]) == (2, 3)
+    assert (diff["selected"]["outcomes"]["error"], diff["against"]["outcomes"]["error"]) == (1, 0)
+    assert {path["change"] for path in diff["paths"]} == {"appeared", "changed"}
+    assert len(diff["nodes"]) == 6 and {edge["change"] for edge in diff["edges"]} >= {"appeared", "changed"}
     assert len(ask(caller, "diff", f"{query}&limit=1")["nodes"]) == 1
     assert ask(caller, "diff", f"{query}&min_change=1")["paths"] == []
 
@@ -20,9 +20,9 @@ def test_two_periods_are_compared(caller: Caller) -> None:
 def test_two_kinds_of_actors_are_compared(caller: Caller) -> None:
     sealed_walks(caller, "abc", actor={"id": "someone", "kind": "human"})
     sealed_walks(caller, "abd", actor={"id": "robot", "kind": "model"})
-    found = ask(caller, "diff", "&actor.kind=model&against_actor.kind=human")
-    assert (found["selected"]["actor_kind"], found["against"]["actor_kind"]) == ("model", "human")
-    assert sorted(node["change"] for node in found["nodes"]) == ["appeared", "disappeared"]
+    diff = ask(caller, "diff", "&actor.kind=model&against_actor.kind=human")
+    assert (diff["selected"]["actor_kind"], diff["against"]["actor_kind"]) == ("model", "human")
+    assert sorted(node["change"] for node in diff["nodes"]) == ["appeared", "disappeared"]
 
 
 def test_a_comparison_with_nothing_is_refused(caller: Caller) -> None:

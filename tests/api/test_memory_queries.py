@@ -47,8 +47,8 @@ def test_a_new_workflow_answers_with_nothing(caller: Caller) -> None:
     caller.make_session()
     for what in ("paths", "outliers", "recovery_points"):
         assert ask(caller, what)["data"] == []
-    found = ask(caller, "diff", "&against_since=2d")
-    assert (found["paths"], found["selected"]["session_count"], found["selected"]["outcomes"]) == (
+    diff = ask(caller, "diff", "&against_since=2d")
+    assert (diff["paths"], diff["selected"]["session_count"], diff["selected"]["outcomes"]) == (
         [],
         0,
         None,

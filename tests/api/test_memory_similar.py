@@ -15,35 +15,35 @@ def similar(caller: Caller, session_id: str, **body: Any) -> list[dict[str, Any]
     """The sessions like another one."""
     answer = caller.post("/v1/memory/similar", {"session_id": session_id, **body})
     assert answer.status_code == 200, answer.text
-    found = answer.json()
-    assert (found["next_cursor"], found["has_more"]) == (None, False)
-    data: list[dict[str, Any]] = found["data"]
+    listed = answer.json()
+    assert (listed["next_cursor"], listed["has_more"]) == (None, False)
+    data: list[dict[str, Any]] = listed["data"]
     return data
 
 
 def test_similar_sessions_are_ranked_and_leave_the_asked_one_out(caller: Caller) -> None:
-    one, same, near, far = sealed_walks(caller, "abcd", "abcd", "abce", "xyz")
-    found = similar(caller, one)
-    assert [session["id"] for session in found] == [same, near]
-    assert set(found[0]) == SESSION_MEMBERS | {"similarity", "path_id", "shared_nodes"}
-    assert (found[0]["similarity"], len(found[0]["shared_nodes"])) == (1, 4)
-    assert 0 < found[1]["similarity"] < 1
-    assert found[1]["shared_nodes"] == found[0]["shared_nodes"][:3]
-    assert [session["id"] for session in similar(caller, one, limit=1)] == [same]
+    first, same, near, far = sealed_walks(caller, "abcd", "abcd", "abce", "xyz")
+    listed = similar(caller, first)
+    assert [session["id"] for session in listed] == [same, near]
+    assert set(listed[0]) == SESSION_MEMBERS | {"similarity", "path_id", "shared_nodes"}
+    assert (listed[0]["similarity"], len(listed[0]["shared_nodes"])) == (1, 4)
+    assert 0 < listed[1]["similarity"] < 1
+    assert listed[1]["shared_nodes"] == listed[0]["shared_nodes"][:3]
+    assert [session["id"] for session in similar(caller, first, limit=1)] == [same]
     assert similar(caller, far) == []
 
 
 def test_a_search_changes_nothing_and_waits_for_no_writer(caller: Caller) -> None:
-    one, same = sealed_walks(caller, "abc", "abc")
+    first, same = sealed_walks(caller, "abc", "abc")
     database = caller.service.runtime.database
     with nothing_stored(caller.service.runtime), database.transaction(write=True):
-        assert [session["id"] for session in similar(caller, one)] == [same]
+        assert [session["id"] for session in similar(caller, first)] == [same]
 
 
 def test_deleted_sessions_are_similar_to_nobody(caller: Caller) -> None:
-    one, same, other = sealed_walks(caller, "abc", "abc", "abc")
+    first, same, other = sealed_walks(caller, "abc", "abc", "abc")
     caller.delete(f"/v1/sessions/{same}")
-    assert [session["id"] for session in similar(caller, one)] == [other]
+    assert [session["id"] for session in similar(caller, first)] == [other]
     assert_problem(caller.post("/v1/memory/similar", {"session_id": same}), 404, "not_found")
 
 
@@ -74,14 +74,14 @@ def test_a_search_that_is_not_whole_is_refused(caller: Caller, body: dict[str, A
 
 
 def test_a_keyed_search_is_answered_again(caller: Caller) -> None:
-    one, _ = sealed_walks(caller, "abc", "abc")
-    first, second = (caller.post("/v1/memory/similar", {"session_id": one}, key="same") for _ in range(2))
+    single, _ = sealed_walks(caller, "abc", "abc")
+    first, second = (caller.post("/v1/memory/similar", {"session_id": single}, key="same") for _ in range(2))
     assert (first.status_code, second.content) == (200, first.content)
     assert second.headers["Idempotent-Replayed"] == "true"
 
 
 def test_a_session_of_somebody_else_is_not_found(caller: Caller) -> None:
-    (one,) = sealed_walks(caller, "abc")
-    for session_id in (one, new_id("ses"), "nonsense"):
+    (single,) = sealed_walks(caller, "abc")
+    for session_id in (single, new_id("ses"), "nonsense"):
         answer = caller.service.make_caller().post("/v1/memory/similar", {"session_id": session_id})
         assert assert_problem(answer, 404, "not_found")["resource"] == "session"

@@ -134,7 +134,7 @@ def test_a_socket_has_a_line_for_its_handshake_and_what_it_was_sent(
     assert (refused["status"], refused["key_id"], refused["method"]) == (401, None, "GET")
     assert (opened["status"], opened["key_id"]) == (101, owner.key.key_id)
     assert opened["route"] == "/v1/sessions/{session_id}/events/ws"
-    assert opened["bytes"] >= sum(len(json.dumps(one, separators=(",", ":"))) for one in messages)
+    assert opened["bytes"] >= sum(len(json.dumps(message, separators=(",", ":"))) for message in messages)
 
 
 def test_a_slow_request_is_a_warning(

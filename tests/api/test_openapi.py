@@ -38,13 +38,13 @@ def operations(document: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]
 
 def routes(router: Any) -> list[APIRoute]:
     """The application's own routes, also those of routers inside routers."""
-    found = []
+    violations = []
     for route in router.routes:
         if isinstance(route, APIRoute):
-            found.append(route)
+            violations.append(route)
         elif hasattr(route, "routes") or hasattr(route, "original_router"):
-            found.extend(routes(getattr(route, "original_router", route)))
-    return found
+            violations.extend(routes(getattr(route, "original_router", route)))
+    return violations
 
 
 def test_every_route_is_described(service: Service, document: dict[str, Any]) -> None:
@@ -65,11 +65,11 @@ def test_every_operation_has_words_and_its_errors(document: dict[str, Any]) -> N
 
 
 def test_every_answer_shows_the_headers_of_its_limits(document: dict[str, Any]) -> None:
-    for place, operation in operations(document).items():
+    for address, operation in operations(document).items():
         for status, answer in operation["responses"].items():
             assert {"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "X-Scope"} <= set(
                 answer["headers"]
-            ), (place, status)
+            ), (address, status)
         assert "Retry-After" in operation["responses"].get("429", {"headers": "Retry-After"})["headers"]
 
 
@@ -87,10 +87,12 @@ def test_every_body_and_parameter_is_described(document: dict[str, Any]) -> None
 def test_references_lead_somewhere(document: dict[str, Any]) -> None:
     def references(value: Any) -> list[str]:
         if isinstance(value, dict):
-            own = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
-            return own + [found for member in value.values() for found in references(member)]
+            own_references = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
+            return own_references + [
+                reference for member in value.values() for reference in references(member)
+            ]
         if isinstance(value, list):
-            return [found for member in value for found in references(member)]
+            return [reference for member in value for reference in references(member)]
         return []
 
     there = {

@@ -49,11 +49,11 @@ def pages(caller: Caller, address: str, query: str = "") -> Iterator[dict[str, A
 @pytest.mark.parametrize("limit", [1, 2, 3, 6, 7, 8, 500])
 def test_pages_hold_every_item_once_in_order(caller: Caller, kind: str, limit: int) -> None:
     address, ids = fill(caller, kind)
-    found = list(pages(caller, address, f"limit={limit}"))
-    assert [item["id"] for page in found for item in page["data"]] == ids
-    assert [len(page["data"]) for page in found[:-1]] == [limit] * (len(found) - 1)
-    assert all(page["has_more"] == (page["next_cursor"] is not None) for page in found)
-    assert found[-1]["data"]
+    listed = list(pages(caller, address, f"limit={limit}"))
+    assert [item["id"] for page in listed for item in page["data"]] == ids
+    assert [len(page["data"]) for page in listed[:-1]] == [limit] * (len(listed) - 1)
+    assert all(page["has_more"] == (page["next_cursor"] is not None) for page in listed)
+    assert listed[-1]["data"]
 
 
 @pytest.mark.parametrize("kind", LISTS)

@@ -48,8 +48,8 @@ def exhausted(limited: Caller) -> tuple[Caller, str]:
 def quota_events(caller: Caller) -> list[OutboxRow]:
     """The quota events of a workspace."""
     with caller.service.runtime.database.transaction(write=False) as db:
-        own = select(OutboxRow).where(OutboxRow.subject_id == caller.key.workspace_id)
-        return list(db.exec(own.order_by(OutboxRow.id)))
+        statement = select(OutboxRow).where(OutboxRow.subject_id == caller.key.workspace_id)
+        return list(db.exec(statement.order_by(OutboxRow.id)))
 
 
 def test_the_quota_has_the_fields_of_the_specification(limited: Caller) -> None:
@@ -154,12 +154,15 @@ def test_warning_and_end_are_told_once_with_the_quota(limited: Caller) -> None:
     for minutes in (7, 8, 9, 10, 11):
         limited.add_events(session_id, event(minutes * MINUTE))
     limited.post(f"/v1/sessions/{session_id}/stop")
-    told = quota_events(limited)
-    assert [(one.type, one.mode) for one in told] == [("quota.warning", "live"), ("quota.exhausted", "live")]
-    assert [one.data["used"] for one in told] == [8, 10]
+    notices = quota_events(limited)
+    assert [(item.type, item.mode) for item in notices] == [
+        ("quota.warning", "live"),
+        ("quota.exhausted", "live"),
+    ]
+    assert [item.data["used"] for item in notices] == [8, 10]
     quota = limited.get("/v1/quota").json()
-    assert told[1].data == {"quota": quota, "metric": "captured_minutes", "used": 10, "limit": 10}
-    assert told[1].created_at <= clock.now()
+    assert notices[1].data == {"quota": quota, "metric": "captured_minutes", "used": 10, "limit": 10}
+    assert notices[1].created_at <= clock.now()
 
 
 def test_a_stop_that_reaches_the_end_tells_it(limited: Caller) -> None:
@@ -169,7 +172,7 @@ def test_a_stop_that_reaches_the_end_tells_it(limited: Caller) -> None:
         assert row.started_at is not None
         row.started_at = clock.from_ms(clock.to_ms(row.started_at) - 11 * MINUTE)
     limited.post(f"/v1/sessions/{session_id}/stop")
-    assert [one.type for one in quota_events(limited)] == ["quota.warning", "quota.exhausted"]
+    assert [quota_event.type for quota_event in quota_events(limited)] == ["quota.warning", "quota.exhausted"]
 
 
 def test_test_mode_is_free_and_goes_on(exhausted: tuple[Caller, str]) -> None:

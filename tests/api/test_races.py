@@ -14,16 +14,16 @@ def at_once(*acts: Callable[[], Any]) -> list[Any]:
     barrier = threading.Barrier(len(acts))
     results: dict[int, Any] = {}
 
-    def run(place: int) -> None:
+    def run(number: int) -> None:
         barrier.wait()
-        results[place] = acts[place]()
+        results[number] = acts[number]()
 
-    threads = [threading.Thread(target=run, args=(place,)) for place in range(len(acts))]
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(acts))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return [results[place] for place in range(len(acts))]
+    return [results[number] for number in range(len(acts))]
 
 
 def statuses(answers: list[Any]) -> list[int]:
@@ -31,7 +31,7 @@ def statuses(answers: list[Any]) -> list[int]:
     return sorted(answer.status_code for answer in answers)
 
 
-def told(caller: Caller, session_id: str, type: str) -> int:
+def count_in_outbox(caller: Caller, session_id: str, type: str) -> int:
     """How often the outbox tells of a type."""
     return outbox_types(caller.service.runtime, session_id).count(type)
 
@@ -42,7 +42,10 @@ def test_a_session_starts_and_stops_once(caller: Caller) -> None:
         answers = at_once(*[lambda: caller.post(f"/v1/sessions/{session_id}/{trigger}")] * 8)  # noqa: B023
         assert statuses(answers) == [200] * 8
         assert len({answer.content for answer in answers}) == 1
-        assert told(caller, session_id, f"session.{trigger}{'ped' if trigger == 'stop' else 'ed'}") == 1
+        assert (
+            count_in_outbox(caller, session_id, f"session.{trigger}{'ped' if trigger == 'stop' else 'ed'}")
+            == 1
+        )
         assert caller.get(f"/v1/sessions/{session_id}").json()["status"] == status
 
 
@@ -51,7 +54,10 @@ def test_an_error_is_told_once_however_many_tags_say_it(caller: Caller) -> None:
     address = f"/v1/sessions/{session_id}/tags"
     answers = at_once(*[lambda: caller.post(address, {"name": "failed"})] * 8)
     assert statuses(answers) == [201] * 8
-    assert (told(caller, session_id, "session.tagged"), told(caller, session_id, "session.error")) == (8, 1)
+    assert (
+        count_in_outbox(caller, session_id, "session.tagged"),
+        count_in_outbox(caller, session_id, "session.error"),
+    ) == (8, 1)
     assert len(caller.get(address).json()["data"]) == 8
 
 
@@ -73,7 +79,9 @@ def test_everything_that_meets_draws_its_own_position(caller: Caller) -> None:
 def test_a_workflow_counts_its_sessions(caller: Caller) -> None:
     doomed = [caller.make_session(workflow="busy") for _ in range(6)]
     make = [lambda: caller.post("/v1/sessions", {"workflow": "busy"})] * 6
-    drop = [lambda one=one: caller.delete(f"/v1/sessions/{one}") for one in doomed]
+    drop = [
+        lambda session_id=session_id: caller.delete(f"/v1/sessions/{session_id}") for session_id in doomed
+    ]
     assert statuses(at_once(*make, *drop)) == [201] * 6 + [204] * 6
     with caller.service.runtime.database.transaction(write=False) as db:
         row = db.get_one(WorkflowRow, (caller.key.workspace_id, "live", "busy"))

@@ -17,7 +17,7 @@ from tests.support.factories import Caller, Service, assert_problem
 from tests.support.limiter_clock import TIER, Clock, limit_headers, stopped_clock, use, use_by_many_keys
 
 #: The first address of each surface; that of live replays is not there yet.
-FIRST = {one.surface: one for one in reversed(ENDPOINTS)}
+FIRST = {endpoint.surface: endpoint for endpoint in reversed(ENDPOINTS)}
 NOT_YET = {"live_replays"}
 
 
@@ -219,7 +219,7 @@ def test_a_new_tier_is_in_force_for_the_next_request(caller: Caller) -> None:
     use(caller, FIRST["exports"], 5)
     assert call(caller, FIRST["exports"]).status_code == 429
     change(caller, tier="scale")
-    caller.service.app.state.callers.forget_workspace(caller.key.workspace_id)
+    caller.service.app.state.caller_cache.forget_workspace(caller.key.workspace_id)
     limit, remaining, _, _ = limit_headers(caller.get("/v1/limits"))
     assert (limit, remaining) == (1000, 999)
     assert limit_headers(call(caller, FIRST["exports"]))[0] == 50
@@ -227,8 +227,8 @@ def test_a_new_tier_is_in_force_for_the_next_request(caller: Caller) -> None:
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/docs", "/openapi.json", "/nowhere"])
 def test_beyond_v1_the_headers_only_tell(service: Service, path: str) -> None:
-    found = [limit_headers(service.client.get(path)) for _ in range(3)]
-    assert {one[:2] + one[3:] for one in found} == {(STRANGERS.burst, STRANGERS.burst, "per_address")}
+    shown = [limit_headers(service.client.get(path)) for _ in range(3)]
+    assert {item[:2] + item[3:] for item in shown} == {(STRANGERS.burst, STRANGERS.burst, "per_address")}
 
 
 def test_the_headers_are_on_every_error(service: Service, caller: Caller) -> None:
@@ -262,8 +262,8 @@ def test_the_headers_are_on_every_error(service: Service, caller: Caller) -> Non
 def test_what_the_scope_refuses_costs_no_token(service: Service) -> None:
     reader = service.make_caller(scope="read", tier="default")
     body = {"workflow": "checkout"}
-    found = [limit_headers(reader.post("/v1/sessions", body))[:2] for _ in range(3)]
-    assert found == [(60, 60)] * 3
+    shown = [limit_headers(reader.post("/v1/sessions", body))[:2] for _ in range(3)]
+    assert shown == [(60, 60)] * 3
 
 
 def test_a_fault_of_ours_carries_the_headers_too(service: Service, caller: Caller) -> None:

@@ -107,15 +107,22 @@ def test_a_frame_reads_back_with_its_members(caller: Caller) -> None:
     assert caller.add_frames(session_id, sent, frame(6, 3)).status_code == 202
     full, bare = caller.get(f"/v1/sessions/{session_id}/frames").json()["data"]
     shared = {"session_id": session_id, "content_type": "image/png", "width": 16, "height": 12}
-    told = {"bytes": len(picture(3)), "sha256": hashlib.sha256(picture(3)).hexdigest()}
-    assert full == {**members, **shared, **told, "t_ms": 5, "masked_rects": [[1, 1, 2, 2]], "has_dom": True}
+    expected = {"bytes": len(picture(3)), "sha256": hashlib.sha256(picture(3)).hexdigest()}
+    assert full == {
+        **members,
+        **shared,
+        **expected,
+        "t_ms": 5,
+        "masked_rects": [[1, 1, 2, 2]],
+        "has_dom": True,
+    }
     absent = dict.fromkeys(("keyframe", "url", "active_rect", "masked_rects"))
-    assert bare == {**absent, **shared, **told, "id": bare["id"], "t_ms": 6, "has_dom": False}
+    assert bare == {**absent, **shared, **expected, "id": bare["id"], "t_ms": 6, "has_dom": False}
     assert caller.get(f"/v1/sessions/{session_id}/frames/frm_A1").json() == full
 
 
 @pytest.mark.parametrize(
-    ("asked", "status", "slice_", "told"),
+    ("range_header", "status", "slice_", "content_range"),
     [
         ("bytes=0-3", 206, slice(0, 4), "bytes 0-3/{n}"),
         ("bytes=5-", 206, slice(5, None), "bytes 5-{last}/{n}"),
@@ -131,19 +138,19 @@ def test_a_frame_reads_back_with_its_members(caller: Caller) -> None:
     ],
 )
 def test_a_range_of_a_picture(
-    caller: Caller, asked: str, status: int, slice_: slice, told: str | None
+    caller: Caller, range_header: str, status: int, slice_: slice, content_range: str | None
 ) -> None:
     session_id = caller.make_session()
     caller.add_frames(session_id, frame(0, 2), frame(1, 5, id="frm_A1"))
     data = picture(5)
-    answer = caller.get(f"/v1/sessions/{session_id}/frames/frm_A1/image", Range=asked)
+    answer = caller.get(f"/v1/sessions/{session_id}/frames/frm_A1/image", Range=range_header)
     size = {"n": len(data), "last": len(data) - 1, "tail": len(data) - 4}
     assert answer.status_code == status
     if status == 416:
         assert_problem(answer, 416, "range_not_satisfiable")
     else:
         assert answer.content == data[slice_]
-    assert answer.headers.get("content-range") == (told and told.format(**size))
+    assert answer.headers.get("content-range") == (content_range and content_range.format(**size))
 
 
 def test_include_embeds_what_it_names(caller: Caller) -> None:

@@ -24,9 +24,9 @@ def item(kind: str, number: int, **members: Any) -> dict[str, Any]:
 
 def count(caller: Caller, kind: str, session_id: str) -> int:
     """How many items a session says it has, which must be those it lists."""
-    told: int = caller.get(f"/v1/sessions/{session_id}").json()[f"{kind[:-1]}_count"]
-    assert len(caller.get(f"/v1/sessions/{session_id}/{kind}?limit=500").json()["data"]) == told
-    return told
+    body: int = caller.get(f"/v1/sessions/{session_id}").json()[f"{kind[:-1]}_count"]
+    assert len(caller.get(f"/v1/sessions/{session_id}/{kind}?limit=500").json()["data"]) == body
+    return body
 
 
 def at_once(act: Callable[[], Any], *, times: int) -> list[Any]:

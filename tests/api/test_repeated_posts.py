@@ -47,18 +47,21 @@ def waiting_export(caller: Caller) -> Request:
 #: One request for every address: the ids in its path, and its body.
 REQUESTS: dict[str, Callable[[Caller], Request]] = {
     "/v1/sessions": lambda _: ({}, {"workflow": "checkout"}),
-    "/v1/sessions/{session_id}/start": lambda one: ({"session_id": one.make_session(status="created")}, None),
-    "/v1/sessions/{session_id}/stop": lambda one: ({"session_id": one.make_session()}, None),
-    "/v1/sessions/{session_id}/tags": lambda one: ({"session_id": one.make_session()}, {"name": "seen"}),
-    "/v1/sessions:batch_stop": lambda one: ({}, {"ids": [one.make_session(), one.make_session()]}),
-    "/v1/memory/similar": lambda one: ({}, {"session_id": sealed_session(one)}),
+    "/v1/sessions/{session_id}/start": lambda item: (
+        {"session_id": item.make_session(status="created")},
+        None,
+    ),
+    "/v1/sessions/{session_id}/stop": lambda item: ({"session_id": item.make_session()}, None),
+    "/v1/sessions/{session_id}/tags": lambda item: ({"session_id": item.make_session()}, {"name": "seen"}),
+    "/v1/sessions:batch_stop": lambda item: ({}, {"ids": [item.make_session(), item.make_session()]}),
+    "/v1/memory/similar": lambda item: ({}, {"session_id": sealed_session(item)}),
     "/v1/exports": exported,
     "/v1/exports/{export_id}/cancel": waiting_export,
     "/v1/keys": lambda _: ({}, {"label": "robot", "scope": "write"}),
     "/v1/webhooks": lambda _: ({}, HOOK),
-    "/v1/webhooks/{webhook_id}/secret": lambda one: ({"webhook_id": webhook(one)}, None),
-    "/v1/webhooks/{webhook_id}/test": lambda one: ({"webhook_id": webhook(one)}, None),
-    "/v1/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver": lambda one: (delivery(one), None),
+    "/v1/webhooks/{webhook_id}/secret": lambda item: ({"webhook_id": webhook(item)}, None),
+    "/v1/webhooks/{webhook_id}/test": lambda item: ({"webhook_id": webhook(item)}, None),
+    "/v1/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver": lambda item: (delivery(item), None),
 }
 SECRETS = {"/v1/keys": "key", "/v1/webhooks": "secret", "/v1/webhooks/{webhook_id}/secret": "secret"}
 

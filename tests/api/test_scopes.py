@@ -79,7 +79,7 @@ def test_an_address_leads_to_its_line(endpoint: Endpoint) -> None:
     )
 
 
-@pytest.mark.parametrize("endpoint", [one for one in ENDPOINTS if not one.path.endswith("}")], ids=name_of)
+@pytest.mark.parametrize("endpoint", [item for item in ENDPOINTS if not item.path.endswith("}")], ids=name_of)
 def test_what_stands_behind_an_address_opens_no_way_around_the_table(
     service: Service, keys: dict[str, Caller], endpoint: Endpoint
 ) -> None:

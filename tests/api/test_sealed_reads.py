@@ -76,14 +76,14 @@ def rich_session(caller: Caller) -> str:
 
 def answers(caller: Caller, session_id: str) -> dict[str, Any]:
     """What every read of a session says, byte by byte but for what sealing itself changes."""
-    told: dict[str, Any] = {}
+    before: dict[str, Any] = {}
     for part in PARTS:
         answer = caller.get(f"/v1/sessions/{session_id}{part}")
         assert answer.status_code == 200, answer.text
-        told[part] = answer.content.replace(b'"status":"sealed"', b'"status":"stopped"')
+        before[part] = answer.content.replace(b'"status":"sealed"', b'"status":"stopped"')
     for accept in ("application/x-ndjson", "application/vnd.apache.arrow.stream"):
-        told[accept] = caller.get(f"/v1/sessions/{session_id}/events", Accept=accept).content
-    return told
+        before[accept] = caller.get(f"/v1/sessions/{session_id}/events", Accept=accept).content
+    return before
 
 
 def test_every_read_answers_the_same(caller: Caller, sealer: Sealer) -> None:
@@ -156,8 +156,8 @@ def test_a_sealed_session_takes_tags_and_nothing_else(caller: Caller, sealer: Se
     assert (stopped["status"], stopped["outcome"]) == ("sealed", "success")
     caller.post(f"{address}/tags", {"name": "failed", "t_ms": 10**6})
     assert caller.get(address).json()["outcome"] == "error"
-    told = outbox_types(caller.service.runtime, session_id)
-    assert told[-3:] == ["session.sealed", "session.tagged", "session.error"]
+    types = outbox_types(caller.service.runtime, session_id)
+    assert types[-3:] == ["session.sealed", "session.tagged", "session.error"]
 
 
 def test_a_deleted_sealed_session_is_gone(caller: Caller, sealer: Sealer) -> None:

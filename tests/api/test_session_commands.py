@@ -56,7 +56,7 @@ def test_sessions_are_listed_newest_first_within_eighty_columns(
     assert lines[2].split()[1:3] == ["stopped", "success"] and lines[0].split()[1:3] == ["recording", "-"]
     assert max(map(len, [*lines, *err.splitlines()])) <= 80 and err.startswith("session ")
     code, out, _ = run(service, "list", "--where", "status=recording", "--limit", "1", "--json")
-    assert [one["id"] for one in json.loads(out)] == [made[2]]
+    assert [item["id"] for item in json.loads(out)] == [made[2]]
     code, out, err = run(service, "list", "--workflow", "unheard_of")
     assert (code, out, err) == (0, "", "No session matches.\n")
 
@@ -92,7 +92,7 @@ def test_messages_as_json_are_those_of_the_stream(service: RunningService, clien
         messages: list[dict[str, Any]] = [json.loads(process.stdout.readline()) for _ in range(2)]
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
-    assert [one["data"]["status"] for one in messages] == ["created", "recording"]
+    assert [message["data"]["status"] for message in messages] == ["created", "recording"]
 
 
 def test_new_sessions_are_printed_once_each(service: RunningService, client: Client) -> None:

@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from api.app import create_app
-from api.gate.rate_limits import Limiting
+from api.gate.rate_limits import RateLimiter
 from benchmarks.redis_server import RedisServer
 from recorder.access import keys
 from recorder.access.rate_tiers import STRANGERS, TIERS
@@ -56,9 +56,9 @@ def callers(services: tuple[Service, Service]) -> tuple[Caller, Caller]:
     """One new key, at both."""
     caller = services[0].make_caller(tier="default")
     both = caller, Caller(services[1], caller.key)
-    for one in both:
+    for item in both:
         # A key that is new to a process needs a token of its address once.
-        while one.get("/v1/limits").status_code == 429:
+        while item.get("/v1/limits").status_code == 429:
             time.sleep(0.02)
     return both
 
@@ -90,14 +90,14 @@ def test_bytes_have_one_bucket_wherever_they_are_sent(callers: tuple[Caller, Cal
 
 async def pay_bytes(caller: Caller, count: int) -> RateLimited | None:
     """Charge a caller's bytes at its process, as a body of so many does."""
-    limiting: Limiting = caller.service.app.state.limiting
+    limiting: RateLimiter = caller.service.app.state.rate_limiter
     who = keys.Caller(Tenant(caller.key.workspace_id, "live"), caller.key.key_id, tier=TIERS["default"])
     return (await limiting.pay_bytes(limiting.plan_of(who, None), count)).error
 
 
 def test_beyond_v1_nothing_is_drawn_from_redis_either(services: tuple[Service, Service]) -> None:
-    found = [limit_headers(service.client.get("/healthz"))[1] for service in services for _ in range(5)]
-    assert found == sorted(found)
+    remaining = [limit_headers(service.client.get("/healthz"))[1] for service in services for _ in range(5)]
+    assert remaining == sorted(remaining)
 
 
 def test_strangers_have_one_bucket_too(services: tuple[Service, Service]) -> None:

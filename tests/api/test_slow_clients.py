@@ -90,8 +90,8 @@ def read_answer(connection: socket.socket) -> bytes:
     received = b""
     while True:
         received += connection.recv(65_536)
-        start, found, body = received.partition(b"\r\n\r\n")
-        if found and len(body) >= int(start.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]):
+        start, separator, body = received.partition(b"\r\n\r\n")
+        if separator and len(body) >= int(start.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]):
             return received
 
 

@@ -45,9 +45,9 @@ def test_a_session_is_told_whole_over_a_line_that_keeps_breaking(
         writing.join()
     assert proxy.cuts >= 5
     assert [message["id"] for message in messages] == list(range(1, len(messages) + 1))
-    told = [message["data"] for message in messages if message["event"] == "session.event"]
+    items = [message["data"] for message in messages if message["event"] == "session.event"]
     with Client(streamer.url, streamer.key.key) as client:
-        assert told == list(client.list_events(session_id))
+        assert items == list(client.list_events(session_id))
     assert messages[-1]["data"]["status"] == "sealed"
 
 

@@ -77,12 +77,12 @@ def read_to_end(connection: socket.socket) -> bytes:
 
 def unchunked(body: bytes) -> bytes:
     """A chunked body without its framing; one that was cut ends anywhere."""
-    found = b""
+    received = b""
     while body:
         size, _, body = body.partition(b"\r\n")
-        found += body[: int(size, 16)]
+        received += body[: int(size, 16)]
         body = body[int(size, 16) + 2 :]
-    return found
+    return received
 
 
 def add_much(streamer: Streamer, session_id: str) -> int:
@@ -123,7 +123,7 @@ def test_a_reader_that_takes_nothing_is_cut_and_loses_nothing(
         assert read_head(slow).startswith(b"HTTP/1.1 200")
         last = add_much(streamer, session_id)
         wait_for(lambda: service.open_streams == 0)
-        got = [int(one) for one in _ID.findall(unchunked(read_to_end(slow)))]
+        got = [int(match) for match in _ID.findall(unchunked(read_to_end(slow)))]
     assert got == list(range(1, len(got) + 1)) and len(got) < last
     with listening(streamer, session_id, Last_Event_ID=str(got[-1])) as heard:
         wait_for(lambda: len(heard.messages) == last - got[-1])

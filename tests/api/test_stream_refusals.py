@@ -59,8 +59,10 @@ def test_refusals_are_problems_on_both_kinds(
 ) -> None:
     who, query, status, code = REFUSALS[why]
     session_id = streamer.make_session() if who != "nobody" else "ses_01k0000000000000000000000a"
-    place = streamer.key.workspace_id if who == "tester" else None
-    with stream_service.streamer(workspace_id=place, mode="test" if who == "tester" else "live") as other:
+    workspace_id = streamer.key.workspace_id if who == "tester" else None
+    with stream_service.streamer(
+        workspace_id=workspace_id, mode="test" if who == "tester" else "live"
+    ) as other:
         asking = streamer if who in ("owner", "nobody") else other
         answer = asking.get_stream(session_id, query)
         with pytest.raises(InvalidStatus) as refused:

@@ -122,9 +122,9 @@ def test_a_stream_tells_what_was_masked_and_not_what_was_sent(streamer: Streamer
             return "‹email:" in heard.messages[-2]["data"]["title"]
 
         wait_for(send)
-        told = [heard.messages[-2]["data"]["title"], heard.messages[-1]["data"]["data"]["to"]]
+        heard_texts = [heard.messages[-2]["data"]["title"], heard.messages[-1]["data"]["data"]["to"]]
         texts = [socket.recv(timeout=20) for _ in heard.messages]
-    assert all("‹email:" in one and "ada" not in one for one in told)
+    assert all("‹email:" in item and "ada" not in item for item in heard_texts)
     assert [json.loads(text) for text in texts] == heard.messages
 
 

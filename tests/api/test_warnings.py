@@ -45,18 +45,18 @@ def fresh(database_url: str, tmp_path: Path, request: pytest.FixtureRequest) -> 
 def warn(service: Service, **later: float) -> dict[str, str]:
     """The messages by code, as they would be so much later."""
     with service.runtime.database.transaction(write=False) as db:
-        found = list_warnings(read_state(db), NOW + timedelta(**later))
-    assert len({one.code for one in found}) == len(found)
-    return {one.code: one.message for one in found}
+        warnings = list_warnings(read_state(db), NOW + timedelta(**later))
+    assert len({item.code for item in warnings}) == len(warnings)
+    return {item.code: item.message for item in warnings}
 
 
 def test_a_service_that_dagster_never_reported_to_says_what_stands_still(fresh: Service) -> None:
-    found = warn(fresh)
-    assert list(found) == ["dagster_silent"]
-    assert "never reported" in found["dagster_silent"] and "--no-dagster" in found["dagster_silent"]
+    codes = warn(fresh)
+    assert list(codes) == ["dagster_silent"]
+    assert "never reported" in codes["dagster_silent"] and "--no-dagster" in codes["dagster_silent"]
     answer = fresh.client.get("/readyz")
     assert answer.status_code == 200 and answer.json()["status"] == "ok"
-    assert answer.json()["warnings"] == [{"code": "dagster_silent", "message": found["dagster_silent"]}]
+    assert answer.json()["warnings"] == [{"code": "dagster_silent", "message": codes["dagster_silent"]}]
 
 
 def test_while_dagster_reports_there_is_nothing_to_warn_of(fresh: Service) -> None:
@@ -72,11 +72,11 @@ def test_an_old_report_is_dagster_s_silence(fresh: Service) -> None:
 
 
 def test_what_somebody_switched_off_is_named_and_counted(fresh: Service) -> None:
-    off = [replace(one, is_on=one.kind == "daemon") for one in RUNNING]
+    off = [replace(item, is_on=item.kind == "daemon") for item in RUNNING]
     store_statuses(fresh.runtime.database, off)
-    found = warn(fresh)
-    assert list(found) == ["schedule_off", "sensor_off"]
-    assert "`stopped_sessions`" in found["sensor_off"] and "`nightly_rebuild`" in found["schedule_off"]
+    warned = warn(fresh)
+    assert list(warned) == ["schedule_off", "sensor_off"]
+    assert "`stopped_sessions`" in warned["sensor_off"] and "`nightly_rebuild`" in warned["schedule_off"]
     assert scrape(fresh)[("recorder_sensors_off", frozenset())] == 2
 
 
@@ -92,14 +92,14 @@ def test_reports_are_stored_when_they_differ_or_are_old(fresh: Service) -> None:
     database = fresh.runtime.database
 
     def report(seconds: float, *, is_on: bool = True) -> bool:
-        moved = [replace(one, seen_at=one.seen_at + timedelta(seconds=seconds)) for one in RUNNING]
+        moved = [replace(item, seen_at=item.seen_at + timedelta(seconds=seconds)) for item in RUNNING]
         return store_statuses(database, [replace(moved[0], is_on=is_on), *moved[1:]])
 
     assert [report(0), report(10), report(29), report(30), report(40)] == [True, False, False, True, False]
     assert [report(41, is_on=False), report(42, is_on=False), report(43)] == [True, False, True]
     assert store_statuses(database, RUNNING[:1])
     with database.transaction(write=False) as db:
-        assert [one.name for one in read_statuses(db)] == ["stopped_sessions"]
+        assert [warning.name for warning in read_statuses(db)] == ["stopped_sessions"]
 
 
 def test_the_backlog_counts_what_waits_and_what_was_set_aside(fresh: Service) -> None:
@@ -119,9 +119,9 @@ def test_the_backlog_counts_what_waits_and_what_was_set_aside(fresh: Service) ->
         backlog = read_sealing_backlog(db)
     assert (backlog.waiting, backlog.set_aside) == (3, 1)
     assert backlog.oldest_waiting_s is not None and 300 <= backlog.oldest_waiting_s < 400
-    found = warn(fresh)
-    assert list(found) == ["sealing_behind", "sessions_set_aside"]
-    assert ": 3, the oldest for 5 min" in found["sealing_behind"] and ": 1." in found["sessions_set_aside"]
+    warned = warn(fresh)
+    assert list(warned) == ["sealing_behind", "sessions_set_aside"]
+    assert ": 3, the oldest for 5 min" in warned["sealing_behind"] and ": 1." in warned["sessions_set_aside"]
     samples = scrape(fresh)
     assert samples[("recorder_sessions_to_seal", frozenset())] == 3
     assert samples[("recorder_sessions_set_aside", frozenset())] == 1
@@ -147,7 +147,7 @@ def test_a_database_that_is_away_brings_no_warnings_along(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readiness = caller.service.app.state.readiness
-    for name in ("_asked_at", "_warned_at"):
+    for name in ("_checked_at", "_warned_at"):
         monkeypatch.setattr(readiness, name, float("-inf"))
     monkeypatch.setattr(readiness._runtime.database, "transaction", _refuse)
     answer = caller.service.client.get("/readyz")

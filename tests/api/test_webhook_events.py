@@ -86,8 +86,8 @@ def story(service: Service) -> tuple[list[Received], str]:
     caller = service.make_caller(tier="trial")
     with told_all(caller) as (receiver, secret):
         bring_all_about(caller)
-        wait_until(lambda: {payload(one)["type"] for one in receiver.received} >= set(EMITTED))
-    return sorted(receiver.received, key=lambda one: one.headers["webhook-id"]), secret
+        wait_until(lambda: {payload(item)["type"] for item in receiver.received} >= set(EMITTED))
+    return sorted(receiver.received, key=lambda item: item.headers["webhook-id"]), secret
 
 
 def payload(request: Received) -> dict[str, Any]:
@@ -119,20 +119,20 @@ def test_every_emitted_type_arrives_once_in_the_order_of_what_happened(
 
 def test_every_payload_is_as_the_catalogue_says(service: Service, story: tuple[list[Received], str]) -> None:
     catalogue = service.make_caller().get("/v1/event_types").json()["data"]
-    schemas = {one["type"]: one["schema"] for one in catalogue}
+    schemas = {item["type"]: item["schema"] for item in catalogue}
     for request in story[0]:
-        told = payload(request)
-        Draft202012Validator(schemas[told["type"]]).validate(told)
+        notice = payload(request)
+        Draft202012Validator(schemas[notice["type"]]).validate(notice)
         # The models know of no members beyond theirs: nothing is left out of the schemas.
-        Notification[EVENT_TYPES[told["type"]].data].model_validate(told)  # type: ignore[name-defined]
+        Notification[EVENT_TYPES[notice["type"]].data].model_validate(notice)  # type: ignore[name-defined]
 
 
 def test_every_delivery_is_signed_and_names_its_event(story: tuple[list[Received], str]) -> None:
     requests, secret = story
     for request in requests:
-        told = payload(request)
+        notice = payload(request)
         assert verify_signature(request.body, request.headers["service-signature"], secret)
-        assert (list(told), told["id"]) == (
+        assert (list(notice), notice["id"]) == (
             ["id", "type", "created_at", "data"],
             request.headers["webhook-id"],
         )
@@ -140,8 +140,8 @@ def test_every_delivery_is_signed_and_names_its_event(story: tuple[list[Received
 
 
 def test_session_events_hold_the_session_as_it_was_then(story: tuple[list[Received], str]) -> None:
-    told = [payload(request) for request in story[0]]
-    sessions = {one["type"]: one["data"]["session"] for one in told if "session" in one["data"]}
+    payloads = [payload(request) for request in story[0]]
+    sessions = {item["type"]: item["data"]["session"] for item in payloads if "session" in item["data"]}
     assert {type: session["status"] for type, session in sessions.items()} == {
         "session.created": "created",
         "session.started": "recording",
@@ -194,9 +194,9 @@ def test_a_call_that_changes_nothing_is_not_told(caller: Caller) -> None:
 def test_each_mode_is_told_of_its_own_alone(service: Service, caller: Caller) -> None:
     tester = service.make_caller(mode="test", workspace_id=caller.key.workspace_id)
     with told_all(caller) as (live, _), told_all(tester) as (test, _):
-        ids = [one.make_session(status="created") for one in (caller, tester)]
+        ids = [item.make_session(status="created") for item in (caller, tester)]
         wait_until(lambda: live.received and test.received)
-    assert [[payload(one)["data"]["session"]["id"] for one in each.received] for each in (live, test)] == [
+    assert [[payload(item)["data"]["session"]["id"] for item in each.received] for each in (live, test)] == [
         [session_id] for session_id in ids
     ]
 

@@ -74,7 +74,7 @@ def test_a_record_tells_what_was_sent_and_what_came_back(caller: Caller) -> None
         ),
     ):
         path = f"{WEBHOOKS}/{make(caller, url=f'{receiver.url}/in')['id']}"
-        asked = caller.post(f"{path}/test")
+        answer = caller.post(f"{path}/test")
         wait_until(lambda: caller.get(f"{path}/deliveries").json()["data"][0]["status"] == "succeeded")
     second, first = caller.get(f"{path}/deliveries").json()["data"]
     assert (first["status"], first["attempt"], second["attempt"]) == ("failed", 1, 2)
@@ -91,7 +91,7 @@ def test_a_record_tells_what_was_sent_and_what_came_back(caller: Caller) -> None
     assert {
         name.lower(): value for name, value in first["request"]["headers"].items()
     }.items() <= received.items()
-    assert received["x-request-id"] == asked.headers["x-request-id"]
+    assert received["x-request-id"] == answer.headers["x-request-id"]
     assert first["duration_ms"] >= 0
 
 

@@ -28,9 +28,9 @@ def test_creating_answers_the_four_members_of_the_specification(caller: Caller) 
 
 def test_reading_shows_all_but_the_secret(caller: Caller) -> None:
     made = make(caller, description="to the ledger")
-    found = caller.get(f"{WEBHOOKS}/{made['id']}").json()
-    assert list(found) == ["id", "url", "events", "description", "created_at"]
-    assert (found["id"], found["description"]) == (made["id"], "to the ledger")
+    read_back = caller.get(f"{WEBHOOKS}/{made['id']}").json()
+    assert list(read_back) == ["id", "url", "events", "description", "created_at"]
+    assert (read_back["id"], read_back["description"]) == (made["id"], "to the ledger")
     assert make(caller)["secret"] not in caller.get(WEBHOOKS).text
 
 
@@ -38,7 +38,7 @@ def test_the_list_is_newest_first_and_pages(caller: Caller) -> None:
     ids = [make(caller)["id"] for _ in range(3)]
     first = caller.get(f"{WEBHOOKS}?limit=2").json()
     rest = caller.get(f"{WEBHOOKS}?limit=2&cursor={first['next_cursor']}").json()
-    assert [one["id"] for one in (*first["data"], *rest["data"])] == ids[::-1]
+    assert [item["id"] for item in (*first["data"], *rest["data"])] == ids[::-1]
     assert (first["has_more"], rest["has_more"], rest["next_cursor"]) == (True, False, None)
 
 
@@ -193,8 +193,8 @@ def test_what_is_done_to_webhooks_is_audited_without_secrets(caller: Caller) -> 
 def test_the_catalogue_names_every_type_with_its_schema(caller: Caller) -> None:
     answer = caller.get("/v1/event_types")
     types = answer.json()["data"]
-    assert (answer.status_code, [one["type"] for one in types]) == (200, list(EVENT_TYPES))
-    assert {tuple(one) for one in types} == {("type", "description", "available", "schema")}
-    later = {one["type"].partition(".")[0] for one in types if not one["available"]}
+    assert (answer.status_code, [item["type"] for item in types]) == (200, list(EVENT_TYPES))
+    assert {tuple(item) for item in types} == {("type", "description", "available", "schema")}
+    later = {item["type"].partition(".")[0] for item in types if not item["available"]}
     assert later == {"replay", "recovery"}
-    assert all(one["schema"]["properties"]["type"] == {"const": one["type"]} for one in types)
+    assert all(item["schema"]["properties"]["type"] == {"const": item["type"]} for item in types)

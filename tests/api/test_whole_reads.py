@@ -56,8 +56,8 @@ def begin_read(streamer: Streamer, session_id: str, accept: str = NDJSON) -> soc
 
 def reads_of(service: StreamService) -> WholeReads:
     """The whole-session reads of a running service."""
-    found: WholeReads = service.app.state.whole_reads
-    return found
+    whole_reads: WholeReads = service.app.state.whole_reads
+    return whole_reads
 
 
 def sealed(streamer: Streamer, service: StreamService, session_id: str) -> None:
@@ -100,9 +100,9 @@ def test_a_portion_is_read_once_the_one_before_was_taken(
     real = EventPortions.read
 
     def counted(portions: EventPortions) -> Any:
-        found = real(portions)
-        read.append(0 if found is None else found.num_rows)
-        return found
+        portion = real(portions)
+        read.append(0 if portion is None else portion.num_rows)
+        return portion
 
     monkeypatch.setattr(EventPortions, "read", counted)
 
@@ -151,7 +151,7 @@ def test_a_client_that_goes_away_ends_the_work(caller: Caller, monkeypatch: pyte
                 await asyncio.Event().wait()
 
         await asyncio.wait_for(make_download(caller, reads, session_id)({"state": {}}, receive, send), 20)
-        assert reads.count == 0 and len([one for one in sent if one.get("body")]) == 1
+        assert reads.count == 0 and len([item for item in sent if item.get("body")]) == 1
         while not closed:
             await asyncio.sleep(0.001)
         reads.close()
@@ -221,8 +221,8 @@ def test_a_key_has_so_many_whole_reads_under_way(stream_service: StreamService, 
         ):
             assert_problem(refused, 429, "rate_limited")
             assert int(refused.headers["retry-after"]) >= 1
-            told = {name: refused.headers[f"x-{name}"] for name in ("scope", "ratelimit-limit")}
-            assert told == {"scope": "per_key_concurrency", "ratelimit-limit": "8"}
+            shown = {name: refused.headers[f"x-{name}"] for name in ("scope", "ratelimit-limit")}
+            assert shown == {"scope": "per_key_concurrency", "ratelimit-limit": "8"}
         # Pages, streams from the tail, and other keys go on.
         assert streamer.http.get(path).status_code == 200
         with streamer.connect(session_id):
@@ -291,8 +291,8 @@ def test_a_client_that_takes_nothing_is_cut_off(
 
 
 def test_the_limits_are_listed(streamer: Streamer) -> None:
-    told = streamer.http.get("/v1/limits").json()["whole_session_reads"]
-    assert told == {"per_key": 8, "per_workspace": 20, "per_process": 24}
+    limits_of_reads = streamer.http.get("/v1/limits").json()["whole_session_reads"]
+    assert limits_of_reads == {"per_key": 8, "per_workspace": 20, "per_process": 24}
 
 
 @pytest.mark.parametrize("accept", [NDJSON, ARROW])

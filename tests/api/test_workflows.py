@@ -72,15 +72,15 @@ def test_its_first_session_makes_a_workflow(caller: Caller) -> None:
 
 
 def test_settings_may_come_before_the_first_session(caller: Caller) -> None:
-    asked = {
+    wanted = {
         "memory_graph": False,
         "tags": ["finance", "q3 review"],
         "masking": {"builtins": ["email"], "patterns": [PATTERN]},
         "outcome_rules": {"error_tags": ["rejected"], "success_events": []},
     }
-    made = patch(caller, "pay_supplier", **asked).json()
+    made = patch(caller, "pay_supplier", **wanted).json()
     rules = {**DEFAULT_RULES, "error_tags": ["rejected"], "success_events": []}
-    assert {name: made[name] for name in asked} == {**asked, "outcome_rules": rules}
+    assert {name: made[name] for name in wanted} == {**wanted, "outcome_rules": rules}
     assert (made["session_count"], made["last_session_at"]) == (0, None)
     caller.make_session(workflow="pay_supplier")
     shown = get(caller, "pay_supplier")
@@ -173,8 +173,10 @@ def test_workflows_are_listed_in_pages_newest_first(caller: Caller) -> None:
         cursor = f"&cursor={page['next_cursor']}"
     assert page["next_cursor"] is None
     assert seen == [get(caller, workflow["workflow"]) for workflow in seen]
-    assert [one["created_at"] for one in seen] == sorted((one["created_at"] for one in seen), reverse=True)
-    assert sorted(one["workflow"] for one in seen) == names
+    assert [item["created_at"] for item in seen] == sorted(
+        (item["created_at"] for item in seen), reverse=True
+    )
+    assert sorted(item["workflow"] for item in seen) == names
 
 
 def test_workspaces_and_modes_have_workflows_of_their_own(caller: Caller) -> None:
@@ -227,14 +229,14 @@ def test_a_masking_rule_holds_from_the_next_request_on(caller: Caller) -> None:
     caller.add_events(session_id, event(1, title="mail ada@example.com"))
     patch(caller, "masked", masking={"builtins": ["email"]})
     caller.add_events(session_id, event(2, title="mail ada@example.com"))
-    titles = [one["title"] for one in caller.get(f"/v1/sessions/{session_id}/events").json()["data"]]
+    titles = [item["title"] for item in caller.get(f"/v1/sessions/{session_id}/events").json()["data"]]
     assert titles[0] == "mail ada@example.com" and "ada@" not in titles[1]
 
 
 def test_the_size_of_the_graph_is_that_of_what_is_in_it(caller: Caller) -> None:
     clicks = [event(n, "click", url=f"https://a.example/step/{n}/{'abc'[n]}") for n in range(3)]
     flow = {"workflow": "sized"}
-    one, other = stopped(caller, *clicks, **flow), stopped(caller, *clicks[:1], **flow)
+    first, other = stopped(caller, *clicks, **flow), stopped(caller, *clicks[:1], **flow)
     seal_all(caller)
     paths = caller.get("/v1/memory/paths?workflow=sized").json()["data"]
     ways = [path["node_ids"] for path in paths]
@@ -246,7 +248,7 @@ def test_the_size_of_the_graph_is_that_of_what_is_in_it(caller: Caller) -> None:
         "paths": len(paths),
     }
     assert graph["nodes"] == 3 and graph["edges"] == 2
-    caller.delete(f"/v1/sessions/{one['id']}")
+    caller.delete(f"/v1/sessions/{first['id']}")
     smaller = get(caller, "sized")["graph"]
     assert (smaller["version"], smaller["nodes"], smaller["edges"]) == (graph["version"] + 1, 1, 0)
     caller.delete(f"/v1/sessions/{other['id']}")
@@ -264,7 +266,7 @@ def test_a_paused_graph_takes_no_sessions_in_until_it_is_resumed(caller: Caller)
     seal_all(caller)
     (path,) = caller.get("/v1/memory/paths?workflow=paused").json()["data"]
     assert path["session_count"] == 1
-    assert [one["status"] for one in caller.get("/v1/sessions?workflow=paused").json()["data"]] == [
+    assert [item["status"] for item in caller.get("/v1/sessions?workflow=paused").json()["data"]] == [
         "sealed"
     ] * 2
 
@@ -273,10 +275,10 @@ def test_changes_are_audited_with_what_they_were(caller: Caller) -> None:
     patch(caller, "audited", tags=["a"])
     patch(caller, "audited", memory_graph=False, masking={"patterns": [PATTERN]})
     with caller.service.runtime.database.transaction(write=False) as db:
-        own = select(AuditRow).where(
+        statement = select(AuditRow).where(
             AuditRow.workspace_id == caller.key.workspace_id, AuditRow.resource_id == "audited"
         )
-        rows = list(db.exec(own.order_by(col(AuditRow.number))))
+        rows = list(db.exec(statement.order_by(col(AuditRow.number))))
     assert [row.action for row in rows] == ["workflow.create", "workflow.update"]
     assert rows[0].details["tags"] == {"from": None, "to": ["a"]}
     assert rows[1].details["memory_graph"] == {"from": True, "to": False}

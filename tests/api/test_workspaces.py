@@ -22,10 +22,10 @@ def patch(caller: Caller, **body: Any) -> Any:
 def audited(caller: Caller, action: str) -> list[AuditRow]:
     """Entries of an action in the workspace's audit log."""
     with caller.service.runtime.database.transaction(write=False) as db:
-        own = select(AuditRow).where(
+        statement = select(AuditRow).where(
             AuditRow.workspace_id == caller.key.workspace_id, AuditRow.action == action
         )
-        return list(db.exec(own.order_by(col(AuditRow.number))))
+        return list(db.exec(statement.order_by(col(AuditRow.number))))
 
 
 def test_a_new_workspace_has_the_defaults_of_the_specification(caller: Caller) -> None:
@@ -143,7 +143,7 @@ def test_masking_holds_from_the_next_request_on(caller: Caller) -> None:
     caller.add_events(session_id, event(2, title="ada@example.com"))
     patch(caller, masking={"builtins": []})
     caller.add_events(session_id, event(3, title="ada@example.com"))
-    titles = [one["title"] for one in caller.get(f"/v1/sessions/{session_id}/events").json()["data"]]
+    titles = [item["title"] for item in caller.get(f"/v1/sessions/{session_id}/events").json()["data"]]
     assert [title == "ada@example.com" for title in titles] == [True, False, True]
 
 

@@ -182,8 +182,8 @@ def judge(raw: bytes, received: bytes) -> int | None:
 def send_odd_requests(target: Target, count: int, seed: int) -> Counter[int | None]:
     """Send so many requests; how often each status was answered."""
     random = Random(seed)
-    found: Counter[int | None] = Counter()
+    counts_by_status: Counter[int | None] = Counter()
     for _ in range(count):
         raw = make_request(target, random)
-        found[judge(raw, send(target, raw))] += 1
-    return found
+        counts_by_status[judge(raw, send(target, raw))] += 1
+    return counts_by_status

@@ -38,26 +38,26 @@ _SHORT = {
 def make_known(folder: Path, database_url: str) -> dict[str, str]:
     """Fill the service; gives the variables that tell the hooks of it, and the key."""
     with running_app(folder, database_url) as service:
-        place = make_place(service, "fuzz")
-        ids = {kind: [value] for kind, value in place.ids.items()}
+        tenant = make_place(service, "fuzz")
+        ids = {kind: [value] for kind, value in tenant.ids.items()}
         ids["path"] = ids.pop("file")
-        ids["session_id"] += [place.admin.make_session() for _ in range(20)]
-        ids["session_id"] += [place.admin.make_session(status=one) for one in ("created", "stopped")]
+        ids["session_id"] += [tenant.admin.make_session() for _ in range(20)]
+        ids["session_id"] += [tenant.admin.make_session(status=item) for item in ("created", "stopped")]
     return {
         "RECORDER_FUZZ_IDS": json.dumps(ids),
         "RECORDER_FUZZ_BODIES": json.dumps(
             {
                 "POST /v1/webhooks": {"url": "http://127.0.0.1:9/", "events": ["session.created"]},
                 "POST /v1/exports": {
-                    "workflow": place.ids["workflow"],
+                    "workflow": tenant.ids["workflow"],
                     "format": "parquet",
                     "destination": {"kind": "signed_url"},
                 },
                 "POST /v1/sessions/{session_id}/frames": {"frames": [frame(1)]},
             }
         ),
-        "RECORDER_FUZZ_KEY_ID": place.admin.key.key_id,
-        "RECORDER_KEY": place.admin.key.key,
+        "RECORDER_FUZZ_KEY_ID": tenant.admin.key.key_id,
+        "RECORDER_KEY": tenant.admin.key.key,
     }
 
 
@@ -76,14 +76,14 @@ def fuzz(server: Server, known: dict[str, str], folder: Path, *options: str) -> 
     environment = child_environment(make_settings(folder), {**known, "PYTHONPATH": str(ROOT)})
     run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert report.exists(), run.stdout + run.stderr
-    told: dict[str, Any] = json.loads(report.read_text())
-    assert (told["failures"], told["errors"], run.returncode) == ([], [], 0), run.stdout
-    return told
+    report_body: dict[str, Any] = json.loads(report.read_text())
+    assert (report_body["failures"], report_body["errors"], run.returncode) == ([], [], 0), run.stdout
+    return report_body
 
 
 def make_target(server: Server, known: dict[str, str]) -> Target:
     """What odd requests are sent to: all addresses, also those that OpenAPI does not show."""
-    paths = [one.path.replace(":path}", "}") for one in ENDPOINTS]
+    paths = [endpoint.path.replace(":path}", "}") for endpoint in ENDPOINTS]
     paths += ["/", "/healthz", "/readyz", "/openapi.json", "/docs", "/metrics", "/nothing", "/v1/nothing"]
     ids = json.loads(known["RECORDER_FUZZ_IDS"])
     # What has byte ranges comes more often, and its session is the one that has the frame.

@@ -48,14 +48,14 @@ def at_each_stage(caller: Caller, session_id: str, check: Callable[[], None]) ->
 
 def times(caller: Caller, session_id: str, query: str) -> list[int]:
     """The times of the events that all pages of a query list."""
-    found: list[int] = []
+    statuses: list[int] = []
     cursor = ""
     while True:
         page = caller.get(f"/v1/sessions/{session_id}/events?{query}{cursor}").json()
-        found += [one["t_ms"] for one in page["data"]]
+        statuses += [item["t_ms"] for item in page["data"]]
         if not page["has_more"]:
             assert page["next_cursor"] is None
-            return found
+            return statuses
         cursor = f"&cursor={page['next_cursor']}"
 
 
@@ -69,7 +69,7 @@ def whole(caller: Caller, session_id: str, query: str, accept: str) -> list[int]
 
 
 @ROWS.row("events: type, from_t_ms and to_t_ms, as pages, NDJSON and Arrow, hot and sealed the same")
-def _(caller: Caller) -> None:
+def check_events_type_from_t_ms_and_to_t_ms_as_pages_ndjson_and(caller: Caller) -> None:
     session_id = caller.make_session()
     for start in (0, 50, 25):
         batch = [event(start + n, "click" if n % 3 else "own.rare") for n in range(40)]
@@ -95,7 +95,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("events: a search for rare types ends a page early and leads on, and misses nothing")
-def _(caller: Caller) -> None:
+def check_events_a_search_for_rare_types_ends_a_page_early_and(caller: Caller) -> None:
     session_id = caller.make_session()
     for n in range(60):
         kind = "own.rare" if n in (5, 41, 59) else "click"
@@ -116,7 +116,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("events: the cursor is bound to the filters")
-def _(caller: Caller) -> None:
+def check_events_the_cursor_is_bound_to_the_filters(caller: Caller) -> None:
     session_id = caller.make_session()
     caller.add_events(session_id, *(event(n) for n in range(5)))
     path = f"/v1/sessions/{session_id}/events"
@@ -129,7 +129,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("events: a filter that is none is refused by name")
-def _(caller: Caller) -> None:
+def check_events_a_filter_that_is_none_is_refused_by_name(caller: Caller) -> None:
     path = f"/v1/sessions/{caller.make_session()}/events"
     for query, pointer in (
         ("type=Not A Type", "type.0"),
@@ -139,12 +139,12 @@ def _(caller: Caller) -> None:
         ("&".join(["type=click"] * 51), "type"),
     ):
         problem = assert_problem(caller.get(f"{path}?{query}"), 422, "validation_failed")
-        assert [one["pointer"] for one in problem["errors"]] == [pointer], query
+        assert [error["pointer"] for error in problem["errors"]] == [pointer], query
     assert_problem(caller.get(f"{path}?from_t_ms=9&to_t_ms=8"), 422, "invalid_range")
 
 
 @ROWS.row("frames: active_rect and masked_rects read back as they were sent, whole numbers as such")
-def _(caller: Caller) -> None:
+def check_frames_active_rect_and_masked_rects_read_back_as_they(caller: Caller) -> None:
     session_id = caller.make_session()
     rects = {"active_rect": [1, 2, 3, 4], "masked_rects": [[1, 2.5, 3, 4], [0, 0, 9, 9]]}
     caller.add_frames(session_id, frame(1, id="frm_a", **rects))
@@ -164,10 +164,10 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("tags: an anchored tag takes the time of its event, else of its frame")
-def _(caller: Caller) -> None:
+def check_tags_an_anchored_tag_takes_the_time_of_its_event_else(caller: Caller) -> None:
     session_id = caller.make_session()
-    own, given = event(700, id="evt_own"), [event(n) for n in (30, 10, 20)]
-    caller.add_events(session_id, own, *given)
+    named, given = event(700, id="evt_own"), [event(n) for n in (30, 10, 20)]
+    caller.add_events(session_id, named, *given)
     caller.add_events(session_id, event(5), event(6, id="evt_other"))
     caller.add_frames(session_id, frame(40, id="frm_own"), frame(50, 9))
     events = caller.get(f"/v1/sessions/{session_id}/events").json()["data"]
@@ -179,10 +179,10 @@ def _(caller: Caller) -> None:
         return int(answer.json()["t_ms"])
 
     def check() -> None:
-        for one in events:
-            assert tag(event_id=one["id"]) == one["t_ms"]
-        for one in frames:
-            assert tag(frame_id=one["id"]) == one["t_ms"]
+        for item in events:
+            assert tag(event_id=item["id"]) == item["t_ms"]
+        for item in frames:
+            assert tag(frame_id=item["id"]) == item["t_ms"]
         assert tag(event_id="evt_own", frame_id="frm_own") == 700
         assert tag(event_id="evt_own", t_ms=3) == 3
 
@@ -191,7 +191,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("tags: an unknown anchor is 422 at its pointer; the session and its state come first")
-def _(caller: Caller) -> None:
+def check_tags_an_unknown_anchor_is_422_at_its_pointer_the(caller: Caller) -> None:
     session_id, other = caller.make_session(), caller.make_session()
     caller.add_events(session_id, event(1), event(2, id="evt_here"))
     there = caller.add_events(other, event(1)).json()["first_id"]
@@ -207,11 +207,11 @@ def _(caller: Caller) -> None:
             for more in ({}, {"t_ms": 5}):
                 answer = caller.post(path, {"name": "seen", "event_id": event_id, **more})
                 problem = assert_problem(answer, 422, "validation_failed")
-                assert [(one["pointer"], one["code"]) for one in problem["errors"]] == [
+                assert [(error["pointer"], error["code"]) for error in problem["errors"]] == [
                     ("/event_id", "unknown_event")
                 ]
         both = caller.post(path, {"name": "seen", "event_id": "evt_missing", "frame_id": "frm_missing"})
-        pointers = [one["pointer"] for one in assert_problem(both, 422, "validation_failed")["errors"]]
+        pointers = [error["pointer"] for error in assert_problem(both, 422, "validation_failed")["errors"]]
         assert pointers == ["/event_id", "/frame_id"]
         assert caller.get(path).json()["data"] == []
 
@@ -223,7 +223,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("tags: an anchored tag with an Idempotency-Key is stored once")
-def _(caller: Caller) -> None:
+def check_tags_an_anchored_tag_with_an_idempotency_key_is_stored(caller: Caller) -> None:
     session_id = caller.make_session()
     first_id = caller.add_events(session_id, event(9)).json()["first_id"]
     path, body = f"/v1/sessions/{session_id}/tags", {"name": "seen", "event_id": first_id}
@@ -233,7 +233,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("webhooks: PATCH changes url, events, description; secret and deliveries stay; it is audited")
-def _(caller: Caller) -> None:
+def check_webhooks_patch_changes_url_events_description_secret(caller: Caller) -> None:
     made = caller.post("/v1/webhooks", HOOK).json()
     path = f"/v1/webhooks/{made['id']}"
     delivery = caller.post(f"{path}/test").json()["id"]
@@ -247,20 +247,20 @@ def _(caller: Caller) -> None:
     assert changed.status_code == 200 and "secret" not in changed.json()
     expected = {"url": change["url"], "events": ["session.error"], "description": "b"}
     assert changed.json() == caller.get(path).json() == caller.get(path).json() | expected
-    assert [one["id"] for one in caller.get(f"{path}/deliveries").json()["data"]] == [delivery]
+    assert [item["id"] for item in caller.get(f"{path}/deliveries").json()["data"]] == [delivery]
     with caller.service.runtime.database.transaction(write=False) as db:
         from sqlalchemy import text
 
         assert db.connection().execute(text(secrets), {"id": made["id"]}).scalars().all() == [1]
     entries = caller.get("/v1/audit?action=webhook.update").json()["data"]
-    (entry,) = [one for one in entries if one["resource"]["id"] == made["id"]]
+    (entry,) = [item for item in entries if item["resource"]["id"] == made["id"]]
     assert entry["details"] == {"changed": ["description", "events", "url"], "events": ["session.error"]}
     assert caller.request("PATCH", path, json={}).json() == changed.json()
     assert len(caller.get("/v1/audit?action=webhook.update").json()["data"]) == len(entries)
 
 
 @ROWS.row("webhooks: PATCH checks what registration checks, and needs admin")
-def _(caller: Caller) -> None:
+def check_webhooks_patch_checks_what_registration_checks_and(caller: Caller) -> None:
     path = f"/v1/webhooks/{caller.post('/v1/webhooks', HOOK).json()['id']}"
     for change, code, pointer in (
         ({"url": "ftp://127.0.0.1/"}, "invalid_url", "/url"),
@@ -270,7 +270,7 @@ def _(caller: Caller) -> None:
         ({"secret": "whsec_x"}, "validation_failed", "/secret"),
     ):
         problem = assert_problem(caller.request("PATCH", path, json=change), 422, code)
-        assert [one["pointer"] for one in problem["errors"]] == [pointer], change
+        assert [error["pointer"] for error in problem["errors"]] == [pointer], change
     writer = caller.service.make_caller(workspace_id=caller.key.workspace_id, scope="write")
     assert_problem(writer.request("PATCH", path, json={"description": "x"}), 403, "insufficient_scope")
     missing = caller.request("PATCH", "/v1/webhooks/whk_01k00000000000000000000000", json={})
@@ -279,23 +279,23 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("exports: GET /v1/exports?tag= lists those with the label")
-def _(caller: Caller) -> None:
+def check_exports_get_v1_exports_tag_lists_those_with_the_label(caller: Caller) -> None:
     caller.make_session()
     ids = {}
     for tag in ("v1", "v2", None, "v1"):
         ids.setdefault(tag, []).append(caller.post("/v1/exports", BODY | {"tag": tag}).json()["id"])
-    listed = [one["id"] for one in caller.get("/v1/exports?tag=v1").json()["data"]]
+    listed = [item["id"] for item in caller.get("/v1/exports?tag=v1").json()["data"]]
     assert listed == ids["v1"][::-1]
     first = caller.get("/v1/exports?tag=v1&limit=1").json()
     rest = caller.get(f"/v1/exports?tag=v1&limit=1&cursor={first['next_cursor']}").json()
-    assert [one["id"] for one in first["data"] + rest["data"]] == listed and not rest["has_more"]
+    assert [item["id"] for item in first["data"] + rest["data"]] == listed and not rest["has_more"]
     assert_problem(caller.get(f"/v1/exports?tag=v2&cursor={first['next_cursor']}"), 400, "invalid_cursor")
     assert caller.get("/v1/exports?tag=v1&status=completed").json()["data"] == []
     assert_problem(caller.get("/v1/exports?tag="), 422, "validation_failed")
 
 
 @ROWS.row("batch ids: a batch sent again is stored once for as long as its session records")
-def _(caller: Caller) -> None:
+def check_batch_ids_a_batch_sent_again_is_stored_once_for_as(caller: Caller) -> None:
     session_id = caller.make_session()
     first = caller.add_events(session_id, event(1), key="a")
     frames = caller.add_frames(session_id, frame(1), key="a")

@@ -64,8 +64,8 @@ RECORDING = {
 
 def entries(caller: Caller, action: str) -> list[dict[str, Any]]:
     """What the log tells of an action."""
-    found: list[dict[str, Any]] = caller.get(f"/v1/audit?action={action}").json()["data"]
-    return found
+    items: list[dict[str, Any]] = caller.get(f"/v1/audit?action={action}").json()["data"]
+    return items
 
 
 def run(caller: Caller, steps: list[Step]) -> tuple[list[str], list[str]]:
@@ -101,15 +101,19 @@ def test_a_change_by_a_key_is_recorded_with_its_origin(caller: Caller, action: s
 def test_the_details_are_those_that_the_page_tells(caller: Caller, action: str) -> None:
     run(caller, BY_KEY[action])
     [entry] = entries(caller, action)
-    told = {word for word in TOLD[action][3].split("`")[1::2] if word not in ("from", "to")}
+    words = {word for word in TOLD[action][3].split("`")[1::2] if word not in ("from", "to")}
     if action in ("workspace.update", "workflow.create", "workflow.update"):
         assert {"from", "to"} == {name for setting in entry["details"].values() for name in setting}
     else:
-        assert set(entry["details"]) == told
+        assert set(entry["details"]) == words
 
 
 def test_every_changing_address_records_or_records_a_session() -> None:
-    changing = {f"{one.method} {one.path}" for one in ENDPOINTS if one.method != "GET" and not one.only_reads}
+    changing = {
+        f"{endpoint.method} {endpoint.path}"
+        for endpoint in ENDPOINTS
+        if endpoint.method != "GET" and not endpoint.only_reads
+    }
     last_steps = [steps[-1] for steps in BY_KEY.values()]
     audited = {(method, len(path.split("/")), path.split("/")[2]) for method, path, _ in last_steps}
     for address in changing - RECORDING:
@@ -132,17 +136,17 @@ def test_what_the_operator_does_is_recorded(caller: Caller) -> None:
         set_workspace(db, opened.workspace_id, tier="default")
         revoke_key(db, Tenant(opened.workspace_id, "live"), origin, key.id)
     operator = Caller(caller.service, opened)
-    told = operator.get("/v1/audit").json()["data"]
-    assert [entry["action"] for entry in told] == [
+    items = operator.get("/v1/audit").json()["data"]
+    assert [entry["action"] for entry in items] == [
         "workspace.create",
         "key.create",
         "workspace.update",
         "key.revoke",
     ]
-    assert {(entry["actor"]["type"], entry["request_id"], entry["ip"]) for entry in told} == {
+    assert {(entry["actor"]["type"], entry["request_id"], entry["ip"]) for entry in items} == {
         ("operator", None, None)
     }
-    assert told[2]["details"] == {"tier": {"from": "unlimited", "to": "default"}}
+    assert items[2]["details"] == {"tier": {"from": "unlimited", "to": "default"}}
 
 
 def test_what_is_done_at_dagsters_pages_is_recorded(caller: Caller) -> None:
@@ -151,12 +155,12 @@ def test_what_is_done_at_dagsters_pages_is_recorded(caller: Caller) -> None:
     runtime = caller.service.runtime
     export_id = queue_export(runtime, Tenant(workspace_id, "live"), wanted, owner="run-1")
     cancel_export(runtime, export_id, owner="run-1")
-    told = caller.get("/v1/audit?resource=export").json()["data"]
-    assert [(entry["action"], entry["resource"]["id"]) for entry in told] == [
+    items = caller.get("/v1/audit?resource=export").json()["data"]
+    assert [(entry["action"], entry["resource"]["id"]) for entry in items] == [
         ("export.create", export_id),
         ("export.cancel", export_id),
     ]
-    assert {tuple(entry["actor"].values()) for entry in told} == {("operator", "dagster")}
+    assert {tuple(entry["actor"].values()) for entry in items} == {("operator", "dagster")}
 
 
 def test_a_change_that_is_refused_or_changes_nothing_is_not_recorded(caller: Caller) -> None:

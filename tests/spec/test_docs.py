@@ -163,10 +163,10 @@ NUMBERS = {
 
 def codes() -> set[str]:
     """Every code that an answer, one of its items or a failed export may carry."""
-    found = {text_of(call.args[2]) for call in calls("Problem") if len(call.args) > 2}
-    found |= {text_of(call.args[1]) for call in calls("ValidationFailed.of") if len(call.args) > 1}
-    found |= {text_of(call.args[2]) for call in calls("_fail") if len(call.args) > 2}
-    found |= {
+    texts = {text_of(call.args[2]) for call in calls("Problem") if len(call.args) > 2}
+    texts |= {text_of(call.args[1]) for call in calls("ValidationFailed.of") if len(call.args) > 1}
+    texts |= {text_of(call.args[2]) for call in calls("_fail") if len(call.args) > 2}
+    texts |= {
         text_of(keyword.value)
         for call in calls("InvalidJson")
         for keyword in call.keywords
@@ -177,8 +177,8 @@ def codes() -> set[str]:
             if isinstance(node, ast.Assign | ast.AnnAssign):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 if any(ast.unparse(target) == "code" for target in targets):
-                    found.add(text_of(node.value))
-    return {code for code in found if code}
+                    texts.add(text_of(node.value))
+    return {code for code in texts if code}
 
 
 def commands(command: Any, name: str = "recorder") -> Iterator[tuple[str, set[str]]]:
@@ -188,7 +188,7 @@ def commands(command: Any, name: str = "recorder") -> Iterator[tuple[str, set[st
             yield from commands(inner, f"{name} {part}")
     if not hasattr(command, "commands"):
         options = {
-            one for parameter in command.params for one in (*parameter.opts, *parameter.secondary_opts)
+            item for parameter in command.params for item in (*parameter.opts, *parameter.secondary_opts)
         }
         yield name, {option for option in options if option.startswith("--")}
 
@@ -201,8 +201,10 @@ def test_every_address_is_named(service: Service) -> None:
 
 
 def test_every_query_parameter_is_named(service: Service) -> None:
-    operations = [one for methods in service.app.openapi()["paths"].values() for one in methods.values()]
-    names = {parameter["name"] for one in operations for parameter in one.get("parameters", [])}
+    operations = [
+        method for methods in service.app.openapi()["paths"].values() for method in methods.values()
+    ]
+    names = {parameter["name"] for operation in operations for parameter in operation.get("parameters", [])}
     assert {"actor.kind", "min_frequency", "cursor"} <= names
     assert [name for name in sorted(names) if f"`{name}`" not in ALL and f"{{{name}}}" not in ALL] == []
 
@@ -228,9 +230,9 @@ def test_every_column_and_member_of_a_dataset_is_named() -> None:
         key.value
         for node in ast.walk(manifest)
         if isinstance(node, ast.FunctionDef) and node.name in ("build_manifest", "_entry")
-        for found in ast.walk(node)
-        if isinstance(found, ast.Dict)
-        for key in found.keys
+        for item in ast.walk(node)
+        if isinstance(item, ast.Dict)
+        for key in item.keys
         if isinstance(key, ast.Constant) and isinstance(key.value, str)
     }
     inner = {"tables", "graph", "delta_version", "fingerprint", "fields", "bucket_bits", "erased", "deleted"}
@@ -239,18 +241,20 @@ def test_every_column_and_member_of_a_dataset_is_named() -> None:
 
 
 def test_the_table_of_event_types_is_that_of_the_code() -> None:
-    told = {
+    documented = {
         name: (row[0].partition(",")[0], row[2] == "yes")
         for row in table(PAGES["docs/events.md"], "## Types\n")
         for name in row[1].strip("`").split()
     }
-    assert told == {name: (kind.event_class, kind.is_action) for name, kind in EVENT_TYPES.items()}
+    assert documented == {name: (kind.event_class, kind.is_action) for name, kind in EVENT_TYPES.items()}
 
 
 def test_the_table_of_webhook_events_is_the_catalogue() -> None:
     rows = table(PAGES["docs/webhooks.md"], "## Events\n")
-    told = {type: not row[1].endswith("(later)") for row in rows for type in re.findall(r"[\w.]+", row[0])}
-    assert told == {type: kind.is_emitted for type, kind in WEBHOOK_TYPES.items()}
+    documented = {
+        type: not row[1].endswith("(later)") for row in rows for type in re.findall(r"[\w.]+", row[0])
+    }
+    assert documented == {type: kind.is_emitted for type, kind in WEBHOOK_TYPES.items()}
 
 
 @pytest.mark.parametrize("page", NUMBERS)
@@ -261,8 +265,8 @@ def test_the_numbers_are_those_of_the_code(page: str) -> None:
 
 def test_the_table_of_tiers_is_that_of_the_code() -> None:
     rows = table(PAGES["docs/workspaces.md"], "The tier is a table of [rate limits]")
-    told = {row[0].strip("`"): tuple(row[2:]) for row in rows}
-    assert told == {
+    documented = {row[0].strip("`"): tuple(row[2:]) for row in rows}
+    assert documented == {
         name: tuple("unlimited" if limit is None else f"{limit:,}" for limit in limits_of)
         for name, limits_of in (
             (tier.name, (tier.captured_minutes, tier.exported_rows)) for tier in TIERS.values()
@@ -271,9 +275,9 @@ def test_the_table_of_tiers_is_that_of_the_code() -> None:
 
 
 def test_every_code_is_named() -> None:
-    found = codes()
-    assert {"invalid_json", "duplicate_key", "lease_lost", "cancelled", "not_supported_yet"} <= found
-    assert [code for code in sorted(found) if f"`{code}`" not in ALL] == []
+    raised = codes()
+    assert {"invalid_json", "duplicate_key", "lease_lost", "cancelled", "not_supported_yet"} <= raised
+    assert [code for code in sorted(raised) if f"`{code}`" not in ALL] == []
 
 
 def test_every_setting_is_named() -> None:
@@ -284,16 +288,16 @@ def test_every_setting_is_named() -> None:
 
 
 def test_every_command_and_option_is_named() -> None:
-    found = dict(commands(get_command(command_line)))
+    available = dict(commands(get_command(command_line)))
     page = PAGES["docs/command-line.md"]
-    sections = {name: page.partition(f"\n## {name}")[2].partition("\n## ")[0] for name in found}
+    sections = {name: page.partition(f"\n## {name}")[2].partition("\n## ")[0] for name in available}
     missing = {
         f"{name} {option}"
-        for name, options in found.items()
+        for name, options in available.items()
         for option in options - {"--help"}
         if f"`{option}`" not in sections[name]
     }
-    assert "recorder workspaces create" in found
+    assert "recorder workspaces create" in available
     assert missing == set()
 
 
@@ -301,7 +305,7 @@ def test_every_name_in_dagster_is_named() -> None:
     graph = defs.resolve_asset_graph()
     names = {key.to_user_string() for key in graph.get_all_asset_keys()}
     names |= {key.name for key in graph.asset_check_keys}
-    names |= {one.name for one in (*(defs.jobs or []), *(defs.sensors or []), *(defs.schedules or []))}
+    names |= {item.name for item in (*(defs.jobs or []), *(defs.sensors or []), *(defs.schedules or []))}
     assert [name for name in sorted(names) if f"`{name}`" not in PAGES["docs/operations.md"]] == []
 
 

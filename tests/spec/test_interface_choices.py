@@ -38,7 +38,7 @@ def assert_complete(answer: object, status: int, code: str) -> dict[str, object]
 def items(answer: object, code: str = "validation_failed") -> list[tuple[str, str, str]]:
     """Where a refused request is wrong: in, pointer, code."""
     problem = assert_complete(answer, 422, code)
-    return [(one["in"], one["pointer"], one["code"]) for one in problem["errors"]]  # type: ignore[attr-defined]
+    return [(error["in"], error["pointer"], error["code"]) for error in problem["errors"]]  # type: ignore[attr-defined]
 
 
 def values(caller: Caller) -> dict[str, str]:
@@ -61,19 +61,19 @@ def values(caller: Caller) -> dict[str, str]:
     }
 
 
-def address(path: str, found: dict[str, str]) -> str:
+def address(path: str, ids: dict[str, str]) -> str:
     """An address of the table with what stands there."""
-    for name, value in found.items():
+    for name, value in ids.items():
         path = path.replace(f"{{{name}}}", value)
     queries = {
         "/v1/memory/diff": "?workflow=checkout&since=7d&against_since=14d&against_until=7d",
-        f"/v1/exports/{found['export_id']}/diff": f"?against={found['export_id']}",
+        f"/v1/exports/{ids['export_id']}/diff": f"?against={ids['export_id']}",
     }
     return path + queries.get(path, "?workflow=checkout" if path.startswith("/v1/memory/") else "")
 
 
 @ROWS.row("a range outside is a problem, 416 range_not_satisfiable, with Content-Range")
-def _(caller: Caller) -> None:
+def check_a_range_outside_is_a_problem_416_range_not_satisfiable(caller: Caller) -> None:
     session_id = caller.make_session()
     frame_id = caller.add_frames(session_id, frame(1)).json()["data"][0]["id"]
     manifest = caller.get(f"/v1/exports/{completed_export(caller)['id']}/manifest").json()
@@ -86,7 +86,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("404 of unknown paths, 405, 415 and 406 carry every header")
-def _(caller: Caller) -> None:
+def check_of_unknown_paths_405_415_and_406_carry_every_header(caller: Caller) -> None:
     assert_complete(caller.get("/v1/nothing"), 404, "not_found")
     assert_complete(caller.get("/nothing"), 404, "not_found")
     assert_complete(caller.request("PUT", "/v1/sessions"), 405, "method_not_allowed")
@@ -99,13 +99,13 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("HEAD works wherever GET does, with the same headers and no body")
-def _(caller: Caller) -> None:
-    found = values(caller)
+def check_head_works_wherever_get_does_with_the_same_headers_and(caller: Caller) -> None:
+    sent = values(caller)
     tried = 0
     for endpoint in ENDPOINTS:
         if endpoint.method != "GET" or endpoint.path.endswith("/ws") or endpoint.is_stream:
             continue
-        path = address(endpoint.path, found)
+        path = address(endpoint.path, sent)
         get, head = caller.get(path), caller.request("HEAD", path)
         assert (head.status_code, head.content) == (get.status_code, b"") and get.status_code == 200, path
         shown, expected = ({**answer.headers} for answer in (head, get))
@@ -119,7 +119,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("HEAD of a stream shows its head and ends; of a whole-session read too")
-def _(caller: Caller) -> None:
+def check_head_of_a_stream_shows_its_head_and_ends_of_a_whole(caller: Caller) -> None:
     session_id = caller.make_session()
     caller.add_events(session_id, event(1))
     stream = caller.request("HEAD", f"/v1/sessions/{session_id}/events/stream?from=start")
@@ -133,7 +133,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("HEAD of a signed address needs no key; an altered one is 403, a bad range 416")
-def _(caller: Caller) -> None:
+def check_head_of_a_signed_address_needs_no_key_an_altered_one(caller: Caller) -> None:
     url = completed_export(caller)["manifest_url"]
     client = caller.service.client
     shard = client.get(url).json()["shards"][0]["url"]
@@ -146,13 +146,13 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("Allow on 405 lists exactly the methods that work")
-def _(caller: Caller) -> None:
-    found = values(caller)
-    for path in sorted({one.path for one in ENDPOINTS if not one.path.endswith("/ws")}):
-        there = {one.method for one in ENDPOINTS if one.path == path}
+def check_allow_on_405_lists_exactly_the_methods_that_work(caller: Caller) -> None:
+    sent = values(caller)
+    for path in sorted({endpoint.path for endpoint in ENDPOINTS if not endpoint.path.endswith("/ws")}):
+        there = {endpoint.method for endpoint in ENDPOINTS if endpoint.path == path}
         expected = sorted(there | ({"HEAD"} if "GET" in there else set()))
         for method in {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"} - set(expected):
-            answer = caller.request(method, address(path, found))
+            answer = caller.request(method, address(path, sent))
             assert (answer.status_code, answer.headers.get("allow")) == (405, ", ".join(expected)), (
                 method,
                 path,
@@ -162,7 +162,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("an unknown query parameter is named, with the names that are allowed")
-def _(caller: Caller) -> None:
+def check_an_unknown_query_parameter_is_named_with_the_names(caller: Caller) -> None:
     answer = caller.get("/v1/sessions?limit=5&colour=red&a%2Fb=1")
     assert items(answer) == [("query", "colour", "unknown_parameter"), ("query", "a/b", "unknown_parameter")]
     message = answer.json()["errors"][0]["message"]
@@ -176,7 +176,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("an unknown member is named by its whole path, with the names that are allowed")
-def _(caller: Caller) -> None:
+def check_an_unknown_member_is_named_by_its_whole_path_with_the(caller: Caller) -> None:
     session_id = caller.make_session()
     session = caller.post(
         "/v1/sessions", {"workflow": "checkout", "actor": {"id": "a", "kind": "human", "x/y": 1}}
@@ -200,16 +200,16 @@ def _(caller: Caller) -> None:
         ("body", "/destination/bucket", "unknown_field"),
         ("body", "/filter/x", "unknown_field"),
     }
-    told = {one["pointer"]: one["message"] for one in export.json()["errors"]}
-    assert told["/destination/bucket"].endswith("Allowed here: expires_in, kind.")
-    assert "actor.kind" in told["/filter/x"]
+    errors = {error["pointer"]: error["message"] for error in export.json()["errors"]}
+    assert errors["/destination/bucket"].endswith("Allowed here: expires_in, kind.")
+    assert "actor.kind" in errors["/filter/x"]
     pattern = {"masking": {"patterns": [{"name": "a", "pattern": "b", "why": 1}]}}
     workflow = caller.request("PATCH", "/v1/workflows/checkout", json=pattern)
     assert items(workflow) == [("body", "/masking/patterns/0/why", "unknown_field")]
 
 
 @ROWS.row("an unknown member's name that looks like an error of ours is still that name")
-def _(caller: Caller) -> None:
+def check_an_unknown_member_s_name_that_looks_like_an_error_of(caller: Caller) -> None:
     session_id = caller.make_session()
     name = "a` - at `$.events[0].type`"
     answer = caller.add_events(session_id, event(1, **{name: 1}))
@@ -217,21 +217,21 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("a value of an object is named by its key")
-def _(caller: Caller) -> None:
+def check_a_value_of_an_object_is_named_by_its_key(caller: Caller) -> None:
     session_id = caller.make_session()
     answer = caller.add_events(session_id, event(1, target={"attrs": {"good": "x", "b/d": 1}}))
     assert items(answer) == [("body", "/events/0/target/attrs/b~1d", "invalid_value")]
 
 
 @ROWS.row("a bad time is invalid_time, in queries and bodies")
-def _(caller: Caller) -> None:
+def check_a_bad_time_is_invalid_time_in_queries_and_bodies(caller: Caller) -> None:
     caller.make_session()
     for path in ("/v1/sessions", "/v1/audit", "/v1/memory/paths?workflow=checkout"):
         for name in ("since", "until"):
             for bad in ("yesterday", "2024-02-30T00:00:00Z", "2024-02-28", "5x", ""):
                 sign = "&" if "?" in path else "?"
-                found = items(caller.get(f"{path}{sign}{name}={bad}"), "invalid_time")
-                assert found == [("query", name, "invalid_time")]
+                problems = items(caller.get(f"{path}{sign}{name}={bad}"), "invalid_time")
+                assert problems == [("query", name, "invalid_time")]
     for bad in ("yesterday", "2024-02-30T00:00:00Z", "30d", 5, True, [], {}):
         session = caller.post("/v1/sessions", {"workflow": "checkout", "start": True, "started_at": bad})
         assert items(session, "invalid_time") == [("body", "/started_at", "invalid_time")], bad
@@ -244,7 +244,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("multipart parts that no frame names are refused by name")
-def _(caller: Caller) -> None:
+def check_multipart_parts_that_no_frame_names_are_refused_by(caller: Caller) -> None:
     session_id = caller.make_session()
     path = f"/v1/sessions/{session_id}/frames"
     item = {"t_ms": 1, "content_type": "image/png", "part": "a"}
@@ -259,7 +259,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("a charset other than UTF-8 is 415; UTF-8 by either name is taken")
-def _(caller: Caller) -> None:
+def check_a_charset_other_than_utf_8_is_415_utf_8_by_either_name(caller: Caller) -> None:
     session_id = caller.make_session()
     bodies = {
         "/v1/sessions": {"workflow": "checkout"},
@@ -286,7 +286,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("broken percent-encoding is refused: in a query by the parameter, in a path 404")
-def _(caller: Caller) -> None:
+def check_broken_percent_encoding_is_refused_in_a_query_by_the(caller: Caller) -> None:
     for query, pointer in (
         ("workflow=%zz", "workflow"),
         ("workflow=%f", "workflow"),
@@ -304,7 +304,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("null for an optional member means absent, in every body")
-def _(caller: Caller) -> None:
+def check_null_for_an_optional_member_means_absent_in_every_body(caller: Caller) -> None:
     nothing = {"metadata": None, "actor": None, "start": None, "started_at": None, "idempotency_key": None}
     session = caller.post("/v1/sessions", {"workflow": "checkout", **nothing})
     assert (
@@ -316,10 +316,10 @@ def _(caller: Caller) -> None:
     path = f"/v1/sessions/{session_id}"
     names = ("id", "target", "input", "url", "title", "app", "signals", "frame_id", "parent_id", "state_key")
     event_nulls = dict.fromkeys((*names, "trace", "data"))
-    told = caller.add_events(
+    stored = caller.add_events(
         session_id, event(1, **event_nulls), event(2, input={"masked": None, "value": None})
     )
-    assert told.status_code == 202 and told.json()["first_id"] < told.json()["last_id"]
+    assert stored.status_code == 202 and stored.json()["first_id"] < stored.json()["last_id"]
     names = ("id", "width", "height", "keyframe", "part", "dom", "url", "active_rect", "masked_rects")
     assert caller.add_frames(session_id, frame(1, **dict.fromkeys(names))).status_code == 202
     part = {"t_ms": 2, "content_type": "image/png", "part": "a", "data": None, "id": None}
@@ -346,8 +346,13 @@ def _(caller: Caller) -> None:
     sampling = {"mode": None, "interval_ms": None, "keep_action_frames": None}
     split = {"by": None, "validation": None, "test": None}
     destination = {"kind": "signed_url", "expires_in": None}
-    asked = BODY | {"filter": filters, "frame_sampling": sampling, "split": split, "destination": destination}
-    assert caller.post("/v1/exports", asked | {"tag": None}).status_code == 202
+    request = BODY | {
+        "filter": filters,
+        "frame_sampling": sampling,
+        "split": split,
+        "destination": destination,
+    }
+    assert caller.post("/v1/exports", request | {"tag": None}).status_code == 202
     assert (
         caller.post("/v1/exports", BODY | dict.fromkeys(("filter", "frame_sampling", "split"))).status_code
         == 202
@@ -357,19 +362,22 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("null for a required member, and under an unknown name, is refused")
-def _(caller: Caller) -> None:
-    assert [one[1] for one in items(caller.post("/v1/sessions", {"workflow": None}))] == ["/workflow"]
+def check_null_for_a_required_member_and_under_an_unknown_name(caller: Caller) -> None:
+    assert [item[1] for item in items(caller.post("/v1/sessions", {"workflow": None}))] == ["/workflow"]
     assert items(caller.post("/v1/sessions", {"workflow": "checkout", "x": None})) == [
         ("body", "/x", "unknown_field")
     ]
     actor = caller.post("/v1/sessions", {"workflow": "checkout", "actor": {"id": "a", "kind": None}})
-    assert [one[1] for one in items(actor)] == ["/actor/kind"]
+    assert [item[1] for item in items(actor)] == ["/actor/kind"]
 
 
 @ROWS.row("X-RateLimit-Limit is the size of the bucket, Reset the second in which it is full again")
-def _(caller: Caller) -> None:
+def check_x_ratelimit_limit_is_the_size_of_the_bucket_reset_the(caller: Caller) -> None:
     answer = caller.get("/v1/quota")
-    rates = {(one["method"], one["path"]): one for one in caller.get("/v1/limits").json()["rate_limits"]}
+    rates = {
+        (rate_limit["method"], rate_limit["path"]): rate_limit
+        for rate_limit in caller.get("/v1/limits").json()["rate_limits"]
+    }
     per_scope = {
         address["path"]: row
         for row in rates.values()

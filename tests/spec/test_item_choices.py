@@ -17,23 +17,23 @@ def test_contract_3(caller: Caller, name: str) -> None:
 
 
 @ROWS.row("events: 202 accepted, duplicates, first_id, last_id, event_count")
-def _(caller: Caller) -> None:
+def check_events_202_accepted_duplicates_first_id_last_id_event(caller: Caller) -> None:
     session_id = caller.make_session()
     caller.add_events(session_id, event(1))
     answer = caller.add_events(session_id, event(9), event(3), event(5))
-    told = answer.json()
-    assert (answer.status_code, list(told)) == (
+    body = answer.json()
+    assert (answer.status_code, list(body)) == (
         202, ["accepted", "duplicates", "first_id", "last_id", "event_count"],
     )  # fmt: skip
-    assert (told["accepted"], told["duplicates"], told["event_count"]) == (3, 0, 4)
+    assert (body["accepted"], body["duplicates"], body["event_count"]) == (3, 0, 4)
     stored = {
         item["t_ms"]: item["id"] for item in caller.get(f"/v1/sessions/{session_id}/events").json()["data"]
     }
-    assert (told["first_id"], told["last_id"]) == (stored[9], stored[5])
+    assert (body["first_id"], body["last_id"]) == (stored[9], stored[5])
 
 
 @ROWS.row("events: only type and t_ms are required, and nothing is added but the id")
-def _(caller: Caller) -> None:
+def check_events_only_type_and_t_ms_are_required_and_nothing_is(caller: Caller) -> None:
     session_id = caller.make_session()
     caller.add_events(session_id, event(1))
     (stored,) = caller.get(f"/v1/sessions/{session_id}/events").json()["data"]
@@ -41,14 +41,14 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("events: types are an open set")
-def _(caller: Caller) -> None:
+def check_events_types_are_an_open_set(caller: Caller) -> None:
     session_id = caller.make_session()
     for type in ("a", "own.thing_2", "x" * 64, "pointer_move"):
         assert caller.add_events(session_id, event(1, type)).status_code == 202
 
 
 @ROWS.row("events: members may be null, and stay so")
-def _(caller: Caller) -> None:
+def check_events_members_may_be_null_and_stay_so(caller: Caller) -> None:
     session_id = caller.make_session()
     names = ["target", "input", "url", "title", "app", "signals", "parent_id", "state_key", "trace", "data"]
     caller.add_events(session_id, event(1, **dict.fromkeys(names)))
@@ -57,34 +57,34 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("events: a batch may mix named and unnamed ones")
-def _(caller: Caller) -> None:
+def check_events_a_batch_may_mix_named_and_unnamed_ones(caller: Caller) -> None:
     session_id = caller.make_session()
-    told = caller.add_events(
+    accepted = caller.add_events(
         session_id, event(1), event(2, id="evt_B"), event(3), event(4, id="evt_A")
     ).json()
     stored = [item["id"] for item in caller.get(f"/v1/sessions/{session_id}/events").json()["data"]]
     assert (stored[1], stored[3], stored[0], stored[3]) == (
         "evt_B",
         "evt_A",
-        told["first_id"],
-        told["last_id"],
+        accepted["first_id"],
+        accepted["last_id"],
     )
     assert len(set(stored)) == 4
 
 
 @ROWS.row("events: a dropped duplicate moves no other id")
-def _(caller: Caller) -> None:
+def check_events_a_dropped_duplicate_moves_no_other_id(caller: Caller) -> None:
     session_id = caller.make_session()
     caller.add_events(session_id, event(2, id="evt_B"))
-    told = caller.add_events(session_id, event(1), event(2, id="evt_B"), event(3)).json()
+    accepted = caller.add_events(session_id, event(1), event(2, id="evt_B"), event(3)).json()
     stored = {
         item["t_ms"]: item["id"] for item in caller.get(f"/v1/sessions/{session_id}/events").json()["data"]
     }
-    assert (told["first_id"], told["last_id"]) == (stored[1], stored[3])
+    assert (accepted["first_id"], accepted["last_id"]) == (stored[1], stored[3])
 
 
 @ROWS.row("events: all or nothing, with a pointer")
-def _(caller: Caller) -> None:
+def check_events_all_or_nothing_with_a_pointer(caller: Caller) -> None:
     session_id = caller.make_session()
     before = footprint(caller.service.runtime)
     answer = caller.add_events(session_id, *[event(1)] * 3, {"t_ms": "1", "type": "click"}, event(1))
@@ -94,7 +94,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("events: order is (t_ms, id) in bytes, on both engines")
-def _(caller: Caller) -> None:
+def check_events_order_is_t_ms_id_in_bytes_on_both_engines(caller: Caller) -> None:
     session_id = caller.make_session()
     names = ["evt_b", "evt_B", "evt_a1", "evt_A", "evt_10", "evt_9", "evt_aB", "evt_ab"]
     for name in names:
@@ -104,21 +104,21 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("frames: 202 accepted, duplicates, data, frame_count")
-def _(caller: Caller) -> None:
+def check_frames_202_accepted_duplicates_data_frame_count(caller: Caller) -> None:
     session_id = caller.make_session()
     answer = caller.add_frames(session_id, frame(9, 1, id="frm_A"), frame(3, 2))
-    told = answer.json()
-    assert (answer.status_code, set(told)) == (202, {"accepted", "duplicates", "data", "frame_count"})
-    assert (told["accepted"], told["duplicates"], told["frame_count"]) == (2, 0, 2)
-    sizes = [(item["t_ms"], item["sha256"], item["bytes"]) for item in told["data"]]
+    body = answer.json()
+    assert (answer.status_code, set(body)) == (202, {"accepted", "duplicates", "data", "frame_count"})
+    assert (body["accepted"], body["duplicates"], body["frame_count"]) == (2, 0, 2)
+    sizes = [(item["t_ms"], item["sha256"], item["bytes"]) for item in body["data"]]
     assert sizes == [
         (t, hashlib.sha256(picture(s)).hexdigest(), len(picture(s))) for t, s in ((9, 1), (3, 2))
     ]
-    assert told["data"][0]["id"] == "frm_A"
+    assert body["data"][0]["id"] == "frm_A"
 
 
 @ROWS.row("frames: png, jpeg and webp, as JSON or as multipart")
-def _(caller: Caller) -> None:
+def check_frames_png_jpeg_and_webp_as_json_or_as_multipart(caller: Caller) -> None:
     session_id = caller.make_session()
     kinds = {"a": "PNG", "b": "JPEG", "c": "WEBP"}
     items = [
@@ -132,7 +132,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("frames: equal pictures of a session are stored once")
-def _(caller: Caller) -> None:
+def check_frames_equal_pictures_of_a_session_are_stored_once(caller: Caller) -> None:
     session_id, runtime = caller.make_session(), caller.service.runtime
     caller.add_frames(session_id, *[frame(n, 5) for n in range(10)])
     (key,) = runtime.blobs.keys(f"frames/{caller.key.workspace_id}/{session_id}")
@@ -146,7 +146,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("frames: type, pixels and header are checked before anything is written")
-def _(caller: Caller) -> None:
+def check_frames_type_pixels_and_header_are_checked_before(caller: Caller) -> None:
     session_id = caller.make_session()
     before = footprint(caller.service.runtime)
     cut = {"t_ms": 1, "content_type": "image/png", "data": frame()["data"][:-16]}
@@ -155,7 +155,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("ids of clients: evt_ or frm_ and 1 to 40 letters and digits")
-def _(caller: Caller) -> None:
+def check_ids_of_clients_evt_or_frm_and_1_to_40_letters_and(caller: Caller) -> None:
     session_id = caller.make_session()
     for name in ("1", "aZ", "0" * 40):
         assert caller.add_events(session_id, event(1, id=f"evt_{name}")).json()["accepted"] == 1

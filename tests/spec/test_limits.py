@@ -37,18 +37,20 @@ def caller(service: Service) -> Caller:
     return service.make_caller(tier="default")
 
 
-def told(caller: Caller) -> dict[str, Any]:
+def read_limits(caller: Caller) -> dict[str, Any]:
     """The limits that the service tells."""
     answer = caller.get("/v1/limits")
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[1]} {row[2]}")
 def test_spec_8_1(caller: Caller, row: tuple[str, str, str, int, int, int]) -> None:
     surface, method, path, key, workspace, window_s = row
-    (entry,) = [one for one in told(caller)["rate_limits"] if one["surface"] == surface]
+    (entry,) = [
+        rate_limit for rate_limit in read_limits(caller)["rate_limits"] if rate_limit["surface"] == surface
+    ]
     assert {"method": method, "path": path} in entry["addresses"]
     factor = 2 if window_s == 1 else 1
     assert entry["per_key"] == {"limit": key, "window_s": window_s, "burst": factor * key}
@@ -69,42 +71,42 @@ def test_spec_8_1_of_parts_to_come() -> None:
         rates = TIERS["default"].rates[surface]  # type: ignore[index]
         assert (rates.per_key.limit, rates.per_workspace.limit) == (key, workspace)
         assert rates.per_key.window_s == rates.per_workspace.window_s == window_s
-        assert (method, path) not in {(one.method, one.path) for one in ENDPOINTS}
+        assert (method, path) not in {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS}
 
 
 def test_spec_8_1_streams_and_batches(caller: Caller) -> None:
-    found = told(caller)
-    assert found["concurrent_streams"] == {"per_key": 50, "per_workspace": 500}
-    assert found["concurrent_requests"] == {"per_key": 32, "per_workspace": 128}
-    assert found["body_bytes"] == {
+    shown = read_limits(caller)
+    assert shown["concurrent_streams"] == {"per_key": 50, "per_workspace": 500}
+    assert shown["concurrent_requests"] == {"per_key": 32, "per_workspace": 128}
+    assert shown["body_bytes"] == {
         "per_key": {"limit": 50_000_000, "window_s": 1, "burst": 100_000_000},
         "per_workspace": {"limit": 100_000_000, "window_s": 1, "burst": 200_000_000},
     }
-    assert found["body_bytes"]["per_key"]["burst"] >= max(one.body_bytes for one in ENDPOINTS)
-    assert found["batch"] == {"events": 100, "frames": 50, "batch_stop_ids": limits.BATCH_STOP_IDS}
+    assert shown["body_bytes"]["per_key"]["burst"] >= max(endpoint.body_bytes for endpoint in ENDPOINTS)
+    assert shown["batch"] == {"events": 100, "frames": 50, "batch_stop_ids": limits.BATCH_STOP_IDS}
 
 
 def test_spec_8_3(caller: Caller) -> None:
-    found = told(caller)
-    assert found["list"] == {"default": 100, "max": 500}
-    assert found["bytes"]["metadata"] == 16 * 1024
-    assert found["bytes"]["frame"] == limits.FRAME_BYTES
+    shown = read_limits(caller)
+    assert shown["list"] == {"default": 100, "max": 500}
+    assert shown["bytes"]["metadata"] == 16 * 1024
+    assert shown["bytes"]["frame"] == limits.FRAME_BYTES
 
 
 def test_contract_7_the_answer_has_these_members(caller: Caller) -> None:
-    found = told(caller)
-    assert set(found) >= {"tier", "rate_limits", "concurrent_streams", "batch", "bytes", "list"}
-    assert set(found) >= {"body_bytes", "concurrent_requests", "whole_session_reads"}
-    assert found["session"] == SessionSize()._asdict()
-    for entry in found["rate_limits"]:
+    shown = read_limits(caller)
+    assert set(shown) >= {"tier", "rate_limits", "concurrent_streams", "batch", "bytes", "list"}
+    assert set(shown) >= {"body_bytes", "concurrent_requests", "whole_session_reads"}
+    assert shown["session"] == SessionSize()._asdict()
+    for entry in shown["rate_limits"]:
         assert set(entry) == {"surface", "method", "path", "addresses", "per_key", "per_workspace"}
         assert entry["addresses"][0] == {"method": entry["method"], "path": entry["path"]}
 
 
 def test_every_address_stands_on_one_surface(caller: Caller) -> None:
-    entries = told(caller)["rate_limits"]
-    found = [(one["method"], one["path"]) for entry in entries for one in entry["addresses"]]
-    assert len(found) == len(set(found)) == len(ENDPOINTS)
+    entries = read_limits(caller)["rate_limits"]
+    addresses = [(address["method"], address["path"]) for entry in entries for address in entry["addresses"]]
+    assert len(addresses) == len(set(addresses)) == len(ENDPOINTS)
     assert len({entry["surface"] for entry in entries}) == len(entries)
 
 
@@ -112,9 +114,9 @@ def test_every_address_stands_on_one_surface(caller: Caller) -> None:
     ("tier", "key", "streams"), [("trial", 30, 50), ("team", 60, 100), ("scale", 300, 500)]
 )
 def test_limits_scale_with_the_tier(service: Service, tier: str, key: int, streams: int) -> None:
-    found = told(service.make_caller(tier=tier))
-    assert (found["tier"], found["concurrent_streams"]["per_key"]) == (tier, streams)
-    assert found["rate_limits"][0]["per_key"]["limit"] == key
+    shown = read_limits(service.make_caller(tier=tier))
+    assert (shown["tier"], shown["concurrent_streams"]["per_key"]) == (tier, streams)
+    assert shown["rate_limits"][0]["per_key"]["limit"] == key
 
 
 def test_a_key_that_only_reads_may_read_its_limits(service: Service) -> None:

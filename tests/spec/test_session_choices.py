@@ -17,7 +17,7 @@ def test_contract_2(caller: Caller, name: str) -> None:
 
 
 @ROWS.row("nothing stops a session by itself; a call that changes nothing emits nothing")
-def _(caller: Caller) -> None:
+def check_nothing_stops_a_session_by_itself_a_call_that_changes(caller: Caller) -> None:
     session_id = caller.make_session()
     for _ in range(3):
         assert caller.post(f"/v1/sessions/{session_id}/start").json()["status"] == "recording"
@@ -25,7 +25,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("actor: if sent, id and kind both; null is no actor")
-def _(caller: Caller) -> None:
+def check_actor_if_sent_id_and_kind_both_null_is_no_actor(caller: Caller) -> None:
     session_id = caller.make_session(actor=None)
     assert caller.get(f"/v1/sessions/{session_id}").json()["actor"] is None
     answer = caller.post("/v1/sessions", {"workflow": "checkout", "actor": {"id": "ada"}})
@@ -33,7 +33,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("duration_ms: stopped_at − started_at, 0 until stopped")
-def _(caller: Caller) -> None:
+def check_duration_ms_stopped_at_started_at_0_until_stopped(caller: Caller) -> None:
     session_id = caller.make_session()
     caller.add_events(session_id, event(60_000))
     assert caller.get(f"/v1/sessions/{session_id}").json()["duration_ms"] == 0
@@ -43,7 +43,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("import: started_at with start, the end is the largest t_ms")
-def _(caller: Caller) -> None:
+def check_import_started_at_with_start_the_end_is_the_largest_t(caller: Caller) -> None:
     session_id = caller.make_session(started_at=STARTED)
     caller.add_events(session_id, event(5_000), event(90_000), event(10))
     caller.add_frames(session_id, frame(60_000))
@@ -53,27 +53,27 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("import: without contents it ends as it starts")
-def _(caller: Caller) -> None:
+def check_import_without_contents_it_ends_as_it_starts(caller: Caller) -> None:
     session_id = caller.make_session(started_at="2024-02-29T12:00:00+02:00", status="stopped")
     stopped = caller.get(f"/v1/sessions/{session_id}").json()
     assert (stopped["started_at"], stopped["stopped_at"], stopped["duration_ms"]) == (STARTED, STARTED, 0)
 
 
 @ROWS.row("import: since and until of the list bound created_at all the same")
-def _(caller: Caller) -> None:
+def check_import_since_and_until_of_the_list_bound_created_at(caller: Caller) -> None:
     session_id = caller.make_session(started_at=STARTED)
-    assert [one["id"] for one in caller.get("/v1/sessions?since=1h").json()["data"]] == [session_id]
+    assert [item["id"] for item in caller.get("/v1/sessions?since=1h").json()["data"]] == [session_id]
 
 
 @ROWS.row("outcome: the last mark in (t_ms, id) order, not in the order of sending")
-def _(caller: Caller) -> None:
+def check_outcome_the_last_mark_in_t_ms_id_order_not_in_the(caller: Caller) -> None:
     session_id = caller.make_session(started_at=STARTED)
     caller.add_events(session_id, event(50, "success"), event(20, "error"), event(99))
     assert caller.post(f"/v1/sessions/{session_id}/stop").json()["outcome"] == "success"
 
 
 @ROWS.row("outcome: tags and events weigh alike")
-def _(caller: Caller) -> None:
+def check_outcome_tags_and_events_weigh_alike(caller: Caller) -> None:
     session_id = caller.make_session(started_at=STARTED)
     address = f"/v1/sessions/{session_id}"
     caller.add_events(session_id, event(50, "error"))
@@ -84,14 +84,14 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("outcome: null before the stop, abandoned without a mark")
-def _(caller: Caller) -> None:
+def check_outcome_null_before_the_stop_abandoned_without_a_mark(caller: Caller) -> None:
     address = f"/v1/sessions/{caller.make_session()}"
     assert caller.get(address).json()["outcome"] is None
     assert caller.post(f"{address}/stop").json()["outcome"] == "abandoned"
 
 
 @ROWS.row("tag: 201 with its moment, event and frame")
-def _(caller: Caller) -> None:
+def check_tag_201_with_its_moment_event_and_frame(caller: Caller) -> None:
     session_id = caller.make_session()
     caller.add_events(session_id, event(5, id="evt_A1"))
     caller.post(f"/v1/sessions/{session_id}/frames", {"frames": [frame(6, id="frm_A1")]})
@@ -103,7 +103,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("tag: t_ms defaults to now while recording, to the end after")
-def _(caller: Caller) -> None:
+def check_tag_t_ms_defaults_to_now_while_recording_to_the_end(caller: Caller) -> None:
     session_id = caller.make_session()
     address = f"/v1/sessions/{session_id}"
     live = caller.post(f"{address}/tags", {"name": "a"}).json()
@@ -113,14 +113,14 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("tag: t_ms of an import defaults to its latest moment")
-def _(caller: Caller) -> None:
+def check_tag_t_ms_of_an_import_defaults_to_its_latest_moment(caller: Caller) -> None:
     session_id = caller.make_session(started_at=STARTED)
     caller.add_events(session_id, event(4_000))
     assert caller.post(f"/v1/sessions/{session_id}/tags", {"name": "a"}).json()["t_ms"] == 4_000
 
 
 @ROWS.row("batch_stop: each id answers for itself, duplicates once")
-def _(caller: Caller) -> None:
+def check_batch_stop_each_id_answers_for_itself_duplicates_once(caller: Caller) -> None:
     made = {status: caller.make_session(status=status) for status in ("recording", "stopped", "created")}
     sent = [made["recording"], made["stopped"], made["created"], made["recording"], "ses_none"]
     answer = caller.post("/v1/sessions:batch_stop", {"ids": sent}).json()
@@ -136,20 +136,20 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("batch_stop: 500 ids at once")
-def _(caller: Caller) -> None:
+def check_batch_stop_500_ids_at_once(caller: Caller) -> None:
     answer = caller.post("/v1/sessions:batch_stop", {"ids": [f"ses_{n}" for n in range(500)]})
     assert (answer.status_code, answer.json()["failed"]) == (200, 500)
 
 
 @ROWS.row("delete: 204 in any state, then 404")
-def _(caller: Caller) -> None:
+def check_delete_204_in_any_state_then_404(caller: Caller) -> None:
     for status in ("created", "recording", "stopped"):
         address = f"/v1/sessions/{caller.make_session(status=status)}"
         assert (caller.delete(address).status_code, caller.delete(address).status_code) == (204, 404)
 
 
 @ROWS.row("delete: gone at once from every read and list")
-def _(caller: Caller) -> None:
+def check_delete_gone_at_once_from_every_read_and_list(caller: Caller) -> None:
     session_id = caller.make_session(workflow="gone")
     address = f"/v1/sessions/{session_id}"
     caller.post(f"{address}/tags", {"name": "gone"})
@@ -161,7 +161,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("delete: takes no data off the disk yet, and tells nobody but the audit log")
-def _(caller: Caller) -> None:
+def check_delete_takes_no_data_off_the_disk_yet_and_tells_nobody(caller: Caller) -> None:
     session_id = caller.make_session(status="stopped")
     before = footprint(caller.service.runtime)
     caller.delete(f"/v1/sessions/{session_id}")
@@ -172,7 +172,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("added reads: tags of a session in order")
-def _(caller: Caller) -> None:
+def check_added_reads_tags_of_a_session_in_order(caller: Caller) -> None:
     address = f"/v1/sessions/{caller.make_session()}/tags"
     sent = [caller.post(address, {"name": "n", "t_ms": t_ms}).json() for t_ms in (9, 1, 5)]
     page = caller.get(address).json()

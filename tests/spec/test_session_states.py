@@ -85,22 +85,22 @@ def fire(caller: Caller, sealer: Sealer, session_id: str, trigger: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("start", "trigger", "end", "told"),
+    ("start", "trigger", "end", "triggers"),
     [pytest.param(*row, id=f"{row[0]} - {row[1]}") for row in TRANSITIONS if row[0] is None],
 )
-def test_spec_3_1_creation(caller: Caller, start: None, trigger: str, end: str, told: list[str]) -> None:
+def test_spec_3_1_creation(caller: Caller, start: None, trigger: str, end: str, triggers: list[str]) -> None:
     chosen = {} if trigger == "create" else {"start": trigger.endswith("true")}
     created = caller.post("/v1/sessions", {"workflow": "checkout", **chosen})
     assert (created.status_code, created.json()["status"]) == (201, end)
-    assert outbox_types(caller.service.runtime, created.json()["id"]) == told
+    assert outbox_types(caller.service.runtime, created.json()["id"]) == triggers
 
 
 @pytest.mark.parametrize(
-    ("start", "trigger", "end", "told"),
+    ("start", "trigger", "end", "triggers"),
     [pytest.param(*row, id=f"{row[0]} - {row[1]}") for row in TRANSITIONS if row[0] is not None],
 )
 def test_spec_3_1_transition(
-    caller: Caller, sealer: Sealer, start: str, trigger: str, end: str | None, told: list[str]
+    caller: Caller, sealer: Sealer, start: str, trigger: str, end: str | None, triggers: list[str]
 ) -> None:
     session_id = make_session(caller, sealer, start)
     before = outbox_types(caller.service.runtime, session_id)
@@ -114,8 +114,8 @@ def test_spec_3_1_transition(
     else:
         assert answer is None or answer.status_code in (200, 201)
     assert caller.get(f"/v1/sessions/{session_id}").json()["status"] == (end or start)
-    assert outbox_types(caller.service.runtime, session_id)[len(before) :] == told
-    assert told or footprint(caller.service.runtime) == stored
+    assert outbox_types(caller.service.runtime, session_id)[len(before) :] == triggers
+    assert triggers or footprint(caller.service.runtime) == stored
 
 
 def test_every_state_meets_every_trigger() -> None:

@@ -32,20 +32,20 @@ def test_every_choice_says_what_was_open_what_we_chose_and_why() -> None:
 
 def test_the_choices_name_every_place_that_is_refused() -> None:
     rows = table(CHOICES, "`not_supported_yet` at this place.")
-    told = {(row[0], row[1].strip("`")) for row in rows}
+    documented = {(row[0], row[1].strip("`")) for row in rows}
     built = {
         (next((text_of(k.value) for k in call.keywords if k.arg == "where"), "body"), text_of(call.args[0]))
         for call in calls("NotSupportedYet")
     }
-    assert told == built == set(REFUSED)
+    assert documented == built == set(REFUSED)
 
 
-@pytest.mark.parametrize("place", REFUSED, ids=lambda place: place[1])
-def test_a_part_of_a_later_release_is_refused_by_name(caller: Caller, place: tuple[str, str]) -> None:
-    answer = caller.request(**REFUSED[place])
+@pytest.mark.parametrize("part", REFUSED, ids=lambda part: part[1])
+def test_a_part_of_a_later_release_is_refused_by_name(caller: Caller, part: tuple[str, str]) -> None:
+    answer = caller.request(**REFUSED[part])
     (item,) = answer.json()["errors"]
     assert answer.status_code == 422
-    assert (item["in"], item["pointer"], item["code"]) == (*place, "not_supported_yet")
+    assert (item["in"], item["pointer"], item["code"]) == (*part, "not_supported_yet")
 
 
 def test_the_readme_names_what_the_list_of_later_releases_names() -> None:

@@ -70,7 +70,7 @@ def refused(method: str, path: str, pointer: str, **body: object) -> Check:
     def check(caller: Caller) -> None:
         options = {"json": body} if body else {}
         problem = assert_problem(caller.request(method, path, **options), 422, "validation_failed")
-        assert [(one["pointer"], one["code"]) for one in problem["errors"]] == [
+        assert [(error["pointer"], error["code"]) for error in problem["errors"]] == [
             (pointer, "not_supported_yet")
         ]
 

@@ -27,11 +27,11 @@ from tests.support.sealed_sessions import START, Recording, make_settings, seal
 WORKFLOWS = ["checkout", "refund", "triage"]
 
 
-def seal_sessions(runtime: Runtime, count: int, **place: Any) -> None:
+def seal_sessions(runtime: Runtime, count: int, **options: Any) -> None:
     """Sessions of three workflows whose pictures can be decoded; every column has some nulls."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(sealed_sessions, "picture", picture)
-        seal(runtime, [recording(number) for number in range(count)], **place)
+        seal(runtime, [recording(number) for number in range(count)], **options)
 
 
 def recording(number: int) -> Recording:
@@ -71,8 +71,8 @@ class Host:
 
     def folder(self, export: dict[str, Any]) -> Path:
         """Where the service keeps the files of an export."""
-        (found,) = Path(self.runtime.settings.export_url).glob(f"*/{export['id']}")
-        return found
+        (row,) = Path(self.runtime.settings.export_url).glob(f"*/{export['id']}")
+        return row
 
     @contextmanager
     def working(self) -> Iterator[None]:

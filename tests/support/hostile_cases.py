@@ -42,11 +42,11 @@ def judge(answer: Any, refused: Refused) -> dict[str, Any]:
     assert CANARY not in answer.text
     items = problem.get("errors", [])
     if refused.item is not None:
-        assert [found["code"] for found in items] == [refused.item], problem
+        assert [item["code"] for item in items] == [refused.item], problem
     if refused.pointer is not None:
-        assert [found["pointer"] for found in items] == [refused.pointer], problem
+        assert [item["pointer"] for item in items] == [refused.pointer], problem
     if refused.where is not None:
-        assert {found["in"] for found in items} == {refused.where}, problem
+        assert {item["in"] for item in items} == {refused.where}, problem
     assert {name: problem.get(name) for name in refused.extra} == refused.extra
     return problem
 
@@ -74,9 +74,9 @@ def counted_statements() -> Iterator[list[str]]:
         event.remove(Engine, "before_cursor_execute", note)
 
 
-def _without_audit(found: dict[str, Any]) -> dict[str, Any]:
-    rows = {table: count for table, count in found["rows"].items() if not table.startswith("audit_")}
-    return {**found, "rows": rows}
+def _without_audit(actual: dict[str, Any]) -> dict[str, Any]:
+    rows = {table: count for table, count in actual["rows"].items() if not table.startswith("audit_")}
+    return {**actual, "rows": rows}
 
 
 @dataclass(frozen=True)

@@ -39,12 +39,12 @@ def stopped_walk(
     session_id = caller.make_session(**{"started_at": LONG_AGO, **body})
     steps = [
         event(
-            STEP_MS * (place + 1),
+            STEP_MS * (item + 1),
             state_key=state,
             url=f"https://shop.example/{state}",
             target={"name": state},
         )
-        for place, state in enumerate(states)
+        for item, state in enumerate(states)
     ]
     if steps:
         assert caller.add_events(session_id, *steps).status_code == 202

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from api.gate.endpoints import Endpoint
-from api.gate.rate_limits import Limiting
+from api.gate.rate_limits import RateLimiter
 from recorder.access import keys
 from recorder.access.rate_tiers import TIERS, SurfaceRates
 from recorder.access.ratelimit.memory_buckets import MemoryBuckets
@@ -32,7 +32,7 @@ class Clock:
 @contextmanager
 def stopped_clock(service: Service) -> Iterator[Clock]:
     """Fresh buckets that fill only as the test lets time pass."""
-    limiting: Limiting = service.app.state.limiting
+    limiting: RateLimiter = service.app.state.rate_limiter
     clock, callers, addresses = Clock(), limiting.callers, limiting.addresses
     limiting.callers, limiting.addresses = MemoryBuckets(clock=clock), MemoryBuckets(clock=clock)
     try:
@@ -44,7 +44,7 @@ def stopped_clock(service: Service) -> Iterator[Clock]:
 def use(caller: Caller, endpoint: Endpoint, count: int, *, key_id: str | None = None) -> None:
     """Draw so many times, as so many requests of the caller (or of another key of its workspace) would."""
     who = keys.Caller(Tenant(caller.key.workspace_id, "live"), key_id or caller.key.key_id, tier=TIER)
-    limiting: Limiting = caller.service.app.state.limiting
+    limiting: RateLimiter = caller.service.app.state.rate_limiter
 
     async def draw() -> None:
         for _ in range(count):

@@ -83,18 +83,18 @@ def find_fields(document: dict[str, Any]) -> list[Field]:
     Raises:
         AssertionError: if a field stands neither among the ids nor among the others.
     """
-    found = []
+    samples = []
     for method, path, operation in operations(document):
         for parameter in operation.get("parameters", []):
             if parameter["in"] in ("path", "query"):
                 kind = QUERIES.get((path, parameter["name"])) or kind_of(parameter["name"])
                 if kind is not None:
-                    found.append(Field(method, path, parameter["in"], parameter["name"], kind))
+                    samples.append(Field(method, path, parameter["in"], parameter["name"], kind))
         for pointer in _strings(document, _body_schema(operation)):
             kind = kind_of(pointer)
             if kind is not None:
-                found.append(Field(method, path, "body", pointer, kind))
-    return found
+                samples.append(Field(method, path, "body", pointer, kind))
+    return samples
 
 
 def kind_of(pointer: str) -> str | None:
@@ -118,7 +118,7 @@ def _body_schema(operation: dict[str, Any]) -> dict[str, Any]:
 
 def _strings(document: dict[str, Any], schema: dict[str, Any]) -> list[str]:
     """Pointers of all members that may hold a string."""
-    found: set[str] = set()
+    names: set[str] = set()
 
     def walk(part: dict[str, Any], pointer: tuple[str, ...], seen: tuple[str, ...]) -> None:
         if "$ref" in part:
@@ -130,14 +130,14 @@ def _strings(document: dict[str, Any], schema: dict[str, Any]) -> list[str]:
             for option in part.get(choice, []):
                 walk(option, pointer, seen)
         if part.get("type") == "string" or "string" in (part.get("type") or ()):
-            found.add("/".join(pointer))
+            names.add("/".join(pointer))
         for name, member in part.get("properties", {}).items():
             walk(member, (*pointer, name), seen)
         if "items" in part:
             walk(part["items"], (*pointer, "*"), seen)
 
     walk(schema, (), ())
-    return sorted(found)
+    return sorted(names)
 
 
 def make_body(method: str, path: str, ids: dict[str, str]) -> Any:

@@ -9,7 +9,7 @@ from tests.support.factories import Caller, Service
 def operations(service: Service, method: str = "get") -> dict[str, list[dict[str, Any]]]:
     """Query parameters of every operation below /v1, by path."""
     return {
-        path: [one for one in methods[method].get("parameters", []) if one["in"] == "query"]
+        path: [item for item in methods[method].get("parameters", []) if item["in"] == "query"]
         for path, methods in service.app.openapi()["paths"].items()
         if path.startswith("/v1/") and method in methods
     }
@@ -17,8 +17,8 @@ def operations(service: Service, method: str = "get") -> dict[str, list[dict[str
 
 def with_parameter(service: Service, name: str) -> list[str]:
     """Paths that take a query parameter, their ids filled in."""
-    found = operations(service)
-    return [fill(path) for path, taken in found.items() if name in {one["name"] for one in taken}]
+    addresses = operations(service)
+    return [fill(path) for path, taken in addresses.items() if name in {item["name"] for item in taken}]
 
 
 def required(path: str) -> dict[str, str]:

@@ -50,14 +50,14 @@ ROWS = read_rows((TESTS / "spec" / "specification.md").read_text())
 
 def has_test(reference: str) -> bool:
     """Whether there is a test of this name below `tests/`, and a case of this id."""
-    found = _REFERENCE.fullmatch(reference)
-    if found is None or not (TESTS / found["file"]).is_file():
+    match = _REFERENCE.fullmatch(reference)
+    if match is None or not (TESTS / match["file"]).is_file():
         return False
-    module = importlib.import_module(f"tests.{found['file'].removesuffix('.py').replace('/', '.')}")
-    test = getattr(module, found["test"], None)
+    module = importlib.import_module(f"tests.{match['file'].removesuffix('.py').replace('/', '.')}")
+    test = getattr(module, match["test"], None)
     if test is None:
         return False
-    return found["case"] is None or found["case"] in _cases(test)
+    return match["case"] is None or match["case"] in _cases(test)
 
 
 def _cases(test: Any) -> set[str]:

@@ -75,14 +75,16 @@ class Instance:
         data = self._ask()
         return State(
             frozenset(run["runId"] for run in data["runsOrError"]["results"]),
-            {one["name"]: one["sensorState"]["status"] for one in data["sensorsOrError"]["results"]},
+            {sensor["name"]: sensor["sensorState"]["status"] for sensor in data["sensorsOrError"]["results"]},
             len(data["assetOrError"].get("assetMaterializations") or []),
             frozenset(data["assetNodeOrError"]["partitionKeys"]),
         )
 
     def sensor_id(self, name: str) -> str:
-        found = {one["name"]: one["sensorState"]["id"] for one in self._ask()["sensorsOrError"]["results"]}
-        return str(found[name])
+        sensor_ids = {
+            sensor["name"]: sensor["sensorState"]["id"] for sensor in self._ask()["sensorsOrError"]["results"]
+        }
+        return str(sensor_ids[name])
 
     def _ask(self) -> dict[str, Any]:
         answer = self._client.post("/graphql", json={"query": STATE}).json()
@@ -107,10 +109,10 @@ class Attacker:
         class Rebinding(socketserver.BaseRequestHandler):
             def handle(self) -> None:
                 head = self.request.recv(65_536)
-                own = head.startswith(b"GET /attack?")
+                is_page = head.startswith(b"GET /attack?")
                 # One request for each connection, so that the next one may go elsewhere.
                 head = head.replace(b"Connection: keep-alive", b"Connection: close")
-                where = ("127.0.0.1", attacker.port if own else port)
+                where = ("127.0.0.1", attacker.port if is_page else port)
                 with socket.create_connection(where) as victim, suppress(OSError):
                     victim.sendall(head)
                     _pipe(self.request, victim)
@@ -231,14 +233,14 @@ def attack(page: Page, attacker: Attacker, target: str, label: str) -> dict[str,
         "name": (f"http://{EVIL}:{attacker.port}", target),
         "rebound": (rebound, rebound),
     }
-    found = {}
+    attacks = {}
     for origin, (base, victim) in visits.items():
         page.visit(base + attacker.page(victim, f"{label}-{origin}"))
         page.wait_for("document.title == 'over'")
-        found[origin] = page.evaluate("results") | {"frames": read_frames(page)}
+        attacks[origin] = page.evaluate("results") | {"frames": read_frames(page)}
         page.evaluate("leave()")
         page.wait_for("document.title != 'over' && document.readyState == 'complete'")
-    return found
+    return attacks
 
 
 def read_frames(page: Page) -> str:
@@ -251,19 +253,19 @@ def read_frames(page: Page) -> str:
 
 def ways_in(state: State, label: str) -> dict[str, set[str]]:
     """Ways that had an effect, by the origin of the page."""
-    found: dict[str, set[str]] = {"port": set(), "name": set(), "rebound": set()}
+    succeeded: dict[str, set[str]] = {"port": set(), "name": set(), "rebound": set()}
     for key in state.partitions:
         if key.startswith(f"{label}-"):
             _, origin, way = key.split("-")
-            found[origin].add(way)
-    return found
+            succeeded[origin].add(way)
+    return succeeded
 
 
 def assert_nothing_came_of_it(
-    before: State, after: State, found: dict[str, dict[str, Any]], label: str
+    before: State, after: State, succeeded: dict[str, dict[str, Any]], label: str
 ) -> None:
     assert after == before, label
-    for origin, results in found.items():
+    for origin, results in succeeded.items():
         assert results["socket"] == [], (label, origin)
         assert origin == "rebound" or "http:" not in results["frames"], (label, origin, results)
         assert "dagster" not in results["frames"].lower(), (label, origin, results)
@@ -273,8 +275,8 @@ def assert_nothing_came_of_it(
 def test_a_hostile_page_has_no_effect(deployment: Deployment, attacker: Attacker, page: Page) -> None:
     target = deployment.service.dagster_url or ""
     before = deployment.instance.read()
-    found = attack(page, attacker, target, "stranger")
-    assert_nothing_came_of_it(before, deployment.instance.read(), found, "stranger")
+    succeeded = attack(page, attacker, target, "stranger")
+    assert_nothing_came_of_it(before, deployment.instance.read(), succeeded, "stranger")
 
 
 def test_nor_has_it_in_the_browser_of_an_operator_who_is_logged_in(
@@ -285,8 +287,8 @@ def test_nor_has_it_in_the_browser_of_an_operator_who_is_logged_in(
     page.wait_for("document.body.innerText.includes('Lineage')")
     before = deployment.instance.read()
     page.events.clear()
-    found = attack(page, attacker, target, "operator")
-    assert_nothing_came_of_it(before, deployment.instance.read(), found, "operator")
+    succeeded = attack(page, attacker, target, "operator")
+    assert_nothing_came_of_it(before, deployment.instance.read(), succeeded, "operator")
     # The requests of the page on another port carried the login: that alone does not protect.
     sent = [event for event in page.events if event["method"] == "Network.requestWillBeSentExtraInfo"]
     assert "recorder_dagster_" in json.dumps(sent)
@@ -308,7 +310,7 @@ def test_the_same_page_changes_what_dagsters_own_server_serves(
     deployment: Deployment, attacker: Attacker, page: Page
 ) -> None:
     before = deployment.instance.read()
-    found = attack(page, attacker, deployment.bare_url, "bare")
+    succeeded = attack(page, attacker, deployment.bare_url, "bare")
     after = deployment.instance.read()
     ways = ways_in(after, "bare")
     assert ways["port"] >= OPEN_WAYS and ways["name"] >= OPEN_WAYS, ways
@@ -316,7 +318,7 @@ def test_the_same_page_changes_what_dagsters_own_server_serves(
     assert len(after.runs - before.runs) == 3
     assert (before.sensors["stopped_sessions"], after.sensors["stopped_sessions"]) == ("RUNNING", "STOPPED")
     assert after.materializations == before.materializations + 3
-    for results in found.values():
+    for results in succeeded.values():
         assert any("connection_ack" in line for line in results["socket"]), results
         assert "/runs" in results["frames"], results
-    assert "dagster_version" in found["rebound"]["read"] and "dagster" in found["rebound"]["frames"]
+    assert "dagster_version" in succeeded["rebound"]["read"] and "dagster" in succeeded["rebound"]["frames"]

@@ -71,8 +71,10 @@ def listener(host: str, dagster_dir: Path | None) -> Iterator[int]:
 def guard_of(folder: Path, resolved: str = "127.0.0.1", **settings: Any) -> Guard:
     """The guard of a deployment whose operator lists everything."""
     resolve = Resolver([resolved])
-    found = Settings.from_env({"RECORDER_PUBLIC_URL": "http://api.example:1", **settings}, data_dir=folder)
-    return Guard(AllowList.parse(EVERYTHING), resolve, own=OwnAddresses.of(found, resolve))
+    settings_of_service = Settings.from_env(
+        {"RECORDER_PUBLIC_URL": "http://api.example:1", **settings}, data_dir=folder
+    )
+    return Guard(AllowList.parse(EVERYTHING), resolve, own=OwnAddresses.of(settings_of_service, resolve))
 
 
 def post(guard: Guard, url: str, dialer: Dialer) -> Exchange:

@@ -51,12 +51,12 @@ def test_host_path_and_headers_are_those_of_the_url() -> None:
 
 
 def test_the_certificate_is_checked_for_the_name_of_the_url() -> None:
-    asked: list[str | None] = []
+    queries: list[str | None] = []
     context = server_context("hooks.example")
-    context.sni_callback = lambda _, name, __: asked.append(name)
+    context.sni_callback = lambda _, name, __: queries.append(name)
     served = {"scheme": "https", "ssl": context}
     exchange = call_server(answering(OK + b"\r\n"), trust=trusting_context(), **served)
-    assert (exchange.error, exchange.status, asked) == (None, 200, ["hooks.example"])
+    assert (exchange.error, exchange.status, queries) == (None, 200, ["hooks.example"])
 
 
 def test_a_certificate_of_another_name_is_refused() -> None:

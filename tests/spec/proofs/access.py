@@ -12,7 +12,7 @@ ROWS = Rows()
 
 
 @ROWS.row("5 bearer: streams")
-def _(caller: Caller) -> None:
+def check_bearer_streams(caller: Caller) -> None:
     address = f"/v1/sessions/{caller.make_session()}/events"
     client = caller.service.client
     assert_problem(client.get(f"{address}/stream"), 401, "missing_authorization")
@@ -22,7 +22,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("5 prefix nsk_test_")
-def _(caller: Caller) -> None:
+def check_prefix_nsk_test(caller: Caller) -> None:
     made = caller.post("/v1/keys", {"label": "t", "scope": "read", "mode": "test"}).json()
     assert (made["mode"], made["key"][:9]) == ("test", "nsk_test_")
     session_id = caller.make_session()
@@ -32,20 +32,20 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("5 prefix nsk_local_")
-def _(caller: Caller) -> None:
+def check_prefix_nsk_local(caller: Caller) -> None:
     made = caller.post("/v1/keys", {"label": "l", "scope": "read"}).json()
     assert (made["mode"], made["key"][:10]) == ("live", "nsk_local_")
 
 
 @ROWS.row("5 admin: hard delete")
-def _(caller: Caller) -> None:
+def check_admin_hard_delete(caller: Caller) -> None:
     writer = caller.service.make_caller(scope="write", workspace_id=caller.key.workspace_id)
     answer = writer.request("DELETE", f"/v1/sessions/{caller.make_session()}?hard=true")
     assert_problem(answer, 403, "insufficient_scope")
 
 
 @ROWS.row("5 admin: keys")
-def _(caller: Caller) -> None:
+def check_admin_keys(caller: Caller) -> None:
     body = {"label": "robot", "scope": "read"}
     for scope, status in (("read", 403), ("write", 403), ("admin", 201)):
         key = caller.service.make_caller(scope=scope, workspace_id=caller.key.workspace_id)
@@ -53,8 +53,8 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("7 request_id")
-def _(caller: Caller) -> None:
-    found = [
+def check_request_id(caller: Caller) -> None:
+    answers = [
         (caller.post_raw("/v1/sessions", b"{"), 400, "invalid_json"),
         (caller.service.client.get("/v1/sessions"), 401, "missing_authorization"),
         (caller.get("/v1/sessions/ses_unknown"), 404, "not_found"),
@@ -62,19 +62,19 @@ def _(caller: Caller) -> None:
         (caller.post_raw("/v1/sessions", b"{}", content_type="text/plain"), 415, "unsupported_media_type"),
         (caller.post("/v1/sessions", {}), 422, "validation_failed"),
     ]
-    ids = [assert_problem(*one)["request_id"] for one in found]
-    assert len(set(ids)) == len(ids) and all(one.startswith("req_") for one in ids)
+    ids = [assert_problem(*item)["request_id"] for item in answers]
+    assert len(set(ids)) == len(ids) and all(item.startswith("req_") for item in ids)
 
 
 @ROWS.row("7 missing_authorization")
-def _(caller: Caller) -> None:
+def check_missing_authorization(caller: Caller) -> None:
     answer = caller.service.client.get("/v1/sessions")
     assert_problem(answer, 401, "missing_authorization")
     assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 
 @ROWS.row("7 invalid_api_key")
-def _(caller: Caller) -> None:
+def check_invalid_api_key(caller: Caller) -> None:
     made = caller.post("/v1/keys", {"label": "robot", "scope": "read"}).json()
     caller.delete(f"/v1/keys/{made['id']}")
     for value in (f"Bearer {made['key']}", f"Bearer {caller.key.key}x", "Bearer ", f"Basic {caller.key.key}"):
@@ -83,13 +83,13 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("7 insufficient_scope")
-def _(caller: Caller) -> None:
+def check_insufficient_scope(caller: Caller) -> None:
     reader = caller.service.make_caller(scope="read")
     assert_problem(reader.post("/v1/sessions", {"workflow": "checkout"}), 403, "insufficient_scope")
 
 
 @ROWS.row("7 workspace_disabled")
-def _(caller: Caller) -> None:
+def check_workspace_disabled(caller: Caller) -> None:
     for status in ("suspended", "expired"):
         disabled = caller.service.make_caller()
         with caller.service.runtime.database.transaction(write=True) as db:
@@ -100,7 +100,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("7 quota_exceeded")
-def _(caller: Caller) -> None:
+def check_quota_exceeded(caller: Caller) -> None:
     trial = caller.service.make_caller(tier="trial")
     session_id = trial.make_session(started_at=LONG_AGO)
     trial.add_events(session_id, event(1_000 * 60_000))
@@ -109,7 +109,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("7 rate limit")
-def _(caller: Caller) -> None:
+def check_rate_limit(caller: Caller) -> None:
     limited = caller.service.make_caller(tier="default")
     body = {"workflow": "none", "format": "parquet", "destination": {"kind": "signed_url"}}
     answer = [limited.post("/v1/exports", body) for _ in range(6)][-1]

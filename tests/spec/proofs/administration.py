@@ -8,31 +8,31 @@ ROWS = Rows()
 
 
 @ROWS.row("4.4 create")
-def _(caller: Caller) -> None:
+def check_create(caller: Caller) -> None:
     made = make_webhook(caller, description="to the lake")
     assert set(made) == {"id", "url", "events", "secret"}
 
 
 @ROWS.row("4.4 list")
-def _(caller: Caller) -> None:
+def check_list(caller: Caller) -> None:
     made = [make_webhook(caller)["id"] for _ in range(2)]
-    assert [one["id"] for one in caller.get("/v1/webhooks").json()["data"]] == made[::-1]
+    assert [item["id"] for item in caller.get("/v1/webhooks").json()["data"]] == made[::-1]
 
 
 @ROWS.row("4.4 read")
-def _(caller: Caller) -> None:
+def check_read(caller: Caller) -> None:
     made = make_webhook(caller)
     assert caller.get(f"/v1/webhooks/{made['id']}").json()["url"] == made["url"]
 
 
 @ROWS.row("4.4 deliveries")
-def _(caller: Caller) -> None:
+def check_deliveries(caller: Caller) -> None:
     sent = shown_delivery(caller)
     assert sent.record["id"] == sent.request.headers["service-delivery-id"]
 
 
 @ROWS.row("4.4 redeliver")
-def _(caller: Caller) -> None:
+def check_redeliver(caller: Caller) -> None:
     sent = shown_delivery(caller)
     old = sent.record
     answer = sent.owner.post(f"/v1/webhooks/{sent.webhook['id']}/deliveries/{old['id']}/redeliver")
@@ -42,14 +42,14 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("4.4 delete")
-def _(caller: Caller) -> None:
+def check_delete(caller: Caller) -> None:
     address = f"/v1/webhooks/{make_webhook(caller)['id']}"
     assert caller.delete(address).status_code == 204
     assert_problem(caller.get(address), 404, "not_found")
 
 
 @ROWS.row("4.5 POST keys")
-def _(caller: Caller) -> None:
+def check_post_keys(caller: Caller) -> None:
     body = {"label": "robot", "scope": "read", "expires_at": "2999-01-01T00:00:00Z"}
     made = caller.post("/v1/keys", body)
     assert made.status_code == 201 and {"id", "label", "scope", "key"} <= set(made.json())
@@ -58,7 +58,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("4.5 PATCH workspace")
-def _(caller: Caller) -> None:
+def check_patch_workspace(caller: Caller) -> None:
     wanted = {"frames_days": 30, "events_days": 60}
     changed = patch(caller, "/v1/workspaces/current", {"retention": wanted})
     assert wanted.items() <= changed["retention"].items()
@@ -66,7 +66,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("4.5 quota")
-def _(caller: Caller) -> None:
+def check_quota(caller: Caller) -> None:
     assert set(caller.get("/v1/quota").json()) == {
         "period_start",
         "period_end",
@@ -78,7 +78,9 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("4.5 audit")
-def _(caller: Caller) -> None:
+def check_audit(caller: Caller) -> None:
     make_webhook(caller)
-    told = caller.get("/v1/audit", Accept="application/x-ndjson")
-    assert '"webhook.create"' in told.text and told.headers["content-type"].startswith("application/x-ndjson")
+    answer = caller.get("/v1/audit", Accept="application/x-ndjson")
+    assert '"webhook.create"' in answer.text and answer.headers["content-type"].startswith(
+        "application/x-ndjson"
+    )

@@ -53,9 +53,9 @@ def session_event(name: str, status: str) -> None:
     """Enter the check of one event of a session."""
 
     @ROWS.row(f"6.1 {name}")
-    def _(caller: Caller) -> None:
-        told = outbox(caller, eventful_session(caller))
-        ((_, data),) = [one for one in told if one[0] == name]
+    def check_1(caller: Caller) -> None:
+        types = outbox(caller, eventful_session(caller))
+        ((_, data),) = [item for item in types if item[0] == name]
         assert data["session"]["status"] == status
 
 
@@ -64,25 +64,25 @@ for _name, _status in _SESSION_EVENTS.items():
 
 
 @ROWS.row("6.1 session.sealed")
-def _(caller: Caller) -> None:
-    told = outbox(caller, sealed_session(caller))
-    assert told[-1][0] == "session.sealed" and told[-1][1]["session"]["status"] == "sealed"
+def check_session_sealed(caller: Caller) -> None:
+    types = outbox(caller, sealed_session(caller))
+    assert types[-1][0] == "session.sealed" and types[-1][1]["session"]["status"] == "sealed"
 
 
 @ROWS.row("6.1 export.queued")
-def _(caller: Caller) -> None:
+def check_export_queued(caller: Caller) -> None:
     ((type, data),) = outbox(caller, queued_export(caller))
     assert (type, data["export"]["status"]) == ("export.queued", "queued")
 
 
 @ROWS.row("6.1 export.completed")
-def _(caller: Caller) -> None:
+def check_export_completed(caller: Caller) -> None:
     type, data = shown_dataset(caller).events[-1]
     assert (type, data["export"]["rows"]) == ("export.completed", 3)
 
 
 @ROWS.row("6.1 export.failed")
-def _(caller: Caller) -> None:
+def check_export_failed(caller: Caller) -> None:
     export_id = queued_export(caller)
     cancel_export(caller.service.runtime, export_id, owner="proofs")
     type, data = outbox(caller, export_id)[-1]
@@ -101,19 +101,19 @@ def quota_events(caller: Caller, minutes: int) -> list[str]:
 
 
 @ROWS.row("6.1 quota.warning")
-def _(caller: Caller) -> None:
+def check_quota_warning(caller: Caller) -> None:
     assert [quota_events(caller, minutes) for minutes in (799, 800)] == [[], ["quota.warning"]]
 
 
 @ROWS.row("6.1 quota.exhausted")
-def _(caller: Caller) -> None:
+def check_quota_exhausted(caller: Caller) -> None:
     assert quota_events(caller, 1_000) == ["quota.warning", "quota.exhausted"]
 
 
 def drift_events(caller: Caller, live: str) -> dict[str, dict[str, Any]]:
     """What is told of a workflow behind whose baseline such sessions come; data by type."""
-    own = caller.service.make_caller()
-    scope = GraphScope(Tenant(own.key.workspace_id, "live"), "checkout")
+    stranger = caller.service.make_caller()
+    scope = GraphScope(Tenant(stranger.key.workspace_id, "live"), "checkout")
     story = Story(caller.service.runtime.database, scope)
     story.add(BASELINE + live)
     story.look()
@@ -121,7 +121,7 @@ def drift_events(caller: Caller, live: str) -> dict[str, dict[str, Any]]:
 
 
 @ROWS.row("6.1 memory.drift.new_node")
-def _(caller: Caller) -> None:
+def check_memory_drift_new_node(caller: Caller) -> None:
     assert drift_events(caller, "ab" * NEEDED) == {}
     data = drift_events(caller, "nb" * NEEDED)["memory.drift.new_node"]
     assert list(data) == ["workflow", "node", "window", "baseline", "graph_version"]
@@ -129,7 +129,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("6.1 memory.drift.path_disappeared")
-def _(caller: Caller) -> None:
+def check_memory_drift_path_disappeared(caller: Caller) -> None:
     assert drift_events(caller, "a" * (NEEDED - 1)) == {}
     data = drift_events(caller, "a" * NEEDED)["memory.drift.path_disappeared"]
     assert list(data) == ["workflow", "path", "last_seen_at", "baseline_frequency", "window"]
@@ -137,7 +137,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("6.1 catalogue")
-def _(caller: Caller) -> None:
+def check_catalogue(caller: Caller) -> None:
     page = caller.get("/v1/event_types")
     types = {entry["type"] for entry in page.json()["data"]} - {"webhook.test"}
     assert types == {row.removeprefix("6.1 ") for row in event_rows()}
@@ -155,29 +155,29 @@ def payloads(caller: Caller) -> list[dict[str, Any]]:
 
 
 @ROWS.row("6.2 id")
-def _(caller: Caller) -> None:
+def check_id(caller: Caller) -> None:
     ids = [payload["id"] for payload in payloads(caller)]
-    assert all(re.fullmatch("evt_[0-9a-z]{26}", one) for one in ids) and len(set(ids)) == 3
+    assert all(re.fullmatch("evt_[0-9a-z]{26}", item) for item in ids) and len(set(ids)) == 3
 
 
 @ROWS.row("6.2 type")
-def _(caller: Caller) -> None:
+def check_type(caller: Caller) -> None:
     assert {payload["type"] for payload in payloads(caller)} == {"session.created"}
 
 
 @ROWS.row("6.2 created_at")
-def _(caller: Caller) -> None:
+def check_created_at(caller: Caller) -> None:
     shown = [payload["created_at"] for payload in payloads(caller)]
-    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]{8}\.\d{3}Z", one) for one in shown)
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]{8}\.\d{3}Z", item) for item in shown)
 
 
 @ROWS.row("6.2 data")
-def _(caller: Caller) -> None:
-    assert all(set(one) == {"id", "type", "created_at", "data"} for one in payloads(caller))
+def check_data(caller: Caller) -> None:
+    assert all(set(payload) == {"id", "type", "created_at", "data"} for payload in payloads(caller))
 
 
 @ROWS.row("6.2 data.session")
-def _(caller: Caller) -> None:
+def check_data_session(caller: Caller) -> None:
     owner, notifications = shown_notifications(caller)
     for payload in notifications:
         shown = payload["data"]["session"]
@@ -185,22 +185,22 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("6.3 method")
-def _(caller: Caller) -> None:
+def check_method(caller: Caller) -> None:
     assert shown_delivery(caller).request.method == "POST"
 
 
 @ROWS.row("6.3 content type")
-def _(caller: Caller) -> None:
+def check_content_type(caller: Caller) -> None:
     assert shown_delivery(caller).request.headers["content-type"] == "application/json"
 
 
 @ROWS.row("6.3 timeout")
-def _(caller: Caller) -> None:
+def check_timeout(caller: Caller) -> None:
     assert OutboundClient.__init__.__kwdefaults__["total_s"] == 10.0
 
 
 @ROWS.row("6.4 header")
-def _(caller: Caller) -> None:
+def check_header(caller: Caller) -> None:
     sent = shown_delivery(caller)
     header = sent.request.headers["service-signature"]
     assert re.fullmatch(r"t=\d{10},v1=[0-9a-f]{64},v1=[0-9a-f]{64}", header)
@@ -210,8 +210,12 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("6.5 events")
-def _(caller: Caller) -> None:
+def check_events(caller: Caller) -> None:
     owner, session_id = shown_recording(caller)
     for read in (streamed_over_http, streamed_over_socket):
         messages = read(owner, session_id)
-        assert [one["data"]["t_ms"] for one in messages if one["event"] == "session.event"] == [0, 500, 900]
+        assert [message["data"]["t_ms"] for message in messages if message["event"] == "session.event"] == [
+            0,
+            500,
+            900,
+        ]

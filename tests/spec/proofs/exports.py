@@ -19,12 +19,12 @@ def status_of(caller: Caller, export_id: str) -> str:
 
 
 @ROWS.row("3.2 POST")
-def _(caller: Caller) -> None:
+def check_post(caller: Caller) -> None:
     assert status_of(caller, queued_export(caller)) == "queued"
 
 
 @ROWS.row("3.2 processing starts")
-def _(caller: Caller) -> None:
+def check_processing_starts(caller: Caller) -> None:
     export_id, seen = queued_export(caller), []
 
     class Watching:
@@ -39,19 +39,19 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("3.2 finishes")
-def _(caller: Caller) -> None:
+def check_finishes(caller: Caller) -> None:
     assert shown_dataset(caller).export["status"] == "completed"
 
 
 @ROWS.row("3.2 fails")
-def _(caller: Caller) -> None:
+def check_fails(caller: Caller) -> None:
     export_id = queued_export(caller)
     cancel_export(caller.service.runtime, export_id, owner="proofs")
     assert status_of(caller, export_id) == "failed"
 
 
 @ROWS.row("3.2 events")
-def _(caller: Caller) -> None:
+def check_events(caller: Caller) -> None:
     assert [type for type, _ in shown_dataset(caller).events] == ["export.queued", "export.completed"]
 
 
@@ -64,7 +64,7 @@ def refusal(caller: Caller, **body: Any) -> str:
 
 
 @ROWS.row("4.3 workflow")
-def _(caller: Caller) -> None:
+def check_workflow(caller: Caller) -> None:
     caller.make_session()
     caller.make_session(workflow="payment")
     many = caller.post("/v1/exports", {**EXPORT, "workflow": ["checkout", "payment"]})
@@ -73,36 +73,36 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("4.3 filter")
-def _(caller: Caller) -> None:
+def check_filter(caller: Caller) -> None:
     export = completed_export(caller, filter={"outcome": "error"})
     assert (export["rows"], export["filter"]["outcome"]) == (0, "error")
 
 
 @ROWS.row("4.3 format")
-def _(caller: Caller) -> None:
+def check_format(caller: Caller) -> None:
     assert shown_dataset(caller).export["format"] == "parquet"
     assert refusal(caller, format="csv") == "validation_failed"
 
 
 @ROWS.row("4.3 frame_sampling")
-def _(caller: Caller) -> None:
+def check_frame_sampling(caller: Caller) -> None:
     assert shown_dataset(caller).export["frame_sampling"]["mode"] == "all"
 
 
 @ROWS.row("4.3 destination")
-def _(caller: Caller) -> None:
+def check_destination(caller: Caller) -> None:
     body = {name: value for name, value in EXPORT.items() if name != "destination"}
     assert_problem(caller.post("/v1/exports", body), 422, "validation_failed")
     assert refusal(caller, destination={"kind": "ftp"}) == "validation_failed"
 
 
 @ROWS.row("4.3 tag")
-def _(caller: Caller) -> None:
+def check_tag(caller: Caller) -> None:
     assert completed_export(caller, tag="gold v3")["tag"] == "gold v3"
 
 
 @ROWS.row("4.3 Idempotency-Key")
-def _(caller: Caller) -> None:
+def check_idempotency_key(caller: Caller) -> None:
     caller.make_session()
     first, second = (caller.post("/v1/exports", EXPORT, key="e-1") for _ in range(2))
     assert (first.status_code, second.content) == (202, first.content)

@@ -34,65 +34,65 @@ def answers(caller: Caller) -> list[Any]:
 
 def header_everywhere(caller: Caller, name: str) -> list[str]:
     """The values of a header in all these answers."""
-    found = answers(fresh(caller))
-    assert [answer.status_code for answer in found] == [200, 404, 422, 400, 403, 401, 200]
-    return [answer.headers[name] for answer in found]
+    first_answers = answers(fresh(caller))
+    assert [answer.status_code for answer in first_answers] == [200, 404, 422, 400, 403, 401, 200]
+    return [answer.headers[name] for answer in first_answers]
 
 
 @ROWS.row("8.1 X-RateLimit-Limit")
-def _(caller: Caller) -> None:
-    told = header_everywhere(caller, "X-RateLimit-Limit")
-    assert told[0] == "400" and all(int(value) > 0 for value in told)  # a bucket of twice 200
+def check_x_ratelimit_limit(caller: Caller) -> None:
+    shown = header_everywhere(caller, "X-RateLimit-Limit")
+    assert shown[0] == "400" and all(int(value) > 0 for value in shown)  # a bucket of twice 200
 
 
 @ROWS.row("8.1 X-RateLimit-Remaining")
-def _(caller: Caller) -> None:
-    told = header_everywhere(caller, "X-RateLimit-Remaining")
-    assert told[0] == "399" and all(int(value) >= 0 for value in told)
+def check_x_ratelimit_remaining(caller: Caller) -> None:
+    shown = header_everywhere(caller, "X-RateLimit-Remaining")
+    assert shown[0] == "399" and all(int(value) >= 0 for value in shown)
 
 
 @ROWS.row("8.1 X-RateLimit-Reset")
-def _(caller: Caller) -> None:
+def check_x_ratelimit_reset(caller: Caller) -> None:
     now = time.time()
     assert all(now - 1 <= int(value) <= now + 120 for value in header_everywhere(caller, "X-RateLimit-Reset"))
 
 
 @ROWS.row("8.1 X-Scope")
-def _(caller: Caller) -> None:
-    told = header_everywhere(caller, "X-Scope")
-    assert (told[0], told[5]) == ("per_key", "per_address")
-    assert set(told) <= {"per_key", "per_workspace", "per_address", "per_webhook"}
+def check_x_scope(caller: Caller) -> None:
+    shown = header_everywhere(caller, "X-Scope")
+    assert (shown[0], shown[5]) == ("per_key", "per_address")
+    assert set(shown) <= {"per_key", "per_workspace", "per_address", "per_webhook"}
 
 
 def refused(caller: Caller) -> Any:
     """The first answer that a limit of five exports a minute refuses."""
     body = {"workflow": "none", "format": "parquet", "destination": {"kind": "signed_url"}}
-    found = [caller.post("/v1/exports", body) for _ in range(6)]
-    assert [answer.status_code for answer in found] == [404] * 5 + [429]
-    return found[-1]
+    created = [caller.post("/v1/exports", body) for _ in range(6)]
+    assert [answer.status_code for answer in created] == [404] * 5 + [429]
+    return created[-1]
 
 
 @ROWS.row("8.1 Retry-After")
-def _(caller: Caller) -> None:
+def check_retry_after(caller: Caller) -> None:
     answer = refused(fresh(caller))
     assert_problem(answer, 429, "rate_limited")
     assert 1 <= int(answer.headers["Retry-After"]) <= 12
 
 
 @ROWS.row("8.2 exported rows")
-def _(caller: Caller) -> None:
+def check_exported_rows(caller: Caller) -> None:
     assert shown_dataset(caller).quota["exported_rows"] == shown_dataset(caller).export["rows"] == 3
 
 
 @ROWS.row("8.2 null")
-def _(caller: Caller) -> None:
-    found = caller.get("/v1/quota").json()
-    assert (found["captured_minutes_limit"], found["exported_rows_limit"]) == (None, None)
+def check_null(caller: Caller) -> None:
+    body = caller.get("/v1/quota").json()
+    assert (body["captured_minutes_limit"], body["exported_rows_limit"]) == (None, None)
 
 
 def told_quotas(caller: Caller) -> list[tuple[str, dict[str, Any]]]:
     """Type and data of the quota events in the outbox."""
-    return [one for one in outbox(caller, caller.key.workspace_id) if one[0].startswith("quota.")]
+    return [item for item in outbox(caller, caller.key.workspace_id) if item[0].startswith("quota.")]
 
 
 def capture(caller: Caller, minutes: int) -> Any:
@@ -102,7 +102,7 @@ def capture(caller: Caller, minutes: int) -> Any:
 
 
 @ROWS.row("8.2 quota.warning")
-def _(caller: Caller) -> None:
+def check_quota_warning(caller: Caller) -> None:
     trial = fresh(caller, "trial")
     capture(trial, 799)
     assert told_quotas(trial) == []
@@ -117,7 +117,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("8.2 quota.exhausted")
-def _(caller: Caller) -> None:
+def check_quota_exhausted(caller: Caller) -> None:
     trial = fresh(caller, "trial")
     capture(trial, 1_000)
     assert [type for type, _ in told_quotas(trial)] == ["quota.warning", "quota.exhausted"]
@@ -127,7 +127,7 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("8.3 metadata")
-def _(caller: Caller) -> None:
+def check_metadata(caller: Caller) -> None:
     body = {"workflow": "checkout", "metadata": {"a": "x" * (limits.METADATA_BYTES - len('{"a":""}'))}}
     assert caller.post("/v1/sessions", body).status_code == 201
     body["metadata"]["a"] += "x"  # type: ignore[index]
@@ -135,17 +135,17 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("8.3 frames retention")
-def _(caller: Caller) -> None:
+def check_frames_retention(caller: Caller) -> None:
     retention_row(caller, "frames_days", 90)
 
 
 @ROWS.row("8.3 events retention")
-def _(caller: Caller) -> None:
+def check_events_retention(caller: Caller) -> None:
     retention_row(caller, "events_days", 548)
 
 
 @ROWS.row("8.3 audit retention")
-def _(caller: Caller) -> None:
+def check_audit_retention(caller: Caller) -> None:
     retention_row(caller, "audit_days", 548)
 
 
@@ -161,6 +161,6 @@ def retention_row(caller: Caller, name: str, default: int) -> None:
 
 
 @ROWS.row("8.3 delivery response body")
-def _(caller: Caller) -> None:
+def check_delivery_response_body(caller: Caller) -> None:
     response = shown_delivery(caller).record["response"]
     assert (len(response["body"]), response["body_truncated"]) == (4_096, True)

@@ -12,37 +12,37 @@ ROWS = Rows()
 
 
 @ROWS.row("9 prefix")
-def _(caller: Caller) -> None:
+def check_prefix(caller: Caller) -> None:
     paths = caller.service.app.openapi()["paths"]
     others = {path for path in paths if not path.startswith("/v1/")}
     assert others == {"/", "/healthz", "/readyz", "/metrics"}
 
 
 @ROWS.row("9 format")
-def _(caller: Caller) -> None:
-    told = caller.get("/v1/sessions").headers["Service-Version"]
-    assert told == __version__ and re.fullmatch(r"20\d\d\.([1-9]|1[0-2])\.\d+", told)
+def check_format(caller: Caller) -> None:
+    headers = caller.get("/v1/sessions").headers["Service-Version"]
+    assert headers == __version__ and re.fullmatch(r"20\d\d\.([1-9]|1[0-2])\.\d+", headers)
 
 
 @ROWS.row("9 2025.12.0")
-def _(caller: Caller) -> None:
+def check_0(caller: Caller) -> None:
     caller, session_id = shown_recording(caller)
     for part, count in (("events", 3), ("frames", 1)):
         assert len(caller.get(f"/v1/sessions/{session_id}/{part}").json()["data"]) == count
 
 
 @ROWS.row("9 2026.1.0: memory")
-def _(caller: Caller) -> None:
+def check_memory(caller: Caller) -> None:
     assert len(shown_paths(caller)) == 2
 
 
 @ROWS.row("9 2026.1.0: tags")
-def _(caller: Caller) -> None:
+def check_tags(caller: Caller) -> None:
     assert patch(caller, "/v1/workflows/checkout", {"tags": ["finance"]})["tags"] == ["finance"]
 
 
 @ROWS.row("9 2026.1.0: masking")
-def _(caller: Caller) -> None:
+def check_masking(caller: Caller) -> None:
     patterns = [{"name": "order", "pattern": "ORD-[0-9]+", "replacement": "[order]"}]
     patch(caller, "/v1/workflows/checkout", {"masking": {"builtins": [], "patterns": patterns}})
     session_id = caller.make_session()
@@ -52,26 +52,26 @@ def _(caller: Caller) -> None:
 
 
 @ROWS.row("9 2026.3.0: streams")
-def _(caller: Caller) -> None:
+def check_streams(caller: Caller) -> None:
     assert streamed_over_http(*shown_recording(caller))[-1]["event"] == "stream.end"
 
 
 @ROWS.row("9 2026.3.0: Idempotency-Key")
-def _(caller: Caller) -> None:
+def check_idempotency_key(caller: Caller) -> None:
     address = f"/v1/sessions/{caller.make_session()}/tags"
     first, second = (caller.post(address, {"name": "seen"}, key="t-1") for _ in range(2))
     assert (second.content, second.headers["Idempotent-Replayed"]) == (first.content, "true")
 
 
 @ROWS.row("9 2026.4.0: similarity")
-def _(caller: Caller) -> None:
-    one, same = sealed_walks(caller, "abc", "abc")
-    found = caller.post("/v1/memory/similar", {"session_id": one}).json()["data"]
-    assert [(session["id"], session["similarity"]) for session in found] == [(same, 1)]
+def check_similarity(caller: Caller) -> None:
+    first, same = sealed_walks(caller, "abc", "abc")
+    items = caller.post("/v1/memory/similar", {"session_id": first}).json()["data"]
+    assert [(session["id"], session["similarity"]) for session in items] == [(same, 1)]
 
 
 @ROWS.row("9 2026.4.0: audit")
-def _(caller: Caller) -> None:
+def check_audit(caller: Caller) -> None:
     session_id = caller.make_session()
     caller.delete(f"/v1/sessions/{session_id}")
     assert session_id in caller.get("/v1/audit").text

@@ -1,7 +1,7 @@
-"""What every request passes before its body is read, in the order of contract §1.
+"""Request gate: the checks before a request's body is read, in the order of contract §1.
 
 Request id → key → workspace status → scope → rate limit → version → body size; the route then reads and
-checks it. WebSocket handshakes pass here like any request.
+checks the body. WebSocket handshakes pass the gate like any request.
 """
 
 from typing import Any
@@ -11,13 +11,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
 from api.bodies.body_limits import SMALL_BYTES, BodyMemory, BoundedBody, LargeBody
-from api.errors import internal_problem, problem
-from api.gate.audit_denied import Refusals
-from api.gate.auth_throttle import Guesses
+from api.errors import make_internal_problem, make_problem
+from api.gate.authentication import CallerCache, DeniedAudit, KeyGuessThrottle
 from api.gate.endpoints import Endpoint, find_endpoint, is_address
-from api.gate.key_cache import Callers
-from api.gate.rate_limits import Admission, CallerPlan, Charge, Header, Limiting, describe_refusal
-from api.gate.responses import Answer, client_address, first_headers, refuse
+from api.gate.rate_limits import Admission, CallerPlan, Charge, Header, RateLimiter, show_refusing_limit
+from api.gate.responses import GateSend, client_address, common_headers, send_refusal
 from api.gate.versions import check_version
 from api.strict_routes import is_encoded
 from recorder import limits
@@ -32,29 +30,29 @@ from recorder.errors import (
 from recorder.ids import IdCounter
 from recorder.request_context import follow
 
-_READ_HERE = (b"authorization", b"content-length", b"service-version", b"x-request-id")
+_JOINED_HEADERS = (b"authorization", b"content-length", b"service-version", b"x-request-id")
 _SMALL_DIGITS = len(str(SMALL_BYTES))
 
 
 class RequestGate:
-    """Gives the request its id, tells who calls, what for and how often, and bounds its body.
+    """Middleware that identifies, authorizes and limits a request, and bounds its body.
 
-    Leaves in `scope["state"]` what follows reads: request_id, endpoint, caller, admission, large_body.
+    Writes to `scope["state"]`: request_id, endpoint, caller, admission, large_body.
     """
 
     def __init__(
         self,
         app: ASGIApp,
-        callers: Callers,
-        limiting: Limiting,
-        refusals: Refusals,
+        callers: CallerCache,
+        rate_limiter: RateLimiter,
+        denied_audit: DeniedAudit,
         body_memory: BodyMemory | None = None,
     ) -> None:
         self._app = app
         self._callers = callers
-        self._limiting = limiting
-        self._guesses = Guesses(limiting)
-        self._refusals = refusals
+        self._rate_limiter = rate_limiter
+        self._throttle = KeyGuessThrottle(rate_limiter)
+        self._denied_audit = denied_audit
         self._body_memory = body_memory or BodyMemory(limits.BODY_MEMORY_BYTES)
         self._ids = IdCounter("req")
 
@@ -80,29 +78,29 @@ class RequestGate:
             body = self._describe_large_body(scope, receive, announced, endpoint)
             body_bytes = body.first_cost
         state["large_body"] = body
-        told = first_headers(request_id, headers.get(b"x-request-id"), endpoint)
-        answer = Answer(send, scope, self._limiting, told)
+        first_headers = common_headers(request_id, headers.get(b"x-request-id"), endpoint)
+        answer = GateSend(send, scope, self._rate_limiter, first_headers)
         try:
             is_guarded = endpoint is not None or path.startswith("/v1/")  # every endpoint lies there
             if is_guarded:
-                plan = self._admit_now(state, headers, endpoint, body_bytes)
+                plan = self._admit_cached(state, headers, endpoint, body_bytes)
                 if plan is None:
                     plan = await self._admit(scope, headers, endpoint, body_bytes)
-            checked = _check(scope, receive, headers, endpoint, body)
+            bounded_receive = _check_request(scope, receive, headers, endpoint, body)
             if body is not None:
                 self._admit_body(body, state)
-            await self._app(scope, checked, answer.send)
+            await self._app(scope, bounded_receive, answer.send)
         except RecorderError as error:
             if isinstance(error, InsufficientScope):
-                await self._refusals.tell(scope, error)
-            describe_refusal(state, error)
-            await refuse(problem(error, request_id), scope, receive, answer)
+                await self._denied_audit.record_denial(scope, error)
+            show_refusing_limit(state, error)
+            await send_refusal(make_problem(error, request_id), scope, receive, answer)
         except (ClientDisconnect, WebSocketDisconnect):
-            return  # Nobody waits for an answer, and a body that is not whole was not acted on.
+            return  # the client is gone, and an incomplete body has no effect
         except Exception as error:
-            await refuse(internal_problem(error, request_id), scope, receive, answer)
+            await send_refusal(make_internal_problem(error, request_id), scope, receive, answer)
         finally:
-            if plan is not None:  # as `plan.end()`, which takes 0.1 µs longer
+            if plan is not None:  # as `plan.end()`, which takes 0.1 µs more
                 plan.of_key.count -= 1
                 plan.of_workspace.count -= 1
             if body is not None:
@@ -125,29 +123,29 @@ class RequestGate:
         if caller is None:
             body.admit("", None)
             return
-        plan = self._limiting.plan_of(caller, state["endpoint"])
-        body.admit(caller.workspace_id, Charge(self._limiting, plan, state))
+        plan = self._rate_limiter.plan_of(caller, state["endpoint"])
+        body.admit(caller.workspace_id, Charge(self._rate_limiter, plan, state))
 
-    def _admit_now(
+    def _admit_cached(
         self, state: dict[str, Any], headers: dict[bytes, bytes], endpoint: Endpoint | None, body_bytes: int
     ) -> CallerPlan | None:
-        """Admit a caller who is remembered, and may, where nothing is to be waited for.
+        """Admit a request without waiting, if its caller is cached and has the scope.
 
         Returns:
-            The plan that counts the request as under way; None where it was not admitted here.
+            The plan that counts the request as running; None if `_admit` must decide.
 
         Raises:
             RateLimited: if the limits of this process refuse it.
         """
         authorization = headers.get(b"authorization")
-        caller = None if authorization is None else self._callers.recall(authorization)
+        caller = None if authorization is None else self._callers.get(authorization)
         if caller is None or caller.workspace_status != "active":
             return None
         if endpoint is not None and (endpoint.is_stream or not caller.scope.reaches(endpoint.scope)):
             return None
         state["caller"] = caller
-        plan = self._limiting.plan_of(caller, endpoint)
-        admission = self._limiting.admit_now(plan, body_bytes)
+        plan = self._rate_limiter.plan_of(caller, endpoint)
+        admission = self._rate_limiter.admit_now(plan, body_bytes)
         if admission is None:
             return None
         state["admission"] = admission
@@ -158,17 +156,17 @@ class RequestGate:
     async def _admit(
         self, scope: Scope, headers: dict[bytes, bytes], endpoint: Endpoint | None, body_bytes: int
     ) -> CallerPlan | None:
-        """Find out who calls, and whether they may.
+        """Identify the caller, and check workspace status, scope and limits.
 
         Returns:
-            The plan that counts the request as under way; None for streams, which have limits of their own,
-            and for those who need no key.
+            The plan that counts the request as running; None for streams, which have separate limits, and
+            for requests that need no key.
         """
         authorization = headers.get(b"authorization")
         if authorization is None and _is_signed(scope, endpoint):
-            _heed(await self._limiting.admit_address(client_address(scope), is_signed=True), scope)
+            _apply(await self._rate_limiter.admit_address(client_address(scope), is_signed=True), scope)
             return None
-        caller = None if authorization is None else self._callers.recall(authorization)
+        caller = None if authorization is None else self._callers.get(authorization)
         if caller is None:
             caller = await self._identify(authorization, scope)
         scope["state"]["caller"] = caller
@@ -177,43 +175,43 @@ class RequestGate:
             if endpoint is not None:
                 caller.scope.require(endpoint.scope)
         except RecorderError:
-            _heed(await self._limiting.look(caller, endpoint), scope)
+            _apply(await self._rate_limiter.peek(caller, endpoint), scope)
             raise
         if endpoint is not None and endpoint.is_stream:
-            _heed(await self._limiting.admit(caller, endpoint, body_bytes=body_bytes), scope)
+            _apply(await self._rate_limiter.admit(caller, endpoint, body_bytes=body_bytes), scope)
             return None
-        plan = self._limiting.plan_of(caller, endpoint)
+        plan = self._rate_limiter.plan_of(caller, endpoint)
         plan.begin()
         try:
-            _heed(await self._limiting.admit(caller, endpoint, body_bytes=body_bytes), scope)
+            _apply(await self._rate_limiter.admit(caller, endpoint, body_bytes=body_bytes), scope)
         except BaseException:
             plan.end()
             raise
         return plan
 
     async def _identify(self, authorization: bytes | None, scope: Scope) -> Caller:
-        """The caller behind a key that is not remembered; who has none draws on the bucket of strangers."""
+        """Return the caller of a key that is not cached; a failure takes a token of the client's address."""
         address = client_address(scope)
         try:
             if authorization is None:
                 raise MissingAuthorization
-            if self._callers.has_met(authorization):
-                return await self._callers.find(authorization)
-            async with self._guesses.room(address, authorization, scope["state"]):
-                return await self._callers.find(authorization)
+            if self._callers.has_seen(authorization):
+                return await self._callers.look_up(authorization)
+            async with self._throttle.reserve(address, authorization, scope["state"]):
+                return await self._callers.look_up(authorization)
         except Unauthenticated:
-            _heed(await self._limiting.admit_address(address, is_signed=False), scope)
+            _apply(await self._rate_limiter.admit_address(address, is_signed=False), scope)
             raise
 
 
 def _read_headers(sent: list[Header]) -> dict[bytes, bytes]:
-    """The headers by name; of those that the gate reads, what was sent twice is joined, as RFC 9110 has it.
+    """Return the headers by name; repeated ones that the gate reads are joined as in RFC 9110.
 
-    So two keys are no key, and two versions no version.
+    Two keys are then an invalid key, and two versions an invalid version.
     """
     headers = dict(sent)
     if len(headers) < len(sent):
-        for name in _READ_HERE:
+        for name in _JOINED_HEADERS:
             if name in headers:
                 headers[name] = b", ".join(value for other, value in sent if other == name)
     return headers
@@ -223,26 +221,26 @@ def _is_signed(scope: Scope, endpoint: Endpoint | None) -> bool:
     return endpoint is not None and endpoint.opens_by_signature and b"sig=" in scope["query_string"]
 
 
-def _heed(admission: Admission, scope: Scope) -> None:
-    """Let the answer tell of the limits, and the request go no further where they refuse it."""
+def _apply(admission: Admission, scope: Scope) -> None:
+    """Store the admission, whose headers the answer shows, and raise its error if it has one."""
     scope["state"]["admission"] = admission
     if admission.error is not None:
         raise admission.error
 
 
-def _check(
+def _check_request(
     scope: Scope,
     receive: Receive,
     headers: dict[bytes, bytes],
     endpoint: Endpoint | None,
     body: LargeBody | None,
 ) -> Receive:
-    """Return what reads the body of an admitted request, within its bounds.
+    """Check version and path of an admitted request, and return the `receive` that bounds its body.
 
     Raises:
-        UnsupportedVersion: if the request is written for a release that there was not.
-        NoSuchAddress: if no route has this path, if its percent-encoding is broken, if it holds NUL, which no
-            id does and PostgreSQL takes in no text, or if it is that of a WebSocket where there are none.
+        UnsupportedVersion: if the request names a release that does not exist.
+        NoSuchAddress: if no route has this path, if its percent-encoding is broken, if it holds NUL, which
+            PostgreSQL refuses in text, or if a WebSocket is opened where no route takes one.
     """
     if b"service-version" in headers:
         check_version(headers[b"service-version"])

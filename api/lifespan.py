@@ -1,0 +1,93 @@
+"""Lifespan of the application: the parts that run beside requests, and their end in order."""
+
+import asyncio
+import gc
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from types import FrameType
+from typing import Any
+
+import anyio.to_thread
+from fastapi import FastAPI
+
+from api.gate.slow_clients import RATE_LIMITER
+from recorder.recording.ingest import IngestWriter
+from recorder.recording.streams import Hub
+from recorder.recording.whole_reads import WholeReads
+from recorder.runtime import Runtime
+
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
+    """Start the ingest writer and the streams, and close all parts of `app.state` at the end."""
+    state = app.state
+    runtime: Runtime = state.runtime
+    state.whole_reads = WholeReads()
+    state.streams = hub = Hub(runtime, state.stream_pace, state.whole_reads)
+    hub.start()
+    state.ingest = IngestWriter(
+        runtime.database, on_commit=hub.take, session_size=runtime.settings.session_size
+    )
+    with frozen_garbage(), on_stop_signal(hub.end_streams):
+        yield {RATE_LIMITER: state.rate_limiter}
+    await hub.close()
+    state.whole_reads.close()
+    await anyio.to_thread.run_sync(state.ingest.close)
+    await state.stream_slots.close()
+    await anyio.to_thread.run_sync(state.masking.close)
+    await state.rate_limiter.close()
+    runtime.close()
+
+
+@contextmanager
+def frozen_garbage() -> Iterator[None]:
+    """Exclude the objects that exist now from garbage collection, which took a tenth of the ingest.
+
+    A process that froze its objects before, such as a test run with many services, stays as it is.
+    """
+    thresholds, is_frozen = gc.get_threshold(), gc.get_freeze_count() > 0
+    if not is_frozen:
+        gc.collect()
+        gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        if not is_frozen:
+            gc.unfreeze()
+
+
+@contextmanager
+def on_stop_signal(callback: Callable[[], object]) -> Iterator[None]:
+    """Call `callback` in the event loop when the process receives SIGINT or SIGTERM, while the block runs.
+
+    A server runs the end of the lifespan only after all connections are closed. Streams that wait for that
+    end, and a server that waits for the streams, would wait for each other. The server's own handlers still
+    run. Outside the main thread, or where the server has no handlers, nothing is called.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    handlers = {number: signal.getsignal(number) for number in _STOP_SIGNALS}
+
+    def handle_stop(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(callback)
+        handler = handlers[signal.Signals(number)]
+        if callable(handler):
+            handler(number, frame)
+
+    for number, handler in handlers.items():
+        if callable(handler):
+            signal.signal(number, handle_stop)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            if signal.getsignal(number) is handle_stop:
+                signal.signal(number, handler)

@@ -1,0 +1,118 @@
+"""Parts of the OpenAPI document that FastAPI does not know: problems, headers, keys, releases, examples."""
+
+from typing import Any
+
+from api.errors import ProblemDocument, problem_responses
+from api.gate.versions import DEPRECATIONS, RELEASES
+from api.openapi.examples import add_examples
+from api.openapi.hot_routes import ITEM_SCHEMAS, REF
+from recorder import limits
+
+_Document = dict[str, Any]
+
+_GATE_ANSWERS = (400, 401, 403, 413, 422, 429, 500, 503)
+_BODY_ANSWERS = (408, 415)
+_ANSWERS_WITH_WAIT = ("409", "429", "503")
+
+_IDEMPOTENCY_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "pattern": f"^[!-~]{{1,{limits.BATCH_KEY_CHARACTERS}}}$"},
+    "description": "A request sent again with the same key and body is carried out once.",
+}
+_REPLAYED_HEADER = {
+    "description": "`true` where the answer is that of an earlier request with this key.",
+    "schema": {"type": "string", "const": "true"},
+}
+_SERVICE_VERSION = {
+    "name": "Service-Version",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "enum": list(RELEASES)},
+    "description": "The release that the request is written for; it changes nothing yet.",
+}
+_NUMBER = {"type": "integer", "minimum": 0}
+_LIMIT_HEADERS: dict[str, dict[str, Any]] = {
+    "X-RateLimit-Limit": {"description": "Size of the bucket.", "schema": _NUMBER},
+    "X-RateLimit-Remaining": {"description": "Requests that it still holds.", "schema": _NUMBER},
+    "X-RateLimit-Reset": {"description": "Unix second by which it is full again.", "schema": _NUMBER},
+    "X-Scope": {
+        "description": "The limit that the headers describe: the one with the smallest part left.",
+        "schema": {
+            "enum": [
+                "per_key",
+                "per_workspace",
+                "per_address",
+                "per_webhook",
+                "per_key_bytes",
+                "per_workspace_bytes",
+                "per_key_concurrency",
+                "per_workspace_concurrency",
+                "per_process_concurrency",
+            ]
+        },
+    },
+    "Retry-After": {
+        "description": "Seconds to wait before the next try; only where waiting helps.",
+        "schema": {"type": "integer", "minimum": 1},
+    },
+}
+
+
+def complete_document(document: _Document) -> _Document:
+    """Add to FastAPI's document item schemas, problems, headers and examples, and return it."""
+    components = document.setdefault("components", {})
+    problems = ProblemDocument.model_json_schema(ref_template=REF.replace("{name}", "{model}"))
+    nested = problems.pop("$defs", {})
+    components.setdefault("schemas", {}).update({**ITEM_SCHEMAS, **nested, "ProblemDocument": problems})
+    components["securitySchemes"] = {"api_key": {"type": "http", "scheme": "bearer"}}
+    components["headers"] = _LIMIT_HEADERS
+    document["security"] = [{"api_key": []}]
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            if method == "post":
+                _add_idempotency_key(operation)
+            if path.startswith("/v1/"):
+                operation.setdefault("parameters", []).append(_SERVICE_VERSION)
+                _add_gate_answers(method, operation)
+            for status, answer in operation["responses"].items():
+                answer.setdefault("headers", {}).update(_refer_to_headers(status))
+    _mark_deprecated(document)
+    add_examples(document)
+    return document
+
+
+def _add_idempotency_key(operation: _Document) -> None:
+    """Add the header Idempotency-Key to a POST, and the answers that it may cause."""
+    parameters = operation.setdefault("parameters", [])
+    if all(parameter["name"] != _IDEMPOTENCY_KEY["name"] for parameter in parameters):
+        parameters.append(_IDEMPOTENCY_KEY)
+    for status, answer in problem_responses(409, 422).items():
+        operation["responses"].setdefault(str(status), answer)
+    for status, answer in operation["responses"].items():
+        if status.startswith("2"):
+            answer.setdefault("headers", {})["Idempotent-Replayed"] = _REPLAYED_HEADER
+
+
+def _add_gate_answers(method: str, operation: _Document) -> None:
+    """Add the errors that any address may answer before its route runs."""
+    responses = operation["responses"]
+    if "HTTPValidationError" in str(responses.get("422")):  # FastAPI's own form, which is never sent
+        del responses["422"]
+    statuses = _GATE_ANSWERS if method in ("get", "delete") else _GATE_ANSWERS + _BODY_ANSWERS
+    for status, answer in problem_responses(*statuses).items():
+        responses.setdefault(str(status), answer)
+
+
+def _refer_to_headers(status: str) -> dict[str, dict[str, str]]:
+    names = [name for name in _LIMIT_HEADERS if name != "Retry-After" or status in _ANSWERS_WITH_WAIT]
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+
+
+def _mark_deprecated(document: _Document) -> None:
+    for (method, path), deprecation in DEPRECATIONS.items():
+        operation = document["paths"].get(path.replace(":path}", "}"), {}).get(method.lower())
+        if operation is not None:
+            operation["deprecated"] = True
+            operation["x-sunset"] = deprecation.sunset.isoformat()
