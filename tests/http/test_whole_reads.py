@@ -18,6 +18,7 @@ from recorder.recording.hot_events import EVERY_EVENT
 from recorder.recording.session_events import EventPortions
 from recorder.recording.whole_reads import WholeReads
 from recorder.sealing import Sealer
+from recorder.tenant import Tenant
 from tests.support.factories import Caller, assert_problem, event
 from tests.support.recorded_sessions import execute
 from tests.support.stream_clients import Streamer, StreamService, wait_for
@@ -166,7 +167,7 @@ async def never_gone() -> dict[str, Any]:
 
 def make_download(caller: Caller, reads: WholeReads, session_id: str) -> EventDownload:
     """A read of a whole session as NDJSON."""
-    holder = KeyHolder(caller.key.workspace_id, "live", caller.key.key_id)
+    holder = KeyHolder(Tenant(caller.key.workspace_id, "live"), caller.key.key_id)
     runtime = caller.service.runtime
     return EventDownload(runtime, reads, holder, session_id, after=None, wanted=EVERY_EVENT, format=Ndjson())
 
@@ -255,13 +256,19 @@ def test_a_workspace_and_a_process_have_so_many_whole_reads_under_way() -> None:
         reads = WholeReads()
         with ExitStack() as stack:
             for n in range(limits.WHOLE_READS_PER_WORKSPACE):
-                stack.enter_context(reads.hold(KeyHolder("wsp_a", "live", f"key_{n}")))
-            with pytest.raises(RateLimited) as refused, reads.hold(KeyHolder("wsp_a", "live", "key_other")):
+                stack.enter_context(reads.hold(KeyHolder(Tenant("wsp_a", "live"), f"key_{n}")))
+            with (
+                pytest.raises(RateLimited) as refused,
+                reads.hold(KeyHolder(Tenant("wsp_a", "live"), "key_other")),
+            ):
                 pass
             assert refused.value.scope == "per_workspace_concurrency"
             for n in range(limits.WHOLE_READS_PER_PROCESS - limits.WHOLE_READS_PER_WORKSPACE):
-                stack.enter_context(reads.hold(KeyHolder("wsp_b", "live", f"key_b{n}")))
-            with pytest.raises(RateLimited) as refused, reads.hold(KeyHolder("wsp_c", "live", "key_c")):
+                stack.enter_context(reads.hold(KeyHolder(Tenant("wsp_b", "live"), f"key_b{n}")))
+            with (
+                pytest.raises(RateLimited) as refused,
+                reads.hold(KeyHolder(Tenant("wsp_c", "live"), "key_c")),
+            ):
                 pass
             assert refused.value.scope == "per_process_concurrency"
         assert reads.count == 0
