@@ -1,4 +1,4 @@
-"""Screens of a make-believe application: one description gives picture, DOM snapshot and event targets."""
+"""Screens of an invented application, rendered as pictures, DOM snapshots and event targets."""
 
 import re
 from collections.abc import Iterator
@@ -49,24 +49,24 @@ class Widget:
     name: str
     value: str = ""
     is_checked: bool = False
-    #: Identity in the page, where the name would not do (it varies with the data).
+    #: Id in the page, if the name varies with the data.
     key: str = ""
 
     @property
     def id(self) -> str:
-        """The element's id attribute."""
+        """Return the element's id attribute."""
         plain = re.sub(r"[^a-z]+", "-", self.name.lower()).strip("-")
         return self.key or (plain if self.is_operable else f"{plain}-{self.kind}")
 
     @property
     def is_operable(self) -> bool:
-        """Whether a person can act on it."""
+        """Return whether a person can act on it."""
         return self.kind not in ("heading", "text", "alert")
 
 
 @dataclass(frozen=True)
 class Screen:
-    """What the application shows at one moment; `dialog` lies over the rest."""
+    """Content of the application's window at one moment; `dialog` covers the rest."""
 
     key: str
     title: str
@@ -76,23 +76,23 @@ class Screen:
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """Return the address of the screen."""
         return HOST + self.path
 
     def with_widget(self, name: str, *, value: str = "", is_checked: bool = False) -> "Screen":
-        """The same screen after something was entered."""
+        """Return the screen after a value was entered."""
         widgets = tuple(
-            Widget(one.kind, one.name, value, is_checked, one.key)
-            if one.name == name and one.is_operable
-            else one
-            for one in self.widgets
+            Widget(widget.kind, widget.name, value, is_checked, widget.key)
+            if widget.name == name and widget.is_operable
+            else widget
+            for widget in self.widgets
         )
         return Screen(self.key, self.title, self.path, widgets, self.dialog)
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A widget and its place in pixels."""
+    """Widget with its rectangle in pixels."""
 
     widget: Widget
     left: int
@@ -103,7 +103,7 @@ class Placed:
 
 @lru_cache(maxsize=4096)
 def picture(screen: Screen) -> bytes:
-    """The screen as a WebP file; equal screens are drawn once."""
+    """Return the screen as a WebP file; equal screens are drawn once."""
     boxes = [Box(0, 0, SIZE[0], 40, fill=_NAVY), Box(16, 8, 200, 24, text="Ledgerly", ink=_WHITE, type_px=16)]
     boxes.append(Box(400, 12, 224, 16, text=screen.title, ink=_LINE, type_px=12))
     boxes += [
@@ -119,7 +119,7 @@ def picture(screen: Screen) -> bytes:
 
 @lru_cache(maxsize=4096)
 def snapshot(screen: Screen) -> dict[str, Any]:
-    """The screen as a DOM snapshot; it is shared, so it must not be changed."""
+    """Return the screen as a DOM snapshot; it is shared, so callers must not change it."""
     main: list[Any] = ["main", {"id": screen.key}, *(_node(widget) for widget in screen.widgets)]
     body: list[Any] = ["body", {}, ["header", {}, "Ledgerly"], main]
     if screen.dialog:
@@ -130,9 +130,11 @@ def snapshot(screen: Screen) -> dict[str, Any]:
 
 @lru_cache(maxsize=4096)
 def target(screen: Screen, name: str) -> dict[str, Any]:
-    """The widget of this name as the target of an event; it is shared, so it must not be changed."""
-    named = (one for one in layout(screen) if one.widget.name == name and one.widget.is_operable)
-    placed = next(named)
+    """Return the widget of this name as an event target; it is shared, so callers must not change it."""
+    matching = (
+        placed for placed in layout(screen) if placed.widget.name == name and placed.widget.is_operable
+    )
+    placed = next(matching)
     widget = placed.widget
     role = _ROLES[widget.kind]
     return {
@@ -147,12 +149,12 @@ def target(screen: Screen, name: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=4096)
 def layout(screen: Screen) -> tuple[Placed, ...]:
-    """Where every widget stands."""
+    """Return every widget with its rectangle."""
     return (*_column(screen.widgets, _LEFT, _TOP), *_column(screen.dialog, 170, 126))
 
 
 def _column(widgets: tuple[Widget, ...], left: int, top: int) -> Iterator[Placed]:
-    """One below the other; buttons that follow each other share a row."""
+    """Yield widgets one below the other; neighbouring buttons share a row."""
     x = left
     for widget, following in zip(widgets, (*widgets[1:], None), strict=False):
         height = _HEIGHTS[widget.kind]
@@ -192,17 +194,17 @@ def _node(widget: Widget) -> list[Any]:
 
 def _boxes(placed: Placed) -> Iterator[Box]:
     widget = placed.widget
-    place = (placed.left, placed.top, placed.width, placed.height)
+    rect = (placed.left, placed.top, placed.width, placed.height)
     if widget.kind == "heading":
-        yield Box(*place, text=widget.name, ink=_INK, type_px=20)
+        yield Box(*rect, text=widget.name, ink=_INK, type_px=20)
     elif widget.kind == "text":
-        yield Box(*place, text=widget.name, ink=_SOFT, type_px=13)
+        yield Box(*rect, text=widget.name, ink=_SOFT, type_px=13)
     elif widget.kind == "link":
-        yield Box(*place, text=widget.name, ink=_BLUE, type_px=13)
+        yield Box(*rect, text=widget.name, ink=_BLUE, type_px=13)
     elif widget.kind == "alert":
-        yield Box(*place, fill=_PINK, border=_RED, text=widget.name, ink=_RED, type_px=13)
+        yield Box(*rect, fill=_PINK, border=_RED, text=widget.name, ink=_RED, type_px=13)
     elif widget.kind == "button":
-        yield Box(*place, fill=_BLUE, border=_NAVY, text=widget.name, ink=_WHITE, type_px=13, is_centred=True)
+        yield Box(*rect, fill=_BLUE, border=_NAVY, text=widget.name, ink=_WHITE, type_px=13, is_centred=True)
     elif widget.kind == "checkbox":
         square = (placed.left, placed.top + 2, 14, 14)
         yield Box(*square, fill=_WHITE, border=_SOFT)
@@ -212,6 +214,6 @@ def _boxes(placed: Placed) -> Iterator[Box]:
     else:
         shown = "*" * len(widget.value) if widget.kind == "password" else widget.value
         yield Box(placed.left, placed.top - 16, placed.width, 14, text=widget.name, ink=_SOFT, type_px=12)
-        yield Box(*place, fill=_WHITE, border=_LINE, text=shown, ink=_INK, type_px=13)
+        yield Box(*rect, fill=_WHITE, border=_LINE, text=shown, ink=_INK, type_px=13)
         if widget.kind == "select":
             yield Box(placed.left + placed.width - 20, placed.top, 16, placed.height, text="v", ink=_SOFT)

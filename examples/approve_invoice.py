@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from examples.app_screens import Screen, Widget
-from examples.run import Run, Way
+from examples.simulated_run import Run, Way
 
 WORKFLOW = "approve_invoice"
 
@@ -21,7 +21,7 @@ class Invoice:
 
     @property
     def name(self) -> str:
-        """How the application calls it."""
+        """Return the number that the application shows."""
         return f"INV-{self.number}"
 
 
@@ -56,8 +56,8 @@ def _row(invoice: Invoice) -> tuple[Widget, Widget]:
     )
 
 
-def _list(key: str, path: str, found: tuple[Invoice, ...]) -> Screen:
-    rows = tuple(widget for invoice in found for widget in _row(invoice))
+def _list(key: str, path: str, invoices: tuple[Invoice, ...]) -> Screen:
+    rows = tuple(widget for invoice in invoices for widget in _row(invoice))
     search = (Widget("field", "Search supplier"), Widget("button", "Search"))
     return Screen(key, "Open invoices", path, (Widget("heading", "Open invoices"), *search, *rows[:10]))
 
@@ -85,7 +85,7 @@ def _invoice_screen(invoice: Invoice) -> Screen:
 
 
 def _over(run: Run, key: str, dialog: tuple[Widget, ...]) -> Screen:
-    """The screen as it stands, with a dialog over it."""
+    """Return the present screen with a dialog over it."""
     below = run.screen
     if below is None:
         raise ValueError("A dialog needs a screen below it.")
@@ -140,7 +140,7 @@ def _confirm(run: Run, invoice: Invoice) -> None:
 
 
 def _fail(run: Run, invoice: Invoice) -> None:
-    """The server breaks at the confirmation."""
+    """Simulate a server error at the confirmation."""
     more = (
         Widget("alert", "Error 500: the payment service does not answer", key="server-error"),
         Widget("link", "Back to the invoice"),
@@ -261,14 +261,14 @@ def _left_at_list(run: Run, invoice: Invoice) -> None:
 
 
 def _way(script: Callable[[Run, Invoice], None]) -> Callable[[Run], dict[str, object]]:
-    """The script with some invoice; it returns the run's metadata."""
+    """Return a function that plays a script with a random invoice and returns the run's metadata."""
 
-    def act(run: Run) -> dict[str, object]:
+    def simulate(run: Run) -> dict[str, object]:
         invoice = run.rng.choice(INVOICES)
         script(run, invoice)
         return {"invoice": invoice.name, "supplier": invoice.supplier, "app": "Ledgerly"}
 
-    return act
+    return simulate
 
 
 WAYS = (

@@ -17,22 +17,22 @@ _POLL_S = 0.3
 
 
 def wait_for_export_checks(dagster: httpx.Client, export_id: str, *, timeout_s: float) -> dict[str, bool]:
-    """Return whether each check of an export passed; those that are not evaluated in time are left out.
+    """Return whether each check of an export passed; checks without a result in time are left out.
 
-    The export itself is complete before: its run goes on to draw its plot and to check the files.
+    The export itself is completed earlier: its run then draws the plot and checks the files.
     """
-    found: dict[str, bool] = {}
+    passed: dict[str, bool] = {}
     until = time.monotonic() + timeout_s
-    while len(found) < len(_CHECKS) and time.monotonic() < until:
+    while len(passed) < len(_CHECKS) and time.monotonic() < until:
         for check in _CHECKS:
             answer = dagster.post("/graphql", json={"query": _QUERY, "variables": {"check": check}})
             for execution in answer.json()["data"]["assetCheckExecutions"]:
                 evaluation = execution["evaluation"]
-                if evaluation is not None and _names(evaluation["metadataEntries"], export_id):
-                    found.setdefault(check, evaluation["success"])
+                if evaluation is not None and _is_of_export(evaluation["metadataEntries"], export_id):
+                    passed.setdefault(check, evaluation["success"])
         time.sleep(_POLL_S)
-    return found
+    return passed
 
 
-def _names(entries: list[dict[str, Any]], export_id: str) -> bool:
+def _is_of_export(entries: list[dict[str, Any]], export_id: str) -> bool:
     return any(entry["label"] == "export_id" and entry.get("text") == export_id for entry in entries)

@@ -1,4 +1,4 @@
-"""`make demo`: the whole road on this machine, from recordings to a dataset in polars. Contract §9.
+"""`make demo`: all steps on this machine, from recordings to a dataset in polars. Contract §9.
 
 Starts the service on free ports, records the bundled runs (or a folder of real ones) over HTTP, waits until
 Dagster has sealed them, prints the common paths, exports Parquet, verifies it and loads it.
@@ -39,12 +39,12 @@ _SESSIONS = 300
 _PARALLEL = 4
 _SEALING_PATIENCE_S = 1800.0
 
-# Where nobody's terminal sets a width (a log, a pipe), tables get room.
+# A log or a pipe has no width of its own: tables get room.
 console = Console() if sys.stdout.isatty() else Console(width=140)
 
 
 def run(*, recordings: Path | None = None, stay: bool = False) -> int:
-    """Do the whole job and print each result as soon as it exists; returns the exit code."""
+    """Run all steps, print each result as soon as it exists, and return the exit code."""
     began = time.monotonic()
     keep_files_private()
     data = (DEFAULT_DATA_DIR / "demo").resolve()
@@ -55,31 +55,31 @@ def run(*, recordings: Path | None = None, stay: bool = False) -> int:
         markup=False,
         soft_wrap=True,
     )
-    with _service(settings) as (service, starting):
-        _done("api", service.base_url, began)
+    with _run_service(settings) as (service, starting):
+        _print_done("api", service.base_url, began)
         runtime = Runtime.open(settings)
         key = _make_workspace(runtime)
         with Client(service.base_url, key.key) as client:
             report = _record(client, service.base_url, key, recordings)
-            brought = f"{report.sessions} sessions · {report.events} events · {report.frames} frames"
-            _done("recorded", brought, began)
+            counts = f"{report.sessions} sessions · {report.events} events · {report.frames} frames"
+            _print_done("recorded", counts, began)
             demo_report.show_failed_run(console, client)
-            workflows = demo_report.workflows_of(runtime, key)
-            _wait_for(starting)
-            _done("dagster", service.dagster_url or "", began)
+            workflows = demo_report.list_workflow_names(runtime, key)
+            _wait_for_start(starting)
+            _print_done("dagster", service.dagster_url or "", began)
             _wait_sealed(runtime, key, report.sessions)
-            _done("sealed", f"{report.sessions} sessions", began)
+            _print_done("sealed", f"{report.sessions} sessions", began)
             demo_report.show_paths(console, client, runtime, key, workflows)
             is_good = _export(client, service, settings, workflows, report, began)
         if stay:
-            _stay(service, settings, key)
+            _keep_serving(service, settings, key)
         runtime.close()
     _show_how_to_return(data, key)
     return 0 if is_good and not report.failed else 1
 
 
 class _Starting(Thread):
-    """Thread that starts a service; it keeps the error that keeps a part from starting."""
+    """Thread that starts a service and stores the error of a failed start."""
 
     def __init__(self, service: Service) -> None:
         super().__init__(name="service", daemon=True)
@@ -90,18 +90,18 @@ class _Starting(Thread):
         """Start the service."""
         try:
             self._service.start()
-        except Exception as error:  # raised again where it is waited for
+        except Exception as error:  # raised again by raise_error
             self._error = error
 
     def raise_error(self) -> None:
-        """Raise what kept a part from starting, if anything did."""
+        """Raise the error of a failed start, if there is one."""
         if self._error is not None:
             raise self._error
 
 
 @contextmanager
-def _service(settings: Settings) -> Iterator[tuple[Service, _Starting]]:
-    """The service on free ports: the API at once, Dagster while the first results come in."""
+def _run_service(settings: Settings) -> Iterator[tuple[Service, _Starting]]:
+    """Run the service on free ports: the API at once, Dagster while the first results arrive."""
     service = Service(
         settings, host="127.0.0.1", port=0, dagster=True, dagster_port=0, console=Console(quiet=True)
     )
@@ -133,7 +133,7 @@ def _export(
     report: ImportReport,
     began: float,
 ) -> bool:
-    """Export, verify, load; True if every row that was sent is in the dataset."""
+    """Export, verify and load; return whether every row that was sent is in the dataset."""
     destination = {"kind": "local", "path": str(settings.local_export_root)}
     made = client.create_export(workflows, format="parquet", destination=destination, tag="demo")
     export = watch_export(client, made["id"])
@@ -141,24 +141,26 @@ def _export(
     checked = verify_manifest(folder)
     verdict = "verified" if checked.is_valid else "; ".join(checked.problems)
     rows = f"{export['rows']} rows · {export['frames']} frames · {count_files(export['shards'])}"
-    _done("export", f"parquet · {rows} · {verdict}", began)
+    _print_done("export", f"parquet · {rows} · {verdict}", began)
     loaded = demo_report.show_dataset(console, folder)
     with service.open_dagster() as dagster:
         checks = wait_for_export_checks(dagster, export["id"], timeout_s=60)
     is_checked = len(checks) == 2 and all(checks.values())
     if is_checked:
-        _done("checked", "plot and asset checks in Dagster", began)
+        _print_done("checked", "plot and asset checks in Dagster", began)
     else:
         failed = [name for name, passed in checks.items() if not passed]
-        what = f"failed: {', '.join(failed)}" if failed else "did not come within 60 s"
+        what = f"failed: {', '.join(failed)}" if failed else "gave no result within 60 s"
         log = short_path(settings.data_dir / "logs" / "dagster-code.log")
         console.print(f"  [red]✗[/red] Dagster's checks of the export {what}; see {log}", highlight=False)
     if loaded != report.events:
-        console.print(f"  [red]✗[/red] {report.events} events were sent, {loaded} came back", highlight=False)
+        console.print(
+            f"  [red]✗[/red] {report.events} events were sent, {loaded} are in the dataset", highlight=False
+        )
     return checked.is_valid and loaded == report.events and is_checked
 
 
-def _wait_for(starting: _Starting) -> None:
+def _wait_for_start(starting: _Starting) -> None:
     with console.status("  dagster    starting"):
         while starting.is_alive():
             starting.join(timeout=0.2)
@@ -177,7 +179,7 @@ def _wait_sealed(runtime: Runtime, key: NewKey, expected: int) -> None:
 
 
 def _make_workspace(runtime: Runtime) -> NewKey:
-    """A workspace of its own for every demonstration; its key lies beside the data, for later looks."""
+    """Create a new workspace for this demonstration, and write its key to a file in the data folder."""
     settings = runtime.settings
     with runtime.database.transaction(write=True) as db:
         name = f"demo {clock.to_iso(clock.now())}"
@@ -190,12 +192,12 @@ def _make_workspace(runtime: Runtime) -> NewKey:
 
 
 def _show_how_to_return(data: Path, key: NewKey) -> None:
-    """Print a command, pages and a key with which the results can be looked at later."""
+    """Print the command, pages and key with which the results can be read later."""
     folder = short_path(data)
     key_file = shlex.quote(str(Path(folder) / _KEY_FILE))
     listing = command_line("sessions", "list", "--key")
     lines = (
-        f"  Everything is kept in {folder}. Look at it again with:",
+        f"  All data are in {folder}. Serve them again with:",
         f"      {command_line('up', '--data', folder)}",
         "  Then open:",
         f"      {Settings.public_url}/docs        the API's pages",
@@ -209,7 +211,7 @@ def _show_how_to_return(data: Path, key: NewKey) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _stay(service: Service, settings: Settings, key: NewKey) -> None:
+def _keep_serving(service: Service, settings: Settings, key: NewKey) -> None:
     link = LoginLinks(settings).make_link(service.dagster_url or "")
     status = command_line("status", "--data", short_path(settings.data_dir))
     lines = (
@@ -217,7 +219,7 @@ def _stay(service: Service, settings: Settings, key: NewKey) -> None:
         f"      {key.key}",
         f"  Dagster  {link}",
         f"           opens once; {status} prints another link",
-        "  Ctrl-C ends it.",
+        "  Ctrl-C ends the service.",
     )
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -227,7 +229,7 @@ def _stay(service: Service, settings: Settings, key: NewKey) -> None:
         return
 
 
-def _done(what: str, result: str, began: float) -> None:
+def _print_done(what: str, result: str, began: float) -> None:
     seconds = time.monotonic() - began
     line = Text.assemble("  ", ("✓", "green"), f" {what:<10} {result}   ", (f"{seconds:.1f} s", "dim"))
     console.print(line, highlight=False, soft_wrap=True)

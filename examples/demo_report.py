@@ -1,4 +1,4 @@
-"""What `make demo` shows: a failed run, the common paths as a table, the dataset in polars."""
+"""Output of `make demo`: a failed run, the common paths, the dataset in polars."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,36 +17,38 @@ from recorder.client import Client
 from recorder.invocation import short_path
 from recorder.memory.queries.paths import path_labels
 from recorder.models.session import SessionRow
+from recorder.models.wire import Mode
 from recorder.models.workflow import WorkflowRow
 from recorder.runtime import Runtime
+from recorder.tenant import Tenant
 
-_MODE = "live"
+_MODE: Mode = "live"
 _PATHS_OF_FEW = 8
 _LABELS_SHOWN = 6
 
 
 def show_failed_run(console: Console, client: Client) -> None:
-    """Read one failed run back: its events are there before anything is sealed."""
+    """Read one failed run and print its end; events are readable before anything is sealed."""
     failed = next(iter(client.list_sessions(outcome="error")), None)
     if failed is None:
         return
     events = list(client.list_events(failed["id"]))
     last = next((event for event in reversed(events) if event.get("title")), {"title": "the end"})
     count = f"{len(events)} events, {failed['duration_ms'] / 1000:.0f} s"
-    said = f"a failed {failed['workflow']}: {count}, ends at “{last['title']}”"
-    line = Text.assemble("  ", ("✓", "green"), f" read back  {said}")
+    summary = f"a failed {failed['workflow']}: {count}, ends at “{last['title']}”"
+    line = Text.assemble("  ", ("✓", "green"), f" read back  {summary}")
     console.print(line, highlight=False, soft_wrap=True)
 
 
-def workflows_of(runtime: Runtime, key: NewKey) -> list[str]:
-    """The workflows that the workspace has now."""
+def list_workflow_names(runtime: Runtime, key: NewKey) -> list[str]:
+    """Return the workflows of the workspace."""
     with runtime.database.transaction(write=False) as db:
         statement = select(WorkflowRow.workflow).where(WorkflowRow.workspace_id == key.workspace_id)
         return sorted(db.exec(statement))
 
 
 def count_sealed(runtime: Runtime, key: NewKey) -> int:
-    """How many of the workspace's sessions are sealed."""
+    """Return how many of the workspace's sessions are sealed."""
     with runtime.database.transaction(write=False) as db:
         statement = select(func.count()).where(
             SessionRow.workspace_id == key.workspace_id, SessionRow.status == "sealed"
@@ -56,7 +58,7 @@ def count_sealed(runtime: Runtime, key: NewKey) -> int:
 
 @contextmanager
 def sealing_bar(console: Console, expected: int) -> Iterator[Callable[[int], None]]:
-    """A bar that follows the sealing."""
+    """Show a progress bar of the sealing; yields the function that sets it."""
     columns = (TextColumn("  sealing   "), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task("", total=expected)
@@ -68,15 +70,15 @@ def sealing_bar(console: Console, expected: int) -> Iterator[Callable[[int], Non
 
 
 def show_paths(console: Console, client: Client, runtime: Runtime, key: NewKey, workflows: list[str]) -> None:
-    """Print the common paths: several of each workflow where there are few, else the most common one of each.
+    """Print the common paths: several of each workflow if there are few, else the most common one of each.
 
-    The steps of a path have a line of their own: beside the figures a terminal of 80 columns has no room.
+    The steps of a path are on a second line, since a terminal of 80 columns has no room beside the figures.
     """
     limit = _PATHS_OF_FEW if len(workflows) <= 2 else 1
     console.print("Common paths", style="bold")
     for workflow in workflows:
         paths = client.memory_paths(workflow, limit=limit)
-        labels = _labels(runtime, key, workflow, [path["path_id"] for path in paths])
+        labels = _read_labels(runtime, key, workflow, [path["path_id"] for path in paths])
         for path in paths:
             print_path(console, workflow, path, labels.get(path["path_id"], []))
     console.print()
@@ -90,11 +92,11 @@ def print_path(console: Console, workflow: str, path: dict[str, Any], labels: li
         f"median {path['median_duration_ms'] / 1000:.1f} s"
     )
     console.print(Padding(Text(figures), (0, 0, 0, 2)))
-    console.print(Padding(Text(_short(labels), "dim"), (0, 0, 0, 6)))
+    console.print(Padding(Text(_shorten(labels), "dim"), (0, 0, 0, 6)))
 
 
 def show_dataset(console: Console, folder: Path) -> int:
-    """Load the events of a dataset in one line, show some, say where it lies; returns their number."""
+    """Load the events of a dataset, print a table and the path, and return the number of events."""
     pattern = folder / "data" / "*" / "events-*.parquet"
     events = pl.scan_parquet(pattern)
     by_workflow = events.group_by("workflow").agg(
@@ -111,14 +113,12 @@ def show_dataset(console: Console, folder: Path) -> int:
     return int(events.select(pl.len()).collect().item())
 
 
-def _labels(runtime: Runtime, key: NewKey, workflow: str, path_ids: list[str]) -> dict[str, list[str]]:
+def _read_labels(runtime: Runtime, key: NewKey, workflow: str, path_ids: list[str]) -> dict[str, list[str]]:
     with runtime.database.transaction(write=False) as db:
-        return path_labels(
-            db, workspace_id=key.workspace_id, mode=_MODE, workflow=workflow, path_ids=path_ids
-        )
+        return path_labels(db, tenant=Tenant(key.workspace_id, _MODE), workflow=workflow, path_ids=path_ids)
 
 
-def _short(labels: list[str]) -> str:
+def _shorten(labels: list[str]) -> str:
     if not labels:
         return "(no steps)"
     if len(labels) > _LABELS_SHOWN:

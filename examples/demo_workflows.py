@@ -1,4 +1,4 @@
-"""A few hundred runs of two made-up workflows, to see the service with something in it. Design §5 (demo).
+"""Simulated runs of two invented workflows for demonstrations. Design §5 (demo).
 
 Deterministic: the same count, seed and end give the same recordings to the byte. The people, companies and
 addresses are invented, the pictures are drawn.
@@ -11,14 +11,14 @@ from functools import partial
 from typing import NamedTuple
 
 from examples import approve_invoice, onboard_customer
-from examples.run import Run, Way, Worker
+from examples.simulated_run import Run, Way, Worker
 from recorder import clock
 from recorder.importers.upload import Recording, Source
 
-#: The last runs end here unless the caller says otherwise.
+#: Default end of the last runs.
 ENDS_AT = datetime(2026, 5, 4, 17, 0, tzinfo=UTC)
 _DAYS = 30
-#: Ways that are new appear only in this last part of the time.
+#: New variants appear only in this last part of the time.
 _NEW_PART = 0.25
 _INVOICE_SHARE = 0.7
 _WORKERS = (
@@ -33,7 +33,7 @@ _WORKER_WEIGHTS = (24, 22, 16, 14, 20, 4)
 
 
 class _Planned(NamedTuple):
-    """A run to come; `moment` is its place in the time, 0 to 1."""
+    """Run to simulate; `moment` is its relative time, 0 to 1."""
 
     moment: float
     workflow: str
@@ -41,44 +41,44 @@ class _Planned(NamedTuple):
 
 
 def demo_recordings(count: int = 300, *, seed: int = 7, ends_at: datetime = ENDS_AT) -> Iterator[Recording]:
-    """Runs of approve_invoice and onboard_customer, oldest first, within the 30 days before `ends_at`.
+    """Yield runs of approve_invoice and onboard_customer, oldest first, in the 30 days before `ends_at`.
 
-    The shares of their ways are exact up to rounding; order, workers, data and pauses are drawn by `seed`.
+    The shares of the variants are exact up to rounding; `seed` decides order, workers, data and pauses.
     """
     rng = random.Random(seed)
     invoices = round(count * _INVOICE_SHARE)
-    plan = _plan(rng, approve_invoice.WORKFLOW, approve_invoice.WAYS, invoices)
-    plan += _plan(rng, onboard_customer.WORKFLOW, onboard_customer.WAYS, count - invoices)
-    # An hour is left at the end, so that no run reaches past it.
+    plan = _plan_runs(rng, approve_invoice.WORKFLOW, approve_invoice.WAYS, invoices)
+    plan += _plan_runs(rng, onboard_customer.WORKFLOW, onboard_customer.WAYS, count - invoices)
+    # The last hour is left free, so that no run ends later.
     first, span = ends_at - timedelta(days=_DAYS), timedelta(days=_DAYS) - timedelta(hours=1)
-    for n, planned in enumerate(sorted(plan, key=lambda one: one.moment)):
+    for n, planned in enumerate(sorted(plan, key=lambda planned: planned.moment)):
         worker = rng.choices(_WORKERS, _WORKER_WEIGHTS)[0]
         run = Run(worker, random.Random(rng.random()), f"demo{seed}x{n:05d}x")
-        metadata = {**planned.way.act(run), "demo": True}
+        metadata = {**planned.way.simulate(run), "demo": True}
         started_at = clock.truncate(first + span * planned.moment)
         yield run.recording(planned.workflow, started_at=started_at, metadata=metadata)
 
 
 def demo_sources(count: int = 300, *, seed: int = 7, ends_at: datetime = ENDS_AT) -> Iterator[Source]:
-    """The same runs as sources of `recorder.importers.upload.upload_recordings`."""
+    """Yield the same runs as sources of `recorder.importers.upload.upload_recordings`."""
     for n, recording in enumerate(demo_recordings(count, seed=seed, ends_at=ends_at)):
-        yield Source(f"{recording.workflow} {n}", partial(_given, recording))
+        yield Source(f"{recording.workflow} {n}", partial(_return_recording, recording))
 
 
-def _given(recording: Recording) -> Recording:
+def _return_recording(recording: Recording) -> Recording:
     return recording
 
 
-def _plan(rng: random.Random, workflow: str, ways: tuple[Way, ...], count: int) -> list[_Planned]:
+def _plan_runs(rng: random.Random, workflow: str, ways: tuple[Way, ...], count: int) -> list[_Planned]:
     planned = []
-    for way, times in zip(ways, _counts([way.share for way in ways], count), strict=True):
+    for way, times in zip(ways, _divide_count([way.share for way in ways], count), strict=True):
         earliest = 1 - _NEW_PART if way.is_new else 0.0
         planned += [_Planned(rng.uniform(earliest, 1.0), workflow, way) for _ in range(times)]
     return planned
 
 
-def _counts(shares: list[float], count: int) -> list[int]:
-    """Whole numbers that add up to `count` and keep the shares (largest remainders)."""
+def _divide_count(shares: list[float], count: int) -> list[int]:
+    """Return whole numbers that sum to `count` and keep the shares (largest remainders)."""
     exact = [share * count for share in shares]
     counts = [int(value) for value in exact]
     by_remainder = sorted(range(len(shares)), key=lambda n: counts[n] - exact[n])

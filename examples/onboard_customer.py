@@ -1,10 +1,10 @@
-"""The workflow onboard_customer: details, documents, plan; with detours, failures and runs left."""
+"""The workflow onboard_customer: details, documents, plan; with detours, failures and abandoned runs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from examples.app_screens import Screen, Widget
-from examples.run import Run, Way
+from examples.simulated_run import Run, Way
 
 WORKFLOW = "onboard_customer"
 
@@ -169,14 +169,14 @@ def _left_at_documents(run: Run, customer: Customer) -> None:
 
 
 def _way(script: Callable[[Run, Customer], None]) -> Callable[[Run], dict[str, object]]:
-    """The script with some customer; it returns the run's metadata."""
+    """Return a function that plays a script with a random customer and returns the run's metadata."""
 
-    def act(run: Run) -> dict[str, object]:
+    def simulate(run: Run) -> dict[str, object]:
         customer = run.rng.choice(CUSTOMERS)
         script(run, customer)
         return {"customer": customer.name, "country": customer.country, "app": "Ledgerly"}
 
-    return act
+    return simulate
 
 
 WAYS = (

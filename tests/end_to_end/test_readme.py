@@ -101,7 +101,7 @@ def test_the_readme_leads_from_a_recording_to_a_data_frame(
     ]
     assert isinstance(found["events"], pl.DataFrame)
     assert (found["events"].height, rows.sort("session_id", "type").rows()) == (6, expected)
-    assert "100% of the runs, 100% of them well" in capsys.readouterr().out
+    assert "100% of the runs, 100% of them successful" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

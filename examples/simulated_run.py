@@ -1,4 +1,4 @@
-"""One run of the make-believe application as it is acted out: time passes, screens change, events stay."""
+"""Simulated run of an invented application: it collects events, frames and tags with their times."""
 
 import random
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from recorder.importers.upload import Recording
 
 @dataclass(frozen=True)
 class Worker:
-    """Who acts, and how long they usually take between two actions."""
+    """Actor of a run, with the usual pause between two actions."""
 
     id: str
     kind: str
@@ -22,11 +22,11 @@ class Worker:
 
 @dataclass
 class Run:
-    """Collects what a recorder would have captured."""
+    """Events, frames and tags that a recorder would have captured."""
 
     worker: Worker
     rng: random.Random
-    #: Begins every frame id of this run.
+    #: Prefix of every frame id of this run.
     frame_prefix: str
     t_ms: int = 0
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Run:
         self._show(then)
 
     def fill(self, name: str, value: str, *, secret: bool = False) -> None:
-        """Type into a field; a secret is never kept."""
+        """Type into a field; the value of a secret is not recorded."""
         event = self._event("fill", name, extra_ms=60 * len(value))
         event["input"] = (
             {"value": None, "masked": True, "secret_ref": "password"} if secret else {"value": value}
@@ -74,12 +74,12 @@ class Run:
         self._enter(name, value=file)
 
     def request(self, method: str, path: str, status: int) -> None:
-        """A call the application made, as its network log shows it."""
+        """Record a request of the application, as its network log shows it."""
         data = {"method": method, "path": path, "status": status}
         self.events.append({"t_ms": self.t_ms, "type": "request", "data": data})
 
     def report(self, kind: str, name: str) -> None:
-        """An end or a failure that the application shows: `kind` is success or error."""
+        """Record an event that the application shows: `kind` is success or error."""
         event: dict[str, Any] = {"t_ms": self.t_ms, "type": kind, "data": {"name": name}}
         if self.screen is not None:
             event |= {"url": self.screen.url, "title": self.screen.title}
@@ -95,7 +95,7 @@ class Run:
         self._pass(least_ms, most_ms)
 
     def recording(self, workflow: str, *, started_at: datetime, metadata: dict[str, Any]) -> Recording:
-        """All of it as a recording."""
+        """Return everything that was captured as a recording."""
         return Recording(
             workflow=workflow,
             metadata=metadata,
@@ -107,7 +107,7 @@ class Run:
         )
 
     def _event(self, kind: str, name: str, *, extra_ms: int = 0) -> dict[str, Any]:
-        """An event on the screen as it stands, after the worker's usual pause."""
+        """Append an event on the present screen, after the worker's usual pause, and return it."""
         if self.screen is None:
             raise ValueError("Open a screen before acting on it.")
         self.t_ms += max(60, int(self.rng.lognormvariate(0, 0.45) * self.worker.pace_ms))
@@ -148,11 +148,11 @@ class Run:
 
 
 class Way(NamedTuple):
-    """One of the ways a workflow goes."""
+    """Variant of a workflow, with its share of the runs."""
 
-    #: Part of the workflow's runs, 0 to 1.
+    #: Share of the workflow's runs, 0 to 1.
     share: float
-    #: Acts it out on a run and returns the run's metadata.
-    act: Callable[[Run], dict[str, object]]
-    #: Whether it is found only in the latest runs, so that the graph has something new to notice.
+    #: Function that simulates it on a run and returns the run's metadata.
+    simulate: Callable[[Run], dict[str, object]]
+    #: Whether only the latest runs take it, so that the graph has a new node to detect.
     is_new: bool = False
