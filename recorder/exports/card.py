@@ -8,10 +8,10 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from recorder.exports.formats import FORMATS, FileKind, count_files
+from recorder.datasets.formats import FORMATS, FileKind
+from recorder.datasets.schemas import IMAGE, SCHEMAS, describe
 from recorder.exports.planning.lake_stats import LakeFacts
 from recorder.exports.planning.plan import Plan
-from recorder.exports.schemas import IMAGE, SCHEMAS, describe
 from recorder.storage.lake import Lake
 from recorder.tenant import Tenant
 
@@ -226,9 +226,10 @@ def _figures(manifest: dict[str, Any], statistics: Statistics) -> Iterator[str]:
     totals = manifest["totals"]
     is_samples = manifest["format"] == "webdataset"
     rows = "samples" if is_samples else "events"
+    files = "file" if totals["shards"] == 1 else "files"
     yield (
         f"{totals['rows']:,} {rows}, {totals['frames']:,} frames, {totals['actions']:,} actions, "
-        f"{totals['bytes']:,} bytes in {count_files(totals['shards'])}."
+        f"{totals['bytes']:,} bytes in {totals['shards']:,} {files}."
     )
     if is_samples:
         splits = [(split, sessions, frames) for split, sessions, _, frames in statistics.splits]

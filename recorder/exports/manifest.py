@@ -1,28 +1,20 @@
 """The manifest: what a dataset holds, file by file. Written last, its presence is the commit. Spec §2.5."""
 
+import hashlib
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-import orjson
-
 from recorder import clock
+from recorder.datasets.formats import MANIFEST
+from recorder.datasets.schemas import describe, fingerprint
 from recorder.digest import sha256_of
+from recorder.errors import NotFound
+from recorder.exports.destinations import Destination
 from recorder.exports.planning.plan import Plan, writer_versions
 from recorder.exports.planning.sharding import PlannedShard
-from recorder.exports.schemas import describe, fingerprint
-
-
-@dataclass(frozen=True)
-class WrittenShard:
-    """A file as it was published."""
-
-    path: str
-    rows: int
-    size_bytes: int
-    sha256: str
-    #: The export of which it was copied.
-    reused_from: str | None = None
+from recorder.exports.writers import WrittenShard
+from recorder.models.export import ExportRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,11 +103,6 @@ def totals(plan: Plan, shards: list[WrittenShard]) -> dict[str, int]:
     }
 
 
-def manifest_bytes(manifest: dict[str, Any]) -> bytes:
-    """The stored form: indented, for people read it too."""
-    return orjson.dumps(manifest, option=orjson.OPT_INDENT_2)
-
-
 def _entry(index: int, planned: PlannedShard, written: WrittenShard) -> dict[str, Any]:
     return {
         "index": index,
@@ -130,3 +117,26 @@ def _entry(index: int, planned: PlannedShard, written: WrittenShard) -> dict[str
         "content_key": planned.content_key,
         "reused_from": written.reused_from,
     }
+
+
+_BYTES = 16 * 1024 * 1024
+_BYTES_PER_SHARD = 2048
+
+
+def read_own_manifest(destination: Destination, row: ExportRow) -> bytes:
+    """The manifest that the export wrote.
+
+    Raises:
+        NotFound: if there is none, or another file in its place.
+        Unavailable: if the store does not answer.
+    """
+    most = _BYTES + _BYTES_PER_SHARD * (row.shards or 0)
+    try:
+        size = destination.size(MANIFEST)
+        data = b"" if size > most else b"".join(destination.read_range(MANIFEST, 0, size))
+    except KeyError as error:
+        raise NotFound("manifest", f"The manifest of {row.id} is gone.") from error
+    if hashlib.sha256(data).hexdigest() != row.manifest_sha256:
+        detail = f"What lies in place of the manifest of {row.id} is not what the export wrote."
+        raise NotFound("manifest", detail)
+    return data

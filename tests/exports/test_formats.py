@@ -9,10 +9,10 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from recorder.exports.formats import FormatName
-from recorder.exports.schemas import SCHEMAS, describe
+from recorder.datasets import rows as shared
+from recorder.datasets.formats import FormatName
+from recorder.datasets.schemas import SCHEMAS, describe
 from recorder.exports.verify import verify_manifest
-from recorder.exports.writers import rows as shared
 from recorder.models.export_request import ExportFormat
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs

@@ -10,8 +10,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from recorder.errors import InvalidDestination, Unavailable
-from recorder.exports.destinations.base import Target
-from recorder.exports.destinations.store import Patience
+from recorder.exports.destinations.base import Patience, Target
 from recorder.ids import new_id
 
 log = logging.getLogger("recorder.exports")

@@ -8,15 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from recorder.errors import InvalidDestination, Unavailable
-from recorder.exports.destinations.base import Target
+from recorder.exports.destinations.base import PART_BYTES, AlreadyThere, Damaged, Patience, Staged, Target
 from recorder.exports.destinations.object_store import require_claim
-from recorder.exports.destinations.store import (
-    PART_BYTES,
-    AlreadyThere,
-    Damaged,
-    Patience,
-    Staged,
-)
 from recorder.settings import azure_account_key
 
 log = logging.getLogger("recorder.exports")

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from recorder.errors import DestinationNotAllowed, InvalidDestination
-from recorder.exports.destinations.base import Destination, Target
+from recorder.exports.destinations.base import WORKING, Destination, Patience, Store, Target
 from recorder.exports.destinations.local import Folder
-from recorder.exports.destinations.store import WORKING, Patience, Store
 from recorder.settings import Settings
 
 

@@ -9,8 +9,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from recorder.errors import InvalidDestination, Unavailable
-from recorder.exports.destinations.base import Target
-from recorder.exports.destinations.store import PART_BYTES, AlreadyThere, Damaged, Staged
+from recorder.exports.destinations.base import PART_BYTES, AlreadyThere, Damaged, Staged, Target
 from recorder.storage.durable_files import make_folder, sync_path
 
 _NAME = "The export store"

@@ -14,18 +14,19 @@ from pathlib import Path
 from typing import BinaryIO
 
 from recorder.errors import InvalidDestination, RecorderError, Unavailable
-from recorder.exports.destinations.base import Destination, FileConflict
-from recorder.exports.destinations.hashing import HashedFile
-from recorder.exports.destinations.local import raise_as_written
-from recorder.exports.destinations.store import (
+from recorder.exports.destinations.base import (
     PROBING,
     AlreadyThere,
     Damaged,
+    Destination,
+    FileConflict,
     Patience,
     Staged,
     Store,
     within,
 )
+from recorder.exports.destinations.hashing import HashedFile
+from recorder.exports.destinations.local import raise_as_written
 from recorder.ids import new_id
 
 #: `<this>/<workspace id>` is the key of the object, whose content does not matter.

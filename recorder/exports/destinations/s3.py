@@ -13,16 +13,16 @@ from typing import Any
 
 from recorder.errors import InvalidDestination, RecorderError, Unavailable
 from recorder.exports.destinations.aws import open_client, require_external_id
-from recorder.exports.destinations.base import Target
-from recorder.exports.destinations.object_store import require_claim
-from recorder.exports.destinations.store import (
+from recorder.exports.destinations.base import (
     PART_BYTES,
     AlreadyThere,
     Damaged,
     Patience,
     Staged,
+    Target,
     part_bytes,
 )
+from recorder.exports.destinations.object_store import require_claim
 
 log = logging.getLogger("recorder.exports")
 

@@ -4,15 +4,14 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Protocol
 
+from recorder.datasets.formats import FORMATS
 from recorder.errors import RecorderError
-from recorder.exports.formats import FORMATS
-from recorder.exports.manifest import WrittenShard
 from recorder.exports.planning.sharding import PlannedShard
-from recorder.exports.writers.lake_rows import read_rows
-from recorder.exports.writers.shards import write_rows
-from recorder.exports.writers.tasks import ShardTask
+from recorder.exports.writers import ShardTask, WrittenShard, read_rows, write_rows
+from recorder.settings import InvalidSetting
 
 #: A task is begun so often; with the last worker that dies of it, the export fails.
 MAX_STARTS = 3
@@ -90,3 +89,27 @@ class InProcess:
                 rows = coming.popleft().result()
                 coming.extend(reader.submit(read_rows, following) for following in tasks[number : number + 1])
                 yield from write_rows(task, rows)
+
+
+def open_executor(chosen: str) -> ShardExecutor:
+    """The executor that a setting names; nothing is started or connected to before tasks are run.
+
+    Args:
+        chosen: `Settings.export_executor`: `in_process`, `processes:N`, or the address of a Dask scheduler.
+
+    Raises:
+        InvalidSetting: if it names a Dask cluster and Dask is not installed.
+    """
+    kind, _, rest = chosen.partition(":")
+    if kind == "in_process":
+        return InProcess()
+    if kind == "processes":
+        from recorder.exports.executor.pool import ProcessPool
+
+        return ProcessPool(int(rest))
+    if find_spec("distributed") is None:
+        takes = "the address of a Dask cluster only where Dask is: pip install 'workflow-recorder[dask]'"
+        raise InvalidSetting("RECORDER_EXPORT_EXECUTOR", takes)
+    from recorder.exports.executor.cluster import DaskCluster
+
+    return DaskCluster(chosen)

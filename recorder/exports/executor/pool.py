@@ -14,8 +14,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import wait
 
 from recorder.exports.executor.base import MAX_STARTS, WorkerLost, in_portions
-from recorder.exports.manifest import WrittenShard
-from recorder.exports.writers.tasks import ShardTask
+from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.settings import environment_with
 
 _WORKER = "recorder.exports.executor.worker"

@@ -13,8 +13,7 @@ import threading
 from multiprocessing.connection import Connection
 from types import FrameType
 
-from recorder.exports.writers.shards import write_shards
-from recorder.exports.writers.tasks import ShardTask
+from recorder.exports.writers import ShardTask, write_shards
 
 
 def serve(connection: "Connection[object, ShardTask]") -> None:

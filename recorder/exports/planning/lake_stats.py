@@ -5,7 +5,7 @@ import math
 import polars as pl
 
 from recorder.errors import RecorderError
-from recorder.exports.planning.sampling import FACTS, Sampling, select_frames
+from recorder.exports.planning.plan import FACTS, Sampling, select_frames
 from recorder.rowset import frames_digest, samples_digest
 from recorder.storage.lake import Lake
 from recorder.storage.lake_schemas import Kind

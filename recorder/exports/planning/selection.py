@@ -12,10 +12,9 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.exports.formats import FORMATS
+from recorder.datasets.formats import FORMATS
 from recorder.exports.planning.lake_stats import LakeFacts
-from recorder.exports.planning.plan import Plan, make_plan
-from recorder.exports.planning.sampling import Sampling
+from recorder.exports.planning.plan import Plan, Sampling, make_plan
 from recorder.memory.queries.subpaths import SubPath
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportFormat, SplitRule

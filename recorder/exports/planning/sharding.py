@@ -6,8 +6,9 @@ from typing import Any
 
 import polars as pl
 
+from recorder.datasets.formats import FileKind
+from recorder.datasets.schemas import fingerprint
 from recorder.digest import sha256_of
-from recorder.exports.formats import FileKind
 from recorder.exports.planning.plan import (
     BYTES_PER_EVENT,
     DIGESTS,
@@ -18,7 +19,6 @@ from recorder.exports.planning.plan import (
     Plan,
     writer_versions,
 )
-from recorder.exports.schemas import fingerprint
 
 #: What one task reads and sorts in memory: two full shards, or a single larger one.
 BYTES_AT_ONCE = 2 * SHARD_BYTES

@@ -4,8 +4,8 @@ from datetime import datetime
 from typing import Any
 
 from recorder import clock, limits
+from recorder.digest import sha256_of
 from recorder.errors import InvalidRange, InvalidTime, Problem, TooManyIds, ValidationFailed
-from recorder.exports.planning.reuse_key import series_of
 from recorder.ids import is_id, new_timed_id
 from recorder.models.export import ExportRow
 from recorder.models.export_request import (
@@ -123,3 +123,17 @@ def _split(asked: SplitRule) -> dict[str, Any]:
         text = "validation and test must not add up to more than 1."
         raise ValidationFailed.of("/split", "invalid_value", message=text)
     return asked.model_dump()
+
+
+def series_of(row: ExportRow) -> str:
+    """Digest of what exports have in common that may share files."""
+    place = {name: value for name, value in row.destination.items() if name != "expires_in"}
+    return sha256_of(
+        {
+            "workflow": sorted(row.spec["workflow"]),
+            "format": row.format,
+            "frame_sampling": row.spec["frame_sampling"],
+            "split": row.spec["split"],
+            "destination": place,
+        }
+    )

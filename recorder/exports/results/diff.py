@@ -11,10 +11,10 @@ from sqlalchemy import case
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
+from recorder.datasets.formats import MANIFEST
 from recorder.errors import InvalidState, NotFound, ValidationFailed
 from recorder.exports.destinations import open_destination
-from recorder.exports.destinations.store import READ_SECONDS, READING, within
-from recorder.exports.formats import MANIFEST
+from recorder.exports.destinations.base import READ_SECONDS, READING, within
 from recorder.exports.runner.shard_store import PlanTooLarge, read_stored_plan
 from recorder.models.export import ChangeCause, DifferenceCounts, ExportRow, ExportShardRow, SessionDifference
 from recorder.models.session import SessionRow

@@ -9,12 +9,12 @@ import orjson
 from sqlmodel import Session as DbSession
 
 from recorder import clock
+from recorder.datasets.formats import CARD, FORMATS, MANIFEST
 from recorder.errors import InvalidSignature, InvalidState, NotFound, WorkspaceDisabled
 from recorder.exports.destinations import Destination, open_destination
-from recorder.exports.destinations.store import READ_SECONDS, READING, within
-from recorder.exports.formats import CARD, FORMATS, MANIFEST
-from recorder.exports.manifest_io import read_own_manifest
-from recorder.exports.signing import check_signature, signed_url
+from recorder.exports.destinations.base import READ_SECONDS, READING, within
+from recorder.exports.manifest import read_own_manifest
+from recorder.exports.requests.wire_objects import check_signature, signed_url
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.models.export_request import ExportFormat
 from recorder.models.workspace import WorkspaceRow

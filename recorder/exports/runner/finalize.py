@@ -10,14 +10,22 @@ from sqlmodel import Session as DbSession
 
 from recorder import clock
 from recorder.audit.log import Origin, record
-from recorder.errors import InvalidState, NotFound, RecorderError
-from recorder.exports.destinations import FileConflict, open_destination
-from recorder.exports.formats import CARD, MANIFEST
+from recorder.datasets.formats import CARD, MANIFEST
+from recorder.datasets.manifest import format_manifest
+from recorder.errors import InvalidDestination, InvalidState, NotFound, RecorderError
+from recorder.exports.card import dataset_card, read_statistics
+from recorder.exports.destinations import Destination, FileConflict, open_destination
+from recorder.exports.manifest import ExportFacts, build_manifest
+from recorder.exports.planning.plan import Plan
+from recorder.exports.planning.selection import find_gone
+from recorder.exports.planning.sharding import PlannedShard
+from recorder.exports.requests.queue import probe_destination, require_known, store_export
+from recorder.exports.requests.validation import draft_export
 from recorder.exports.requests.wire_objects import emit
-from recorder.exports.runner.lease import Claim, ExportCancelled, lock_export
-from recorder.exports.runner.quota import settle
-from recorder.exports.runner.shard_store import read_shards
+from recorder.exports.runner.lease import Claim, ExportCancelled, claim_export, is_over, lock_export
+from recorder.exports.runner.shard_store import Ledger, read_shards, settle
 from recorder.models.export import ExportRow
+from recorder.models.export_request import ExportCreate
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.storage.leases import LeaseLost
@@ -98,3 +106,128 @@ def take_files_away(
         row.files_left, row.plan_key = False, None
         claim.lease.release(db)
     return row
+
+
+def missing_files(shards: list[PlannedShard], destination: Destination) -> set[str]:
+    """Files that the destination does not have; none where we may write but not look."""
+    missing = {shard.path for shard in shards}
+    try:
+        # One by one: others may have put any number of files there.
+        missing.difference_update(destination.files())
+    except InvalidDestination:
+        return set()
+    return missing
+
+
+def publish(
+    runtime: Runtime,
+    export: ExportRow,
+    claim: Claim,
+    ledger: Ledger,
+    plan: Plan,
+    shards: list[PlannedShard],
+    destination: Destination,
+) -> ExportRow | None:
+    """Write card and manifest, then say that the export is completed.
+
+    Args:
+        export: its row as it was claimed.
+        shards: those of the plan, each written.
+
+    Returns:
+        The row; None where sessions of the plan were deleted meanwhile: there is no manifest then.
+
+    Raises:
+        LeaseLost, ExportCancelled: if it is not ours to complete any more.
+    """
+    written = ledger.written()
+    facts = ExportFacts(
+        export_id=export.id,
+        workspace_id=export.workspace_id,
+        created_at=export.created_at,
+        tag=export.tag,
+        lineage=ledger.lineage(),
+    )
+    manifest = build_manifest(facts, plan, [(shard, written[shard.path]) for shard in shards])
+    statistics = read_statistics(runtime.lake, export.tenant, plan)
+    _put(claim, destination, CARD, dataset_card(manifest, statistics).encode())
+    manifest_sha256 = _put(claim, destination, MANIFEST, format_manifest(manifest))
+    claim.require()
+    destination.finish()
+    totals = manifest["totals"]
+    with claim.transaction() as (db, row):
+        # In one transaction with the end: what was deleted before it is in no completed export.
+        if not find_gone(db, row.tenant, plan.spec["workflow"], plan.sessions["session_id"]).ids:
+            row.status, row.completed_at = "completed", clock.now()
+            row.rows, row.frames, row.actions = totals["rows"], totals["frames"], totals["actions"]
+            row.shards = totals["shards"]
+            row.shard_size_bytes = max((shard["size_bytes"] for shard in manifest["shards"]), default=0)
+            row.row_set_sha256, row.manifest_sha256 = manifest["row_set_sha256"], manifest_sha256
+            settle(db, row, exported=totals["rows"])
+            emit(db, row, runtime.settings, "export.completed")
+            claim.lease.release(db)
+            return row
+    claim.require()
+    destination.remove(MANIFEST)
+    return None
+
+
+def _put(claim: Claim, destination: Destination, path: str, data: bytes) -> str:
+    """Write a file that says of the whole; gives its SHA-256.
+
+    A run that stood still while another took over must not write beside or over that one's: the lease is made
+    sure of first.
+    """
+    for replace in (False, True):
+        claim.require()
+        try:
+            with destination.create(path, replace=replace) as file:
+                file.write(data)
+            break
+        except FileConflict:
+            if replace:
+                raise
+    return file.sha256
+
+
+def _at_dagster(workspace_id: str) -> Origin:
+    """Whoever works at Dagster's pages, which know no names."""
+    return Origin(workspace_id, "operator", "dagster")
+
+
+def queue_export(runtime: Runtime, tenant: Tenant, body: ExportCreate, *, owner: str) -> str:
+    """Make an export for a run that begins at once; no other run can take it up in between.
+
+    Returns:
+        Its id, for `run_export` with the same owner.
+    """
+    draft = draft_export(tenant, body)
+    with runtime.database.transaction(write=False) as db:
+        require_known(db, draft)
+    probe_destination(draft, runtime.settings)
+    with runtime.database.transaction(write=True) as db:
+        row = store_export(db, runtime.settings, draft, origin=_at_dagster(tenant.workspace_id))
+        claim_export(runtime.database, db, row.id, owner=owner)
+    return row.id
+
+
+def cancel_export(runtime: Runtime, export_id: str, *, owner: str) -> None:
+    """End an export whose run was cancelled; a finished one stays as it is.
+
+    No store is asked: what the run wrote is taken away by the next run (`files_left`).
+
+    Raises:
+        ExportBusy: if a run works on it.
+    """
+    with runtime.database.transaction(write=True) as db:
+        if is_over(db.get_one(ExportRow, export_id)):
+            return
+        claim = claim_export(runtime.database, db, export_id, owner=owner)
+        row = lock_export(db, export_id)
+        assert row is not None
+        if row.status in ("queued", "running"):
+            text = "The run of this export was cancelled."
+            end_as_failed(db, row, runtime.settings, ExportCancelled.code, text)
+            origin = _at_dagster(row.workspace_id)
+            record(db, origin, "export.cancel", resource_type="export", resource_id=export_id)
+        claim.lease.release(db)

@@ -9,14 +9,14 @@ from sqlmodel import col, select
 
 from recorder.errors import RecorderError
 from recorder.exports.destinations import Destination, open_destination
-from recorder.exports.manifest import Lineage, WrittenShard
-from recorder.exports.manifest_io import read_own_manifest
+from recorder.exports.manifest import Lineage, read_own_manifest
 from recorder.exports.planning.plan import Plan
-from recorder.exports.planning.reuse_key import series_of
 from recorder.exports.planning.selection import Gone, find_gone
 from recorder.exports.planning.sharding import PlannedShard
+from recorder.exports.requests.validation import series_of
 from recorder.exports.runner.lease import Claim, ExportCancelled
 from recorder.exports.runner.shard_store import as_written, read_shards, read_stored_plan
+from recorder.exports.writers import WrittenShard
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
 from recorder.storage.leases import LeaseLost

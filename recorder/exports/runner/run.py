@@ -1,32 +1,61 @@
-"""One run of an export, from claim to manifest; a killed run is carried on by the next. Spec §3.2, design §3.
-
-The row says what was asked for, the stored plan what will be written, the shard rows what has been, so that
-every step can be done again. The manifest comes last: its presence says that the dataset is whole.
-"""
+"""Why a run of an export gives up, for good or to the next run. Spec §3.2."""
 
 import logging
 from functools import cached_property
 
 from recorder import clock
+from recorder.datasets.formats import MANIFEST
 from recorder.errors import NotFound, RecorderError, Unavailable
 from recorder.exports.destinations import Destination, open_destination, target_of
 from recorder.exports.executor import ShardExecutor, open_executor
-from recorder.exports.formats import MANIFEST
 from recorder.exports.planning.plan import Plan, without_sessions
-from recorder.exports.planning.reuse_key import series_of
 from recorder.exports.planning.selection import Gone, find_gone, read_plan
 from recorder.exports.planning.sharding import PlannedShard, plan_shards, read_together
-from recorder.exports.runner.errors import MAX_ATTEMPTS, AttemptsExhausted, DeletionGoesOn, FilesMissing
-from recorder.exports.runner.finalize import end_as_failed, take_files_away
+from recorder.exports.requests.validation import series_of
+from recorder.exports.runner.finalize import end_as_failed, missing_files, publish, take_files_away
 from recorder.exports.runner.incremental import Parent, after_loss, find_parent, lineage_of, open_parent
 from recorder.exports.runner.lease import LEASE_MS, Claim, claim_export, is_over, lock_export
-from recorder.exports.runner.publishing import missing_files, publish
 from recorder.exports.runner.shard_store import Ledger
-from recorder.exports.writers.tasks import ShardTask
+from recorder.exports.writers import ShardTask
 from recorder.models.export import ExportRow
 from recorder.models.export_request import SplitRule
 from recorder.runtime import Runtime
 from recorder.storage.leases import LeaseLost
+
+#: So many runs in a row may end without having brought an export on; then it fails.
+MAX_ATTEMPTS = 10
+
+
+class AttemptsExhausted(RecorderError):
+    """Run after run did not bring the export on."""
+
+    code = "attempts_exhausted"
+    title = "Attempts exhausted"
+
+    def __init__(self, last_error: str | None) -> None:
+        cause = f" The last one said: {last_error}" if last_error else ""
+        super().__init__(f"{MAX_ATTEMPTS} runs in a row brought this export no further.{cause}")
+
+
+class FilesMissing(RecorderError):
+    """Somebody takes the files away while they are written."""
+
+    code = "files_missing"
+    title = "Files missing"
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"{count} file(s) were written to the destination and are not there any more.")
+
+
+class DeletionGoesOn(Unavailable):
+    """Sessions are deleted whenever the export is about to be completed; the next run goes on."""
+
+    def __init__(self) -> None:
+        text = (
+            "Sessions of the export are deleted whenever it is about to be completed; the next run goes on."
+        )
+        RecorderError.__init__(self, text)
+
 
 log = logging.getLogger("recorder.exports")
 

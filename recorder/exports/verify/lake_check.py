@@ -17,13 +17,13 @@ from sqlalchemy import or_
 from sqlmodel import col, select
 
 from recorder import clock
+from recorder.datasets.errors import Unreadable
+from recorder.datasets.manifest import Shard
+from recorder.datasets.sources import FILE_ERRORS, copy_file
+from recorder.datasets.webdataset import read_samples
 from recorder.exports.destinations import Destination, open_destination
-from recorder.exports.planning.sampling import Sampling, select_frames
-from recorder.exports.verify.archives import read_samples
-from recorder.exports.verify.check import ANOTHER_MANIFEST
-from recorder.exports.verify.contents import Unreadable, read_events, read_frames
-from recorder.exports.verify.dataset_source import NotFetched, open_place
-from recorder.exports.verify.listing import Entry
+from recorder.exports.planning.plan import Sampling, select_frames
+from recorder.exports.verify.check import ANOTHER_MANIFEST, open_dataset, read_events, read_frames
 from recorder.memory.queries.subpaths import SubPath
 from recorder.models.export import ExportRow
 from recorder.models.session import SessionRow
@@ -179,7 +179,7 @@ def compare_with_lake(
         Unavailable: if the lake or the destination does not answer.
     """
     destination = open_destination(row, runtime.settings)
-    text = open_place(destination).manifest()
+    text = open_dataset(destination).read_manifest()
     report = LakeReport(seed=secrets.randbits(32) if seed is None else seed)
     if hashlib.sha256(text).hexdigest() != row.manifest_sha256:
         report.problems.append(ANOTHER_MANIFEST)
@@ -234,7 +234,7 @@ def _compare_rows(
             break
         try:
             found = _read_digests(destination, entry, manifest["format"])
-        except (Unreadable, NotFetched):
+        except (Unreadable, *FILE_ERRORS):
             report.problems.append(f"{entry['path']} cannot be read.")
             continue
         report.files_hashed += 1
@@ -257,10 +257,10 @@ def _read_digests(destination: Destination, entry: dict[str, Any], format: Any) 
     """The digest of each session in a file, over the rows that it holds.
 
     Raises:
-        NotFetched, Unreadable: if it is missing, broken, or another file than was listed.
+        FileGone, Unreadable: if it is missing, broken, or another file than was listed.
     """
     with tempfile.TemporaryDirectory(prefix="recorder-lake-check-") as folder:
-        path = open_place(destination).fetch(msgspec.convert(entry, Entry), Path(folder))
+        path = copy_file(open_dataset(destination), msgspec.convert(entry, Shard), Path(folder))
         with path.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
                 raise Unreadable("has another SHA-256 than the manifest says")

@@ -12,12 +12,11 @@ from deltalake import DeltaTable
 
 from recorder.errors import Unavailable
 from recorder.exports.executor import cluster as module
-from recorder.exports.executor.cluster import DaskCluster
-from recorder.exports.executor.cluster_worker import write_portion
+from recorder.exports.executor.cluster import DaskCluster, write_portion
 from recorder.exports.planning.plan import writer_versions
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
-from recorder.exports.writers.tasks import ShardTask
+from recorder.exports.writers import ShardTask
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
 from tests.support.certificates import write_authority

@@ -18,12 +18,9 @@ from recorder.errors import Unavailable
 from recorder.exports.executor import InProcess, open_executor
 from recorder.exports.executor.base import in_portions
 from recorder.exports.executor.pool import ProcessPool
-from recorder.exports.manifest import WrittenShard
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
-from recorder.exports.writers.lake_rows import ShardRows, read_rows
-from recorder.exports.writers.shards import RowsMissing
-from recorder.exports.writers.tasks import ShardTask
+from recorder.exports.writers import RowsMissing, ShardRows, ShardTask, WrittenShard, read_rows
 from recorder.runtime import Runtime
 from recorder.settings import InvalidSetting, Settings
 from tests.support.delivery_loop import wait_until

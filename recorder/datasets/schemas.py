@@ -4,8 +4,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from recorder.datasets.formats import FileKind, FormatName
 from recorder.digest import sha256_of
-from recorder.exports.formats import FileKind, FormatName
 
 _STRING = pa.string()
 _INT = pa.int32()

@@ -1,16 +1,59 @@
-"""The rows of shards in the lake, at the pinned version, in the order of their files. Spec §4.3."""
+"""What writing some shards needs to know. Spec §4.3."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 import polars as pl
 
-from recorder.exports.planning.sampling import select_frames
+from recorder.datasets import arrow, jsonl, parquet, webdataset
+from recorder.datasets.formats import FileKind, FormatName
+from recorder.datasets.rows import Output
+from recorder.datasets.schemas import EVENTS, FRAMES
+from recorder.errors import RecorderError
+from recorder.exports.destinations import Target, open_target
+from recorder.exports.planning.plan import Sampling, select_frames
 from recorder.exports.planning.sharding import PlannedShard
-from recorder.exports.schemas import EVENTS, FRAMES
-from recorder.exports.writers.tasks import ShardTask
+from recorder.storage.blobs import Blobs
 from recorder.storage.lake import Lake
 from recorder.storage.lake_schemas import Kind
+from recorder.tenant import Tenant
+
+
+@dataclass(frozen=True)
+class WrittenShard:
+    """A file as it was published."""
+
+    path: str
+    rows: int
+    size_bytes: int
+    sha256: str
+    #: The export of which it was copied.
+    reused_from: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardTask:
+    """Some shards and where all that they hold comes from; it can be sent to another process."""
+
+    workspace_id: str
+    mode: str
+    format: FormatName
+    #: Shards of one kind and workflow, by bucket: they are read together.
+    shards: list[PlannedShard]
+    #: Pinned version of each lake table; None where the table did not exist.
+    versions: dict[str, int | None]
+    sampling: Sampling
+    lake_url: str
+    blob_url: str
+    target: Target
+
+    @property
+    def tenant(self) -> Tenant:
+        """Workspace and mode of the export."""
+        return Tenant(self.workspace_id, self.mode)
+
 
 #: Rows of one file, as tables: its events or frames, or its samples' frames and the events bound to them.
 ShardRows = tuple[pl.DataFrame, ...]
@@ -118,3 +161,66 @@ def _cut(rows: pl.DataFrame, shards: list[PlannedShard]) -> Iterator[pl.DataFram
         end = rows[_PLACE].search_sorted(end_place)
         yield rows.slice(start, end - start).drop(_PLACE)
         start = end
+
+
+#: A writer of rows has `write_events` and `write_frames`, the one of samples `write_samples`.
+_WRITERS: dict[FormatName, ModuleType] = {
+    "parquet": parquet,
+    "jsonl": jsonl,
+    "arrow": arrow,
+    "webdataset": webdataset,
+}
+
+
+class RowsMissing(RecorderError):
+    """The lake gave other rows than were planned."""
+
+    code = "rows_missing"
+    title = "Rows missing"
+
+    def __init__(self, path: str, *, planned: int, found: int) -> None:
+        super().__init__(f"{path} was planned with {planned} rows and the lake holds {found}.")
+
+
+def write_shards(task: ShardTask) -> Iterator[WrittenShard]:
+    """Write and publish the files of a task, one after the other.
+
+    Two runners of one task write equal bytes, so that repeating it is harmless.
+
+    Raises:
+        RowsMissing: if the lake holds other rows than the plan.
+    """
+    # A generator: nothing is read before the first file is asked for, by whoever asks.
+    yield from write_rows(task, read_rows(task))
+
+
+def write_rows(task: ShardTask, rows: list[ShardRows]) -> Iterator[WrittenShard]:
+    """Write and publish the files of a task whose rows have been read.
+
+    Args:
+        rows: what `read_rows` gave for this task; it is emptied, so that the last file ends their memory.
+
+    Raises:
+        RowsMissing: if these are other rows than were planned.
+    """
+    destination = open_target(task.target)
+    rows.reverse()
+    for shard in task.shards:
+        tables = rows.pop()
+        # The first table holds the rows of the file; the events of samples stand within them.
+        if tables[0].height != shard.rows:
+            raise RowsMissing(shard.path, planned=shard.rows, found=tables[0].height)
+        with destination.create(shard.path) as file:
+            _write(task, shard.kind, tables, file)
+        yield WrittenShard(shard.path, shard.rows, file.size_bytes, file.sha256)
+
+
+def _write(task: ShardTask, kind: FileKind, tables: ShardRows, file: Output) -> None:
+    writer = _WRITERS[task.format]
+    match kind:
+        case "events":
+            writer.write_events(*tables, file)
+        case "frames":
+            writer.write_frames(*tables, Blobs(task.blob_url), file)
+        case "samples":
+            writer.write_samples(*tables, Blobs(task.blob_url), file)

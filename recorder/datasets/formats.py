@@ -18,11 +18,6 @@ MANIFEST = "manifest.json"
 CARD = "README.md"
 
 
-def count_files(number: int) -> str:
-    """Return a number of files in words: "1 file", "2 files"."""
-    return f"{number:,} file{'' if number == 1 else 's'}"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Format:
     """What a directory of this format holds; it never holds files of two formats."""
