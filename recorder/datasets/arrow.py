@@ -76,8 +76,8 @@ def read_batches(
             batch = batch if columns is None else batch.select(columns)
             # Buffers are mapped without a check: lengths and offsets could point anywhere.
             batch.validate(full=True)
-            for place in range(0, batch.num_rows, rows_at_once):
-                part = batch.slice(place, rows_at_once)
+            for first in range(0, batch.num_rows, rows_at_once):
+                part = batch.slice(first, rows_at_once)
                 kept = part.num_rows if split is None else count_split(part, split)
                 if start < kept:
                     yield from expand_batch(part, start=start, split=split)

@@ -1,6 +1,5 @@
 """Errors of reading a dataset; each message says what to do."""
 
-from recorder.client.errors import ApiError
 from recorder.errors import RecorderError
 
 
@@ -32,26 +31,6 @@ class ManifestRefused(RecorderError):
     def __init__(self, why: str, *, reason: str = "is refused") -> None:
         self.reason = reason
         super().__init__(f"The manifest is refused: {why}")
-
-
-class KeyRefused(ApiError):
-    """The service does not let this caller read the manifest."""
-
-    def __init__(self, error: ApiError, *, has_key: bool) -> None:
-        advice = (
-            "Check key= of open_export: it takes an API key of this service that may read, such as "
-            "key=os.environ['RECORDER_KEY']."
-            if has_key
-            else "Pass an API key to open_export as key=, or open a manifest_url that was signed just now."
-        )
-        self._advice = advice
-        super().__init__(
-            error.status, error.code, error.detail, request_id=error.request_id, errors=error.errors
-        )
-
-    def _message(self) -> str:
-        request_id = f" ({self.request_id})" if self.request_id else ""
-        return f"{self.status} {self.code}: {self.detail} {self._advice}{request_id}"
 
 
 class FileDamaged(RecorderError):

@@ -19,7 +19,6 @@ from recorder.datasets.errors import (
     AddressExpired,
     DatasetChanged,
     FileGone,
-    KeyRefused,
     ManifestRefused,
     ManifestUnreadable,
 )
@@ -34,6 +33,26 @@ _ATTEMPTS = 5
 _TRANSIENT_STATUSES = (429, 502, 503, 504)
 #: Bytes that a copy may have beyond the size in the manifest, so that a longer file shows.
 _MORE_BYTES = 1
+
+
+class KeyRefused(ApiError):
+    """The service does not let this caller read the manifest."""
+
+    def __init__(self, error: ApiError, *, has_key: bool) -> None:
+        advice = (
+            "Check key= of open_export: it takes an API key of this service that may read, such as "
+            "key=os.environ['RECORDER_KEY']."
+            if has_key
+            else "Pass an API key to open_export as key=, or open a manifest_url that was signed just now."
+        )
+        self._advice = advice
+        super().__init__(
+            error.status, error.code, error.detail, request_id=error.request_id, errors=error.errors
+        )
+
+    def _message(self) -> str:
+        request_id = f" ({self.request_id})" if self.request_id else ""
+        return f"{self.status} {self.code}: {self.detail} {self._advice}{request_id}"
 
 
 class Source(Protocol):
@@ -77,6 +96,7 @@ def open_source(
     """Return the source that a path, an address of a store or an address of the service names.
 
     Args:
+        address: path, address of a store, or address of the service.
         key: API key, for an address of the service.
         storage_options: options of fsspec for a private store.
 
@@ -374,7 +394,7 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _download_from(url: str, headers: Mapping[str, str], start: int) -> Iterator[bytes]:
-    """Yield the bytes behind an address from `start` on, in one request; redirects are not followed."""
+    """Yield the bytes of an address from `start` on, in one request; redirects are not followed."""
     part = {"Range": f"bytes={start}-"} if start else {}
     sent = {**headers, **part, "Accept-Encoding": "identity"}
     try:

@@ -16,7 +16,8 @@ import pytest
 import recorder
 from recorder import clock
 from recorder.client import ApiError
-from recorder.datasets.errors import AddressExpired, FileDamaged, FileGone, KeyRefused
+from recorder.datasets.errors import AddressExpired, FileDamaged, FileGone
+from recorder.datasets.sources import KeyRefused
 from recorder.errors import RecorderError
 from recorder.loading import Dataset
 from recorder.loading.cache import Cache

@@ -19,8 +19,7 @@ from recorder.exports.manifest import ExportFacts, build_manifest
 from recorder.exports.planning.plan import Plan
 from recorder.exports.planning.selection import find_gone
 from recorder.exports.planning.sharding import PlannedShard
-from recorder.exports.requests.queue import probe_destination, require_known, store_export
-from recorder.exports.requests.validation import draft_export
+from recorder.exports.requests.queue import create_export
 from recorder.exports.requests.wire_objects import emit
 from recorder.exports.runner.lease import Claim, ExportCancelled, claim_export, is_over, lock_export
 from recorder.exports.runner.shard_store import Ledger, read_shards, settle
@@ -190,31 +189,31 @@ def _put(claim: Claim, destination: Destination, path: str, data: bytes) -> str:
     return file.sha256
 
 
-def _at_dagster(workspace_id: str) -> Origin:
-    """Whoever works at Dagster's pages, which know no names."""
+def _dagster_origin(workspace_id: str) -> Origin:
+    """Return the origin of a user of Dagster's pages, which have no user names."""
     return Origin(workspace_id, "operator", "dagster")
 
 
 def queue_export(runtime: Runtime, tenant: Tenant, body: ExportCreate, *, owner: str) -> str:
-    """Make an export for a run that begins at once; no other run can take it up in between.
+    """Queue an export for a run that begins at once; no other run can claim it in between.
 
     Returns:
-        Its id, for `run_export` with the same owner.
+        The id of the export, for `run_export` with the same owner.
     """
-    draft = draft_export(tenant, body)
-    with runtime.database.transaction(write=False) as db:
-        require_known(db, draft)
-    probe_destination(draft, runtime.settings)
-    with runtime.database.transaction(write=True) as db:
-        row = store_export(db, runtime.settings, draft, origin=_at_dagster(tenant.workspace_id))
-        claim_export(runtime.database, db, row.id, owner=owner)
+    row = create_export(
+        runtime,
+        tenant,
+        body,
+        origin=_dagster_origin(tenant.workspace_id),
+        on_stored=lambda db, row: claim_export(runtime.database, db, row.id, owner=owner),
+    )
     return row.id
 
 
 def cancel_export(runtime: Runtime, export_id: str, *, owner: str) -> None:
     """End an export whose run was cancelled; a finished one stays as it is.
 
-    No store is asked: what the run wrote is taken away by the next run (`files_left`).
+    No store is used: the next run removes the files that this run wrote (`files_left`).
 
     Raises:
         ExportBusy: if a run works on it.
@@ -228,6 +227,6 @@ def cancel_export(runtime: Runtime, export_id: str, *, owner: str) -> None:
         if row.status in ("queued", "running"):
             text = "The run of this export was cancelled."
             end_as_failed(db, row, runtime.settings, ExportCancelled.code, text)
-            origin = _at_dagster(row.workspace_id)
+            origin = _dagster_origin(row.workspace_id)
             record(db, origin, "export.cancel", resource_type="export", resource_id=export_id)
         claim.lease.release(db)
