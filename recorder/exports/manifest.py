@@ -1,4 +1,4 @@
-"""The manifest: what a dataset holds, file by file. Written last, its presence is the commit. Spec §2.5."""
+"""Manifest of an export: built from plan and files, read back with its digest. Spec §2.5, contract §5."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -19,20 +19,20 @@ from recorder.models.export import ExportRow
 
 @dataclass(frozen=True, kw_only=True)
 class Lineage:
-    """What became of the sessions since the export before, and since this one was planned."""
+    """Changes of the sessions since the parent export, and since this one was planned."""
 
-    #: The export of which files may be taken over; None where there is none.
+    #: The parent export, whose files may be copied; None where there is none.
     parent_id: str | None = None
     sessions_added: int = 0
     sessions_removed: int = 0
-    #: Sessions of the parent, or of an earlier form of the plan, that are gone.
+    #: Sessions of the parent, or of an earlier form of the plan, that were deleted.
     erased: int = 0
     deleted: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportFacts:
-    """What the manifest says about the export itself."""
+    """Members of the manifest about the export itself."""
 
     export_id: str
     workspace_id: str
@@ -44,10 +44,12 @@ class ExportFacts:
 def build_manifest(
     export: ExportFacts, plan: Plan, shards: list[tuple[PlannedShard, WrittenShard]]
 ) -> dict[str, Any]:
-    """The manifest of a finished export, a function of plan and files alone.
+    """Return the manifest of a finished export, a function of plan and files alone.
 
     Args:
-        shards: in the order of the plan.
+        export: members about the export itself.
+        plan: plan of the export.
+        shards: planned and written shards, in the order of the plan.
     """
     return {
         "manifest_version": 1,
@@ -65,21 +67,21 @@ def build_manifest(
             "tables": {kind: {"delta_version": plan.versions[kind]} for kind in sorted(plan.versions)},
             "graph": plan.graph,
         },
-        "totals": totals(plan, [written for _, written in shards]),
+        "totals": sum_totals(plan, [written for _, written in shards]),
         "schema": {
             kind: {"fingerprint": fingerprint(kind, plan.format), "fields": describe(kind, plan.format)}
             for kind in plan.files.kinds
         },
         "writer": writer_versions(),
         "layout": {workflow: {"bucket_bits": bits} for workflow, bits in plan.bucket_bits.items()},
-        "shards": [_entry(index, *shard) for index, shard in enumerate(shards)],
-        "parent": _parent(export.lineage, [written for _, written in shards]),
+        "shards": [_describe_shard(index, *shard) for index, shard in enumerate(shards)],
+        "parent": _describe_parent(export.lineage, [written for _, written in shards]),
         # Nothing expires yet: retention comes with a later release.
         "tombstones": {"erased": export.lineage.erased, "deleted": export.lineage.deleted, "expired": 0},
     }
 
 
-def _parent(lineage: Lineage, shards: list[WrittenShard]) -> dict[str, Any] | None:
+def _describe_parent(lineage: Lineage, shards: list[WrittenShard]) -> dict[str, Any] | None:
     if lineage.parent_id is None:
         return None
     return {
@@ -90,8 +92,8 @@ def _parent(lineage: Lineage, shards: list[WrittenShard]) -> dict[str, Any] | No
     }
 
 
-def totals(plan: Plan, shards: list[WrittenShard]) -> dict[str, int]:
-    """The figures of the whole dataset; `rows` are events, or the samples of a WebDataset."""
+def sum_totals(plan: Plan, shards: list[WrittenShard]) -> dict[str, int]:
+    """Return the figures of the whole dataset; `rows` are events, or the samples of a WebDataset."""
     actions = "sample_actions" if plan.format == "webdataset" else "actions"
     return {
         "sessions": plan.sessions.height,
@@ -103,7 +105,7 @@ def totals(plan: Plan, shards: list[WrittenShard]) -> dict[str, int]:
     }
 
 
-def _entry(index: int, planned: PlannedShard, written: WrittenShard) -> dict[str, Any]:
+def _describe_shard(index: int, planned: PlannedShard, written: WrittenShard) -> dict[str, Any]:
     return {
         "index": index,
         "kind": planned.kind,
@@ -124,7 +126,10 @@ _BYTES_PER_SHARD = 2048
 
 
 def read_own_manifest(destination: Destination, row: ExportRow) -> bytes:
-    """The manifest that the export wrote.
+    """Return the manifest that the export wrote.
+
+    Anyone with rights to the bucket may replace the file, so it is read up to a bound and compared with the
+    digest that was stored when it was written.
 
     Raises:
         NotFound: if there is none, or another file in its place.
@@ -137,6 +142,6 @@ def read_own_manifest(destination: Destination, row: ExportRow) -> bytes:
     except KeyError as error:
         raise NotFound("manifest", f"The manifest of {row.id} is gone.") from error
     if hashlib.sha256(data).hexdigest() != row.manifest_sha256:
-        detail = f"What lies in place of the manifest of {row.id} is not what the export wrote."
+        detail = f"The file in place of the manifest of {row.id} is not the one that the export wrote."
         raise NotFound("manifest", detail)
     return data

@@ -1,4 +1,4 @@
-"""What writing some shards needs to know. Spec §4.3."""
+"""Writing of shards: tasks, their rows from the pinned lake, and their files. Spec §4.3."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,19 +23,19 @@ from recorder.tenant import Tenant
 
 @dataclass(frozen=True)
 class WrittenShard:
-    """A file as it was published."""
+    """A published file."""
 
     path: str
     rows: int
     size_bytes: int
     sha256: str
-    #: The export of which it was copied.
+    #: The export from which it was copied.
     reused_from: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardTask:
-    """Some shards and where all that they hold comes from; it can be sent to another process."""
+    """Some shards and the sources of their rows; it can be sent to another process."""
 
     workspace_id: str
     mode: str
@@ -58,108 +58,108 @@ class ShardTask:
 #: Rows of one file, as tables: its events or frames, or its samples' frames and the events bound to them.
 ShardRows = tuple[pl.DataFrame, ...]
 
-#: What the rows of a session have in common. It comes from the plan, once the lake's own columns are sorted.
-_OF_SESSION = ("workspace", "workflow", "date", "session_id", "outcome", "actor_kind", "split")
-#: Looked up in the frames of the session.
+#: Columns with one value per session. They are taken from the plan after the lake's own columns are sorted.
+_SESSION_COLUMNS = ("workspace", "workflow", "date", "session_id", "outcome", "actor_kind", "split")
+#: Joined from the frames of the session.
 _BOUND = "bound_frame_id"
-_EVENT_COLUMNS = [name for name in EVENTS.names if name not in (*_OF_SESSION, _BOUND)]
+_EVENT_COLUMNS = [name for name in EVENTS.names if name not in (*_SESSION_COLUMNS, _BOUND)]
 _FRAME_COLUMNS = [
-    *(name for name in FRAMES.names if name not in (*_OF_SESSION, "image")),
+    *(name for name in FRAMES.names if name not in (*_SESSION_COLUMNS, "image")),
     *("object", "offset", "length"),
 ]
-_PLACE = "session_place"
+_INDEX = "session_index"
 # Sessions of a task are in the order of their ids within each shard, and `seq` numbers a session's rows by
 # (t_ms, id): together they are the files' sort key as one integer, which sorts twice as fast as the strings.
-_ORDER = pl.col(_PLACE).cast(pl.Int64) * 2**32 + pl.col("seq")
+_ORDER = pl.col(_INDEX).cast(pl.Int64) * 2**32 + pl.col("seq")
 
 
 def read_rows(task: ShardTask) -> list[ShardRows]:
-    """What the files of a task are made of, one entry for each.
+    """Return the rows of a task's files, one entry for each file.
 
     Tables have the columns of `schemas.EVENTS`, or those of `schemas.FRAMES` with `object`, `offset` and
     `length` instead of `image`.
     """
-    tables = [_cut(rows, task.shards) for rows in _tables(task)]
+    tables = [_cut_rows(rows, task.shards) for rows in _read_tables(task)]
     return list(zip(*tables, strict=True))
 
 
-def _tables(task: ShardTask) -> list[pl.DataFrame]:
+def _read_tables(task: ShardTask) -> list[pl.DataFrame]:
     match task.shards[0].kind:
         case "events":
-            return [_events(_scan("events", task), task)]
+            return [_read_events(_scan("events", task), task)]
         case "frames":
-            return [_frames(task)]
+            return [_read_frames(task)]
         case "samples":
             bound = _scan("events", task).filter(pl.col("frame_seq").is_not_null())
-            return [_frames(task), _events(bound, task)]
+            return [_read_frames(task), _read_events(bound, task)]
 
 
-def _events(rows: pl.LazyFrame, task: ShardTask) -> pl.DataFrame:
+def _read_events(rows: pl.LazyFrame, task: ShardTask) -> pl.DataFrame:
     """Return the event rows of the task, each with the id of the frame that it is bound to."""
-    events = _sorted(rows.select("session_id", *_EVENT_COLUMNS), task)
+    events = _sort_rows(rows.select("session_id", *_EVENT_COLUMNS), task)
     if events["frame_seq"].null_count() == events.height:
         return events.with_columns(pl.lit(None, pl.String).alias(_BOUND))
     frames = _scan("frames", task).select("session_id", "seq", "frame_id").collect()
-    places = _places(frames["session_id"], _sessions(task)["session_id"])
-    known = frames.with_columns(places).select(_ORDER.alias("frame"), pl.col("frame_id").alias(_BOUND))
-    frame = pl.col(_PLACE).cast(pl.Int64) * 2**32 + pl.col("frame_seq")
-    found = events.with_columns(frame.alias("frame")).join(
+    indexes = _index_sessions(frames["session_id"], _task_sessions(task)["session_id"])
+    known = frames.with_columns(indexes).select(_ORDER.alias("frame"), pl.col("frame_id").alias(_BOUND))
+    frame = pl.col(_INDEX).cast(pl.Int64) * 2**32 + pl.col("frame_seq")
+    joined = events.with_columns(frame.alias("frame")).join(
         known, on="frame", how="left", maintain_order="left"
     )
-    return found.drop("frame")
+    return joined.drop("frame")
 
 
-def _frames(task: ShardTask) -> pl.DataFrame:
+def _read_frames(task: ShardTask) -> pl.DataFrame:
     rows = select_frames(_scan("frames", task), task.sampling)
     hashes = pl.col("dhash").reinterpret(signed=False)
-    return _sorted(rows.with_columns(hashes).select("session_id", *_FRAME_COLUMNS), task)
+    return _sort_rows(rows.with_columns(hashes).select("session_id", *_FRAME_COLUMNS), task)
 
 
 def _scan(kind: Kind, task: ShardTask) -> pl.LazyFrame:
-    """The rows of the task's sessions; partition, bucket and id let the reader skip what lies elsewhere."""
+    """Return the rows of the task's sessions; filters let the reader skip other files and row groups."""
     first, _ = task.shards[0].bucket_range
     _, end = task.shards[-1].bucket_range
-    sessions = _sessions(task)
+    sessions = _task_sessions(task)
     table = Lake(task.lake_url).scan(kind, task.tenant, version=task.versions[kind])
     return table.filter(
         (pl.col("workflow") == task.shards[0].workflow)
         & pl.col("date").is_in(sessions["date"].unique().to_list())
         & pl.col("bucket").is_between(first, end - 1)
-        # Rows that are not wanted are left in the files: a join would read them first.
+        # Other rows are not read: a join would read them first.
         & pl.col("session_id").is_in(sessions["session_id"].implode())
     )
 
 
-def _sessions(task: ShardTask) -> pl.DataFrame:
-    """The sessions of the task's shards, in the order of their rows."""
+def _task_sessions(task: ShardTask) -> pl.DataFrame:
+    """Return the sessions of the task's shards, in the order of their rows."""
     return pl.concat(shard.sessions for shard in task.shards)
 
 
-def _sorted(rows: pl.LazyFrame, task: ShardTask) -> pl.DataFrame:
-    """The rows in the order of the files, with what the plan says of their sessions and their place."""
-    sessions = _sessions(task).with_columns(workspace=pl.lit(task.workspace_id))
-    found = rows.collect()
-    places = _places(found["session_id"], sessions["session_id"])
-    ordered = found.drop("session_id").with_columns(places).sort(_ORDER)
-    del found  # the rows as they were read would stay until their constants are there
-    return ordered.hstack(sessions.select(pl.col(_OF_SESSION).gather(ordered[_PLACE])))
+def _sort_rows(rows: pl.LazyFrame, task: ShardTask) -> pl.DataFrame:
+    """Return the rows in the order of the files, with the columns of their sessions in the plan."""
+    sessions = _task_sessions(task).with_columns(workspace=pl.lit(task.workspace_id))
+    collected = rows.collect()
+    indexes = _index_sessions(collected["session_id"], sessions["session_id"])
+    ordered = collected.drop("session_id").with_columns(indexes).sort(_ORDER)
+    del collected  # frees the unsorted rows before the session columns are added
+    return ordered.hstack(sessions.select(pl.col(_SESSION_COLUMNS).gather(ordered[_INDEX])))
 
 
-def _places(ids: pl.Series, sessions: pl.Series) -> pl.Series:
-    """For each row the place of its session among them; the lake keeps a session's rows together."""
+def _index_sessions(ids: pl.Series, sessions: pl.Series) -> pl.Series:
+    """Return the index of each row's session; in the lake the rows of a session are neighbours."""
     runs = ids.rle().struct.unnest()
-    known = pl.DataFrame({"value": sessions}).with_row_index(_PLACE)
-    found = runs.join(known, on="value", how="left", maintain_order="left")
-    return pl.Series(_PLACE, np.repeat(found[_PLACE].to_numpy(), found["len"].to_numpy()), pl.UInt32)
+    known = pl.DataFrame({"value": sessions}).with_row_index(_INDEX)
+    joined = runs.join(known, on="value", how="left", maintain_order="left")
+    return pl.Series(_INDEX, np.repeat(joined[_INDEX].to_numpy(), joined["len"].to_numpy()), pl.UInt32)
 
 
-def _cut(rows: pl.DataFrame, shards: list[PlannedShard]) -> Iterator[pl.DataFrame]:
-    """The rows of each shard, cut where the places of its sessions end."""
-    start = end_place = 0
+def _cut_rows(rows: pl.DataFrame, shards: list[PlannedShard]) -> Iterator[pl.DataFrame]:
+    """Yield the rows of each shard, cut after its last session."""
+    start = end_index = 0
     for shard in shards:
-        end_place += shard.sessions.height
-        end = rows[_PLACE].search_sorted(end_place)
-        yield rows.slice(start, end - start).drop(_PLACE)
+        end_index += shard.sessions.height
+        end = rows[_INDEX].search_sorted(end_index)
+        yield rows.slice(start, end - start).drop(_INDEX)
         start = end
 
 
@@ -173,13 +173,13 @@ _WRITERS: dict[FormatName, ModuleType] = {
 
 
 class RowsMissing(RecorderError):
-    """The lake gave other rows than were planned."""
+    """The lake has other rows than were planned."""
 
     code = "rows_missing"
     title = "Rows missing"
 
-    def __init__(self, path: str, *, planned: int, found: int) -> None:
-        super().__init__(f"{path} was planned with {planned} rows and the lake holds {found}.")
+    def __init__(self, path: str, *, planned: int, in_lake: int) -> None:
+        super().__init__(f"{path} was planned with {planned} rows and the lake holds {in_lake}.")
 
 
 def write_shards(task: ShardTask) -> Iterator[WrittenShard]:
@@ -190,7 +190,7 @@ def write_shards(task: ShardTask) -> Iterator[WrittenShard]:
     Raises:
         RowsMissing: if the lake holds other rows than the plan.
     """
-    # A generator: nothing is read before the first file is asked for, by whoever asks.
+    # A generator: nothing is read before the first result is requested.
     yield from write_rows(task, read_rows(task))
 
 
@@ -198,10 +198,11 @@ def write_rows(task: ShardTask, rows: list[ShardRows]) -> Iterator[WrittenShard]
     """Write and publish the files of a task whose rows have been read.
 
     Args:
-        rows: what `read_rows` gave for this task; it is emptied, so that the last file ends their memory.
+        task: shards to write.
+        rows: result of `read_rows` for this task; it is emptied, so that memory is freed file by file.
 
     Raises:
-        RowsMissing: if these are other rows than were planned.
+        RowsMissing: if the number of rows is not the planned one.
     """
     destination = open_target(task.target)
     rows.reverse()
@@ -209,13 +210,13 @@ def write_rows(task: ShardTask, rows: list[ShardRows]) -> Iterator[WrittenShard]
         tables = rows.pop()
         # The first table holds the rows of the file; the events of samples stand within them.
         if tables[0].height != shard.rows:
-            raise RowsMissing(shard.path, planned=shard.rows, found=tables[0].height)
+            raise RowsMissing(shard.path, planned=shard.rows, in_lake=tables[0].height)
         with destination.create(shard.path) as file:
-            _write(task, shard.kind, tables, file)
+            _write_file(task, shard.kind, tables, file)
         yield WrittenShard(shard.path, shard.rows, file.size_bytes, file.sha256)
 
 
-def _write(task: ShardTask, kind: FileKind, tables: ShardRows, file: Output) -> None:
+def _write_file(task: ShardTask, kind: FileKind, tables: ShardRows, file: Output) -> None:
     writer = _WRITERS[task.format]
     match kind:
         case "events":

@@ -112,14 +112,14 @@ class S3Store:
                 conditions = {"CopySourceIfMatch": stored["ETag"], "IfNoneMatch": "*"}
                 self._client.copy_object(Bucket=bucket, Key=key, CopySource=source, **conditions)
         except (KeyError, AlreadyThere, InvalidDestination):
-            # Not there, or not to be seen: whoever asks then reads and writes it himself.
+            # Missing, or not readable: the caller reads and writes the bytes instead.
             return False
         if self.size(key) != stored["ContentLength"]:
             raise Unavailable(_NAME)
         return True
 
     def abort_uploads(self, prefix: str) -> None:
-        """End uploads that killed runs began; without the right to see them, the bucket's own rule must."""
+        """Abort uploads of killed runs; without the right to list them, the bucket's own rule must."""
         try:
             with _errors(prefix):
                 pages = self._client.get_paginator("list_multipart_uploads")

@@ -1,7 +1,7 @@
-"""How an export ends without a dataset: failed or cancelled, its rows given back, its files taken away. §3.2.
+"""End of an export: card and manifest are published, or it fails, is cancelled, and its files are removed.
 
-The status changes at once, for whoever asks. The files are taken away afterwards, by the run that has the
-lease or by the next one: `files_left` says that it is still to be done.
+A failed export changes its status at once. Its files are removed afterwards, by the run that has the lease or
+by the next one; until then `files_left` is set. Spec §2.5, §3.2.
 """
 
 import logging
@@ -34,9 +34,9 @@ log = logging.getLogger("recorder.exports")
 
 
 def cancel(db: DbSession, settings: Settings, tenant: Tenant, export_id: str, *, origin: Origin) -> ExportRow:
-    """Call an export off; one that was called off before stays as it is. Needs a write transaction.
+    """Cancel an export; a cancelled one stays as it is. Needs a write transaction.
 
-    A run that works on it learns of it when it next notes a shard.
+    A run that works on it ends when it next stores a shard.
 
     Raises:
         NotFound: if it is missing or of another workspace or mode.
@@ -55,26 +55,26 @@ def cancel(db: DbSession, settings: Settings, tenant: Tenant, export_id: str, *,
 
 
 def end_as_failed(db: DbSession, row: ExportRow, settings: Settings, code: str, message: str) -> None:
-    """Let an export end without a dataset: counts, notice and all."""
+    """End an export as failed: give back its quota and emit its event."""
     row.status, row.completed_at = "failed", clock.now()
     row.error = {"code": code, "message": message}
-    # Nothing is written before there is a plan.
+    # Files are written only after the plan is stored.
     row.files_left = row.plan_key is not None
     settle(db, row, exported=0)
     db.add(row)
     emit(db, row, settings, "export.failed")
 
 
-def take_files_away(
-    runtime: Runtime, claim: Claim, row: ExportRow, *, is_last_try: bool = False
-) -> ExportRow:
-    """Remove what a failed export wrote and its stored plan, and give the lease back.
+def remove_files(runtime: Runtime, claim: Claim, row: ExportRow, *, is_last_try: bool = False) -> ExportRow:
+    """Remove the files and the stored plan of a failed export, and release the lease.
 
-    Where the destination does not let us, the export is left to the next run; without a manifest nobody takes
-    what lies there for a dataset.
+    If the destination refuses, the next run tries again; files without a manifest are no dataset.
 
     Args:
-        is_last_try: then it is left as it is.
+        runtime: deployment.
+        claim: claim of the export.
+        row: row of the export.
+        is_last_try: whether files that cannot be removed are left for good.
 
     Raises:
         LeaseLost: if another run took over.
@@ -87,7 +87,7 @@ def take_files_away(
         try:
             destination = open_destination(row, runtime.settings)
             destination.require_owner()
-            # First what would call the rest a dataset.
+            # First the files that make the others a dataset.
             for path in (MANIFEST, CARD, *paths):
                 claim.require_lease()
                 destination.remove(path)
@@ -98,7 +98,7 @@ def take_files_away(
         except LeaseLost:
             raise
         except RecorderError as error:
-            log.warning("files of export %s are left behind: %s", row.id, error)
+            log.warning("files of export %s are not removed: %s", row.id, error)
             if not is_last_try:
                 return row
     with claim.ending_transaction() as (db, row):
@@ -108,10 +108,10 @@ def take_files_away(
 
 
 def missing_files(shards: list[PlannedShard], destination: Destination) -> set[str]:
-    """Files that the destination does not have; none where we may write but not look."""
+    """Return the files that the destination lacks; none if the service may write but not list."""
     missing = {shard.path for shard in shards}
     try:
-        # One by one: others may have put any number of files there.
+        # One by one: other writers may have put any number of files there.
         missing.difference_update(destination.files())
     except InvalidDestination:
         return set()
@@ -127,17 +127,22 @@ def publish(
     shards: list[PlannedShard],
     destination: Destination,
 ) -> ExportRow | None:
-    """Write card and manifest, then say that the export is completed.
+    """Write card and manifest, then mark the export as completed.
 
     Args:
-        export: its row as it was claimed.
-        shards: those of the plan, each written.
+        runtime: deployment.
+        export: row of the export as it was claimed.
+        claim: claim of the export.
+        ledger: progress of the export.
+        plan: plan of the export.
+        shards: shards of the plan, all written.
+        destination: directory of the export.
 
     Returns:
-        The row; None where sessions of the plan were deleted meanwhile: there is no manifest then.
+        The row; None if sessions of the plan were deleted since: the manifest is removed then.
 
     Raises:
-        LeaseLost, ExportCancelled: if it is not ours to complete any more.
+        LeaseLost, ExportCancelled: if this run may not complete it any more.
     """
     written = ledger.written()
     facts = ExportFacts(
@@ -149,13 +154,13 @@ def publish(
     )
     manifest = build_manifest(facts, plan, [(shard, written[shard.path]) for shard in shards])
     statistics = read_statistics(runtime.lake, export.tenant, plan)
-    _put(claim, destination, CARD, dataset_card(manifest, statistics).encode())
-    manifest_sha256 = _put(claim, destination, MANIFEST, format_manifest(manifest))
+    _write_file(claim, destination, CARD, dataset_card(manifest, statistics).encode())
+    manifest_sha256 = _write_file(claim, destination, MANIFEST, format_manifest(manifest))
     claim.require()
     destination.finish()
     totals = manifest["totals"]
     with claim.transaction() as (db, row):
-        # In one transaction with the end: what was deleted before it is in no completed export.
+        # In the transaction that completes the export, so that it has no session that was deleted before.
         if not find_gone(db, row.tenant, plan.spec["workflow"], plan.sessions["session_id"]).ids:
             row.status, row.completed_at = "completed", clock.now()
             row.rows, row.frames, row.actions = totals["rows"], totals["frames"], totals["actions"]
@@ -171,11 +176,10 @@ def publish(
     return None
 
 
-def _put(claim: Claim, destination: Destination, path: str, data: bytes) -> str:
-    """Write a file that says of the whole; gives its SHA-256.
+def _write_file(claim: Claim, destination: Destination, path: str, data: bytes) -> str:
+    """Write a file about the whole dataset and return its SHA-256.
 
-    A run that stood still while another took over must not write beside or over that one's: the lease is made
-    sure of first.
+    The lease is checked first: a run that was suspended must not overwrite the files of its successor.
     """
     for replace in (False, True):
         claim.require()

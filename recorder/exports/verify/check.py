@@ -183,7 +183,7 @@ class VerifyReport:
 
     @property
     def is_valid(self) -> bool:
-        """Whether files and manifest agree in everything."""
+        """True if files and manifest agree in everything."""
         return not self.problems
 
     def add(self, sentence: str) -> None:

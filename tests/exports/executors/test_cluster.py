@@ -71,7 +71,7 @@ def test_files_that_only_the_worker_sees_are_not_taken_for_written(
 ) -> None:
     # A relative folder: this process and the workers take it for two.
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(module.WrittenElsewhere, match="does not hold it as seen from here"):
+    with pytest.raises(module.WrittenElsewhere, match="does not find it at the destination"):
         list(DaskCluster(cluster.address).run(elsewhere(tasks, Path("not-shared"))))
 
 
