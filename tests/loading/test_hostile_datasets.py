@@ -17,7 +17,7 @@ from msgspec import structs
 
 import recorder
 from recorder.client.errors import ApiError
-from recorder.datasets import sources
+from recorder.datasets import service_source, sources
 from recorder.datasets.errors import FileDamaged, ManifestRefused, ManifestUnreadable
 from recorder.loading import Dataset
 from recorder.loading.cache import Cache
@@ -93,7 +93,8 @@ def test_a_redirect_is_not_followed(service: Callable[..., Any], tmp_path: Path)
 def test_a_manifest_that_never_ends_is_not_read_to_its_end(
     service: Callable[..., Any], exports: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "MAX_BYTES", 1000)
+    for module in (sources, service_source):
+        monkeypatch.setattr(module, "MAX_BYTES", 1000)
     with pytest.raises(ManifestUnreadable):
         recorder.open_export(exports["parquet"])
     with pytest.raises(ManifestUnreadable):

@@ -17,7 +17,7 @@ import recorder
 from recorder import clock
 from recorder.client import ApiError
 from recorder.datasets.errors import AddressExpired, FileDamaged, FileGone
-from recorder.datasets.sources import KeyRefused
+from recorder.datasets.service_source import KeyRefused
 from recorder.errors import RecorderError
 from recorder.loading import Dataset
 from recorder.loading.cache import Cache

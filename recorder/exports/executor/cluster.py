@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from recorder.errors import RecorderError, Unavailable
@@ -29,12 +30,6 @@ if TYPE_CHECKING:
 
 _Answer = TypeVar("_Answer")
 _CLUSTER = "The Dask cluster"
-_CONNECT_SECONDS = 20
-#: Time that tasks wait for a first worker, or for another one when the last is gone.
-_NO_WORKER_SECONDS = 60.0
-_POLL_SECONDS = 5.0
-#: Time that a run that ends waits until workers have left the shards that they are writing.
-_STOP_SECONDS = 60.0
 #: Tasks that are sent for each thread of the cluster: no thread waits for its next one, and the scheduler
 #: does not hold a plan of a million sessions.
 _AHEAD = 2
@@ -53,10 +48,23 @@ class WrittenElsewhere(RecorderError):
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClusterTimes:
+    """Time limits of a cluster, in seconds."""
+
+    connect_s: float = 20.0
+    #: Time that tasks wait for a first worker, or for another one when the last is gone.
+    no_worker_s: float = 60.0
+    poll_s: float = 5.0
+    #: Time that a run that ends waits until workers have left the shards that they are writing.
+    stop_s: float = 60.0
+
+
 class DaskCluster:
     """Executor whose workers are the threads of a cluster, however many it has at the time."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, times: ClusterTimes | None = None) -> None:
+        self._times = times or ClusterTimes()
         # Without a scheme Dask takes its configured one.
         self._address = address.removeprefix("dask://")
 
@@ -70,8 +78,9 @@ class DaskCluster:
         """
         if not tasks:
             return
-        with _connect(self._address) as client:
-            _wait_for(client, lambda seconds: client.wait_for_workers(1, timeout=seconds))
+        times = self._times
+        with _connect(self._address, times.connect_s) as client:
+            _wait_for(client, lambda seconds: client.wait_for_workers(1, timeout=seconds), times)
             waiting = deque(divide_tasks(tasks, _count_threads(client)))
             running: dict[Future[list[WrittenShard]], ShardTask] = {}
             try:
@@ -79,25 +88,25 @@ class DaskCluster:
                     while waiting and len(running) < _AHEAD * _count_threads(client):
                         task = waiting.popleft()
                         running[_submit(client, task)] = task
-                    for future in _wait_for_any(client, list(running)):
-                        written = _result_of(client, future, running[future])
+                    for future in _wait_for_any(client, list(running), times):
+                        written = _result_of(client, future, running[future], times)
                         yield from _check_files(written, running.pop(future))
             finally:
-                _stop(client, list(running))
+                _stop(client, list(running), times.stop_s)
 
 
 @contextmanager
-def _connect(address: str) -> Iterator["Client"]:
+def _connect(address: str, timeout_s: float) -> Iterator["Client"]:
     from distributed import Client
 
     try:
-        client = Client(address, timeout=_CONNECT_SECONDS, set_as_default=False, name="recorder-export")
+        client = Client(address, timeout=timeout_s, set_as_default=False, name="recorder-export")
     except OSError as error:
         raise Unavailable(_CLUSTER) from error
     try:
         yield client
     finally:
-        client.close(_CONNECT_SECONDS)
+        client.close(timeout_s)
 
 
 def _submit(client: "Client", task: ShardTask) -> "Future[list[WrittenShard]]":
@@ -106,27 +115,29 @@ def _submit(client: "Client", task: ShardTask) -> "Future[list[WrittenShard]]":
 
 
 def _wait_for_any(
-    client: "Client", futures: list["Future[list[WrittenShard]]"]
+    client: "Client", futures: list["Future[list[WrittenShard]]"], times: ClusterTimes
 ) -> list["Future[list[WrittenShard]]"]:
     """Wait until at least one has ended, and return all that have."""
     from distributed import wait
 
     with client.as_current():  # `wait` takes no client as argument
-        ended = _wait_for(client, lambda timeout: wait(futures, timeout, "FIRST_COMPLETED"))
+        ended = _wait_for(client, lambda timeout: wait(futures, timeout, "FIRST_COMPLETED"), times)
     return list(ended.done)
 
 
-def _result_of(client: "Client", future: "Future[list[WrittenShard]]", task: ShardTask) -> list[WrittenShard]:
+def _result_of(
+    client: "Client", future: "Future[list[WrittenShard]]", task: ShardTask, times: ClusterTimes
+) -> list[WrittenShard]:
     """Return the results of a task, or raise its error."""
     from distributed.scheduler import KilledWorker
 
-    error = _wait_for(client, future.exception)
+    error = _wait_for(client, future.exception, times)
     if isinstance(error, KilledWorker):
         # The cluster limits the starts of a task: `distributed.scheduler.allowed-failures`.
         raise WorkerLost(task.shards[0].path, error.allowed_failures + 1) from error
     if error is not None:
         raise error
-    return _wait_for(client, future.result)
+    return _wait_for(client, future.result, times)
 
 
 def _check_files(results: list[WrittenShard], task: ShardTask) -> Iterator[WrittenShard]:
@@ -142,7 +153,7 @@ def _check_files(results: list[WrittenShard], task: ShardTask) -> Iterator[Writt
         yield written
 
 
-def _wait_for(client: "Client", call: Callable[[float], _Answer]) -> _Answer:
+def _wait_for(client: "Client", call: Callable[[float], _Answer], times: ClusterTimes) -> _Answer:
     """Repeat a call until it returns, as long as the cluster has workers.
 
     Raises:
@@ -151,11 +162,11 @@ def _wait_for(client: "Client", call: Callable[[float], _Answer]) -> _Answer:
     last_worker_s = time.monotonic()
     while True:
         try:
-            return call(_POLL_SECONDS)
+            return call(times.poll_s)
         except TimeoutError:
             if _count_threads(client):
                 last_worker_s = time.monotonic()
-            elif time.monotonic() - last_worker_s > _NO_WORKER_SECONDS:
+            elif time.monotonic() - last_worker_s > times.no_worker_s:
                 raise Unavailable(_CLUSTER) from None
         except (OSError, CancelledError) as error:
             raise Unavailable(_CLUSTER) from error
@@ -169,10 +180,10 @@ def _count_threads(client: "Client") -> int:
     return sum(threads.values())
 
 
-def _stop(client: "Client", futures: list["Future[list[WrittenShard]]"]) -> None:
+def _stop(client: "Client", futures: list["Future[list[WrittenShard]]"], timeout_s: float) -> None:
     """Cancel tasks; a worker leaves a task after the shard that it is writing."""
     keys = [future.key for future in futures]
-    until = time.monotonic() + _STOP_SECONDS
+    until = time.monotonic() + timeout_s
     # A cluster that is gone has nothing to stop.
     with suppress(OSError, CancelledError):
         client.cancel(futures, force=True)

@@ -23,7 +23,8 @@ from recorder.datasets.sources import FILE_ERRORS, copy_file
 from recorder.datasets.webdataset import read_samples
 from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.planning.plan import Sampling, select_frames
-from recorder.exports.verify.check import ANOTHER_MANIFEST, open_dataset, read_events, read_frames
+from recorder.exports.verify.check import ANOTHER_MANIFEST, open_dataset
+from recorder.exports.verify.rows import read_events, read_frames
 from recorder.memory.queries.subpaths import SubPath
 from recorder.models.export import ExportRow
 from recorder.models.session import SessionRow
