@@ -61,11 +61,11 @@ def read_batches(
     rows_at_once: int,
     start: int = 0,
     split: str | None = None,
-    use_threads: bool = True,
+    is_training: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file in its order, in batches that stay small when they are expanded.
 
-    The arguments are those of `parquet.read_batches`; threads are not used.
+    The arguments are those of `parquet.read_batches`; `is_training` changes nothing.
 
     Raises:
         Unreadable: if a row is larger than any that the writer makes.

@@ -71,7 +71,7 @@ def read_batches(
     rows_at_once: int,
     start: int = 0,
     split: str | None = None,
-    use_threads: bool = True,
+    is_training: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file in its order, in batches that stay small when they are expanded.
 
@@ -81,7 +81,8 @@ def read_batches(
         rows_at_once: most rows of a batch.
         start: number of rows to skip; of the split, if there is one.
         split: yield the rows of this split only.
-        use_threads: whether pyarrow decodes columns in parallel.
+        is_training: read in one thread and without dictionaries, in two thirds of the time; one long value
+            that many rows repeat is then in memory once per row of a batch.
 
     Raises:
         Unreadable: if a row group or a row is larger than any that the writer makes.
@@ -90,8 +91,9 @@ def read_batches(
     leaves = [name for name in names if name != "image"]
     leaves += ["image.bytes", "image.path"] if "image" in names else []
     limit = _IMAGES_BYTES if "image" in names else _EVENTS_BYTES
+    use_threads = not is_training
     # A dictionary may repeat one long value in a thousand rows; it is expanded a few rows at a time.
-    with pq.ParquetFile(path, read_dictionary=leaves) as file:
+    with pq.ParquetFile(path, read_dictionary=None if is_training else leaves) as file:
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)
             chunks = map(group.column, range(group.num_columns))

@@ -160,9 +160,8 @@ def expand_batch(
         Unreadable: if one row alone is too long.
     """
     for part in _bound_slices(batch):
-        rows = pa.RecordBatch.from_arrays(
-            [_decode_dictionaries(column) for column in part.columns], names=part.schema.names
-        )
+        columns = [_decode_dictionaries(column) for column in part.columns]
+        rows = pa.RecordBatch.from_arrays(columns, names=part.schema.names)
         if split is not None:
             rows = rows.filter(split_mask(rows[SPLIT], split))
         if start < rows.num_rows:
@@ -211,7 +210,7 @@ def _expanded_bytes(column: pa.Array) -> int:
 def _decode_dictionaries(column: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(column.type):
         return column.dictionary_decode()
-    if pa.types.is_struct(column.type):
+    if pa.types.is_struct(column.type) and any(pa.types.is_dictionary(field.type) for field in column.type):
         members = [_decode_dictionaries(column.field(index)) for index in range(column.type.num_fields)]
         names = [field.name for field in column.type]
         return pa.StructArray.from_arrays(members, names, mask=column.is_null())

@@ -51,7 +51,7 @@ def read_rows(
                     rows_at_once=_ROWS_AT_ONCE[kind],
                     start=start,
                     split=split,
-                    use_threads=False,
+                    is_training=True,
                 )
                 yield from _convert_batches(batches, columns)
                 return
