@@ -29,7 +29,7 @@ from recorder import clock
 from recorder.exports.executor import InProcess, ShardExecutor
 from recorder.exports.executor.cluster import DaskCluster
 from recorder.exports.executor.pool import ProcessPool
-from recorder.exports.runner.dagster_entry import queue_export
+from recorder.exports.runner.finalize import queue_export
 from recorder.exports.runner.run import run_export
 from recorder.ids import new_id
 from recorder.models.export_request import ExportCreate

@@ -23,10 +23,9 @@ from benchmarks.figures import Figure, Skipped, at_least
 from recorder.exports.executor import InProcess, ShardExecutor
 from recorder.exports.executor.cluster import DaskCluster
 from recorder.exports.executor.pool import ProcessPool
-from recorder.exports.manifest import WrittenShard
-from recorder.exports.runner.dagster_entry import queue_export
+from recorder.exports.runner.finalize import queue_export
 from recorder.exports.runner.run import run_export
-from recorder.exports.writers.tasks import ShardTask
+from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.models.export_request import ExportCreate
 from recorder.runtime import Runtime
 from recorder.settings import Settings

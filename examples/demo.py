@@ -23,8 +23,7 @@ from recorder import __version__, clock
 from recorder.access.dagster_login import LoginLinks
 from recorder.access.keys import NewKey, create_workspace
 from recorder.client import Client
-from recorder.client.progress import watch_export
-from recorder.exports.formats import count_files
+from recorder.client.progress import count_files, watch_export
 from recorder.exports.verify import verify_manifest
 from recorder.importers.folder import import_folder, shown_progress
 from recorder.importers.upload import ImportReport, upload_recordings

@@ -8,9 +8,9 @@ from pydantic import Field
 from sqlmodel import col, func, select
 
 from pipelines.resources import RecorderResource
+from recorder.client.progress import count_files
 from recorder.errors import NotFound
 from recorder.exports.destinations import open_destination
-from recorder.exports.formats import count_files
 from recorder.exports.verify import verify_manifest
 from recorder.exports.verify.lake_check import compare_with_lake
 from recorder.models.export import ExportRow

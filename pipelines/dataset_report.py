@@ -10,14 +10,13 @@ from typing import Any
 import dagster as dg
 import polars as pl
 
+from recorder.datasets.formats import SPLITS
 from recorder.exports.card import COLUMNS, plain
 from recorder.exports.destinations import open_destination
 from recorder.exports.executor import ShardExecutor
-from recorder.exports.formats import SPLITS
-from recorder.exports.manifest import WrittenShard
 from recorder.exports.results.hosted_files import read_manifest
 from recorder.exports.results.summary import DatasetSummary, summarize
-from recorder.exports.writers.tasks import ShardTask
+from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.models.export import ExportRow
 from recorder.settings import Settings
 

@@ -20,7 +20,7 @@ from pipelines.small_export_run import write_small_exports
 from recorder import clock
 from recorder.access.workspaces import find_workspace
 from recorder.exports.executor import open_executor
-from recorder.exports.runner.dagster_entry import cancel_export, queue_export
+from recorder.exports.runner.finalize import cancel_export, queue_export
 from recorder.exports.runner.lease import due_exports
 from recorder.exports.runner.run import run_export
 from recorder.exports.runner.small_exports import give_own_run, is_first_try, list_writers, place_owner

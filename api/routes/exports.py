@@ -12,8 +12,8 @@ from api.negotiation import respond_with_stream
 from api.strict_routes import StrictRoute
 from recorder import clock, limits
 from recorder.access.keys import Caller
+from recorder.datasets.formats import FORMATS
 from recorder.errors import RecorderError, ValidationFailed
-from recorder.exports.formats import FORMATS
 from recorder.exports.requests import queue, validation, wire_objects
 from recorder.exports.results import diff, hosted_files
 from recorder.exports.runner import finalize

@@ -71,8 +71,8 @@ def _parts(samples: Samples) -> Iterator[tuple[str, Samples]]:
 
 
 def _ours(folder: Path, samples: Samples) -> None:
+    from recorder.datasets.webdataset import Archive
     from recorder.exports.destinations import HashedFile
-    from recorder.exports.writers.ustar import Archive
 
     for name, part in _parts(samples):
         with (folder / name).open("wb") as file, HashedFile(file) as hashed:

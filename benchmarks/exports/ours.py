@@ -14,13 +14,12 @@ from benchmarks.exports.arms import answer, timed
 from benchmarks.exports.lake import WORKFLOW, WORKSPACE
 from recorder.audit.log import Origin
 from recorder.exports.executor import InProcess
-from recorder.exports.manifest import WrittenShard
 from recorder.exports.planning.plan import Plan
 from recorder.exports.planning.selection import read_plan
 from recorder.exports.planning.sharding import plan_shards
 from recorder.exports.requests.queue import create_export
 from recorder.exports.runner.run import run_export
-from recorder.exports.writers.tasks import ShardTask
+from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportCreate
 from recorder.runtime import Runtime

@@ -18,7 +18,6 @@ from rich.text import Text
 
 from recorder.client.client import Client
 from recorder.client.errors import ExportFailed, TookTooLong
-from recorder.exports.formats import count_files
 
 _POLL_S = 0.25
 #: A large export waits up to 20 s for a process to start.
@@ -27,6 +26,11 @@ _IS_ANYBODY_THERE = "still queued; no process has taken it up. Is Dagster runnin
 _BAR_WIDTH = 20
 
 Json = dict[str, Any]
+
+
+def count_files(number: int) -> str:
+    """Return a number of files in words: "1 file", "2 files"."""
+    return f"{number:,} file{'' if number == 1 else 's'}"
 
 
 def watch_export(client: Client, export_id: str, *, timeout_s: float | None = None) -> Json:

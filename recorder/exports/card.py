@@ -1,4 +1,4 @@
-"""What the card says of each column, in a line. Contract §5."""
+"""Dataset card: README.md with figures, columns and one line per reading tool. Contract §5."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -8,13 +8,14 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from recorder.exports.formats import FORMATS, FileKind, count_files
+from recorder.datasets.formats import FORMATS, FileKind
+from recorder.datasets.schemas import IMAGE, SCHEMAS, describe
 from recorder.exports.planning.lake_stats import LakeFacts
 from recorder.exports.planning.plan import Plan
-from recorder.exports.schemas import IMAGE, SCHEMAS, describe
 from recorder.storage.lake import Lake
 from recorder.tenant import Tenant
 
+#: Description of each column on the card.
 COLUMNS = {
     "__key__": "session and place of the frame within it",
     "actor_kind": "who worked: human, model or another kind; no id of an actor is exported",
@@ -68,7 +69,7 @@ class Statistics:
 
 
 def read_statistics(lake: Lake, tenant: Tenant, plan: Plan) -> Statistics:
-    """The figures of a plan, from itself and from the lake at its pinned versions.
+    """Return the figures of a plan, from itself and from the lake at its pinned versions.
 
     Raises:
         Unavailable: if the lake does not answer.
@@ -78,14 +79,14 @@ def read_statistics(lake: Lake, tenant: Tenant, plan: Plan) -> Statistics:
     splits = sessions.group_by("split").agg(pl.len(), pl.col("rows").sum(), pl.col("frames").sum())
     return Statistics(
         splits=splits.sort("split").rows(),
-        outcomes=_counted(sessions, "outcome"),
-        actor_kinds=_counted(sessions, "actor_kind"),
+        outcomes=_count_values(sessions, "outcome"),
+        actor_kinds=_count_values(sessions, "actor_kind"),
         event_types=facts.event_types(),
         duration_ms=facts.duration_ms(),
     )
 
 
-def _counted(sessions: pl.DataFrame, column: str) -> list[tuple[str | None, int]]:
+def _count_values(sessions: pl.DataFrame, column: str) -> list[tuple[str | None, int]]:
     counts = sessions.group_by(column).len()
     return counts.sort(["len", column], descending=[True, False]).rows()
 
@@ -95,9 +96,9 @@ _ALL = "full"
 
 
 def kinds_of(manifest: dict[str, Any]) -> list[FileKind]:
-    """The kinds of which the dataset has files."""
-    found = {shard["kind"] for shard in manifest["shards"]}
-    return [kind for kind in FORMATS[manifest["format"]].kinds if kind in found]
+    """Return the kinds of which the dataset has files."""
+    present = {shard["kind"] for shard in manifest["shards"]}
+    return [kind for kind in FORMATS[manifest["format"]].kinds if kind in present]
 
 
 def split_name(manifest: dict[str, Any]) -> str:
@@ -106,16 +107,13 @@ def split_name(manifest: dict[str, Any]) -> str:
     return "train" if not rule["validation"] and not rule["test"] else _ALL
 
 
-def pattern(manifest: dict[str, Any], kind: FileKind) -> str:
-    """The paths of a kind's files, relative to the card."""
+def file_glob(manifest: dict[str, Any], kind: FileKind) -> str:
+    """Return the glob of a kind's files, relative to the card."""
     return f"data/*/{kind}-*.{FORMATS[manifest['format']].ending}"
 
 
 def front_matter(manifest: dict[str, Any]) -> Iterator[str]:
-    """The lines of the head.
-
-    Features are spelled out, since without them a picture loads as a struct of bytes.
-    """
+    """Yield the lines of the head; without its features a picture loads as a struct of bytes."""
     kinds = kinds_of(manifest)
     yield "---"
     if kinds:
@@ -125,32 +123,32 @@ def front_matter(manifest: dict[str, Any]) -> Iterator[str]:
             yield f"  default: {str(kind == kinds[0]).lower()}"
             yield "  data_files:"
             yield f"  - split: {split_name(manifest)}"
-            yield f"    path: {pattern(manifest, kind)}"
+            yield f"    path: {file_glob(manifest, kind)}"
         yield "dataset_info:"
         for kind in kinds:
             yield f"- config_name: {kind}"
             yield "  features:"
             fields = list(SCHEMAS[manifest["format"]][kind])
             if manifest["format"] == "jsonl":
-                # Its reader takes a day for an instant where it is not told that it is a day.
-                fields = [one.with_type(pa.date32()) if one.name == "date" else one for one in fields]
+                # Without a type its reader takes a day for an instant.
+                fields = [field.with_type(pa.date32()) if field.name == "date" else field for field in fields]
             # The reader of archives adds the address of each.
             more = [pa.field("__url__", pa.string())] if kind == "samples" else []
-            yield from _features([*fields, *more], "  ")
+            yield from _format_features([*fields, *more], "  ")
     yield "---"
 
 
-def _features(fields: Iterable[pa.Field], margin: str) -> Iterator[str]:
+def _format_features(fields: Iterable[pa.Field], margin: str) -> Iterator[str]:
     for field in fields:
         yield f"{margin}- name: {field.name}"
         if field.type == IMAGE or pa.types.is_binary(field.type):
             yield f"{margin}  dtype: image"
         elif pa.types.is_struct(field.type):
             yield f"{margin}  struct:"
-            yield from _features(field.type, f"{margin}  ")
+            yield from _format_features(field.type, f"{margin}  ")
         elif pa.types.is_list(field.type):
             yield f"{margin}  list:"
-            yield from _features(field.type.value_type, f"{margin}  ")
+            yield from _format_features(field.type.value_type, f"{margin}  ")
         else:
             yield f"{margin}  dtype: {'date32' if pa.types.is_date32(field.type) else field.type}"
 
@@ -165,38 +163,38 @@ _MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_[]<>|#~&!$:@"})
 
 
 def page(manifest: dict[str, Any], statistics: Statistics) -> Iterator[str]:
-    """The lines of the page."""
+    """Yield the lines of the page."""
     spec, totals = manifest["spec"], manifest["totals"]
     yield from (f"# {plain(manifest['tag'] or ' + '.join(spec['workflow']))}", "")
     yield (
         f"Recordings of {plain(', '.join(spec['workflow']))}: {totals['sessions']:,} sessions of "
-        f"{_time(statistics.duration_ms / 1000)} together, started before {spec['filter']['until']}. Export "
-        f"`{manifest['export_id']}`, format `{manifest['format']}`."
+        f"{_format_duration(statistics.duration_ms / 1000)} together, started before "
+        f"{spec['filter']['until']}. Export `{manifest['export_id']}`, format `{manifest['format']}`."
     )
-    yield from ("", *_files(manifest))
-    yield from ("", "## Figures", "", *_figures(manifest, statistics))
-    yield from ("", "## Parts", "", *_parts(manifest))
-    yield from ("", "## Personal data", "", *_masking(manifest))
-    yield from ("", "## Columns", "", *_columns(manifest))
-    yield from ("", "## What was asked for", "", *_asked(spec))
+    yield from ("", *_list_files(manifest))
+    yield from ("", "## Figures", "", *_list_figures(manifest, statistics))
+    yield from ("", "## Parts", "", *_describe_splits(manifest))
+    yield from ("", "## Personal data", "", *_describe_masking(manifest))
+    yield from ("", "## Columns", "", *_list_columns(manifest))
+    yield from ("", "## What was asked for", "", *_format_request(spec))
 
 
-def _files(manifest: dict[str, Any]) -> Iterator[str]:
+def _list_files(manifest: dict[str, Any]) -> Iterator[str]:
     kinds = kinds_of(manifest)
     for kind in kinds:
-        yield f"- `{pattern(manifest, kind)}`: {_KINDS[kind]}"
+        yield f"- `{file_glob(manifest, kind)}`: {_KINDS[kind]}"
     yield "- `manifest.json`: every file with its size, rows and SHA-256; `recorder verify .` checks them"
     yield from ("", f"Row set `{manifest['row_set_sha256']}`.")
     if not kinds:
         yield from ("", "No session has a row that was asked for: there are no data files.")
         return
-    yield from ("", "```python", *_loading(manifest, kinds), "```")
+    yield from ("", "```python", *_list_loaders(manifest, kinds), "```")
 
 
-def _loading(manifest: dict[str, Any], kinds: list[FileKind]) -> Iterator[str]:
-    """A line for each tool that reads the format, run in the folder of the card."""
+def _list_loaders(manifest: dict[str, Any], kinds: list[FileKind]) -> Iterator[str]:
+    """Yield a line for each tool that reads the format, to run in the folder of the card."""
     kind = kinds[0]
-    files = pattern(manifest, kind)
+    files = file_glob(manifest, kind)
     match manifest["format"]:
         case "parquet":
             yield f'import polars; polars.scan_parquet("{files}")'
@@ -210,46 +208,47 @@ def _loading(manifest: dict[str, Any], kinds: list[FileKind]) -> Iterator[str]:
             yield f'import glob, pyarrow.dataset as d; d.dataset(sorted(glob.glob("{files}")), format="ipc")'
         case "webdataset":
             yield f'import glob, webdataset as w; w.WebDataset(glob.glob("{files}"), shardshuffle=False)'
-    # It takes the name of the folder for its cache, and `.` has none.
+    # `datasets` names its cache after the folder, and `.` has no name.
     yield f'import os, datasets; datasets.load_dataset(os.getcwd(), "{kind}", split="{split_name(manifest)}")'
     yield 'import recorder; recorder.open_export(".")'
 
 
-def _time(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     for unit, length in (("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:,.1f} {unit}"
     return f"{seconds:,.1f} seconds"
 
 
-def _figures(manifest: dict[str, Any], statistics: Statistics) -> Iterator[str]:
+def _list_figures(manifest: dict[str, Any], statistics: Statistics) -> Iterator[str]:
     totals = manifest["totals"]
     is_samples = manifest["format"] == "webdataset"
     rows = "samples" if is_samples else "events"
+    files = "file" if totals["shards"] == 1 else "files"
     yield (
         f"{totals['rows']:,} {rows}, {totals['frames']:,} frames, {totals['actions']:,} actions, "
-        f"{totals['bytes']:,} bytes in {count_files(totals['shards'])}."
+        f"{totals['bytes']:,} bytes in {totals['shards']:,} {files}."
     )
     if is_samples:
         splits = [(split, sessions, frames) for split, sessions, _, frames in statistics.splits]
-        yield from ("", *_table(("part", "sessions", "samples"), splits))
+        yield from ("", *_format_table(("part", "sessions", "samples"), splits))
     else:
-        yield from ("", *_table(("part", "sessions", "events", "frames"), statistics.splits))
-    yield from ("", *_table(("outcome", "sessions"), _named(statistics.outcomes)))
-    yield from ("", *_table(("actor", "sessions"), _named(statistics.actor_kinds)))
+        yield from ("", *_format_table(("part", "sessions", "events", "frames"), statistics.splits))
+    yield from ("", *_format_table(("outcome", "sessions"), _name_counts(statistics.outcomes)))
+    yield from ("", *_format_table(("actor", "sessions"), _name_counts(statistics.actor_kinds)))
     types = statistics.event_types
-    shown = [*_named([*types[:_TYPES]]), *_rest(types[_TYPES:])]
-    yield from ("", *_table(("event type", "events"), shown))
+    shown = [*_name_counts([*types[:_TYPES]]), *_count_rest(types[_TYPES:])]
+    yield from ("", *_format_table(("event type", "events"), shown))
     if is_samples:
         yield from ("", "Event types are of the whole sessions; an archive holds those on sampled frames.")
 
 
-def _rest(types: list[tuple[str, int]]) -> Iterator[tuple[str, int]]:
+def _count_rest(types: list[tuple[str, int]]) -> Iterator[tuple[str, int]]:
     if types:
         yield f"{len(types)} other types", sum(count for _, count in types)
 
 
-def _parts(manifest: dict[str, Any]) -> Iterator[str]:
+def _describe_splits(manifest: dict[str, Any]) -> Iterator[str]:
     rule = manifest["spec"]["split"]
     if split_name(manifest) == "train":
         yield "Every row is of the part `train`; the request has no `split`."
@@ -270,7 +269,7 @@ def _parts(manifest: dict[str, Any]) -> Iterator[str]:
     yield f"Hugging Face `datasets` loads all parts as one split, `{name}`: filter by the column."
 
 
-def _masking(manifest: dict[str, Any]) -> Iterator[str]:
+def _describe_masking(manifest: dict[str, Any]) -> Iterator[str]:
     yield (
         "Texts were masked when the recordings came in, by the rules that workspace and workflow had then; "
         "the export changes nothing. What no rule found stands in the rows as it was sent. No column "
@@ -282,49 +281,49 @@ def _masking(manifest: dict[str, Any]) -> Iterator[str]:
         yield from ("", "Pictures are as they were sent: the service does not blur them.")
 
 
-def _columns(manifest: dict[str, Any]) -> Iterator[str]:
+def _list_columns(manifest: dict[str, Any]) -> Iterator[str]:
     for kind in kinds_of(manifest):
-        rows = _described(describe(kind, manifest["format"]), "")
-        yield from (f"`{kind}`:", "", *_table(("column", "type", "null", ""), rows), "")
+        rows = _describe_fields(describe(kind, manifest["format"]), "")
+        yield from (f"`{kind}`:", "", *_format_table(("column", "type", "null", ""), rows), "")
 
 
-def _described(fields: Iterable[dict[str, Any]], prefix: str) -> Iterator[tuple[str, str, str, str]]:
+def _describe_fields(fields: Iterable[dict[str, Any]], prefix: str) -> Iterator[tuple[str, str, str, str]]:
     for field in fields:
         name = f"{prefix}{field['name']}"
         yield name, field["type"], "yes" if field["nullable"] else "", COLUMNS.get(field["name"], "")
         if "fields" in field and field["name"] != "image":
-            yield from _described(field["fields"], f"{name} › ")
+            yield from _describe_fields(field["fields"], f"{name} › ")
 
 
-def _asked(spec: dict[str, Any]) -> Iterator[str]:
+def _format_request(spec: dict[str, Any]) -> Iterator[str]:
     filters = dict(spec["filter"])
     if "exclude_session_ids" in filters:
         filters["exclude_session_ids"] = f"{len(filters['exclude_session_ids'])} sessions"
-    # In ASCII: a line of it cannot end the block, and no mark can turn the text around.
+    # In ASCII: no line can end the block, and no mark can reverse the direction of the text.
     yield from ("```json", json.dumps({**spec, "filter": filters}, indent=2), "```")
 
 
-def _table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
+def _format_table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
     yield f"| {' | '.join(head)} |"
     yield f"|{'---|' * len(head)}"
     for row in rows:
-        yield f"| {' | '.join(map(_cell, row))} |"
+        yield f"| {' | '.join(map(_format_cell, row))} |"
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _named(counts: list[tuple[str | None, int]]) -> list[tuple[str, int]]:
-    """Counts by a name that clients chose."""
+def _name_counts(counts: list[tuple[str | None, int]]) -> list[tuple[str, int]]:
+    """Return counts by a name that clients chose."""
     return [("none" if name is None else plain(name), count) for name, count in counts]
 
 
 def plain(text: str) -> str:
-    """Text that Markdown shows as it is: one line, and no mark or link of its own."""
+    """Return text that Markdown shows unchanged: one line, without marks or links."""
     return "".join(mark if mark.isprintable() else " " for mark in text).translate(_MARKS)
 
 
 def dataset_card(manifest: dict[str, Any], statistics: Statistics) -> str:
-    """The card of a dataset. What clients wrote, such as the tag, cannot change what it is read as."""
+    """Return the card of a dataset; text of clients, such as the tag, is escaped."""
     return "\n".join([*front_matter(manifest), "", *page(manifest, statistics), ""])

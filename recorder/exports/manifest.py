@@ -1,46 +1,38 @@
-"""The manifest: what a dataset holds, file by file. Written last, its presence is the commit. Spec §2.5."""
+"""Manifest of an export: built from plan and files, read back with its digest. Spec §2.5, contract §5."""
 
+import hashlib
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-import orjson
-
 from recorder import clock
+from recorder.datasets.formats import MANIFEST
+from recorder.datasets.schemas import describe, fingerprint
 from recorder.digest import sha256_of
+from recorder.errors import NotFound
+from recorder.exports.destinations import Destination
 from recorder.exports.planning.plan import Plan, writer_versions
 from recorder.exports.planning.sharding import PlannedShard
-from recorder.exports.schemas import describe, fingerprint
-
-
-@dataclass(frozen=True)
-class WrittenShard:
-    """A file as it was published."""
-
-    path: str
-    rows: int
-    size_bytes: int
-    sha256: str
-    #: The export of which it was copied.
-    reused_from: str | None = None
+from recorder.exports.writers import WrittenShard
+from recorder.models.export import ExportRow
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lineage:
-    """What became of the sessions since the export before, and since this one was planned."""
+    """Changes of the sessions since the parent export, and since this one was planned."""
 
-    #: The export of which files may be taken over; None where there is none.
+    #: The parent export, whose files may be copied; None where there is none.
     parent_id: str | None = None
     sessions_added: int = 0
     sessions_removed: int = 0
-    #: Sessions of the parent, or of an earlier form of the plan, that are gone.
+    #: Sessions of the parent, or of an earlier form of the plan, that were deleted.
     erased: int = 0
     deleted: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportFacts:
-    """What the manifest says about the export itself."""
+    """Members of the manifest about the export itself."""
 
     export_id: str
     workspace_id: str
@@ -52,10 +44,12 @@ class ExportFacts:
 def build_manifest(
     export: ExportFacts, plan: Plan, shards: list[tuple[PlannedShard, WrittenShard]]
 ) -> dict[str, Any]:
-    """The manifest of a finished export, a function of plan and files alone.
+    """Return the manifest of a finished export, a function of plan and files alone.
 
     Args:
-        shards: in the order of the plan.
+        export: members about the export itself.
+        plan: plan of the export.
+        shards: planned and written shards, in the order of the plan.
     """
     return {
         "manifest_version": 1,
@@ -73,21 +67,21 @@ def build_manifest(
             "tables": {kind: {"delta_version": plan.versions[kind]} for kind in sorted(plan.versions)},
             "graph": plan.graph,
         },
-        "totals": totals(plan, [written for _, written in shards]),
+        "totals": sum_totals(plan, [written for _, written in shards]),
         "schema": {
             kind: {"fingerprint": fingerprint(kind, plan.format), "fields": describe(kind, plan.format)}
             for kind in plan.files.kinds
         },
         "writer": writer_versions(),
         "layout": {workflow: {"bucket_bits": bits} for workflow, bits in plan.bucket_bits.items()},
-        "shards": [_entry(index, *shard) for index, shard in enumerate(shards)],
-        "parent": _parent(export.lineage, [written for _, written in shards]),
+        "shards": [_describe_shard(index, *shard) for index, shard in enumerate(shards)],
+        "parent": _describe_parent(export.lineage, [written for _, written in shards]),
         # Nothing expires yet: retention comes with a later release.
         "tombstones": {"erased": export.lineage.erased, "deleted": export.lineage.deleted, "expired": 0},
     }
 
 
-def _parent(lineage: Lineage, shards: list[WrittenShard]) -> dict[str, Any] | None:
+def _describe_parent(lineage: Lineage, shards: list[WrittenShard]) -> dict[str, Any] | None:
     if lineage.parent_id is None:
         return None
     return {
@@ -98,8 +92,8 @@ def _parent(lineage: Lineage, shards: list[WrittenShard]) -> dict[str, Any] | No
     }
 
 
-def totals(plan: Plan, shards: list[WrittenShard]) -> dict[str, int]:
-    """The figures of the whole dataset; `rows` are events, or the samples of a WebDataset."""
+def sum_totals(plan: Plan, shards: list[WrittenShard]) -> dict[str, int]:
+    """Return the figures of the whole dataset; `rows` are events, or the samples of a WebDataset."""
     actions = "sample_actions" if plan.format == "webdataset" else "actions"
     return {
         "sessions": plan.sessions.height,
@@ -111,12 +105,7 @@ def totals(plan: Plan, shards: list[WrittenShard]) -> dict[str, int]:
     }
 
 
-def manifest_bytes(manifest: dict[str, Any]) -> bytes:
-    """The stored form: indented, for people read it too."""
-    return orjson.dumps(manifest, option=orjson.OPT_INDENT_2)
-
-
-def _entry(index: int, planned: PlannedShard, written: WrittenShard) -> dict[str, Any]:
+def _describe_shard(index: int, planned: PlannedShard, written: WrittenShard) -> dict[str, Any]:
     return {
         "index": index,
         "kind": planned.kind,
@@ -130,3 +119,29 @@ def _entry(index: int, planned: PlannedShard, written: WrittenShard) -> dict[str
         "content_key": planned.content_key,
         "reused_from": written.reused_from,
     }
+
+
+_BYTES = 16 * 1024 * 1024
+_BYTES_PER_SHARD = 2048
+
+
+def read_own_manifest(destination: Destination, row: ExportRow) -> bytes:
+    """Return the manifest that the export wrote.
+
+    Anyone with rights to the bucket may replace the file, so it is read up to a bound and compared with the
+    digest that was stored when it was written.
+
+    Raises:
+        NotFound: if there is none, or another file in its place.
+        Unavailable: if the store does not answer.
+    """
+    most = _BYTES + _BYTES_PER_SHARD * (row.shards or 0)
+    try:
+        size = destination.size(MANIFEST)
+        data = b"" if size > most else b"".join(destination.read_range(MANIFEST, 0, size))
+    except KeyError as error:
+        raise NotFound("manifest", f"The manifest of {row.id} is gone.") from error
+    if hashlib.sha256(data).hexdigest() != row.manifest_sha256:
+        detail = f"The file in place of the manifest of {row.id} is not the one that the export wrote."
+        raise NotFound("manifest", detail)
+    return data

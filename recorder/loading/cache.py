@@ -1,29 +1,49 @@
-"""Fetched files, kept by the SHA-256 of their bytes: many processes may use one folder at once.
+"""Cache of fetched files, named by the SHA-256 of their bytes; and downloads of whole datasets. Contract §5.
 
-A file appears under its name in one step, whole and checked. Nothing is removed; the folder may be deleted
-whenever nobody reads from it.
+Many processes may use one cache folder at once: a file appears under its name in one step, whole and checked.
+Nothing is removed; the folder may be deleted while no process reads from it.
 """
 
 import hashlib
 import os
+import shutil
 import stat
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
-from recorder.loading.errors import FileDamaged
-from recorder.loading.manifest import Shard
+from recorder.datasets.errors import FileDamaged
+from recorder.datasets.formats import CARD, MANIFEST
+from recorder.datasets.manifest import Shard, format_manifest
+from recorder.datasets.sources import Source, local_path
 
 
 class Cache:
     """A folder of checked files."""
 
     def __init__(self, folder: str | Path | None = None) -> None:
-        """Use `folder`, which is made when something is kept; by default one of the user's own cache."""
+        """Use `folder`, which is created with the first file; by default one in the user's own cache."""
         self.folder = Path(folder) if folder is not None else _default_folder()
 
+    def fetch(self, source: Source, shard: Shard) -> Path:
+        """Return the file itself where it is on this machine, else a checked copy.
+
+        Raises:
+            FileDamaged: if the bytes are not those of the manifest; of a file on this machine the size only.
+            FileGone: if there is no such file.
+            ManifestRefused: if a link or an address leads elsewhere.
+            AddressExpired, DatasetChanged, ApiError, Unreachable: as `ServiceSource.read_file`.
+        """
+        if source.folder is None:
+            return self.find(shard) or self.add(shard, source.read_file(shard))
+        path = local_path(source.folder, shard.path)
+        if path.stat().st_size != shard.size_bytes:
+            raise FileDamaged(shard.path)
+        return path
+
     def find(self, shard: Shard) -> Path | None:
-        """The file, if it is there; its bytes were checked when it came in."""
+        """Return the file, if the cache has it; its bytes were checked when it was added."""
         path = self._path(shard)
         try:
             return path if path.stat().st_size == shard.size_bytes else None
@@ -31,7 +51,7 @@ class Cache:
             return None
 
     def add(self, shard: Shard, chunks: Iterable[bytes]) -> Path:
-        """Keep a file; two processes that fetch one at the same time both end with the same bytes.
+        """Keep a file; two processes that add one at the same time both end with the same bytes.
 
         Raises:
             FileDamaged: if the bytes are not those of the manifest; nothing is kept then.
@@ -60,19 +80,66 @@ class Cache:
         return self.folder / shard.sha256[:2] / f"{shard.sha256}.{shard.ending}"
 
 
+def download(
+    source: Source,
+    document: dict[str, Any],
+    shards: list[Shard],
+    folder: Path,
+    on_progress: Callable[[int, int], None],
+) -> None:
+    """Fetch the files that a folder lacks, then the manifest; an interrupted download continues.
+
+    Args:
+        source: source of the dataset.
+        document: all members of its manifest.
+        shards: its files.
+        folder: folder that becomes a dataset of its own.
+        on_progress: called with the bytes fetched so far and the bytes in all.
+
+    Raises:
+        FileDamaged, FileGone, AddressExpired, DatasetChanged: as `Cache.fetch`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    done, total = 0, sum(shard.size_bytes for shard in shards)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as parts:
+        for shard in shards:
+            path = folder / shard.path
+            if not _has_bytes(path, shard):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                fetched = Cache(parts).fetch(source, shard)
+                if fetched.is_relative_to(parts):
+                    fetched.replace(path)
+                else:
+                    shutil.copyfile(fetched, path)
+            done += shard.size_bytes
+            on_progress(done, total)
+        card = source.read_card()
+        if card is not None:
+            (folder / CARD).write_bytes(card)
+        (Path(parts) / MANIFEST).write_bytes(format_manifest(document))
+        (Path(parts) / MANIFEST).replace(folder / MANIFEST)
+
+
+def _has_bytes(path: Path, shard: Shard) -> bool:
+    if not path.is_file() or path.stat().st_size != shard.size_bytes:
+        return False
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == shard.sha256
+
+
 def _default_folder() -> Path:
     try:
         return Path.home() / ".cache" / "recorder"
-    except RuntimeError:  # a user without a home, as containers have them
-        return _own_folder(Path(tempfile.gettempdir()) / f"recorder-cache-{os.getuid()}")
+    except RuntimeError:  # a user without a home, as in containers
+        return _private_folder(Path(tempfile.gettempdir()) / f"recorder-cache-{os.getuid()}")
 
 
-def _own_folder(folder: Path) -> Path:
-    """The folder, where nobody else may write in it: everybody shares what it lies in. Else a fresh one."""
+def _private_folder(folder: Path) -> Path:
+    """Return the folder if no other user may write in it, else a fresh one; its parent is shared."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return Path(tempfile.mkdtemp(prefix="recorder-cache-"))
-    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
-    return folder if is_own else Path(tempfile.mkdtemp(prefix="recorder-cache-"))
+    is_private = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+    return folder if is_private else Path(tempfile.mkdtemp(prefix="recorder-cache-"))

@@ -1,4 +1,4 @@
-"""A finished export, opened: its manifest, and its rows in the form that a tool wants. Spec §2.5."""
+"""Opened export: its manifest, and its rows in the form that a tool reads. Spec §2.5."""
 
 import tempfile
 from collections.abc import Callable, Mapping
@@ -7,15 +7,14 @@ from typing import Any
 
 import polars as pl
 
-from recorder.exports.formats import FORMATS, MANIFEST, SPLITS
+from recorder.datasets import tables
+from recorder.datasets.errors import NotInDataset
+from recorder.datasets.formats import FORMATS, MANIFEST, SPLITS
+from recorder.datasets.manifest import Shard, format_manifest, parse_document
+from recorder.datasets.sources import Source, open_source
 from recorder.exports.verify import VerifyReport, verify_manifest
-from recorder.loading import tables
-from recorder.loading.cache import Cache
-from recorder.loading.download import download, stored_form
-from recorder.loading.errors import NotInDataset
-from recorder.loading.manifest import Shard, parse_manifest, read_shards
-from recorder.loading.rows import Files, Row
-from recorder.loading.sources import Source, open_source
+from recorder.loading.cache import Cache, download
+from recorder.loading.rows import Row, RowFiles
 from recorder.loading.stream import WINDOW, RowStream
 
 
@@ -26,32 +25,30 @@ def open_export(
     cache: str | Path | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> "Dataset":
-    """Open a finished export; its manifest is read and checked, its files are fetched when they are wanted.
+    """Open a finished export: read and check its manifest; its files are fetched when they are used.
 
     Args:
         source: path of a manifest or its folder, any address that fsspec knows (`s3://…`, `gs://…`, `az://…`),
             a signed `manifest_url`, or the address `…/v1/exports/{id}/manifest` with a key.
-        key: API key; with it addresses are signed anew for as long as the files are there.
+        key: API key; with it expired addresses are renewed for as long as the files exist.
         cache: folder for fetched files; by default `~/.cache/recorder`.
-        storage_options: what fsspec needs to open a private store, such as credentials.
+        storage_options: options of fsspec for a private store, such as credentials.
 
     Raises:
         ManifestUnreadable: if there is no manifest.
-        ManifestRefused: if it is of an unknown version, or leads outside its own folder.
+        ManifestRefused: if this release does not know its version, or it leads outside its own folder.
         ApiError, Unreachable: if the service refuses or does not answer.
     """
-    return Dataset(open_source(str(source), storage_options or {}, key), Cache(cache))
+    return Dataset(open_source(str(source), key=key, storage_options=storage_options), Cache(cache))
 
 
 class Dataset:
-    """An opened export. `split` chooses a part wherever rows come out: `train`, `validation` or `test`."""
+    """An opened export. The argument `split` selects `train`, `validation` or `test`."""
 
     def __init__(self, source: Source, cache: Cache) -> None:
         """Read the manifest of a source; use `open_export`."""
         self._source, self._cache = source, cache
-        text = source.manifest()
-        self.manifest = parse_manifest(text)
-        self._shards = read_shards(text)
+        self.manifest, self._shards = parse_document(source.read_manifest())
 
     def __repr__(self) -> str:
         return (
@@ -61,59 +58,59 @@ class Dataset:
 
     @property
     def format(self) -> str:
-        """`parquet`, `jsonl`, `arrow` or `webdataset`."""
+        """Format of the files: `parquet`, `jsonl`, `arrow` or `webdataset`."""
         return str(self.manifest["format"])
 
     @property
     def spec(self) -> dict[str, Any]:
-        """The request as it was resolved: workflow, filter, frame_sampling, split."""
+        """Resolved request: workflow, filter, frame_sampling, split."""
         return dict(self.manifest["spec"])
 
     @property
     def sessions(self) -> int:
-        """Sessions that the dataset is made of."""
+        """Number of sessions."""
         return int(self.manifest["totals"]["sessions"])
 
     @property
     def rows(self) -> int:
-        """Events; samples of a WebDataset."""
+        """Number of events; of samples in a WebDataset."""
         return int(self.manifest["totals"]["rows"])
 
     @property
     def frames(self) -> int:
-        """Sampled frames."""
+        """Number of sampled frames."""
         return int(self.manifest["totals"]["frames"])
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of rows it has: `events` and `frames`, or `samples`."""
+        """Kinds of rows: `events` and `frames`, or `samples`."""
         return tuple(FORMATS[self.manifest["format"]].kinds)
 
     def shards(self, kind: str | None = None) -> list[Shard]:
-        """Its files; of one kind, where one is given.
+        """Return the files; of one kind, where one is given.
 
         Raises:
-            NotInDataset: if it has no such kind.
+            NotInDataset: if the dataset has no such kind.
         """
-        return list(self._shards) if kind is None else self._of(self._chosen(kind))
+        return list(self._shards) if kind is None else self._shards_of(self._require_kind(kind))
 
     def polars(self, kind: str | None = None, *, split: str | None = None) -> pl.LazyFrame:
-        """Rows of a kind (`events` unless told otherwise) as a polars LazyFrame, in the order of the files.
+        """Return the rows of a kind (default `events`) as a polars LazyFrame, in the order of the files.
 
         Raises:
-            NotInDataset: if it has no such kind, or samples, which are no table.
+            NotInDataset: if the dataset has no such kind, or has samples, which are no table.
         """
-        kind = self._chosen(kind)
-        return tables.scan(self._paths(kind), self.format, self._fields(kind), _checked(split))
+        kind = self._require_kind(kind)
+        return tables.scan(self._paths(kind), self.format, self._field_types(kind), _check_split(split))
 
     def arrow(self, kind: str | None = None, *, split: str | None = None) -> Any:
-        """The same as a pyarrow Dataset; of JSONL as a RecordBatchReader, which is read once.
+        """Return the rows as a pyarrow Dataset; of JSONL as a RecordBatchReader, which is read once.
 
         Raises:
-            NotInDataset: if it has no such kind, or samples, which are no table.
+            NotInDataset: if the dataset has no such kind, or has samples, which are no table.
         """
-        kind = self._chosen(kind)
-        return tables.arrow_dataset(self._paths(kind), self.format, self._fields(kind), _checked(split))
+        kind = self._require_kind(kind)
+        return tables.open_arrow(self._paths(kind), self.format, self._field_types(kind), _check_split(split))
 
     def hf(
         self,
@@ -123,36 +120,41 @@ class Dataset:
         streaming: bool = False,
         cache_dir: str | Path | None = None,
     ) -> Any:
-        """The same as a Hugging Face `Dataset`, or an `IterableDataset` where it streams.
+        """Return the rows as a Hugging Face `Dataset`, or an `IterableDataset` if streaming.
 
         Args:
-            cache_dir: where `datasets` keeps its own copy; by default its own choice.
+            kind: kind of rows, default `events` or `samples`.
+            split: the split to take; None takes all.
+            streaming: whether rows are read when they are used.
+            cache_dir: folder for the copy that `datasets` makes; by default its own.
 
         Raises:
             LibraryMissing: if `datasets` is not installed.
-            NotInDataset: if it has no such kind, or no rows of it.
+            NotInDataset: if the dataset has no such kind, or no rows of it.
         """
-        kind = self._chosen(kind)
-        return tables.hugging_face(
+        kind = self._require_kind(kind)
+        return tables.load_hugging_face(
             self._paths(kind),
             self.format,
             self.manifest["schema"][kind]["fields"],
-            _checked(split),
+            _check_split(split),
             streaming=streaming,
             cache_dir=Path(cache_dir) if cache_dir else None,
         )
 
     def webdataset(self, *, split: str | None = None, **options: Any) -> Any:
-        """The samples as a `webdataset.WebDataset` pipeline of undecoded members.
+        """Return the samples as a `webdataset.WebDataset` pipeline of undecoded members.
 
         Args:
-            options: handed on to `WebDataset`, such as `shardshuffle` or `nodesplitter`.
+            split: the split to take; None takes all.
+            options: arguments for `WebDataset`, such as `shardshuffle` or `nodesplitter`.
 
         Raises:
             LibraryMissing: if `webdataset` is not installed.
             NotInDataset: if the dataset has another format.
         """
-        return tables.web_dataset(self._paths(self._chosen("samples")), _checked(split), options)
+        paths = self._paths(self._require_kind("samples"))
+        return tables.open_webdataset(paths, _check_split(split), options)
 
     def torch(
         self,
@@ -168,32 +170,36 @@ class Dataset:
         world_size: int | None = None,
         drop_uneven: bool = False,
     ) -> RowStream:
-        """Rows one by one for training: an `IterableDataset` where torch is installed, else a plain iterable.
+        """Return rows one by one for training: an `IterableDataset` if torch is installed, else an iterable.
 
-        Every row comes once an epoch, to one worker of one rank. Rows are dicts; those of frames and samples
-        have `image` (`{bytes, path}`, or null), samples have `events` too.
+        Every row is read once an epoch, by one worker of one rank. Rows are dicts; frames and samples have
+        `image` (`{bytes, path}`, or null), samples have `events` too.
 
         Args:
-            columns: the members a row shall have; None for all.
-            transform: what is made of each row, such as a decoded picture; it runs in the workers.
-            shuffle: lay the files in another order each epoch, and shuffle rows within windows.
-            window: rows that are held and shuffled together.
-            rank, world_size: of this process among those that train together; by default those of
+            kind: kind of rows, default `events` or `samples`.
+            split: the split to take; None takes all.
+            columns: members that a row has; None for all.
+            transform: function applied to each row in the workers, such as decoding a picture.
+            shuffle: put the files in another order each epoch, and shuffle rows within windows.
+            seed: seed of the shuffling.
+            window: number of rows that are held and shuffled together.
+            rank: number of this process among those that train together; by default that of
                 torch.distributed, where it runs.
+            world_size: number of these processes; by default as `rank`.
             drop_uneven: leave out the last rows, fewer than there are ranks, so that all get equally many.
 
         Raises:
-            NotInDataset: if it has no such kind.
+            NotInDataset: if the dataset has no such kind.
         """
-        kind = self._chosen(kind)
-        files = Files.of(self._source, self._cache, kind, self._of(kind), _checked(split))
+        kind = self._require_kind(kind)
+        files = RowFiles.open(self._source, self._cache, kind, self._shards_of(kind), _check_split(split))
         try:
             from recorder.loading.torch_stream import TorchRowStream, distributed_rank
 
             stream: type[RowStream] = TorchRowStream
-            here = distributed_rank()
+            default_rank, default_size = distributed_rank()
         except ImportError:
-            stream, here = RowStream, (0, 1)
+            stream, default_rank, default_size = RowStream, 0, 1
         return stream(
             files,
             columns=columns,
@@ -201,41 +207,42 @@ class Dataset:
             shuffle=shuffle,
             seed=seed,
             window=window,
-            rank=here[0] if rank is None else rank,
-            world_size=here[1] if world_size is None else world_size,
+            rank=default_rank if rank is None else rank,
+            world_size=default_size if world_size is None else world_size,
             drop_uneven=drop_uneven,
         )
 
     def verify(self, *, on_progress: Callable[[int, int], None] | None = None) -> VerifyReport:
-        """Recompute from the files what the manifest says; files that lie elsewhere are fetched for it.
+        """Compare the files with the manifest; files that are elsewhere are fetched for it.
 
         Args:
-            on_progress: told how many bytes of files have been checked, and how many there are.
+            on_progress: called with the bytes checked so far and the bytes in all.
         """
-        if self._source.here is not None:
-            return verify_manifest(self._source.here, on_progress=on_progress)
+        if self._source.folder is not None:
+            return verify_manifest(self._source.folder, on_progress=on_progress)
         self._cache.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(prefix=".verify-", dir=self._cache.folder) as folder:
-            for shard, path in zip(self._shards, self._paths(None), strict=True):
+            for shard in self._shards:
                 link = Path(folder) / shard.path
                 link.parent.mkdir(parents=True, exist_ok=True)
-                link.hardlink_to(path)
-            (Path(folder) / MANIFEST).write_bytes(stored_form(self.manifest))
+                link.hardlink_to(self._cache.fetch(self._source, shard))
+            (Path(folder) / MANIFEST).write_bytes(format_manifest(self.manifest))
             return verify_manifest(folder, on_progress=on_progress)
 
     def download(self, folder: str | Path, *, on_progress: Callable[[int, int], None] | None = None) -> Path:
-        """Fetch everything into a folder, which is a dataset of its own then; what is there already is kept.
+        """Fetch all files into a folder, which then is a dataset of its own; files already there are kept.
 
         Args:
-            on_progress: told how many bytes are there, and how many there will be.
+            folder: folder to fill.
+            on_progress: called with the bytes fetched so far and the bytes in all.
 
         Raises:
-            FileDamaged, FileGone, AddressExpired, DatasetChanged: as their names say.
+            FileDamaged, FileGone, AddressExpired, DatasetChanged: if a file cannot be fetched.
         """
         download(self._source, self.manifest, self._shards, Path(folder), on_progress or (lambda *_: None))
         return Path(folder)
 
-    def _chosen(self, kind: str | None) -> str:
+    def _require_kind(self, kind: str | None) -> str:
         if kind is None:
             return self.kinds[0]
         if kind not in self.kinds:
@@ -244,18 +251,17 @@ class Dataset:
             )
         return kind
 
-    def _of(self, kind: str) -> list[Shard]:
+    def _shards_of(self, kind: str) -> list[Shard]:
         return [shard for shard in self._shards if shard.kind == kind]
 
-    def _paths(self, kind: str | None) -> list[Path]:
-        shards = self._shards if kind is None else self._of(kind)
-        return [self._source.fetch(shard, self._cache) for shard in shards]
+    def _paths(self, kind: str) -> list[Path]:
+        return [self._cache.fetch(self._source, shard) for shard in self._shards_of(kind)]
 
-    def _fields(self, kind: str) -> dict[str, str]:
+    def _field_types(self, kind: str) -> dict[str, str]:
         return {field["name"]: field["type"] for field in self.manifest["schema"][kind]["fields"]}
 
 
-def _checked(split: str | None) -> str | None:
+def _check_split(split: str | None) -> str | None:
     if split is not None and split not in SPLITS:
-        raise NotInDataset(f"There is no such split; the parts are {', '.join(SPLITS)}.")
+        raise NotInDataset(f"There is no such split; the splits are {', '.join(SPLITS)}.")
     return split

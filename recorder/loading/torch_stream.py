@@ -1,4 +1,4 @@
-"""The stream as PyTorch wants it; imported only where torch is installed."""
+"""Row stream for PyTorch; imported only where torch is installed."""
 
 from typing import Any
 
@@ -9,20 +9,20 @@ from recorder.loading.stream import RowStream
 
 
 class TorchRowStream(RowStream, IterableDataset):  # type: ignore[misc]
-    """An `IterableDataset` that knows its DataLoader's workers."""
+    """An `IterableDataset` whose rows are divided among the workers of its DataLoader."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         # Shared memory: workers that outlive an epoch (`persistent_workers`) see the next one.
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
 
-    def _worker(self) -> tuple[int, int]:
+    def _worker_place(self) -> tuple[int, int]:
         info = get_worker_info()
         return (0, 1) if info is None else (info.id, info.num_workers)
 
 
 def distributed_rank() -> tuple[int, int]:
-    """Rank and world size of the running process group; (0, 1) where there is none."""
+    """Return rank and world size of the running process group; (0, 1) where there is none."""
     group = torch.distributed
     if not group.is_available() or not group.is_initialized():
         return 0, 1

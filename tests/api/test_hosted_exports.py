@@ -15,8 +15,8 @@ from api.dependencies import get_db
 from api.routes.exports import router
 from recorder import clock
 from recorder.errors import Unavailable
+from recorder.exports.requests.wire_objects import signed_url
 from recorder.exports.results import hosted_files
-from recorder.exports.signing import signed_url
 from recorder.ids import new_id
 from recorder.models.export import ExportRow
 from tests.support.factories import Caller

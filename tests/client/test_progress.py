@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from recorder.client.progress import _Bar, _clock, _Lines, byte_bar, told
-from recorder.exports.formats import count_files
+from recorder.client.progress import _Bar, _clock, _Lines, byte_bar, count_files, told
 
 EXPORT_ID = "exp_01m82rdvtw8j5xwrm3pyx42bds"
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

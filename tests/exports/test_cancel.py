@@ -11,12 +11,10 @@ from recorder.access.quota import read_quota
 from recorder.audit.log import Origin
 from recorder.errors import InvalidState
 from recorder.exports.executor import InProcess
-from recorder.exports.manifest import WrittenShard
-from recorder.exports.runner.dagster_entry import cancel_export
-from recorder.exports.runner.finalize import cancel
+from recorder.exports.runner.finalize import cancel, cancel_export
 from recorder.exports.runner.lease import due_exports
 from recorder.exports.runner.run import run_export
-from recorder.exports.writers.tasks import ShardTask
+from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.models.audit import AuditRow
 from recorder.models.export import ExportRow
 from recorder.models.operations import OutboxRow

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 
+from recorder.datasets.schemas import SCHEMAS
 from recorder.exports.card import COLUMNS, Statistics, dataset_card
-from recorder.exports.schemas import SCHEMAS
 from recorder.runtime import Runtime
 from tests.support.dataset_readers import FORMATS
 from tests.support.export_runs import export, manifest_of

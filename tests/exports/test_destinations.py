@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from recorder.errors import InvalidDestination, Unavailable
 from recorder.exports.destinations import DiskFull, open_url, target_of
+from recorder.exports.destinations.base import within
 from recorder.exports.destinations.local import Folder
-from recorder.exports.destinations.store import within
 from recorder.exports.runner.run import run_export
 from recorder.ids import new_id
 from recorder.models.export import ExportRow

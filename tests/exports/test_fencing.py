@@ -10,7 +10,7 @@ import pytest
 
 from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.executor import InProcess
-from recorder.exports.runner import publishing, run
+from recorder.exports.runner import finalize, run
 from recorder.exports.runner.lease import Claim, claim_export, due_exports
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
@@ -77,7 +77,7 @@ def test_a_run_that_stood_still_writes_no_manifest_over_that_of_another(
 ) -> None:
     seal(runtime, [Recording(frames=[0])])
     row = ask(runtime)
-    read = publishing.read_statistics
+    read = finalize.read_statistics
     inodes: list[int] = []
 
     def _stand_still(*asked: Any) -> Any:
@@ -88,7 +88,7 @@ def test_a_run_that_stood_still_writes_no_manifest_over_that_of_another(
         inodes.append(manifest_inode(runtime, row))
         return read(*asked)
 
-    monkeypatch.setattr(publishing, "read_statistics", _stand_still)
+    monkeypatch.setattr(finalize, "read_statistics", _stand_still)
     with pytest.raises(LeaseLost):
         run_export(runtime, row.id, owner="first")
     assert manifest_inode(runtime, row) == inodes[0]
@@ -142,14 +142,14 @@ def test_a_session_deleted_while_the_manifest_is_written_is_in_no_completed_expo
 ) -> None:
     ids = seal(runtime, [Recording(frames=[0]) for _ in range(3)])
     row = ask(runtime)
-    read = publishing.read_statistics
+    read = finalize.read_statistics
 
     def _delete_meanwhile(*asked: Any) -> Any:
         monkeypatch.undo()
         delete(runtime, ids[1])
         return read(*asked)
 
-    monkeypatch.setattr(publishing, "read_statistics", _delete_meanwhile)
+    monkeypatch.setattr(finalize, "read_statistics", _delete_meanwhile)
     done = run_export(runtime, row.id, owner="test")
     folder = folder_of(runtime, row)
     assert (done.status, done.rows) == ("completed", 6)

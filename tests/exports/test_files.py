@@ -13,11 +13,12 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
+from recorder.datasets.errors import ManifestUnreadable
+from recorder.datasets.schemas import EVENTS, FRAMES
 from recorder.exports.destinations import FileConflict, open_url
 from recorder.exports.requests.wire_objects import manifest_url
 from recorder.exports.runner.run import run_export
-from recorder.exports.schemas import EVENTS, FRAMES
-from recorder.exports.verify import ManifestUnreadable, verify_manifest
+from recorder.exports.verify import verify_manifest
 from recorder.models.workspace import WorkspaceRow
 from tests.support.export_runs import ask, export, folder_of, manifest_of
 from tests.support.http_service import running_service

@@ -9,10 +9,10 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from recorder.exports.formats import FormatName
-from recorder.exports.schemas import SCHEMAS, describe
+from recorder.datasets import rows as shared
+from recorder.datasets.formats import FormatName
+from recorder.datasets.schemas import SCHEMAS, describe
 from recorder.exports.verify import verify_manifest
-from recorder.exports.writers import rows as shared
 from recorder.models.export_request import ExportFormat
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
@@ -193,7 +193,7 @@ def _one_kind(count: int, length: int) -> pl.DataFrame:
 def test_no_more_pictures_are_read_at_once_than_memory_is_meant_for(
     tmp_path: Path, length: int, sizes: list[int]
 ) -> None:
-    portions = shared.image_portions(_one_kind(250, length), Blobs(str(tmp_path)))
+    portions = shared.iterate_images(_one_kind(250, length), Blobs(str(tmp_path)))
     assert [len(images) for images in portions] == sizes
 
 

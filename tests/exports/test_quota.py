@@ -13,7 +13,7 @@ from recorder import clock
 from recorder.access.quota import read_quota, reserve_rows
 from recorder.access.rate_tiers import TIERS
 from recorder.errors import QuotaExceeded, RecorderError
-from recorder.exports.runner.dagster_entry import cancel_export
+from recorder.exports.runner.finalize import cancel_export
 from recorder.exports.runner.run import run_export
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.models.operations import OutboxRow

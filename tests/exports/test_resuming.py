@@ -10,9 +10,8 @@ from sqlmodel import select
 
 from recorder.errors import Unavailable
 from recorder.exports.executor import InProcess
-from recorder.exports.runner.errors import MAX_ATTEMPTS
 from recorder.exports.runner.lease import ExportBusy, claim_export, due_exports
-from recorder.exports.runner.run import run_export
+from recorder.exports.runner.run import MAX_ATTEMPTS, run_export
 from recorder.exports.verify import verify_manifest
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.models.operations import LeaseRow

@@ -7,12 +7,11 @@ import pytest
 from deltalake import DeltaTable
 
 from recorder.exports.executor import InProcess
-from recorder.exports.manifest import WrittenShard
 from recorder.exports.planning.plan import SHARD_BYTES, bucket_bits
 from recorder.exports.planning.selection import read_plan
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
-from recorder.exports.writers.tasks import ShardTask
+from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.ids import new_id
 from recorder.models.tag import TagRow
 from recorder.runtime import Runtime

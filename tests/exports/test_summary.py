@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from recorder.datasets.formats import FormatName
 from recorder.exports.destinations import open_url
-from recorder.exports.formats import FormatName
 from recorder.exports.results.summary import DatasetSummary, summarize
 from recorder.exports.verify import verify_manifest
 from recorder.runtime import Runtime

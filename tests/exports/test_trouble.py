@@ -11,11 +11,9 @@ import pytest
 
 from recorder.errors import RecorderError, Unavailable
 from recorder.exports.executor import InProcess
-from recorder.exports.manifest import WrittenShard
-from recorder.exports.runner.errors import MAX_ATTEMPTS
-from recorder.exports.runner.run import run_export
+from recorder.exports.runner.run import MAX_ATTEMPTS, run_export
 from recorder.exports.verify import verify_manifest
-from recorder.exports.writers.tasks import ShardTask
+from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
 from tests.support.databases import part_is_missing

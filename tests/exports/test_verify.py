@@ -80,7 +80,7 @@ def test_a_wholly_wrong_dataset_is_told_of_briefly(copy: Callable[[str], Path]) 
     (folder / "manifest.json").write_bytes(orjson.dumps(manifest))
     problems = verify_manifest(folder).problems
     assert len(problems) == 201
-    assert problems[-1] == "More is wrong; the list ends here."
+    assert problems[-1] == "There are more problems; the list ends here."
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -10,9 +10,10 @@ from typing import Any
 import orjson
 import pytest
 
-from recorder.exports.verify import ManifestUnreadable, verify_manifest
-from recorder.exports.verify.dataset_source import NotFetched, open_place
-from recorder.exports.verify.listing import Entry, parse_listing
+from recorder.datasets.errors import ManifestRefused, ManifestUnreadable
+from recorder.datasets.manifest import Shard, parse_manifest
+from recorder.datasets.sources import DestinationSource, copy_file, open_source
+from recorder.exports.verify import verify_manifest
 from tests.support.export_runs import manifest_of
 from tests.support.spoiled_datasets import file_of_rows, problems_of
 
@@ -104,12 +105,12 @@ def test_a_manifest_of_wrong_members_is_none_of_ours(
 def test_a_file_that_is_listed_twice_is_refused(originals: dict[str, Path]) -> None:
     manifest = manifest_of(originals["arrow"])
     with pytest.raises(ManifestUnreadable, match="twice"):
-        parse_listing(_changed(manifest, {"shards": manifest["shards"] * 2}))
+        parse_manifest(_changed(manifest, {"shards": manifest["shards"] * 2}))
 
 
 def test_a_destination_gives_no_more_of_a_file_than_was_listed(originals: dict[str, Path]) -> None:
     class Store:
-        """A store whose files have become very long; it counts what is asked of them."""
+        """A store whose files have become very long; it counts the bytes that are read."""
 
         asked = 0
 
@@ -120,16 +121,13 @@ def test_a_destination_gives_no_more_of_a_file_than_was_listed(originals: dict[s
             self.asked = end - start
             yield b""
 
-        def fetch(self, path: str, folder: Path) -> Path:
-            raise AssertionError("the whole file is fetched")
-
     store = Store()
     with pytest.raises(ManifestUnreadable):
         verify_manifest(store)
-    entry = parse_listing((originals["parquet"] / "manifest.json").read_bytes()).shards[0]
+    shard = parse_manifest((originals["parquet"] / "manifest.json").read_bytes()).shards[0]
     with tempfile.TemporaryDirectory() as folder:
-        open_place(store).fetch(entry, Path(folder))
-    assert store.asked == entry.size_bytes + 1
+        copy_file(DestinationSource(store), shard, Path(folder))
+    assert store.asked == shard.size_bytes + 1
 
 
 _SHARD = "data/workflow=checkout/events-00000-of-00001.parquet"
@@ -140,7 +138,6 @@ _SERVED = "http://127.0.0.1:9/v1/exports/exp_1"
 @pytest.mark.parametrize(
     "url",
     [
-        None,
         "http://169.254.169.254/latest/meta-data",
         f"http://127.0.0.1:8/v1/exports/exp_1/files/{_SHARD}",
         f"https://127.0.0.1:9/v1/exports/exp_1/files/{_SHARD}",
@@ -150,7 +147,7 @@ _SERVED = "http://127.0.0.1:9/v1/exports/exp_1"
         "http://[",
     ],
 )
-def test_no_address_but_the_exports_own_is_asked(tmp_path: Path, url: str | None) -> None:
-    entry = Entry(kind="events", path=_SHARD, size_bytes=1, rows=1, sessions=1, sha256="0" * 64, url=url)
-    with pytest.raises(NotFetched, match="not the export's own"):
-        open_place(f"{_SERVED}/manifest?sig=x").fetch(entry, tmp_path)
+def test_no_address_but_the_exports_own_is_asked(tmp_path: Path, url: str) -> None:
+    shard = Shard(kind="events", path=_SHARD, size_bytes=1, rows=1, sessions=1, sha256="0" * 64, url=url)
+    with pytest.raises(ManifestRefused, match="not the export's own"):
+        copy_file(open_source(f"{_SERVED}/manifest?sig=x"), shard, tmp_path)

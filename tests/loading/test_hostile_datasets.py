@@ -6,7 +6,6 @@ import stat
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,14 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pytest
+from msgspec import structs
 
 import recorder
 from recorder.client.errors import ApiError
-from recorder.exports.verify import listing
-from recorder.loading import Dataset, sources
+from recorder.datasets import service_source, sources
+from recorder.datasets.errors import FileDamaged, ManifestRefused, ManifestUnreadable
+from recorder.loading import Dataset
 from recorder.loading.cache import Cache
-from recorder.loading.errors import FileDamaged, ManifestRefused
 from recorder.loading.rows import read_rows
 
 
@@ -77,7 +77,7 @@ def test_no_address_but_the_exports_own_is_asked(
     dataset, asked = service(address, tmp_path)
     with pytest.raises(ManifestRefused, match="not the export's own"):
         dataset.polars()
-    dataset._shards = [replace(shard, url=None) for shard in dataset._shards]
+    dataset._shards = [structs.replace(shard, url=None) for shard in dataset._shards]
     with pytest.raises(ManifestRefused, match="not the export's own"):  # also where they are signed anew
         dataset.polars()
     assert asked == []
@@ -93,10 +93,11 @@ def test_a_redirect_is_not_followed(service: Callable[..., Any], tmp_path: Path)
 def test_a_manifest_that_never_ends_is_not_read_to_its_end(
     service: Callable[..., Any], exports: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "MAX_BYTES", 1000)
-    with pytest.raises(listing.ManifestUnreadable):
+    for module in (sources, service_source):
+        monkeypatch.setattr(module, "MAX_BYTES", 1000)
+    with pytest.raises(ManifestUnreadable):
         recorder.open_export(exports["parquet"])
-    with pytest.raises(listing.ManifestUnreadable):
+    with pytest.raises(ManifestUnreadable):
         service(lambda base, path: base, tmp_path)
 
 

@@ -16,10 +16,11 @@ import pytest
 import recorder
 from recorder import clock
 from recorder.client import ApiError
+from recorder.datasets.errors import AddressExpired, FileDamaged, FileGone
+from recorder.datasets.service_source import KeyRefused
 from recorder.errors import RecorderError
 from recorder.loading import Dataset
 from recorder.loading.cache import Cache
-from recorder.loading.errors import AddressExpired, FileDamaged, FileGone, KeyRefused
 from tests.support.hosted_exports import Host
 
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import recorder
-from recorder.loading.errors import NotInDataset, StateRefused
+from recorder.datasets.errors import NotInDataset, StateRefused
 from tests.support.databases import part_is_missing
 
 FORMATS = ["parquet", "jsonl", "arrow", "webdataset"]

@@ -12,7 +12,7 @@ from pipelines.exports import DATASET_TAG, EXPORT_TAG, PARTITIONS, REQUEST_TAG
 from recorder.audit.log import Origin
 from recorder.exports.executor import InProcess
 from recorder.exports.requests.recipes import add_recipe, read_request
-from recorder.exports.runner.dagster_entry import cancel_export
+from recorder.exports.runner.finalize import cancel_export
 from recorder.exports.runner.lease import claim_export
 from recorder.exports.runner.run import run_export
 from recorder.models.export import RecipeRow

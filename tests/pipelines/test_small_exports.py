@@ -16,7 +16,7 @@ from pipelines.small_export_run import Finished, SmallExports, report, small_exp
 from recorder import clock
 from recorder.access.keys import create_workspace
 from recorder.exports.runner import small_exports as small_export_claims
-from recorder.exports.runner.dagster_entry import cancel_export
+from recorder.exports.runner.finalize import cancel_export
 from recorder.exports.runner.lease import claim_export
 from recorder.exports.runner.run import run_export
 from recorder.models.export import ExportRow

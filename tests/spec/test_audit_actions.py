@@ -8,7 +8,7 @@ from api.gate.endpoints import ENDPOINTS
 from recorder.access.key_admin import issue_key, revoke_key
 from recorder.access.workspaces import open_workspace, set_workspace
 from recorder.audit.log import Action, Origin
-from recorder.exports.runner.dagster_entry import cancel_export, queue_export
+from recorder.exports.runner.finalize import cancel_export, queue_export
 from recorder.ids import new_id
 from recorder.models.export_request import ExportCreate
 from recorder.models.key import KeyCreate

@@ -13,7 +13,7 @@ from recorder import limits
 from recorder.access.rate_tiers import TIERS
 from recorder.cli import app as command_line
 from recorder.client import Client, SessionRecorder
-from recorder.exports import schemas
+from recorder.datasets import schemas
 from recorder.models.audit import AuditEntry
 from recorder.models.event import App, EventItem, Input, Target, Trace
 from recorder.models.event_types import EVENT_TYPES

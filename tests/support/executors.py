@@ -14,10 +14,9 @@ from typing import Any
 
 import orjson
 
+from recorder.datasets.formats import FORMATS
 from recorder.exports.executor import InProcess, ShardExecutor
-from recorder.exports.formats import FORMATS
-from recorder.exports.manifest import WrittenShard
-from recorder.exports.writers.tasks import ShardTask
+from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.ids import new_id
 from recorder.runtime import Runtime
 from recorder.settings import environment_with

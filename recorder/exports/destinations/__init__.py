@@ -1,4 +1,4 @@
-"""Where a dataset's files go: one directory per export, in a folder or in an object store. Spec §4.3."""
+"""Destinations of exports: one directory per export, in a folder or an object store. Spec §4.3."""
 
 from recorder.exports.destinations.base import Destination, FileConflict, Target
 from recorder.exports.destinations.factory import open_destination, open_target, open_url, target_of

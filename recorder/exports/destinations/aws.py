@@ -10,20 +10,19 @@ from functools import lru_cache, partial
 from typing import Any
 
 from recorder.errors import InvalidDestination, Unavailable
-from recorder.exports.destinations.base import Target
-from recorder.exports.destinations.store import Patience
+from recorder.exports.destinations.base import Patience, Target
 from recorder.ids import new_id
 
 log = logging.getLogger("recorder.exports")
 
 _DEFAULT_REGION = "us-east-1"
 _POINTER = "/destination/role_arn"
-#: What STS says of a role that does not trust whoever asks; all else leaves the question open.
+#: Error code of STS for a role that does not trust the caller; other codes leave the question open.
 _REFUSAL = "AccessDenied"
 
 
 def open_client(service: str, target: Target, patience: Patience) -> Any:
-    """A botocore client with the rights of the target; they renew themselves before they end."""
+    """Return a botocore client with the rights of the target, which are renewed before they expire."""
     session_name = f"recorder-{target.export_id}" if target.role_arn else ""
     workspace_id = target.workspace_id if target.role_arn else ""
     return _client(
@@ -38,11 +37,11 @@ def open_client(service: str, target: Target, patience: Patience) -> Any:
 
 
 def require_external_id(target: Target, patience: Patience) -> None:
-    """See that the role can be assumed with the workspace's id, and not with another.
+    """Check that the role can be assumed with the workspace's id, and not with another.
 
     Raises:
         InvalidDestination: if the role does not ask for the id, or refuses it.
-        Unavailable: if STS does not answer, or answers neither yes nor no.
+        Unavailable: if STS does not answer, or with another error.
     """
     if not _assume(target, target.workspace_id, patience):
         text = "The role cannot be assumed with your workspace id as external id; check its trust policy."
@@ -77,7 +76,7 @@ def _assume(target: Target, external_id: str, patience: Patience) -> bool:
         code = error.response.get("Error", {}).get("Code")
         if code == _REFUSAL:
             return False
-        log.warning("STS does not say whether the role of %s can be assumed: %s", target.export_id, code)
+        log.warning("STS does not answer whether the role of %s can be assumed: %s", target.export_id, code)
         raise Unavailable("The export destination") from error
     except (BotoCoreError, OSError) as error:
         raise Unavailable("The export destination") from error
@@ -108,26 +107,26 @@ def _client(
         s3={"addressing_style": "path"} if endpoint else {},
         user_agent_extra="workflow-recorder",
     )
-    place = {"region_name": region or _DEFAULT_REGION, "endpoint_url": endpoint, "config": config}
+    options = {"region_name": region or _DEFAULT_REGION, "endpoint_url": endpoint, "config": config}
     session = botocore.session.get_session()
-    own = session.get_credentials()
-    if own is None:
+    credentials = session.get_credentials()
+    if credentials is None:
         raise NoCredentialsError
     if role_arn is None:
-        return session.create_client(service, **place)
+        return session.create_client(service, **options)
     fetcher = AssumeRoleCredentialFetcher(
-        client_creator=partial(session.create_client, **place),
-        source_credentials=own,
+        client_creator=partial(session.create_client, **options),
+        source_credentials=credentials,
         role_arn=role_arn,
         extra_args={"ExternalId": external_id, "RoleSessionName": session_name},
     )
     assumed = botocore.session.get_session()
-    assumed.register_component("credential_provider", _Assumed(fetcher.fetch_credentials))
-    return assumed.create_client(service, **place)
+    assumed.register_component("credential_provider", _AssumedRole(fetcher.fetch_credentials))
+    return assumed.create_client(service, **options)
 
 
-class _Assumed:
-    """What a session asks for credentials: those of the role, asked for when they are first needed."""
+class _AssumedRole:
+    """Credential provider of a session: the credentials of the role, requested when first needed."""
 
     def __init__(self, refresh: Callable[[], dict[str, Any]]) -> None:
         self._refresh = refresh

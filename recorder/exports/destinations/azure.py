@@ -8,15 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from recorder.errors import InvalidDestination, Unavailable
-from recorder.exports.destinations.base import Target
+from recorder.exports.destinations.base import PART_BYTES, AlreadyThere, Damaged, Patience, Staged, Target
 from recorder.exports.destinations.object_store import require_claim
-from recorder.exports.destinations.store import (
-    PART_BYTES,
-    AlreadyThere,
-    Damaged,
-    Patience,
-    Staged,
-)
 from recorder.settings import azure_account_key
 
 log = logging.getLogger("recorder.exports")
@@ -36,7 +29,7 @@ class AzureStore:
         self._container = service.get_container_client(target.bucket)
 
     def require_owner(self) -> None:
-        """See that the container takes files of this workspace."""
+        """Check that the container takes files of this workspace."""
         if not self._target.is_trusted:
             require_claim(self, self._target.workspace_id)
 
@@ -58,17 +51,17 @@ class AzureStore:
                 metadata={"sha256": staged.sha256},
                 content_settings=ContentSettings(content_md5=bytearray(md5)),
             )
-            found = blob.get_blob_properties()
-        if found.size != staged.size_bytes or bytes(found.content_settings.content_md5 or b"") != md5:
+            stored = blob.get_blob_properties()
+        if stored.size != staged.size_bytes or bytes(stored.content_settings.content_md5 or b"") != md5:
             raise Damaged
 
     def size(self, key: str) -> int:
-        """Bytes of an object."""
+        """Return the size of an object."""
         with _errors(key):
             return int(self._container.get_blob_client(key).get_blob_properties().size)
 
     def get(self, key: str, start: int, end: int) -> Iterator[bytes]:
-        """The bytes from `start` up to, not including, `end`."""
+        """Yield the bytes from `start` up to, not including, `end`."""
         with _errors(key):
             blob = self._container.get_blob_client(key)
             yield from blob.download_blob(offset=start, length=end - start).chunks()
@@ -79,31 +72,31 @@ class AzureStore:
             self._container.get_blob_client(key).delete_blob()
 
     def keys(self, prefix: str) -> Iterator[str]:
-        """Keys that begin with a prefix."""
+        """Yield the keys that begin with a prefix."""
         with _errors(prefix):
             yield from self._container.list_blob_names(name_starts_with=prefix)
 
     def copy(self, key: str, source_key: str, *, sha256: str) -> bool:
-        """A copy within Azure asks for a signed address, which the service's identity may not make."""
+        """Return False: a copy within Azure needs a signed address, which the service may not create."""
         return False
 
     def abort_uploads(self, prefix: str) -> None:
-        """Azure forgets blocks that were not committed after a week, and whenever their blob is written."""
+        """Do nothing: Azure deletes uncommitted blocks after a week, and when their blob is written."""
 
     def address(self, key: str) -> str:
-        """The object's address as fsspec knows it."""
+        """Return the object's address for fsspec."""
         return f"abfs://{self._target.bucket}@{self._target.account}.dfs.core.windows.net/{key}"
 
 
 @lru_cache(maxsize=64)
 def open_service(account: str, endpoint: str | None, patience: Patience) -> Any:
-    """A client with the service's own identity; an address of the operator's may take the account's key."""
+    """Return a client with the service's identity, or with the account's key at the operator's endpoint."""
     from azure.storage.blob import BlobServiceClient, ExponentialRetry
 
     key = azure_account_key() if endpoint is not None else None
     return BlobServiceClient(
         f"https://{account}.blob.core.windows.net" if endpoint is None else f"{endpoint}/{account}",
-        credential=_own_identity() if key is None else {"account_name": account, "account_key": key},
+        credential=_default_identity() if key is None else {"account_name": account, "account_key": key},
         retry_policy=ExponentialRetry(
             initial_backoff=0, increment_base=2, retry_total=patience.attempts - 1, random_jitter_range=1
         ),
@@ -117,7 +110,7 @@ def open_service(account: str, endpoint: str | None, patience: Patience) -> Any:
     )
 
 
-def _own_identity() -> Any:
+def _default_identity() -> Any:
     from azure.identity import DefaultAzureCredential
 
     return DefaultAzureCredential()
@@ -134,14 +127,14 @@ def _errors(key: str) -> Iterator[None]:
         log.warning("the service has no Azure identity of its own; see docs/destinations.md")
         raise Unavailable(_NAME) from error
     except ClientAuthenticationError as error:
-        raise _meaning(error, key) from error
+        raise _convert_error(error, key) from error
     except HttpResponseError as error:
-        raise _meaning(error, key) from error
+        raise _convert_error(error, key) from error
     except (AzureError, OSError) as error:
         raise Unavailable(_NAME) from error
 
 
-def _meaning(error: Any, key: str) -> Exception:
+def _convert_error(error: Any, key: str) -> Exception:
     code, status = str(getattr(error, "error_code", "") or ""), int(error.status_code or 401)
     if code in ("BlobAlreadyExists", "ConditionNotMet", "UnmodifiedConditionNotMet"):
         return AlreadyThere()

@@ -1,19 +1,140 @@
-"""Where an export's directory is: all that a worker in another process needs to open it. Contract §5."""
+"""Interfaces of destinations and stores, and time limits for using them. Contract §5."""
 
+import hashlib
+import io
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, Protocol, TypeVar
 
-from recorder.errors import Conflict
+from recorder.errors import Conflict, Unavailable
 from recorder.exports.destinations.hashing import HashedFile
+
+PROBE_SECONDS = 10.0
+#: Time limit for reads of an API request; the client may repeat the request.
+READ_SECONDS = 5.0
+
+_Result = TypeVar("_Result")
+
+
+def within(act: Callable[[], _Result], *, seconds: float = PROBE_SECONDS) -> _Result:
+    """Call a function that may wait for a network, with a time limit for all its requests together.
+
+    Raises:
+        Unavailable: if it does not return in time; it then ends by its own time limits.
+    """
+    results: list[_Result] = []
+    errors: list[BaseException] = []
+
+    def _act() -> None:
+        try:
+            results.append(act())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=_act, name="export-probe", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise Unavailable("The export destination")
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+#: Largest body of one request, which is held in memory; larger files are sent in parts of this size.
+PART_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Time limits for the requests to a store."""
+
+    connect_s: float
+    read_s: float
+    #: Number of tries of a request.
+    attempts: int
+
+
+WORKING = Patience(connect_s=5, read_s=60, attempts=6)
+PROBING = Patience(connect_s=3, read_s=5, attempts=1)
+#: For requests of the API, whose client waits.
+READING = Patience(connect_s=2, read_s=3, attempts=2)
+
+
+class AlreadyThere(Exception):
+    """The key of an object is taken."""
+
+
+class Damaged(Exception):
+    """The store has other bytes than were sent."""
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A file on this machine that is to be uploaded."""
+
+    #: A file with a descriptor; a small one may be in memory.
+    file: Any
+    size_bytes: int
+    sha256: str
+
+    @classmethod
+    def of(cls, data: bytes) -> "Staged":
+        """Return a few bytes as a file."""
+        return cls(io.BytesIO(data), len(data), hashlib.sha256(data).hexdigest())
+
+
+def part_bytes(size_bytes: int, parts: int) -> int:
+    """Return the size of a file's parts if there may be at most `parts`."""
+    return max(PART_BYTES, -(-size_bytes // parts))
+
+
+class Store(Protocol):
+    """Objects by key in one bucket or container.
+
+    All methods raise `Unavailable` where the store does not answer and `InvalidDestination` where it refuses.
+    """
+
+    def put(self, staged: Staged, key: str, *, replace: bool) -> None:
+        """Upload a file, whole or not at all, and compare what the store then holds.
+
+        Raises:
+            AlreadyThere: if the key is taken and not to be replaced.
+            Damaged: if the store has other bytes now.
+        """
+
+    def require_owner(self) -> None:
+        """Check that the bucket takes files of this workspace; the operator's own take those of all."""
+
+    def size(self, key: str) -> int:
+        """Return the size of an object; KeyError if there is none."""
+
+    def get(self, key: str, start: int, end: int) -> Iterator[bytes]:
+        """Yield the bytes from `start` up to, not including, `end`; KeyError if there is no such object."""
+
+    def delete(self, key: str) -> None:
+        """Remove an object; a missing one is no error."""
+
+    def keys(self, prefix: str) -> Iterator[str]:
+        """Yield the keys that begin with a prefix."""
+
+    def copy(self, key: str, source_key: str, *, sha256: str) -> bool:
+        """Copy an object within the bucket; return False if the copy might have other bytes."""
+
+    def abort_uploads(self, prefix: str) -> None:
+        """Abort unfinished uploads below a prefix; a store that does not list them deletes them itself."""
+
+    def address(self, key: str) -> str:
+        """Return the object's address for fsspec."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What and where, without secrets: it may be pickled, shown and logged."""
+    """Location of an export's directory, without secrets: it may be pickled, shown and logged."""
 
     kind: Literal["local", "s3", "gcs", "azure_blob", "address"]
     workspace_id: str
@@ -29,12 +150,12 @@ class Target:
     service_account: str | None = None
     #: The operator's address of the store; None is the cloud itself.
     endpoint: str | None = None
-    #: Whether the operator chose or listed the place: then the service's own rights may be used there.
+    #: Whether the operator chose or listed the bucket: then the service's own rights may be used there.
     is_trusted: bool = False
 
 
 class FileConflict(Conflict):
-    """Another file lies where a file of this export belongs."""
+    """Another file has the path of a file of this export."""
 
     code = "destination_conflict"
 
@@ -45,21 +166,19 @@ class FileConflict(Conflict):
 class Destination(ABC):
     """The directory of one export; files appear in it whole or not at all.
 
-    Paths are relative to it, as the manifest has them. All methods raise `Unavailable` where the store does
-    not answer.
+    Paths are relative to it, as in the manifest. All methods raise `Unavailable` if the store is away.
     """
 
     @abstractmethod
     def create(self, path: str, *, replace: bool = False) -> AbstractContextManager[HashedFile]:
-        """A file that is published when the block ends.
+        """Return a context manager with a file that is published when the block ends.
 
-        Publishing creates: a file that is there already with the same bytes is left, with other bytes it
-        is a conflict, unless it is to be replaced.
+        An existing file with the same bytes is kept; one with other bytes is a conflict, unless `replace`.
 
         Raises:
             FileConflict: if another file has this path.
             InvalidDestination: if writing is refused.
-            DiskFull: if the disk has no room for it.
+            DiskFull: if the disk has no space for it.
         """
 
     @abstractmethod
@@ -72,7 +191,7 @@ class Destination(ABC):
 
     @abstractmethod
     def require_owner(self) -> None:
-        """See that the place still takes files of this workspace.
+        """Check that the destination still takes files of this workspace.
 
         Raises:
             InvalidDestination: if it does not.
@@ -80,7 +199,7 @@ class Destination(ABC):
 
     @abstractmethod
     def size(self, path: str) -> int:
-        """How many bytes a file has.
+        """Return the size of a file.
 
         Raises:
             KeyError: if there is no such file.
@@ -88,7 +207,7 @@ class Destination(ABC):
 
     @abstractmethod
     def read_range(self, path: str, start: int, end: int) -> Iterator[bytes]:
-        """The bytes of a file from `start` up to, not including, `end`, in pieces.
+        """Yield the bytes of a file from `start` up to, not including, `end`, in pieces.
 
         Raises:
             KeyError: if there is no such file.
@@ -96,7 +215,7 @@ class Destination(ABC):
 
     @abstractmethod
     def open(self, path: str) -> BinaryIO:
-        """A file to read in, forth and back.
+        """Return a file that supports seeking.
 
         Raises:
             KeyError: if there is no such file.
@@ -104,7 +223,7 @@ class Destination(ABC):
 
     @abstractmethod
     def fetch(self, path: str, folder: Path) -> Path:
-        """A file of this machine with the bytes: a copy in `folder`, or the file itself where it is local.
+        """Return the path of a copy in `folder`, or of the file itself where it is local.
 
         Raises:
             KeyError: if there is no such file.
@@ -112,22 +231,22 @@ class Destination(ABC):
 
     @abstractmethod
     def remove(self, path: str) -> None:
-        """Take a file away; a missing one is no error."""
+        """Remove a file; a missing one is no error."""
 
     @abstractmethod
     def files(self) -> Iterator[str]:
-        """Paths of all files, in no order."""
+        """Yield the paths of all files, in no order."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Take away what killed runs left unfinished."""
+        """Remove unfinished files of killed runs."""
 
     @abstractmethod
     def address(self, path: str) -> str:
-        """Where the file lies, for people; fsspec opens it, given the rights."""
+        """Return the address of a file, for people; fsspec opens it, given the rights."""
 
     def read(self, path: str) -> bytes:
-        """The bytes of a file.
+        """Return the bytes of a file.
 
         Raises:
             KeyError: if there is no such file.
@@ -135,10 +254,12 @@ class Destination(ABC):
         return b"".join(self.read_range(path, 0, self.size(path)))
 
     def copy(self, path: str, source: "Destination", *, sha256: str) -> None:
-        """Take a file of another export over under its own path, within the store where both lie in one.
+        """Copy a file of another export to the same path, within the store where both are in one.
 
         Args:
-            sha256: what its bytes must hash to; nothing is kept of others.
+            path: path of the file in both exports.
+            source: directory of the other export.
+            sha256: digest that the bytes must have; a file with another is not kept.
 
         Raises:
             KeyError: if the source has no such file, or other bytes.

@@ -1,4 +1,4 @@
-"""From what was asked for to a directory that files can be put into. Contract §5 (destinations)."""
+"""Factory of destinations: from the request to a directory for its files. Contract §5."""
 
 from dataclasses import replace
 from functools import partial
@@ -6,48 +6,47 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from recorder.errors import DestinationNotAllowed, InvalidDestination
-from recorder.exports.destinations.base import Destination, Target
+from recorder.exports.destinations.base import WORKING, Destination, Patience, Store, Target
 from recorder.exports.destinations.local import Folder
-from recorder.exports.destinations.store import WORKING, Patience, Store
 from recorder.settings import Settings
 
 
-class AskedFor(Protocol):
-    """What is looked at of an export's row."""
+class ExportDestination(Protocol):
+    """Members of an export's row that name its destination."""
 
     id: str
     workspace_id: str
     destination: dict[str, Any]
 
 
-def target_of(row: AskedFor, settings: Settings) -> Target:
-    """The directory of an export: hosted by the service, or where its client wants it.
+def target_of(row: ExportDestination, settings: Settings) -> Target:
+    """Return the directory of an export: hosted by the service, or in the client's store.
 
     Raises:
         DestinationNotAllowed: if a local path leads out of the export root, also over a link.
     """
-    asked = row.destination
-    match asked["kind"]:
+    requested = row.destination
+    match requested["kind"]:
         case "signed_url":
             url = f"{settings.export_url.rstrip('/')}/{row.workspace_id}/{row.id}"
             return hosted_target(url, workspace_id=row.workspace_id, export_id=row.id, settings=settings)
         case "local":
-            folder = _allowed_folder(asked["path"], settings.local_export_root)
+            folder = _allowed_folder(requested["path"], settings.local_export_root)
             return Target(
                 kind="local", root=str(folder / row.id), workspace_id=row.workspace_id, export_id=row.id
             )
-    kind, bucket = asked["kind"], asked.get("bucket") or asked["container"]
-    account = asked.get("account", "")
+    kind, bucket = requested["kind"], requested.get("bucket") or requested["container"]
+    account = requested.get("account", "")
     return Target(
         kind=kind,
         workspace_id=row.workspace_id,
         export_id=row.id,
-        root=f"{asked['prefix']}/{row.id}" if asked.get("prefix") else row.id,
+        root=f"{requested['prefix']}/{row.id}" if requested.get("prefix") else row.id,
         bucket=bucket,
         account=account,
-        region=asked.get("region"),
-        role_arn=asked.get("role_arn"),
-        service_account=asked.get("service_account"),
+        region=requested.get("region"),
+        role_arn=requested.get("role_arn"),
+        service_account=requested.get("service_account"),
         endpoint=_endpoint(kind, settings),
         is_trusted=_address(kind, account=account, bucket=bucket) in settings.export_buckets,
     )
@@ -59,12 +58,12 @@ def open_target(target: Target, patience: Patience = WORKING) -> Destination:
         return Folder(target.root)
     from recorder.exports.destinations.object_store import ObjectStore
 
-    place = replace(target, workspace_id="", export_id="", root="")
-    return ObjectStore(partial(_open_store, target), target.root, place, patience)
+    bucket = replace(target, workspace_id="", export_id="", root="")
+    return ObjectStore(partial(_open_store, target), target.root, bucket, patience)
 
 
 def _open_store(target: Target, patience: Patience) -> Store:
-    # Each client library takes its time to load: a service that writes to S3 alone loads one.
+    # Client libraries are slow to load: a service that writes only to S3 loads one.
     match target.kind:
         case "s3":
             from recorder.exports.destinations.s3 import S3Store
@@ -83,11 +82,13 @@ def _open_store(target: Target, patience: Patience) -> Store:
     return FsspecStore(target)
 
 
-def open_destination(row: AskedFor, settings: Settings, patience: Patience = WORKING) -> Destination:
+def open_destination(row: ExportDestination, settings: Settings, patience: Patience = WORKING) -> Destination:
     """Open the directory of an export.
 
     Args:
-        patience: how long an object store is waited for; a probe has its own.
+        row: row of the export.
+        settings: settings of the deployment.
+        patience: time limits for an object store; a probe has its own.
 
     Raises:
         DestinationNotAllowed: if a local path leads out of the export root, also over a link.
@@ -96,7 +97,7 @@ def open_destination(row: AskedFor, settings: Settings, patience: Patience = WOR
 
 
 def open_url(url: str) -> Destination:
-    """Open a folder, or what lies at an fsspec address, as the directory of an export."""
+    """Open a folder or an fsspec address as the directory of an export."""
     path = url.rstrip("/").removeprefix("file://")
     if "://" not in path and "::" not in path:
         return Folder(path)
@@ -104,10 +105,10 @@ def open_url(url: str) -> Destination:
 
 
 def hosted_target(url: str, *, workspace_id: str, export_id: str, settings: Settings) -> Target:
-    """A directory in the operator's own store, as `RECORDER_EXPORT_URL` names it."""
+    """Return a directory in the operator's own store, as `RECORDER_EXPORT_URL` names it."""
     path = url.removeprefix("file://")
-    protocol, _, place = path.partition("://")
-    bucket, _, root = place.partition("/")
+    protocol, _, location = path.partition("://")
+    bucket, _, root = location.partition("/")
     owner: dict[str, Any] = {"workspace_id": workspace_id, "export_id": export_id, "is_trusted": True}
     match protocol:
         case "s3" | "s3a":
@@ -120,7 +121,7 @@ def hosted_target(url: str, *, workspace_id: str, export_id: str, settings: Sett
             return Target(
                 kind="azure_blob", account=account, bucket=container, root=root, endpoint=endpoint, **owner
             )
-    return Target(kind="address" if place or "::" in path else "local", root=path, **owner)
+    return Target(kind="address" if location or "::" in path else "local", root=path, **owner)
 
 
 def _endpoint(kind: str, settings: Settings) -> str | None:
@@ -137,7 +138,7 @@ def _address(kind: str, *, account: str, bucket: str) -> str:
 
 
 def _allowed_folder(path: str, root: Path | None) -> Path:
-    """The real folder that a path names; relative paths start at the root."""
+    """Return the real folder that a path names; relative paths start at the root."""
     if root is None:
         raise DestinationNotAllowed
     if not path.isprintable() or "\\" in path:

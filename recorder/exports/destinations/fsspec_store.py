@@ -1,4 +1,4 @@
-"""Any other store that fsspec knows, for hosted files: the operator chose it, clients cannot. Contract §5."""
+"""Other stores that fsspec knows, for hosted files; only the operator can choose them. Contract §5."""
 
 import hashlib
 from collections.abc import Iterator
@@ -9,8 +9,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from recorder.errors import InvalidDestination, Unavailable
-from recorder.exports.destinations.base import Target
-from recorder.exports.destinations.store import PART_BYTES, AlreadyThere, Damaged, Staged
+from recorder.exports.destinations.base import PART_BYTES, AlreadyThere, Damaged, Staged, Target
 from recorder.storage.durable_files import make_folder, sync_path
 
 _NAME = "The export store"
@@ -45,15 +44,15 @@ class FsspecStore:
                     raise Damaged
 
     def require_owner(self) -> None:
-        """The operator chose this place."""
+        """Do nothing: the operator chose this store."""
 
     def size(self, key: str) -> int:
-        """Bytes of an object."""
+        """Return the size of an object."""
         with _errors(key):
             return int(self._fs.size(key))
 
     def get(self, key: str, start: int, end: int) -> Iterator[bytes]:
-        """The bytes from `start` up to, not including, `end`."""
+        """Yield the bytes from `start` up to, not including, `end`."""
         with _errors(key), self._fs.open(key, "rb") as file:
             file.seek(start)
             while start < end and (piece := file.read(min(PART_BYTES, end - start))):
@@ -69,19 +68,19 @@ class FsspecStore:
             pass
 
     def keys(self, prefix: str) -> Iterator[str]:
-        """Keys that begin with a prefix."""
+        """Yield the keys that begin with a prefix."""
         with _errors(prefix):
             yield from (str(self._fs.unstrip_protocol(path)) for path in self._fs.find(prefix))
 
     def copy(self, key: str, source_key: str, *, sha256: str) -> bool:
-        """Not every file system knows what it holds."""
+        """Return False: not every file system has digests of its files."""
         return False
 
     def abort_uploads(self, prefix: str) -> None:
-        """Nothing is known of uploads here."""
+        """Do nothing: fsspec lists no unfinished uploads."""
 
     def address(self, key: str) -> str:
-        """The key itself."""
+        """Return the key itself."""
         return key
 
 

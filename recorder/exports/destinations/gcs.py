@@ -8,9 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from recorder.errors import InvalidDestination, Unavailable
-from recorder.exports.destinations.base import Target
+from recorder.exports.destinations.base import PART_BYTES, AlreadyThere, Damaged, Patience, Staged, Target
 from recorder.exports.destinations.object_store import require_claim
-from recorder.exports.destinations.store import PART_BYTES, AlreadyThere, Damaged, Patience, Staged
 
 log = logging.getLogger("recorder.exports")
 
@@ -35,7 +34,7 @@ class GcsStore:
         self._bucket = client.bucket(target.bucket)
 
     def require_owner(self) -> None:
-        """See that the bucket takes files of this workspace."""
+        """Check that the bucket takes files of this workspace."""
         if not self._target.is_trusted:
             require_claim(self, self._target.workspace_id)
 
@@ -55,24 +54,24 @@ class GcsStore:
                 size=staged.size_bytes,
                 if_generation_match=None if replace else 0,
                 checksum="crc32c",
-                **self._waiting(),
+                **self._wait_options(),
             )
-            blob.reload(**self._waiting())
+            blob.reload(**self._wait_options())
         if (blob.size, blob.crc32c) != (staged.size_bytes, _crc32c(staged)):
             raise Damaged
 
     def size(self, key: str) -> int:
-        """Bytes of an object."""
-        return int(self._found(key).size)
+        """Return the size of an object."""
+        return int(self._load_blob(key).size)
 
     def get(self, key: str, start: int, end: int) -> Iterator[bytes]:
-        """The bytes from `start` up to, not including, `end`."""
+        """Yield the bytes from `start` up to, not including, `end`."""
         blob = self._bucket.blob(key)
         while start < end:
             last = min(start + _PIECE_BYTES, end) - 1
             with _errors(key):
                 piece = blob.download_as_bytes(
-                    start=start, end=last, raw_download=True, checksum=None, **self._waiting()
+                    start=start, end=last, raw_download=True, checksum=None, **self._wait_options()
                 )
             if not piece:
                 raise Unavailable(_NAME)
@@ -82,38 +81,38 @@ class GcsStore:
     def delete(self, key: str) -> None:
         """Remove an object; a missing one is no error."""
         with suppress(KeyError), _errors(key):
-            self._bucket.blob(key).delete(**self._waiting())
+            self._bucket.blob(key).delete(**self._wait_options())
 
     def keys(self, prefix: str) -> Iterator[str]:
-        """Keys that begin with a prefix."""
+        """Yield the keys that begin with a prefix."""
         with _errors(prefix):
-            for blob in self._client.list_blobs(self._bucket, prefix=prefix, **self._waiting()):
+            for blob in self._client.list_blobs(self._bucket, prefix=prefix, **self._wait_options()):
                 yield blob.name
 
     def copy(self, key: str, source_key: str, *, sha256: str) -> bool:
-        """Google knows no SHA-256 of its objects: whoever asks reads and hashes them himself."""
+        """Return False: Google has no SHA-256 of its objects, so the caller reads and hashes them."""
         return False
 
     def abort_uploads(self, prefix: str) -> None:
-        """Google shows no unfinished uploads; it forgets them after a week and charges nothing."""
+        """Do nothing: Google lists no unfinished uploads, deletes them after a week and charges nothing."""
 
     def address(self, key: str) -> str:
-        """The object's address as fsspec knows it."""
+        """Return the object's address for fsspec."""
         return f"gs://{self._target.bucket}/{key}"
 
-    def _found(self, key: str) -> Any:
+    def _load_blob(self, key: str) -> Any:
         blob = self._bucket.blob(key)
         with _errors(key):
-            blob.reload(**self._waiting())
+            blob.reload(**self._wait_options())
         return blob
 
-    def _waiting(self) -> dict[str, Any]:
+    def _wait_options(self) -> dict[str, Any]:
         return {"timeout": self._timeout, "retry": self._retry}
 
 
 @lru_cache(maxsize=64)
 def open_client(service_account: str | None, endpoint: str | None) -> Any:
-    """A client with the rights of the account, which it renews; at the operator's own address without any."""
+    """Return a client with the rights of the account; without any at the operator's endpoint."""
     from google.api_core.client_options import ClientOptions
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import storage
@@ -125,14 +124,16 @@ def open_client(service_account: str | None, endpoint: str | None) -> Any:
 
 
 def credentials_of(service_account: str | None) -> Any:
-    """The service's own identity (a workload's, federated or not), or the account that it is to act as."""
+    """Return the service's own identity (of a workload, federated or not), or that of the account."""
     import google.auth
     from google.auth import impersonated_credentials
 
-    own, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
+    identity, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
     if service_account is None:
-        return own
-    return impersonated_credentials.Credentials(own, service_account, target_scopes=[_SCOPE], lifetime=3600)
+        return identity
+    return impersonated_credentials.Credentials(
+        identity, service_account, target_scopes=[_SCOPE], lifetime=3600
+    )
 
 
 def _retry(patience: Patience) -> Any:
@@ -165,9 +166,9 @@ def _errors(key: str) -> Iterator[None]:
     except DataCorruption as error:
         raise Damaged from error
     except InvalidResponse as error:
-        raise _meaning(error.response.status_code, key) from error
+        raise _convert_error(error.response.status_code, key) from error
     except GoogleAPICallError as error:
-        raise _meaning(int(error.code or 500), key) from error
+        raise _convert_error(int(error.code or 500), key) from error
     except DefaultCredentialsError as error:
         log.warning("the service has no Google credentials of its own; see docs/destinations.md")
         raise Unavailable(_NAME) from error
@@ -180,7 +181,7 @@ def _errors(key: str) -> Iterator[None]:
         raise Unavailable(_NAME) from error
 
 
-def _meaning(status: int, key: str) -> Exception:
+def _convert_error(status: int, key: str) -> Exception:
     if status == _TAKEN:
         return AlreadyThere()
     if status == _MISSING:

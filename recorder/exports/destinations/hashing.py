@@ -1,4 +1,4 @@
-"""Files that are hashed while they are written, and the room that must be left on the disk. Spec §2.5."""
+"""Files that are hashed while they are written, and the free space that must remain. Spec §2.5."""
 
 import errno
 import hashlib
@@ -11,17 +11,17 @@ from typing import Any, BinaryIO, Self
 
 from recorder.errors import RecorderError
 
-#: Room that is left to the databases that may lie on the same disk.
+#: Free space for the databases that may be on the same disk.
 _RESERVED_BYTES = 64 * 1024 * 1024
 _CHECK_EVERY_BYTES = 16 * 1024 * 1024
-#: Smaller pieces are gathered to one of this size before they are handed on.
+#: Smaller pieces are gathered to one of this size before they are queued.
 _PIECE_BYTES = 1024 * 1024
 #: So much, or a single larger piece, waits to be written at most.
 _WAITING_BYTES = 4 * 1024 * 1024
 
 
 class DiskFull(RecorderError):
-    """The disk has no room for a file of the export."""
+    """The disk has no free space for a file of the export."""
 
     code = "disk_full"
     title = "Disk full"
@@ -31,16 +31,15 @@ class DiskFull(RecorderError):
 
     @staticmethod
     def is_meant_by(error: BaseException) -> bool:
-        """Whether the operating system refused for want of room."""
+        """Return whether the operating system refused because the disk is full."""
         return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class HashedFile:
-    """A file that is written and hashed behind the caller's back, who makes the next bytes meanwhile.
+    """A file that is written and hashed in two threads while the caller makes the next bytes.
 
-    Writing takes as long as hashing, and both leave Python's lock: each has a thread. An error shows in a
-    later call, at the latest in `flush`, and nothing is written after it; writers may bury it under errors of
-    their own, and `failure` keeps it.
+    Writing takes as long as hashing, and both release Python's lock. A later call raises an error, `flush`
+    at the latest, and nothing is written after it; `failure` keeps it, since writers may raise another one.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -62,7 +61,7 @@ class HashedFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """See that nothing is at work any more; the file itself stays open."""
+        """Wait until both threads have ended; the file itself stays open."""
         for pool in (self._writer, self._hasher):
             pool.shutdown(cancel_futures=True)
 
@@ -70,22 +69,22 @@ class HashedFile:
         """Append bytes; they may be written later.
 
         Raises:
-            DiskFull: if the disk has no room for earlier ones.
+            DiskFull: if the disk has no space for earlier ones.
         """
         self._raise_failure()
         view = memoryview(data).cast("B")
         if view.nbytes < _PIECE_BYTES:
             self._gathered += view
         else:
-            self._hand_on_gathered()
+            self._queue_gathered()
             if isinstance(data, bytes):
-                self._hand_on(data)
+                self._queue_piece(data)
             else:
-                # What is not immutable may be another's to change by the time it is written.
+                # The caller may change mutable bytes before they are written.
                 for start in range(0, view.nbytes, _PIECE_BYTES):
-                    self._hand_on(bytes(view[start : start + _PIECE_BYTES]))
+                    self._queue_piece(bytes(view[start : start + _PIECE_BYTES]))
         if len(self._gathered) >= _PIECE_BYTES:
-            self._hand_on_gathered()
+            self._queue_gathered()
         self.size_bytes += view.nbytes
         return view.nbytes
 
@@ -93,27 +92,27 @@ class HashedFile:
         """Wait until all is hashed and with the operating system.
 
         Raises:
-            DiskFull: if the disk has no room for it.
+            DiskFull: if the disk has no space for it.
         """
         self._raise_failure()
         if self._waiting:
-            self._hand_on_gathered()
+            self._queue_gathered()
             while self._waiting:
                 self._await_oldest()
         elif self._gathered:
             # A small file needs no threads.
             self._digest.update(self._gathered)
-            self._noting_failure(self._write, self._gathered)
+            self._keep_failure(self._write, self._gathered)
             self._gathered = bytearray()
-        self._noting_failure(self._file.flush)
+        self._keep_failure(self._file.flush)
 
     def tell(self) -> int:
-        """How many bytes were written."""
+        """Return the number of bytes written."""
         return self.size_bytes
 
     @property
     def closed(self) -> bool:
-        """Whether no more can be written."""
+        """True once the file is closed."""
         return self._file.closed
 
     @property
@@ -123,12 +122,12 @@ class HashedFile:
             self.flush()
         return self._digest.hexdigest()
 
-    def _hand_on_gathered(self) -> None:
+    def _queue_gathered(self) -> None:
         if self._gathered:
             piece, self._gathered = self._gathered, bytearray()
-            self._hand_on(piece)
+            self._queue_piece(piece)
 
-    def _hand_on(self, piece: bytes | bytearray) -> None:
+    def _queue_piece(self, piece: bytes | bytearray) -> None:
         hashed = self._hasher.submit(self._digest.update, piece)
         self._waiting.append((len(piece), self._writer.submit(self._write_after_all, piece), hashed))
         self._waiting_bytes += len(piece)
@@ -136,14 +135,14 @@ class HashedFile:
             self._await_oldest()
 
     def _write_after_all(self, piece: bytes | bytearray) -> None:
-        """Write a piece, unless one before it was not: nothing stands behind a hole."""
+        """Write a piece, unless an earlier one failed: a file must have no hole."""
         self._raise_failure()
-        self._noting_failure(self._write, piece)
+        self._keep_failure(self._write, piece)
 
     def _write(self, piece: bytes | bytearray) -> None:
         if self._written_bytes - self._checked_bytes >= _CHECK_EVERY_BYTES:
             self._checked_bytes = self._written_bytes
-            _require_room(self._file)
+            _require_free_space(self._file)
         left = memoryview(piece)
         while left:
             left = left[self._file.write(left) :]
@@ -152,25 +151,25 @@ class HashedFile:
     def _await_oldest(self) -> None:
         size, written, hashed = self._waiting.popleft()
         self._waiting_bytes -= size
-        self._noting_failure(written.result)
-        self._noting_failure(hashed.result)
+        self._keep_failure(written.result)
+        self._keep_failure(hashed.result)
 
-    def _noting_failure(self, work: Callable[..., None], *given: Any) -> None:
+    def _keep_failure(self, work: Callable[..., None], *given: Any) -> None:
         try:
             work(*given)
         except Exception as error:
-            # The first one is kept: those that follow come of it.
+            # The first error is kept: it causes the later ones.
             if self.failure is None:
                 self.failure = DiskFull() if DiskFull.is_meant_by(error) else error
             self._raise_failure()
 
     def _raise_failure(self) -> None:
         if self.failure is not None:
-            # Without a cause of its own: an error that is raised from itself has no end for who looks for it.
+            # `from None`: an error that is raised from itself makes an endless chain of causes.
             raise self.failure from None
 
 
-def _require_room(file: BinaryIO) -> None:
+def _require_free_space(file: BinaryIO) -> None:
     free = os.fstatvfs(file.fileno())
     if free.f_bavail * free.f_frsize < _RESERVED_BYTES:
         raise DiskFull

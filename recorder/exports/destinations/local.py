@@ -16,13 +16,13 @@ from recorder.ids import new_id
 from recorder.storage.durable_files import make_folder, sync_path
 
 _STAGING = ".staging"
-# Others may get the right to read, never to write.
+# Other users may get the right to read, never to write.
 _FOLDER_MODE = 0o755
 _FILE_MODE = 0o644
 _PIECE_BYTES = 1024 * 1024
 _REFUSAL = "The destination refuses writing; check its path and rights."
 _NAME = "The export destination"
-# What a file system says when it will never take the file, as opposed to when it is away.
+# Errors of a file system that will never take the file, as opposed to one that does not answer.
 _REFUSED = (PermissionError, NotADirectoryError, FileExistsError, IsADirectoryError, FileNotFoundError)
 
 
@@ -34,7 +34,7 @@ class Folder(Destination):
 
     @contextmanager
     def create(self, path: str, *, replace: bool = False) -> Iterator[HashedFile]:
-        """A file that is written under a temporary name and published when the block ends."""
+        """Yield a file that has a temporary name until it is published at the end of the block."""
         hashed: HashedFile | None = None
         staged = self.root / _STAGING / new_id("req")
         try:
@@ -49,7 +49,7 @@ class Folder(Destination):
         except RecorderError:
             raise
         except Exception as error:
-            raise_as_written(error, hashed)
+            raise_write_error(error, hashed)
         finally:
             with suppress(OSError):  # what happened before says more
                 staged.unlink(missing_ok=True)
@@ -67,15 +67,15 @@ class Folder(Destination):
             raise Unavailable(_NAME) from error
 
     def require_owner(self) -> None:
-        """A folder of this machine is the operator's own and takes everybody's files."""
+        """Do nothing: a folder of this machine is the operator's and takes files of all workspaces."""
 
     def size(self, path: str) -> int:
-        """How many bytes a file has."""
+        """Return the size of a file."""
         with _read_errors(path):
             return (self.root / path).stat().st_size
 
     def read_range(self, path: str, start: int, end: int) -> Iterator[bytes]:
-        """The bytes from `start` up to, not including, `end`, in pieces."""
+        """Yield the bytes from `start` up to, not including, `end`, in pieces."""
         with self.open(path) as file, _read_errors(path):
             file.seek(start)
             while start < end and (piece := file.read(min(_PIECE_BYTES, end - start))):
@@ -83,17 +83,17 @@ class Folder(Destination):
                 yield piece
 
     def open(self, path: str) -> BinaryIO:
-        """The file itself."""
+        """Return the file itself."""
         with _read_errors(path):
             return (self.root / path).open("rb")
 
     def fetch(self, path: str, folder: Path) -> Path:
-        """The file itself; nothing is copied."""
+        """Return the path of the file itself; nothing is copied."""
         self.size(path)
         return self.root / path
 
     def remove(self, path: str) -> None:
-        """Take a file away; a missing one is no error."""
+        """Remove a file; a missing one is no error."""
         try:
             (self.root / path).unlink(missing_ok=True)
         except NotADirectoryError:
@@ -102,18 +102,18 @@ class Folder(Destination):
             raise Unavailable(_NAME) from error
 
     def files(self) -> Iterator[str]:
-        """Paths of all files, in no order."""
+        """Yield the paths of all files, in no order."""
         for path in self.root.rglob("*"):
             relative = path.relative_to(self.root)
             if relative.parts[0] != _STAGING and path.is_file():
                 yield relative.as_posix()
 
     def finish(self) -> None:
-        """Take away what killed runs left under temporary names."""
+        """Remove files of killed runs that still have temporary names."""
         shutil.rmtree(self.root / _STAGING, ignore_errors=True)
 
     def address(self, path: str) -> str:
-        """The file's path."""
+        """Return the file's path as an address."""
         return f"file://{self.root.absolute() / path}"
 
     def _publish(self, staged: Path, path: str, sha256: str, *, replace: bool) -> None:
@@ -129,15 +129,15 @@ class Folder(Destination):
 
 
 def _make_folder(folder: Path) -> None:
-    """Create a folder and those above it, each open to the users whom the folder around it is open to.
+    """Create a folder and its parents, each with the read rights of the folder that contains it.
 
-    The process creates private files; who may read a local export is up to the folder it is sent to.
+    The process creates private files; the folder that a local export is sent to decides who may read it.
     """
-    missing = list(takewhile(lambda one: not one.exists(), [folder, *folder.parents]))
+    missing = list(takewhile(lambda path: not path.exists(), [folder, *folder.parents]))
     make_folder(folder)
-    for one in reversed(missing):
+    for path in reversed(missing):
         with suppress(OSError):
-            one.chmod(one.parent.stat().st_mode & _FOLDER_MODE)
+            path.chmod(path.parent.stat().st_mode & _FOLDER_MODE)
 
 
 @contextmanager
@@ -150,32 +150,33 @@ def _read_errors(path: str) -> Iterator[None]:
         raise Unavailable(_NAME) from error
 
 
-def raise_as_written(error: Exception, file: HashedFile | None) -> NoReturn:
-    """Raise what an error in writing means to whoever asked for the export.
+def raise_write_error(error: Exception, file: HashedFile | None) -> NoReturn:
+    """Raise the error of the export for an error in writing.
 
     Args:
-        file: the file, where there is one: it keeps what a writer may have buried.
+        error: error of the writer.
+        file: the file, if it was opened; it keeps its first error, which a writer may have replaced.
     """
-    found = file.failure if file is not None and file.failure is not None else error
-    if DiskFull.is_meant_by(found):
+    cause = file.failure if file is not None and file.failure is not None else error
+    if DiskFull.is_meant_by(cause):
         raise DiskFull from error
-    if isinstance(found, PermissionError):
+    if isinstance(cause, PermissionError):
         raise InvalidDestination(_REFUSAL) from error
-    if isinstance(found, OSError):
+    if isinstance(cause, OSError):
         raise Unavailable(_NAME) from error
-    # Not from itself: whoever follows its causes would find no end.
-    raise found from (None if found is error else error)
+    # Not from itself: that makes an endless chain of causes.
+    raise cause from (None if cause is error else error)
 
 
 def _publish_new(staged: Path, target: Path) -> bool:
-    """Give a file its name where nothing has it; False where something does."""
+    """Give a file its name; return False if the name is taken."""
     try:
-        # A link is made only where nothing lies: the conditional create of a file system.
+        # A link is created only if the name is free: the conditional create of a file system.
         target.hardlink_to(staged)
     except FileExistsError:
         return False
     except OSError:
-        # Some network and FUSE folders know no links.
+        # Some network and FUSE folders have no links.
         if target.exists():
             return False
         staged.rename(target)

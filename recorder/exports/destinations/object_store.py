@@ -1,7 +1,8 @@
-"""Whose bucket it is: an object in it names the workspaces whose files it takes. Decision 0024.
+"""Directory of an export in an object store, and the claim of a bucket by a workspace. Decision 0024.
 
-Whoever may write to a bucket may claim it. Without a claim, a client could name any bucket that the service's
-own rights reach: another customer's, or the operator's.
+An object in a bucket names the workspaces whose files the bucket takes: a writer of the bucket creates it.
+Without such a claim, a client could name any bucket that the service's own rights reach: another customer's,
+or the operator's.
 """
 
 import hashlib
@@ -14,18 +15,19 @@ from pathlib import Path
 from typing import BinaryIO
 
 from recorder.errors import InvalidDestination, RecorderError, Unavailable
-from recorder.exports.destinations.base import Destination, FileConflict
-from recorder.exports.destinations.hashing import HashedFile
-from recorder.exports.destinations.local import raise_as_written
-from recorder.exports.destinations.store import (
+from recorder.exports.destinations.base import (
     PROBING,
     AlreadyThere,
     Damaged,
+    Destination,
+    FileConflict,
     Patience,
     Staged,
     Store,
     within,
 )
+from recorder.exports.destinations.hashing import HashedFile
+from recorder.exports.destinations.local import raise_write_error
 from recorder.ids import new_id
 
 #: `<this>/<workspace id>` is the key of the object, whose content does not matter.
@@ -33,10 +35,10 @@ CLAIMS = "recorder-workspaces"
 
 
 def require_claim(store: Store, workspace_id: str) -> None:
-    """See that a bucket or container takes files of a workspace.
+    """Check that a bucket or container takes files of a workspace.
 
     Raises:
-        InvalidDestination: if it does not say so.
+        InvalidDestination: if it has no claim of the workspace.
     """
     key = f"{CLAIMS}/{workspace_id}"
     try:
@@ -55,29 +57,31 @@ class ObjectStore(Destination):
     """The directory of one export: the objects whose keys begin with its root."""
 
     def __init__(
-        self, open_store: Callable[[Patience], Store], root: str, place: object, patience: Patience
+        self, open_store: Callable[[Patience], Store], root: str, bucket: object, patience: Patience
     ) -> None:
-        """
+        """Create the directory; the store is opened when it is first needed.
+
         Args:
-            root: what all keys begin with, without a slash at its end.
-            place: equal for directories between which the store itself can copy.
-            patience: how long the store is waited for, except by a probe.
+            open_store: function that opens the store.
+            root: common prefix of all keys, without a slash at its end.
+            bucket: equal for directories between which the store itself can copy.
+            patience: time limits for the store, except for a probe.
         """
         self._open_store = open_store
         self._root = root
-        self._place = place
+        self._bucket = bucket
         self._patience = patience
 
     @cached_property
     def _store(self) -> Store:
-        """Opened when it is first needed: a probe opens its own, with less patience."""
+        """Store, opened when it is first needed; a probe opens its own, with shorter time limits."""
         return self._open_store(self._patience)
 
     @contextmanager
     def create(self, path: str, *, replace: bool = False) -> Iterator[HashedFile]:
-        """A file that is staged on this machine and uploaded when the block ends.
+        """Yield a file that is staged on this machine and uploaded when the block ends.
 
-        The staged file has no name: whatever ends the process, it is gone.
+        The staged file has no name, so that it disappears with the process.
         """
         hashed: HashedFile | None = None
         try:
@@ -88,22 +92,22 @@ class ObjectStore(Destination):
         except RecorderError:
             raise
         except Exception as error:
-            raise_as_written(error, hashed)
+            raise_write_error(error, hashed)
 
     def probe(self) -> None:
         """Write and remove one object, in ten seconds at most."""
         within(self._probe)
 
     def require_owner(self) -> None:
-        """See that the bucket still takes files of this workspace."""
+        """Check that the bucket still takes files of this workspace."""
         self._store.require_owner()
 
     def size(self, path: str) -> int:
-        """How many bytes a file has."""
+        """Return the size of a file."""
         return self._store.size(self._key(path))
 
     def read_range(self, path: str, start: int, end: int) -> Iterator[bytes]:
-        """The bytes from `start` up to, not including, `end`; a cut answer is carried on where it ended."""
+        """Yield the bytes from `start` up to, not including, `end`; a cut answer is continued."""
         failures = 0
         while start < end:
             try:
@@ -119,11 +123,11 @@ class ObjectStore(Destination):
                     raise
 
     def open(self, path: str) -> BinaryIO:
-        """A reader that asks for what is read, and a little ahead."""
+        """Return a reader that requests the bytes that are read, and a little ahead."""
         return io.BufferedReader(_Reader(self, path, self.size(path)), _READ_AHEAD_BYTES)
 
     def fetch(self, path: str, folder: Path) -> Path:
-        """A copy in `folder`."""
+        """Return the path of a copy in `folder`."""
         copy = folder / new_id("req")
         with copy.open("xb") as file:
             for piece in self.read_range(path, 0, self.size(path)):
@@ -131,30 +135,30 @@ class ObjectStore(Destination):
         return copy
 
     def copy(self, path: str, source: Destination, *, sha256: str) -> None:
-        """Take a file of another export over; within one store the bytes do not travel."""
+        """Copy a file of another export; within one store the bytes stay there."""
         is_copied = (
             isinstance(source, ObjectStore)
-            and source._place == self._place
+            and source._bucket == self._bucket
             and self._store.copy(self._key(path), source._key(path), sha256=sha256)
         )
         if not is_copied:
             super().copy(path, source, sha256=sha256)
 
     def remove(self, path: str) -> None:
-        """Take a file away; a missing one is no error."""
+        """Remove a file; a missing one is no error."""
         self._store.delete(self._key(path))
 
     def files(self) -> Iterator[str]:
-        """Paths of all files, in no order."""
+        """Yield the paths of all files, in no order."""
         for key in self._store.keys(f"{self._root}/"):
             yield key.removeprefix(f"{self._root}/")
 
     def finish(self) -> None:
-        """End the uploads that killed runs began."""
+        """Abort the uploads of killed runs."""
         self._store.abort_uploads(f"{self._root}/")
 
     def address(self, path: str) -> str:
-        """The object's address as fsspec knows it."""
+        """Return the object's address for fsspec."""
         return self._store.address(self._key(path))
 
     def _probe(self) -> None:
@@ -172,9 +176,9 @@ class ObjectStore(Destination):
         return f"{self._root}/{path}" if path else self._root
 
     def _publish(self, staged: Staged, path: str, *, replace: bool) -> None:
-        """Upload until the object is there as it was staged; what came through damaged is taken away."""
+        """Upload until the object has the staged bytes; a damaged object is removed."""
         for _ in range(_ATTEMPTS):
-            # Gone in between: another run took it, or the upload, away.
+            # Another run removed the object, or the upload, in between.
             with suppress(KeyError):
                 try:
                     return self._store.put(staged, self._key(path), replace=replace)
@@ -185,7 +189,7 @@ class ObjectStore(Destination):
         raise Unavailable(_NAME)
 
     def _require_same(self, staged: Staged, path: str) -> None:
-        """Compare what is there, byte by byte: its tags may be anybody's."""
+        """Compare the bytes of the object that exists: anyone may have written its tags."""
         digest = hashlib.sha256()
         if self.size(path) == staged.size_bytes:
             for piece in self.read_range(path, 0, staged.size_bytes):

@@ -13,16 +13,16 @@ from typing import Any
 
 from recorder.errors import InvalidDestination, RecorderError, Unavailable
 from recorder.exports.destinations.aws import open_client, require_external_id
-from recorder.exports.destinations.base import Target
-from recorder.exports.destinations.object_store import require_claim
-from recorder.exports.destinations.store import (
+from recorder.exports.destinations.base import (
     PART_BYTES,
     AlreadyThere,
     Damaged,
     Patience,
     Staged,
+    Target,
     part_bytes,
 )
+from recorder.exports.destinations.object_store import require_claim
 
 log = logging.getLogger("recorder.exports")
 
@@ -53,7 +53,7 @@ class S3Store:
             self._client = open_client("s3", target, patience)
 
     def require_owner(self) -> None:
-        """See that the place takes files of this workspace."""
+        """Check that the bucket takes files of this workspace."""
         if self._target.is_trusted:
             return
         if self._target.role_arn is None:
@@ -72,54 +72,54 @@ class S3Store:
             self._require_same(staged, key, etag=etag, checksum=checksum)
 
     def size(self, key: str) -> int:
-        """Bytes of an object."""
+        """Return the size of an object."""
         with _errors(key):
             return int(self._client.head_object(Bucket=self._target.bucket, Key=key)["ContentLength"])
 
     def get(self, key: str, start: int, end: int) -> Iterator[bytes]:
-        """The bytes from `start` up to, not including, `end`."""
+        """Yield the bytes from `start` up to, not including, `end`."""
         with _errors(key):
             part = f"bytes={start}-{end - 1}"
             answer = self._client.get_object(Bucket=self._target.bucket, Key=key, Range=part)
             yield from answer["Body"].iter_chunks(_PIECE_BYTES)
 
     def delete(self, key: str) -> None:
-        """Remove an object; S3 takes a missing one for removed."""
+        """Remove an object; S3 reports a missing one as removed."""
         with _errors(key):
             self._client.delete_object(Bucket=self._target.bucket, Key=key)
 
     def keys(self, prefix: str) -> Iterator[str]:
-        """Keys that begin with a prefix."""
+        """Yield the keys that begin with a prefix."""
         with _errors(prefix):
             pages = self._client.get_paginator("list_objects_v2")
             for page in pages.paginate(Bucket=self._target.bucket, Prefix=prefix):
                 yield from (item["Key"] for item in page.get("Contents", ()))
 
     def copy(self, key: str, source_key: str, *, sha256: str) -> bool:
-        """Take an object over that S3 knows to have this hash; False where there is none or one is here."""
+        """Copy an object if S3 stores this digest of it; return False if not, or if the key is taken."""
         bucket = self._target.bucket
         try:
             with _errors(source_key):
-                found = self._client.head_object(Bucket=bucket, Key=source_key, ChecksumMode="ENABLED")
-                # What S3 itself hashed; metadata may be anybody's. A file that came in parts has a checksum
-                # of checksums, which says nothing of the whole.
-                if found.get("ChecksumSHA256") != _text(bytes.fromhex(sha256)):
+                stored = self._client.head_object(Bucket=bucket, Key=source_key, ChecksumMode="ENABLED")
+                # The digest that S3 computed; anyone may write metadata. A file that was sent in parts has a
+                # checksum of checksums instead.
+                if stored.get("ChecksumSHA256") != _encode_digest(bytes.fromhex(sha256)):
                     return False
                 with suppress(KeyError):
                     self.size(key)
                     return False
                 source = {"Bucket": bucket, "Key": source_key}
-                conditions = {"CopySourceIfMatch": found["ETag"], "IfNoneMatch": "*"}
+                conditions = {"CopySourceIfMatch": stored["ETag"], "IfNoneMatch": "*"}
                 self._client.copy_object(Bucket=bucket, Key=key, CopySource=source, **conditions)
         except (KeyError, AlreadyThere, InvalidDestination):
-            # Not there, or not to be seen: whoever asks then reads and writes it himself.
+            # Missing, or not readable: the caller reads and writes the bytes instead.
             return False
-        if self.size(key) != found["ContentLength"]:
+        if self.size(key) != stored["ContentLength"]:
             raise Unavailable(_NAME)
         return True
 
     def abort_uploads(self, prefix: str) -> None:
-        """End uploads that killed runs began; without the right to see them, the bucket's own rule must."""
+        """Abort uploads of killed runs; without the right to list them, the bucket's own rule must."""
         try:
             with _errors(prefix):
                 pages = self._client.get_paginator("list_multipart_uploads")
@@ -130,13 +130,13 @@ class S3Store:
             log.warning("unfinished uploads of %s could not be ended", self._target.export_id)
 
     def address(self, key: str) -> str:
-        """The object's address as fsspec knows it."""
+        """Return the object's address for fsspec."""
         return f"s3://{self._target.bucket}/{key}"
 
     def _put_whole(self, staged: Staged, key: str, condition: dict[str, str]) -> tuple[str, str]:
         staged.file.seek(0)
         data = staged.file.read()
-        checksum = _text(bytes.fromhex(staged.sha256))
+        checksum = _encode_digest(bytes.fromhex(staged.sha256))
         self._client.put_object(
             Bucket=self._target.bucket,
             Key=key,
@@ -148,29 +148,29 @@ class S3Store:
         return hashlib.md5(data, usedforsecurity=False).hexdigest(), checksum
 
     def _put_parts(self, staged: Staged, key: str, condition: dict[str, str]) -> tuple[str, str]:
-        place = {"Bucket": self._target.bucket, "Key": key}
+        target = {"Bucket": self._target.bucket, "Key": key}
         begun = self._client.create_multipart_upload(
-            **place, ChecksumAlgorithm="SHA256", Metadata={"sha256": staged.sha256}
+            **target, ChecksumAlgorithm="SHA256", Metadata={"sha256": staged.sha256}
         )
         upload_id = begun["UploadId"]
         try:
             parts = self._send_parts(staged, key, upload_id)
             listed = [
-                {"PartNumber": part.number, "ETag": part.etag, "ChecksumSHA256": _text(part.sha256)}
+                {"PartNumber": part.number, "ETag": part.etag, "ChecksumSHA256": _encode_digest(part.sha256)}
                 for part in parts
             ]
             self._client.complete_multipart_upload(
-                **place, UploadId=upload_id, MultipartUpload={"Parts": listed}, **condition
+                **target, UploadId=upload_id, MultipartUpload={"Parts": listed}, **condition
             )
         except BaseException:
             self._abort(key, upload_id)
             raise
         whole_md5 = hashlib.md5(b"".join(part.md5 for part in parts), usedforsecurity=False).hexdigest()
         whole_sha256 = hashlib.sha256(b"".join(part.sha256 for part in parts)).digest()
-        return f"{whole_md5}-{len(parts)}", f"{_text(whole_sha256)}-{len(parts)}"
+        return f"{whole_md5}-{len(parts)}", f"{_encode_digest(whole_sha256)}-{len(parts)}"
 
     def _send_parts(self, staged: Staged, key: str, upload_id: str) -> list[_Part]:
-        """Send the parts, a few at once: so many are in memory."""
+        """Send the parts, a few at once; no more are in memory."""
         size = part_bytes(staged.size_bytes, _MAX_PARTS)
         starts = range(0, staged.size_bytes, size)
         with ThreadPoolExecutor(_PARTS_AT_ONCE, thread_name_prefix="upload") as pool:
@@ -191,7 +191,7 @@ class S3Store:
             UploadId=upload_id,
             PartNumber=number,
             Body=data,
-            ChecksumSHA256=_text(sha256),
+            ChecksumSHA256=_encode_digest(sha256),
         )
         return _Part(number, answer["ETag"], sha256, hashlib.md5(data, usedforsecurity=False).digest())
 
@@ -200,13 +200,13 @@ class S3Store:
             self._client.abort_multipart_upload(Bucket=self._target.bucket, Key=key, UploadId=upload_id)
 
     def _require_same(self, staged: Staged, key: str, *, etag: str, checksum: str) -> None:
-        """Compare size and the store's own digest; where it tells none that we know, read the bytes back."""
-        found = self._client.head_object(Bucket=self._target.bucket, Key=key, ChecksumMode="ENABLED")
-        if found["ContentLength"] != staged.size_bytes:
+        """Compare size and the store's digest; if it has another kind of digest, read the bytes back."""
+        stored = self._client.head_object(Bucket=self._target.bucket, Key=key, ChecksumMode="ENABLED")
+        if stored["ContentLength"] != staged.size_bytes:
             raise Damaged
         # Under a key of KMS the ETag is no MD5; the checksum is the one that S3 compared on arrival.
-        is_encrypted = str(found.get("ServerSideEncryption", "")).startswith("aws:")
-        if found["ETag"].strip('"') == etag or (is_encrypted and found.get("ChecksumSHA256") == checksum):
+        is_encrypted = str(stored.get("ServerSideEncryption", "")).startswith("aws:")
+        if stored["ETag"].strip('"') == etag or (is_encrypted and stored.get("ChecksumSHA256") == checksum):
             return
         digest = hashlib.sha256()
         for piece in self.get(key, 0, staged.size_bytes) if staged.size_bytes else ():
@@ -215,7 +215,7 @@ class S3Store:
             raise Damaged
 
 
-def _text(digest: bytes) -> str:
+def _encode_digest(digest: bytes) -> str:
     return base64.b64encode(digest).decode()
 
 
@@ -226,7 +226,7 @@ def _errors(key: str) -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        raise _meaning(error.response, key) from error
+        raise _convert_error(error.response, key) from error
     except NoCredentialsError as error:
         log.warning("the service has no AWS credentials of its own; see docs/destinations.md")
         raise Unavailable(_NAME) from error
@@ -234,8 +234,8 @@ def _errors(key: str) -> Iterator[None]:
         raise Unavailable(_NAME) from error
 
 
-def _meaning(answer: Any, key: str) -> Exception:
-    """What a refusal of S3 means; its own text may hold names that are not the client's to know."""
+def _convert_error(answer: Any, key: str) -> Exception:
+    """Return the error for a refusal of S3, whose own text may have names that the client must not see."""
     code = str(answer.get("Error", {}).get("Code", ""))
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     if code in _TAKEN:

@@ -1,25 +1,24 @@
-"""What is said of a task whose workers die. Spec §4.3."""
+"""Interface of executors, division of tasks among workers, and the executor of this process. Spec §4.3."""
 
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Protocol
 
+from recorder.datasets.formats import FORMATS
 from recorder.errors import RecorderError
-from recorder.exports.formats import FORMATS
-from recorder.exports.manifest import WrittenShard
 from recorder.exports.planning.sharding import PlannedShard
-from recorder.exports.writers.lake_rows import read_rows
-from recorder.exports.writers.shards import write_rows
-from recorder.exports.writers.tasks import ShardTask
+from recorder.exports.writers import ShardTask, WrittenShard, read_rows, write_rows
+from recorder.settings import InvalidSetting
 
-#: A task is begun so often; with the last worker that dies of it, the export fails.
+#: Most starts of a task; if its last worker dies too, the export fails.
 MAX_STARTS = 3
 
 
 class WorkerLost(RecorderError):
-    """Worker after worker died of one task."""
+    """All workers that tried one task died."""
 
     code = "worker_lost"
     title = "Worker lost"
@@ -31,37 +30,37 @@ class WorkerLost(RecorderError):
         )
 
 
-#: A worker gets at least so many tasks where there are shards for it. More would share the work out more
-#: evenly, and read the lake's files more often: a lake file holds sessions of every shard.
-_TASKS_OF_A_WORKER = 3
+#: Tasks for each worker, if there are enough shards. More tasks would divide the work more evenly, and read
+#: the lake's files more often: a lake file has sessions of every shard.
+_TASKS_PER_WORKER = 3
 
 
-def in_portions(tasks: Sequence[ShardTask], workers: int) -> list[ShardTask]:
-    """The same shards in tasks that keep so many workers busy, the largest first.
+def divide_tasks(tasks: Sequence[ShardTask], workers: int) -> list[ShardTask]:
+    """Return the same shards in tasks that keep some workers busy, the largest first.
 
-    A task is cut between shards where it holds more than a worker's share of all bytes; one worker gets the
-    tasks as they are.
+    A task with more than a worker's share of all bytes is cut between shards; a single worker gets the tasks
+    unchanged.
     """
     if workers == 1:
         return list(tasks)
-    share = sum(_bytes(task, task.shards) for task in tasks) / (workers * _TASKS_OF_A_WORKER)
-    cut = [replace(task, shards=shards) for task in tasks for shards in _cut(task, share)]
-    return sorted(cut, key=lambda task: _bytes(task, task.shards), reverse=True)
+    share = sum(_estimate_bytes(task, task.shards) for task in tasks) / (workers * _TASKS_PER_WORKER)
+    cut = [replace(task, shards=shards) for task in tasks for shards in _cut_task(task, share)]
+    return sorted(cut, key=lambda task: _estimate_bytes(task, task.shards), reverse=True)
 
 
-def _cut(task: ShardTask, share: float) -> Iterator[list[PlannedShard]]:
-    """Neighbouring shards of a task, together no larger than the share unless there is only one."""
+def _cut_task(task: ShardTask, share: float) -> Iterator[list[PlannedShard]]:
+    """Yield neighbouring shards of a task, together no larger than the share unless there is only one."""
     portion: list[PlannedShard] = []
     for shard in task.shards:
-        if portion and _bytes(task, [*portion, shard]) > share:
+        if portion and _estimate_bytes(task, [*portion, shard]) > share:
             yield portion
             portion = []
         portion.append(shard)
     yield portion
 
 
-def _bytes(task: ShardTask, shards: Sequence[PlannedShard]) -> int:
-    """About how much there is to write: rows, and the pictures that the format carries."""
+def _estimate_bytes(task: ShardTask, shards: Sequence[PlannedShard]) -> int:
+    """Estimate the bytes to write: rows, and the pictures that the format carries."""
     rows = sum(shard.bytes_read for shard in shards)
     if task.shards[0].kind == "events" or not FORMATS[task.format].carries_images:
         return rows
@@ -69,24 +68,50 @@ def _bytes(task: ShardTask, shards: Sequence[PlannedShard]) -> int:
 
 
 class ShardExecutor(Protocol):
-    """Runs shard tasks somewhere; every form calls the functions of `writers.shards`."""
+    """Runner of shard tasks; every implementation calls the functions of `exports.writers`."""
 
     def run(self, tasks: Sequence[ShardTask]) -> Generator[WrittenShard, None, None]:
-        """Write the shards and give each result once, as it comes, in any order.
+        """Write the shards and yield each result once, in any order.
 
         The first failure is raised. After that, and when the iterator is closed before its end, tasks that
-        have not begun are dropped, and none is at work any more.
+        have not started are dropped, and none is running any more.
         """
 
 
 class InProcess:
-    """This process: the rows of the next task are read while one is written, which keeps the cores busy."""
+    """Executor of this process, which reads the rows of the next task while it writes one."""
 
     def run(self, tasks: Sequence[ShardTask]) -> Generator[WrittenShard, None, None]:
-        """Write the shards and give each result as it comes."""
+        """Write the shards and yield each result."""
         with ThreadPoolExecutor(1, thread_name_prefix="read") as reader:
-            coming = deque(reader.submit(read_rows, task) for task in tasks[:1])
+            pending = deque(reader.submit(read_rows, task) for task in tasks[:1])
             for number, task in enumerate(tasks, 1):
-                rows = coming.popleft().result()
-                coming.extend(reader.submit(read_rows, following) for following in tasks[number : number + 1])
+                rows = pending.popleft().result()
+                pending.extend(
+                    reader.submit(read_rows, following) for following in tasks[number : number + 1]
+                )
                 yield from write_rows(task, rows)
+
+
+def open_executor(setting: str) -> ShardExecutor:
+    """Return the executor that a setting names; nothing is started or connected to before `run`.
+
+    Args:
+        setting: `Settings.export_executor`: `in_process`, `processes:N`, or the address of a Dask scheduler.
+
+    Raises:
+        InvalidSetting: if it names a Dask cluster and Dask is not installed.
+    """
+    kind, _, rest = setting.partition(":")
+    if kind == "in_process":
+        return InProcess()
+    if kind == "processes":
+        from recorder.exports.executor.pool import ProcessPool
+
+        return ProcessPool(int(rest))
+    if find_spec("distributed") is None:
+        takes = "the address of a Dask cluster only where Dask is: pip install 'workflow-recorder[dask]'"
+        raise InvalidSetting("RECORDER_EXPORT_EXECUTOR", takes)
+    from recorder.exports.executor.cluster import DaskCluster
+
+    return DaskCluster(setting)

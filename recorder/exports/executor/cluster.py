@@ -1,7 +1,7 @@
-"""Shards are written by the workers of a Dask cluster. Spec §4.3, decision 0025.
+"""Executor of a Dask cluster, and the function that its workers run. Spec §4.3, decision 0025.
 
-The cluster is the operator's: its workers have the service installed, in the same release, and reach lake,
-blobs and destination. TLS and timeouts are Dask's own configuration (`DASK_DISTRIBUTED__…`, `dask.yaml`).
+The operator runs the cluster: its workers have the same release of the service, and reach lake, blobs and
+destination. TLS and timeouts are Dask's own configuration (`DASK_DISTRIBUTED__…`, `dask.yaml`).
 """
 
 import time
@@ -9,124 +9,139 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from recorder.errors import RecorderError, Unavailable
 from recorder.exports.destinations import open_target
-from recorder.exports.executor.base import WorkerLost, in_portions
-from recorder.exports.executor.cluster_worker import is_at_work, write_portion
-from recorder.exports.manifest import WrittenShard
+from recorder.exports.executor.base import WorkerLost, divide_tasks
 from recorder.exports.planning.plan import writer_versions
-from recorder.exports.writers.tasks import ShardTask
+from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.ids import new_id
 
 if TYPE_CHECKING:
     from distributed import Client, Future
+from typing import TYPE_CHECKING
+
+from recorder.exports.writers import write_shards
+
+if TYPE_CHECKING:
+    from distributed import Worker
 
 _Answer = TypeVar("_Answer")
 _CLUSTER = "The Dask cluster"
-_CONNECT_SECONDS = 20
-#: For so long tasks wait for a first worker, or for another one when the last is gone.
-_NO_WORKER_SECONDS = 60.0
-_LOOK_SECONDS = 5.0
-#: For so long a run that ends waits for the shards that are being written to be left.
-_STOP_SECONDS = 60.0
-#: Tasks that are sent ahead for each thread of the cluster: none waits for the next, and the scheduler does
-#: not hold a plan of a million sessions.
+#: Tasks that are sent for each thread of the cluster: no thread waits for its next one, and the scheduler
+#: does not hold a plan of a million sessions.
 _AHEAD = 2
 
 
 class WrittenElsewhere(RecorderError):
-    """A worker wrote a file that this process does not see."""
+    """A worker wrote a file that this process cannot read."""
 
     code = "destination_not_shared"
     title = "Destination not shared"
 
     def __init__(self, path: str) -> None:
         super().__init__(
-            f"A worker of the cluster wrote {path}, and the destination does not hold it as seen from here. "
+            f"A worker of the cluster wrote {path}, and this process does not find it at the destination. "
             "Share the folder between all machines, under one path, or export to an object store."
         )
 
 
-class DaskCluster:
-    """The threads of a cluster's workers, however many there are at the time."""
+@dataclass(frozen=True, kw_only=True)
+class ClusterTimes:
+    """Time limits of a cluster, in seconds."""
 
-    def __init__(self, address: str) -> None:
+    connect_s: float = 20.0
+    #: Time that tasks wait for a first worker, or for another one when the last is gone.
+    no_worker_s: float = 60.0
+    poll_s: float = 5.0
+    #: Time that a run that ends waits until workers have left the shards that they are writing.
+    stop_s: float = 60.0
+
+
+class DaskCluster:
+    """Executor whose workers are the threads of a cluster, however many it has at the time."""
+
+    def __init__(self, address: str, times: ClusterTimes | None = None) -> None:
+        self._times = times or ClusterTimes()
         # Without a scheme Dask takes its configured one.
         self._address = address.removeprefix("dask://")
 
     def run(self, tasks: Sequence[ShardTask]) -> Generator[WrittenShard, None, None]:
-        """Write the shards and give the results of each task as it ends.
+        """Write the shards and yield the results of each task when it ends.
 
         Raises:
-            Unavailable: if the scheduler does not answer, or no worker comes.
-            WorkerLost: if worker after worker died of one task.
-            WrittenElsewhere: if the workers have another destination before them.
+            Unavailable: if the scheduler does not answer, or there is no worker.
+            WorkerLost: if all workers that tried one task died.
+            WrittenElsewhere: if this process does not find the files of the workers.
         """
         if not tasks:
             return
-        with _connected(self._address) as client:
-            _patiently(client, lambda seconds: client.wait_for_workers(1, timeout=seconds))
-            waiting = deque(in_portions(tasks, _count_threads(client)))
-            under_way: dict[Future[list[WrittenShard]], ShardTask] = {}
+        times = self._times
+        with _connect(self._address, times.connect_s) as client:
+            _wait_for(client, lambda seconds: client.wait_for_workers(1, timeout=seconds), times)
+            waiting = deque(divide_tasks(tasks, _count_threads(client)))
+            running: dict[Future[list[WrittenShard]], ShardTask] = {}
             try:
-                while waiting or under_way:
-                    while waiting and len(under_way) < _AHEAD * _count_threads(client):
+                while waiting or running:
+                    while waiting and len(running) < _AHEAD * _count_threads(client):
                         task = waiting.popleft()
-                        under_way[_submit(client, task)] = task
-                    for future in _next_ended(client, list(under_way)):
-                        written = _result_of(client, future, under_way[future])
-                        yield from _seen_from_here(written, under_way.pop(future))
+                        running[_submit(client, task)] = task
+                    for future in _wait_for_any(client, list(running), times):
+                        written = _result_of(client, future, running[future], times)
+                        yield from _check_files(written, running.pop(future))
             finally:
-                _stop(client, list(under_way))
+                _stop(client, list(running), times.stop_s)
 
 
 @contextmanager
-def _connected(address: str) -> Iterator["Client"]:
+def _connect(address: str, timeout_s: float) -> Iterator["Client"]:
     from distributed import Client
 
     try:
-        client = Client(address, timeout=_CONNECT_SECONDS, set_as_default=False, name="recorder-export")
+        client = Client(address, timeout=timeout_s, set_as_default=False, name="recorder-export")
     except OSError as error:
         raise Unavailable(_CLUSTER) from error
     try:
         yield client
     finally:
-        client.close(_CONNECT_SECONDS)
+        client.close(timeout_s)
 
 
 def _submit(client: "Client", task: ShardTask) -> "Future[list[WrittenShard]]":
-    # A key of its own: a repeated export must not be handed the results of the one before.
-    return client.submit(write_portion, task, writer_versions(), key=f"shards-{new_id('req')}")
+    # A key of its own: a repeated export must not get the results of an earlier one.
+    return client.submit(write_task, task, writer_versions(), key=f"shards-{new_id('req')}")
 
 
-def _next_ended(
-    client: "Client", futures: list["Future[list[WrittenShard]]"]
+def _wait_for_any(
+    client: "Client", futures: list["Future[list[WrittenShard]]"], times: ClusterTimes
 ) -> list["Future[list[WrittenShard]]"]:
-    """Those that have ended, at least one."""
+    """Wait until at least one has ended, and return all that have."""
     from distributed import wait
 
-    with client.as_current():  # `wait` knows no other way to be told which
-        ended = _patiently(client, lambda timeout: wait(futures, timeout, "FIRST_COMPLETED"))
+    with client.as_current():  # `wait` takes no client as argument
+        ended = _wait_for(client, lambda timeout: wait(futures, timeout, "FIRST_COMPLETED"), times)
     return list(ended.done)
 
 
-def _result_of(client: "Client", future: "Future[list[WrittenShard]]", task: ShardTask) -> list[WrittenShard]:
-    """What a task has written; its error is raised."""
+def _result_of(
+    client: "Client", future: "Future[list[WrittenShard]]", task: ShardTask, times: ClusterTimes
+) -> list[WrittenShard]:
+    """Return the results of a task, or raise its error."""
     from distributed.scheduler import KilledWorker
 
-    error = _patiently(client, future.exception)
+    error = _wait_for(client, future.exception, times)
     if isinstance(error, KilledWorker):
-        # How often a task is begun is the cluster's to say: `distributed.scheduler.allowed-failures`.
+        # The cluster limits the starts of a task: `distributed.scheduler.allowed-failures`.
         raise WorkerLost(task.shards[0].path, error.allowed_failures + 1) from error
     if error is not None:
         raise error
-    return _patiently(client, future.result)
+    return _wait_for(client, future.result, times)
 
 
-def _seen_from_here(results: list[WrittenShard], task: ShardTask) -> Iterator[WrittenShard]:
-    """The shards, each looked for where this process would read it."""
+def _check_files(results: list[WrittenShard], task: ShardTask) -> Iterator[WrittenShard]:
+    """Yield the shards once this process has found each at the destination."""
     destination = open_target(task.target)
     for written in results:
         try:
@@ -138,20 +153,20 @@ def _seen_from_here(results: list[WrittenShard], task: ShardTask) -> Iterator[Wr
         yield written
 
 
-def _patiently(client: "Client", ask: Callable[[float], _Answer]) -> _Answer:
-    """Ask until there is an answer, as long as the cluster has workers that may give it.
+def _wait_for(client: "Client", call: Callable[[float], _Answer], times: ClusterTimes) -> _Answer:
+    """Repeat a call until it returns, as long as the cluster has workers.
 
     Raises:
-        Unavailable: if the scheduler is gone, or there has been no worker for long.
+        Unavailable: if the scheduler is gone, or there has been no worker for a minute.
     """
-    seen = time.monotonic()
+    last_worker_s = time.monotonic()
     while True:
         try:
-            return ask(_LOOK_SECONDS)
+            return call(times.poll_s)
         except TimeoutError:
             if _count_threads(client):
-                seen = time.monotonic()
-            elif time.monotonic() - seen > _NO_WORKER_SECONDS:
+                last_worker_s = time.monotonic()
+            elif time.monotonic() - last_worker_s > times.no_worker_s:
                 raise Unavailable(_CLUSTER) from None
         except (OSError, CancelledError) as error:
             raise Unavailable(_CLUSTER) from error
@@ -165,12 +180,62 @@ def _count_threads(client: "Client") -> int:
     return sum(threads.values())
 
 
-def _stop(client: "Client", futures: list["Future[list[WrittenShard]]"]) -> None:
-    """Take back tasks; what is being written is left after the shard at hand."""
+def _stop(client: "Client", futures: list["Future[list[WrittenShard]]"], timeout_s: float) -> None:
+    """Cancel tasks; a worker leaves a task after the shard that it is writing."""
     keys = [future.key for future in futures]
-    until = time.monotonic() + _STOP_SECONDS
+    until = time.monotonic() + timeout_s
     # A cluster that is gone has nothing to stop.
     with suppress(OSError, CancelledError):
         client.cancel(futures, force=True)
-        while any(client.run(is_at_work, keys, on_error="ignore").values()) and time.monotonic() < until:
+        while any(client.run(is_running, keys, on_error="ignore").values()) and time.monotonic() < until:
             time.sleep(0.1)
+
+
+class OtherRelease(RecorderError):
+    """A worker of another release, whose files could have other bytes."""
+
+    code = "worker_release"
+    title = "Worker of another release"
+
+    def __init__(self, theirs: dict[str, str], ours: dict[str, str]) -> None:
+        unlike = ", ".join(
+            f"{name} {theirs[name]} and not {ours[name]}" for name in ours if theirs[name] != ours[name]
+        )
+        super().__init__(
+            f"A worker of the cluster has {unlike}; install the same release there and export again."
+        )
+
+
+def write_task(task: ShardTask, versions: dict[str, str]) -> list[WrittenShard]:
+    """Write the files of a task on a worker; leave a cancelled task after the shard that is being written.
+
+    Args:
+        task: shards to write.
+        versions: the planning process's `writer_versions()`, which are in the shards' content keys.
+
+    Raises:
+        OtherRelease: if this worker has other versions.
+    """
+    from distributed import get_worker
+
+    if versions != writer_versions():
+        raise OtherRelease(writer_versions(), versions)
+    worker = get_worker()
+    key = worker.get_current_task()
+    results = []
+    for written in write_shards(task):
+        results.append(written)
+        if not _is_wanted(worker, key):
+            break
+    return results
+
+
+def is_running(keys: list[str], dask_worker: "Worker") -> bool:
+    """Return whether a worker still has one of these tasks."""
+    return any(key in dask_worker.state.tasks for key in keys)
+
+
+def _is_wanted(worker: "Worker", key: object) -> bool:
+    """Return whether a client waits for a task; its export may have failed, or its client be gone."""
+    task = worker.state.tasks.get(key)  # type: ignore[call-overload]
+    return task is not None and task.state != "cancelled"

@@ -1,7 +1,7 @@
-"""Shards are written by processes of this machine; one that dies is replaced. Spec §4.3, decision 0025.
+"""Executor with worker processes on this machine; one that dies is replaced. Spec §4.3, decision 0025.
 
-Each has one polars thread, so that N of them are N cores' work. `concurrent.futures` would give up all
-tasks when one worker dies, and tells of a task at its end only.
+Each worker has one polars thread, so that N workers use N cores. `concurrent.futures` would end all tasks
+when one worker dies, and reports a task at its end only.
 """
 
 import subprocess
@@ -13,43 +13,42 @@ from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
 
-from recorder.exports.executor.base import MAX_STARTS, WorkerLost, in_portions
-from recorder.exports.manifest import WrittenShard
-from recorder.exports.writers.tasks import ShardTask
+from recorder.exports.executor.base import MAX_STARTS, WorkerLost, divide_tasks
+from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.settings import environment_with
 
 _WORKER = "recorder.exports.executor.worker"
-#: A worker that is told to stop first discards what it is writing.
+#: A worker that is stopped first discards the file that it is writing.
 _STOP_SECONDS = 10.0
 
 
 class ProcessPool:
-    """So many processes, for as long as there are tasks for them."""
+    """Executor with a number of processes, which run as long as there are tasks."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
 
     def run(self, tasks: Sequence[ShardTask]) -> Generator[WrittenShard, None, None]:
-        """Write the shards and give each result as it comes.
+        """Write the shards and yield each result.
 
         Raises:
-            WorkerLost: if worker after worker died of one task.
+            WorkerLost: if all workers that tried one task died.
         """
-        waiting = deque(_Job(task) for task in in_portions(tasks, self.workers))
+        waiting = deque(_Job(task) for task in divide_tasks(tasks, self.workers))
         workers = [_Worker() for _ in range(min(self.workers, len(waiting)))]
         try:
             for worker in workers:
                 worker.begin(waiting.popleft())
-            while at_work := {worker.connection: worker for worker in workers if worker.job}:
-                for connection in wait(list(at_work)):
-                    worker = at_work[connection]  # type: ignore[index]
+            while busy := {worker.connection: worker for worker in workers if worker.job}:
+                for connection in wait(list(busy)):
+                    worker = busy[connection]  # type: ignore[index]
                     try:
                         message = worker.connection.recv()
                     except (EOFError, OSError):
                         workers.remove(worker)
                         worker.end()
                         workers.append(_Worker())
-                        workers[-1].begin(worker.left_behind())
+                        workers[-1].begin(worker.unfinished_job())
                         continue
                     if isinstance(message, Exception):
                         raise message
@@ -60,13 +59,13 @@ class ProcessPool:
                         worker.begin(waiting.popleft() if waiting else None)
         finally:
             for worker in workers:
-                worker.tell_to_stop()
+                worker.stop()
             for worker in workers:
                 worker.end()
 
 
 class _Job:
-    """A task, and how often it was begun."""
+    """A task and the number of its starts."""
 
     def __init__(self, task: ShardTask, starts: int = 0) -> None:
         self.task = task
@@ -75,7 +74,7 @@ class _Job:
 
 
 class _Worker:
-    """A process and the socket to it."""
+    """A worker process and the socket to it."""
 
     def __init__(self) -> None:
         self.connection, theirs = Pipe()
@@ -89,23 +88,23 @@ class _Worker:
             )
 
     def begin(self, job: _Job | None) -> None:
-        """Give it its next job; with none left, it ends and gives its memory back."""
+        """Send the next job; without one the worker ends and frees its memory."""
         self.job = job
         if job is None:
             self.connection.close()
             return
         job.starts += 1
-        # One that has died is found by its silence.
+        # A worker that has died is found when its socket closes.
         with suppress(OSError):
             self.connection.send(job.task)
 
     def note(self, written: WrittenShard) -> None:
-        """Remember what needs no second writing."""
+        """Note a shard that needs no second writing."""
         assert self.job is not None
         self.job.done.add(written.path)
 
-    def left_behind(self) -> _Job:
-        """What another worker is to do instead of this one, which died.
+    def unfinished_job(self) -> _Job:
+        """Return the rest of the job for another worker, after this one died.
 
         Raises:
             WorkerLost: if it was the last attempt.
@@ -116,12 +115,12 @@ class _Worker:
             raise WorkerLost(left[0].path, self.job.starts)
         return _Job(replace(self.job.task, shards=left), self.job.starts)
 
-    def tell_to_stop(self) -> None:
-        """End what it is doing."""
+    def stop(self) -> None:
+        """Ask the process to end."""
         self._process.terminate()
 
     def end(self) -> None:
-        """Wait for its end, and bring it about if it does not come."""
+        """Wait until the process has ended; kill it after some seconds."""
         self.connection.close()
         try:
             self._process.wait(_STOP_SECONDS)

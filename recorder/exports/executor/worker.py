@@ -1,8 +1,7 @@
-"""A process of the pool: writes the tasks that it is sent, and tells of each shard. Spec §4.3.
+"""Worker process of the pool: writes the tasks that it receives and reports each shard. Spec §4.3.
 
-Started as `python -m recorder.exports.executor.worker <descriptor>` with a socket to the pool. A program of
-its own, and no child that `multiprocessing` starts: that one runs the parent's main script again, and its
-environment cannot be chosen.
+Started as `python -m recorder.exports.executor.worker <descriptor>` with a socket to the pool. It is
+no child of `multiprocessing`, which would run the parent's main script again and take no environment.
 """
 
 import os
@@ -13,12 +12,11 @@ import threading
 from multiprocessing.connection import Connection
 from types import FrameType
 
-from recorder.exports.writers.shards import write_shards
-from recorder.exports.writers.tasks import ShardTask
+from recorder.exports.writers import ShardTask, write_shards
 
 
 def serve(connection: "Connection[object, ShardTask]") -> None:
-    """Write tasks until the pool hangs up.
+    """Write tasks until the pool closes the connection.
 
     For each task it sends a `WrittenShard` for each shard, then None, or the error that ended it.
     """
@@ -28,19 +26,19 @@ def serve(connection: "Connection[object, ShardTask]") -> None:
         except EOFError:
             return
         except Exception as error:  # the task cannot be read here
-            connection.send(_sendable(error))
+            connection.send(_make_sendable(error))
             continue
         try:
             for written in write_shards(task):
                 connection.send(written)
         except Exception as error:
-            connection.send(_sendable(error))
+            connection.send(_make_sendable(error))
         else:
             connection.send(None)
 
 
-def _sendable(error: Exception) -> Exception:
-    """The error, with the place where it happened; what cannot be pickled becomes its description."""
+def _make_sendable(error: Exception) -> Exception:
+    """Return the error with a note on the worker; an error that cannot be pickled becomes its description."""
     error.add_note(f"In worker {os.getpid()} of the export.")
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301  # what was just written
@@ -55,7 +53,7 @@ def _stop(_signal: int, _frame: FrameType | None) -> None:
 
 
 def _end_with_parent() -> None:
-    """Wait for the end of the pool's process, which holds the other end of standard input."""
+    """End this process when the pool's process ends, which has the other end of standard input."""
     while os.read(0, 1):
         pass
     os._exit(1)
@@ -63,7 +61,7 @@ def _end_with_parent() -> None:
 
 def main() -> None:
     """Serve the pool whose socket is named on the command line."""
-    # Ctrl-C goes to every process of a terminal; the pool's own decides what happens.
+    # Ctrl-C is sent to every process of a terminal; the pool's process handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _stop)
     threading.Thread(target=_end_with_parent, daemon=True).start()

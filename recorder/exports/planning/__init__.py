@@ -1,1 +1,1 @@
-"""What an export will hold, fixed before its first file is written. Design §4 (exports)."""
+"""Plans of exports: sessions and shards, fixed before the first file is written. Design §4 (exports)."""

@@ -1,11 +1,11 @@
-"""What sealing noted of the chosen sessions: counts, sizes and digests, at pinned versions. Spec §4.3."""
+"""Statistics of the chosen sessions in the lake at pinned versions: counts, sizes, digests. Spec §4.3."""
 
 import math
 
 import polars as pl
 
 from recorder.errors import RecorderError
-from recorder.exports.planning.sampling import FACTS, Sampling, select_frames
+from recorder.exports.planning.plan import FACTS, Sampling, select_frames
 from recorder.rowset import frames_digest, samples_digest
 from recorder.storage.lake import Lake
 from recorder.storage.lake_schemas import Kind
@@ -23,7 +23,7 @@ _FRAME_FACTS = {
 
 
 class FactsMissing(RecorderError):
-    """A session counts as sealed, and the lake has no row of it."""
+    """A sealed session has no row in the lake."""
 
     code = "rows_missing"
     title = "Rows missing"
@@ -33,7 +33,7 @@ class FactsMissing(RecorderError):
 
 
 class LakeFacts:
-    """What sealing noted of the chosen sessions, at pinned versions."""
+    """Reader of the chosen sessions' statistics, at pinned versions."""
 
     def __init__(
         self, lake: Lake, tenant: Tenant, versions: dict[str, int | None], chosen: pl.DataFrame
@@ -44,7 +44,7 @@ class LakeFacts:
         self._chosen = chosen
 
     def sessions(self) -> pl.DataFrame:
-        """The chosen sessions with their bucket, counts and digest."""
+        """Return the chosen sessions with their bucket, counts and digest."""
         facts = self._scan("sessions").select(
             "session_id",
             "bucket",
@@ -54,19 +54,21 @@ class LakeFacts:
             pl.col("frame_count").cast(pl.Int64),
             "payload_bytes",
         )
-        found = self._chosen.lazy().join(facts, on="session_id", how="inner", validate="1:1").collect()
-        if found.height != self._chosen.height:
-            raise FactsMissing(self._chosen.height - found.height)
-        return self._with_payload_bytes(found)
+        joined = self._chosen.lazy().join(facts, on="session_id", how="inner", validate="1:1").collect()
+        if joined.height != self._chosen.height:
+            raise FactsMissing(self._chosen.height - joined.height)
+        return self._with_payload_bytes(joined)
 
     def frames(self, sessions: pl.DataFrame, sampling: Sampling, *, with_events: bool) -> pl.DataFrame:
-        """The sessions with what they have of selected frames: how many, their bytes, their digest.
+        """Return the sessions with the number, bytes and digest of their selected frames.
 
-        Read in slices of the hash range, so that no more than some hundred thousand frames are in memory.
+        Frames are read in slices of the hash range, so that only some hundred thousand are in memory.
 
         Args:
-            with_events: also the digest of the frames with the events bound to them, and how many of these
-                are actions.
+            sessions: result of `sessions`.
+            sampling: rule that selects the frames.
+            with_events: add the digest of the frames with the events bound to them, and the number of
+                actions among these.
         """
         with_frames = sessions.filter(pl.col("frame_count") > 0)
         slices = 2 ** math.ceil(math.log2(max(1.0, with_frames["frame_count"].sum() / _FRAMES_AT_ONCE)))
@@ -77,28 +79,27 @@ class LakeFacts:
             if not with_frames.is_empty()
         ]
         schema = pl.Schema({"session_id": pl.String, **_FRAME_FACTS})
-        found = pl.concat(parts) if parts else pl.DataFrame(schema=schema)
-        return sessions.join(found, on="session_id", how="left").with_columns(
+        frames = pl.concat(parts) if parts else pl.DataFrame(schema=schema)
+        return sessions.join(frames, on="session_id", how="left").with_columns(
             pl.col("frames", "image_bytes", "sample_actions").fill_null(0),
             pl.col("frames_sha256", "samples_sha256").fill_null(""),
         )
 
     def event_types(self) -> list[tuple[str, int]]:
-        """How many events of each type the sessions have, most frequent first."""
+        """Return the number of events of each type, most frequent first."""
         counts = self._of_chosen("events").group_by("type").len()
-        found = counts.sort(["len", "type"], descending=[True, False]).collect(engine="streaming")
-        return found.rows()
+        return counts.sort(["len", "type"], descending=[True, False]).collect(engine="streaming").rows()
 
     def duration_ms(self) -> int:
-        """How long the sessions took, all together."""
+        """Return the duration of all sessions together."""
         total = self._of_chosen("sessions").select(pl.col("duration_ms").sum()).collect()
         return int(total.item())
 
     def _with_payload_bytes(self, sessions: pl.DataFrame) -> pl.DataFrame:
-        """The sessions with the bytes of their payloads, counted where sealing did not note them.
+        """Return the sessions with the bytes of their payloads, counted where sealing did not store them.
 
-        What a file needs in memory hangs on them. They are not estimated from the lake's files, which
-        compaction writes anew: equal sessions are to have equal plans.
+        The memory for a file depends on them. They are not estimated from the lake's files, which compaction
+        rewrites: equal sessions must have equal plans.
         """
         unknown = sessions.filter(pl.col("payload_bytes").is_null())
         if unknown.is_empty():
@@ -157,10 +158,10 @@ class LakeFacts:
             samples_digest(zip(*row, strict=True)) if with_events else ""
             for row in by_session.select("frame_id", "sha256", "event_id").iter_rows()
         ]
-        found = by_session.with_columns(
+        digested = by_session.with_columns(
             pl.Series("frames_sha256", digests, pl.String), pl.Series("samples_sha256", samples, pl.String)
         )
-        return found.select("session_id", *_FRAME_FACTS)
+        return digested.select("session_id", *_FRAME_FACTS)
 
     def _scan(self, kind: Kind) -> pl.LazyFrame:
         table = self._lake.scan(kind, self._tenant, version=self._versions[kind])

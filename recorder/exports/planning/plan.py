@@ -1,4 +1,4 @@
-"""What an export will hold, fixed before its first shard: sessions and how they are dealt. Spec §4.3."""
+"""Plan of an export: its sessions, their buckets, and the sampling of frames. Spec §4.3."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -10,18 +10,61 @@ import polars as pl
 import pyarrow as pa
 
 from recorder import __version__
+from recorder.datasets.formats import FORMATS, FileKind, Format, FormatName
 from recorder.digest import canonical_json
-from recorder.exports.formats import FORMATS, FileKind, Format, FormatName
-from recorder.exports.planning.sampling import Sampling
 from recorder.rowset import row_set_sha256
 
-#: Stored plans of another version are made anew: what they say of files no longer holds.
+#: Columns of the lake's frames that the sampling reads.
+FACTS = ("session_id", "seq", "t_ms", "is_keyframe", "n_events", "has_action")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """Rule that selects frames: `frame_sampling` of a resolved request, without the database's models."""
+
+    mode: str
+    #: Of `every_n_ms`; the other modes take none.
+    interval_ms: int | None = None
+    keep_action_frames: bool = False
+
+
+def select_frames(frames: pl.LazyFrame, sampling: Sampling) -> pl.LazyFrame:
+    """Return the frames that the sampling selects, in no particular order.
+
+    Args:
+        frames: one row per frame with at least `FACTS`, whole sessions, any order.
+        sampling: rule that selects the frames.
+    """
+    chosen = _sampling_filter(sampling)
+    if sampling.keep_action_frames:
+        chosen = chosen | pl.col("has_action")
+    return frames.filter(chosen)
+
+
+def _sampling_filter(sampling: Sampling) -> pl.Expr:
+    match sampling.mode:
+        case "event_only":
+            return pl.col("n_events") > 0
+        case "every_n_ms":
+            assert sampling.interval_ms is not None
+            slot = pl.col("t_ms") // sampling.interval_ms
+            # `seq` follows (t_ms, frame_id), so that frames of one instant do not tie.
+            return pl.col("seq") == pl.col("seq").min().over("session_id", slot)
+        case "keyframes_only":
+            return pl.col("is_keyframe")
+        case "all":
+            return pl.lit(True)
+        case unknown:
+            raise ValueError(f"No sampling is called {unknown}.")
+
+
+#: Stored plans of another version are replaced: they describe other files.
 PLAN_VERSION = 3
 #: A shard is kept below this size, by the estimate of `bucket_bits`.
 SHARD_BYTES = 128 * 1024 * 1024
-#: What a row is taken for, unless the payloads of its session have more.
+#: Estimated size of a row, unless the payloads of its session are larger.
 BYTES_PER_EVENT = 512
-#: Of a session id: what it is dealt to buckets by.
+#: Bits of the hash that assigns a session to a bucket.
 HASH_BITS = 16
 #: Columns of `SESSIONS` with the rows of each kind and their digests.
 ROWS: dict[FileKind, str] = {"events": "rows", "frames": "frames", "samples": "frames"}
@@ -42,24 +85,24 @@ SESSIONS = pl.Schema(
         "actor_kind": pl.String,
         "split": pl.String,
         "rows": pl.Int64,
-        # Of its payloads, all together.
+        # Of all its payloads together.
         "payload_bytes": pl.Int64,
         "actions": pl.Int64,
         "rows_sha256": pl.String,
         "frames": pl.Int64,
         "image_bytes": pl.Int64,
         "frames_sha256": pl.String,
-        # Of a WebDataset alone: its samples with their events, and how many of these are actions.
+        # Of a WebDataset only: its samples with their events, and the number of actions among these.
         "samples_sha256": pl.String,
         "sample_actions": pl.Int64,
     }
 )
-#: About how many bytes the events of sessions are.
+#: Estimated size of the events of sessions.
 EVENT_BYTES = pl.max_horizontal(pl.col("rows") * BYTES_PER_EVENT, "payload_bytes").sum()
 
 
 def writer_versions() -> dict[str, str]:
-    """The libraries whose behaviour is in the bytes of a file."""
+    """Return the versions of the libraries that the bytes of a file depend on."""
     return {
         "service": __version__,
         "polars": pl.__version__,
@@ -69,7 +112,7 @@ def writer_versions() -> dict[str, str]:
 
 
 def canonical_spec(spec: dict[str, Any]) -> dict[str, Any]:
-    """A resolved request in the one form that equal requests share."""
+    """Return a resolved request in the form that equal requests share."""
     filters = dict(spec["filter"])
     if "exclude_session_ids" in filters:
         filters["exclude_session_ids"] = sorted(set(filters["exclude_session_ids"]))
@@ -83,14 +126,14 @@ def canonical_spec(spec: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The row set of an export, pinned: the same plan gives the same files."""
+    """The pinned row set of an export: the same plan gives the same files."""
 
     format: FormatName
     #: The canonical, resolved request.
     spec: dict[str, Any]
     #: Pinned version of each lake table; None where the table did not exist.
     versions: dict[str, int | None]
-    #: Version of each workflow's graph in which a `path` was looked for.
+    #: Version of each workflow's graph in which a `path` was searched.
     graph: dict[str, int]
     #: Per workflow: its sessions are spread over `2 ** bits` buckets.
     bucket_bits: dict[str, int]
@@ -98,12 +141,12 @@ class Plan:
 
     @property
     def sampling(self) -> Sampling:
-        """Which frames are taken."""
+        """Rule that selects the frames."""
         return Sampling(**self.spec["frame_sampling"])
 
     @property
     def files(self) -> Format:
-        """What its files are."""
+        """Format of the files."""
         return FORMATS[self.format]
 
     @property
@@ -112,7 +155,7 @@ class Plan:
         return int(self.sessions[ROWS[self.files.kinds[0]]].sum())
 
     def to_json(self) -> bytes:
-        """The stored form; its SHA-256 is `plan_sha256`."""
+        """Return the stored form; its SHA-256 is `plan_sha256`."""
         return canonical_json(
             {
                 "plan_version": PLAN_VERSION,
@@ -130,14 +173,14 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: bytes) -> "Plan | None":
-        """The plan that was stored; None for one of another version."""
+        """Return the plan of a stored form; None for one of another version."""
         stored = orjson.loads(text)
         if stored.pop("plan_version") != PLAN_VERSION:
             return None
         return cls(**stored | {"sessions": pl.DataFrame(stored["sessions"], schema=SESSIONS)})
 
     def row_set_sha256(self) -> str:
-        """The digest of all rows, as `verify` will find it in the files."""
+        """Return the digest of all rows, which `verify` computes from the files."""
         return row_set_sha256(
             pl.concat(
                 self.sessions.select(
@@ -159,9 +202,13 @@ def make_plan(
     graph: dict[str, int],
     sessions: pl.DataFrame,
 ) -> Plan:
-    """The plan for these sessions, with as few buckets as keep its shards small.
+    """Return the plan for some sessions, with as few buckets as keep its shards small.
 
     Args:
+        format: format of the files.
+        spec: resolved request.
+        versions: pinned version of each lake table.
+        graph: version of each workflow's graph in which a `path` was searched.
         sessions: columns of `SESSIONS`, any order.
     """
     ordered = sessions.select(SESSIONS.names()).cast(SESSIONS).sort("workflow", "bucket", "session_id")
@@ -179,7 +226,7 @@ def make_plan(
 
 
 def bucket_bits(total_bytes: int) -> int:
-    """The smallest k for which `2 ** k` buckets share these bytes in portions of at most `SHARD_BYTES`.
+    """Return the smallest k for which `2 ** k` buckets divide these bytes into at most `SHARD_BYTES` each.
 
     It depends on the row set alone, not on history; k + 1 splits each shard in two.
     """
@@ -190,5 +237,5 @@ def bucket_bits(total_bytes: int) -> int:
 
 
 def without_sessions(plan: Plan, gone: Iterable[str]) -> Plan:
-    """The plan without these sessions; the buckets stay, so that other shards keep their content."""
+    """Return the plan without some sessions; the buckets stay, so that other shards keep their content."""
     return replace(plan, sessions=plan.sessions.filter(~pl.col("session_id").is_in(list(gone))))

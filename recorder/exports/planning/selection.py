@@ -1,4 +1,4 @@
-"""To which part of a dataset a session belongs: `train`, `validation` or `test`. Spec §4.3 (determinism)."""
+"""Selection of an export's sessions: filters, splits, deleted sessions. Spec §4.3."""
 
 import hashlib
 from collections.abc import Iterator
@@ -12,10 +12,9 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.exports.formats import FORMATS
+from recorder.datasets.formats import FORMATS
 from recorder.exports.planning.lake_stats import LakeFacts
-from recorder.exports.planning.plan import Plan, make_plan
-from recorder.exports.planning.sampling import Sampling
+from recorder.exports.planning.plan import Plan, Sampling, make_plan
 from recorder.memory.queries.subpaths import SubPath
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportFormat, SplitRule
@@ -30,18 +29,19 @@ _RANGE = 2**64
 
 
 def split_of(unit: str, rule: SplitRule) -> str:
-    """The part of all sessions of a unit, by hash: the same in every export, whatever else it holds.
+    """Return the split of all sessions of a unit, by hash: the same in every export.
 
-    Growing a share moves units out of `train` only: `test` is dealt from one end of the range, then
-    `validation`.
+    A larger share moves units out of `train` only: `test` takes one end of the hash range, `validation` the
+    other.
 
     Args:
-        unit: the id that must not be in two parts: a session's, or an actor's within its workspace.
+        unit: id that must not be in two splits: a session's, or an actor's within its workspace.
+        rule: shares of the splits.
     """
-    place = int.from_bytes(hashlib.sha256(b"split:" + unit.encode()).digest()[:8]) / _RANGE
-    if place < rule.test:
+    position = int.from_bytes(hashlib.sha256(b"split:" + unit.encode()).digest()[:8]) / _RANGE
+    if position < rule.test:
         return "test"
-    return "validation" if 1 - place <= rule.validation else "train"
+    return "validation" if 1 - position <= rule.validation else "train"
 
 
 _TABLES: tuple[Kind, ...] = ("events", "frames", "sessions")
@@ -84,9 +84,9 @@ def read_plan(database: Database, lake: Lake, row: ExportRow) -> Plan:
 
 
 def _sessions_of_path(db: DbSession, row: ExportRow, graph: dict[str, int]) -> pl.Series | None:
-    """The sessions that went the filter's path, and in `graph` the version it was looked for in.
+    """Return the sessions of the filter's path, and store in `graph` the version that was searched.
 
-    A path that a rebuild merged meanwhile stands for the one it became. None without such a filter.
+    A path that a rebuild has merged is replaced by the merged one. Return None without such a filter.
     """
     path_id = row.spec["filter"].get("path")
     if path_id is None:
@@ -97,7 +97,7 @@ def _sessions_of_path(db: DbSession, row: ExportRow, graph: dict[str, int]) -> p
 
 
 def select_sessions(db: DbSession, tenant: Tenant, spec: dict[str, Any]) -> pl.DataFrame:
-    """The sealed sessions that pass every filter of a resolved request, in no order.
+    """Return the sealed sessions that pass every filter of a resolved request, in no order.
 
     Returns:
         session_id, workflow, date (lake partition), outcome, actor_kind, split.
@@ -109,7 +109,7 @@ def select_sessions(db: DbSession, tenant: Tenant, spec: dict[str, Any]) -> pl.D
         col(SessionRow.outcome),
         col(SessionRow.actor_kind),
         col(SessionRow.actor_id),
-    ).where(*_conditions(tenant, spec))
+    ).where(*_conditions_of(tenant, spec))
     rows = db.connection().execution_options(yield_per=_ROWS_AT_ONCE).execute(statement)
     parts = [
         pl.DataFrame([tuple(row) for row in part], schema=_CHOSEN, orient="row") for part in rows.partitions()
@@ -122,7 +122,7 @@ def select_sessions(db: DbSession, tenant: Tenant, spec: dict[str, Any]) -> pl.D
 
 @dataclass(frozen=True)
 class SelectionSize:
-    """Upper bound of what an export holds: all that its sessions recorded, sampled or not."""
+    """Upper bound of an export: everything that its sessions recorded, sampled or not."""
 
     sessions: int
     events: int
@@ -133,13 +133,16 @@ class SelectionSize:
 def measure_selection(
     db: DbSession, tenant: Tenant, spec: dict[str, Any], *, most_sessions: int
 ) -> SelectionSize:
-    """Add up what the sessions of a resolved request recorded, whatever `path` and exclusions leave out.
+    """Add up what the sessions of a resolved request recorded, without regard to `path` and exclusions.
 
     Args:
-        most_sessions: number of sessions after which counting ends, one more than this is counted.
+        db: database session.
+        tenant: workspace and mode.
+        spec: resolved request.
+        most_sessions: number of sessions after which counting ends; one more than this is counted.
     """
     counted = (SessionRow.event_count, SessionRow.frame_count, SessionRow.event_bytes, SessionRow.frame_bytes)
-    chosen = select(*counted).where(*_conditions(tenant, spec)).limit(most_sessions + 1).subquery("chosen")
+    chosen = select(*counted).where(*_conditions_of(tenant, spec)).limit(most_sessions + 1).subquery("chosen")
     columns = chosen.c
     sums = sqlalchemy.select(
         sqlalchemy.func.count(),
@@ -152,7 +155,7 @@ def measure_selection(
 
 
 def _with_split(chosen: pl.DataFrame, spec: dict[str, Any]) -> pl.DataFrame:
-    """Each session's part of the dataset; the actor, who may be a person, goes no further than this."""
+    """Return the sessions with their split, without the actor's id, which may be a person's."""
     rule = SplitRule.model_validate(spec["split"])
     unit = pl.coalesce("actor_id", "session_id") if rule.by == "actor" else pl.col("session_id")
     parts = [split_of(name, rule) for name in chosen.select(unit).to_series()]
@@ -161,23 +164,26 @@ def _with_split(chosen: pl.DataFrame, spec: dict[str, Any]) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Gone:
-    """Sessions that were planned once and are no more."""
+    """Planned sessions that were deleted since."""
 
-    #: Hidden, their rows still there.
+    #: Hidden; their rows still exist.
     deleted: list[str]
-    #: Without a trace.
+    #: Erased with their rows.
     erased: list[str]
 
     @property
     def ids(self) -> list[str]:
-        """All of them."""
+        """Ids of all these sessions."""
         return self.deleted + self.erased
 
 
 def find_gone(db: DbSession, tenant: Tenant, workflows: list[str], sessions: pl.Series) -> Gone:
-    """Which of these sessions of these workflows have been deleted.
+    """Return the sessions that were deleted.
 
     Args:
+        db: database session.
+        tenant: workspace and mode.
+        workflows: workflows of the sessions.
         sessions: ids of sessions that were sealed once.
     """
     of_workflows = select(SessionRow.id).where(
@@ -199,7 +205,7 @@ def find_gone(db: DbSession, tenant: Tenant, workflows: list[str], sessions: pl.
     return Gone(deleted=missing.filter(is_hidden).to_list(), erased=missing.filter(~is_hidden).to_list())
 
 
-def _conditions(tenant: Tenant, spec: dict[str, Any]) -> Iterator[ColumnElement[bool]]:
+def _conditions_of(tenant: Tenant, spec: dict[str, Any]) -> Iterator[ColumnElement[bool]]:
     yield col(SessionRow.workspace_id) == tenant.workspace_id
     yield col(SessionRow.mode) == tenant.mode
     yield col(SessionRow.status) == "sealed"
@@ -210,8 +216,8 @@ def _conditions(tenant: Tenant, spec: dict[str, Any]) -> Iterator[ColumnElement[
     until = clock.parse_time(filters["until"], name="until")
     if since is not None:
         yield col(SessionRow.started_at) >= clock.parse_time(since, name="since")
-    # A session recorded live must be sealed by then too, so that a repeat finds the same ones. An import is
-    # bound by its start alone: it lies in the past when it arrives.
+    # A session recorded live must be sealed by then too, so that a repeat selects the same sessions. For an
+    # import only the start counts: it is in the past when it arrives.
     in_time = and_(col(SessionRow.started_at) < until, col(SessionRow.sealed_at) <= until)
     yield or_(in_time, and_(col(SessionRow.is_import), col(SessionRow.started_at) < until))
     if "outcome" in filters:

@@ -6,8 +6,9 @@ from typing import Any
 
 import polars as pl
 
+from recorder.datasets.formats import FileKind
+from recorder.datasets.schemas import fingerprint
 from recorder.digest import sha256_of
-from recorder.exports.formats import FileKind
 from recorder.exports.planning.plan import (
     BYTES_PER_EVENT,
     DIGESTS,
@@ -18,9 +19,8 @@ from recorder.exports.planning.plan import (
     Plan,
     writer_versions,
 )
-from recorder.exports.schemas import fingerprint
 
-#: What one task reads and sorts in memory: two full shards, or a single larger one.
+#: Bytes that one task reads and sorts in memory: two full shards, or a single larger one.
 BYTES_AT_ONCE = 2 * SHARD_BYTES
 
 
@@ -33,7 +33,7 @@ class PlannedShard:
     workflow: str
     bucket: int
     bucket_bits: int
-    #: Digest of all that its bytes depend on: equal keys, equal bytes.
+    #: Digest of everything that its bytes depend on: equal keys, equal bytes.
     content_key: str
     rows: int
     #: Rows of `SESSIONS` that have rows of this kind, ordered by id.
@@ -41,34 +41,33 @@ class PlannedShard:
 
     @property
     def path(self) -> str:
-        """Where the file lies, relative to the manifest."""
+        """Path of the file, relative to the manifest."""
         name = f"{self.kind}-{self.bucket:05d}-of-{2**self.bucket_bits:05d}.{self.ending}"
         return f"data/workflow={self.workflow}/{name}"
 
     @property
     def bytes_read(self) -> int:
-        """About what of the lake is in memory to write it: its rows, and for samples the events as well."""
+        """Estimated bytes of the lake's rows in memory while the file is written."""
         events = int(self.sessions.select(EVENT_BYTES).item()) if self.kind != "frames" else 0
         return events + (self.rows * BYTES_PER_EVENT if self.kind != "events" else 0)
 
     @property
     def bucket_range(self) -> tuple[int, int]:
-        """The hash values it holds: from the first up to, not including, the second."""
+        """Hash values of the bucket: from the first up to, not including, the second."""
         width = 2 ** (HASH_BITS - self.bucket_bits)
         return self.bucket * width, (self.bucket + 1) * width
 
 
 def plan_shards(plan: Plan) -> list[PlannedShard]:
-    """The files that a plan needs, by kind, workflow and bucket; empty buckets need none."""
+    """Return the files of a plan, by kind, workflow and bucket; empty buckets have none."""
     shards = [shard for kind in plan.files.kinds for shard in _shards_of_kind(plan, kind)]
     return sorted(shards, key=lambda shard: (shard.kind, shard.workflow, shard.bucket))
 
 
 def read_together(shards: list[PlannedShard]) -> Iterator[list[PlannedShard]]:
-    """Neighbours among planned shards, in portions that one read of the lake can hold.
+    """Yield neighbouring shards in portions that one read of the lake can hold.
 
-    A lake file holds sessions of all buckets, so each read touches more of it than it needs; a read that
-    serves several shards does so once.
+    A lake file has sessions of all buckets, so that each read covers more than one shard needs.
     """
     portion: list[PlannedShard] = []
     held = 0

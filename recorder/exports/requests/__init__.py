@@ -1,1 +1,1 @@
-"""Asking for exports: requests, recipes, and the object that clients see. Spec §2.5, §4.3."""
+"""Requests for exports: validation, queue, recipes, and the wire object. Spec §2.5, §4.3."""

@@ -1,5 +1,6 @@
-"""Asking for exports and reading them back: the row is the queue. Spec §4.3, contract §5."""
+"""Queue of exports: create, find and list; the row is the queue. Spec §4.3, contract §5."""
 
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import func
@@ -28,7 +29,7 @@ from recorder.tenant import Tenant
 
 
 def require_known(db: DbSession, draft: ExportRow) -> None:
-    """See that what a draft names is there, and that rows may be exported.
+    """Check that the workflows and the path of a draft exist, and that rows may be exported.
 
     Raises:
         NotFound: if a workflow or the path is unknown.
@@ -41,7 +42,7 @@ def require_known(db: DbSession, draft: ExportRow) -> None:
 
 
 def probe_destination(draft: ExportRow, settings: Settings) -> None:
-    """Write and remove one file where a draft wants its files. It may take seconds: in no transaction.
+    """Write and remove one file at the destination of a draft. Takes seconds: call it outside transactions.
 
     Raises:
         DestinationNotAllowed, InvalidDestination: if files may not or cannot be written there.
@@ -52,7 +53,7 @@ def probe_destination(draft: ExportRow, settings: Settings) -> None:
     except InvalidDestination as error:
         if draft.destination["kind"] != "signed_url":
             raise
-        # The client did not choose this place: it is ours that fails.
+        # The operator chose this store, not the client.
         raise Unavailable("The export store") from error
 
 
@@ -72,32 +73,49 @@ def store_export(db: DbSession, settings: Settings, draft: ExportRow, *, origin:
             )
         )
     emit(db, row, settings, "export.queued")
-    asked = {"workflow": workflows, "format": row.format, "destination": row.destination, "tag": row.tag}
-    record(db, origin, "export.create", resource_type="export", resource_id=row.id, details=asked)
+    details = {"workflow": workflows, "format": row.format, "destination": row.destination, "tag": row.tag}
+    record(db, origin, "export.create", resource_type="export", resource_id=row.id, details=details)
     return row
 
 
-def create_export(runtime: Runtime, tenant: Tenant, body: ExportCreate, *, origin: Origin) -> ExportRow:
-    """Queue an export in a transaction of its own.
+def create_export(
+    runtime: Runtime,
+    tenant: Tenant,
+    body: ExportCreate,
+    *,
+    origin: Origin,
+    on_stored: Callable[[DbSession, ExportRow], object] | None = None,
+) -> ExportRow:
+    """Check a request, probe its destination and queue the export, in transactions of their own.
+
+    Args:
+        runtime: deployment.
+        tenant: workspace and mode of the export.
+        body: request.
+        origin: who sends the request, for the audit log.
+        on_stored: called in the transaction that queues the export.
 
     Raises:
-        RecorderError: whatever the steps above raise.
+        RecorderError: as `draft_export`, `require_known` and `probe_destination`.
     """
     draft = draft_export(tenant, body)
     with runtime.database.transaction(write=False) as db:
         require_known(db, draft)
     probe_destination(draft, runtime.settings)
     with runtime.database.transaction(write=True) as db:
-        return store_export(db, runtime.settings, draft, origin=origin)
+        row = store_export(db, runtime.settings, draft, origin=origin)
+        if on_stored is not None:
+            on_stored(db, row)
+        return row
 
 
 def find_export(db: DbSession, tenant: Tenant, export_id: str) -> ExportRow:
-    """An export that the caller may see.
+    """Return an export of the caller's workspace and mode.
 
     Raises:
         NotFound: if it is missing or of another workspace or mode.
     """
-    # What is no id of ours may hold characters that a database refuses.
+    # Text that is no id may have characters that a database refuses.
     row = db.get(ExportRow, export_id) if is_id(export_id, "exp") else None
     if row is None or (row.workspace_id, row.mode) != (tenant.workspace_id, tenant.mode):
         raise NotFound("export")
@@ -114,13 +132,16 @@ def list_exports(
     before_id: str | None,
     limit: int,
 ) -> tuple[list[ExportRow], bool]:
-    """A page of exports, newest first, and whether more follow.
+    """Return a page of exports, newest first, and whether more follow.
 
     Args:
+        db: database session.
+        tenant: workspace and mode of the exports.
         workflows: exports that hold at least one of them; empty takes all.
         status: exports in this state; None takes all.
         tag: exports with this label; None takes all.
         before_id: the last id of the page before.
+        limit: most exports of a page.
     """
     statement = select(ExportRow).where(
         ExportRow.workspace_id == tenant.workspace_id, ExportRow.mode == tenant.mode

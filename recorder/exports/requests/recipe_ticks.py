@@ -1,7 +1,7 @@
-"""Ticks of recipes: the export of each cron line's moment, once. docs/recipes.md.
+"""Ticks of recipes: one export for each moment of a cron line. docs/recipes.md.
 
-The row's `next_at` is the claim on a tick: whoever moves it on makes the export, in the same transaction. Two
-daemons, or a daemon that is killed and looks again, make one export.
+The row's `next_at` is the claim on a tick: the process that advances it queues the export in the same
+transaction. Two daemons, or a daemon that is killed and started again, make one export.
 """
 
 import logging
@@ -14,13 +14,13 @@ from sqlmodel import col, select
 from recorder import clock
 from recorder.audit.log import Origin
 from recorder.errors import RecorderError, Unavailable
-from recorder.exports.requests.queue import probe_destination
+from recorder.exports.requests.queue import probe_destination, store_export
 from recorder.exports.requests.recipes import (
     ListedRecipe,
     draft_at,
     key_of,
     last_export,
-    make_export,
+    note_export,
     read_cron,
 )
 from recorder.models.export import RecipeRow
@@ -31,10 +31,10 @@ log = logging.getLogger("recorder.exports")
 
 
 def make_due_exports(runtime: Runtime) -> Iterator[ListedRecipe]:
-    """Make the export of each recipe that is due, one after the other; gives those whose tick was taken.
+    """Queue the export of each recipe that is due, one after the other; yield those whose tick was claimed.
 
-    Ticks that were missed come to one export, that of the last. A recipe that cannot be followed notes why
-    and keeps no other from its export; while a store is away its tick waits for the next look.
+    Ticks that were missed make one export, that of the last. A recipe that fails stores its error and does
+    not hold up the others; while a store does not answer, its tick waits for the next call.
     """
     now = clock.now()
     with runtime.database.transaction(write=False) as db:
@@ -42,15 +42,15 @@ def make_due_exports(runtime: Runtime) -> Iterator[ListedRecipe]:
         due = due.where(col(RecipeRow.next_at) <= now, col(WorkspaceRow.status) == "active")
         recipes = db.exec(due.order_by(col(RecipeRow.next_at))).all()
     for recipe in recipes:
-        taken = _follow(runtime, recipe, now)
-        if taken is not None:
-            yield taken
+        listed = _make_due_export(runtime, recipe, now)
+        if listed is not None:
+            yield listed
 
 
-def _follow(runtime: Runtime, recipe: RecipeRow, now: datetime) -> ListedRecipe | None:
-    """Make the export of a recipe's tick; None if another process did, or will."""
+def _make_due_export(runtime: Runtime, recipe: RecipeRow, now: datetime) -> ListedRecipe | None:
+    """Queue the export of a recipe's tick; return None if another process did, or will."""
     try:
-        # Before the tick is taken, since a store that does not answer must hold up no other writer.
+        # Before the tick is claimed, since a store that does not answer must hold up no other writer.
         probe_destination(draft_at(recipe, now), runtime.settings)
         with runtime.database.transaction(write=True) as db:
             held = _claim(db, recipe, now)
@@ -58,20 +58,23 @@ def _follow(runtime: Runtime, recipe: RecipeRow, now: datetime) -> ListedRecipe 
                 return None
             assert held.last_at is not None
             origin = Origin.system(held.workspace_id, "recipes")
-            return ListedRecipe(held, make_export(db, runtime, held, draft_at(held, held.last_at), origin))
+            draft = draft_at(held, held.last_at)
+            export = store_export(db, runtime.settings, draft, origin=origin)
+            note_export(db, held, export)
+            return ListedRecipe(held, export)
     except Unavailable as error:
-        return _note_error(runtime, recipe, error.code, str(error), taken_at=None)
+        return _note_error(runtime, recipe, error.code, str(error), claimed_at=None)
     except RecorderError as error:
-        return _note_error(runtime, recipe, error.code, str(error), taken_at=now)
+        return _note_error(runtime, recipe, error.code, str(error), claimed_at=now)
     except Exception:
-        # A recipe that we cannot follow keeps no other from its export.
-        log.exception("the recipe %s of %s could not be followed", recipe.name, recipe.workspace_id)
-        text = "Something went wrong on our side; the daemon's log tells more."
-        return _note_error(runtime, recipe, "internal_error", text, taken_at=now)
+        # An unexpected error of one recipe must not hold up the others.
+        log.exception("the export of recipe %s of %s could not be queued", recipe.name, recipe.workspace_id)
+        text = "Something went wrong on our side; the daemon's log has the details."
+        return _note_error(runtime, recipe, "internal_error", text, claimed_at=now)
 
 
 def _claim(db: DbSession, recipe: RecipeRow, now: datetime) -> RecipeRow | None:
-    """The row with its tick taken and the next one set; None if it is no longer as it was read."""
+    """Return the row with its tick claimed and the next one set; None if it changed since it was read."""
     same = select(RecipeRow).where(
         RecipeRow.workspace_id == recipe.workspace_id,
         RecipeRow.mode == recipe.mode,
@@ -81,7 +84,7 @@ def _claim(db: DbSession, recipe: RecipeRow, now: datetime) -> RecipeRow | None:
     row = db.exec(same.with_for_update()).one_or_none()
     if row is not None:
         cron = read_cron(row.cron, row.timezone)
-        # At the earliest the tick that waits, whatever has become of the zone's clocks since.
+        # At the earliest the tick that waits, even if the rules of the zone changed since.
         row.last_at = max(row.next_at, cron.last_until(now) or row.next_at)
         row.next_at = cron.next_after(now)
         db.add(row)
@@ -89,11 +92,11 @@ def _claim(db: DbSession, recipe: RecipeRow, now: datetime) -> RecipeRow | None:
 
 
 def _note_error(
-    runtime: Runtime, recipe: RecipeRow, code: str, message: str, *, taken_at: datetime | None
+    runtime: Runtime, recipe: RecipeRow, code: str, message: str, *, claimed_at: datetime | None
 ) -> ListedRecipe | None:
-    """Say at the recipe why its tick made no export; the tick is over if it was taken."""
+    """Store at the recipe why its tick made no export; a claimed tick is over."""
     with runtime.database.transaction(write=True) as db:
-        row = db.get(RecipeRow, key_of(recipe)) if taken_at is None else _claim(db, recipe, taken_at)
+        row = db.get(RecipeRow, key_of(recipe)) if claimed_at is None else _claim(db, recipe, claimed_at)
         if row is None:
             return None
         row.last_error = {"code": code, "message": message}

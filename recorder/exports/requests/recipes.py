@@ -1,4 +1,4 @@
-"""When a recipe is due: a cron line of five fields, in a time zone. docs/recipes.md."""
+"""Recipes: saved requests with a cron line of five fields in a time zone. docs/recipes.md."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,7 +21,7 @@ from recorder.errors import (
     QuotaExceeded,
     json_pointer,
 )
-from recorder.exports.requests.queue import probe_destination, require_known, store_export
+from recorder.exports.requests.queue import create_export, probe_destination, require_known
 from recorder.exports.requests.validation import dataset_name, draft_export
 from recorder.models.export import ExportRow, RecipeRow
 from recorder.models.export_request import ExportCreate, ExportFilter
@@ -34,7 +34,7 @@ _LOOKS_BACK = (timedelta(hours=1), timedelta(days=1), timedelta(days=32), timede
 
 
 class InvalidCron(Invalid):
-    """No time can be read from the five fields, or the zone is unknown."""
+    """The cron line has no time that ever comes, or the zone is unknown."""
 
     def __init__(self, why: str) -> None:
         super().__init__(
@@ -50,7 +50,7 @@ class Cron:
     zone: ZoneInfo
 
     def next_after(self, moment: datetime) -> datetime:
-        """The first instant after this one, UTC.
+        """Return the first instant after a moment, UTC.
 
         Raises:
             InvalidCron: if none comes in fifty years.
@@ -61,21 +61,21 @@ class Cron:
             raise InvalidCron("This day never comes.") from error
 
     def last_until(self, moment: datetime) -> datetime | None:
-        """The last instant up to this one, UTC; None if there was none for nine years.
+        """Return the last instant up to a moment, UTC; None if there was none for nine years.
 
-        Read forwards, as the ticks were: backwards, an hour that comes twice names other instants.
+        The line is read forwards, as for ticks: backwards, an hour that clocks repeat gives other instants.
         """
         for reach in _LOOKS_BACK:
-            found, following = None, self.next_after(moment - reach)
+            last, following = None, self.next_after(moment - reach)
             while following <= moment:
-                found, following = following, self.next_after(following)
-            if found is not None:
-                return found
+                last, following = following, self.next_after(following)
+            if last is not None:
+                return last
         return None
 
 
 def read_cron(line: str, timezone: str) -> Cron:
-    """The schedule that a cron line describes.
+    """Return the schedule that a cron line describes.
 
     Args:
         line: five fields of `*`, numbers, names of months and days, ranges, steps and lists of them.
@@ -103,24 +103,24 @@ def _zone(name: str) -> ZoneInfo:
 
 
 class RecipeExists(Conflict):
-    """A recipe of this name is there already."""
+    """A recipe of this name exists already."""
 
     def __init__(self) -> None:
         super().__init__("A recipe of this name exists; remove it first, or choose another name.")
 
 
 class UnknownRecipe(NotFound):
-    """The operator named a recipe that is not there."""
+    """No recipe has the name that the operator gave."""
 
     def __init__(self) -> None:
         super().__init__("recipe", "No recipe has this name; `recorder recipes list` shows them.")
 
 
 class InvalidRecipe(Invalid):
-    """What the recipe asks for is no request for an export."""
+    """The body of the recipe is no request for an export."""
 
-    def __init__(self, place: str, why: str) -> None:
-        super().__init__(f"The recipe's {place or 'request'} cannot be read: {why}.")
+    def __init__(self, pointer: str, why: str) -> None:
+        super().__init__(f"The recipe's {pointer or 'request'} cannot be read: {why}.")
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class ListedRecipe:
 
 
 def read_request(members: Mapping[str, Any]) -> ExportCreate:
-    """The request that these members of the body describe.
+    """Return the request that these members of the body describe.
 
     Raises:
         InvalidRecipe: if they describe none.
@@ -163,12 +163,12 @@ def add_recipe(
     timezone: str,
     origin: Origin,
 ) -> RecipeRow:
-    """Save a request under its tag; it is accepted where an export that asks for the same would be.
+    """Save a request under its tag; it is accepted if an export with this request would be.
 
     Raises:
         InvalidCron: if the times cannot be read.
         RecipeExists: if the name is taken.
-        RecorderError: what `create_export` raises for this request; a spent quota alone is no hindrance.
+        RecorderError: as `create_export` for this request, except for a spent quota.
     """
     now = clock.now()
     assert body.tag is not None
@@ -182,7 +182,7 @@ def add_recipe(
         next_at=read_cron(cron, timezone).next_after(now),
         created_at=now,
     )
-    _try_out(runtime, row)
+    _check_request(runtime, row)
     with runtime.database.transaction(write=True) as db:
         if db.get(RecipeRow, key_of(row)) is not None:
             raise RecipeExists
@@ -194,7 +194,7 @@ def add_recipe(
 
 
 def remove_recipe(db: DbSession, tenant: Tenant, name: str, *, origin: Origin) -> None:
-    """Make no more exports of this recipe; those it made stay.
+    """Delete a recipe; the exports that it made stay.
 
     Raises:
         UnknownRecipe: if there is none.
@@ -208,55 +208,59 @@ def remove_recipe(db: DbSession, tenant: Tenant, name: str, *, origin: Origin) -
 def list_recipes(
     db: DbSession, *, workspace_id: str | None = None, mode: str | None = None
 ) -> list[ListedRecipe]:
-    """Recipes with their last exports, by workspace, mode and name."""
+    """Return recipes with their last exports, by workspace, mode and name."""
     statement = select(RecipeRow)
     if workspace_id is not None:
         statement = statement.where(RecipeRow.workspace_id == workspace_id)
     if mode is not None:
         statement = statement.where(RecipeRow.mode == mode)
     recipes = sorted(db.exec(statement), key=key_of)
-    return [ListedRecipe(one, last_export(db, one)) for one in recipes]
+    return [ListedRecipe(recipe, last_export(db, recipe)) for recipe in recipes]
 
 
 def run_recipe(runtime: Runtime, tenant: Tenant, name: str, *, origin: Origin) -> ExportRow:
-    """Make the recipe's export at once, beside its ticks.
+    """Queue the export of a recipe at once, beside its ticks.
 
     Raises:
         UnknownRecipe: if there is none.
-        RecorderError: what `create_export` raises.
+        RecorderError: as `create_export`.
     """
     with runtime.database.transaction(write=False) as db:
-        draft = draft_at(_find(db, tenant, name), clock.now())
-    probe_destination(draft, runtime.settings)
-    with runtime.database.transaction(write=True) as db:
-        return make_export(db, runtime, _find(db, tenant, name), draft, origin)
+        body = request_at(_find(db, tenant, name), clock.now())
+    return create_export(
+        runtime,
+        tenant,
+        body,
+        origin=origin,
+        on_stored=lambda db, row: note_export(db, _find(db, tenant, name), row),
+    )
 
 
-def make_export(
-    db: DbSession, runtime: Runtime, recipe: RecipeRow, draft: ExportRow, origin: Origin
-) -> ExportRow:
-    """Queue the export that the recipe asks for."""
-    export = store_export(db, runtime.settings, draft, origin=origin)
+def note_export(db: DbSession, recipe: RecipeRow, export: ExportRow) -> None:
+    """Store at a recipe that it made an export."""
     recipe.last_export_id, recipe.last_error = export.id, None
     db.add(recipe)
-    return export
+
+
+def request_at(recipe: RecipeRow, moment: datetime) -> ExportCreate:
+    """Return the request of a recipe at a moment, from which relative times count without a gap."""
+    body = read_request({**recipe.body, "tag": recipe.name})
+    filters = body.filter or ExportFilter()
+    times = {"until": clock.to_iso(moment)}
+    for name in ("since", "until"):
+        text = getattr(filters, name)
+        if text is not None:
+            times[name] = clock.to_iso(clock.resolve_time(text, now=moment, name=name))
+    return body.model_copy(update={"filter": filters.model_copy(update=times)})
 
 
 def draft_at(recipe: RecipeRow, moment: datetime) -> ExportRow:
-    """The export that the recipe asks for at this moment; relative times count from it, without a gap."""
-    body = read_request({**recipe.body, "tag": recipe.name})
-    asked = body.filter or ExportFilter()
-    times = {"until": clock.to_iso(moment)}
-    for name in ("since", "until"):
-        text = getattr(asked, name)
-        if text is not None:
-            times[name] = clock.to_iso(clock.resolve_time(text, now=moment, name=name))
-    body = body.model_copy(update={"filter": asked.model_copy(update=times)})
-    return draft_export(recipe.tenant, body)
+    """Return the export that a recipe makes at a moment, not stored yet."""
+    return draft_export(recipe.tenant, request_at(recipe, moment))
 
 
-def _try_out(runtime: Runtime, row: RecipeRow) -> None:
-    """See that the export would be accepted if it were due."""
+def _check_request(runtime: Runtime, row: RecipeRow) -> None:
+    """Check that the export would be accepted if it were due."""
     draft = draft_at(row, row.created_at)
     with runtime.database.transaction(write=False) as db, suppress(QuotaExceeded):
         require_known(db, draft)
@@ -271,10 +275,10 @@ def _find(db: DbSession, tenant: Tenant, name: str) -> RecipeRow:
 
 
 def last_export(db: DbSession, recipe: RecipeRow) -> ExportRow | None:
-    """The export that it made last."""
+    """Return the last export that a recipe made."""
     return None if recipe.last_export_id is None else db.get(ExportRow, recipe.last_export_id)
 
 
 def key_of(recipe: RecipeRow) -> tuple[str, str, str]:
-    """The primary key of its row."""
+    """Return the primary key of a recipe's row."""
     return recipe.workspace_id, recipe.mode, recipe.name

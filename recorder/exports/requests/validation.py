@@ -1,11 +1,11 @@
-"""What is asked for, read and resolved: nothing is looked up or stored. Spec §4.3, contract §5."""
+"""Validation of requests, without reading or storing anything. Spec §4.3, contract §5."""
 
 from datetime import datetime
 from typing import Any
 
 from recorder import clock, limits
+from recorder.digest import sha256_of
 from recorder.errors import InvalidRange, InvalidTime, Problem, TooManyIds, ValidationFailed
-from recorder.exports.planning.reuse_key import series_of
 from recorder.ids import is_id, new_timed_id
 from recorder.models.export import ExportRow
 from recorder.models.export_request import (
@@ -21,7 +21,7 @@ _DATASET_NAME_CHARACTERS = 200
 
 
 def draft_export(tenant: Tenant, body: ExportCreate) -> ExportRow:
-    """What is asked for, not stored yet; relative times are resolved here, once.
+    """Return the row of a request, not stored yet; relative times are resolved here, once.
 
     Raises:
         ValidationFailed, InvalidTime, InvalidRange, TooManyIds: if a filter or the sampling is wrong.
@@ -31,8 +31,8 @@ def draft_export(tenant: Tenant, body: ExportCreate) -> ExportRow:
     spec = {
         "workflow": workflows,
         "filter": resolve_filter(body.filter or ExportFilter(), now=created_at),
-        "frame_sampling": _sampling(body.frame_sampling or FrameSampling()),
-        "split": _split(body.split or SplitRule(validation=0, test=0)),
+        "frame_sampling": _resolve_sampling(body.frame_sampling or FrameSampling()),
+        "split": _resolve_split(body.split or SplitRule(validation=0, test=0)),
     }
     row = ExportRow(
         id=export_id,
@@ -52,7 +52,7 @@ def draft_export(tenant: Tenant, body: ExportCreate) -> ExportRow:
 
 
 def dataset_name(tag: str | None, workflows: list[str]) -> str:
-    """The dataset that an export is a version of: its tag, else its workflows joined by `+`.
+    """Return the dataset that an export is a version of: its tag, else its workflows joined by `+`.
 
     A slug cannot hold `+`. Dagster takes it as a partition key, which must not hold `...`.
     """
@@ -60,39 +60,39 @@ def dataset_name(tag: str | None, workflows: list[str]) -> str:
     return name.replace("...", "…")[:_DATASET_NAME_CHARACTERS]
 
 
-def resolve_filter(asked: ExportFilter, *, now: datetime) -> dict[str, Any]:
-    """The filter as it is stored and shown: times absolute, `until` always there.
+def resolve_filter(requested: ExportFilter, *, now: datetime) -> dict[str, Any]:
+    """Return the stored form of a filter: absolute times, always with `until`.
 
     Raises:
         InvalidTime, InvalidRange, TooManyIds, ValidationFailed: if a member is wrong.
     """
-    since = None if asked.since is None else _time(asked.since, now=now, name="since")
-    until = now if asked.until is None else _time(asked.until, now=now, name="until")
+    since = None if requested.since is None else _resolve_time(requested.since, now=now, name="since")
+    until = now if requested.until is None else _resolve_time(requested.until, now=now, name="until")
     if until > now:
-        detail = "until must not lie ahead: what is still to come cannot be exported."
+        detail = "until must not be in the future; leave it out to export everything up to now."
         raise InvalidRange("/filter/until", "now", where="body", detail=detail)
     if since is not None and since > until:
         raise InvalidRange("/filter/since", "/filter/until", where="body")
-    low, high = asked.min_duration_ms, asked.max_duration_ms
+    low, high = requested.min_duration_ms, requested.max_duration_ms
     if low is not None and high is not None and low > high:
         raise InvalidRange("/filter/min_duration_ms", "/filter/max_duration_ms", where="body")
     resolved = {
-        **asked.model_dump(by_alias=True, exclude_none=True),
+        **requested.model_dump(by_alias=True, exclude_none=True),
         "since": since and clock.to_iso(since),
         "until": clock.to_iso(until),
-        "exclude_session_ids": _excluded(asked.exclude_session_ids),
+        "exclude_session_ids": _check_excluded(requested.exclude_session_ids),
     }
     return {name: value for name, value in resolved.items() if value is not None}
 
 
-def _time(text: str, *, now: datetime, name: str) -> datetime:
+def _resolve_time(text: str, *, now: datetime, name: str) -> datetime:
     try:
         return clock.resolve_time(text, now=now, name=name)
     except InvalidTime as error:
         raise InvalidTime(f"/filter/{name}", str(error), where="body") from error
 
 
-def _excluded(session_ids: list[str] | None) -> list[str] | None:
+def _check_excluded(session_ids: list[str] | None) -> list[str] | None:
     pointer = "/filter/exclude_session_ids"
     if not session_ids:
         return None
@@ -108,18 +108,35 @@ def _excluded(session_ids: list[str] | None) -> list[str] | None:
     return list(dict.fromkeys(session_ids))
 
 
-def _sampling(asked: FrameSampling) -> dict[str, Any]:
-    """The sampling as it is stored; other modes than `every_n_ms` take no notice of the interval."""
-    if asked.mode != "every_n_ms":
-        return asked.model_copy(update={"interval_ms": None}).model_dump()
-    if asked.interval_ms is None:
+def _resolve_sampling(requested: FrameSampling) -> dict[str, Any]:
+    """Return the stored form of the sampling; only mode `every_n_ms` keeps the interval."""
+    if requested.mode != "every_n_ms":
+        return requested.model_copy(update={"interval_ms": None}).model_dump()
+    if requested.interval_ms is None:
         text = "every_n_ms takes an interval_ms of at least 1."
         raise ValidationFailed.of("/frame_sampling/interval_ms", "missing", message=text)
-    return asked.model_dump()
+    return requested.model_dump()
 
 
-def _split(asked: SplitRule) -> dict[str, Any]:
-    if asked.validation + asked.test > 1:
+def _resolve_split(requested: SplitRule) -> dict[str, Any]:
+    if requested.validation + requested.test > 1:
         text = "validation and test must not add up to more than 1."
         raise ValidationFailed.of("/split", "invalid_value", message=text)
-    return asked.model_dump()
+    return requested.model_dump()
+
+
+def series_of(row: ExportRow) -> str:
+    """Return the digest of the members that exports with common files share: the series.
+
+    Filters may differ: an export after an exclusion or a deletion has most shards in common with its parent.
+    """
+    destination = {name: value for name, value in row.destination.items() if name != "expires_in"}
+    return sha256_of(
+        {
+            "workflow": sorted(row.spec["workflow"]),
+            "format": row.format,
+            "frame_sampling": row.spec["frame_sampling"],
+            "split": row.spec["split"],
+            "destination": destination,
+        }
+    )

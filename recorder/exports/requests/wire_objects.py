@@ -1,12 +1,15 @@
-"""The export object as clients see it, and the events that carry it. Spec §2.5, §6.1; contract §5."""
+"""Export object for clients, its events, and signed addresses. Spec §2.5, §6.1; contract §5."""
 
-from datetime import timedelta
+import hmac
+from datetime import datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 
 from sqlmodel import Session as DbSession
 
 from recorder import clock, limits
-from recorder.exports.signing import signed_url
+from recorder.digest import canonical_json, keyed_digest
+from recorder.errors import InvalidSignature, UrlExpired
 from recorder.models.export import Export, ExportCreated, ExportRow
 from recorder.request_context import following
 from recorder.settings import Settings
@@ -30,24 +33,26 @@ _COLUMNS = {
 
 
 def to_wire(row: ExportRow, settings: Settings, *, is_whole: bool = False) -> Export:
-    """The export object of spec §2.5.
+    """Return the export object of spec §2.5.
 
     Args:
-        is_whole: with the ids of all sessions that are left out; else a long list is told by its length.
+        row: row of the export.
+        settings: settings of the deployment.
+        is_whole: list the ids of all excluded sessions; otherwise a long list is replaced by its length.
     """
-    # The release before knew no parts; a run of ours deals them.
+    # Rows of an earlier release have no `split` until they run.
     spec = {"split": None} | row.spec
     return Export.model_validate(
         {
             **row.model_dump(include=_COLUMNS),
-            **(spec if is_whole else spec | {"filter": _short(spec["filter"])}),
+            **(spec if is_whole else spec | {"filter": _shorten_filter(spec["filter"])}),
             "manifest_url": manifest_url(row, settings),
             "progress": {"shards_done": row.shards_done, "shards_total": row.shards_total},
         }
     )
 
 
-def _short(filter: dict[str, Any]) -> dict[str, Any]:
+def _shorten_filter(filter: dict[str, Any]) -> dict[str, Any]:
     excluded = len(filter.get("exclude_session_ids", ()))
     if excluded <= limits.EXCLUDED_SESSIONS_SHOWN:
         return filter
@@ -56,14 +61,14 @@ def _short(filter: dict[str, Any]) -> dict[str, Any]:
 
 
 def to_created(row: ExportRow, settings: Settings) -> ExportCreated:
-    """The four members that `POST /v1/exports` answers."""
+    """Return the four members that `POST /v1/exports` answers."""
     return ExportCreated.model_validate(
         to_wire(row, settings).model_dump(include=set(ExportCreated.model_fields))
     )
 
 
 def manifest_url(row: ExportRow, settings: Settings) -> str | None:
-    """Where the manifest is read; null until it is written. A hosted export's address needs no key."""
+    """Return the manifest's address, None until it is written; that of a hosted export needs no key."""
     if row.status != "completed":
         return None
     path = f"/v1/exports/{row.id}/manifest"
@@ -88,3 +93,50 @@ def emit(db: DbSession, row: ExportRow, settings: Settings, type: str) -> None:
             subject_id=row.id,
             data={"export": to_wire(row, settings).model_dump(mode="json")},
         )
+
+
+_KEY_ID_CHARACTERS = 8
+
+
+def signed_url(base_url: str, path: str, *, workspace_id: str, expires_at: datetime, secret: bytes) -> str:
+    """Return an address of a path below `base_url`, valid for GET until `expires_at` (whole seconds)."""
+    expires_s = clock.to_ms(expires_at) // 1000
+    key_id = _key_id(secret)
+    signature = _sign(path, expires_s=expires_s, key_id=key_id, workspace_id=workspace_id, secret=secret)
+    return f"{base_url}{quote(path, safe='/=')}?exp={expires_s}&kid={key_id}&sig={signature}"
+
+
+def check_signature(
+    path: str,
+    *,
+    expires_s: int,
+    key_id: str,
+    signature: str,
+    workspace_id: str,
+    secret: bytes,
+    now: datetime,
+) -> None:
+    """Check that an address was signed by this service and has not expired.
+
+    Raises:
+        InvalidSignature: if path, time, key or workspace differ from the signed ones.
+        UrlExpired: if the address has expired.
+    """
+    expected = _sign(
+        path, expires_s=expires_s, key_id=_key_id(secret), workspace_id=workspace_id, secret=secret
+    )
+    same_key = hmac.compare_digest(key_id.encode(), _key_id(secret).encode())
+    if not hmac.compare_digest(signature.encode(), expected.encode()) or not same_key:
+        raise InvalidSignature
+    if clock.to_ms(now) // 1000 >= expires_s:
+        raise UrlExpired
+
+
+def _key_id(secret: bytes) -> str:
+    """Return an id of the secret that does not disclose it; another secret has another id."""
+    return keyed_digest(secret, "url-key-id", b"").hex()[:_KEY_ID_CHARACTERS]
+
+
+def _sign(path: str, *, expires_s: int, key_id: str, workspace_id: str, secret: bytes) -> str:
+    signed = canonical_json(["GET", path, expires_s, key_id, workspace_id])
+    return keyed_digest(secret, "export-url", signed).hex()

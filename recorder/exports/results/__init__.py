@@ -1,1 +1,1 @@
-"""Finished exports read back: manifests, hosted files, figures, differences. Contract §5."""
+"""Results of finished exports: manifests, hosted files, summaries, differences. Contract §5."""

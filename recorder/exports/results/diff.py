@@ -1,4 +1,4 @@
-"""Two stored plans compared. What comes out is kept a while, since pages of it are asked for. Contract §5."""
+"""Difference of two exports, from their stored plans; cached, since it is read in pages. Contract §5."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -11,36 +11,36 @@ from sqlalchemy import case
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
+from recorder.datasets.formats import MANIFEST
 from recorder.errors import InvalidState, NotFound, ValidationFailed
 from recorder.exports.destinations import open_destination
-from recorder.exports.destinations.store import READ_SECONDS, READING, within
-from recorder.exports.formats import MANIFEST
+from recorder.exports.destinations.base import READ_SECONDS, READING, within
 from recorder.exports.runner.shard_store import PlanTooLarge, read_stored_plan
 from recorder.models.export import ChangeCause, DifferenceCounts, ExportRow, ExportShardRow, SessionDifference
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
 
-#: Compressed bytes of a plan that the API's process reads, about 300,000 sessions.
+#: Largest compressed plan that the API's process reads, about 300,000 sessions.
 MOST_BYTES = 32 * 1024 * 1024
-#: Sessions that differ, of all results that are kept; the newest is kept whatever it holds.
-_KEPT_ROWS = 500_000
-_KEPT = 16
-# What the files say of a session, beside its id and place.
+#: Most sessions that differ in all cached results together; the newest result is always cached.
+_CACHED_ROWS = 500_000
+_CACHED_RESULTS = 16
+# Columns of a plan that the files depend on, beside id and bucket.
 _CONTENT = ("outcome", "actor_kind", "split", "rows_sha256", "frames_sha256", "samples_sha256")
 
 
 @dataclass(frozen=True)
 class PlanDifference:
-    """What two plans have not alike."""
+    """Difference of two plans."""
 
     #: session_id, change, outcome_differs, rows_differ; by id.
     changes: pl.DataFrame
-    #: How many sessions are the same in both.
+    #: Number of sessions that are the same in both.
     same: int
     same_request: bool
     same_graph: bool
-    #: Names of the filters of either request.
+    #: Names of the filters of both requests.
     filters: frozenset[str]
 
 
@@ -51,18 +51,18 @@ class _Side:
     sessions: pl.DataFrame
 
 
-# Of this process. Plans are named by their content, so what is kept holds for good.
-_kept: LRUCache[tuple[str | None, str | None], PlanDifference] = LRUCache(
-    # Each takes a sixteenth of the room at least, and the newest is kept whatever it holds.
-    _KEPT_ROWS,
-    lambda found: min(max(found.changes.height, _KEPT_ROWS // _KEPT), _KEPT_ROWS),
+# Plans are named by their content, so that cached results stay valid.
+_cache: LRUCache[tuple[str | None, str | None], PlanDifference] = LRUCache(
+    # Each result counts as a sixteenth at least, and the newest is always cached.
+    _CACHED_ROWS,
+    lambda difference: min(max(difference.changes.height, _CACHED_ROWS // _CACHED_RESULTS), _CACHED_ROWS),
 )
 # A comparison holds two plans in memory: one at a time.
 _comparing = Lock()
 
 
 def compare_plans(blobs: Blobs, row: ExportRow, against: ExportRow) -> PlanDifference:
-    """The difference of the plans of two completed exports. It may take seconds: in no transaction.
+    """Return the difference of the plans of two completed exports. Takes seconds: call outside transactions.
 
     Raises:
         NotFound: if a plan is gone, or of an earlier release.
@@ -71,26 +71,26 @@ def compare_plans(blobs: Blobs, row: ExportRow, against: ExportRow) -> PlanDiffe
     """
     pair = (row.plan_sha256, against.plan_sha256)
     with _comparing:
-        if pair in _kept:
-            _require_there(blobs, row, against)
-            return _kept[pair]
-        found = _kept[pair] = _difference(_read(blobs, row), _read(blobs, against))
-        return found
+        if pair in _cache:
+            _require_plans(blobs, row, against)
+            return _cache[pair]
+        difference = _cache[pair] = _compare_sides(_read_side(blobs, row), _read_side(blobs, against))
+        return difference
 
 
-def _require_there(blobs: Blobs, *rows: ExportRow) -> None:
+def _require_plans(blobs: Blobs, *rows: ExportRow) -> None:
     for row in rows:
         try:
             blobs.get(row.plan_key or "", 0, 1)
         except KeyError as error:
-            raise _gone(row) from error
+            raise _plan_gone(row) from error
 
 
-def _read(blobs: Blobs, row: ExportRow) -> _Side:
+def _read_side(blobs: Blobs, row: ExportRow) -> _Side:
     try:
         plan = read_stored_plan(blobs, row.plan_key or "", most_bytes=MOST_BYTES)
     except KeyError as error:
-        raise _gone(row) from error
+        raise _plan_gone(row) from error
     except PlanTooLarge as error:
         text = f"{row.id} has too many sessions to be compared here; compare the shards of the two manifests."
         raise ValidationFailed.of("against", "invalid_value", message=text, where="query") from error
@@ -99,12 +99,12 @@ def _read(blobs: Blobs, row: ExportRow) -> _Side:
     return _Side(plan.spec, plan.graph, plan.sessions.select("session_id", *_CONTENT))
 
 
-def _gone(row: ExportRow) -> NotFound:
-    return NotFound("manifest", f"The files of {row.id} are gone, and what they held.")
+def _plan_gone(row: ExportRow) -> NotFound:
+    return NotFound("manifest", f"The files of {row.id} are gone.")
 
 
-def _difference(ours: _Side, theirs: _Side) -> PlanDifference:
-    changes = _changes(ours.sessions, theirs.sessions)
+def _compare_sides(ours: _Side, theirs: _Side) -> PlanDifference:
+    changes = _compare_sessions(ours.sessions, theirs.sessions)
     return PlanDifference(
         changes=changes,
         same=ours.sessions.height - changes.filter(pl.col("change") != "removed").height,
@@ -114,8 +114,8 @@ def _difference(ours: _Side, theirs: _Side) -> PlanDifference:
     )
 
 
-def _changes(ours: pl.DataFrame, theirs: pl.DataFrame) -> pl.DataFrame:
-    """The sessions that are in one only, or not the same in both, and whether outcome or events differ."""
+def _compare_sessions(ours: pl.DataFrame, theirs: pl.DataFrame) -> pl.DataFrame:
+    """Return the sessions that are in one only or differ, and whether outcome or events differ."""
     both = ours.join(theirs, on="session_id", how="full", coalesce=False)
     differs = {name: pl.col(name).ne_missing(pl.col(f"{name}_right")) for name in _CONTENT}
     change = (
@@ -140,7 +140,7 @@ def _changes(ours: pl.DataFrame, theirs: pl.DataFrame) -> pl.DataFrame:
 
 
 _KNOWN = pl.Schema({"session_id": pl.String, "is_there": pl.Boolean, "came_later": pl.Boolean})
-_ASKED_AT_ONCE = 2000
+_IDS_AT_ONCE = 2000
 
 
 @dataclass(frozen=True)
@@ -155,12 +155,12 @@ class Compared:
     shards: DifferenceCounts
 
     def causes(self) -> dict[ChangeCause, int]:
-        """How many sessions each cause explains."""
-        found = Counter(self.changes["cause"].to_list())
-        return {cause: found[cause] for cause in get_args(ChangeCause) if found[cause]}
+        """Return the number of sessions that each cause explains."""
+        counts = Counter(self.changes["cause"].to_list())
+        return {cause: counts[cause] for cause in get_args(ChangeCause) if counts[cause]}
 
     def page(self, *, after_id: str | None, limit: int) -> tuple[list[SessionDifference], bool]:
-        """Some of the sessions that differ and are still there, by id, and whether more follow."""
+        """Return a page of the sessions that differ and still exist, by id, and whether more follow."""
         named = self.changes.filter(pl.col("cause") != "deletion")
         if after_id is not None:
             named = named.filter(pl.col("session_id") > after_id)
@@ -177,19 +177,20 @@ def compare(runtime: Runtime, row: ExportRow, against: ExportRow) -> Compared:
         ValidationFailed: if the plan of one is too large.
         Unavailable: if a store does not answer.
     """
-    for one in (row, against):
-        _require_files(runtime, one)
-    found = compare_plans(runtime.blobs, row, against)
-    explained = _explain(found, _look_up(runtime, row, against, found.changes["session_id"]))
+    for export in (row, against):
+        _require_files(runtime, export)
+    difference = compare_plans(runtime.blobs, row, against)
+    today = _read_sessions(runtime, row, against, difference.changes["session_id"])
+    explained = _explain_changes(difference, today)
     counts = Counter(explained["change"].to_list())
     with runtime.database.transaction(write=False) as db:
         shards = _compare_shards(db, row, against)
     return Compared(
         same_rows=row.row_set_sha256 == against.row_set_sha256,
-        same_request=found.same_request,
+        same_request=difference.same_request,
         changes=explained,
         sessions=DifferenceCounts(
-            same=found.same, added=counts["added"], removed=counts["removed"], changed=counts["changed"]
+            same=difference.same, added=counts["added"], removed=counts["removed"], changed=counts["changed"]
         ),
         shards=shards,
     )
@@ -204,11 +205,13 @@ def _require_files(runtime: Runtime, row: ExportRow) -> None:
     try:
         within(lambda: destination.size(MANIFEST), seconds=READ_SECONDS)
     except KeyError as error:
-        raise NotFound("manifest", f"The files of {row.id} are gone, and what they held.") from error
+        raise NotFound("manifest", f"The files of {row.id} are gone.") from error
 
 
-def _look_up(runtime: Runtime, row: ExportRow, against: ExportRow, session_ids: pl.Series) -> pl.DataFrame:
-    """What these sessions are today: whether they are there, and were imported after `against` began."""
+def _read_sessions(
+    runtime: Runtime, row: ExportRow, against: ExportRow, session_ids: pl.Series
+) -> pl.DataFrame:
+    """Return whether some sessions still exist, and whether they were imported after `against` began."""
     planned_at = against.started_at or against.created_at
     came_later = (col(SessionRow.is_import)) & (col(SessionRow.created_at) > planned_at)
     statement = select(
@@ -217,39 +220,39 @@ def _look_up(runtime: Runtime, row: ExportRow, against: ExportRow, session_ids: 
         case((came_later, True), else_=False),
     ).where(SessionRow.workspace_id == row.workspace_id, SessionRow.mode == row.mode)
     known = [pl.DataFrame(schema=_KNOWN)]
-    for some in session_ids.to_frame().iter_slices(_ASKED_AT_ONCE):
+    for some in session_ids.to_frame().iter_slices(_IDS_AT_ONCE):
         with runtime.database.transaction(write=False) as db:
-            found = db.exec(statement.where(col(SessionRow.id).in_(some["session_id"].to_list())))
-            known.append(pl.DataFrame([tuple(one) for one in found], schema=_KNOWN, orient="row"))
+            rows = db.exec(statement.where(col(SessionRow.id).in_(some["session_id"].to_list())))
+            known.append(pl.DataFrame([tuple(row) for row in rows], schema=_KNOWN, orient="row"))
     return pl.concat(known)
 
 
-def _explain(found: PlanDifference, known: pl.DataFrame) -> pl.DataFrame:
-    """The sessions that differ with what explains it, the surest first."""
+def _explain_changes(difference: PlanDifference, known: pl.DataFrame) -> pl.DataFrame:
+    """Return the sessions that differ with their cause, the most certain one that applies."""
     in_one = pl.col("change") != "changed"
     cause = (
         pl.when(~pl.col("is_there").fill_null(False))
         .then(pl.lit("deletion"))
         .when((pl.col("change") == "added") & pl.col("came_later"))
         .then(pl.lit("import"))
-        .when(in_one & pl.lit(not found.same_request))
+        .when(in_one & pl.lit(not difference.same_request))
         .then(pl.lit("request"))
-        .when(in_one & pl.lit(not found.same_graph))
+        .when(in_one & pl.lit(not difference.same_graph))
         .then(pl.lit("graph"))
-        .when(in_one & pl.lit(bool(found.filters & {"tag", "outcome"})))
+        .when(in_one & pl.lit(bool(difference.filters & {"tag", "outcome"})))
         .then(pl.lit("tag"))
         .when(~in_one & pl.col("outcome_differs"))
         .then(pl.lit("tag"))
-        .when(~in_one & ~pl.col("rows_differ") & pl.lit(not found.same_request))
+        .when(~in_one & ~pl.col("rows_differ") & pl.lit(not difference.same_request))
         .then(pl.lit("request"))
         .otherwise(pl.lit("lake"))
     )
-    explained = found.changes.join(known, on="session_id", how="left", maintain_order="left")
+    explained = difference.changes.join(known, on="session_id", how="left", maintain_order="left")
     return explained.select("session_id", "change", cause.alias("cause"))
 
 
 def _compare_shards(db: DbSession, row: ExportRow, against: ExportRow) -> DifferenceCounts:
-    ours, theirs = _hashes(db, row), _hashes(db, against)
+    ours, theirs = _read_hashes(db, row), _read_hashes(db, against)
     in_both = ours.keys() & theirs.keys()
     same = sum(ours[path] == theirs[path] for path in in_both)
     return DifferenceCounts(
@@ -260,7 +263,7 @@ def _compare_shards(db: DbSession, row: ExportRow, against: ExportRow) -> Differ
     )
 
 
-def _hashes(db: DbSession, row: ExportRow) -> dict[str, str | None]:
-    """The files of an export: path and SHA-256."""
+def _read_hashes(db: DbSession, row: ExportRow) -> dict[str, str | None]:
+    """Return the files of an export: path and SHA-256."""
     statement = select(ExportShardRow.path, ExportShardRow.sha256).where(ExportShardRow.export_id == row.id)
     return dict(db.exec(statement).all())

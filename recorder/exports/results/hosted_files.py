@@ -1,4 +1,4 @@
-"""Reading a finished export back: its manifest with fresh addresses, and its hosted files. Contract §5."""
+"""Manifest of a finished export with fresh addresses, and its hosted files. Contract §5."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ import orjson
 from sqlmodel import Session as DbSession
 
 from recorder import clock
+from recorder.datasets.formats import CARD, FORMATS, MANIFEST
 from recorder.errors import InvalidSignature, InvalidState, NotFound, WorkspaceDisabled
 from recorder.exports.destinations import Destination, open_destination
-from recorder.exports.destinations.store import READ_SECONDS, READING, within
-from recorder.exports.formats import CARD, FORMATS, MANIFEST
-from recorder.exports.manifest_io import read_own_manifest
-from recorder.exports.signing import check_signature, signed_url
+from recorder.exports.destinations.base import READ_SECONDS, READING, within
+from recorder.exports.manifest import read_own_manifest
+from recorder.exports.requests.wire_objects import check_signature, signed_url
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.models.export_request import ExportFormat
 from recorder.models.workspace import WorkspaceRow
@@ -33,14 +33,20 @@ def open_by_signature(
     key_id: str,
     signature: str,
 ) -> ExportRow:
-    """The hosted export that a signed address opens.
+    """Return the hosted export that a signed address opens.
 
     Args:
-        path: the address's own path, as it was signed.
+        db: database session.
+        settings: settings of the deployment.
+        export_id: id in the address.
+        path: signed path of the address.
+        expires_s: end of the address, in seconds.
+        key_id: id of the signing secret.
+        signature: signature of the address.
 
     Raises:
-        InvalidSignature: if we did not sign it, also where there is no such export.
-        UrlExpired: if its time is over.
+        InvalidSignature: if this service did not sign it, or there is no such export.
+        UrlExpired: if it has expired.
         WorkspaceDisabled: if its workspace is not active.
     """
     row = db.get(ExportRow, export_id)
@@ -62,16 +68,18 @@ def open_by_signature(
 
 
 def read_manifest(row: ExportRow, settings: Settings, *, until: datetime | None = None) -> dict[str, Any]:
-    """The manifest that the export wrote; a hosted one gets an address for each shard.
+    """Return the manifest that the export wrote; a hosted one gets an address for each shard.
 
-    It waits for the store, some seconds at most: in no transaction.
+    Waits for the store, some seconds at most: call outside transactions.
 
     Args:
-        until: end of the address that asked: those it is given must not outlive it.
+        row: row of the export.
+        settings: settings of the deployment.
+        until: end of the requested address; the addresses of the shards must not be valid for longer.
 
     Raises:
         InvalidState: if the export is not completed.
-        NotFound: if it is gone, or another file lies in its place.
+        NotFound: if it is gone, or replaced by another file.
         Unavailable: if the store does not answer in time.
     """
     if row.status != "completed":
@@ -82,7 +90,7 @@ def read_manifest(row: ExportRow, settings: Settings, *, until: datetime | None 
     if row.destination["kind"] == "signed_url":
         end = until or clock.now() + timedelta(seconds=row.destination["expires_in"])
         for shard in manifest["shards"]:
-            shard["url"] = _file_url(row, settings, shard["path"], end)
+            shard["url"] = _sign_file_url(row, settings, shard["path"], end)
             shard["url_expires_at"] = clock.to_iso(end)
     return manifest
 
@@ -98,12 +106,12 @@ class HostedFile:
     path: str
 
     def read(self, start: int, end: int) -> Iterator[bytes]:
-        """The bytes from `start` up to, not including, `end`."""
+        """Yield the bytes from `start` up to, not including, `end`."""
         return self.destination.read_range(self.path, start, end)
 
 
 def require_file(db: DbSession, row: ExportRow, path: str) -> None:
-    """See that a path is one of a completed hosted export's own files; it never leads anywhere by itself.
+    """Check that a path names a file of a completed hosted export; other paths are never opened.
 
     Raises:
         NotFound: if the export has no such file.
@@ -115,7 +123,7 @@ def require_file(db: DbSession, row: ExportRow, path: str) -> None:
 
 
 def open_file(row: ExportRow, settings: Settings, path: str) -> HostedFile:
-    """A file that `require_file` found. It waits for the store, some seconds at most: in no transaction.
+    """Open a file that `require_file` accepted. Waits for the store for seconds: call outside transactions.
 
     Raises:
         NotFound: if it is gone.
@@ -135,7 +143,7 @@ def open_file(row: ExportRow, settings: Settings, path: str) -> HostedFile:
     )
 
 
-def _file_url(row: ExportRow, settings: Settings, path: str, expires_at: datetime) -> str:
+def _sign_file_url(row: ExportRow, settings: Settings, path: str, expires_at: datetime) -> str:
     return signed_url(
         settings.public_url,
         f"/v1/exports/{row.id}/files/{path}",

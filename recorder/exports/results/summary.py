@@ -1,4 +1,4 @@
-"""What a finished dataset looks like at a glance: counts, lengths, first rows. Design §1."""
+"""Summary of a finished dataset: counts, lengths, first rows. Design §1."""
 
 import tempfile
 from collections.abc import Iterator
@@ -9,30 +9,27 @@ from typing import Any, NamedTuple
 import msgspec
 import polars as pl
 
+from recorder.datasets.formats import FormatName
+from recorder.datasets.jsonl import text_schema
+from recorder.datasets.schemas import SCHEMAS
+from recorder.datasets.tables import scan
+from recorder.datasets.webdataset import read_members
 from recorder.exports.destinations import Destination
-from recorder.exports.formats import FormatName
-from recorder.exports.schemas import SCHEMAS
-from recorder.exports.verify.archives import members_of
 
 #: The recording's contents stay in the files: a summary is shown in places that erasure does not rewrite.
-PREVIEW_COLUMNS = [
-    field.name for field in SCHEMAS["jsonl"]["events"] if field.name not in ("workspace", "payload")
-]
+_FIELDS = {
+    field.name: str(field.type)
+    for field in SCHEMAS["jsonl"]["events"]
+    if field.name not in ("workspace", "payload")
+}
+PREVIEW_COLUMNS = list(_FIELDS)
 _TYPES = 10
 _EVENTS_AT_ONCE = 50_000
-_JSON_TYPES: dict[str, pl.DataType] = {
-    "seq": pl.Int32(),
-    "t_ms": pl.Int64(),
-    "frame_seq": pl.Int32(),
-    "is_action": pl.Boolean(),
-}
-#: As JSON has them.
-_EVENT = pl.Schema({name: _JSON_TYPES.get(name, pl.String()) for name in PREVIEW_COLUMNS})
 
 
 @dataclass(frozen=True)
 class DatasetSummary:
-    """Figures for people; the manifest has the exact ones."""
+    """Figures for a reader; the manifest has the exact ones."""
 
     #: outcome (null as `none`), sessions
     outcomes: pl.DataFrame
@@ -46,7 +43,7 @@ class DatasetSummary:
 
 
 class _Part(NamedTuple):
-    """Some events, summed up."""
+    """Summary of some events."""
 
     #: session_id, outcome, split, t_ms of the last event
     sessions: pl.DataFrame
@@ -58,17 +55,19 @@ class _Part(NamedTuple):
 def summarize(
     destination: Destination, paths: list[str], *, format: FormatName = "parquet", rows: int = 8
 ) -> DatasetSummary | None:
-    """Read the figures back from the files, one after the other; None where there are none.
+    """Return figures read from the files, one after the other; None where there are no files.
 
-    Of a WebDataset they are those of the events in its samples.
+    The figures of a WebDataset are those of the events in its samples.
 
     Args:
+        destination: directory of the export.
         paths: paths of the shards of events, or of samples, relative to the manifest.
-        rows: how many rows the preview shows.
+        format: format of the shards.
+        rows: number of rows in the preview.
     """
     if not paths:
         return None
-    parts = list(_parts(destination, sorted(paths), format, rows))
+    parts = list(_summarize_files(destination, sorted(paths), format, rows))
     ended = pl.concat(part.sessions for part in parts).group_by("session_id")
     sessions = ended.agg(pl.col("outcome", "split").first(), pl.col("t_ms").max()).sort("session_id")
     types = pl.concat(part.types for part in parts).group_by("type").agg(pl.col("events").sum())
@@ -81,28 +80,19 @@ def summarize(
     )
 
 
-def _parts(destination: Destination, paths: list[str], format: FormatName, rows: int) -> Iterator[_Part]:
+def _summarize_files(
+    destination: Destination, paths: list[str], format: FormatName, rows: int
+) -> Iterator[_Part]:
     with tempfile.TemporaryDirectory(prefix="recorder-summary-") as folder:
         for path in paths:
             if format == "webdataset":
-                for events in _bound_events(destination, path):
-                    yield _summed(events.lazy(), rows)
+                for events in _read_bound_events(destination, path):
+                    yield _summarize_part(events.lazy(), rows)
             else:
-                yield _summed(_scan(destination.fetch(path, Path(folder)), format), rows)
+                yield _summarize_part(scan([destination.fetch(path, Path(folder))], format, _FIELDS), rows)
 
 
-def _scan(path: Path, format: FormatName) -> pl.LazyFrame:
-    match format:
-        case "parquet":
-            return pl.scan_parquet(path, hive_partitioning=False)
-        case "arrow":
-            return pl.scan_ipc(path, hive_partitioning=False)
-        case _:
-            # Types that are guessed from the first rows are wrong where these have nulls alone.
-            return pl.scan_ndjson(path, schema=_EVENT)
-
-
-def _summed(events: pl.LazyFrame, rows: int) -> _Part:
+def _summarize_part(events: pl.LazyFrame, rows: int) -> _Part:
     sessions = events.group_by("session_id").agg(pl.col("outcome", "split").first(), pl.col("t_ms").max())
     types = events.group_by("type").len("events")
     first_rows = events.select(PREVIEW_COLUMNS).head(rows)
@@ -110,15 +100,16 @@ def _summed(events: pl.LazyFrame, rows: int) -> _Part:
     return _Part(ended, counted.cast({"events": pl.Int64}), first)
 
 
-def _bound_events(destination: Destination, path: str) -> Iterator[pl.DataFrame]:
-    """The events of an archive, some at a time; pictures are passed over."""
+def _read_bound_events(destination: Destination, path: str) -> Iterator[pl.DataFrame]:
+    """Yield the events of an archive, some at a time; pictures are skipped."""
+    schema = pl.Schema(text_schema(_FIELDS))
     decoder = msgspec.json.Decoder(list[dict[str, Any]])
     held: list[dict[str, Any]] = []
     with destination.open(path) as file:
-        for name, size in members_of(file):
+        for name, size in read_members(file):
             if name.endswith(".events.json"):
                 held += decoder.decode(file.read(size))
             if len(held) >= _EVENTS_AT_ONCE:
-                yield pl.DataFrame(held, schema=_EVENT)
+                yield pl.DataFrame(held, schema=schema)
                 held = []
-    yield pl.DataFrame(held, schema=_EVENT)
+    yield pl.DataFrame(held, schema=schema)

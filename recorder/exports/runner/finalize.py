@@ -1,7 +1,7 @@
-"""How an export ends without a dataset: failed or cancelled, its rows given back, its files taken away. §3.2.
+"""End of an export: card and manifest are published, or it fails, is cancelled, and its files are removed.
 
-The status changes at once, for whoever asks. The files are taken away afterwards, by the run that has the
-lease or by the next one: `files_left` says that it is still to be done.
+A failed export changes its status at once. Its files are removed afterwards, by the run that has the lease or
+by the next one; until then `files_left` is set. Spec §2.5, §3.2.
 """
 
 import logging
@@ -10,14 +10,21 @@ from sqlmodel import Session as DbSession
 
 from recorder import clock
 from recorder.audit.log import Origin, record
-from recorder.errors import InvalidState, NotFound, RecorderError
-from recorder.exports.destinations import FileConflict, open_destination
-from recorder.exports.formats import CARD, MANIFEST
+from recorder.datasets.formats import CARD, MANIFEST
+from recorder.datasets.manifest import format_manifest
+from recorder.errors import InvalidDestination, InvalidState, NotFound, RecorderError
+from recorder.exports.card import dataset_card, read_statistics
+from recorder.exports.destinations import Destination, FileConflict, open_destination
+from recorder.exports.manifest import ExportFacts, build_manifest
+from recorder.exports.planning.plan import Plan
+from recorder.exports.planning.selection import find_gone
+from recorder.exports.planning.sharding import PlannedShard
+from recorder.exports.requests.queue import create_export
 from recorder.exports.requests.wire_objects import emit
-from recorder.exports.runner.lease import Claim, ExportCancelled, lock_export
-from recorder.exports.runner.quota import settle
-from recorder.exports.runner.shard_store import read_shards
+from recorder.exports.runner.lease import Claim, ExportCancelled, claim_export, is_over, lock_export
+from recorder.exports.runner.shard_store import Ledger, read_shards, settle
 from recorder.models.export import ExportRow
+from recorder.models.export_request import ExportCreate
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.storage.leases import LeaseLost
@@ -27,9 +34,9 @@ log = logging.getLogger("recorder.exports")
 
 
 def cancel(db: DbSession, settings: Settings, tenant: Tenant, export_id: str, *, origin: Origin) -> ExportRow:
-    """Call an export off; one that was called off before stays as it is. Needs a write transaction.
+    """Cancel an export; a cancelled one stays as it is. Needs a write transaction.
 
-    A run that works on it learns of it when it next notes a shard.
+    A run that works on it ends when it next stores a shard.
 
     Raises:
         NotFound: if it is missing or of another workspace or mode.
@@ -48,26 +55,26 @@ def cancel(db: DbSession, settings: Settings, tenant: Tenant, export_id: str, *,
 
 
 def end_as_failed(db: DbSession, row: ExportRow, settings: Settings, code: str, message: str) -> None:
-    """Let an export end without a dataset: counts, notice and all."""
+    """End an export as failed: give back its quota and emit its event."""
     row.status, row.completed_at = "failed", clock.now()
     row.error = {"code": code, "message": message}
-    # Nothing is written before there is a plan.
+    # Files are written only after the plan is stored.
     row.files_left = row.plan_key is not None
     settle(db, row, exported=0)
     db.add(row)
     emit(db, row, settings, "export.failed")
 
 
-def take_files_away(
-    runtime: Runtime, claim: Claim, row: ExportRow, *, is_last_try: bool = False
-) -> ExportRow:
-    """Remove what a failed export wrote and its stored plan, and give the lease back.
+def remove_files(runtime: Runtime, claim: Claim, row: ExportRow, *, is_last_try: bool = False) -> ExportRow:
+    """Remove the files and the stored plan of a failed export, and release the lease.
 
-    Where the destination does not let us, the export is left to the next run; without a manifest nobody takes
-    what lies there for a dataset.
+    If the destination refuses, the next run tries again; files without a manifest are no dataset.
 
     Args:
-        is_last_try: then it is left as it is.
+        runtime: deployment.
+        claim: claim of the export.
+        row: row of the export.
+        is_last_try: whether files that cannot be removed are left for good.
 
     Raises:
         LeaseLost: if another run took over.
@@ -80,7 +87,7 @@ def take_files_away(
         try:
             destination = open_destination(row, runtime.settings)
             destination.require_owner()
-            # First what would call the rest a dataset.
+            # First the files that make the others a dataset.
             for path in (MANIFEST, CARD, *paths):
                 claim.require_lease()
                 destination.remove(path)
@@ -91,10 +98,139 @@ def take_files_away(
         except LeaseLost:
             raise
         except RecorderError as error:
-            log.warning("files of export %s are left behind: %s", row.id, error)
+            log.warning("files of export %s are not removed: %s", row.id, error)
             if not is_last_try:
                 return row
     with claim.ending_transaction() as (db, row):
         row.files_left, row.plan_key = False, None
         claim.lease.release(db)
     return row
+
+
+def missing_files(shards: list[PlannedShard], destination: Destination) -> set[str]:
+    """Return the files that the destination lacks; none if the service may write but not list."""
+    missing = {shard.path for shard in shards}
+    try:
+        # One by one: other writers may have put any number of files there.
+        missing.difference_update(destination.files())
+    except InvalidDestination:
+        return set()
+    return missing
+
+
+def publish(
+    runtime: Runtime,
+    export: ExportRow,
+    claim: Claim,
+    ledger: Ledger,
+    plan: Plan,
+    shards: list[PlannedShard],
+    destination: Destination,
+) -> ExportRow | None:
+    """Write card and manifest, then mark the export as completed.
+
+    Args:
+        runtime: deployment.
+        export: row of the export as it was claimed.
+        claim: claim of the export.
+        ledger: progress of the export.
+        plan: plan of the export.
+        shards: shards of the plan, all written.
+        destination: directory of the export.
+
+    Returns:
+        The row; None if sessions of the plan were deleted since: the manifest is removed then.
+
+    Raises:
+        LeaseLost, ExportCancelled: if this run may not complete it any more.
+    """
+    written = ledger.written()
+    facts = ExportFacts(
+        export_id=export.id,
+        workspace_id=export.workspace_id,
+        created_at=export.created_at,
+        tag=export.tag,
+        lineage=ledger.lineage(),
+    )
+    manifest = build_manifest(facts, plan, [(shard, written[shard.path]) for shard in shards])
+    statistics = read_statistics(runtime.lake, export.tenant, plan)
+    _write_file(claim, destination, CARD, dataset_card(manifest, statistics).encode())
+    manifest_sha256 = _write_file(claim, destination, MANIFEST, format_manifest(manifest))
+    claim.require()
+    destination.finish()
+    totals = manifest["totals"]
+    with claim.transaction() as (db, row):
+        # In the transaction that completes the export, so that it has no session that was deleted before.
+        if not find_gone(db, row.tenant, plan.spec["workflow"], plan.sessions["session_id"]).ids:
+            row.status, row.completed_at = "completed", clock.now()
+            row.rows, row.frames, row.actions = totals["rows"], totals["frames"], totals["actions"]
+            row.shards = totals["shards"]
+            row.shard_size_bytes = max((shard["size_bytes"] for shard in manifest["shards"]), default=0)
+            row.row_set_sha256, row.manifest_sha256 = manifest["row_set_sha256"], manifest_sha256
+            settle(db, row, exported=totals["rows"])
+            emit(db, row, runtime.settings, "export.completed")
+            claim.lease.release(db)
+            return row
+    claim.require()
+    destination.remove(MANIFEST)
+    return None
+
+
+def _write_file(claim: Claim, destination: Destination, path: str, data: bytes) -> str:
+    """Write a file about the whole dataset and return its SHA-256.
+
+    The lease is checked first: a run that was suspended must not overwrite the files of its successor.
+    """
+    for replace in (False, True):
+        claim.require()
+        try:
+            with destination.create(path, replace=replace) as file:
+                file.write(data)
+            break
+        except FileConflict:
+            if replace:
+                raise
+    return file.sha256
+
+
+def _dagster_origin(workspace_id: str) -> Origin:
+    """Return the origin of a user of Dagster's pages, which have no user names."""
+    return Origin(workspace_id, "operator", "dagster")
+
+
+def queue_export(runtime: Runtime, tenant: Tenant, body: ExportCreate, *, owner: str) -> str:
+    """Queue an export for a run that begins at once; no other run can claim it in between.
+
+    Returns:
+        The id of the export, for `run_export` with the same owner.
+    """
+    row = create_export(
+        runtime,
+        tenant,
+        body,
+        origin=_dagster_origin(tenant.workspace_id),
+        on_stored=lambda db, row: claim_export(runtime.database, db, row.id, owner=owner),
+    )
+    return row.id
+
+
+def cancel_export(runtime: Runtime, export_id: str, *, owner: str) -> None:
+    """End an export whose run was cancelled; a finished one stays as it is.
+
+    No store is used: the next run removes the files that this run wrote (`files_left`).
+
+    Raises:
+        ExportBusy: if a run works on it.
+    """
+    with runtime.database.transaction(write=True) as db:
+        if is_over(db.get_one(ExportRow, export_id)):
+            return
+        claim = claim_export(runtime.database, db, export_id, owner=owner)
+        row = lock_export(db, export_id)
+        assert row is not None
+        if row.status in ("queued", "running"):
+            text = "The run of this export was cancelled."
+            end_as_failed(db, row, runtime.settings, ExportCancelled.code, text)
+            origin = _dagster_origin(row.workspace_id)
+            record(db, origin, "export.cancel", resource_type="export", resource_id=export_id)
+        claim.lease.release(db)

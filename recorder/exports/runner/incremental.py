@@ -1,4 +1,4 @@
-"""The export before: the newest of the same series, whose files a new one may take over. Contract §5."""
+"""Incremental exports: copy files of the parent, the newest export of the same series. Contract §5."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -9,21 +9,21 @@ from sqlmodel import col, select
 
 from recorder.errors import RecorderError
 from recorder.exports.destinations import Destination, open_destination
-from recorder.exports.manifest import Lineage, WrittenShard
-from recorder.exports.manifest_io import read_own_manifest
+from recorder.exports.manifest import Lineage, read_own_manifest
 from recorder.exports.planning.plan import Plan
-from recorder.exports.planning.reuse_key import series_of
 from recorder.exports.planning.selection import Gone, find_gone
 from recorder.exports.planning.sharding import PlannedShard
+from recorder.exports.requests.validation import series_of
 from recorder.exports.runner.lease import Claim, ExportCancelled
 from recorder.exports.runner.shard_store import as_written, read_shards, read_stored_plan
+from recorder.exports.writers import WrittenShard
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
 from recorder.storage.leases import LeaseLost
 
 log = logging.getLogger("recorder.exports")
 
-#: So many are looked at, newest first, for one whose files are still there.
+#: Most exports that are tried, newest first, until one still has its files.
 _CANDIDATES = 5
 
 
@@ -39,10 +39,10 @@ class Parent:
     files: dict[tuple[str, str], WrittenShard]
 
     def copy(self, shard: PlannedShard, destination: Destination, claim: Claim) -> WrittenShard | None:
-        """Copy the file of this shard; None where there is none, or where it is not as it was written.
+        """Copy the file of a shard; return None if the parent has none, or it was changed.
 
         Raises:
-            LeaseLost, ExportCancelled: if the export that it is for is not ours any more.
+            LeaseLost, ExportCancelled: if this run may not write the export any more.
         """
         file = self.files.get((shard.path, shard.content_key))
         if file is None:
@@ -57,13 +57,13 @@ class Parent:
         except (LeaseLost, ExportCancelled):
             raise
         except (RecorderError, KeyError) as error:
-            log.info("%s of %s is not taken over: %r", shard.path, self.export_id, error)
+            log.info("%s of %s is not copied: %r", shard.path, self.export_id, error)
             return None
         return replace(file, reused_from=self.export_id)
 
 
 def find_parent(runtime: Runtime, row: ExportRow) -> Parent | None:
-    """The newest completed export of the same series whose files are there."""
+    """Return the newest completed export of the same series whose files exist."""
     statement = (
         select(ExportRow.id)
         .where(
@@ -82,7 +82,7 @@ def find_parent(runtime: Runtime, row: ExportRow) -> Parent | None:
 
 
 def open_parent(runtime: Runtime, export_id: str) -> Parent | None:
-    """An export's files; None where its manifest, its plan or its place is gone."""
+    """Return an export as a source of files; None if its manifest, plan or destination is gone."""
     with runtime.database.transaction(write=False) as db:
         row = db.get(ExportRow, export_id)
         shards = read_shards(db, export_id)
@@ -93,7 +93,7 @@ def open_parent(runtime: Runtime, export_id: str) -> Parent | None:
         read_own_manifest(destination, row)
         plan = read_stored_plan(runtime.blobs, row.plan_key)
     except (RecorderError, KeyError) as error:
-        log.info("the files of %s are not taken over: %r", export_id, error)
+        log.info("the files of %s are not copied: %r", export_id, error)
         return None
     if plan is None:
         return None
@@ -104,7 +104,7 @@ def open_parent(runtime: Runtime, export_id: str) -> Parent | None:
 
 
 def lineage_of(db: DbSession, row: ExportRow, plan: Plan, parent: Parent | None) -> Lineage:
-    """How a new plan's sessions compare with those of the export before."""
+    """Return the changes of a new plan's sessions since the parent export."""
     if parent is None:
         return Lineage()
     planned = plan.sessions["session_id"]
@@ -119,8 +119,8 @@ def lineage_of(db: DbSession, row: ExportRow, plan: Plan, parent: Parent | None)
     )
 
 
-def after_loss(lineage: Lineage, gone: Gone, parent: Parent | None) -> Lineage:
-    """The same after sessions of the plan were deleted."""
+def add_deletions(lineage: Lineage, gone: Gone, parent: Parent | None) -> Lineage:
+    """Return the changes after sessions of the plan were deleted."""
     inherited = 0
     if parent is not None:
         inherited = int(pl.Series(gone.ids, dtype=pl.String).is_in(parent.sessions.implode()).sum())

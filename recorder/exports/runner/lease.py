@@ -15,7 +15,7 @@ from recorder.models.operations import LeaseRow
 from recorder.storage.database import Database
 from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, hold_lease
 
-#: A killed run is followed by another after this long.
+#: Another run follows a killed one after this time.
 LEASE_MS = 60_000
 _BEATS_PER_LEASE = 4
 _PREFIX = "export:"
@@ -24,7 +24,7 @@ _FILES_LEFT = text("files_left")
 
 
 class ExportBusy(Conflict):
-    """Another run works on this export."""
+    """Another run works on the export."""
 
     code = "export_busy"
 
@@ -33,7 +33,7 @@ class ExportBusy(Conflict):
 
 
 class ExportCancelled(RecorderError):
-    """Somebody called the export off."""
+    """The export was cancelled."""
 
     code = "cancelled"
     title = "Cancelled"
@@ -45,30 +45,30 @@ class ExportCancelled(RecorderError):
 def due_exports(
     db: DbSession, *, limit: int, per_workspace: int | None = None, first_tries: bool = True
 ) -> list[ExportRow]:
-    """Exports that need a run: those that had fewest first, then the oldest.
+    """Return the exports that need a run: those with the fewest tries first, then the oldest.
 
-    Queued ones, running ones whose run was lost, and failed ones whose files nobody has taken away yet. An
-    export whose store is gone is run again and again: it goes behind what has not been tried as often.
+    These are queued ones, running ones whose run was lost, and failed ones whose files are not removed. An
+    export whose store is gone is tried repeatedly, after exports with fewer tries.
 
     Args:
-        per_workspace: no more than so many of each; one client's exports must not keep out everybody else's.
-        first_tries: whether to return exports that the process for small exports has not looked at.
+        db: database session.
+        limit: most exports in all.
+        per_workspace: most exports of a workspace, so that one client does not block the others.
+        first_tries: whether to return exports that the process for small exports has not tried.
     """
     free = is_free()
     order = (col(ExportRow.attempt), col(ExportRow.id))
-    place = func.row_number().over(partition_by=col(ExportRow.workspace_id), order_by=order)
+    rank = func.row_number().over(partition_by=col(ExportRow.workspace_id), order_by=order)
     ids: set[str] = set()
     unfinished: list[ColumnElement[bool]] = [col(ExportRow.status).in_(("queued", "running"))]
     if not first_tries:
         unfinished.append(or_(col(ExportRow.has_own_run), col(ExportRow.attempt) > 0))
     for waiting in (unfinished, [_FILES_LEFT]):
-        ranked = (
-            select(ExportRow.id, ExportRow.attempt, place.label("place")).where(*waiting, free).subquery()
-        )
+        ranked = select(ExportRow.id, ExportRow.attempt, rank.label("rank")).where(*waiting, free).subquery()
         first = select(ranked.c.id).order_by(ranked.c.attempt, ranked.c.id).limit(limit)
-        ids.update(db.exec(first.where(ranked.c.place <= (per_workspace or limit))))
-    found = db.exec(select(ExportRow).where(col(ExportRow.id).in_(ids)).order_by(*order))
-    return list(found)[:limit]
+        ids.update(db.exec(first.where(ranked.c.rank <= (per_workspace or limit))))
+    rows = db.exec(select(ExportRow).where(col(ExportRow.id).in_(ids)).order_by(*order))
+    return list(rows)[:limit]
 
 
 def is_free() -> ColumnElement[bool]:
@@ -80,12 +80,12 @@ def is_free() -> ColumnElement[bool]:
 
 
 def is_over(row: ExportRow) -> bool:
-    """Whether nothing is left to do for an export."""
+    """Return whether an export needs no further run."""
     return row.status in ("completed", "failed") and not row.files_left
 
 
 def lock_export(db: DbSession, export_id: str) -> ExportRow | None:
-    """The row of an export as it is now, kept from others until the transaction ends."""
+    """Return the current row of an export, locked until the transaction ends."""
     statement = select(ExportRow).where(ExportRow.id == export_id).with_for_update()
     return db.exec(statement.execution_options(populate_existing=True)).one_or_none()
 
@@ -99,11 +99,11 @@ class Claim:
     lease: HeldLease
 
     def require(self) -> None:
-        """Check that the export is still ours, right before files of it are removed, copied or replaced.
+        """Check that this run still has the export, before its files are removed, copied or replaced.
 
         Raises:
             LeaseLost: if another run took over.
-            ExportCancelled: if it was cancelled meanwhile.
+            ExportCancelled: if it was cancelled.
         """
         with self.transaction():
             pass
@@ -125,7 +125,7 @@ class Claim:
 
         Raises:
             LeaseLost: if another run took over.
-            ExportCancelled: if it was cancelled meanwhile.
+            ExportCancelled: if it was cancelled.
         """
         with self.ending_transaction() as (db, row):
             if row.status != "running":
@@ -147,7 +147,7 @@ class Claim:
             db.add(row)
 
     def give_back(self) -> None:
-        """Let the next run begin without waiting for the lease to run out."""
+        """Release the lease, so that the next run need not wait until it expires."""
         with self.database.transaction(write=True) as db:
             self.lease.release(db)
 
@@ -160,14 +160,14 @@ class Claim:
 def claim_export(
     database: Database, db: DbSession, export_id: str, *, owner: str, lease_ms: int = LEASE_MS
 ) -> Claim:
-    """Take the right to work on an export; needs a write transaction.
+    """Claim an export for a run; needs a write transaction.
 
     Args:
-        database: where the claim's own transactions go.
-        db: the transaction that claims.
+        database: database for the claim's own transactions.
+        db: session of the transaction that claims.
         export_id: the export.
         owner: name of the run.
-        lease_ms: how long a run that falls silent keeps the right.
+        lease_ms: time after which another run may take over from one that no longer renews.
 
     Raises:
         ExportBusy: if another run has it.

@@ -1,38 +1,71 @@
-"""One run of an export, from claim to manifest; a killed run is carried on by the next. Spec §3.2, design §3.
+"""Run of an export, from claim to manifest; the next run continues a killed one. Spec §3.2, design §3.
 
-The row says what was asked for, the stored plan what will be written, the shard rows what has been, so that
-every step can be done again. The manifest comes last: its presence says that the dataset is whole.
+The row has the request, the stored plan the files to write, the shard rows the written files, so that every
+step can be repeated. The manifest is written last: it makes the files a dataset.
 """
 
 import logging
 from functools import cached_property
 
 from recorder import clock
+from recorder.datasets.formats import MANIFEST
 from recorder.errors import NotFound, RecorderError, Unavailable
 from recorder.exports.destinations import Destination, open_destination, target_of
 from recorder.exports.executor import ShardExecutor, open_executor
-from recorder.exports.formats import MANIFEST
 from recorder.exports.planning.plan import Plan, without_sessions
-from recorder.exports.planning.reuse_key import series_of
 from recorder.exports.planning.selection import Gone, find_gone, read_plan
 from recorder.exports.planning.sharding import PlannedShard, plan_shards, read_together
-from recorder.exports.runner.errors import MAX_ATTEMPTS, AttemptsExhausted, DeletionGoesOn, FilesMissing
-from recorder.exports.runner.finalize import end_as_failed, take_files_away
-from recorder.exports.runner.incremental import Parent, after_loss, find_parent, lineage_of, open_parent
+from recorder.exports.requests.validation import series_of
+from recorder.exports.runner.finalize import end_as_failed, missing_files, publish, remove_files
+from recorder.exports.runner.incremental import Parent, add_deletions, find_parent, lineage_of, open_parent
 from recorder.exports.runner.lease import LEASE_MS, Claim, claim_export, is_over, lock_export
-from recorder.exports.runner.publishing import missing_files, publish
 from recorder.exports.runner.shard_store import Ledger
-from recorder.exports.writers.tasks import ShardTask
+from recorder.exports.writers import ShardTask
 from recorder.models.export import ExportRow
 from recorder.models.export_request import SplitRule
 from recorder.runtime import Runtime
 from recorder.storage.leases import LeaseLost
 
+#: Most runs in a row without progress; then the export fails.
+MAX_ATTEMPTS = 10
+
+
+class AttemptsExhausted(RecorderError):
+    """Too many runs ended without progress."""
+
+    code = "attempts_exhausted"
+    title = "Attempts exhausted"
+
+    def __init__(self, last_error: str | None) -> None:
+        cause = f" The last one said: {last_error}" if last_error else ""
+        super().__init__(f"{MAX_ATTEMPTS} runs in a row brought this export no further.{cause}")
+
+
+class FilesMissing(RecorderError):
+    """Another writer removes the files while they are written."""
+
+    code = "files_missing"
+    title = "Files missing"
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"{count} file(s) were written to the destination and are not there any more.")
+
+
+class DeletionGoesOn(Unavailable):
+    """Sessions are deleted whenever the export is about to be completed; the next run continues."""
+
+    def __init__(self) -> None:
+        text = (
+            "Sessions of the export are deleted whenever it is about to be completed; the next run continues."
+        )
+        RecorderError.__init__(self, text)
+
+
 log = logging.getLogger("recorder.exports")
 
-#: So often a run looks whether all that it wrote is there, writing what is not.
-_LOOKS = 3
-#: So often a run begins to publish, and leaves it because a session was deleted at that moment.
+#: Times that a run checks whether all its files exist, and writes those that do not.
+_FILE_CHECKS = 3
+#: Times that a run starts to publish and stops because a session was deleted at that moment.
 _PUBLICATIONS = 20
 
 
@@ -44,13 +77,17 @@ def run_export(
     executor: ShardExecutor | None = None,
     lease_ms: int = LEASE_MS,
 ) -> ExportRow:
-    """Bring an export to its end, from wherever the last run left it; a finished one stays as it is.
+    """Run an export to its end, from the state of the last run; a finished one stays as it is.
 
     Args:
-        lease_ms: after this long without a sign of life another run may take over.
+        runtime: deployment.
+        export_id: id of the export.
+        owner: name of the run.
+        executor: executor of the shard tasks; by default that of the settings.
+        lease_ms: time after which another run may take over from one that no longer renews.
 
     Returns:
-        The row, `completed` or `failed`; with `error.code` = `cancelled` where it was cancelled meanwhile.
+        The row, `completed` or `failed`; with `error.code` = `cancelled` if it was cancelled.
 
     Raises:
         NotFound: if there is no such export.
@@ -59,11 +96,11 @@ def run_export(
     """
     executor = executor or open_executor(runtime.settings.export_executor)
     with runtime.database.transaction(write=True) as db:
-        found = db.get(ExportRow, export_id)
-        if found is None:
+        stored = db.get(ExportRow, export_id)
+        if stored is None:
             raise NotFound("export")
-        if is_over(found):
-            return found
+        if is_over(stored):
+            return stored
         claim = claim_export(runtime.database, db, export_id, owner=owner, lease_ms=lease_ms)
         row = lock_export(db, export_id)
         assert row is not None
@@ -71,13 +108,13 @@ def run_export(
         if row.status in ("queued", "running"):
             row.status = "running"
             row.started_at = row.started_at or clock.now()
-            # The release before knew no parts.
+            # Rows of an earlier release have no `split`.
             row.spec = {"split": SplitRule(validation=0, test=0).model_dump()} | row.spec
             row.series_sha256 = series_of(row)
         db.add(row)
     run = _Run(runtime, row, claim, executor)
     with claim.kept_alive():
-        return run.to_the_end()
+        return run.finish()
 
 
 class _Run:
@@ -85,18 +122,18 @@ class _Run:
 
     def __init__(self, runtime: Runtime, row: ExportRow, claim: Claim, executor: ShardExecutor) -> None:
         self._runtime = runtime
-        #: As it was claimed; what changes is read and written through the claim.
+        #: Row as it was claimed; changes are read and written through the claim.
         self._export = row
         self._claim = claim
         self._ledger = Ledger(claim, runtime.blobs, workspace_id=row.workspace_id)
         self._executor = executor
 
-    def to_the_end(self) -> ExportRow:
-        """Do what is left; an error of the export itself ends it as `failed`."""
+    def finish(self) -> ExportRow:
+        """Do the remaining steps; an error of the export itself ends it as `failed`."""
         row = self._export
         is_stuck = row.attempt - (row.progressed_attempt or 0) > MAX_ATTEMPTS
         if row.status != "running":
-            return take_files_away(self._runtime, self._claim, row, is_last_try=is_stuck)
+            return remove_files(self._runtime, self._claim, row, is_last_try=is_stuck)
         try:
             if is_stuck:
                 raise AttemptsExhausted(row.last_error)
@@ -104,13 +141,13 @@ class _Run:
         except LeaseLost:
             raise
         except Unavailable as error:
-            # The lease is left to run out: a store that is away gets a minute before the next run.
-            self._note_trouble(error)
+            # The lease expires by itself: a store that does not answer gets a minute before the next run.
+            self._store_error(error)
             raise
         except RecorderError as error:
             return self._fail(error.code, str(error))
         except Exception:
-            self._fail("internal_error", "Something went wrong on our side; the run's log tells more.")
+            self._fail("internal_error", "Something went wrong on our side; the run's log has the details.")
             raise
         except BaseException:
             self._claim.give_back()
@@ -118,12 +155,12 @@ class _Run:
 
     def _complete(self) -> ExportRow:
         destination = open_destination(self._export, self._runtime.settings)
-        # Asked at the request already; since then a claim or a role may have been taken back.
+        # Checked with the request already; since then a claim or a role may have been withdrawn.
         destination.require_owner()
         if self._export.attempt > 1:
-            # The run before may have been cut off behind it; until all is done there must be none.
+            # The last run may have ended after writing it; there must be none until all files are written.
             self._remove(MANIFEST, destination)
-        plan, shards = self._stored_plan() or self._new_plan(destination)
+        plan, shards = self._load_plan() or self._make_plan(destination)
         self._write(plan, shards, destination)
         for _ in range(_PUBLICATIONS):
             plan, shards = self._make_whole(plan, shards, destination)
@@ -137,77 +174,77 @@ class _Run:
     def _make_whole(
         self, plan: Plan, shards: list[PlannedShard], destination: Destination
     ) -> tuple[Plan, list[PlannedShard]]:
-        """See that nothing deleted is in the files and that all of them are there; gives plan and shards."""
-        for _ in range(_LOOKS):
+        """Rewrite files with deleted sessions and missing files; return plan and shards."""
+        for _ in range(_FILE_CHECKS):
             while (gone := self._find_gone(plan)).ids:
-                # Deleted while this ran: the shards that held them are written anew.
+                # Deleted during this run: the shards that have them are written again.
                 plan = without_sessions(plan, gone.ids)
                 shards = plan_shards(plan)
-                lineage = after_loss(self._ledger.lineage(), gone, self._parent)
+                lineage = add_deletions(self._ledger.lineage(), gone, self._parent)
                 for path in self._ledger.store_plan(plan, shards, lineage):
                     self._remove(path, destination)
                 self._write(plan, shards, destination)
             missing = missing_files(shards, destination)
             if not missing:
                 return plan, shards
-            # Written, and taken away by others before the whole was there.
+            # Written, and removed by another writer before the export was complete.
             self._ledger.reopen(missing)
             self._write(plan, shards, destination)
         raise FilesMissing(len(missing))
 
     def _remove(self, path: str, destination: Destination) -> None:
-        """Take a file away, unless it is another run's by now."""
+        """Remove a file, unless another run has copied over."""
         self._claim.require()
         destination.remove(path)
 
-    def _stored_plan(self) -> tuple[Plan, list[PlannedShard]] | None:
+    def _load_plan(self) -> tuple[Plan, list[PlannedShard]] | None:
         plan = self._ledger.load_plan()
         return None if plan is None else (plan, plan_shards(plan))
 
-    def _new_plan(self, destination: Destination) -> tuple[Plan, list[PlannedShard]]:
+    def _make_plan(self, destination: Destination) -> tuple[Plan, list[PlannedShard]]:
         plan = read_plan(self._runtime.database, self._runtime.lake, self._export)
         parent = find_parent(self._runtime, self._export)
         with self._runtime.database.transaction(write=False) as db:
             lineage = lineage_of(db, self._export, plan, parent)
         shards = plan_shards(plan)
         for path in self._ledger.store_plan(plan, shards, lineage):
-            self._remove(path, destination)  # of a plan of the release before
+            self._remove(path, destination)  # of a plan of an earlier release
         return plan, shards
 
     @cached_property
     def _parent(self) -> Parent | None:
-        """The export that was found when the plan was made, if its files are still there."""
+        """Parent export of the plan, if its files still exist."""
         parent_id = self._ledger.lineage().parent_id
         return None if parent_id is None else open_parent(self._runtime, parent_id)
 
     def _write(self, plan: Plan, shards: list[PlannedShard], destination: Destination) -> None:
-        """Write the shards that are not done, noting each as it is."""
+        """Write the shards that are not done, and store the progress of each."""
         paths = self._ledger.open_paths()
         if self._export.attempt > 1:
             for path in paths:
-                # A killed run may have written it after another form of the plan.
+                # A killed run may have written it by another form of the plan.
                 self._remove(path, destination)
-        paths -= self._take_over([shard for shard in shards if shard.path in paths], destination)
+        paths -= self._copy_from_parent([shard for shard in shards if shard.path in paths], destination)
         to_write = [shard for shard in shards if shard.path in paths]
-        tasks = [self._task(portion, plan) for portion in read_together(to_write)]
+        tasks = [self._make_task(portion, plan) for portion in read_together(to_write)]
         results = self._executor.run(tasks)
         try:
             for written in results:
                 self._ledger.note(written)
         finally:
-            # What was begun elsewhere comes to its end here, not behind our back.
+            # Wait here until workers have ended their tasks.
             getattr(results, "close", lambda: None)()
 
-    def _take_over(self, shards: list[PlannedShard], destination: Destination) -> set[str]:
-        """Copy the files that the export before has alike; gives their paths."""
-        taken = set()
+    def _copy_from_parent(self, shards: list[PlannedShard], destination: Destination) -> set[str]:
+        """Copy the files that are identical in the parent export; return their paths."""
+        copied = set()
         for shard in shards if shards and self._parent else ():
             if self._parent and (file := self._parent.copy(shard, destination, self._claim)):
                 self._ledger.note(file)
-                taken.add(shard.path)
-        return taken
+                copied.add(shard.path)
+        return copied
 
-    def _task(self, shards: list[PlannedShard], plan: Plan) -> ShardTask:
+    def _make_task(self, shards: list[PlannedShard], plan: Plan) -> ShardTask:
         return ShardTask(
             workspace_id=self._export.workspace_id,
             mode=self._export.mode,
@@ -225,7 +262,7 @@ class _Run:
         with self._runtime.database.transaction(write=False) as db:
             return find_gone(db, export.tenant, plan.spec["workflow"], sessions)
 
-    def _note_trouble(self, error: Unavailable) -> None:
+    def _store_error(self, error: Unavailable) -> None:
         try:
             with self._claim.transaction() as (_, row):
                 row.last_error = str(error)
@@ -237,4 +274,4 @@ class _Run:
         with self._claim.ending_transaction() as (db, row):
             if row.status == "running":
                 end_as_failed(db, row, self._runtime.settings, code, message)
-        return take_files_away(self._runtime, self._claim, row)
+        return remove_files(self._runtime, self._claim, row)

@@ -1,4 +1,4 @@
-"""What an export is to write and what it has written: stored plan and shard rows. Design §3 (exports)."""
+"""Progress of an export: stored plan, shards, and rows reserved in the quota. Design §3, spec §8.2."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,26 +8,49 @@ import zstandard
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
+from recorder.access.quota import reserve_rows, settle_rows
 from recorder.digest import sha256_of
 from recorder.errors import QuotaExceeded
-from recorder.exports.manifest import Lineage, WrittenShard
+from recorder.exports.manifest import Lineage
 from recorder.exports.planning.plan import Plan
 from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.runner.lease import Claim, ExportCancelled
-from recorder.exports.runner.quota import hold_rows
+from recorder.exports.writers import WrittenShard
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.storage.blobs import Blobs
 
 
+def hold_rows(db: DbSession, row: ExportRow, rows: int) -> None:
+    """Reserve the rows of an export's plan; an earlier plan's reservation stays if it is large enough.
+
+    Raises:
+        QuotaExceeded: if fewer are left; the transaction must then be rolled back.
+    """
+    if row.reserved_rows is not None and row.reserved_rows < rows:
+        settle(db, row, exported=0)
+    if row.reserved_period is None:
+        row.reserved_period = reserve_rows(db, row.tenant, rows)
+        row.reserved_rows = rows
+
+
+def settle(db: DbSession, row: ExportRow, *, exported: int) -> None:
+    """Count the rows of a finished export, 0 if it failed, and end its reservation."""
+    if row.reserved_period is not None and row.reserved_rows is not None:
+        settle_rows(db, row.workspace_id, row.reserved_period, reserved=row.reserved_rows, exported=exported)
+    row.reserved_rows = row.reserved_period = None
+
+
 class PlanTooLarge(Exception):
-    """A stored plan has more bytes than its reader wants in memory."""
+    """A stored plan is larger than its reader allows."""
 
 
 def read_stored_plan(blobs: Blobs, key: str, *, most_bytes: int | None = None) -> Plan | None:
-    """The plan of this key; None for one that another release stored.
+    """Return the plan of a key; None for one that another release stored.
 
     Args:
-        most_bytes: compressed bytes up to which it is read.
+        blobs: store of the plans.
+        key: key of the plan.
+        most_bytes: largest compressed plan that is read.
 
     Raises:
         KeyError: if there is none.
@@ -41,13 +64,13 @@ def read_stored_plan(blobs: Blobs, key: str, *, most_bytes: int | None = None) -
 
 
 def read_shards(db: DbSession, export_id: str) -> list[ExportShardRow]:
-    """The planned shards of an export, by path."""
+    """Return the planned shards of an export, by path."""
     statement = select(ExportShardRow).where(ExportShardRow.export_id == export_id)
     return list(db.exec(statement.order_by(col(ExportShardRow.path))))
 
 
 class Ledger:
-    """The progress of one export, kept so that the next run can go on where one ended."""
+    """Stored progress of one export, from which the next run continues."""
 
     def __init__(self, claim: Claim, blobs: Blobs, *, workspace_id: str) -> None:
         self._claim = claim
@@ -55,13 +78,13 @@ class Ledger:
         self._blobs = blobs
 
     def load_plan(self) -> Plan | None:
-        """The plan that an earlier run stored; None where this run has to make one."""
+        """Return the plan that an earlier run stored; None if this run has to make one."""
         with self._claim.transaction() as (_, row):
             key = row.plan_key
         return None if key is None else read_stored_plan(self._blobs, key)
 
     def lineage(self) -> Lineage:
-        """What was stored with the plan."""
+        """Return the lineage that was stored with the plan."""
         with self._claim.transaction() as (_, row):
             return Lineage(**row.lineage or {})
 
@@ -69,18 +92,18 @@ class Ledger:
         """Make this the export's plan; shards that stay the same stay done.
 
         Returns:
-            Paths of shards that the plan before had, and that this one lacks or fills otherwise.
+            Paths of shards of the previous plan that this one lacks or that have other content.
 
         Raises:
-            QuotaExceeded: if it holds more rows than are left.
+            QuotaExceeded: if it has more rows than are left.
         """
         text = plan.to_json()
         sha256 = sha256_of(text)
         key = f"exports/{self._workspace_id}/{self._claim.export_id}/{sha256}.plan"
-        # Named by its content, and there before the row that names it.
+        # Named by its content, and stored before the row that names it.
         self._blobs.put(key, zstandard.compress(text, 3))
         planned = {shard.path: shard for shard in shards}
-        with self._discarded_if_refused(key), self._claim.transaction() as (db, row):
+        with self._discard_plan_if_refused(key), self._claim.transaction() as (db, row):
             hold_rows(db, row, plan.rows)
             before, row.plan_key, row.plan_sha256 = row.plan_key, key, sha256
             row.lineage, row.progressed_attempt = asdict(lineage), row.attempt
@@ -89,7 +112,7 @@ class Ledger:
             for shard in stale:
                 db.delete(known.pop(shard.path))
             db.flush()
-            db.add_all(_row(row, shard) for path, shard in planned.items() if path not in known)
+            db.add_all(_make_row(row, shard) for path, shard in planned.items() if path not in known)
             row.shards_total = len(planned)
             row.shards_done = sum(shard.is_done for shard in known.values())
         if before is not None and before != key:
@@ -97,7 +120,7 @@ class Ledger:
         return [shard.path for shard in stale]
 
     @contextmanager
-    def _discarded_if_refused(self, key: str) -> Iterator[None]:
+    def _discard_plan_if_refused(self, key: str) -> Iterator[None]:
         try:
             yield
         except (QuotaExceeded, ExportCancelled):
@@ -110,10 +133,10 @@ class Ledger:
             return {shard.path for shard in read_shards(db, row.id) if not shard.is_done}
 
     def note(self, written: WrittenShard) -> None:
-        """Take down a shard as done."""
+        """Store that a shard is done."""
         with self._claim.transaction() as (db, row):
             shard = db.get_one(ExportShardRow, (row.id, written.path))
-            # A task that was repeated tells of a file again.
+            # A repeated task reports a file again.
             row.shards_done += not shard.is_done
             shard.is_done, shard.size_bytes, shard.sha256 = True, written.size_bytes, written.sha256
             shard.reused_from = written.reused_from
@@ -121,7 +144,7 @@ class Ledger:
             row.progressed_attempt = row.attempt
 
     def reopen(self, paths: set[str]) -> None:
-        """Take down that these shards are still to be written."""
+        """Store that some shards are still to be written."""
         with self._claim.transaction() as (db, row):
             for shard in read_shards(db, row.id):
                 if shard.path in paths:
@@ -130,19 +153,19 @@ class Ledger:
                     db.add(shard)
 
     def written(self) -> dict[str, WrittenShard]:
-        """The shards that are done, by path."""
+        """Return the shards that are done, by path."""
         with self._claim.transaction() as (db, row):
-            return {shard.path: found for shard in read_shards(db, row.id) if (found := as_written(shard))}
+            return {shard.path: done for shard in read_shards(db, row.id) if (done := as_written(shard))}
 
 
 def as_written(shard: ExportShardRow) -> WrittenShard | None:
-    """What a shard's row tells of its file; None before it is done."""
+    """Return the written file of a shard's row; None before it is done."""
     if shard.size_bytes is None or shard.sha256 is None:
         return None
     return WrittenShard(shard.path, shard.rows, shard.size_bytes, shard.sha256, shard.reused_from)
 
 
-def _row(export: ExportRow, shard: PlannedShard) -> ExportShardRow:
+def _make_row(export: ExportRow, shard: PlannedShard) -> ExportShardRow:
     return ExportShardRow(
         export_id=export.id,
         path=shard.path,

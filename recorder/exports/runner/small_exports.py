@@ -49,10 +49,10 @@ def place_owner(db: DbSession) -> str | None:
     return row.owner if row is not None and row.expires_ms > clock.now_ms() else None
 
 
-def leave_place(db: DbSession, place: HeldLease) -> None:
+def leave_place(db: DbSession, lease: HeldLease) -> None:
     """Give the place to the next run, and note that this one is still at work. Needs a write transaction."""
-    place.release(db)
-    hold_lease(db, _LEAVING, place.lease.owner, ttl_ms=_LEAVING_MS)
+    lease.release(db)
+    hold_lease(db, _LEAVING, lease.lease.owner, ttl_ms=_LEAVING_MS)
 
 
 def list_writers(db: DbSession) -> list[str]:
@@ -71,14 +71,16 @@ def claim_next(
     *,
     lease_ms: int = LEASE_MS,
 ) -> tuple[ExportRow, Claim] | None:
-    """Claim the next queued export that nobody has tried; None where none may be taken.
+    """Claim the next queued export that no run has tried; return None if none may be claimed.
 
     The workspace that was served longest ago comes first, and in it the oldest export.
 
     Args:
+        database: database.
         owner: name of the run.
         at_work: exports that the run writes now.
-        served: when a workspace's last export was claimed, in rising numbers.
+        served: order in which the last exports of workspaces were claimed.
+        lease_ms: time after which another run may take over from one that no longer renews.
     """
     with database.transaction(write=False) as db:
         if not _has_queued(db):
@@ -92,11 +94,11 @@ def claim_next(
         if is_cloud(row) and clouds >= SLOTS_OF_CLOUDS:
             continue
         with database.transaction(write=True) as db:
-            found = lock_export(db, row.id)
-            if found is None or not is_first_try(found):
+            locked = lock_export(db, row.id)
+            if locked is None or not is_first_try(locked):
                 continue
             try:
-                return found, claim_export(database, db, found.id, owner=owner, lease_ms=lease_ms)
+                return locked, claim_export(database, db, locked.id, owner=owner, lease_ms=lease_ms)
             except ExportBusy:
                 continue
     return None
@@ -136,7 +138,7 @@ def leave_to_own_run(claim: Claim) -> None:
 
 
 def give_own_run(db: DbSession, export_id: str) -> bool:
-    """Mark an export that waits for a run of its own; False where a process took it meanwhile.
+    """Mark an export that waits for a run of its own; return False if another process has claimed it.
 
     Needs a write transaction.
     """
@@ -155,9 +157,9 @@ def _has_queued(db: DbSession) -> bool:
 
 def _first_tries(db: DbSession) -> list[ExportRow]:
     """Return the oldest first tries of each workspace."""
-    place = func.row_number().over(partition_by=col(ExportRow.workspace_id), order_by=col(ExportRow.id))
+    rank = func.row_number().over(partition_by=col(ExportRow.workspace_id), order_by=col(ExportRow.id))
     ranked = (
-        select(ExportRow.id, place.label("place"))
+        select(ExportRow.id, rank.label("rank"))
         .where(
             ExportRow.status == "queued",
             ExportRow.attempt == 0,
@@ -168,8 +170,8 @@ def _first_tries(db: DbSession) -> list[ExportRow]:
     )
     first = (
         select(ranked.c.id)
-        .where(ranked.c.place <= SLOTS_OF_WORKSPACE)
-        .order_by(ranked.c.place, ranked.c.id)
+        .where(ranked.c.rank <= SLOTS_OF_WORKSPACE)
+        .order_by(ranked.c.rank, ranked.c.id)
         .limit(_LOOKED_AT)
     )
     return list(db.exec(select(ExportRow).where(col(ExportRow.id).in_(first))))

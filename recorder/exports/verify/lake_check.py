@@ -1,4 +1,4 @@
-"""What the lake has of an export: its sessions chosen, their rows counted and hashed anew. Spec §4.3."""
+"""Check of an export against the lake: select, count and hash its sessions again. Spec §4.3."""
 
 import hashlib
 import random
@@ -17,13 +17,14 @@ from sqlalchemy import or_
 from sqlmodel import col, select
 
 from recorder import clock
+from recorder.datasets.errors import Unreadable
+from recorder.datasets.manifest import Shard
+from recorder.datasets.sources import FILE_ERRORS, copy_file
+from recorder.datasets.webdataset import read_samples
 from recorder.exports.destinations import Destination, open_destination
-from recorder.exports.planning.sampling import Sampling, select_frames
-from recorder.exports.verify.archives import read_samples
-from recorder.exports.verify.check import ANOTHER_MANIFEST
-from recorder.exports.verify.contents import Unreadable, read_events, read_frames
-from recorder.exports.verify.dataset_source import NotFetched, open_place
-from recorder.exports.verify.listing import Entry
+from recorder.exports.planning.plan import Sampling, select_frames
+from recorder.exports.verify.check import ANOTHER_MANIFEST, open_dataset
+from recorder.exports.verify.rows import read_events, read_frames
 from recorder.memory.queries.subpaths import SubPath
 from recorder.models.export import ExportRow
 from recorder.models.session import SessionRow
@@ -36,7 +37,7 @@ _EVENT = ("event_id", "t_ms", "ts", "type", "frame_id", "payload")
 
 
 class PinnedLake:
-    """The lake's rows as the export saw them."""
+    """Reader of the lake at the versions that the export pinned."""
 
     def __init__(self, runtime: Runtime, row: ExportRow, manifest: dict[str, Any]) -> None:
         self._runtime = runtime
@@ -46,43 +47,45 @@ class PinnedLake:
         self._sampling = Sampling(**manifest["spec"]["frame_sampling"])
 
     def session_ids(self) -> set[str]:
-        """Sessions that were in the lake."""
+        """Return the sessions that were in the lake."""
         return set(self._scan("sessions").select("session_id").collect()["session_id"])
 
     def counts(self, kind: str, session_ids: set[str]) -> pl.DataFrame:
-        """Rows of each of these sessions that has any: session_id, workflow, n."""
-        rows = self._of(self._scan("events") if kind == "events" else self._frames(), session_ids)
+        """Return the number of rows of each of these sessions that has any: session_id, workflow, n."""
+        rows = self._select(self._scan("events") if kind == "events" else self._frames(), session_ids)
         return rows.group_by("session_id", "workflow").agg(pl.len().cast(pl.Int64).alias("n")).collect()
 
     def digests(self, kind: str, session_ids: set[str]) -> dict[str, str]:
-        """The digest of the rows of each of these sessions, over the rows themselves."""
+        """Return the digest of the rows of each of these sessions, computed from the rows."""
         match kind:
             case "events":
-                rows = self._of(self._scan("events"), session_ids).sort("session_id", "t_ms", "event_id")
+                rows = self._select(self._scan("events"), session_ids).sort("session_id", "t_ms", "event_id")
                 keys = rows.select("session_id", *_EVENT).with_columns(pl.col("ts").dt.epoch("us"))
-                return _by_session(keys.collect(), events_digest)
+                return _digest_groups(keys.collect(), events_digest)
             case "frames":
-                rows = self._of(self._frames(), session_ids).sort("session_id", "t_ms", "frame_id")
-                return _by_session(rows.select("session_id", "frame_id", "sha256").collect(), frames_digest)
+                rows = self._select(self._frames(), session_ids).sort("session_id", "t_ms", "frame_id")
+                return _digest_groups(
+                    rows.select("session_id", "frame_id", "sha256").collect(), frames_digest
+                )
             case _:
-                return _by_session(self._samples(session_ids), samples_digest)
+                return _digest_groups(self._samples(session_ids), samples_digest)
 
     def _samples(self, session_ids: set[str]) -> pl.DataFrame:
-        """Sampled frames with the ids of the events bound to them, in their order."""
+        """Return the sampled frames with the ids of the events bound to them, in their order."""
         bound = (
-            self._of(self._scan("events"), session_ids)
+            self._select(self._scan("events"), session_ids)
             .sort("session_id", "t_ms", "event_id")
             .group_by("session_id", pl.col("frame_seq").alias("seq"), maintain_order=True)
             .agg("event_id")
         )
-        rows = self._of(self._frames(), session_ids).join(bound, on=["session_id", "seq"], how="left")
+        rows = self._select(self._frames(), session_ids).join(bound, on=["session_id", "seq"], how="left")
         columns = ("session_id", "frame_id", "sha256", pl.col("event_id").fill_null([]))
         return rows.sort("session_id", "t_ms", "frame_id").select(*columns).collect()
 
     def _frames(self) -> pl.LazyFrame:
         return select_frames(self._scan("frames"), self._sampling)
 
-    def _of(self, rows: pl.LazyFrame, session_ids: set[str]) -> pl.LazyFrame:
+    def _select(self, rows: pl.LazyFrame, session_ids: set[str]) -> pl.LazyFrame:
         wanted = pl.LazyFrame({"session_id": sorted(session_ids)}, schema={"session_id": pl.String})
         return rows.join(wanted, on="session_id", how="semi")
 
@@ -92,7 +95,7 @@ class PinnedLake:
         return rows.filter(pl.col("workflow").is_in(self._workflows))
 
 
-def _by_session(rows: pl.DataFrame, digest: Callable[[Any], str]) -> dict[str, str]:
+def _digest_groups(rows: pl.DataFrame, digest: Callable[[Any], str]) -> dict[str, str]:
     grouped = groupby(rows.iter_rows(), key=lambda row: row[0])
     return {session_id: digest([row[1:] for row in members]) for session_id, members in grouped}
 
@@ -100,7 +103,7 @@ def _by_session(rows: pl.DataFrame, digest: Callable[[Any], str]) -> dict[str, s
 def choose_sessions(
     runtime: Runtime, row: ExportRow, spec: dict[str, Any], in_lake: set[str]
 ) -> tuple[set[str], set[str]]:
-    """Sessions that the request takes, and those that it took until they were deleted, perhaps."""
+    """Return the sessions that the request selects, and deleted ones that it may have selected."""
     filters = spec["filter"]
     with runtime.database.transaction(write=False) as db:
         sealed = select(SessionRow).where(
@@ -110,7 +113,7 @@ def choose_sessions(
             col(SessionRow.workflow).in_(spec["workflow"]),
             or_(col(SessionRow.deleted_at).is_(None), col(SessionRow.deleted_at) >= row.created_at),
         )
-        chosen = {one.id: one.deleted_at for one in db.exec(sealed) if _passes(one, filters)}
+        chosen = {row.id: row.deleted_at for row in db.exec(sealed) if _passes_filters(row, filters)}
         allowed = in_lake - set(filters.get("exclude_session_ids", []))
         if "tag" in filters:
             tagged = select(TagRow.session_id).where(
@@ -125,8 +128,8 @@ def choose_sessions(
     return taken & allowed, (set(chosen) - taken) & allowed
 
 
-def _passes(session: SessionRow, filters: dict[str, Any]) -> bool:
-    """Whether a session is one that the filters of a resolved request name."""
+def _passes_filters(session: SessionRow, filters: dict[str, Any]) -> bool:
+    """Return whether a session passes the filters of a resolved request."""
     assert session.started_at is not None and session.sealed_at is not None
     until = clock.parse_time(filters["until"], name="until")
     bounds = (session.started_at < until, session.is_import or session.sealed_at <= until)
@@ -141,45 +144,47 @@ def _passes(session: SessionRow, filters: dict[str, Any]) -> bool:
     )
 
 
-#: Files are hashed anew, in random order, until so many rows were; smaller datasets are hashed whole.
+#: Rows after which no further file is hashed; smaller datasets are hashed whole.
 ROWS_HASHED = 200_000
-_NAMED = 5
+_MOST_NAMED = 5
 
 
 @dataclass
 class LakeReport:
-    """What a comparison of a dataset with the lake found."""
+    """Result of a comparison of a dataset with the lake."""
 
-    #: Sessions that the request takes now, from the pinned lake.
+    #: Sessions that the request selects now, from the pinned lake.
     sessions: int = 0
     #: Workflow → rows that these have in the lake: events, or the samples of a WebDataset.
     rows: dict[str, int] = field(default_factory=dict)
-    #: Which files were drawn to be hashed: equal seeds draw alike.
+    #: Seed that selected the hashed files: equal seeds select the same files.
     seed: int = 0
     files_hashed: int = 0
     files: int = 0
     sessions_hashed: int = 0
     rows_hashed: int = 0
-    #: What differs, one sentence each; empty if all is well.
+    #: Differences, one sentence each; empty for a valid dataset.
     problems: list[str] = field(default_factory=list)
 
 
 def compare_with_lake(
     runtime: Runtime, row: ExportRow, *, seed: int | None = None, rows_hashed: int = ROWS_HASHED
 ) -> LakeReport:
-    """Choose, count and hash again what a completed export should hold.
+    """Select, count and hash again the sessions that a completed export should hold.
 
     A session that was deleted since the export began may be in the files or not.
 
     Args:
-        seed: draws the files that are hashed; a fresh one unless told.
+        runtime: deployment.
+        row: row of the export.
+        seed: seed that selects the files to hash; by default a random one.
         rows_hashed: after so many rows no further file is hashed.
 
     Raises:
         Unavailable: if the lake or the destination does not answer.
     """
     destination = open_destination(row, runtime.settings)
-    text = open_place(destination).manifest()
+    text = open_dataset(destination).read_manifest()
     report = LakeReport(seed=secrets.randbits(32) if seed is None else seed)
     if hashlib.sha256(text).hexdigest() != row.manifest_sha256:
         report.problems.append(ANOTHER_MANIFEST)
@@ -199,21 +204,23 @@ def compare_with_lake(
 def _compare_counts(
     report: LakeReport, manifest: dict[str, Any], kind: str, counts: pl.DataFrame, doubtful: set[str]
 ) -> None:
-    """Rows and sessions of each workflow, as the manifest has them and as the lake does."""
+    """Compare the rows and sessions of each workflow in the manifest and in the lake."""
     for workflow in manifest["spec"]["workflow"]:
-        entries = [one for one in manifest["shards"] if (one["kind"], one["workflow"]) == (kind, workflow)]
+        entries = [
+            shard for shard in manifest["shards"] if (shard["kind"], shard["workflow"]) == (kind, workflow)
+        ]
         here = counts.filter(pl.col("workflow") == workflow)
         sure = here.filter(~pl.col("session_id").is_in(sorted(doubtful)))
         if kind != "frames":
             report.rows[workflow] = int(sure["n"].sum())
-        for what, found, least, most in (
-            ("rows", sum(one["rows"] for one in entries), int(sure["n"].sum()), int(here["n"].sum())),
-            ("sessions", sum(one["sessions"] for one in entries), sure.height, here.height),
+        for name, listed, least, most in (
+            ("rows", sum(entry["rows"] for entry in entries), int(sure["n"].sum()), int(here["n"].sum())),
+            ("sessions", sum(entry["sessions"] for entry in entries), sure.height, here.height),
         ):
-            if not least <= found <= most:
+            if not least <= listed <= most:
                 lake = f"{least}" if least == most else f"{least} to {most}"
                 report.problems.append(
-                    f"{kind} of {workflow}: the dataset has {found} {what}, the lake has {lake}."
+                    f"{kind} of {workflow}: the dataset has {listed} {name}, the lake has {lake}."
                 )
 
 
@@ -225,7 +232,7 @@ def _compare_rows(
     expected: set[str],
     rows_hashed: int,
 ) -> None:
-    """Hash the rows of files that were drawn, and those of their sessions in the lake."""
+    """Hash the rows of randomly selected files, and those of their sessions in the lake."""
     entries = sorted(manifest["shards"], key=lambda entry: str(entry["path"]))
     random.Random(report.seed).shuffle(entries)  # noqa: S311  # a sample, no secret
     hashed: set[str] = set()
@@ -233,46 +240,52 @@ def _compare_rows(
         if report.rows_hashed >= rows_hashed:
             break
         try:
-            found = _read_digests(destination, entry, manifest["format"])
-        except (Unreadable, NotFetched):
+            digests = _read_digests(destination, entry, manifest["format"])
+        except (Unreadable, *FILE_ERRORS):
             report.problems.append(f"{entry['path']} cannot be read.")
             continue
         report.files_hashed += 1
         report.rows_hashed += entry["rows"]
-        hashed |= set(found)
+        hashed |= set(digests)
         report.sessions_hashed = len(hashed)
-        in_lake = lake.digests(entry["kind"], set(found))
-        strange = set(found) - expected
-        changed = {one for one, digest in found.items() if one not in strange and in_lake.get(one) != digest}
+        in_lake = lake.digests(entry["kind"], set(digests))
+        strange = set(digests) - expected
+        changed = {
+            session_id
+            for session_id, digest in digests.items()
+            if session_id not in strange and in_lake.get(session_id) != digest
+        }
         for wrong, words in (
             (strange, "sessions that the request does not take"),
             (changed, "sessions whose rows are not those of the lake"),
         ):
             if wrong:
-                named = ", ".join(sorted(wrong)[:_NAMED]) + (" …" if len(wrong) > _NAMED else "")
+                named = ", ".join(sorted(wrong)[:_MOST_NAMED]) + (" …" if len(wrong) > _MOST_NAMED else "")
                 report.problems.append(f"{entry['path']} holds {len(wrong)} {words}: {named}.")
 
 
 def _read_digests(destination: Destination, entry: dict[str, Any], format: Any) -> dict[str, str]:
-    """The digest of each session in a file, over the rows that it holds.
+    """Return the digest of each session in a file, computed from its rows.
 
     Raises:
-        NotFetched, Unreadable: if it is missing, broken, or another file than was listed.
+        FileGone, Unreadable: if it is missing, broken, or another file than was listed.
     """
     with tempfile.TemporaryDirectory(prefix="recorder-lake-check-") as folder:
-        path = open_place(destination).fetch(msgspec.convert(entry, Entry), Path(folder))
+        path = copy_file(open_dataset(destination), msgspec.convert(entry, Shard), Path(folder))
         with path.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
                 raise Unreadable("has another SHA-256 than the manifest says")
         match entry["kind"]:
             case "events":
-                return dict(_digests(read_events(path, format), slice(1, 7), events_digest))
+                return dict(_digest_rows(read_events(path, format), slice(1, 7), events_digest))
             case "frames":
-                return dict(_digests(read_frames(path, format), slice(1, 3), frames_digest))
+                return dict(_digest_rows(read_frames(path, format), slice(1, 3), frames_digest))
             case _:
-                return dict(_digests(read_samples(path), slice(1, 4), samples_digest))
+                return dict(_digest_rows(read_samples(path), slice(1, 4), samples_digest))
 
 
-def _digests(rows: Iterator[Any], members: slice, digest: Callable[[Any], str]) -> Iterator[tuple[str, str]]:
+def _digest_rows(
+    rows: Iterator[Any], members: slice, digest: Callable[[Any], str]
+) -> Iterator[tuple[str, str]]:
     for session_id, of_session in groupby(rows, key=lambda row: row.session_id):
         yield session_id, digest([tuple(row)[members] for row in of_session])

@@ -22,7 +22,7 @@ _KILLED = """
 import os, random, signal, sys
 from pathlib import Path
 import recorder.exports.destinations.s3 as s3
-import recorder.exports.writers.shards as shards
+import recorder.exports.writers as shards
 from recorder.exports.runner.run import run_export
 from tests.support.sealed_sessions import make_runtime
 s3.PART_BYTES = 1_000

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from recorder.exports.writers.tasks import ShardTask
+from recorder.exports.writers import ShardTask
 from recorder.runtime import Runtime
 from tests.support.executors import InAllFormats, write_all_formats
 from tests.support.sealed_sessions import make_runtime

@@ -12,12 +12,11 @@ from deltalake import DeltaTable
 
 from recorder.errors import Unavailable
 from recorder.exports.executor import cluster as module
-from recorder.exports.executor.cluster import DaskCluster
-from recorder.exports.executor.cluster_worker import write_portion
+from recorder.exports.executor.cluster import DaskCluster, write_task
 from recorder.exports.planning.plan import writer_versions
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
-from recorder.exports.writers.tasks import ShardTask
+from recorder.exports.writers import ShardTask
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
 from tests.support.certificates import write_authority
@@ -72,24 +71,24 @@ def test_files_that_only_the_worker_sees_are_not_taken_for_written(
 ) -> None:
     # A relative folder: this process and the workers take it for two.
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(module.WrittenElsewhere, match="does not hold it as seen from here"):
+    with pytest.raises(module.WrittenElsewhere, match="does not find it at the destination"):
         list(DaskCluster(cluster.address).run(elsewhere(tasks, Path("not-shared"))))
 
 
 def test_a_worker_of_another_release_writes_nothing(tasks: list[ShardTask], tmp_path: Path) -> None:
     ours = writer_versions() | {"polars": "1.0.0"}
     with pytest.raises(Exception, match=r"has polars .* and not 1\.0\.0; install the same release"):
-        write_portion(elsewhere(tasks, tmp_path)[0], ours)
+        write_task(elsewhere(tasks, tmp_path)[0], ours)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_cluster_that_is_not_there_leaves_the_export_for_the_next_run(
-    runtime: Runtime, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    runtime: Runtime, cluster: Cluster
 ) -> None:
-    monkeypatch.setattr(module, "_CONNECT_SECONDS", 0.5)
+    absent = DaskCluster("tcp://127.0.0.1:1", module.ClusterTimes(connect_s=0.5))
     row = ask(runtime, destination={"kind": "local", "path": "nobody"})
     with pytest.raises(Unavailable, match="The Dask cluster does not answer"):
-        run_export(runtime, row.id, owner="first", executor=DaskCluster("tcp://127.0.0.1:1"))
+        run_export(runtime, row.id, owner="first", executor=absent)
     assert runtime_status(runtime, row.id) == "running"
 
 
@@ -114,12 +113,11 @@ def test_tls_is_as_dask_is_told(written: InAllFormats, tmp_path: Path) -> None:
 
 
 def test_without_workers_the_export_waits_for_some_and_then_for_the_next_run(
-    tasks: list[ShardTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tasks: list[ShardTask], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(module, "_NO_WORKER_SECONDS", 0.3)
-    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.2)
+    times = module.ClusterTimes(no_worker_s=0.3, poll_s=0.2)
     with running_cluster(workers=0) as empty, pytest.raises(Unavailable):
-        list(DaskCluster(empty.address).run(elsewhere(tasks, tmp_path)))
+        list(DaskCluster(empty.address, times).run(elsewhere(tasks, tmp_path)))
 
 
 def runtime_status(runtime: Runtime, export_id: str) -> str:

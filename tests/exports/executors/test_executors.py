@@ -16,14 +16,11 @@ from deltalake import DeltaTable
 
 from recorder.errors import Unavailable
 from recorder.exports.executor import InProcess, open_executor
-from recorder.exports.executor.base import in_portions
+from recorder.exports.executor.base import divide_tasks
 from recorder.exports.executor.pool import ProcessPool
-from recorder.exports.manifest import WrittenShard
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
-from recorder.exports.writers.lake_rows import ShardRows, read_rows
-from recorder.exports.writers.shards import RowsMissing
-from recorder.exports.writers.tasks import ShardTask
+from recorder.exports.writers import RowsMissing, ShardRows, ShardTask, WrittenShard, read_rows
 from recorder.runtime import Runtime
 from recorder.settings import InvalidSetting, Settings
 from tests.support.delivery_loop import wait_until
@@ -97,7 +94,7 @@ def test_the_next_task_is_read_while_one_is_written(
         return read_rows(task)
 
     monkeypatch.setattr("recorder.exports.executor.base.read_rows", noted)
-    one_by_one = in_portions(elsewhere(tasks, tmp_path), 1_000)
+    one_by_one = divide_tasks(elsewhere(tasks, tmp_path), 1_000)
     results = InProcess().run(one_by_one)
     first = next(results)
     wait_until(lambda: len(read) == 2)
@@ -112,7 +109,7 @@ def test_the_next_task_is_read_while_one_is_written(
 def test_an_error_in_reading_ahead_comes_after_what_is_written(
     tasks: list[ShardTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one_by_one = in_portions(elsewhere(tasks, tmp_path), 1_000)
+    one_by_one = divide_tasks(elsewhere(tasks, tmp_path), 1_000)
     gone = replace(
         one_by_one[1], lake_url=str(tmp_path / "nothing"), versions=dict.fromkeys(tasks[0].versions)
     )
@@ -153,21 +150,21 @@ def test_a_pool_dies_with_its_process(tasks: list[ShardTask], tmp_path: Path) ->
 
 
 def test_an_error_keeps_its_code_and_its_words_on_the_way_between_processes() -> None:
-    for error in (RowsMissing("data/x", planned=3, found=2), Unavailable("The lake")):
+    for error in (RowsMissing("data/x", planned=3, in_lake=2), Unavailable("The lake")):
         arrived = pickle.loads(pickle.dumps(error))
         assert (type(arrived), str(arrived)) == (type(error), str(error))
         assert (arrived.code, arrived.__dict__) == (error.code, error.__dict__)
 
 
 def test_work_is_shared_out_without_loss_and_largest_first(tasks: list[ShardTask]) -> None:
-    portions = in_portions(tasks, 4)
+    portions = divide_tasks(tasks, 4)
     assert sorted(shard.path for task in portions for shard in task.shards) == sorted(
         shard.path for task in tasks for shard in task.shards
     )
     sizes = [sum(shard.rows for shard in task.shards) for task in portions if task.shards[0].kind == "events"]
     assert len(portions) >= 8 and sizes == sorted(sizes, reverse=True)
     assert max(sizes) * 12 <= 2 * sum(shard.rows for task in tasks for shard in task.shards)
-    assert in_portions(tasks, 1) == tasks
+    assert divide_tasks(tasks, 1) == tasks
 
 
 @pytest.mark.parametrize(

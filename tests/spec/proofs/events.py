@@ -5,7 +5,7 @@ import hmac
 import re
 from typing import Any
 
-from recorder.exports.runner.dagster_entry import cancel_export
+from recorder.exports.runner.finalize import cancel_export
 from recorder.memory.grouping.nodes import GraphScope
 from recorder.net.client import OutboundClient
 from recorder.tenant import Tenant

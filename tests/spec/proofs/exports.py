@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from recorder.exports.runner.dagster_entry import cancel_export
+from recorder.exports.runner.finalize import cancel_export
 from recorder.exports.runner.run import run_export
 from tests.support.completed_work import completed_export, queued_export, shown_dataset
 from tests.support.factories import Caller, assert_problem

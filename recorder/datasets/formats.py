@@ -1,6 +1,6 @@
-"""Names inside an export's directory, and what its files are called. Contract §5.
+"""Formats of a dataset, and the names of its files. Contract §5.
 
-Pure: readers need them where the service's libraries are not installed.
+Imports nothing: readers need it where the service's libraries are not installed.
 """
 
 from dataclasses import dataclass
@@ -10,22 +10,17 @@ from typing import Literal
 FormatName = Literal["parquet", "webdataset", "jsonl", "arrow"]
 FileKind = Literal["events", "frames", "samples"]
 
-#: The parts of a dataset, as column `split` names them.
+#: The splits of a dataset, as column `split` names them.
 SPLITS = ("train", "validation", "test")
-#: Written last: its presence says that the dataset is whole.
+#: Written last: a dataset with this file is complete.
 MANIFEST = "manifest.json"
 #: The dataset card.
 CARD = "README.md"
 
 
-def count_files(number: int) -> str:
-    """Return a number of files in words: "1 file", "2 files"."""
-    return f"{number:,} file{'' if number == 1 else 's'}"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """What a directory of this format holds; it never holds files of two formats."""
+    """Contents of a dataset of one format; a dataset never has files of two formats."""
 
     #: The kinds of its files; their rows together are the row set.
     kinds: tuple[FileKind, ...]

@@ -1,11 +1,11 @@
-"""What the rows of a dataset look like, in each kind of file of each format. Contract §5."""
+"""Schemas of a dataset's rows, for each kind of file of each format. Contract §5."""
 
 from typing import Any
 
 import pyarrow as pa
 
+from recorder.datasets.formats import FileKind, FormatName
 from recorder.digest import sha256_of
-from recorder.exports.formats import FileKind, FormatName
 
 _STRING = pa.string()
 _INT = pa.int32()
@@ -18,7 +18,7 @@ def _required(name: str, kind: pa.DataType) -> pa.Field:
     return pa.field(name, kind, nullable=False)
 
 
-# `workflow` stands in the rows beside the folder's name, since some readers ignore hive folders.
+# The rows have `workflow` beside the folder's name, since some readers ignore hive folders.
 EVENTS = pa.schema(
     [
         _required("workspace", _STRING),
@@ -67,7 +67,7 @@ _IN_JSON = {"ts": _STRING, "dhash": _STRING}
 
 
 def _json_fields(schema: pa.Schema) -> list[pa.Field]:
-    """The fields of a row that JSON can hold, with the types it holds them in."""
+    """Return the fields of a row that JSON can hold, with their types in JSON."""
     return [
         field.with_type(_IN_JSON.get(field.name, field.type)) for field in schema if field.name != "image"
     ]
@@ -96,20 +96,20 @@ SCHEMAS: dict[FormatName, dict[FileKind, pa.Schema]] = {
 
 
 def describe(kind: FileKind, format: FormatName) -> list[dict[str, Any]]:
-    """The fields of a kind of file, as the manifest lists them; a struct, or a list of them, has `fields`."""
-    return [_described(field) for field in SCHEMAS[format][kind]]
+    """Return the fields of a kind of file for the manifest; a struct, or a list of structs, has `fields`."""
+    return [_describe_field(field) for field in SCHEMAS[format][kind]]
 
 
 def fingerprint(kind: FileKind, format: FormatName) -> str:
-    """A digest that changes whenever the columns of a kind of file do."""
+    """Return a digest that changes whenever the columns of a kind of file do."""
     return "sha256:" + sha256_of(describe(kind, format))
 
 
-def _described(field: pa.Field) -> dict[str, Any]:
+def _describe_field(field: pa.Field) -> dict[str, Any]:
     inner, name = field.type, "struct"
     if pa.types.is_list(inner):
         inner, name = inner.value_type, "list<struct>"
     if not pa.types.is_struct(inner):
         return {"name": field.name, "type": str(field.type), "nullable": field.nullable}
-    fields = [_described(member) for member in inner]
+    fields = [_describe_field(member) for member in inner]
     return {"name": field.name, "type": name, "nullable": field.nullable, "fields": fields}

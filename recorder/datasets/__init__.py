@@ -1,0 +1,1 @@
+"""Files of a dataset: formats, manifest, sources to read from; one module per format. Spec §4.3."""

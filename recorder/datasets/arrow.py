@@ -1,0 +1,84 @@
+"""Arrow IPC files of a dataset, in the random-access file format. Spec §4.3 (format `arrow`)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, cast
+
+import polars as pl
+import pyarrow as pa
+
+from recorder.datasets.rows import (
+    EVENTS_AT_ONCE,
+    Output,
+    count_split,
+    expand_batch,
+    fix_nulls,
+    iterate_frame_tables,
+)
+from recorder.datasets.schemas import EVENTS, FRAMES
+from recorder.storage.blobs import Blobs
+
+
+def write_events(events: pl.DataFrame, file: Output) -> None:
+    """Write an events file.
+
+    Args:
+        events: columns of `schemas.EVENTS`, in the order of its sort key.
+        file: file to write to.
+    """
+    fix_nulls(events, EVENTS).lazy().sink_ipc(
+        cast(IO[bytes], file),  # polars calls write and flush alone
+        record_batch_size=EVENTS_AT_ONCE,
+        # Newer forms of strings keep the layout that they had in memory.
+        compat_level=pl.CompatLevel.oldest(),
+    )
+
+
+def write_frames(frames: pl.DataFrame, blobs: Blobs, file: Output) -> None:
+    """Write a frames file with its pictures; no more than one record batch of them is in memory.
+
+    Args:
+        frames: columns of `schemas.FRAMES` but `image`, and `object`, `offset`, `length`, in the order of
+            its sort key.
+        blobs: store of the pictures.
+        file: file to write to.
+    """
+    with pa.ipc.new_file(file, FRAMES) as writer:
+        for table in iterate_frame_tables(frames, blobs):
+            # Taking the rows packs the buffers; otherwise they are written as they are in memory.
+            writer.write_table(table.take(pa.array(range(table.num_rows))).combine_chunks())
+
+
+def scan(paths: list[Path], fields: dict[str, str]) -> pl.LazyFrame:
+    """Return the rows of some files, lazily, in the order of the files."""
+    return pl.scan_ipc(paths, hive_partitioning=False)
+
+
+def read_batches(
+    path: Path,
+    columns: list[str] | None = None,
+    *,
+    rows_at_once: int,
+    start: int = 0,
+    split: str | None = None,
+    is_training: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file in its order, in batches that stay small when they are expanded.
+
+    The arguments are those of `parquet.read_batches`; `is_training` changes nothing.
+
+    Raises:
+        Unreadable: if a row is larger than any that the writer makes.
+    """
+    with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
+        for index in range(reader.num_record_batches):
+            batch = reader.get_batch(index)
+            batch = batch if columns is None else batch.select(columns)
+            # Buffers are mapped without a check: lengths and offsets could point anywhere.
+            batch.validate(full=True)
+            for first in range(0, batch.num_rows, rows_at_once):
+                part = batch.slice(first, rows_at_once)
+                kept = part.num_rows if split is None else count_split(part, split)
+                if start < kept:
+                    yield from expand_batch(part, start=start, split=split)
+                start = max(0, start - kept)

@@ -1,0 +1,108 @@
+"""Errors of reading a dataset; each message says what to do."""
+
+from recorder.errors import RecorderError
+
+
+class Unreadable(Exception):
+    """A file does not follow its format; the message completes a sentence that starts with the path."""
+
+
+class ManifestUnreadable(RecorderError):
+    """There is no manifest at this address, or not one of this service."""
+
+    code = "manifest_unreadable"
+    title = "Manifest unreadable"
+
+    def __init__(self, detail: str = "") -> None:
+        text = "No manifest can be read there; give its path, its folder or its signed address."
+        super().__init__(f"{text} The file there is none of ours: {detail}." if detail else text)
+
+
+class ManifestRefused(RecorderError):
+    """A manifest that is readable and unsafe to follow.
+
+    Attributes:
+        reason: end of a sentence that starts with the path of the file that is refused.
+    """
+
+    code = "manifest_refused"
+    title = "Manifest refused"
+
+    def __init__(self, why: str, *, reason: str = "is refused") -> None:
+        self.reason = reason
+        super().__init__(f"The manifest is refused: {why}")
+
+
+class FileDamaged(RecorderError):
+    """A file has other bytes than its manifest lists."""
+
+    code = "file_damaged"
+    title = "File damaged"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path} has other bytes than the manifest lists; nothing of it was kept. Try again. If the "
+            "error stays, check the dataset with: recorder verify."
+        )
+
+
+class FileGone(RecorderError):
+    """A file of the manifest no longer exists."""
+
+    code = "file_gone"
+    title = "File gone"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path} no longer exists; the service keeps hosted files for 30 days. Export again."
+        )
+
+
+class AddressExpired(RecorderError):
+    """The signed addresses of a hosted dataset have expired, and its manifest gives no new ones."""
+
+    code = "address_expired"
+    title = "Address expired"
+
+    def __init__(self, export_id: str) -> None:
+        super().__init__(
+            f"The signed addresses of {export_id} have expired. Files fetched so far are kept: read a new "
+            f"manifest_url from GET /v1/exports/{export_id} and open that, or open the address of the "
+            "manifest with an API key, which renews signed addresses by itself."
+        )
+
+
+class DatasetChanged(RecorderError):
+    """The dataset was rewritten after it was opened."""
+
+    code = "dataset_changed"
+    title = "Dataset changed"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The dataset was rewritten after it was opened (something was erased). Open it again."
+        )
+
+
+class NotInDataset(RecorderError):
+    """A kind or split that this dataset does not have, or a form that it cannot take."""
+
+    code = "not_in_dataset"
+    title = "Not in this dataset"
+
+
+class LibraryMissing(RecorderError):
+    """A library that this form needs is not installed."""
+
+    code = "library_missing"
+    title = "Library missing"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"This needs the library {name}: pip install {name}")
+
+
+class StateRefused(RecorderError):
+    """A saved position that does not belong to this stream of rows."""
+
+    code = "state_refused"
+    title = "State refused"

@@ -1,0 +1,197 @@
+"""Source of a dataset that the service hosts: signed addresses, API key, retries, renewal. Spec §2.5.
+
+A manifest may be hostile: only addresses of the export itself are requested, and redirects are not followed.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from urllib.parse import quote, urlsplit
+
+import httpx
+import stamina
+
+from recorder.client.errors import ApiError, ClientError, Unreachable
+from recorder.client.transport import api_error
+from recorder.datasets.errors import (
+    AddressExpired,
+    DatasetChanged,
+    FileGone,
+    ManifestRefused,
+    ManifestUnreadable,
+)
+from recorder.datasets.formats import CARD
+from recorder.datasets.manifest import MAX_BYTES, Shard, parse_manifest
+
+_CHUNK_BYTES = 1024 * 1024
+_TIMEOUT = httpx.Timeout(60.0, connect=10.0)
+_ATTEMPTS = 5
+_TRANSIENT_STATUSES = (429, 502, 503, 504)
+
+
+class KeyRefused(ApiError):
+    """The service does not let this caller read the manifest."""
+
+    def __init__(self, error: ApiError, *, has_key: bool) -> None:
+        advice = (
+            "Check key= of open_export: it takes an API key of this service that may read, such as "
+            "key=os.environ['RECORDER_KEY']."
+            if has_key
+            else "Pass an API key to open_export as key=, or open a manifest_url that was signed just now."
+        )
+        self._advice = advice
+        super().__init__(
+            error.status, error.code, error.detail, request_id=error.request_id, errors=error.errors
+        )
+
+    def _message(self) -> str:
+        request_id = f" ({self.request_id})" if self.request_id else ""
+        return f"{self.status} {self.code}: {self.detail} {self._advice}{request_id}"
+
+
+class ServiceSource:
+    """A dataset that the service hosts, read over signed addresses or with an API key."""
+
+    folder = None
+
+    def __init__(self, url: str, key: str | None) -> None:
+        self._url = url
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._renewed_urls: dict[str, str | None] = {}
+
+    def read_manifest(self) -> bytes:
+        """Return the manifest with addresses for its files.
+
+        Raises:
+            ManifestUnreadable: if it is longer than any manifest of the service.
+            KeyRefused: if the service does not let this caller read it.
+            ApiError, Unreachable: if the service refuses or does not answer.
+        """
+        try:
+            return self._read(self._url)
+        except ApiError as error:
+            if error.status in (401, 403):
+                raise KeyRefused(error, has_key=bool(self._headers)) from error
+            raise
+
+    def read_file(self, shard: Shard) -> Iterator[bytes]:
+        """Yield the bytes of a file; an expired address is renewed through the manifest's address.
+
+        Raises:
+            AddressExpired: if the manifest's own address has expired too.
+            FileGone: if the service no longer has the file.
+            DatasetChanged: if the manifest now lists another file at this path.
+            ManifestRefused: if the address is not one of this export's own.
+            ApiError, Unreachable: if the service refuses or does not answer.
+        """
+        return _read_with_retries(lambda start: self._read_from(shard, start))
+
+    def read_card(self) -> bytes | None:
+        """Return README.md; None without a key, because its address is not signed."""
+        base = self._url.partition("?")[0].removesuffix("/manifest")
+        try:
+            return self._read(f"{base}/files/{CARD}") if self._headers else None
+        except (ApiError, ManifestUnreadable):
+            return None
+
+    def _read_from(self, shard: Shard, start: int) -> Iterator[bytes]:
+        url = self._renewed_urls.get(shard.path, shard.url)
+        try:
+            if url is not None:
+                yield from _download_from(self._require_own(url, shard), {}, start)
+                return
+        except ApiError as error:
+            # The answer of a request starts with its status, so that no bytes were read of this one.
+            if error.status == 404:
+                raise FileGone(shard.path) from error
+            if error.status not in (401, 403):
+                raise
+        url = self._renew_url(shard)
+        try:
+            yield from _download_from(self._require_own(url, shard), {}, start)
+        except ApiError as error:
+            if error.status == 404:
+                raise FileGone(shard.path) from error
+            raise
+
+    def _read(self, url: str) -> bytes:
+        data = bytearray()
+        for chunk in _read_with_retries(lambda start: _download_from(url, self._headers, start)):
+            data += chunk
+            if len(data) > MAX_BYTES:
+                raise ManifestUnreadable
+        return bytes(data)
+
+    def _require_own(self, url: str, shard: Shard) -> str:
+        """Return an address if the service serves this file there; no other address is requested."""
+        if not _is_own_address(manifest_url=self._url, url=url, path=shard.path):
+            reason = "has an address that is not the export's own"
+            raise ManifestRefused(
+                f"it gives {shard.path} an address that is not the export's own. Open the address of the "
+                "service that wrote it, as GET /v1/exports/{id} has it in manifest_url.",
+                reason=reason,
+            )
+        return url
+
+    def _renew_url(self, shard: Shard) -> str:
+        """Return a fresh address of a file, if the manifest still lists the same file."""
+        export_id = self._url.partition("?")[0].removesuffix("/manifest").rpartition("/")[2]
+        try:
+            shards = {listed.path: listed for listed in parse_manifest(self.read_manifest()).shards}
+        except ApiError as error:
+            if error.status in (401, 403):
+                raise AddressExpired(export_id) from error
+            raise
+        listed = shards.get(shard.path)
+        if listed is None or listed.sha256 != shard.sha256:
+            raise DatasetChanged
+        if listed.url is None:
+            raise AddressExpired(export_id)
+        self._renewed_urls = {path: listed.url for path, listed in shards.items()}
+        return listed.url
+
+
+def _is_own_address(*, manifest_url: str, url: str, path: str) -> bool:
+    """Return whether the service serves a file at an address: a hostile manifest can name any address."""
+    try:
+        manifest, file = urlsplit(manifest_url), urlsplit(url)
+    except ValueError:
+        return False
+    expected = f"{manifest.path.removesuffix('/manifest')}/files/{path}"
+    allowed = {expected, quote(expected), quote(expected, safe="/=")}
+    return (file.scheme, file.netloc) == (manifest.scheme, manifest.netloc) and file.path in allowed
+
+
+def _read_with_retries(read_from: Callable[[int], Iterator[bytes]]) -> Iterator[bytes]:
+    """Yield bytes; after an error that may pass, continue at the byte where reading ended."""
+    done = 0
+    for attempt in stamina.retry_context(
+        on=_may_pass, attempts=_ATTEMPTS, timeout=None, wait_initial=0.2, wait_max=2.0, wait_jitter=0.1
+    ):
+        with attempt:
+            for chunk in read_from(done):
+                done += len(chunk)
+                yield chunk
+            return
+
+
+def _may_pass(error: Exception) -> bool:
+    if isinstance(error, ApiError):
+        return error.status in _TRANSIENT_STATUSES
+    return isinstance(error, ClientError)
+
+
+def _download_from(url: str, headers: Mapping[str, str], start: int) -> Iterator[bytes]:
+    """Yield the bytes of an address from `start` on, in one request; redirects are not followed."""
+    part = {"Range": f"bytes={start}-"} if start else {}
+    sent = {**headers, **part, "Accept-Encoding": "identity"}
+    try:
+        with httpx.stream("GET", url, headers=sent, timeout=_TIMEOUT, follow_redirects=False) as answer:
+            if not answer.is_success:
+                answer.read()
+                raise api_error(answer)
+            skip = start if answer.status_code != 206 else 0
+            for chunk in answer.iter_bytes(_CHUNK_BYTES):
+                yield chunk[skip:]
+                skip = max(0, skip - len(chunk))
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        base = "{0.scheme}://{0.netloc}/".format(urlsplit(url))
+        raise Unreachable(base, f"the download broke ({type(error).__name__})", may_be_done=False) from error

@@ -1,0 +1,147 @@
+"""Files of a dataset as tables: polars, pyarrow, Hugging Face `datasets`, WebDataset.
+
+Equal rows give equal values in every format: texts that JSON uses for instants and hashes are converted.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as pads
+
+from recorder.datasets import arrow, jsonl, parquet
+from recorder.datasets.errors import LibraryMissing, NotInDataset
+from recorder.datasets.rows import SPLIT
+
+#: Formats whose files are tables.
+TABLE_FORMATS = {"parquet": parquet, "arrow": arrow, "jsonl": jsonl}
+_NO_TABLE = (
+    "A WebDataset holds samples, which are no table: load them with .webdataset(), .hf() or .torch(), or "
+    "export as parquet or arrow."
+)
+
+
+def scan(paths: list[Path], format: str, fields: dict[str, str], split: str | None = None) -> pl.LazyFrame:
+    """Return the rows of some files, lazily, in the order of the files.
+
+    Args:
+        paths: files to read.
+        format: their format.
+        fields: type of each column, as the manifest names them.
+        split: the split to take; None takes all.
+
+    Raises:
+        NotInDataset: if the files are archives.
+    """
+    if format not in TABLE_FORMATS:
+        raise NotInDataset(_NO_TABLE)
+    rows = TABLE_FORMATS[format].scan(paths, fields) if paths else jsonl.empty_rows(fields)
+    return rows if split is None else rows.filter(pl.col(SPLIT) == split)
+
+
+def open_arrow(
+    paths: list[Path], format: str, fields: dict[str, str], split: str | None
+) -> pads.Dataset | pa.RecordBatchReader:
+    """Return some files as a pyarrow dataset; JSONL as a reader of record batches, which is read once.
+
+    Raises:
+        NotInDataset: if the files are archives.
+    """
+    if format in ("jsonl", "webdataset") or not paths:
+        return _open_reader(scan(paths, format, fields, split))
+    files = pads.dataset([str(path) for path in paths], format="ipc" if format == "arrow" else format)
+    return files if split is None else files.filter(pads.field(SPLIT) == split)
+
+
+def load_hugging_face(
+    paths: list[Path],
+    format: str,
+    fields: list[dict[str, Any]],
+    split: str | None,
+    *,
+    streaming: bool,
+    cache_dir: Path | None,
+) -> Any:
+    """Return some files as a `datasets.Dataset`, or an `IterableDataset` if streaming; pictures are `Image`s.
+
+    Args:
+        paths: files to read.
+        format: their format.
+        fields: fields of a row, as the manifest describes them.
+        split: the split to take; None takes all.
+        streaming: whether rows are read when they are used.
+        cache_dir: folder for the copy that `datasets` makes.
+
+    Raises:
+        LibraryMissing: if `datasets` is not installed.
+        NotInDataset: if there are no files.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        raise LibraryMissing("datasets") from error
+    if not paths:
+        raise NotInDataset("This dataset has no such rows, and Hugging Face datasets loads no empty ones.")
+    features = {field["name"]: _make_feature(field, format) for field in fields}
+    if format == "webdataset":
+        features["__url__"] = datasets.Value("string")  # which its reader adds
+    rows = datasets.load_dataset(
+        "json" if format == "jsonl" else format,
+        data_files={"full": [str(path) for path in paths]},
+        split="full",
+        features=datasets.Features(features),
+        streaming=streaming,
+        cache_dir=str(cache_dir) if cache_dir else None,
+    )
+    if format == "jsonl" and "date" in features:
+        # The reader guesses a day; in all other formats the column is text.
+        rows = rows.cast_column("date", datasets.Value("string"))
+    if split is None:
+        return rows
+    if format == "webdataset":
+        return rows.filter(lambda frame: frame[SPLIT] == split, input_columns=["json"])
+    return rows.filter(lambda parts: [part == split for part in parts], input_columns=[SPLIT], batched=True)
+
+
+def open_webdataset(paths: list[Path], split: str | None, options: dict[str, Any]) -> Any:
+    """Return archives as a `webdataset.WebDataset` whose samples are undecoded members.
+
+    Raises:
+        LibraryMissing: if `webdataset` is not installed.
+    """
+    try:
+        import webdataset
+    except ImportError as error:
+        raise LibraryMissing("webdataset") from error
+    pipeline = webdataset.WebDataset(
+        [str(path) for path in paths], **({"shardshuffle": False, "empty_check": False} | options)
+    )
+    if split is None:
+        return pipeline
+    return pipeline.select(lambda sample: orjson.loads(sample["json"])[SPLIT] == split)
+
+
+def _open_reader(rows: pl.LazyFrame) -> pa.RecordBatchReader:
+    schema = rows.limit(0).collect().to_arrow().schema
+
+    def read_batches() -> Iterator[pa.RecordBatch]:
+        for part in rows.collect_batches(maintain_order=True):
+            yield from part.to_arrow().cast(schema).to_batches()
+
+    return pa.RecordBatchReader.from_batches(schema, read_batches())
+
+
+def _make_feature(field: dict[str, Any], format: str) -> Any:
+    """Return the feature of Hugging Face `datasets` for a field of the manifest."""
+    import datasets
+
+    if field["type"] == "binary" or (field["name"] == "image" and format != "webdataset"):
+        return datasets.Image()
+    if field["type"] == "struct":
+        return {member["name"]: _make_feature(member, format) for member in field["fields"]}
+    if field["type"] == "list<struct>":
+        return datasets.List({member["name"]: _make_feature(member, format) for member in field["fields"]})
+    return datasets.Value("date32" if format == "jsonl" and field["name"] == "date" else field["type"])
