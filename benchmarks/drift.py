@@ -15,10 +15,9 @@ import numpy as np
 from benchmarks.drift_streams import Stream, plant_sessions, read_log, read_tasks
 from benchmarks.figures import Figure, Skipped, at_least, at_most
 from recorder.memory.drift.alarm_rules import PathGone
-from recorder.memory.drift.baseline import Term
 from recorder.memory.drift.detector import Alarm, Standing, looks
 from recorder.memory.drift.history import History
-from recorder.memory.drift.thresholds import Rules
+from recorder.memory.drift.thresholds import Rules, Term
 
 _RULES = Rules()
 _BASELINE = _RULES.baseline

@@ -26,12 +26,11 @@ from benchmarks.servers import serving
 from recorder import clock
 from recorder.client import Client
 from recorder.importers.xes import import_log
-from recorder.interchange.dfg import directly_follows, write_dfg
+from recorder.interchange.event_logs import directly_follows, log_rows, write_dfg
 from recorder.interchange.export import export_log
-from recorder.interchange.logs import log_rows
-from recorder.interchange.xes.reader import read_traces
-from recorder.interchange.xes.writer import write_xes
-from recorder.memory.aggregation import LogAggregate, aggregate_log
+from recorder.interchange.xes_reader import read_traces
+from recorder.interchange.xes_writer import write_xes
+from recorder.memory.graph.directly_follows import LogAggregate, aggregate_log
 
 _DATA = Path(__file__).parents[2] / "shared" / "data" / "xes"
 _LARGE = "bpic2012.xes.gz"

@@ -10,7 +10,7 @@ from recorder.tenant import Tenant
 
 if TYPE_CHECKING:
     from recorder.memory.drift.backtest import Backtest
-    from recorder.memory.grouping.nodes import GraphScope
+    from recorder.memory.graph.nodes import GraphScope
     from recorder.runtime import Runtime
 
 app = typer.Typer(no_args_is_help=True, help="Paths that stop and nodes that appear in memory graphs.")
@@ -36,7 +36,7 @@ def backtest(
     """Replay the stored history of a workflow: what drift would have told, and when. Nobody is told."""
     from recorder.cli.options import opened, workspace_id_of
     from recorder.memory.drift.thresholds import Rules
-    from recorder.memory.grouping.nodes import GraphScope
+    from recorder.memory.graph.nodes import GraphScope
 
     rules = Rules(baseline=baseline, least_baseline=min(baseline, Rules().least_baseline))
     with opened(data) as runtime:

@@ -23,10 +23,17 @@ from rich.console import Console
 from recorder import clock
 from recorder.client.client import Client
 from recorder.errors import ValidationFailed
-from recorder.importers.folder import PARALLEL, shown_progress
+from recorder.importers.miniwob.demonstration import PARALLEL, shown_progress
 from recorder.importers.upload import ImportReport, Recording, Source, upload_recordings
-from recorder.interchange.logs import ACTIVITY_TYPE, Attributes, LogEvent, LogTrace, UnreadableLog, log_name
-from recorder.interchange.xes.reader import ACTIVITY, RESOURCE, SUFFIXES, read_traces
+from recorder.interchange.event_logs import (
+    ACTIVITY_TYPE,
+    Attributes,
+    LogEvent,
+    LogTrace,
+    UnreadableLog,
+    log_name,
+)
+from recorder.interchange.xes_reader import ACTIVITY, RESOURCE, SUFFIXES, read_traces
 from recorder.limits import ACTOR_ID_CHARACTERS, EVENT_BYTES, METADATA_BYTES, T_MS_MAX, WORKFLOW_PATTERN
 
 #: Beginning of sessions whose trace has no instant at all.

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from recorder.memory.aggregation import OUTCOMES, LogAggregate, aggregate_log
+from recorder.memory.graph.directly_follows import OUTCOMES, LogAggregate, aggregate_log
 
 START = datetime(2026, 3, 2, tzinfo=UTC)
 

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recorder.memory.drift.alarm_rules import NodeNew, PathGone, watch_paths
-from recorder.memory.drift.baseline import Term, first_term, latest_term, next_term
 from recorder.memory.drift.detector import Alarm, Look, Standing, looks
 from recorder.memory.drift.history import History
-from recorder.memory.drift.thresholds import Rules
+from recorder.memory.drift.thresholds import Rules, Term, first_term, latest_term, next_term
 from tests.support.drift_histories import at_days, make_history, number_of
 
 RULES = Rules()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries import columns as module
 from recorder.memory.queries.columns import ColumnsCache, GraphColumns, read_columns
 from recorder.memory.queries.paths import read_graph

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from recorder.memory.grouping.graph import MAX_TRACE_STEPS, Graph, GraphChange
-from recorder.memory.grouping.nodes import COMPARED_FEATURES, GraphScope
+from recorder.memory.graph.graph import MAX_TRACE_STEPS, Graph, GraphChange
+from recorder.memory.graph.nodes import COMPARED_FEATURES, GraphScope
 from recorder.memory.steps.session_steps import Step
 from recorder.tenant import Tenant
 from tests.support.graph_sessions import make_step, make_steps

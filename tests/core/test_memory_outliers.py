@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.similarity import find_outliers, typicality
-from recorder.memory.queries.transitions import END, START, transitions_of
+from recorder.memory.queries.similarity import END, START, find_outliers, transitions_of, typicality
 from tests.support.graph_columns import columns_of
 
 #: Eight of ten go alike; one leaves a node out, one ends elsewhere.

@@ -10,7 +10,7 @@ import pytest
 from sqlmodel import Session as DbSession
 
 from recorder.errors import NotFound
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import GraphColumns, read_columns
 from recorder.memory.queries.paths import list_paths, path_labels
 from recorder.memory.storage.graph_store import remove_session, replace_outcome

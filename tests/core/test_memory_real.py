@@ -3,8 +3,8 @@
 from sklearn.metrics import adjusted_rand_score
 
 from benchmarks.memory.tasks import steps_of
-from recorder.memory.grouping.graph import Graph
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.graph import Graph
+from recorder.memory.graph.nodes import GraphScope
 from recorder.tenant import Tenant
 from tests.support.demonstrations import REAL, needs_real
 

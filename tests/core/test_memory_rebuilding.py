@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from recorder.memory.grouping.graph import Graph, MicroState, Trace
-from recorder.memory.grouping.id_matching import inherit
-from recorder.memory.grouping.nodes import GraphScope, live_number
-from recorder.memory.grouping.rebuild import RebuildKind, Rebuilt, Recorded, rebuild
+from recorder.memory.graph.graph import Graph, MicroState, Trace
+from recorder.memory.graph.nodes import GraphScope, live_number
+from recorder.memory.graph.rebuild import RebuildKind, Rebuilt, Recorded, inherit, rebuild
 from recorder.memory.steps.session_steps import Step
 from recorder.tenant import Tenant
 from tests.support.graph_sessions import make_step, make_steps

@@ -7,8 +7,8 @@ import pytest
 from sqlmodel import Session as DbSession
 
 from recorder.errors import Unavailable
-from recorder.memory.grouping.nodes import GraphScope
-from recorder.memory.grouping.rebuild import RebuildKind
+from recorder.memory.graph.nodes import GraphScope
+from recorder.memory.graph.rebuild import RebuildKind
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.paths import describe_paths, read_graph
 from recorder.memory.steps.session_steps import Step

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recorder.memory.steps.states import (
+from recorder.memory.steps.screens import (
     NO_SCREEN,
     FrameScreen,
     Screen,
@@ -15,8 +15,7 @@ from recorder.memory.steps.states import (
     describe_screen,
     event_screen,
 )
-from recorder.memory.steps.targets import target_token
-from recorder.memory.steps.templates import normal_name, template_of, url_template
+from recorder.memory.steps.targets import normal_name, target_token, template_of, url_template
 
 
 def dom(*body: Any) -> dict[str, Any]:

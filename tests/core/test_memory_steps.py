@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from recorder.memory.steps.screens import FrameScreen, describe_screen
 from recorder.memory.steps.session_steps import Step, session_steps
-from recorder.memory.steps.states import FrameScreen, describe_screen
 from recorder.models.event_types import EVENT_TYPES, is_action, is_raw, step_type
 
 APPROVE = {"role": "button", "name": "Approve", "tag": "button"}

@@ -9,12 +9,10 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, func, select, update
 
 from recorder import clock
-from recorder.memory.grouping.nodes import GraphScope
-from recorder.memory.storage.graph_store import load_graph, read_rows, remove_session, replace_outcome
+from recorder.memory.graph.nodes import GraphScope
+from recorder.memory.storage.graph_store import load_graph, packed, read_rows, remove_session, replace_outcome
 from recorder.memory.storage.indexing import GraphIndexer
-from recorder.memory.storage.pauses import set_memory_graph
-from recorder.memory.storage.rows import packed
-from recorder.memory.storage.versions import in_scope
+from recorder.memory.storage.versions import in_scope, set_memory_graph
 from recorder.models.memory import (
     GraphNodeRow,
     GraphPauseRow,

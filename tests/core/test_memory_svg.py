@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from recorder.memory.drawing.layout import place
-from recorder.memory.drawing.picture import draw_graph
 from recorder.memory.views.graph_view import GraphView
+from recorder.memory.views.layout import place
+from recorder.memory.views.picture import draw_graph
 from tests.core.test_memory_formats import hostile
 from tests.support.graph_columns import Way, invoices, view_for
 

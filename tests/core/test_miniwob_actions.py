@@ -5,8 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from recorder.importers.miniwob.actions import event_members, whole_actions
-from recorder.importers.miniwob.format import State
+from recorder.importers.miniwob.format import State, event_members, whole_actions
 from tests.support.demonstrations import key, mouse, page
 
 

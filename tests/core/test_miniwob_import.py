@@ -11,10 +11,13 @@ import pytest
 from PIL import Image
 
 from recorder.ids import is_client_id
-from recorder.importers.folder import demonstration_files, demonstration_sources
-from recorder.importers.miniwob.actions import whole_actions
-from recorder.importers.miniwob.demonstration import read_demonstration, workflow_of
-from recorder.importers.miniwob.format import read_file
+from recorder.importers.miniwob.demonstration import (
+    demonstration_files,
+    demonstration_sources,
+    read_demonstration,
+    workflow_of,
+)
+from recorder.importers.miniwob.format import read_file, whole_actions
 from recorder.importers.upload import NothingToImport, Recording, UnreadableRecording
 from recorder.models.event import EventItem
 from recorder.models.frame import FrameItem

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from recorder.importers.xes import OutcomeRule, outcome_rules, trace_recording
-from recorder.interchange.logs import LogTrace, UnreadableLog, log_rows
-from recorder.interchange.xes import reader as xes_reader
-from recorder.interchange.xes.reader import read_traces
+from recorder.interchange import xes_reader
+from recorder.interchange.event_logs import LogTrace, UnreadableLog, log_rows
+from recorder.interchange.xes_reader import read_traces
 from recorder.memory.steps.session_steps import session_steps
 from tests.support.event_logs import (
     CLAIMS,

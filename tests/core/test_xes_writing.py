@@ -9,12 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from recorder.interchange.dfg import directly_follows, write_dfg
-from recorder.interchange.logs import LogEvent, LogTrace, log_rows
-from recorder.interchange.recorded_traces import session_trace
-from recorder.interchange.xes.reader import read_traces
-from recorder.interchange.xes.writer import write_xes
-from recorder.memory.aggregation import aggregate_log
+from recorder.interchange.event_logs import LogEvent, LogTrace, directly_follows, log_rows, write_dfg
+from recorder.interchange.export import session_trace
+from recorder.interchange.xes_reader import read_traces
+from recorder.interchange.xes_writer import write_xes
+from recorder.memory.graph.directly_follows import aggregate_log
 from tests.support.event_logs import REAL, claims_text, needs_real, write_log
 
 NOON = datetime(2026, 3, 2, 12, 0, 0, 5_000, tzinfo=UTC)

@@ -11,7 +11,7 @@ from pipelines.drift import drift_alarms, hourly_drift
 from pipelines.resources import RecorderResource
 from recorder.memory.drift.monitor import GraphLook, look_for_drift
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.nodes import GraphScope
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
 from tests.support.drift_workflow import BASELINE, NEEDED, Story

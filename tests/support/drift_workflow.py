@@ -8,7 +8,7 @@ from sqlmodel import col, select, update
 from recorder.memory.drift.monitor import GraphLook, look_for_drift
 from recorder.memory.drift.store import read_alarms
 from recorder.memory.drift.thresholds import least_rate, misses_needed
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.models.operations import OutboxRow, SealCounterRow
 from recorder.models.session import SessionRow

@@ -7,9 +7,9 @@ from pathlib import Path
 from sqlmodel import Session as DbSession
 
 from recorder.ids import new_id
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.steps.session_steps import Step
-from recorder.memory.steps.templates import key_of
+from recorder.memory.steps.targets import key_of
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.models.session import SessionRow
 from recorder.models.workflow import WorkflowRow

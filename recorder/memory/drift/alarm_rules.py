@@ -9,10 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from recorder.memory.drift.baseline import Inherited, Term
 from recorder.memory.drift.history import DAY_MS, History
-from recorder.memory.drift.thresholds import Rules, least_rate, misses_needed, sightings_needed, unseen_nodes
-from recorder.memory.grouping.inverted_index import Ints
+from recorder.memory.drift.thresholds import (
+    Inherited,
+    Rules,
+    Term,
+    least_rate,
+    misses_needed,
+    sightings_needed,
+    unseen_nodes,
+)
+from recorder.memory.graph.inverted_index import Ints
 
 _LONG_AGO = -(2**62)
 

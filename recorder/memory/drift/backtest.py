@@ -9,11 +9,10 @@ from typing import Any
 from recorder import clock
 from recorder.errors import NotFound
 from recorder.memory.drift.detector import Standing, looks
-from recorder.memory.drift.events import describe
-from recorder.memory.drift.history_reader import read_history
-from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED
+from recorder.memory.drift.monitor import describe
+from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, read_history
 from recorder.memory.drift.thresholds import Rules
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import read_columns
 from recorder.memory.storage.versions import read_head
 from recorder.storage.database import Database

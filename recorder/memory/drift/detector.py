@@ -16,9 +16,8 @@ from recorder.memory.drift.alarm_rules import (
     hand_over,
     watch_paths,
 )
-from recorder.memory.drift.baseline import Term, latest_term, next_term
 from recorder.memory.drift.history import History
-from recorder.memory.drift.thresholds import Rules
+from recorder.memory.drift.thresholds import Rules, Term, latest_term, next_term
 
 Alarm = PathGone | NodeNew
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recorder.memory.grouping.inverted_index import Ints
+from recorder.memory.graph.inverted_index import Ints
 
 DAY_MS = 86_400_000
 #: Code of the actor of sessions that name none.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recorder.memory.grouping.inverted_index import Ints
+from recorder.memory.graph.inverted_index import Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +92,55 @@ def sightings_needed(sessions: int, unseen: float, rules: Rules) -> int:
         if float((sightings * odds).max()) <= rules.node_level:
             return needed
     return rules.window
+
+
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """A path that was watched before the present term, with the places of its baseline."""
+
+    path: int
+    start: int
+    end: int
+    #: Misses count from this place on.
+    watched_from: int
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A baseline: the sessions from place `start` to before `end`, and what was settled with it."""
+
+    start: int
+    end: int
+    #: How many sessions it had when it was chosen; deletions since then do not move the end of the term.
+    sessions: int
+    #: Nodes that any session before this place went through are not new.
+    known: int
+    inherited: tuple[Inherited, ...] = ()
+
+    def over_at(self, rules: Rules) -> int:
+        """The place of the first session that the next baseline judges."""
+        return self.end + rules.term * self.sessions
+
+
+def first_term(rules: Rules) -> Term:
+    """The term that a workflow begins with, once it has so many sessions."""
+    sessions = min(rules.least_baseline, rules.baseline)
+    return Term(0, sessions, sessions, known=sessions)
+
+
+def next_term(term: Term, rules: Rules, inherited: tuple[Inherited, ...] = ()) -> Term:
+    """The term that follows.
+
+    Nodes that came up within a window before its beginning are still new: they had no time to be told of.
+    """
+    end = term.over_at(rules)
+    start = max(0, end - rules.baseline)
+    return Term(start, end, end - start, max(0, end - rules.window), inherited)
+
+
+def latest_term(sessions: int, rules: Rules) -> Term:
+    """The term that the last of so many sessions belongs to."""
+    term = first_term(rules)
+    while term.over_at(rules) <= sessions:
+        term = next_term(term, rules)
+    return term

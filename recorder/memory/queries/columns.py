@@ -19,12 +19,11 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col
 
 from recorder import clock
-from recorder.memory.grouping.inverted_index import Ints
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.structure import Structure, no_rows, read_structure
 from recorder.memory.storage.graph_store import read_rows
-from recorder.memory.storage.per_database import PerDatabase, is_writing
-from recorder.memory.storage.versions import was_rebuilt
+from recorder.memory.storage.versions import PerDatabase, is_writing, was_rebuilt
 from recorder.models.memory import SessionPathRow
 
 OUTCOMES = ("success", "error", "abandoned")

@@ -8,8 +8,8 @@ from sqlmodel import Session as DbSession
 
 from recorder import clock, limits
 from recorder.errors import NotFound
-from recorder.memory.grouping.inverted_index import Ints
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import ACTOR_KINDS, OUTCOMES, GraphColumns, Mask, read_columns
 from recorder.memory.storage.versions import read_head
 from recorder.models.memory import MemoryPath, PathOutcomes

@@ -12,9 +12,9 @@ import numpy as np
 from sqlmodel import Session as DbSession
 from sqlmodel import col
 
-from recorder.memory.grouping.graph import collapsed
-from recorder.memory.grouping.inverted_index import Ints
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.graph import collapsed
+from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.storage.graph_store import read_rows
 from recorder.models.memory import (
     GraphMicroStateRow,

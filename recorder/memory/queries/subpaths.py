@@ -12,7 +12,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import select
 
 from recorder.errors import NotFound
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import GraphColumns, Mask
 from recorder.memory.queries.paths import filter_rows, read_graph
 from recorder.models.memory import GraphPathRow

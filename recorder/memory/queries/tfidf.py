@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from recorder.memory.grouping.inverted_index import Floats, Ints
+from recorder.memory.graph.inverted_index import Floats, Ints
 from recorder.memory.queries.columns import GraphColumns
 
 #: Least weight of a feature: what every session has still counts a little.

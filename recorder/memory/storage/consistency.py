@@ -12,7 +12,7 @@ import polars as pl
 from sqlmodel import Session as DbSession
 from sqlmodel import col, exists, select
 
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.paths import describe_paths
 from recorder.memory.steps.session_steps import Step

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from cachetools import LRUCache
 from sqlmodel import Session as DbSession
 
-from recorder.memory.grouping.features import PRUNE_SESSIONS
-from recorder.memory.grouping.graph import Graph, GraphChange
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.cosine import PRUNE_SESSIONS
+from recorder.memory.graph.graph import Graph, GraphChange
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.storage.graph_store import known_sessions, load_graph, save_change, scope_of
 from recorder.memory.storage.versions import GraphHead, count_changes, read_head, writer_of

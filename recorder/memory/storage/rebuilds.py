@@ -13,17 +13,19 @@ from sqlalchemy import bindparam
 from sqlmodel import Session as DbSession
 from sqlmodel import SQLModel, col, delete, select, update
 
-from recorder.memory.grouping.graph import Trace
-from recorder.memory.grouping.nodes import GraphScope
-from recorder.memory.grouping.rebuild import RebuildKind, Rebuilt, Recorded, rebuild
-from recorder.memory.storage.graph_store import columns_of, insert_rows, read_rows
-from recorder.memory.storage.rows import (
+from recorder.memory.graph.graph import Trace
+from recorder.memory.graph.nodes import GraphScope
+from recorder.memory.graph.rebuild import RebuildKind, Rebuilt, Recorded, rebuild
+from recorder.memory.storage.graph_store import (
+    columns_of,
+    insert_rows,
     micro_state_of,
     micro_state_values,
     node_of,
     node_values,
     path_of,
     path_values,
+    read_rows,
     trace_values,
     unpacked,
     variant_values,

@@ -12,8 +12,8 @@ from sqlalchemy import func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
-from recorder.memory.grouping.nodes import GraphScope
-from recorder.memory.storage.per_database import PerDatabase, is_writing
+from recorder.memory.graph.nodes import GraphScope
+from recorder.memory.storage.versions import PerDatabase, is_writing
 from recorder.models.memory import GraphTraceRow, GraphVariantRow, GraphVersionRow
 from recorder.models.workflow import WorkflowGraph
 from recorder.tenant import Tenant

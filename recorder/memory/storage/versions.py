@@ -1,21 +1,24 @@
 """Versions of a graph: dense numbers under the lock of the workflow's row, whoever writes. Contract §4."""
 
+import threading
+import weakref
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import func
 from sqlmodel import Session as DbSession
-from sqlmodel import col, insert, select
+from sqlmodel import col, insert, select, update
 
 from recorder import clock
-from recorder.memory.grouping.cosine import PATH_COSINE
-from recorder.memory.grouping.features import PRUNE_SESSIONS, PRUNE_SHARE
-from recorder.memory.grouping.nodes import SCREEN_JACCARD, GraphScope
+from recorder.memory.graph.cosine import PATH_COSINE, PRUNE_SESSIONS, PRUNE_SHARE
+from recorder.memory.graph.nodes import SCREEN_JACCARD, GraphScope
 from recorder.memory.steps.session_steps import ALGO_VERSION
-from recorder.models.memory import GraphVersionRow, SessionPathRow, VersionKind
+from recorder.models.memory import GraphPauseRow, GraphVersionRow, SessionPathRow, VersionKind
+from recorder.models.operations import SealBatchRow, SealCounterRow
 from recorder.models.workflow import WorkflowRow
+from recorder.storage.slots import read_slots, slot_of
 
 _PARAMS = {
     "algo_version": ALGO_VERSION,
@@ -138,3 +141,76 @@ def in_scope(table: Any, scope: GraphScope) -> Iterator[Any]:
     yield col(table.workspace_id) == scope.workspace_id
     yield col(table.mode) == scope.mode
     yield col(table.workflow) == scope.workflow
+
+
+def set_memory_graph(db: DbSession, scope: GraphScope, is_on: bool) -> None:
+    """Pause or resume the graph of a workflow; a workflow that is so already stays as it is.
+
+    The range of seal numbers is kept, since a rebuild must leave the same sessions out.
+    """
+    head = read_head(db, scope, lock=True)
+    if head is None or head.memory_graph == is_on:
+        return
+    last_seq = _last_sealed(db, scope)
+    if is_on:
+        _end_pause(db, scope, last_seq)
+    else:
+        db.add(GraphPauseRow(**place_of(scope), from_seq=last_seq + 1, to_seq=None))
+    db.execute(update(WorkflowRow).where(*in_scope(WorkflowRow, scope)).values(memory_graph=is_on))
+
+
+def _last_sealed(db: DbSession, scope: GraphScope) -> int:
+    """The last number whose session is sealed, read under the lock: what comes later heeds what is set now.
+
+    A batch takes its numbers before it is sealed, so those of an open one have yet to come.
+    """
+    slot = slot_of(scope.workflow, read_slots(db))
+    counter = db.get(SealCounterRow, (scope.workspace_id, scope.mode, slot), populate_existing=True)
+    last_seq = 0 if counter is None else counter.seal_seq
+    batch = SealBatchRow
+    is_open = (
+        batch.workspace_id == scope.workspace_id,
+        batch.mode == scope.mode,
+        batch.slot == slot,
+        batch.state != "done",
+    )
+    firsts = db.exec(select(batch.first_seal_seq).where(*is_open))
+    return min([last_seq, *(first - 1 for first in firsts)])
+
+
+def _end_pause(db: DbSession, scope: GraphScope, last_seq: int) -> None:
+    is_open = (*in_scope(GraphPauseRow, scope), col(GraphPauseRow.to_seq).is_(None))
+    pause = db.exec(select(GraphPauseRow).where(*is_open)).one_or_none()
+    if pause is None:
+        return
+    if pause.from_seq > last_seq:
+        db.delete(pause)  # nothing was sealed meanwhile
+        return
+    pause.to_seq = last_seq
+    db.add(pause)
+
+
+Kept = TypeVar("Kept")
+
+
+class PerDatabase(Generic[Kept]):
+    """One object for each database that is in use."""
+
+    def __init__(self, make: Callable[[], Kept]) -> None:
+        self._make = make
+        self._kept: weakref.WeakKeyDictionary[Any, Kept] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def of(self, db: DbSession) -> Kept:
+        """The object of the database of this transaction."""
+        pool = db.connection().engine.pool
+        with self._lock:
+            kept = self._kept.get(pool)
+            if kept is None:
+                kept = self._kept[pool] = self._make()
+            return kept
+
+
+def is_writing(db: DbSession) -> bool:
+    """Whether this transaction may see what is then rolled back, which nobody must keep."""
+    return bool(db.connection().get_execution_options().get("recorder_write", False))

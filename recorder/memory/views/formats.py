@@ -10,12 +10,12 @@ from typing import Any, Literal, get_args
 
 import orjson
 
-from recorder.memory.drawing.picture import draw_graph
-from recorder.memory.drawing.style import AMBER_INK, BLUE, GREY, RED, percent_text
 from recorder.memory.queries.columns import OUTCOMES
+from recorder.memory.views.geometry import AMBER_INK, BLUE, GREY, RED, percent_text
 from recorder.memory.views.graph_view import Counts, GraphView, ViewNode, most_supported
 from recorder.memory.views.labels import one_line
 from recorder.memory.views.network import END, START, to_networkx
+from recorder.memory.views.picture import draw_graph
 
 GraphFormat = Literal["json", "graphml", "mermaid", "dot", "svg"]
 FORMATS: tuple[GraphFormat, ...] = get_args(GraphFormat)

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from recorder.exports.runner.dagster_entry import cancel_export
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.nodes import GraphScope
 from recorder.net.client import OutboundClient
 from recorder.tenant import Tenant
 from tests.support.completed_work import (

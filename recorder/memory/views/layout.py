@@ -11,8 +11,8 @@ from dataclasses import replace
 from itertools import pairwise
 from math import sqrt
 
-from recorder.memory.drawing.edges import arc_points
-from recorder.memory.drawing.geometry import LABEL_SIZE, Box, Layout, Spot
+from recorder.memory.views.curves import arc_points
+from recorder.memory.views.geometry import LABEL_SIZE, Box, Layout, Spot
 from recorder.memory.views.graph_view import GraphView, ViewNode, most_supported
 from recorder.memory.views.labels import in_lines
 

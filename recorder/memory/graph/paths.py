@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 
 import xxhash
 
-from recorder.memory.grouping.cosine import Leaders, Likeness
-from recorder.memory.grouping.features import FeatureCounts, Features
-from recorder.memory.grouping.nodes import GraphScope, Node, free_id
-from recorder.memory.steps.templates import signed
+from recorder.memory.graph.cosine import FeatureCounts, Features, Leaders, Likeness
+from recorder.memory.graph.nodes import GraphScope, Node, free_id
+from recorder.memory.steps.targets import signed
 
 
 @dataclass(slots=True)

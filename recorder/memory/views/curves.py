@@ -7,16 +7,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import cos, hypot, radians, sin
 
-from recorder.memory.drawing.geometry import FIGURE_SIZE, Box, Layout, Spot
-from recorder.memory.drawing.style import (
+from recorder.memory.views.geometry import (
     AMBER,
     AMBER_INK,
     BLUE,
     BLUE_LINE,
+    FIGURE_SIZE,
     GREY_LINE,
     MUTED,
     RED,
     RED_LINE,
+    Box,
+    Layout,
+    Spot,
     duration_text,
     number,
     percent_text,

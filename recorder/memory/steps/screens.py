@@ -13,8 +13,15 @@ from typing import Any
 
 import xxhash
 
-from recorder.memory.steps.targets import FIELD_ROLES, SCREEN_ROLES, role_of
-from recorder.memory.steps.templates import key_of, normal_name, template_of, url_template
+from recorder.memory.steps.targets import (
+    FIELD_ROLES,
+    SCREEN_ROLES,
+    key_of,
+    normal_name,
+    role_of,
+    template_of,
+    url_template,
+)
 
 #: Rises when equal screens would get other keys or tokens than before.
 STATE_VERSION = 1

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recorder.memory.grouping.inverted_index import Floats, Postings
+from recorder.memory.graph.inverted_index import Floats, Postings
 
 #: Mean Jaccard similarity of the screens of two nodes from which on they are merged.
 MERGE_JACCARD = 0.45

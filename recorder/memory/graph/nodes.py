@@ -14,9 +14,9 @@ import numpy as np
 
 from recorder import ids
 from recorder.digest import canonical_json
-from recorder.memory.grouping.inverted_index import Postings
+from recorder.memory.graph.inverted_index import Postings
 from recorder.memory.steps.session_steps import ALGO_VERSION, Step
-from recorder.memory.steps.templates import key_of
+from recorder.memory.steps.targets import key_of
 from recorder.tenant import Tenant
 
 #: Jaccard similarity of two screens from which on they are one (the knee of the measurements: .907 NMI).
