@@ -6,11 +6,12 @@ sessions: always those that are in the graph now, with their outcomes of now; on
 (`bags`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
+from recorder.memory.graph.directly_follows import Crossings, list_crossings
 from recorder.memory.graph.inverted_index import Floats, Ints
 from recorder.memory.queries.columns import OUTCOMES, GraphColumns, Mask, lookup_of
 from recorder.memory.queries.tfidf import bags_of
@@ -148,57 +149,35 @@ def find_outliers(columns: GraphColumns, chosen: Mask, *, threshold: float = THR
 
 
 def typicality(columns: GraphColumns, chosen: Mask) -> Floats:
-    """How usual the way of each variant is among the chosen sessions: exp of the mean log P(edge), 0 to 1.
+    """Compute for each variant the geometric mean of the probabilities of its edges, 0 to 1.
 
-    P(edge) is the share of its source's departures, one added to each possible one; the edge that leads into
-    the session counts, the one that leads out does not.
+    P is the probability of the edge: chosen sessions that took it divided by chosen sessions that left its
+    source, with add-one smoothing over all targets. The edge that enters the first node counts, the one that
+    leaves the last node does not; a variant without nodes has the edge from start to end.
     """
-    steps = transitions_of(columns)
+    crossings = columns.derive("crossings", _list_entering)
+    outside = len(columns.nodes)
     sessions = np.bincount(columns.variant[chosen], minlength=len(columns.variant_path))
-    weights = sessions[steps.owner].astype(np.float64)
-    taken = np.bincount(steps.edge, weights=weights, minlength=len(steps.edge_source))
-    departures = np.bincount(steps.source + 1, weights=weights, minlength=len(columns.nodes) + 1)
-    possible = len(np.unique(steps.edge_target[taken > 0]))
-    likely = np.log(taken + 1) - np.log(departures[steps.edge_source + 1] + max(possible, 1))
-    sizes = np.bincount(steps.owner, minlength=len(sessions))
-    sums = np.bincount(steps.owner, weights=likely[steps.edge], minlength=len(sessions))
+    weights = sessions[crossings.variant].astype(np.float64)
+    taken = np.bincount(crossings.edge, weights=weights, minlength=len(crossings.edge_source))
+    departures = np.bincount(crossings.source, weights=weights, minlength=outside + 1)
+    possible = len(np.unique(crossings.edge_target[taken > 0]))
+    likely = np.log(taken + 1) - np.log(departures[crossings.edge_source] + max(possible, 1))
+    sizes = np.bincount(crossings.variant, minlength=len(sessions))
+    sums = np.bincount(crossings.variant, weights=likely[crossings.edge], minlength=len(sessions))
     typical: Floats = np.exp(sums / np.maximum(sizes, 1))
     return typical
 
 
-#: Where a session comes from before its first node, and where one without nodes goes to.
-START, END = -1, -2
-
-
-@dataclass(frozen=True, slots=True)
-class Transitions:
-    """One entry for each node that a variant enters; a variant without nodes goes from START to END."""
-
-    #: Variant, and the two ends: node numbers, START or END.
-    owner: Ints
-    source: Ints
-    target: Ints
-    #: Number of the entry's edge among the different ones, whose ends are these.
-    edge: Ints
-    edge_source: Ints
-    edge_target: Ints
-
-
-def transitions_of(columns: GraphColumns) -> Transitions:
-    """The transitions of a graph; made once for each version."""
-    return columns.derive("transitions", _transitions)
-
-
-def _transitions(columns: GraphColumns) -> Transitions:
-    sizes = np.diff(columns.variant_start)
-    entries = np.maximum(sizes, 1)
-    owner = np.repeat(np.arange(len(sizes)), entries)
-    first = np.cumsum(entries) - entries
-    target = np.full(len(owner), END, dtype=np.int64)
-    target[entries[owner] == sizes[owner]] = columns.variant_nodes
-    source = np.roll(target, 1)
-    source[first] = START
-    # Ends are numbered from -2 on, so two of them make one number that is not negative.
-    base = len(columns.nodes) + 2
-    keys, edge = np.unique((source + 2) * base + target + 2, return_inverse=True)
-    return Transitions(owner, source, target, edge, keys // base - 2, keys % base - 2)
+def _list_entering(columns: GraphColumns) -> Crossings:
+    """Return the crossings of a graph's variants, without those that leave a last node."""
+    outside = len(columns.nodes)
+    crossings = list_crossings(columns.variant_nodes, columns.variant_start, outside)
+    kept = (crossings.target != outside) | (crossings.source == outside)
+    return replace(
+        crossings,
+        variant=crossings.variant[kept],
+        source=crossings.source[kept],
+        target=crossings.target[kept],
+        edge=crossings.edge[kept],
+    )
