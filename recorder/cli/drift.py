@@ -1,6 +1,5 @@
 """`recorder drift`: a workflow's past through the rules, and the alarms that were given. Contract §9."""
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -128,7 +127,15 @@ def _as_json(workflow: str, baseline: int, found: "Backtest") -> dict[str, Any]:
         "judged": found.judged,
         "terms": found.terms,
         "alarms_per_2000": found.rates,
-        "alarms": [{**asdict(alarm), "began_at": clock.to_iso(alarm.began_at)} for alarm in found.alarms],
+        "alarms": [
+            {
+                "place": alarm.position,
+                "began_at": clock.to_iso(alarm.began_at),
+                "type": alarm.type,
+                "data": alarm.data,
+            }
+            for alarm in found.alarms
+        ],
     }
 
 
@@ -140,7 +147,7 @@ def _print_backtest(workflow: str, found: "Backtest") -> None:
             ("session", "began", "event", "about", "why"),
             [
                 (
-                    f"{alarm.place:,}",
+                    f"{alarm.position:,}",
                     clock.to_iso(alarm.began_at),
                     alarm.type,
                     _about(alarm.data),

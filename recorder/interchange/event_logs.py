@@ -24,8 +24,8 @@ class UnreadableLog(Invalid):
     """A file that is no event log, or one that is not taken; its words name the file and the line."""
 
     def __init__(self, file: str, line: int | None, what: str) -> None:
-        place = file if line is None else f"{file}, line {line}"
-        super().__init__(f"{place}: {what}.")
+        location = file if line is None else f"{file}, line {line}"
+        super().__init__(f"{location}: {what}.")
         self.line = line
 
 
@@ -54,7 +54,7 @@ class LogTrace:
 
 
 def log_name(path: Path) -> str:
-    """What people call a log: its file's name without endings."""
+    """Return the name of a log: its file's name without endings."""
     return path.name.partition(".")[0]
 
 
@@ -88,7 +88,7 @@ LINES_SUFFIX = ".dfg"
 
 
 class DirectlyFollows(TypedDict):
-    """How often which activity follows which, begins a session, and ends one."""
+    """Directly-follows graph: counts of follows, of first and of last activities."""
 
     #: `[source, target, n]` each: pairs are no keys of JSON objects.
     dfg: list[tuple[str, str, int]]
@@ -97,7 +97,7 @@ class DirectlyFollows(TypedDict):
 
 
 def directly_follows(aggregate: LogAggregate) -> DirectlyFollows:
-    """The graph of a log, most frequent first."""
+    """Return the graph of a log, most frequent first."""
     edges = aggregate.edges
     begins, ends = pl.col("source").is_null(), pl.col("target").is_null()
     return {

@@ -37,14 +37,14 @@ def session_trace(session: Mapping[str, Any], events: Sequence[Mapping[str, Any]
     started_at = clock.parse_time(session["started_at"], name="started_at")
     metadata = session["metadata"]
     case = metadata.get("case")
-    own = metadata.get("attributes")
+    attributes = metadata.get("attributes")
     known = {SESSION: session["id"], OUTCOME: session["outcome"]}
     by_id = {event["id"]: event for event in events}
     actor = (session["actor"] or {}).get("id")
     return LogTrace(
         name=case if isinstance(case, str) and case else session["id"],
         attributes={
-            **(own if isinstance(own, dict) else {}),
+            **(attributes if isinstance(attributes, dict) else {}),
             **{key: value for key, value in known.items() if value is not None},
         },
         events=[
@@ -65,15 +65,15 @@ def _log_event(step: Step, event: Mapping[str, Any], started_at: datetime, actor
 
 
 def _ui_attributes(step: Step, event: Mapping[str, Any], actor: str | None) -> Attributes:
-    """Who did what to what, and in which program."""
+    """Return the attributes of an event: actor, action, target and application."""
     application = (event.get("app") or {}).get("name")
-    told = {
+    attributes = {
         RESOURCE: actor,
         UI_ACTION: step.action,
         UI_TARGET: step.target,
         UI_APPLICATION: application,
     }
-    return {key: value for key, value in told.items() if value}
+    return {key: value for key, value in attributes.items() if value}
 
 
 #: As many sessions are read at a time as an import sends.
@@ -92,7 +92,7 @@ class NothingToExport(Invalid):
 
 @dataclass(frozen=True)
 class LogReport:
-    """What an export wrote."""
+    """Counts of an export."""
 
     sessions: int
     events: int
@@ -111,10 +111,13 @@ def export_log(
     """Write every session of a workflow that is over to a file, oldest first; the file appears when whole.
 
     Args:
+        client: connection to the service.
+        workflow: workflow of the sessions.
+        path: the file to write.
         format: `xes` (gzip where the name ends in `.gz`), or `dfg`: JSON, or PM4Py's lines in a `.dfg` file.
         filters: of `Client.list_sessions`.
-        on_total: told how many sessions there are.
-        on_done: told each trace as it is read.
+        on_total: called with the number of sessions.
+        on_done: called with each trace as it is read.
 
     Raises:
         NothingToExport: if no session matches.
@@ -141,15 +144,19 @@ def export_log(
 
 
 def _sessions(client: Client, workflow: str, filters: dict[str, str]) -> list[dict[str, Any]]:
-    found = [one for one in client.list_sessions(workflow=workflow, **filters) if one["status"] in _WHOLE]
-    if not found:
+    sessions = [
+        session
+        for session in client.list_sessions(workflow=workflow, **filters)
+        if session["status"] in _WHOLE
+    ]
+    if not sessions:
         client.get_workflow(workflow)
         raise NothingToExport(workflow)
-    return sorted(found, key=lambda session: (session["started_at"], session["id"]))
+    return sorted(sessions, key=lambda session: (session["started_at"], session["id"]))
 
 
 def _read_traces(client: Client, sessions: Iterable[dict[str, Any]]) -> Iterator[LogTrace]:
-    """The traces in the order of the sessions, a few of them read ahead."""
+    """Yield the traces in the order of the sessions; a few of them are read ahead."""
     ahead: deque[Future[LogTrace]] = deque()
     with ThreadPoolExecutor(PARALLEL, thread_name_prefix="export") as pool:
         try:

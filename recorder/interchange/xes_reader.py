@@ -21,10 +21,11 @@ _LARGEST_INT = 2**63 - 1
 
 
 def parse_value(kind: str, text: str) -> Any:
-    """The value of an attribute's text.
+    """Return the value of an attribute's text.
 
     Args:
         kind: name of its element: string, date, int, float, boolean, id.
+        text: text of the attribute.
     """
     parse = _PARSERS.get(kind)
     if parse is None:
@@ -36,10 +37,10 @@ def parse_value(kind: str, text: str) -> Any:
 
 
 def parse_date(text: str) -> datetime:
-    """An instant; one without a zone is taken for UTC.
+    """Return an instant; one without a zone is taken for UTC.
 
     Raises:
-        ValueError: if the text is none, or lies outside the years 1 to 9999.
+        ValueError: if the text is none, or is outside the years 1 to 9999.
     """
     moment = datetime.fromisoformat(text.strip())
     try:
@@ -109,7 +110,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def read_pieces(path: Path) -> Iterator[bytes]:
-    """The content of a file, unpacked where it is gzip (whatever its name says).
+    """Yield the content of a file, unpacked where it is gzip (whatever its name says).
 
     Raises:
         UnreadableLog: if it cannot be opened, is damaged, or holds too much.
@@ -160,6 +161,7 @@ def read_traces(path: Path, *, activity: Sequence[str] = (ACTIVITY,)) -> Iterato
     one before it.
 
     Args:
+        path: the file.
         activity: keys of the attributes that name an event's activity, joined by `+` where they are several.
 
     Raises:
@@ -203,7 +205,7 @@ class _Reader:
         self._traces = 0
 
     def feed(self, piece: bytes, *, is_last: bool = False) -> Iterator[LogTrace]:
-        """The traces that end in these bytes."""
+        """Return the traces that end in these bytes."""
         try:
             self._parser.Parse(piece, is_last)
         except expat.ExpatError as error:
@@ -277,22 +279,22 @@ class _Reader:
             around.attributes[element.key] = value
 
     def _event(self, element: _Element) -> LogEvent:
-        own = element.attributes
-        parts = [self._text(own, key) for key in self._activity]
+        attributes = element.attributes
+        parts = [self._text(attributes, key) for key in self._activity]
         if not all(part.strip() for part in parts):
             missing = self._activity[[bool(part.strip()) for part in parts].index(False)]
             raise self._error(
                 f"an event without {missing}; name another attribute with --activity", element.line
             )
-        time = _plain(own.pop(TIME, None))
+        time = _plain(attributes.pop(TIME, None))
         if self._activity == (ACTIVITY,):
-            own.pop(ACTIVITY, None)
+            attributes.pop(ACTIVITY, None)
         instant = time if isinstance(time, datetime) else self._instant(str(time or ""), element.line)
-        return LogEvent("+".join(parts), instant, own, element.line)
+        return LogEvent("+".join(parts), instant, attributes, element.line)
 
-    def _text(self, own: Attributes, key: str) -> str:
-        """An attribute as text: the event's own, else what the log says of all events."""
-        value = _plain(own.get(key, self._globals.get("event", {}).get(key)))
+    def _text(self, attributes: Attributes, key: str) -> str:
+        """Return an attribute as text: the event's own, else what the log says of all events."""
+        value = _plain(attributes.get(key, self._globals.get("event", {}).get(key)))
         return "" if value is None or isinstance(value, list) else str(value)
 
     def _instant(self, text: str, line: int) -> datetime | None:
@@ -318,7 +320,7 @@ class _Reader:
 
 
 def _plain(value: Any) -> Any:
-    """The value of an attribute that has attributes itself."""
+    """Return the value of an attribute that has attributes itself."""
     return value.get("value") if isinstance(value, dict) else value
 
 

@@ -41,6 +41,8 @@ def write_xes(path: Path, traces: Iterable[LogTrace], *, name: str) -> int:
     The file appears when it is whole: what goes wrong before leaves none, or the one that was there.
 
     Args:
+        path: the file to write.
+        traces: the traces, in order.
         name: what the log is called.
     """
     written = 0
@@ -109,7 +111,7 @@ def _attributes(attributes: Mapping[str, Any], depth: int) -> Iterator[str]:
 
 
 def _attribute(key: str, value: Any, depth: int) -> Iterator[str]:
-    """An attribute on lines of its own, with those it has itself."""
+    """Yield an attribute on lines of its own, with those it has itself."""
     indent = "  " * depth
     named = _quoted(key)
     if depth >= _NESTED_DEPTH and isinstance(value, list | Mapping):
@@ -139,7 +141,7 @@ def _attribute(key: str, value: Any, depth: int) -> Iterator[str]:
 
 
 def _has_attributes(value: Mapping[str, Any]) -> bool:
-    """Whether this is how a value with attributes is kept, and not just two keys of these names."""
+    """Return whether `value` is a value with attributes, not a mapping with just two keys of these names."""
     return (
         set(value) == {"value", "attributes"}
         and isinstance(value["attributes"], Mapping)
@@ -167,4 +169,4 @@ def _quoted(text: str) -> str:
 @lru_cache(maxsize=65_536)
 def _quoted_before(text: str) -> str:
     allowed = _FORBIDDEN.sub("\ufffd", text)
-    return '"' + _ESCAPED.sub(lambda found: _ESCAPES[found[0]], allowed) + '"'
+    return '"' + _ESCAPED.sub(lambda match: _ESCAPES[match[0]], allowed) + '"'

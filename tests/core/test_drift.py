@@ -98,7 +98,7 @@ def test_a_look_that_is_cut_off_left_nothing_and_is_done_again(
         raise RuntimeError("killed")
 
     with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="killed"):
-        patched.setattr(monitor, "keep_standing", fail)
+        patched.setattr(monitor, "store_state", fail)
         story.look()
     assert (story.events(), story.told()) == ([], [])
     story.look()
@@ -268,7 +268,7 @@ def test_a_back_test_tells_what_looks_told(story: Story) -> None:
         story.add(letters[start : start + 37])
         story.look()
     found = replay_history(story.database, story.scope, Rules())
-    assert [(alarm.type, alarm.place) for alarm in found.alarms] == story.told()
+    assert [(alarm.type, alarm.position) for alarm in found.alarms] == story.told()
     told = [{**row.data, "graph_version": 0} for row in story.events()]
     assert [{**alarm.data, "graph_version": 0} for alarm in found.alarms] == told
     assert (found.sessions, found.judged, len(found.alarms) > 4) == (len(letters), len(letters) - 100, True)

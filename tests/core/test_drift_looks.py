@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recorder.memory.drift.alarm_rules import NodeNew, PathGone, watch_paths
-from recorder.memory.drift.detector import Alarm, Look, Standing, looks
+from recorder.memory.drift.detector import Alarm, DetectorState, TermCheck, check_terms
 from recorder.memory.drift.history import History
 from recorder.memory.drift.thresholds import Rules, Term, first_term, latest_term, next_term
 from tests.support.drift_histories import at_days, make_history, number_of
@@ -19,22 +19,22 @@ BASELINE = "ab" * 250
 TERM = Term(0, 500, 500, known=500)
 
 
-def judge(history: History, standing: Standing | None = None) -> list[Look]:
+def judge(history: History, state: DetectorState | None = None) -> list[TermCheck]:
     """All looks behind a full baseline."""
-    return list(looks(history, standing or Standing(term=TERM), RULES))
+    return list(check_terms(history, state or DetectorState(term=TERM), RULES))
 
 
-def alarms_of(history: History, standing: Standing | None = None) -> list[Alarm]:
+def alarms_of(history: History, state: DetectorState | None = None) -> list[Alarm]:
     """Their alarms."""
-    return [alarm for look in judge(history, standing) for alarm in look.alarms]
+    return [alarm for check in judge(history, state) for alarm in check.alarms]
 
 
 def told(alarms: list[Alarm]) -> list[tuple[str, int]]:
     """Letter and place of each alarm: small for a path, upper case for a node."""
     return [
-        (chr(one.watched.path), one.place)
+        (chr(one.watched.path), one.position)
         if isinstance(one, PathGone)
-        else (chr(one.node).upper(), one.place)
+        else (chr(one.node).upper(), one.position)
         for one in alarms
     ]
 
@@ -52,7 +52,7 @@ def test_a_path_is_gone_with_the_last_miss_that_is_needed() -> None:
     assert needed == 16
     [alarm] = alarms_of(history)
     assert isinstance(alarm, PathGone)
-    assert (alarm.place, len(alarm.misses), alarm.watched.frequency) == (500 + needed - 1, needed, 0.5)
+    assert (alarm.position, len(alarm.misses), alarm.watched.frequency) == (500 + needed - 1, needed, 0.5)
     assert alarm.last_seen_ms == history.started_ms[499]
 
 
@@ -79,7 +79,7 @@ def test_one_actor_in_one_day_is_no_drift_and_the_next_actor_makes_it_one() -> N
     started = at_days(*[0] * 561)
     history = make_history(BASELINE + "a" * 61, actors=actors, started_ms=started)
     [alarm] = alarms_of(history)
-    assert (alarm.place, isinstance(alarm, PathGone) and len(alarm.misses)) == (560, 61)
+    assert (alarm.position, isinstance(alarm, PathGone) and len(alarm.misses)) == (560, 61)
 
 
 def test_two_days_of_one_actor_are_enough() -> None:
@@ -103,7 +103,7 @@ def test_a_new_node_is_told_of_once_it_comes_too_often_to_be_rare() -> None:
     alarms = [one for one in alarms_of(make_history(letters)) if isinstance(one, NodeNew)]
     [alarm] = alarms
     # N = 500, no node seen but once: five sightings of a hundred are needed.
-    assert (chr(alarm.node), alarm.needed, alarm.place, len(alarm.sightings)) == ("n", 5, 599, 5)
+    assert (chr(alarm.node), alarm.needed, alarm.position, len(alarm.sightings)) == ("n", 5, 599, 5)
     assert (alarm.baseline_start, alarm.baseline, alarm.window_start) == (0, 500, 500)
 
 
@@ -119,8 +119,8 @@ def test_a_new_node_of_one_actor_in_one_day_waits_for_another() -> None:
 
 
 def test_too_few_sessions_are_no_baseline() -> None:
-    assert list(looks(make_history("ab" * 49), Standing(), RULES)) == []
-    assert len(list(looks(make_history("ab" * 50), Standing(), RULES))) == 1
+    assert list(check_terms(make_history("ab" * 49), DetectorState(), RULES)) == []
+    assert len(list(check_terms(make_history("ab" * 50), DetectorState(), RULES))) == 1
 
 
 def test_terms_follow_each_other() -> None:
@@ -142,8 +142,8 @@ def test_a_first_look_at_a_long_history_leaves_its_past_alone() -> None:
         told(
             [
                 alarm
-                for look in looks(history, Standing(), RULES, from_the_start=is_whole)
-                for alarm in look.alarms
+                for check in check_terms(history, DetectorState(), RULES, from_the_start=is_whole)
+                for alarm in check.alarms
             ]
         )
         for is_whole in (False, True)
@@ -155,14 +155,16 @@ def test_a_first_look_at_a_long_history_leaves_its_past_alone() -> None:
 
 def test_a_first_look_finds_what_happened_in_the_term_behind_the_first_full_baseline() -> None:
     history = make_history(BASELINE + "ab" * 250 + "a" * 1_500)
-    found = [alarm for look in looks(history, Standing(), RULES) for alarm in look.alarms]
+    found = [alarm for check in check_terms(history, DetectorState(), RULES) for alarm in check.alarms]
     assert (len(history), told(found)) == (2_500, [("b", 1_015)])
 
 
 def test_paths_that_became_common_later_are_watched_by_later_terms() -> None:
     history = make_history("ab" * 500 + "ac" * 900 + "ad" * 100)
     found = [
-        alarm for look in looks(history, Standing(), RULES, from_the_start=True) for alarm in look.alarms
+        alarm
+        for check in check_terms(history, DetectorState(), RULES, from_the_start=True)
+        for alarm in check.alarms
     ]
     assert "c" in {letter for letter, _ in told(found)}
 
@@ -170,10 +172,10 @@ def test_paths_that_became_common_later_are_watched_by_later_terms() -> None:
 def test_a_run_of_misses_goes_on_from_one_term_to_the_next() -> None:
     # `b` stops ten sessions before the term ends: it is told of where it would have been without that end.
     history = make_history("ab" * 1_245 + "a" * 60)
-    looked = list(looks(history, Standing(term=TERM), RULES))
-    assert [look.standing.looked for look in looked] == [2_500, 2_550]
-    [alarm] = [alarm for look in looked for alarm in look.alarms]
-    assert 2_500 <= alarm.place <= 2_507
+    judged = list(check_terms(history, DetectorState(term=TERM), RULES))
+    assert [check.state.judged for check in judged] == [2_500, 2_550]
+    [alarm] = [alarm for check in judged for alarm in check.alarms]
+    assert 2_500 <= alarm.position <= 2_507
 
 
 def test_deleting_most_of_a_baseline_begins_a_new_one() -> None:
@@ -181,9 +183,9 @@ def test_deleting_most_of_a_baseline_begins_a_new_one() -> None:
     kept = np.arange(450, 600)
     columns = ("seal_seq", "path", "variant", "started_ms", "actor")
     left = replace(history, **{name: getattr(history, name)[kept] for name in columns})
-    standing = Standing(looked=140, term=Term(0, 50, 500, known=50))
-    [look] = looks(left, standing, RULES)
-    assert look.standing.term is not None and look.standing.term.end == 100
+    state = DetectorState(judged=140, term=Term(0, 50, 500, known=50))
+    [check] = check_terms(left, state, RULES)
+    assert check.state.term is not None and check.state.term.end == 100
 
 
 @st.composite
@@ -205,15 +207,17 @@ def test_however_sessions_are_cut_into_looks_the_alarms_are_the_same(story: tupl
     letters, cuts = story
     whole = make_history(letters)
     at_once = [
-        alarm for look in looks(whole, Standing(), RULES, from_the_start=True) for alarm in look.alarms
+        alarm
+        for check in check_terms(whole, DetectorState(), RULES, from_the_start=True)
+        for alarm in check.alarms
     ]
-    standing, found = Standing(), []
+    state, found = DetectorState(), []
     for cut in cuts:
-        for look in looks(make_history(letters[:cut]), standing, RULES, from_the_start=True):
-            found += look.alarms
-            standing = look.standing
+        for check in check_terms(make_history(letters[:cut]), state, RULES, from_the_start=True):
+            found += check.alarms
+            state = check.state
     assert told(found) == told(at_once)
-    places = [alarm.place for alarm in at_once]
+    places = [alarm.position for alarm in at_once]
     assert places == sorted(places)
 
 
@@ -223,12 +227,14 @@ def test_between_two_alarms_of_a_path_it_was_seen_three_times(story: tuple[str, 
     letters = story[0]
     found = [
         alarm
-        for look in looks(make_history(letters), Standing(), RULES, from_the_start=True)
-        for alarm in look.alarms
+        for check in check_terms(make_history(letters), DetectorState(), RULES, from_the_start=True)
+        for alarm in check.alarms
     ]
     nodes = [one.node for one in found if isinstance(one, NodeNew)]
     assert len(nodes) == len(set(nodes))
     for letter in "abcd":
-        places = [one.place for one in found if isinstance(one, PathGone) and chr(one.watched.path) == letter]
+        places = [
+            one.position for one in found if isinstance(one, PathGone) and chr(one.watched.path) == letter
+        ]
         assert all(letters[first:second].count(letter) >= 3 for first, second in pairwise(places))
         assert all(letters[place] != letter for place in places)

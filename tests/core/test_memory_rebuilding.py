@@ -9,7 +9,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from recorder.memory.graph.graph import Graph, MicroState, Trace
 from recorder.memory.graph.nodes import GraphScope, live_number
-from recorder.memory.graph.rebuild import RebuildKind, Rebuilt, Recorded, inherit, rebuild
+from recorder.memory.graph.rebuild import RebuildKind, Rebuilt, Recorded, match_ids, rebuild
 from recorder.memory.steps.session_steps import Step
 from recorder.tenant import Tenant
 from tests.support.graph_sessions import make_step, make_steps
@@ -152,7 +152,7 @@ def test_an_empty_graph_stays_empty() -> None:
 def test_a_group_inherits_the_number_of_what_it_mostly_was() -> None:
     old = {1: 0, 2: 0, 3: 0, 4: 1, 5: 1, 6: 2}
     new = {1: 10, 2: 10, 3: 11, 4: 11, 5: 11, 6: 11}
-    heirs = inherit(old, new, dict.fromkeys(old, 1), free=3)
+    heirs = match_ids(old, new, dict.fromkeys(old, 1), free=3)
     # 10 holds two of three of 0; 11 has no more than half with any, so 1 and 2 are merged into it.
     assert heirs.number_of == {10: 0, 11: 3}
     assert heirs.merged == {1: 3, 2: 3}
@@ -160,5 +160,5 @@ def test_a_group_inherits_the_number_of_what_it_mostly_was() -> None:
 
 def test_what_no_session_does_any_more_decides_only_between_equals() -> None:
     old, new = {1: 0, 2: 0, 3: 0}, {1: 10, 2: 11, 3: 11}
-    assert inherit(old, new, {1: 5, 2: 0, 3: 0}, free=1).number_of == {10: 0, 11: 1}
-    assert inherit(old, new, {}, free=1).number_of == {11: 0, 10: 1}
+    assert match_ids(old, new, {1: 5, 2: 0, 3: 0}, free=1).number_of == {10: 0, 11: 1}
+    assert match_ids(old, new, {}, free=1).number_of == {11: 0, 10: 1}

@@ -8,7 +8,7 @@ import pytest
 
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, lookup_of
 from recorder.memory.queries.similarity import Similar, SimilarIndex, similar_index
-from recorder.memory.queries.tfidf import bags_of
+from recorder.memory.queries.tfidf import tfidf_vectors
 from tests.support.graph_columns import Way, columns_of
 
 
@@ -112,10 +112,10 @@ def grown(columns: GraphColumns, before: Sequence[Way], *ways: Way) -> GraphColu
 def test_weights_outlast_a_version_that_brings_few_sessions() -> None:
     ways: list[Way] = [("AB", "success", 50), ("CD", "success", 50)]
     columns = columns_with_grains(ways)
-    weights = bags_of(columns)
+    weights = tfidf_vectors(columns)
     later = grown(columns, ways, ("AB", "error", 1), ("ABX", "success", 1))
     newer = nearest(later, 0, 200)
-    assert bags_of(later).version == weights.version == 1
+    assert tfidf_vectors(later).version == weights.version == 1
     # The same nodes in a variant of its own, and one with a node that no weight was made for.
     assert [one.similarity for one in newer if one.row == 100] == [1.0]
     old, unseen = log(101 / 51), log(101 / 1)
@@ -134,7 +134,7 @@ def test_deleted_sessions_are_left_out_also_where_weights_are_older() -> None:
     later.removed[[1, 2]] = 2
     # None is left of the second variant: it takes no place among the nearest.
     assert [one.row for one in nearest(later, 0, 1)] == [100]
-    assert bags_of(later).version == 1
+    assert tfidf_vectors(later).version == 1
 
 
 def test_weights_are_made_anew_when_a_twentieth_of_the_sessions_came_or_went() -> None:
@@ -145,7 +145,7 @@ def test_weights_are_made_anew_when_a_twentieth_of_the_sessions_came_or_went() -
     later.removed[:3] = 2
     fresh = grown(columns_with_grains(ways), ways, ("ABX", "success", 3))
     fresh.removed[:3] = 2
-    assert bags_of(later).version == 2
+    assert tfidf_vectors(later).version == 2
     assert nearest(later, 4, 200) == nearest(fresh, 4, 200)
 
 

@@ -9,7 +9,7 @@ import pytest
 from pipelines import drift
 from pipelines.drift import drift_alarms, hourly_drift
 from pipelines.resources import RecorderResource
-from recorder.memory.drift.monitor import GraphLook, look_for_drift
+from recorder.memory.drift.monitor import DriftCheck, check_drift
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED
 from recorder.memory.graph.nodes import GraphScope
 from recorder.storage.database import Database
@@ -92,12 +92,12 @@ def test_a_graph_that_fails_stops_no_other_and_the_run_names_it(
     Story(story.database, broken).add("ab")
     story.add(BASELINE + "a" * NEEDED)
 
-    def look(database: Database, scope: GraphScope) -> GraphLook | None:
+    def look(database: Database, scope: GraphScope) -> DriftCheck | None:
         if scope == broken:
             raise IndexError("of a column")
-        return look_for_drift(database, scope)
+        return check_drift(database, scope)
 
-    monkeypatch.setattr(drift, "look_for_drift", look)
+    monkeypatch.setattr(drift, "check_drift", look)
     done = dg.materialize(
         [drift_alarms], instance=instance, resources={"recorder": recorder}, raise_on_error=False
     )

@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlmodel import col, select, update
 
-from recorder.memory.drift.monitor import GraphLook, look_for_drift
+from recorder.memory.drift.monitor import DriftCheck, check_drift
 from recorder.memory.drift.store import read_alarms
 from recorder.memory.drift.thresholds import least_rate, misses_needed
 from recorder.memory.graph.nodes import GraphScope
@@ -61,9 +61,9 @@ class Story:
         self.rows += rows
         return rows
 
-    def look(self) -> GraphLook | None:
+    def look(self) -> DriftCheck | None:
         """Look for drift."""
-        return look_for_drift(self.database, self.scope)
+        return check_drift(self.database, self.scope)
 
     def events(self) -> list[OutboxRow]:
         """The events of this workspace, the oldest first."""

@@ -51,7 +51,7 @@ ACTOR = {"id": "miniwob", "kind": "human"}
 
 
 def workflow_of(task: str, prefix: str = "") -> str:
-    """The slug of a task's workflow, such as `click_tab_2` for click-tab-2.
+    """Return the slug of a task's workflow, such as `click_tab_2` for click-tab-2.
 
     Raises:
         UnreadableRecording: if prefix and task make no slug.
@@ -65,12 +65,12 @@ def workflow_of(task: str, prefix: str = "") -> str:
 def read_demonstration(
     path: Path, *, started_at: datetime, workflow: str | None = None, workflow_prefix: str = ""
 ) -> Recording:
-    """The recording of one file.
+    """Return the recording of one file.
 
     Args:
         path: the file; its folder's name is the task.
         started_at: instant at which the session is said to begin.
-        workflow: one workflow for all tasks; the task stands in `metadata.task` either way.
+        workflow: one workflow for all tasks; `metadata.task` holds the task either way.
         workflow_prefix: put before the slug of the task.
 
     Raises:
@@ -110,12 +110,12 @@ def _frames_and_events(
     frame_ids = [screens.show(state.dom, _ms(state.time)) for state in states]
     seen = whole_actions(states)
     events = []
-    for one, members in zip(seen, event_members(seen), strict=True):
+    for first, members in zip(seen, event_members(seen), strict=True):
         # Where only the half after the handling was recorded, the page acted on is the one before it.
-        shown = max(0, one.index - 1) if one.action.timing == 3 else one.index
-        event = {"t_ms": _ms(states[one.index].time), **members, "frame_id": frame_ids[shown]}
-        if targets[one.index]:
-            event["target"] = event_target(targets[one.index])
+        shown = max(0, first.index - 1) if first.action.timing == 3 else first.index
+        event = {"t_ms": _ms(states[first.index].time), **members, "frame_id": frame_ids[shown]}
+        if targets[first.index]:
+            event["target"] = event_target(targets[first.index])
         events.append(event)
     return screens.frames, events
 
@@ -130,7 +130,7 @@ class _Screens:
         self._pictures: dict[tuple[tuple[Box, ...], tuple[int, int]], bytes] = {}
 
     def show(self, page: Node, t_ms: int) -> str:
-        """The id of the frame that shows this page."""
+        """Return the id of the frame that shows this page."""
         if page != self._page:
             self._page = page
             self.frames.append(self._frame(page, t_ms))
@@ -178,8 +178,11 @@ def import_folder(
 
     Args:
         path: a folder of task folders, one task folder, or one file (`.json.gz`, `.json`).
+        url: address of the service.
+        key: an API key.
         workflow: one workflow for all, instead of one for each task.
         workflow_prefix: put before the slug of each task's workflow.
+        parallel: number of uploads at the same time.
         progress: whether to show a progress bar on stderr.
 
     Raises:
@@ -199,13 +202,15 @@ def import_folder(
 
 
 def demonstration_files(path: Path) -> list[Path]:
-    """The files under a path, sorted, so that every import gives them the same instants.
+    """Return the files under a path, sorted, so that every import gives them the same instants.
 
     Raises:
         NothingToImport: if there is none.
     """
-    found = [path] if path.is_file() else [file for file in path.rglob("*") if file.name.endswith(SUFFIXES)]
-    files = sorted(file for file in found if file.is_file())
+    candidates = (
+        [path] if path.is_file() else [file for file in path.rglob("*") if file.name.endswith(SUFFIXES)]
+    )
+    files = sorted(file for file in candidates if file.is_file())
     if not files:
         raise NothingToImport("*.json.gz or *.json files")
     return files
@@ -214,7 +219,7 @@ def demonstration_files(path: Path) -> list[Path]:
 def demonstration_sources(
     files: list[Path], *, workflow: str | None = None, workflow_prefix: str = ""
 ) -> Iterator[Source]:
-    """Each file as a source; one minute lies between the beginnings of two neighbours."""
+    """Yield each file as a source; the sessions of neighbours begin one minute apart."""
     for n, file in enumerate(files):
         read = partial(
             read_demonstration,
@@ -232,7 +237,7 @@ def _started_at(n: int) -> datetime:
 
 @contextmanager
 def shown_progress(total: int, wanted: bool) -> Iterator[Callable[[Upload], None]]:
-    """A bar on stderr; failures are named there with or without it."""
+    """Show a bar on stderr; failures are named there with or without it."""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),

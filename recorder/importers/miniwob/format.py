@@ -22,10 +22,10 @@ Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 
 class Node(msgspec.Struct):
-    """An element of a page: its box, its colours, its text and what lies in it.
+    """An element of a page: its box, its colours, its text and its children.
 
     `classes` and `id` of SVG elements come as objects; `tag` names the kind of an input (`INPUT_text`), and
-    the tag `t` stands for a text node.
+    the tag `t` denotes a text node.
     """
 
     tag: str
@@ -45,7 +45,7 @@ class Node(msgspec.Struct):
 
 
 class Action(msgspec.Struct, frozen=True):
-    """What the person did; `timing` 1 is before the page handled it, 3 after."""
+    """Action of the person; `timing` 1 is before the page handled it, 3 after."""
 
     type: str
     x: Pixels | None = None
@@ -81,7 +81,7 @@ _decoder = msgspec.json.Decoder(Demonstration)
 
 
 def read_file(path: Path) -> tuple[Demonstration, bytes]:
-    """A demonstration and the bytes of its file's content.
+    """Return a demonstration and the bytes of its file's content.
 
     Raises:
         UnreadableRecording: if the file is cut off, is no gzip, no JSON, or not of this shape.
@@ -145,7 +145,7 @@ class Seen:
 def whole_actions(states: list[State]) -> list[Seen]:
     """Every action once: a timing-3 half joins its timing-1 half; a half without the other counts by itself.
 
-    Halves of nested actions (a click that causes a click) may stand as 1 1 3 3.
+    Halves of nested actions (a click that causes a click) may follow each other as 1 1 3 3.
     """
     seen: list[Seen] = []
     open_halves: list[tuple[Any, ...]] = []
@@ -168,8 +168,8 @@ def whole_actions(states: list[State]) -> list[Seen]:
 def event_members(seen: list[Seen]) -> Iterator[dict[str, Any]]:
     """For each action the members `type` and `input` of its event; the keys held down are followed along."""
     held = 0
-    for n, one in enumerate(seen):
-        action = one.action
+    for n, first in enumerate(seen):
+        action = first.action
         if action.type in ("keydown", "keyup", "keypress"):
             typed = _typed(seen, n)
             members, held = _key_event(action, typed, held)
@@ -179,7 +179,7 @@ def event_members(seen: list[Seen]) -> Iterator[dict[str, Any]]:
 
 
 def _typed(seen: list[Seen], n: int) -> str | None:
-    """The character this key gives: its own, or that of the keypress which follows a keydown."""
+    """Return the character of this key: its own, or that of the keypress which follows a keydown."""
     action = seen[n].action
     if action.type == "keydown" and n + 1 < len(seen) and seen[n + 1].action.type == "keypress":
         action = seen[n + 1].action
@@ -201,25 +201,25 @@ def _key_event(action: Action, typed: str | None, held: int) -> tuple[dict[str, 
     is_chord = held & _CHORD and not bit
     if action.type == "keydown" and (key in _COMMANDS or (is_chord and key)) and not typed:
         kind = "press"
-    found: dict[str, Any] = {"key": key} if key else {}
+    given: dict[str, Any] = {"key": key} if key else {}
     if held & ~bit:
-        found["modifiers"] = held & ~bit
+        given["modifiers"] = held & ~bit
     members: dict[str, Any] = {"type": kind}
-    if found:
-        members["input"] = found
+    if given:
+        members["input"] = given
     if not key and action.key_code is not None:
         members["data"] = {"key_code": action.key_code}
     return members, held
 
 
 def _pointer_event(action: Action, held: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     if action.x is not None and action.y is not None:
-        found["point"] = [action.x, action.y]
+        given["point"] = [action.x, action.y]
     if held:
-        found["modifiers"] = held
+        given["modifiers"] = held
     members: dict[str, Any] = {"type": _event_type(action.type)}
-    return {**members, "input": found} if found else members
+    return {**members, "input": given} if given else members
 
 
 def _event_type(dom_type: str) -> str:
@@ -230,7 +230,7 @@ def _event_type(dom_type: str) -> str:
 
 
 def key_name(key_code: int | None) -> str | None:
-    """The name of a key by its legacy code, as `KeyboardEvent.key` has it; None for a code without one."""
+    """Return the `KeyboardEvent.key` of a legacy code; None for a code without one."""
     if key_code is None:
         return None
     if 48 <= key_code <= 57 or 65 <= key_code <= 90:

@@ -1,4 +1,4 @@
-"""The stored history of a workflow through the same rules: what would have been told, and when. Spec §6.1."""
+"""Backtest: the alarms that a stored history would have raised, and when. Spec §6.1."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 
 from recorder import clock
 from recorder.errors import NotFound
-from recorder.memory.drift.detector import Standing, looks
+from recorder.memory.drift.detector import DetectorState, check_terms
 from recorder.memory.drift.monitor import describe
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, read_history
 from recorder.memory.drift.thresholds import Rules
@@ -20,9 +20,9 @@ from recorder.storage.database import Database
 
 @dataclass(frozen=True, slots=True)
 class PastAlarm:
-    """An alarm at the session of this place, counted from 1, which began then."""
+    """An alarm at the session of this position, counted from 1, which began then."""
 
-    place: int
+    position: int
     began_at: datetime
     type: str
     data: dict[str, Any]
@@ -30,7 +30,7 @@ class PastAlarm:
 
 @dataclass(frozen=True, slots=True)
 class Backtest:
-    """What a replay of a history found."""
+    """Result of a replay of a history."""
 
     sessions: int
     #: Sessions behind a baseline, the only ones that can make an alarm.
@@ -53,10 +53,13 @@ def replay_history(
     *,
     progress: Callable[[int, int], object] = lambda done, sessions: None,
 ) -> Backtest:
-    """Judge all sessions of a graph from the first one on; nothing is written and nobody is told.
+    """Judge all sessions of a graph from the first one on; write nothing and send nothing.
 
     Args:
-        progress: told after each term how many of how many sessions are judged.
+        database: the database of the deployment.
+        scope: the graph.
+        rules: the numbers of the rules.
+        progress: called after each term with the number of judged sessions and of all.
 
     Raises:
         NotFound: if there is no such workflow.
@@ -69,12 +72,12 @@ def replay_history(
         history = read_history(db, scope, columns)
     alarms: list[PastAlarm] = []
     terms = judged = 0
-    for look in looks(history, Standing(), rules, from_the_start=True):
-        for alarm in look.alarms:
+    for check in check_terms(history, DetectorState(), rules, from_the_start=True):
+        for alarm in check.alarms:
             type, _, data = describe(alarm, history, columns, workflow=scope.workflow)
-            began_at = clock.from_ms(int(history.started_ms[alarm.place]))
-            alarms.append(PastAlarm(alarm.place + 1, began_at, type, data.model_dump(mode="json")))
+            began_at = clock.from_ms(int(history.started_ms[alarm.position]))
+            alarms.append(PastAlarm(alarm.position + 1, began_at, type, data.model_dump(mode="json")))
         terms += 1
-        judged = look.standing.looked - min(rules.least_baseline, rules.baseline)
-        progress(look.standing.looked, len(history))
+        judged = check.state.judged - min(rules.least_baseline, rules.baseline)
+        progress(check.state.judged, len(history))
     return Backtest(len(history), judged, terms, alarms)

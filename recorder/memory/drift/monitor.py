@@ -10,18 +10,18 @@ from sqlmodel import select
 
 from recorder import clock
 from recorder.memory.drift.alarm_rules import NodeNew, PathGone, misses_so_far
-from recorder.memory.drift.detector import Alarm, Look, Standing, looks
+from recorder.memory.drift.detector import Alarm, DetectorState, TermCheck, check_terms
 from recorder.memory.drift.history import History
 from recorder.memory.drift.store import (
     NEW_NODE,
     PATH_DISAPPEARED,
-    keep_alarm,
-    keep_standing,
     lock_state,
     read_alarms,
     read_history,
     read_state,
-    standing_of,
+    restore_state,
+    store_alarm,
+    store_state,
 )
 from recorder.memory.drift.thresholds import Rules, most_expected
 from recorder.memory.graph.inverted_index import Ints
@@ -73,7 +73,7 @@ def _path_disappeared(
 
 def _new_node(alarm: NodeNew, history: History, columns: GraphColumns, workflow: str) -> NewNodeData:
     node, seen, sessions = columns.nodes[alarm.node], len(alarm.sightings), alarm.baseline
-    places = np.arange(alarm.window_start, alarm.place + 1)
+    places = np.arange(alarm.window_start, alarm.position + 1)
     expected = round(most_expected(sessions, len(places)), 1)
     sentence = (
         f"{seen} of the last {len(places)} sessions went through this node, none of the {sessions} of the "
@@ -97,7 +97,7 @@ def _new_node(alarm: NodeNew, history: History, columns: GraphColumns, workflow:
 def _window(
     history: History, places: Ints, counted: Ints, seen: int, expected: float, needed: int, sentence: str
 ) -> DriftWindow:
-    """The sessions of a window; actors and days are those of the ones that count."""
+    """Return the sessions of a window; actors and days are those of the sessions that count."""
     began = history.started_ms[places]
     actors, days = history.actors_and_days(counted)
     return DriftWindow(
@@ -118,7 +118,7 @@ RULES = Rules()
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """A watched path after a look."""
+    """A watched path after a check."""
 
     path_id: str
     #: Its share of the baseline, 0 to 1.
@@ -129,8 +129,8 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True)
-class GraphLook:
-    """What a look at one graph found."""
+class DriftCheck:
+    """Result of a check of one graph."""
 
     scope: GraphScope
     #: Sessions that were judged, and that the baseline has; 0 while there are too few for one.
@@ -147,13 +147,13 @@ class _Reading:
 
     columns: GraphColumns
     history: History
-    standing: Standing
+    state: DetectorState
     up_to_seq: int
     looked_seq: int
 
 
 def due_graphs(db: DbSession) -> Iterator[GraphScope]:
-    """The graphs that sessions came to since their last look."""
+    """Yield the graphs that have new sessions since their last check."""
     workflows = select(WorkflowRow.workspace_id, WorkflowRow.mode, WorkflowRow.workflow)
     for workspace_id, mode, workflow in sorted(db.exec(workflows).all()):
         scope = GraphScope(Tenant(workspace_id, mode), workflow)
@@ -162,43 +162,43 @@ def due_graphs(db: DbSession) -> Iterator[GraphScope]:
             yield scope
 
 
-def look_for_drift(database: Database, scope: GraphScope, *, rules: Rules = RULES) -> GraphLook | None:
-    """Judge the sessions that came to a graph since the last look.
+def check_drift(database: Database, scope: GraphScope, *, rules: Rules = RULES) -> DriftCheck | None:
+    """Judge the sessions that a graph has received since the last check.
 
     Returns:
-        None where there are none, or another look was quicker.
+        None where there are none, or where another check was faster.
     """
     with database.transaction(write=False) as db:
-        reading = _read(db, scope)
+        reading = _read_graph(db, scope)
     if reading is None:
         return None
-    found = list(looks(reading.history, reading.standing, rules))
+    checks = list(check_terms(reading.history, reading.state, rules))
     with database.transaction(write=True) as db:
-        state = lock_state(db, scope)
-        if state.looked_seq != reading.looked_seq:
+        row = lock_state(db, scope)
+        if row.looked_seq != reading.looked_seq:
             return None
-        alarms = [told for look in found for told in _tell(db, scope, look, reading)]
-        standing = found[-1].standing if found else reading.standing
-        keep_standing(state, standing, reading.up_to_seq, reading.history, reading.columns)
-        db.add(state)
-    return _report(scope, reading, found, alarms)
+        alarms = [alarm for check in checks for alarm in _queue_alarms(db, scope, check, reading)]
+        state = checks[-1].state if checks else reading.state
+        store_state(row, state, reading.up_to_seq, reading.history, reading.columns)
+        db.add(row)
+    return _summarize_check(scope, reading, checks, alarms)
 
 
-def _read(db: DbSession, scope: GraphScope) -> _Reading | None:
-    head, state = read_head(db, scope), read_state(db, scope)
-    looked_seq = 0 if state is None else state.looked_seq
+def _read_graph(db: DbSession, scope: GraphScope) -> _Reading | None:
+    head, row = read_head(db, scope), read_state(db, scope)
+    looked_seq = 0 if row is None else row.looked_seq
     if head is None or head.up_to_seal_seq <= looked_seq:
         return None
     columns = read_columns(db, scope, head.version)
     history = read_history(db, scope, columns)
-    standing = standing_of(state, read_alarms(db, scope), history, columns)
-    return _Reading(columns, history, standing, head.up_to_seal_seq, looked_seq)
+    state = restore_state(row, read_alarms(db, scope), history, columns)
+    return _Reading(columns, history, state, head.up_to_seal_seq, looked_seq)
 
 
-def _tell(
-    db: DbSession, scope: GraphScope, look: Look, reading: _Reading
+def _queue_alarms(
+    db: DbSession, scope: GraphScope, check: TermCheck, reading: _Reading
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    for alarm in look.alarms:
+    for alarm in check.alarms:
         type, subject_id, data = describe(alarm, reading.history, reading.columns, workflow=scope.workflow)
         event = add_event(
             db,
@@ -207,26 +207,26 @@ def _tell(
             subject_id=subject_id,
             data=data.model_dump(mode="json"),
         )
-        keep_alarm(db, scope, event, int(reading.history.seal_seq[alarm.place]))
+        store_alarm(db, scope, event, int(reading.history.seal_seq[alarm.position]))
         yield type, event.data
 
 
-def _report(
-    scope: GraphScope, reading: _Reading, found: list[Look], alarms: list[tuple[str, dict[str, Any]]]
-) -> GraphLook:
+def _summarize_check(
+    scope: GraphScope, reading: _Reading, checks: list[TermCheck], alarms: list[tuple[str, dict[str, Any]]]
+) -> DriftCheck:
     history = reading.history
-    sessions = len(history) - reading.standing.looked
-    if not found:
-        return GraphLook(scope, sessions, 0, [], alarms)
-    last = found[-1]
+    sessions = len(history) - reading.state.judged
+    if not checks:
+        return DriftCheck(scope, sessions, 0, [], alarms)
+    last = checks[-1]
     watched = [
         Watch(
-            reading.columns.paths[one.path].path_id,
-            one.frequency,
-            misses_so_far(history, one, len(history)),
-            one.needed,
+            reading.columns.paths[path.path].path_id,
+            path.frequency,
+            misses_so_far(history, path, len(history)),
+            path.needed,
         )
-        for one in last.watched
+        for path in last.watched
     ]
-    term = last.standing.term
-    return GraphLook(scope, sessions, term.end - term.start if term else 0, watched, alarms)
+    term = last.state.term
+    return DriftCheck(scope, sessions, term.end - term.start if term else 0, watched, alarms)

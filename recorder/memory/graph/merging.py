@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recorder.memory.graph.inverted_index import Floats, Postings
+from recorder.memory.graph.inverted_index import Floats, InvertedIndex
 
 #: Mean Jaccard similarity of the screens of two nodes from which on they are merged.
 MERGE_JACCARD = 0.45
@@ -20,7 +20,7 @@ MERGE_JACCARD = 0.45
 _MAX_SCREENS, _MAX_NODES = 2_000, 600
 #: Features of a screen that count here: the smallest hashes, a sample.
 _MAX_FEATURES = 128
-#: Likeness of what cannot be merged: a node with itself, or what is merged already.
+#: LeaderSimilarity of what cannot be merged: a node with itself, or what is merged already.
 _APART = -1.0
 
 
@@ -35,7 +35,7 @@ class Shown:
 
 
 def merged_nodes(shown: Iterable[Shown]) -> dict[int, int]:
-    """Which nodes are merged, each into the older node that stays."""
+    """Return the nodes that are merged, each with the older node that it is merged into."""
     by_act: defaultdict[int, list[Shown]] = defaultdict(list)
     for state in shown:
         by_act[state.act].append(state)
@@ -56,7 +56,7 @@ def _similarity(nodes: Sequence[int], states: Iterable[Shown]) -> tuple[Floats, 
         held[state.node] += 1
         if held[state.node] <= share:
             chosen.append(state)
-    postings = Postings()
+    postings = InvertedIndex()
     for state in chosen:
         postings.add(state.features[:_MAX_FEATURES])
     totals = postings.totals()
@@ -64,12 +64,12 @@ def _similarity(nodes: Sequence[int], states: Iterable[Shown]) -> tuple[Floats, 
     sizes = np.diff(np.append(starts, len(chosen))).astype(np.float64)
     sums = np.zeros((len(nodes), len(nodes)))
     places = np.repeat(np.arange(len(nodes)), sizes.astype(np.int64))
-    for place, state in zip(places, chosen, strict=True):
+    for index, state in zip(places, chosen, strict=True):
         features = state.features[:_MAX_FEATURES]
         shared = postings.overlaps(features)
         union = totals + len(features) - shared
         jaccard = np.divide(shared, union, out=np.ones_like(shared), where=union > 0)
-        sums[place] += np.add.reduceat(jaccard, starts)
+        sums[index] += np.add.reduceat(jaccard, starts)
     return sums / np.outer(sizes, sizes), sizes
 
 
@@ -80,18 +80,18 @@ def _linked(nodes: Sequence[int], likeness: Floats, sizes: Floats) -> dict[int, 
     np.fill_diagonal(likeness, _APART)
     merged: dict[int, int] = {}
     while True:
-        one, other = divmod(int(np.argmax(likeness)), len(nodes))
-        if likeness[one, other] < MERGE_JACCARD:
+        kept, other = divmod(int(np.argmax(likeness)), len(nodes))
+        if likeness[kept, other] < MERGE_JACCARD:
             break
         # The mean over the screens of both (Lance and Williams' update for average linkage).
-        total = sizes[one] + sizes[other]
-        both = np.round((sizes[one] * likeness[one] + sizes[other] * likeness[other]) / total, 9)
-        both[likeness[one] == _APART] = _APART
+        total = sizes[kept] + sizes[other]
+        both = np.round((sizes[kept] * likeness[kept] + sizes[other] * likeness[other]) / total, 9)
+        both[likeness[kept] == _APART] = _APART
         both[other] = _APART
-        likeness[one], likeness[:, one] = both, both
+        likeness[kept], likeness[:, kept] = both, both
         likeness[other], likeness[:, other] = _APART, _APART
-        sizes[one] = total
-        merged[nodes[other]] = nodes[one]
+        sizes[kept] = total
+        merged[nodes[other]] = nodes[kept]
     return {node: _last(merged, node) for node in merged}
 
 

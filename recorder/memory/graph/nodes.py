@@ -2,7 +2,7 @@
 
 A node is made once, from its exemplar; later micro-states join the nearest exemplar with the same action
 and target whose screen is similar enough. Ids are content-addressed at creation and then only stored. A
-rebuild may merge a node into an older one, which then stands for both; only a fresh one moves micro-states
+rebuild may merge a node into an older one, which then represents both; only a fresh one moves micro-states
 otherwise.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from recorder import ids
 from recorder.digest import canonical_json
-from recorder.memory.graph.inverted_index import Postings
+from recorder.memory.graph.inverted_index import InvertedIndex
 from recorder.memory.steps.session_steps import ALGO_VERSION, Step
 from recorder.memory.steps.targets import key_of
 from recorder.tenant import Tenant
@@ -65,32 +65,32 @@ class Node:
 
 
 def content_id(prefix: str, *content: object) -> str:
-    """An id made of the first 100 bits of BLAKE2 over some content, such as `nde_…`."""
+    """Return an id made of the first 100 bits of BLAKE2 over some content, such as `nde_…`."""
     digest = hashlib.blake2b(canonical_json(content), digest_size=16).digest()
     return f"{prefix}_{ids.encode(int.from_bytes(digest, 'big') >> 28)[6:]}"
 
 
 def compared(features: Sequence[int]) -> tuple[int, ...]:
-    """What of a screen's features is compared and kept."""
+    """Return the features of a screen that are compared and stored."""
     return tuple(features[:COMPARED_FEATURES])
 
 
 def free_id(prefix: str, scope: GraphScope, taken: Container[str], *content: object) -> str:
-    """An id for what is made now; what exists keeps the one it was given.
+    """Return an id for a new node or path; existing ones keep theirs.
 
     After a rebuild an id may belong to a thing whose content has changed; then a number is counted in.
     """
-    place = (scope.workspace_id, scope.mode, scope.workflow)
-    made = content_id(prefix, *place, *content)
+    names = (scope.workspace_id, scope.mode, scope.workflow)
+    made = content_id(prefix, *names, *content)
     again = 0
     while made in taken:
         again += 1
-        made = content_id(prefix, *place, *content, again)
+        made = content_id(prefix, *names, *content, again)
     return made
 
 
 def live_number(nodes: Sequence[Node], number: int) -> int:
-    """The node that stands for this one: itself, or what it was merged into, however often."""
+    """Return the node that represents this one: itself, or the one it was merged into, through all merges."""
     merged_into = nodes[number].merged_into
     while merged_into is not None:
         number = merged_into
@@ -100,13 +100,13 @@ def live_number(nodes: Sequence[Node], number: int) -> int:
 
 @dataclass(slots=True)
 class _Likeness:
-    """Exemplar screens among which the nearest is looked for."""
+    """Exemplar screens, searched for the nearest one."""
 
-    postings: Postings = field(default_factory=Postings)
+    postings: InvertedIndex = field(default_factory=InvertedIndex)
     numbers: list[int] = field(default_factory=list)
 
     def nearest(self, features: Sequence[int], jaccard_min: float = SCREEN_JACCARD) -> int | None:
-        """Number of the most similar exemplar at or above the threshold; the older one of equals."""
+        """Return the number of the most similar exemplar that reaches the threshold; the older of equals."""
         if not self.numbers:
             return None
         shared = self.postings.overlaps(features)
@@ -161,12 +161,12 @@ class NodeIndex:
         return node
 
     def nearest(self, act: int, features: Sequence[int], jaccard_min: float = SCREEN_JACCARD) -> int | None:
-        """Number of the node of this act whose exemplar is nearest, if one is near enough."""
+        """Return the number of the node of this act whose exemplar is nearest, if one is near enough."""
         likeness = self._by_act.get(act)
         return likeness.nearest(features, jaccard_min) if likeness is not None else None
 
     def screen_of(self, number: int, features: Sequence[int]) -> int:
-        """The group of similar screens that a new node belongs to; it leads its own where none is near."""
+        """Return the group of similar screens of a new node; it leads its own group where none is near."""
         leader = self._screens.nearest(features)
         return number if leader is None else leader
 

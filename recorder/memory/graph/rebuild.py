@@ -1,4 +1,4 @@
-"""Which new group takes over which old one's number, after the same things were grouped anew. Contract §4."""
+"""Rebuild of a graph from the sessions it holds, with its ids kept. Spec §4.2; contract §4."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from recorder.memory.steps.session_steps import ALGO_VERSION
 
 
 @dataclass(frozen=True, slots=True)
-class Inheritance:
+class IdMatches:
     """The lasting numbers of new groups, and what becomes of the old ones that nothing took over."""
 
     #: By new group: an old number that it takes over, or the next free one.
@@ -22,9 +22,9 @@ class Inheritance:
     merged: dict[int, int]
 
 
-def inherit(
+def match_ids(
     old_of: Mapping[int, int], new_of: Mapping[int, int], weights: Mapping[int, int], *, free: int
-) -> Inheritance:
+) -> IdMatches:
     """Match two groupings of the same things.
 
     A new group takes over an old one where their overlap is more than half of their union, by weight; there
@@ -57,7 +57,7 @@ def inherit(
     for (old, new), _ in sorted(shared.items(), key=lambda item: (-item[1], item[0])):
         if old not in taken:
             merged.setdefault(old, number_of[new])
-    return Inheritance(number_of, merged)
+    return IdMatches(number_of, merged)
 
 
 RebuildKind = Literal["anchored", "fresh"]
@@ -65,7 +65,7 @@ RebuildKind = Literal["anchored", "fresh"]
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """All that a graph is built from, and how it stands: nodes and paths by number."""
+    """All data that a graph is built from, and its present nodes and paths, by number."""
 
     scope: GraphScope
     nodes: Sequence[Node]
@@ -80,7 +80,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """A graph built anew, with all nodes and paths that ever were, by number."""
+    """A rebuilt graph, with all nodes and paths that ever were, by number."""
 
     graph: Graph
     micro_states: list[MicroState]
@@ -88,7 +88,7 @@ class Rebuilt:
 
 
 def rebuild(recorded: Recorded, kind: RebuildKind) -> Rebuilt:
-    """Build a graph anew; the same input gives the same graph."""
+    """Rebuild a graph; the same input gives the same graph."""
     states = [_with_features(recorded, state) for state in recorded.micro_states]
     index = _merged_nodes(recorded, states) if kind == "anchored" else _fresh_nodes(recorded, states)
     graph = Graph(recorded.scope)
@@ -113,7 +113,7 @@ def rebuild(recorded: Recorded, kind: RebuildKind) -> Rebuilt:
 
 
 def _with_features(recorded: Recorded, state: MicroState) -> MicroState:
-    """A micro-state of a release that kept no features is taken for its node's exemplar."""
+    """Give a micro-state without features those of its node's exemplar."""
     if state.features is not None:
         return state
     return replace(state, features=recorded.nodes[state.node].features)
@@ -124,7 +124,7 @@ def _key(nodes: Sequence[Node], sequence: Sequence[int]) -> int:
 
 
 def _merged_nodes(recorded: Recorded, states: Sequence[MicroState]) -> NodeIndex:
-    """The nodes as they were, those that are alike merged into the older."""
+    """Return the nodes with those that are alike merged into the older."""
     acts = [node.act for node in recorded.nodes]
     live = {state.micro_key: live_number(recorded.nodes, state.node) for state in states}
     merged = merged_nodes(
@@ -146,7 +146,7 @@ def _fresh_nodes(recorded: Recorded, states: Sequence[MicroState]) -> NodeIndex:
     weights = _sessions_through(recorded)
     scratch = _led_nodes(recorded, states, weights)
     old_of = {state.micro_key: live_number(recorded.nodes, state.node) for state in states}
-    heirs = inherit(old_of, scratch.number_of, weights, free=len(recorded.nodes))
+    heirs = match_ids(old_of, scratch.number_of, weights, free=len(recorded.nodes))
     nodes = {
         node.number: replace(node, merged_into=heirs.merged.get(node.number, node.merged_into))
         for node in recorded.nodes
@@ -200,9 +200,10 @@ def _led_nodes(recorded: Recorded, states: Sequence[MicroState], weights: Mappin
 
 
 def _led_by_living(nodes: Sequence[Node], screens: Mapping[int, int]) -> list[Node]:
-    """Nodes by number, each group of similar screens led by the oldest node that stands for itself.
+    """Return nodes by number, each group of similar screens led by the oldest node that is not merged.
 
     Args:
+        nodes: all nodes, by number.
         screens: the group of each such node, by number; any numbers.
     """
     leads: dict[int, int] = {}
@@ -216,7 +217,7 @@ def _led_by_living(nodes: Sequence[Node], screens: Mapping[int, int]) -> list[No
 
 
 def _sessions_through(recorded: Recorded) -> Counter[int]:
-    """How many sessions came through each micro-state."""
+    """Return the number of sessions that visited each micro-state."""
     sessions: Counter[int] = Counter()
     for trace in recorded.traces:
         counted = recorded.sessions.get(trace.trace_key, 0)
@@ -226,7 +227,7 @@ def _sessions_through(recorded: Recorded) -> Counter[int]:
 
 
 def _leaders(recorded: Recorded, index: NodeIndex) -> list[Path]:
-    """The paths as they were, led by what their leading variants are called now."""
+    """Return the present paths, led by the present keys of their leading variants."""
     leaders = []
     for path in recorded.paths:
         if path.merged_into is None:
@@ -238,11 +239,11 @@ def _leaders(recorded: Recorded, index: NodeIndex) -> list[Path]:
 
 
 def _with_lasting_numbers(recorded: Recorded, graph: Graph) -> PathIndex:
-    """The paths of a fresh grouping, each under the number of what it was mostly."""
+    """Return the paths of a fresh grouping, each under the number of the path that it mostly was."""
     made = graph.path_index
     old_of = {trace.trace_key: recorded.variants[trace.variant_key][1] for trace in recorded.traces}
     new_of = {key: made.variants[variant].path for key, variant in graph.variant_of.items()}
-    heirs = inherit(old_of, new_of, recorded.sessions, free=len(recorded.paths))
+    heirs = match_ids(old_of, new_of, recorded.sessions, free=len(recorded.paths))
     paths = {
         path.number: replace(path, merged_into=heirs.merged.get(path.number, path.merged_into))
         for path in recorded.paths

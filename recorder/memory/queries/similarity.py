@@ -14,7 +14,7 @@ import numpy as np
 from recorder.memory.graph.directly_follows import Crossings, list_crossings
 from recorder.memory.graph.inverted_index import Floats, Ints
 from recorder.memory.queries.columns import OUTCOMES, GraphColumns, Mask, lookup_of
-from recorder.memory.queries.tfidf import bags_of
+from recorder.memory.queries.tfidf import tfidf_vectors
 
 #: Decimals of a similarity: the order in which floats were summed must decide no tie.
 _DECIMALS = 9
@@ -37,7 +37,7 @@ class SimilarIndex:
         self._columns = columns
         rows = lookup_of(columns).rows
         variants = columns.variant[rows]
-        self._bags = bags_of(columns)
+        self._bags = tfidf_vectors(columns)
         counts = np.bincount(variants, minlength=len(self._bags.line_of))
         #: Lines of the matrix that sessions take: the bags may know variants whose sessions were deleted.
         self._taken = np.flatnonzero(counts[self._bags.variants])
@@ -48,7 +48,7 @@ class SimilarIndex:
         self._group_start = np.concatenate([[0], np.cumsum(sizes)])
 
     def nearest(self, row: int, limit: int) -> list[Similar]:
-        """The sessions most like that of a row, itself left out, as are those that share nothing with it.
+        """Return the sessions most similar to that of a row, without itself and those that share nothing.
 
         Equally similar ones come by outcome (the session's own first), then the newest, then by id.
         """
@@ -60,8 +60,8 @@ class SimilarIndex:
         order = np.lexsort((columns.session_id[rows], -columns.started_ms[rows], is_other, -values))[:limit]
         shared = _SharedNodes(columns, variant)
         return [
-            Similar(found, value, shared.with_variant(self._variant(found)))
-            for found, value in zip(rows[order].tolist(), values[order].tolist(), strict=True)
+            Similar(other, value, shared.with_variant(self._variant(other)))
+            for other, value in zip(rows[order].tolist(), values[order].tolist(), strict=True)
         ]
 
     def _variant(self, row: int) -> int:
@@ -69,12 +69,12 @@ class SimilarIndex:
         return int(self._columns.trace_variant[self._columns.trace[row]])
 
     def _similarity(self, variant: int) -> Floats:
-        """The similarity of every line of the matrix to a variant."""
+        """Compute the similarity of every line of the matrix to a variant."""
         bags = self._bags
         line = int(bags.line_of[variant])
-        own = slice(bags.matrix.indptr[line], bags.matrix.indptr[line + 1])
+        features = slice(bags.matrix.indptr[line], bags.matrix.indptr[line + 1])
         dense = np.zeros(bags.matrix.shape[1])
-        dense[bags.matrix.indices[own]] = bags.matrix.data[own]
+        dense[bags.matrix.indices[features]] = bags.matrix.data[features]
         similarity: Floats = np.round(np.clip(bags.matrix @ dense, 0.0, 1.0), _DECIMALS)
         # Also where it has no nodes, and so no features.
         similarity[line] = 1.0
@@ -98,7 +98,7 @@ class SimilarIndex:
 
 
 def similar_index(columns: GraphColumns) -> SimilarIndex:
-    """The index of a graph; made once for each version, so its weights are frozen with it."""
+    """Return the index of a graph; made once for each version, so its weights are frozen with it."""
     return columns.derive("similar", SimilarIndex)
 
 
@@ -137,7 +137,7 @@ class Outliers:
 
 
 def find_outliers(columns: GraphColumns, chosen: Mask, *, threshold: float = THRESHOLD) -> Outliers:
-    """The chosen sessions whose path fewer than `threshold` of the chosen ones take."""
+    """Return the chosen sessions whose path fewer than `threshold` of the chosen ones take."""
     paths = columns.path
     counts = np.bincount(paths[chosen], minlength=len(columns.paths))
     frequency = counts / max(int(chosen.sum()), 1)

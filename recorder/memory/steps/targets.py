@@ -32,7 +32,7 @@ _URL_CHARACTERS = 256
 
 
 def template_of(text: str) -> str:
-    """The text with every number, date, UUID and random-looking id replaced by `#`."""
+    """Return the text with every number, date, UUID and random id replaced by `#`."""
     return _VOLATILE.sub("#", text) if _DIGIT.search(text) else text
 
 
@@ -73,20 +73,20 @@ def url_template(url: str) -> str:
 
 
 def readable(text: str) -> str:
-    """The text as valid UTF-8: halves of surrogate pairs and NULs, which stores refuse, become `?`."""
+    """Return the text as valid UTF-8: halves of surrogate pairs and NULs, which stores refuse, become `?`."""
     if text.isascii():
         return text.replace("\0", "?")
     return text.encode("utf-8", "replace").decode().replace("\0", "?")
 
 
 def key_of(*parts: str) -> int:
-    """A signed 64-bit key of some texts, the same on every machine (xxh64)."""
+    """Return a signed 64-bit key of some texts, the same on every machine (xxh64)."""
     digest = xxhash.xxh64_intdigest("\0".join(parts).encode("utf-8", "replace"))
     return signed(digest)
 
 
 def signed(value: int) -> int:
-    """An unsigned 64-bit number as the signed one that databases store."""
+    """Return an unsigned 64-bit number as the signed one that databases store."""
     return value - 2**64 if value >= 2**63 else value
 
 
@@ -136,10 +136,11 @@ SCREEN_ROLES = CONTROL_ROLES | frozenset(
 
 
 def role_of(tag: str, attrs: Mapping[str, Any]) -> str:
-    """The role an element states, if it is one that counts here, else the one its tag implies; may be empty.
+    """Return the role an element states, if it counts here, else the one its tag implies; may be empty.
 
     Args:
         tag: element name in lower case.
+        attrs: the element's attributes.
     """
     stated = attrs.get("role")
     if type(stated) is str:
@@ -174,9 +175,10 @@ _NO_MEMBERS: dict[str, Any] = {}
 
 
 def action_token(step_type: str, given: Mapping[str, Any]) -> str:
-    """The type, with the key of a press and the button of a click where it is not the first.
+    """Return the type, with the key of a press and the button of a click where it is not the first.
 
     Args:
+        step_type: type of the step.
         given: the event's `input`, or nothing.
     """
     if step_type == "press":
@@ -215,7 +217,7 @@ def target_token(action: str, event: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _given_name(action: str, event: Mapping[str, Any]) -> str | None:
-    """What a tool, a model, a program or an event of one's own is called."""
+    """Return the name of a tool, a model, a program or a custom event."""
     if action in ("window_focus", "tab_switch"):
         return (event.get("app") or _NO_MEMBERS).get("name")
     data = event.get("data")
@@ -230,8 +232,8 @@ def _identity(attrs: Mapping[str, Any]) -> str:
     goal = f"href={url_template(attrs['href'])}" if attrs.get("href") else ""
     for attribute in ("id", "name"):
         if attrs.get(attribute):
-            own = f"{attribute}={template_of(readable(attrs[attribute]))}"
-            return f"{own} {goal}".strip() if "#" in own else own
+            template = f"{attribute}={template_of(readable(attrs[attribute]))}"
+            return f"{template} {goal}".strip() if "#" in template else template
     return goal
 
 

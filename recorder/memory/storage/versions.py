@@ -40,9 +40,11 @@ class GraphHead:
 
 
 def read_head(db: DbSession, scope: GraphScope, *, lock: bool = False) -> GraphHead | None:
-    """Where a graph stands; None for an unknown workflow.
+    """Return the head of a graph; None for an unknown workflow.
 
     Args:
+        db: the transaction.
+        scope: the graph.
         lock: keep other writers of this graph out until the transaction ends.
     """
     workflow = select(WorkflowRow.memory_graph).where(*in_scope(WorkflowRow, scope))
@@ -74,6 +76,10 @@ def add_version(
     """Begin the version after `head`, which must have been read with `lock` in this transaction.
 
     Args:
+        db: the transaction.
+        scope: the graph.
+        head: the present head, read with its lock.
+        kind: kind of the change.
         writer: name of this one change, by which a cached graph is known again.
         seal_seq: the highest of its sessions.
         params: what else the version was made with.
@@ -93,7 +99,7 @@ def add_version(
 
 
 def writer_of(db: DbSession, scope: GraphScope, version: int) -> str | None:
-    """The name of the change that made a version; None if there is no such version."""
+    """Return the name of the change that made a version; None if there is no such version."""
     return db.exec(
         select(GraphVersionRow.writer).where(
             *in_scope(GraphVersionRow, scope), GraphVersionRow.version == version
@@ -102,7 +108,7 @@ def writer_of(db: DbSession, scope: GraphScope, version: int) -> str | None:
 
 
 def was_rebuilt(db: DbSession, scope: GraphScope, since_version: int) -> bool:
-    """Whether the structure of a graph was arranged anew after a version."""
+    """Return whether a rebuild rearranged a graph after a version."""
     row = GraphVersionRow
     rebuilt = (col(row.version) > since_version, row.kind == "rebuild")
     return db.exec(select(row.version).where(*in_scope(row, scope), *rebuilt).limit(1)).first() is not None
@@ -132,12 +138,12 @@ def count_changes(db: DbSession, scope: GraphScope, since_version: int) -> dict[
 
 
 def place_of(scope: GraphScope) -> dict[str, Any]:
-    """The columns that every row of a graph begins with."""
+    """Return the columns that every row of a graph begins with."""
     return {"workspace_id": scope.workspace_id, "mode": scope.mode, "workflow": scope.workflow}
 
 
 def in_scope(table: Any, scope: GraphScope) -> Iterator[Any]:
-    """The conditions that choose the rows of one graph."""
+    """Return the conditions that choose the rows of one graph."""
     yield col(table.workspace_id) == scope.workspace_id
     yield col(table.mode) == scope.mode
     yield col(table.workflow) == scope.workflow
@@ -160,7 +166,7 @@ def set_memory_graph(db: DbSession, scope: GraphScope, is_on: bool) -> None:
 
 
 def _last_sealed(db: DbSession, scope: GraphScope) -> int:
-    """The last number whose session is sealed, read under the lock: what comes later heeds what is set now.
+    """Return the last sealed number, read under the lock: later sessions heed the pause that is set now.
 
     A batch takes its numbers before it is sealed, so those of an open one have yet to come.
     """
@@ -202,7 +208,7 @@ class PerDatabase(Generic[Kept]):
         self._lock = threading.Lock()
 
     def of(self, db: DbSession) -> Kept:
-        """The object of the database of this transaction."""
+        """Return the object of the database of this transaction."""
         pool = db.connection().engine.pool
         with self._lock:
             kept = self._kept.get(pool)
@@ -212,5 +218,5 @@ class PerDatabase(Generic[Kept]):
 
 
 def is_writing(db: DbSession) -> bool:
-    """Whether this transaction may see what is then rolled back, which nobody must keep."""
+    """Return whether this transaction may see rows that are then rolled back, which no cache may keep."""
     return bool(db.connection().get_execution_options().get("recorder_write", False))

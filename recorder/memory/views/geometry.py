@@ -16,7 +16,7 @@ FONT = "Inter, system-ui, -apple-system, 'Segoe UI', 'Helvetica Neue', Arial, sa
 
 
 def number(value: float) -> str:
-    """A coordinate with one decimal, written in one way only."""
+    """Return a coordinate with one decimal, written in one way only."""
     rounded = f"{value:.1f}".removesuffix(".0")
     return "0" if rounded == "-0" else rounded
 
@@ -32,17 +32,17 @@ def text(
     weight: int = 400,
     halo: bool = False,
 ) -> str:
-    """A line of text; with a halo it stays readable where it crosses a line."""
-    place = f'x="{number(x)}" y="{number(y)}" font-size="{number(size)}" fill="{fill}"'
-    place += "" if anchor == "start" else f' text-anchor="{anchor}"'
-    place += "" if weight == 400 else f' font-weight="{weight}"'
+    """Draw a line of text; with a halo it stays readable where it crosses a line."""
+    attributes = f'x="{number(x)}" y="{number(y)}" font-size="{number(size)}" fill="{fill}"'
+    attributes += "" if anchor == "start" else f' text-anchor="{anchor}"'
+    attributes += "" if weight == 400 else f' font-weight="{weight}"'
     if halo:
-        place += f' stroke="{PAPER}" stroke-width="3.5" stroke-linejoin="round" paint-order="stroke"'
-    return f"<text {place}>{escape(words)}</text>"
+        attributes += f' stroke="{PAPER}" stroke-width="3.5" stroke-linejoin="round" paint-order="stroke"'
+    return f"<text {attributes}>{escape(words)}</text>"
 
 
 def flag(x: float, y: float) -> str:
-    """A flag whose pole stands at x, its foot at y; drawn, since few fonts have one."""
+    """Draw a flag with its pole at x and its foot at y; drawn, since few fonts have one."""
     return (
         f'<path d="M{number(x)} {number(y)}v-11" stroke="{GOLD}" stroke-width="1.6" fill="none"/>'
         f'<path d="M{number(x)} {number(y - 11)}h8l-2.2 2.9l2.2 2.9h-8z" fill="{GOLD}"/>'
@@ -50,32 +50,32 @@ def flag(x: float, y: float) -> str:
 
 
 def tooltip(words: str) -> str:
-    """What a reader is told of the group that this begins."""
+    """Return the tooltip of the group that this begins."""
     return f"<title>{escape(words)}</title>"
 
 
 def sessions_text(count: int) -> str:
-    """A number of sessions."""
+    """Return a number of sessions as text."""
     return "1 session" if count == 1 else f"{count:,} sessions"
 
 
 def left_text(count: int) -> str:
-    """How sessions that ended without success are told."""
+    """Return the text for sessions that ended without success."""
     return f"{count:,} left"
 
 
 def start_text(count: int) -> str:
-    """How sessions that began elsewhere than most are told."""
+    """Return the text for sessions that began elsewhere than most."""
     return f"{count:,} start"
 
 
 def percent_text(share: float) -> str:
-    """A share as a whole percentage; what is more than nothing never reads 0%."""
+    """Return a share as a whole percentage; what is more than nothing never reads 0%."""
     return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
 def duration_text(ms: int) -> str:
-    """A time of `ms` milliseconds in the unit that suits it."""
+    """Return a time of `ms` milliseconds in the unit that suits it."""
     if ms < 1000:
         return f"{ms} ms"
     return f"{ms / 1000:.1f} s" if ms < 120_000 else f"{ms / 60_000:.1f} min"
@@ -92,12 +92,12 @@ _SIZES = "width = share of sessions · number under a node = sessions"
 
 
 def legend(x: float, y: float) -> str:
-    """The legend from `x` on, centred at height `y`."""
+    """Draw the legend from `x` on, centred at height `y`."""
     made = ""
-    for told, colour in _LINES:
+    for meaning, colour in _LINES:
         made += f'<path d="M{number(x)} {number(y)}h9" stroke="{colour}" stroke-width="2.6"/>'
-        made += text(told, x + 13, y + 4, size=_SIZE, fill=INK)
-        x += 31 + text_width(told, _SIZE)
+        made += text(meaning, x + 13, y + 4, size=_SIZE, fill=INK)
+        x += 31 + text_width(meaning, _SIZE)
     made += f'<circle cx="{number(x + 4)}" cy="{number(y)}" r="4.5" fill="{GREEN}"/>'
     made += text("success", x + 13, y + 4, size=_SIZE, fill=INK)
     x += 31 + text_width("success", _SIZE)
@@ -121,7 +121,7 @@ class Box:
     bottom: float
 
     def overlaps(self, other: "Box") -> bool:
-        """Whether the two share more than an edge."""
+        """Return whether the two share more than an edge."""
         across = self.left < other.right and other.left < self.right
         return across and self.top < other.bottom and other.top < self.bottom
 
@@ -147,7 +147,7 @@ class Spot:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What stands below the number of sessions on the common path."""
+        """Notes below the number of sessions on the common path."""
         if self.column is None:
             return ()
         entries = (start_text(self.entries),) if self.entries else ()
@@ -158,7 +158,7 @@ class Spot:
         return self.is_left_below and self.node.left > 0
 
     def boxes(self) -> tuple[Box, ...]:
-        """What it takes up: the circle with all around it, the text below, the stubs at its sides."""
+        """Return its boxes: the circle with all around it, the text below, the stubs at its sides."""
         reach = self.radius + 5
         top = reach + (40 if self.has_loop else 24 if self.is_new else 18 if self.is_recovery else 0)
         below = len(self.lines) * LINE_HEIGHT + (1 + len(self.notes)) * (LINE_HEIGHT - 1) + 6

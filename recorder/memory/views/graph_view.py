@@ -67,7 +67,7 @@ class GraphView:
     hidden: int = 0
 
     def share(self, sessions: int) -> float:
-        """A number of sessions as a fraction of all in this view."""
+        """Return a number of sessions as a fraction of all in this view."""
         return sessions / self.sessions if self.sessions else 0.0
 
 
@@ -80,11 +80,12 @@ def view_of(
     recovery: frozenset[str] = frozenset(),
     new: frozenset[str] = frozenset(),
 ) -> GraphView:
-    """The graph of the chosen sessions.
+    """Return the graph of the chosen sessions.
 
     Args:
         columns: the graph's columns.
         chosen: which rows of `columns` to take; the others count nowhere.
+        workflow: name of the workflow.
         min_frequency: nodes and edges of fewer sessions than this share are left out; the others keep theirs.
         recovery: ids of nodes to mark as recovery points.
         new: ids of nodes to mark as new.
@@ -142,7 +143,8 @@ def _list_gaps(columns: GraphColumns, rows: Ints, trace: Ints) -> Ints:
     began = np.concatenate([np.zeros(1, dtype=np.int64), moments[:-1]])[:total]
     began[ends - entries - 1] = first
     elapsed = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(columns.step_ms)])
-    return np.clip(elapsed[moments] - elapsed[began], 0, _MAX_GAP_MS)
+    gaps: Ints = np.clip(elapsed[moments] - elapsed[began], 0, _MAX_GAP_MS)
+    return gaps
 
 
 def _describe_nodes(
@@ -182,8 +184,15 @@ def _describe_edges(
     for number in np.flatnonzero(sessions >= least).tolist():
         source, target = names[counts.source[number]], names[counts.target[number]]
         if source in kept and target in kept:
-            figures = sessions[number], counts.crossings[number], counts.median[number]
-            edges.append(ViewEdge(source, target, *map(int, figures), _by_outcome(counts.edges[number])))
+            edge = ViewEdge(
+                source,
+                target,
+                sessions=int(sessions[number]),
+                n=int(counts.crossings[number]),
+                median_ms=int(counts.median[number]),
+                outcomes=_by_outcome(counts.edges[number]),
+            )
+            edges.append(edge)
     edges.sort(key=lambda edge: (-edge.sessions, -edge.n, edge.source or "", edge.target or ""))
     return tuple(edges)
 
@@ -194,7 +203,9 @@ def _list_spine(columns: GraphColumns, taken: Ints, counts: GraphCounts) -> list
     Where none of its sessions took the path's own nodes, these are the nodes that most of its sessions took.
 
     Args:
+        columns: the graph's columns.
         taken: the variants of `counts`.
+        counts: the counts of the chosen sessions.
     """
     sessions = counts.variants.sum(axis=1)
     weights = np.bincount(columns.variant_path[taken], weights=sessions, minlength=len(columns.paths))
@@ -238,9 +249,10 @@ _EDGES, _EDGES_A_NODE = 12, 2
 
 
 def most_supported(view: GraphView, nodes: int = MAX_NODES, edges: int | None = None) -> GraphView:
-    """The view with its common path and then its nodes and edges of most sessions.
+    """Return the view with its common path and then its nodes and edges of most sessions.
 
     Args:
+        view: the view.
         nodes: how many nodes are kept.
         edges: how many edges between nodes; by default two for each node and a few.
     """

@@ -41,16 +41,16 @@ from recorder.memory.views.layout import place
 
 
 def draw_node(layout: Layout, spot: Spot) -> str:
-    """A node with all that stands around it; hovering tells its figures."""
-    place = f'cx="{number(spot.x)}" cy="{number(spot.y)}"'
+    """Draw a node with all that is around it; hovering shows its figures."""
+    centre = f'cx="{number(spot.x)}" cy="{number(spot.y)}"'
     colour = _node_colour(layout, spot)
     marks = [
         tooltip(_node_told(layout.view, spot.node)),
-        f'<circle {place} r="{number(spot.radius)}" fill="{colour}" stroke="{PAPER}" stroke-width="2"/>',
+        f'<circle {centre} r="{number(spot.radius)}" fill="{colour}" stroke="{PAPER}" stroke-width="2"/>',
     ]
     if spot.is_recovery:
         marks.append(
-            f'<circle {place} r="{number(spot.radius + 4.5)}" fill="none" stroke="{GOLD}" '
+            f'<circle {centre} r="{number(spot.radius + 4.5)}" fill="none" stroke="{GOLD}" '
             'stroke-width="2" stroke-dasharray="4 3"/>'
             + flag(spot.x + spot.radius * 0.75 + 6, spot.y - spot.radius - 4)
         )
@@ -92,7 +92,7 @@ def _node_told(view: GraphView, node: ViewNode) -> str:
 
 
 def _words(spot: Spot) -> str:
-    """The label, the number of sessions, and on the common path who came and left here."""
+    """Draw the label, the number of sessions, and on the common path those that began and left here."""
     y = spot.y + spot.radius + 4 + LINE_HEIGHT
     lines = []
     for line in spot.lines:
@@ -125,8 +125,8 @@ def _stubs(spot: Spot) -> str:
     if spot.entries and spot.column is None:
         x = spot.x - reach - STUB_LENGTH
         made += _stub(x, spot.y, STUB_LENGTH, MUTED, 1.4)
-        told = start_text(spot.entries)
-        made += text(told, x - 4, spot.y + 3.7, size=FIGURE_SIZE, fill=MUTED, anchor="end", halo=True)
+        start = start_text(spot.entries)
+        made += text(start, x - 4, spot.y + 3.7, size=FIGURE_SIZE, fill=MUTED, anchor="end", halo=True)
     return made
 
 
@@ -155,7 +155,7 @@ _LEGEND_HEIGHT, _CAPTION_HEIGHT = 46.0, 34.0
 
 
 def draw_graph(view: GraphView) -> str:
-    """The picture of a view, as the text of an SVG file."""
+    """Return the picture of a view, as the text of an SVG file."""
     if not view.nodes:
         return _empty(view)
     layout = place(view)
@@ -187,7 +187,7 @@ def _around(boxes: list[Box], points: list[Point]) -> Box:
 
 
 def _page(view: GraphView, shown: GraphView, body: str, around: Box) -> str:
-    """The body between legend and caption."""
+    """Draw the body between legend and caption."""
     width = max(_LEAST_WIDTH, around.right - around.left + 2 * _MARGIN)
     height = _LEGEND_HEIGHT + around.bottom - around.top + _CAPTION_HEIGHT
     left = (width - around.right - around.left) / 2
@@ -197,14 +197,14 @@ def _page(view: GraphView, shown: GraphView, body: str, around: Box) -> str:
 
 
 def _empty(view: GraphView) -> str:
-    """What is shown where no session has left a node yet."""
+    """Draw the notice for a graph without nodes."""
     width, height = _LEAST_WIDTH, 240.0
     if view.hidden:
-        told = f"None of the {view.hidden} nodes has the share of sessions that was asked for."
+        notice = f"None of the {view.hidden} nodes has the share of sessions that was asked for."
     elif view.sessions:
-        told = f"{sessions_text(view.sessions)} without any step so far."
+        notice = f"{sessions_text(view.sessions)} without any step so far."
     else:
-        told = "It draws itself as sessions are sealed; or these filters let none through."
+        notice = "It draws itself as sessions are sealed; or these filters let none through."
     dashed = f'stroke="{GREY_LINE}" stroke-width="2" stroke-dasharray="4 3"'
     centre = width / 2
     drawn = "".join(
@@ -212,7 +212,7 @@ def _empty(view: GraphView) -> str:
     )
     drawn += "".join(f'<path d="M{number(centre + x)} 92h58" {dashed}/>' for x in (-74, 16))
     words = text("No paths to show yet", centre, 146, size=16, fill=INK, anchor="middle", weight=600)
-    words += text(told, centre, 170, size=12, fill=MUTED, anchor="middle")
+    words += text(notice, centre, 170, size=12, fill=MUTED, anchor="middle")
     words += text(_name(view), centre, height - 18, size=11, fill=MUTED, anchor="middle")
     return _document(view, width, height, drawn + words)
 
@@ -231,26 +231,28 @@ def _document(view: GraphView, width: float, height: float, body: str) -> str:
 
 
 def _description(view: GraphView) -> str:
-    """The picture in words, for those who do not see it."""
+    """Return the picture in words, for those who do not see it."""
     labels = {node.node_id: one_line(node.label, 60) for node in view.nodes}
     success, error, abandoned = view.outcomes
-    told = f"{sessions_text(view.sessions)}: {success} succeeded, {error} failed, {abandoned} were abandoned."
+    summary = (
+        f"{sessions_text(view.sessions)}: {success} succeeded, {error} failed, {abandoned} were abandoned."
+    )
     if view.spine:
-        told += f" The most common path: {', then '.join(labels[node_id] for node_id in view.spine)}."
-    return told
+        summary += f" The most common path: {', then '.join(labels[node_id] for node_id in view.spine)}."
+    return summary
 
 
 def _caption(view: GraphView, shown: GraphView) -> str:
     total = len(view.nodes) + view.hidden
     nodes = f"{total} nodes" if total == len(shown.nodes) else f"{len(shown.nodes)} of {total} nodes shown"
     edges, drawn = (
-        sum(edge.source is not None and edge.target is not None for edge in one.edges)
-        for one in (view, shown)
+        sum(edge.source is not None and edge.target is not None for edge in shown_view.edges)
+        for shown_view in (view, shown)
     )
-    told = [_name(view), sessions_text(view.sessions), nodes]
+    parts = [_name(view), sessions_text(view.sessions), nodes]
     if drawn != edges:
-        told.append(f"{drawn} of {edges} edges shown, those of most sessions")
-    return " · ".join(told)
+        parts.append(f"{drawn} of {edges} edges shown, those of most sessions")
+    return " · ".join(parts)
 
 
 def _name(view: GraphView) -> str:
