@@ -1,8 +1,9 @@
 """Event logs beside PM4Py, the library of the field: the same contents, sooner; and files that both read.
 
 Speed is that of nodes, edges with median times, variants, outcomes and session rows together, from rows with
-string labels in random order. PM4Py makes variants and graph, of rows that are sorted already: it gets the
-easier task. Beside it stands the least that polars itself could take: one sort of the same rows, one grouping
+string labels in random order; `count_graph` counts them, as it does for the views of the service's graph.
+PM4Py makes variants and graph, of rows that are sorted already: it gets the
+easier task. The floor is the least that polars itself could take: one sort of the same rows, one grouping
 for variants, one for the graph.
 """
 
@@ -65,13 +66,13 @@ class Peer:
         self._process = process
 
     def call(self, name: str, **given: Any) -> Any:
-        """The answer of a function of `benchmarks/pm4py_peer.py`."""
+        """Return the answer of a function of `benchmarks/pm4py_peer.py`."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps([name, given]) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
-            raise RuntimeError("PM4Py ended; its words stand above.")
+            raise RuntimeError("PM4Py ended; see its output above.")
         return json.loads(answer)
 
 
@@ -87,7 +88,7 @@ def peer_process(python: str) -> Iterator[Peer]:
 
 
 def planted_rows(cases: int) -> pl.DataFrame:
-    """A log of so many made-up sessions, about ten events each."""
+    """Return a log of so many made-up sessions, about ten events each."""
     made: dict[str, list[Any]] = {"case": [], "activity": [], "time": []}
     for session in plant(cases).sessions:
         made["case"] += [session.session_id] * len(session.steps)
@@ -169,7 +170,7 @@ def _timed(work: Callable[[], Any]) -> float:
 
 
 def _contents(peer: Peer, folder: Path) -> list[Figure]:
-    """What differs from PM4Py, log by log: variants, graphs, and what it reads of the files written here."""
+    """Return the differences from PM4Py, log by log: variants, graphs, and its reading of the files written here."""
     differing: Counter[str] = Counter()
     compared: Counter[str] = Counter()
 
@@ -204,7 +205,7 @@ def _contents(peer: Peer, folder: Path) -> list[Figure]:
 
 
 def _round_trip(peer: Peer, folder: Path, path: Path) -> Figure:
-    """A log imported and exported over HTTP, and read by PM4Py."""
+    """Import and export a log over HTTP, and compare what PM4Py reads of it."""
     settings = new_settings(folder / "data")
     key = new_key(settings)
     with serving(settings) as server, Client(server.url, key) as client:
@@ -231,7 +232,7 @@ def _variants(log: LogAggregate) -> Counter[Any]:
 
 
 def _graph(found: Any) -> Counter[Any]:
-    """The crossings, beginnings and ends of a graph."""
+    """Return the crossings, beginnings and ends of a graph."""
     counted: Counter[Any] = Counter({(source, target): n for source, target, n in found["dfg"]})
     counted.update({(None, label): n for label, n in found["start_activities"].items()})
     counted.update({(label, None): n for label, n in found["end_activities"].items()})

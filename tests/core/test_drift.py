@@ -140,7 +140,7 @@ def test_a_deleted_session_is_no_miss(story: Story) -> None:
 
 
 def baseline_numbers(story: Story) -> tuple[int | None, ...]:
-    """What is kept of the baseline, in numbers of sealing."""
+    """Return the stored baseline, in numbers of sealing."""
     with story.database.transaction(write=False) as db:
         state = read_state(db, story.scope)
         assert state is not None

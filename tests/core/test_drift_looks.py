@@ -1,4 +1,4 @@
-"""Looks at histories of which it is known what changed: both rules, term after term. Spec §6.1."""
+"""Checks of histories with known changes: both rules, term after term. Spec §6.1."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -20,7 +20,7 @@ TERM = Term(0, 500, 500, known=500)
 
 
 def judge(history: History, state: DetectorState | None = None) -> list[TermCheck]:
-    """All looks behind a full baseline."""
+    """Return all checks after a full baseline."""
     return list(check_terms(history, state or DetectorState(term=TERM), RULES))
 
 
@@ -190,7 +190,7 @@ def test_deleting_most_of_a_baseline_begins_a_new_one() -> None:
 
 @st.composite
 def _stories(draw: st.DrawFn) -> tuple[str, list[int]]:
-    """Sessions whose mix changes now and then, and where looks end."""
+    """Generate sessions whose mix changes now and then, and the ends of checks."""
     parts = draw(
         st.lists(
             st.tuples(st.text("abcd", min_size=1, max_size=6), st.integers(1, 120)), min_size=3, max_size=9

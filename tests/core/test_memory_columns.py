@@ -38,13 +38,13 @@ def read(database: Database, version: int | None = None, cache: ColumnsCache | N
 
 
 def held(columns: GraphColumns) -> list[tuple[bytes, int, int, int]]:
-    """What the columns say of when sessions came and went, and how they ended."""
+    """Return what the columns hold of when sessions were added and removed, and how they ended."""
     told = zip(columns.session_id, columns.added, columns.removed, columns.outcome, strict=True)
     return sorted((bytes(one), int(added), int(end), int(outcome)) for one, added, end, outcome in told)
 
 
 def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Event]:
-    """Readers of session rows wait for a moment, so that others come meanwhile; one entry for each."""
+    """Make readers of session rows wait for a moment, so that others overlap; one entry for each."""
     reads: list[threading.Event] = []
     rows = module._rows
 

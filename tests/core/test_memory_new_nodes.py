@@ -1,4 +1,4 @@
-"""Drawings mark the nodes that an alarm lately told of. Spec §6.1."""
+"""Marks in drawings of the nodes of recent alarms. Spec §6.1."""
 
 from datetime import timedelta
 from pathlib import Path

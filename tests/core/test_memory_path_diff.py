@@ -1,4 +1,4 @@
-"""How paths differ from the common one, in words. Spec §4.2."""
+"""Differences of paths from the common one, in words. Spec §4.2."""
 
 import pytest
 

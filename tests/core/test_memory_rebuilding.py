@@ -1,4 +1,4 @@
-"""A graph built anew: statistics stay, ids stay known, and the order in which sessions came is forgotten."""
+"""Rebuilt graphs: statistics stay, ids stay known, and the order in which sessions came is forgotten."""
 
 import random
 from collections import Counter
@@ -43,7 +43,7 @@ def recorded_of(
 
 
 def again(recorded: Recorded, rebuilt: Rebuilt, kind: RebuildKind) -> Rebuilt:
-    """What a second rebuild makes of the first one's result."""
+    """Return the result of a second rebuild of the first one's result."""
     sessions = Counter(dict(recorded.sessions))
     return rebuild(recorded_of(rebuilt.graph, rebuilt.micro_states, rebuilt.traces, sessions), kind)
 

@@ -1,4 +1,4 @@
-"""Which screen an event happened on. Spec §2.6, design §3 (state of an event)."""
+"""Screens of events. Spec §2.6, design §3 (state of an event)."""
 
 import tracemalloc
 from typing import Any

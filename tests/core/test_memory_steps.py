@@ -1,4 +1,4 @@
-"""A session as steps: what counts, what folds, what tells steps apart. Spec §2.6, contract §3."""
+"""A session as steps: which events count, fold, and separate steps. Spec §2.6, contract §3."""
 
 from typing import Any
 

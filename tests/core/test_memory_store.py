@@ -56,7 +56,7 @@ def index_words(database: Database, scope: GraphScope, *words: str, **members: A
 
 
 def statistics_of(database: Database, scope: GraphScope) -> Counter[tuple[Any, ...]]:
-    """What the sessions of a graph did, however it is structured: with each distinct way, how often."""
+    """Return the steps of a graph's sessions, whatever its structure: each distinct way with its count."""
     with database.transaction(write=False) as db:
         steps = dict(read_rows(db, scope, GraphTraceRow.trace_key, GraphTraceRow.steps))
         return Counter(
@@ -74,7 +74,7 @@ def paths_of(database: Database, scope: GraphScope) -> dict[str, str]:
 
 
 def count(db: DbSession, table: Any, scope: GraphScope) -> int:
-    """How many rows of a table belong to a graph."""
+    """Return the number of rows of a table that belong to a graph."""
     return db.exec(select(func.count()).select_from(table).where(*in_scope(table, scope))).one()
 
 

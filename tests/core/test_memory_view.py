@@ -1,4 +1,4 @@
-"""What pictures and formats are made of: counts and medians worked out by hand. Spec §2.6."""
+"""Views for pictures and formats: counts and medians worked out by hand. Spec §2.6."""
 
 import random
 from collections import Counter, defaultdict

@@ -192,7 +192,7 @@ def test_items_are_what_the_service_takes(tmp_path: Path) -> None:
 
 
 def _zip(content: bytes) -> bytes:
-    """The content as a file holds it, always the same bytes: they stand in the names of tests."""
+    """Return the content as a file holds it, always the same bytes: they are part of the names of tests."""
     return gzip.compress(content, mtime=0)
 
 

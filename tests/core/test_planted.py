@@ -18,7 +18,7 @@ def planted() -> Planted:
 
 @pytest.fixture(scope="module")
 def found(planted: Planted) -> Found:
-    """What is found of it again."""
+    """Return the quality with which it is found again."""
     return find_again(planted)
 
 

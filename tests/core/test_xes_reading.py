@@ -1,4 +1,4 @@
-"""Reading XES: what logs in the wild look like, and what files that mean harm do. Decision 0022."""
+"""Reading XES: logs as they occur in practice, and hostile files. Decision 0022."""
 
 import gzip
 import re

@@ -20,7 +20,7 @@ NOON = datetime(2026, 3, 2, 12, 0, 0, 5_000, tzinfo=UTC)
 
 
 def written(folder: Path, *traces: LogTrace, name: str = "out.xes") -> list[LogTrace]:
-    """The traces as they are read again, without the lines at which they stand."""
+    """Return the traces as they are read again, without their lines."""
     write_xes(folder / name, traces, name="log")
     return without_lines(read_traces(folder / name))
 

@@ -1,4 +1,4 @@
-"""The hourly look through Dagster: real SQLite, a real instance. Spec §6.1."""
+"""The hourly check through Dagster: real SQLite, a real instance. Spec §6.1."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -38,7 +38,7 @@ def run(instance: dg.DagsterInstance, recorder: RecorderResource) -> dict[str, A
 
 
 def tick(instance: dg.DagsterInstance, recorder: RecorderResource) -> dg.RunRequest | dg.SkipReason:
-    """What the schedule answers."""
+    """Return the result of the schedule."""
     context = dg.build_schedule_context(instance=instance, resources={"recorder": recorder})
     answer = hourly_drift(context)
     assert isinstance(answer, dg.RunRequest | dg.SkipReason)

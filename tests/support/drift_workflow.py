@@ -1,4 +1,4 @@
-"""A workflow to which sessions come, one an hour, by letters; what drift tells of it."""
+"""A workflow that receives one session an hour, by letters, and its drift alarms."""
 
 from datetime import timedelta
 from typing import Any
@@ -25,7 +25,7 @@ NEEDED = misses_needed(least_rate(50, 100, 0.005), watched=2, run_length=10_000)
 
 
 class Story:
-    """A workflow and the sessions that came to it; nobody is named as their actor."""
+    """A workflow and its sessions, which name no actor."""
 
     def __init__(self, database: Database, scope: GraphScope | None = None) -> None:
         self.database = database
@@ -62,7 +62,7 @@ class Story:
         return rows
 
     def look(self) -> DriftCheck | None:
-        """Look for drift."""
+        """Check for drift."""
         return check_drift(self.database, self.scope)
 
     def events(self) -> list[OutboxRow]:
