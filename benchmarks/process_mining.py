@@ -130,9 +130,9 @@ def _speeds(
             "polars": _timed(lambda: polars_floor(rows)),
         }
         if taken:  # the first is to warm up
-            for who, found in seconds.items():
-                runs[who].append(found)
-    speeds = {who: [len(rows) / found / 1e6 for found in taken] for who, taken in runs.items()}
+            for who, duration in seconds.items():
+                runs[who].append(duration)
+    speeds = {who: [len(rows) / duration / 1e6 for duration in taken] for who, taken in runs.items()}
     shape = {"events": len(rows), "cases": len(cases)}
     return [
         Figure(
@@ -170,7 +170,7 @@ def _timed(work: Callable[[], Any]) -> float:
 
 
 def _contents(peer: Peer, folder: Path) -> list[Figure]:
-    """Return the differences from PM4Py, log by log: variants, graphs, and its reading of the files written here."""
+    """Return the differences from PM4Py by log: variants, graphs, and its reading of files written here."""
     differing: Counter[str] = Counter()
     compared: Counter[str] = Counter()
 
@@ -213,11 +213,11 @@ def _round_trip(peer: Peer, folder: Path, path: Path) -> Figure:
         began = time.perf_counter()
         export_log(client, "log", folder / "exported.xes")
         export_s = time.perf_counter() - began
-    sent, found = _rows(path), _peer_rows(peer, folder / "exported.xes")
+    sent, received = _rows(path), _peer_rows(peer, folder / "exported.xes")
     return Figure(
         name="import → export over HTTP → PM4Py: events lost or changed",
         unit="events",
-        ours=[(sent - found).total() + (found - sent).total()],
+        ours=[(sent - received).total() + (received - sent).total()],
         goal=at_most(0),
         detail={
             "events": sent.total(),
@@ -231,11 +231,11 @@ def _variants(log: LogAggregate) -> Counter[Any]:
     return Counter({tuple(sequence): n for sequence, n in log.variants.select("sequence", "n").iter_rows()})
 
 
-def _graph(found: Any) -> Counter[Any]:
+def _graph(graph: Any) -> Counter[Any]:
     """Return the crossings, beginnings and ends of a graph."""
-    counted: Counter[Any] = Counter({(source, target): n for source, target, n in found["dfg"]})
-    counted.update({(None, label): n for label, n in found["start_activities"].items()})
-    counted.update({(label, None): n for label, n in found["end_activities"].items()})
+    counted: Counter[Any] = Counter({(source, target): n for source, target, n in graph["dfg"]})
+    counted.update({(None, label): n for label, n in graph["start_activities"].items()})
+    counted.update({(label, None): n for label, n in graph["end_activities"].items()})
     return counted
 
 

@@ -108,8 +108,8 @@ def test_a_look_that_is_cut_off_left_nothing_and_is_done_again(
 def test_of_looks_at_the_same_time_one_tells(story: Story) -> None:
     story.add(BASELINE + "a" * NEEDED)
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda _: story.look(), range(4)))
-    assert sum(look is not None for look in found) == 1
+        checks = list(threads.map(lambda _: story.look(), range(4)))
+    assert sum(look is not None for look in checks) == 1
     assert len(story.events()) == len(story.told()) == 1
 
 
@@ -191,7 +191,7 @@ def test_paths_of_a_deleted_baseline_stay_watched_from_where_they_were(story: St
         story.add(letter)
         look = story.look()
         assert look is not None and look.baseline == 400
-        assert [round(one.frequency, 2) for one in look.watched] == [0.5, 0.5, 0.0]
+        assert [round(path.frequency, 2) for path in look.watched] == [0.5, 0.5, 0.0]
         assert look.watched[-1].misses >= 400
     with story.database.transaction(write=False) as db:
         state = read_state(db, story.scope)
@@ -214,9 +214,9 @@ def test_actors_are_those_of_the_sessions(story: Story) -> None:
     letters = BASELINE + "a" * (NEEDED + 5)
     rows = story.add(letters, started_at=START)
     with story.database.transaction(write=True) as db:
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             # Behind the baseline one and the same is busy, all in one day; the last session is another's.
-            row.actor_id = "actor 1" if place == len(rows) - 1 else "actor 0"
+            row.actor_id = "actor 1" if index == len(rows) - 1 else "actor 0"
             db.add(row)
     story.look()
     [event] = story.events()
@@ -267,11 +267,15 @@ def test_a_back_test_tells_what_looks_told(story: Story) -> None:
     for start in range(0, len(letters), 37):
         story.add(letters[start : start + 37])
         story.look()
-    found = replay_history(story.database, story.scope, Rules())
-    assert [(alarm.type, alarm.position) for alarm in found.alarms] == story.told()
-    told = [{**row.data, "graph_version": 0} for row in story.events()]
-    assert [{**alarm.data, "graph_version": 0} for alarm in found.alarms] == told
-    assert (found.sessions, found.judged, len(found.alarms) > 4) == (len(letters), len(letters) - 100, True)
+    replay = replay_history(story.database, story.scope, Rules())
+    assert [(alarm.type, alarm.position) for alarm in replay.alarms] == story.told()
+    data = [{**row.data, "graph_version": 0} for row in story.events()]
+    assert [{**alarm.data, "graph_version": 0} for alarm in replay.alarms] == data
+    assert (replay.sessions, replay.judged, len(replay.alarms) > 4) == (
+        len(letters),
+        len(letters) - 100,
+        True,
+    )
 
 
 def test_a_back_test_writes_nothing_and_knows_its_workflow(story: Story) -> None:

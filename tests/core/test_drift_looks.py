@@ -32,17 +32,17 @@ def alarms_of(history: History, state: DetectorState | None = None) -> list[Alar
 def told(alarms: list[Alarm]) -> list[tuple[str, int]]:
     """Letter and place of each alarm: small for a path, upper case for a node."""
     return [
-        (chr(one.watched.path), one.position)
-        if isinstance(one, PathGone)
-        else (chr(one.node).upper(), one.position)
-        for one in alarms
+        (chr(alarm.watched.path), alarm.position)
+        if isinstance(alarm, PathGone)
+        else (chr(alarm.node).upper(), alarm.position)
+        for alarm in alarms
     ]
 
 
 def needed_for(history: History, letter: str) -> int:
     """After how many misses a path is gone."""
-    [found] = [one for one in watch_paths(history, TERM, RULES) if one.path == number_of(letter)]
-    return found.needed
+    [watched] = [path for path in watch_paths(history, TERM, RULES) if path.path == number_of(letter)]
+    return watched.needed
 
 
 def test_a_path_is_gone_with_the_last_miss_that_is_needed() -> None:
@@ -70,7 +70,7 @@ def test_a_path_that_all_take_is_not_gone_with_a_handful_of_misses() -> None:
 
 def test_rare_paths_are_not_watched() -> None:
     history = make_history(("a" * 49 + "c") * 10 + "a" * 1_500)
-    assert [chr(one.path) for one in watch_paths(history, TERM, RULES)] == ["a"]
+    assert [chr(path.path) for path in watch_paths(history, TERM, RULES)] == ["a"]
     assert alarms_of(history) == []
 
 
@@ -88,11 +88,11 @@ def test_two_days_of_one_actor_are_enough() -> None:
 
 
 def test_recordings_of_the_past_are_neither_misses_nor_sightings() -> None:
-    past = at_days(*(-400 - place % 3 for place in range(100)))
-    began = [place * 3_600_000 for place in range(500)]
+    past = at_days(*(-400 - index % 3 for index in range(100)))
+    began = [index * 3_600_000 for index in range(500)]
     assert alarms_of(make_history(BASELINE + "a" * 100, started_ms=began + past)) == []
     # Nor do they bring a path back that is missing now.
-    now = [began[-1] + place * 3_600_000 for place in range(1, 17)]
+    now = [began[-1] + index * 3_600_000 for index in range(1, 17)]
     letters = BASELINE + "a" * 15 + "b" * 50 + "a"
     history = make_history(letters, started_ms=began + now[:15] + past[:50] + now[15:])
     assert told(alarms_of(history)) == [("b", 565)]
@@ -100,7 +100,7 @@ def test_recordings_of_the_past_are_neither_misses_nor_sightings() -> None:
 
 def test_a_new_node_is_told_of_once_it_comes_too_often_to_be_rare() -> None:
     letters = BASELINE + "abababababababababan" * 30
-    alarms = [one for one in alarms_of(make_history(letters)) if isinstance(one, NodeNew)]
+    alarms = [alarm for alarm in alarms_of(make_history(letters)) if isinstance(alarm, NodeNew)]
     [alarm] = alarms
     # N = 500, no node seen but once: five sightings of a hundred are needed.
     assert (chr(alarm.node), alarm.needed, alarm.position, len(alarm.sightings)) == ("n", 5, 599, 5)
@@ -108,8 +108,8 @@ def test_a_new_node_is_told_of_once_it_comes_too_often_to_be_rare() -> None:
 
 
 def test_nodes_that_are_merely_rare_are_not_told_of() -> None:
-    letters = BASELINE + "".join(chr(99 + place) + "ab" * 30 for place in range(20))
-    assert [one for one in alarms_of(make_history(letters)) if isinstance(one, NodeNew)] == []
+    letters = BASELINE + "".join(chr(99 + index) + "ab" * 30 for index in range(20))
+    assert [alarm for alarm in alarms_of(make_history(letters)) if isinstance(alarm, NodeNew)] == []
 
 
 def test_a_new_node_of_one_actor_in_one_day_waits_for_another() -> None:
@@ -127,7 +127,7 @@ def test_terms_follow_each_other() -> None:
     terms = [first_term(RULES)]
     for _ in range(3):
         terms.append(next_term(terms[-1], RULES))
-    assert [(one.start, one.end, one.over_at(RULES)) for one in terms] == [
+    assert [(term.start, term.end, term.over_at(RULES)) for term in terms] == [
         (0, 100, 500),
         (0, 500, 2_500),
         (2_000, 2_500, 4_500),
@@ -155,18 +155,18 @@ def test_a_first_look_at_a_long_history_leaves_its_past_alone() -> None:
 
 def test_a_first_look_finds_what_happened_in_the_term_behind_the_first_full_baseline() -> None:
     history = make_history(BASELINE + "ab" * 250 + "a" * 1_500)
-    found = [alarm for check in check_terms(history, DetectorState(), RULES) for alarm in check.alarms]
-    assert (len(history), told(found)) == (2_500, [("b", 1_015)])
+    alarms = [alarm for check in check_terms(history, DetectorState(), RULES) for alarm in check.alarms]
+    assert (len(history), told(alarms)) == (2_500, [("b", 1_015)])
 
 
 def test_paths_that_became_common_later_are_watched_by_later_terms() -> None:
     history = make_history("ab" * 500 + "ac" * 900 + "ad" * 100)
-    found = [
+    alarms = [
         alarm
         for check in check_terms(history, DetectorState(), RULES, from_the_start=True)
         for alarm in check.alarms
     ]
-    assert "c" in {letter for letter, _ in told(found)}
+    assert "c" in {letter for letter, _ in told(alarms)}
 
 
 def test_a_run_of_misses_goes_on_from_one_term_to_the_next() -> None:
@@ -211,12 +211,12 @@ def test_however_sessions_are_cut_into_looks_the_alarms_are_the_same(story: tupl
         for check in check_terms(whole, DetectorState(), RULES, from_the_start=True)
         for alarm in check.alarms
     ]
-    state, found = DetectorState(), []
+    state, alarms = DetectorState(), []
     for cut in cuts:
         for check in check_terms(make_history(letters[:cut]), state, RULES, from_the_start=True):
-            found += check.alarms
+            alarms += check.alarms
             state = check.state
-    assert told(found) == told(at_once)
+    assert told(alarms) == told(at_once)
     places = [alarm.position for alarm in at_once]
     assert places == sorted(places)
 
@@ -225,16 +225,18 @@ def test_however_sessions_are_cut_into_looks_the_alarms_are_the_same(story: tupl
 @given(_stories())
 def test_between_two_alarms_of_a_path_it_was_seen_three_times(story: tuple[str, list[int]]) -> None:
     letters = story[0]
-    found = [
+    alarms = [
         alarm
         for check in check_terms(make_history(letters), DetectorState(), RULES, from_the_start=True)
         for alarm in check.alarms
     ]
-    nodes = [one.node for one in found if isinstance(one, NodeNew)]
+    nodes = [alarm.node for alarm in alarms if isinstance(alarm, NodeNew)]
     assert len(nodes) == len(set(nodes))
     for letter in "abcd":
         places = [
-            one.position for one in found if isinstance(one, PathGone) and chr(one.watched.path) == letter
+            alarm.position
+            for alarm in alarms
+            if isinstance(alarm, PathGone) and chr(alarm.watched.path) == letter
         ]
         assert all(letters[first:second].count(letter) >= 3 for first, second in pairwise(places))
-        assert all(letters[place] != letter for place in places)
+        assert all(letters[index] != letter for index in places)

@@ -39,8 +39,10 @@ def read(database: Database, version: int | None = None, cache: ColumnsCache | N
 
 def held(columns: GraphColumns) -> list[tuple[bytes, int, int, int]]:
     """Return what the columns hold of when sessions were added and removed, and how they ended."""
-    told = zip(columns.session_id, columns.added, columns.removed, columns.outcome, strict=True)
-    return sorted((bytes(one), int(added), int(end), int(outcome)) for one, added, end, outcome in told)
+    rows = zip(columns.session_id, columns.added, columns.removed, columns.outcome, strict=True)
+    return sorted(
+        (bytes(session_id), int(added), int(end), int(outcome)) for session_id, added, end, outcome in rows
+    )
 
 
 def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Event]:
@@ -48,10 +50,10 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Event]:
     reads: list[threading.Event] = []
     rows = module._rows
 
-    def read_slowly(*asked: Any) -> Any:
+    def read_slowly(*arguments: Any) -> Any:
         reads.append(threading.Event())
         reads[-1].wait(0.2)
-        return rows(*asked)
+        return rows(*arguments)
 
     monkeypatch.setattr(module, "_rows", read_slowly)
     return reads

@@ -17,11 +17,11 @@ def everyone(columns: GraphColumns) -> np.typing.NDArray[np.bool_]:
 
 
 def test_the_least_typical_way_comes_first_with_its_figures() -> None:
-    found = find_outliers(COLUMNS, everyone(COLUMNS), threshold=0.2)
-    assert found.rows.tolist() == [8, 9]
-    assert found.path_frequency.tolist() == [0.1, 0.1]
+    outliers = find_outliers(COLUMNS, everyone(COLUMNS), threshold=0.2)
+    assert outliers.rows.tolist() == [8, 9]
+    assert outliers.path_frequency.tolist() == [0.1, 0.1]
     # Four nodes are entered; one is added to every count.
-    assert found.typicality.tolist() == pytest.approx(
+    assert outliers.typicality.tolist() == pytest.approx(
         [(11 / 14 * 2 / 14) ** (1 / 2), (11 / 14 * 10 / 14 * 2 / 13) ** (1 / 3)]
     )
 
@@ -39,8 +39,8 @@ def test_a_path_at_the_threshold_is_no_outlier() -> None:
 
 def test_frequencies_are_those_among_the_chosen_sessions() -> None:
     failed = everyone(COLUMNS) & (COLUMNS.outcome == 1)
-    found = find_outliers(COLUMNS, failed, threshold=1.0)
-    assert (found.rows.tolist(), find_outliers(COLUMNS, failed, threshold=0.99).rows.tolist()) == ([], [])
+    outliers = find_outliers(COLUMNS, failed, threshold=1.0)
+    assert (outliers.rows.tolist(), find_outliers(COLUMNS, failed, threshold=0.99).rows.tolist()) == ([], [])
 
 
 def test_equally_typical_sessions_come_by_start_and_then_by_id() -> None:

@@ -61,7 +61,7 @@ def test_a_prefixed_namespace_is_read(tmp_path: Path) -> None:
 
 
 def test_values_have_their_types_and_odd_ones_stay_text(tmp_path: Path) -> None:
-    found = read_event(
+    event = read_event(
         tmp_path,
         '<int key="i" value="7"/><float key="f" value="2.5"/><boolean key="b" value="true"/>'
         '<id key="id" value="x-1"/><date key="d" value="2026-03-02T10:00:00+01:00"/>'
@@ -69,21 +69,21 @@ def test_values_have_their_types_and_odd_ones_stay_text(tmp_path: Path) -> None:
         f'<int key="i3" value="{"9" * 5_000}"/><boolean key="b2" value="perhaps"/>',
     )
     instant = datetime(2026, 3, 2, 9, tzinfo=UTC)
-    assert found == {
+    assert event == {
         **{"i": 7, "f": 2.5, "b": True, "id": "x-1", "d": instant},
         **{"i2": "many", "f2": "nan", "i3": "9" * 5_000, "b2": "perhaps", "d2": "soon"},
     }
 
 
 def test_attributes_may_have_attributes_and_lists(tmp_path: Path) -> None:
-    found = read_event(
+    event = read_event(
         tmp_path,
         '<string key="a" value="1"><int key="b" value="2"><int key="c" value="3"/></int></string>'
         '<list key="l"><values><int key="l" value="1"/><int key="l" value="2"/></values></list>'
         '<container key="k"><int key="m" value="1"/></container>',
     )
     inner = {"value": 2, "attributes": {"c": 3}}
-    assert found == {"a": {"value": "1", "attributes": {"b": inner}}, "l": [1, 2], "k": {"m": 1}}
+    assert event == {"a": {"value": "1", "attributes": {"b": inner}}, "l": [1, 2], "k": {"m": 1}}
 
 
 def test_what_the_log_says_of_all_events_stands_in(tmp_path: Path) -> None:

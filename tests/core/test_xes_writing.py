@@ -26,13 +26,13 @@ def written(folder: Path, *traces: LogTrace, name: str = "out.xes") -> list[LogT
 
 
 def without_lines(traces: Iterator[LogTrace]) -> list[LogTrace]:
-    found = list(traces)
-    for trace in found:
+    traces_read = list(traces)
+    for trace in traces_read:
         trace.line = None
         for event in trace.events:
             event.line = None
             event.attributes.pop("lifecycle:transition", None)
-    return found
+    return traces_read
 
 
 @pytest.mark.parametrize("name", ["out.xes", "out.xes.gz"])
@@ -82,10 +82,10 @@ def test_what_is_nested_too_deep_is_canonical_json_text(tmp_path: Path) -> None:
     for _ in range(18):
         value = {"k": value}
     (trace,) = written(tmp_path, LogTrace("a", {"x": value}))
-    found = trace.attributes["x"]
-    while isinstance(found, dict):
-        found = found["k"]
-    assert found == '{"a":[2],"b":1}'
+    value = trace.attributes["x"]
+    while isinstance(value, dict):
+        value = value["k"]
+    assert value == '{"a":[2],"b":1}'
 
 
 HOSTILE_TEXTS = [

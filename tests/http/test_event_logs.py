@@ -57,7 +57,9 @@ def test_every_trace_becomes_a_stopped_session_that_began_when_its_first_event_w
     service: RunningService, client: Client, tmp_path: Path
 ) -> None:
     brought_in(service, write_log(tmp_path, claims_text()), "whole_log")
-    sessions = {one["metadata"]["case"]: one for one in client.list_sessions(workflow="whole_log")}
+    sessions = {
+        session["metadata"]["case"]: session for session in client.list_sessions(workflow="whole_log")
+    }
     assert sorted(sessions) == list(CLAIMS)
     first = sessions["1"]
     assert (first["status"], first["started_at"], first["duration_ms"], first["event_count"]) == (
@@ -76,7 +78,10 @@ def test_an_outcome_is_told_by_an_activity_or_an_attribute(
 ) -> None:
     rules = outcome_rules(["concept:name=pay"], ["amount=300"])
     brought_in(service, write_log(tmp_path, claims_text()), "outcomes", rules=rules)
-    outcomes = {one["metadata"]["case"]: one["outcome"] for one in client.list_sessions(workflow="outcomes")}
+    outcomes = {
+        session["metadata"]["case"]: session["outcome"]
+        for session in client.list_sessions(workflow="outcomes")
+    }
     assert outcomes == {"1": "success", "2": "abandoned", "3": "error"}
 
 
@@ -238,9 +243,9 @@ def test_wrong_usage_is_told_before_anything_is_done(arguments: list[str], tmp_p
 
 def test_a_log_is_looked_into_without_a_service(tmp_path: Path) -> None:
     path = write_log(tmp_path, claims_text())
-    told = CliRunner().invoke(app, ["log", "summary", str(path)])
-    assert told.stdout.startswith("3 sessions · 10 events · 3 variants\n")
-    assert "register request → check ticket → decide → pay" in told.stdout
-    found = json.loads(CliRunner().invoke(app, ["log", "summary", str(path), "--json"]).stdout)
-    assert found["nodes"][0] == {"label": "register request", "visits": 3, "sessions": 3}
-    assert found["start_activities"] == {"register request": 3}
+    result = CliRunner().invoke(app, ["log", "summary", str(path)])
+    assert result.stdout.startswith("3 sessions · 10 events · 3 variants\n")
+    assert "register request → check ticket → decide → pay" in result.stdout
+    summary = json.loads(CliRunner().invoke(app, ["log", "summary", str(path), "--json"]).stdout)
+    assert summary["nodes"][0] == {"label": "register request", "visits": 3, "sessions": 3}
+    assert summary["start_activities"] == {"register request": 3}

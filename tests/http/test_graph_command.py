@@ -48,12 +48,12 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 def test_a_graph_is_printed_or_written(
     caller: Caller, url: str, tmp_path: Path, run: Callable[..., Ended]
 ) -> None:
-    place = ["checkout", "--url", url, "--key", caller.key.key]
-    printed = run(*place, "--format", "json", "--min-frequency", "0.5")
+    arguments = ["checkout", "--url", url, "--key", caller.key.key]
+    printed = run(*arguments, "--format", "json", "--min-frequency", "0.5")
     assert printed.code == 0, printed.err
     assert [node["sessions"] for node in json.loads(printed.out)["nodes"][2:]] == [3, 3, 2]
     file = tmp_path / "graph.svg"
-    written = run(*place, "--out", str(file))
+    written = run(*arguments, "--out", str(file))
     assert (written.code, written.out) == (0, f"{file}\n")
     assert file.read_text().startswith("<svg ")
 
@@ -61,13 +61,13 @@ def test_a_graph_is_printed_or_written(
 def test_refusals_are_one_sentence_and_an_exit_code(
     caller: Caller, url: str, tmp_path: Path, run: Callable[..., Ended]
 ) -> None:
-    place = ["--url", url, "--key", caller.key.key]
-    unknown = run("nothing", *place)
+    arguments = ["--url", url, "--key", caller.key.key]
+    unknown = run("nothing", *arguments)
     assert (unknown.code, unknown.out) == (1, "") and len(unknown.err.splitlines()) == 1
-    assert run("checkout", *place, "--where", "outcome=lost").code == 1
+    assert run("checkout", *arguments, "--where", "outcome=lost").code == 1
     assert run("checkout", "--url", url, "--key", "nsk_local_none").code == 4
     for wrong in (["--format", "png"], ["--out", str(tmp_path / "no" / "g.svg")], ["--min-frequency", "2"]):
-        assert run("checkout", *place, *wrong).code == 2
+        assert run("checkout", *arguments, *wrong).code == 2
 
 
 def test_the_command_knows_every_format() -> None:

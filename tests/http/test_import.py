@@ -60,7 +60,7 @@ def test_every_file_becomes_a_stopped_session_with_its_outcome(
     assert [session["started_at"][:19] for session in sessions] == [
         f"2018-01-01T00:0{n}:00" for n in range(3)
     ]
-    assert {(one["status"], one["duration_ms"], one["event_count"]) for one in sessions} == {
+    assert {(session["status"], session["duration_ms"], session["event_count"]) for session in sessions} == {
         ("stopped", 983, 3)
     }
 
@@ -84,11 +84,11 @@ def test_files_that_cannot_be_read_are_named_and_skipped(
     (good.parent / "shape.json.gz").write_bytes(gzip.compress(b"[1, 2]"))
     (good.parent / "text.json").write_text("no JSON")
     report = import_folder(tmp_path, url=service.url, key=service.key)
-    told = capsys.readouterr()
+    output = capsys.readouterr()
     names = ["damaged/[cut].json.gz", "damaged/shape.json.gz", "damaged/text.json"]
     assert sorted(name for name, _ in report.failed) == names
-    assert all(f"skipped {name}: " in told.err for name in names)
-    assert (told.out, report.sessions, len(sessions_of(client, "damaged"))) == ("", 1, 1)
+    assert all(f"skipped {name}: " in output.err for name in names)
+    assert (output.out, report.sessions, len(sessions_of(client, "damaged"))) == ("", 1, 1)
 
 
 def test_a_recording_the_service_refuses_leaves_no_half_session(

@@ -11,26 +11,26 @@ def test_outliers_are_sessions_with_figures_the_least_typical_first(caller: Call
     sealed_walks(caller, *["abcd"] * 8)
     (odd,) = sealed_walks(caller, "xyz", tag="error")
     (rare,) = sealed_walks(caller, "aqr")
-    found = ask(caller, "outliers", "&threshold=0.2")
-    assert [session["id"] for session in found["data"]] == [odd, rare]
-    assert (found["next_cursor"], found["has_more"]) == (None, False)
-    first = found["data"][0]
+    page = ask(caller, "outliers", "&threshold=0.2")
+    assert [session["id"] for session in page["data"]] == [odd, rare]
+    assert (page["next_cursor"], page["has_more"]) == (None, False)
+    first = page["data"][0]
     assert set(first) == SESSION_MEMBERS | {"path_id", "path_frequency", "typicality"}
     assert (first["path_frequency"], first["outcome"]) == (0.1, "error")
-    assert 0 < first["typicality"] < found["data"][1]["typicality"] < 1
+    assert 0 < first["typicality"] < page["data"][1]["typicality"] < 1
     assert ask(caller, "outliers")["data"] == []
-    assert [one["id"] for one in ask(caller, "outliers", "&threshold=1&outcome=error")["data"]] == []
+    assert [session["id"] for session in ask(caller, "outliers", "&threshold=1&outcome=error")["data"]] == []
 
 
 def test_outliers_come_in_pages_of_one_version(caller: Caller) -> None:
     ids = sealed_walks(caller, *["abcd"] * 5, "xyz", "uvw", "rst")
-    whole = [one["id"] for one in ask(caller, "outliers", "&threshold=0.5")["data"]]
+    whole = [session["id"] for session in ask(caller, "outliers", "&threshold=0.5")["data"]]
     assert sorted(whole) == sorted(ids[5:])
     page = ask(caller, "outliers", "&threshold=0.5&limit=2")
-    assert page["has_more"] and [one["id"] for one in page["data"]] == whole[:2]
+    assert page["has_more"] and [session["id"] for session in page["data"]] == whole[:2]
     sealed_walks(caller, "mno", "klm")
     rest = ask(caller, "outliers", f"&threshold=0.5&limit=2&cursor={page['next_cursor']}")
-    assert ([one["id"] for one in rest["data"]], rest["has_more"]) == (whole[2:], False)
+    assert ([session["id"] for session in rest["data"]], rest["has_more"]) == (whole[2:], False)
     assert len(ask(caller, "outliers", "&threshold=0.5")["data"]) == 5
     answer = caller.get(f"/v1/memory/outliers?workflow=checkout&cursor={page['next_cursor']}")
     assert_problem(answer, 400, "invalid_cursor")

@@ -53,10 +53,10 @@ def test_a_run_looks_at_every_graph_and_shows_what_it_found(
     other.add("ab")
     shown = run(instance, recorder)
     assert (shown["workflows"], shown["sessions"], shown["alarms"]) == (2, 100 + 2 * NEEDED + 2, 2)
-    found = {record.data["workflow"]: record.data for record in shown["looked_at"].records}
+    data = {record.data["workflow"]: record.data for record in shown["looked_at"].records}
     counted = ("sessions", "baseline", "watched", "paths_gone", "nodes_new")
-    assert [found["checkout"][name] for name in counted] == [100 + 2 * NEEDED, 100, 2, 1, 1]
-    assert [found["refunds"][name] for name in counted] == [2, 0, 0, 0, 0]
+    assert [data["checkout"][name] for name in counted] == [100 + 2 * NEEDED, 100, 2, 1, 1]
+    assert [data["refunds"][name] for name in counted] == [2, 0, 0, 0, 0]
     assert f"`{PATH_DISAPPEARED}`: 0 of the last {NEEDED} sessions" in shown["told"]
     assert f"`{NEW_NODE}`: 12 of the last" in shown["told"]
     gone, *_ = [row for row in shown["watched_paths"].splitlines() if row.startswith("| checkout")]
@@ -102,13 +102,13 @@ def test_a_graph_that_fails_stops_no_other_and_the_run_names_it(
         [drift_alarms], instance=instance, resources={"recorder": recorder}, raise_on_error=False
     )
     assert not done.success and len(story.events()) == 1
-    [failure] = [event for event in done.all_events if event.event_type_value == "STEP_FAILURE"]
+    [step_failure] = [event for event in done.all_events if event.event_type_value == "STEP_FAILURE"]
     name = f"{broken.workspace_id} live a broken one"
-    failed = failure.step_failure_data
-    told = failed.user_failure_data
-    assert told is not None
-    assert told.description == f"1 of 2 graphs could not be looked at: {name}"
-    assert told.metadata["alarms"].value == 1
+    failed = step_failure.step_failure_data
+    failure = failed.user_failure_data
+    assert failure is not None
+    assert failure.description == f"1 of 2 graphs could not be looked at: {name}"
+    assert failure.metadata["alarms"].value == 1
     records = instance.get_records_for_run(done.run_id).records
     messages = [record.event_log_entry.user_message for record in records]
     assert any(name in message and "IndexError: of a column" in message for message in messages)

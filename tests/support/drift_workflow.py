@@ -35,9 +35,9 @@ class Story:
                 add_workflow(db, scope)
             self.scope = scope or make_scope(db)
             slot = slot_of(self.scope.workflow, read_slots(db))
-            place = {"workspace_id": self.scope.workspace_id, "mode": self.scope.mode, "slot": slot}
-            if db.get(SealCounterRow, tuple(place.values())) is None:
-                db.add(SealCounterRow(**place, seal_seq=0))
+            keys = {"workspace_id": self.scope.workspace_id, "mode": self.scope.mode, "slot": slot}
+            if db.get(SealCounterRow, tuple(keys.values())) is None:
+                db.add(SealCounterRow(**keys, seal_seq=0))
 
     def add(self, letters: str, **members: Any) -> list[SessionRow]:
         """Take sessions with these steps into the graph, as sealing does."""
@@ -45,10 +45,10 @@ class Story:
         rows = [
             make_row(
                 self.scope,
-                seal_seq=place + 1,
-                **{"started_at": START + timedelta(hours=place), **members},
+                seal_seq=index + 1,
+                **{"started_at": START + timedelta(hours=index), **members},
             )
-            for place in range(first, first + len(letters))
+            for index in range(first, first + len(letters))
         ]
         steps = {row.id: make_steps(WORDS[letter]) for row, letter in zip(rows, letters, strict=True)}
         indexer = GraphIndexer()
@@ -67,9 +67,9 @@ class Story:
 
     def events(self) -> list[OutboxRow]:
         """The events of this workspace, the oldest first."""
-        own = select(OutboxRow).filter_by(workspace_id=self.scope.workspace_id)
+        statement = select(OutboxRow).filter_by(workspace_id=self.scope.workspace_id)
         with self.database.transaction(write=False) as db:
-            return list(db.exec(own.order_by(col(OutboxRow.id))))
+            return list(db.exec(statement.order_by(col(OutboxRow.id))))
 
     def told(self) -> list[tuple[str, int]]:
         """Type and number of sealing of each alarm that is remembered."""
