@@ -8,7 +8,7 @@ from recorder.cli.options import AsJson, DataDir, print_json
 from recorder.tenant import Tenant
 
 if TYPE_CHECKING:
-    from recorder.memory.drift.backtest import Backtest
+    from recorder.memory.drift.monitor import Backtest
     from recorder.memory.graph.nodes import GraphScope
     from recorder.runtime import Runtime
 
@@ -105,7 +105,7 @@ def _replay(runtime: "Runtime", scope: "GraphScope", rules: Any) -> "Backtest":
     from rich.console import Console
     from rich.progress import Progress
 
-    from recorder.memory.drift.backtest import replay_history
+    from recorder.memory.drift.monitor import replay_history
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"Replaying {scope.workflow}", total=None)

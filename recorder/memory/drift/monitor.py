@@ -1,7 +1,9 @@
-"""Alarms as the `data` of their events: every figure that the rule rests on, and a sentence. Contract §6."""
+"""Drift checks of live graphs, alarms as `data` of their events, and the backtest. Spec §6.1; contract §6."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import select
 
 from recorder import clock
+from recorder.errors import NotFound
 from recorder.memory.drift.alarm_rules import NodeNew, PathGone, misses_so_far
 from recorder.memory.drift.detector import Alarm, DetectorState, TermCheck, check_terms
 from recorder.memory.drift.history import History
@@ -230,3 +233,68 @@ def _summarize_check(
     ]
     term = last.state.term
     return DriftCheck(scope, sessions, term.end - term.start if term else 0, watched, alarms)
+
+
+@dataclass(frozen=True, slots=True)
+class PastAlarm:
+    """An alarm at the session of this position, counted from 1, which began then."""
+
+    position: int
+    began_at: datetime
+    type: str
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Backtest:
+    """Result of a replay of a history."""
+
+    sessions: int
+    #: Sessions behind a baseline, the only ones that can make an alarm.
+    judged: int
+    terms: int
+    alarms: list[PastAlarm]
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Alarms of each type per 2,000 judged sessions."""
+        counts = Counter(alarm.type for alarm in self.alarms)
+        judged = max(1, self.judged)
+        return {type: counts[type] * 2_000 / judged for type in (PATH_DISAPPEARED, NEW_NODE)}
+
+
+def replay_history(
+    database: Database,
+    scope: GraphScope,
+    rules: Rules,
+    *,
+    progress: Callable[[int, int], object] = lambda done, sessions: None,
+) -> Backtest:
+    """Judge all sessions of a graph from the first one on; write nothing and send nothing.
+
+    Args:
+        database: the database of the deployment.
+        scope: the graph.
+        rules: the numbers of the rules.
+        progress: called after each term with the number of judged sessions and of all.
+
+    Raises:
+        NotFound: if there is no such workflow.
+    """
+    with database.transaction(write=False) as db:
+        head = read_head(db, scope)
+        if head is None:
+            raise NotFound("workflow")
+        columns = read_columns(db, scope, head.version)
+        history = read_history(db, scope, columns)
+    alarms: list[PastAlarm] = []
+    terms = judged = 0
+    for check in check_terms(history, DetectorState(), rules, from_the_start=True):
+        for alarm in check.alarms:
+            type, _, data = describe(alarm, history, columns, workflow=scope.workflow)
+            began_at = clock.from_ms(int(history.started_ms[alarm.position]))
+            alarms.append(PastAlarm(alarm.position + 1, began_at, type, data.model_dump(mode="json")))
+        terms += 1
+        judged = check.state.judged - min(rules.least_baseline, rules.baseline)
+        progress(check.state.judged, len(history))
+    return Backtest(len(history), judged, terms, alarms)

@@ -1,1 +1,1 @@
-"""Sessions into nodes, variants and paths: the pure part of the memory graph. Spec §2.6."""
+"""Memory graph: sessions into nodes, variants and paths; pure computation. Spec §2.6."""

@@ -1,4 +1,4 @@
-"""Features of node sequences: binary 1- and 2-grams at three grains, with their weights. Spec §2.6.
+"""Cosine similarity of node sequences over binary 1- and 2-grams at three grains. Spec §2.6.
 
 A feature weighs sqrt(ln(1 + 1/df)): plain inverse document frequency would let rare features dominate. Each
 grain counts by how well it separates sessions: where all are on one screen, screens have no weight.

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from recorder.memory.graph.graph import Graph, MicroState, Trace, collapsed
-from recorder.memory.graph.merging import Shown, merged_nodes
-from recorder.memory.graph.nodes import GraphScope, Node, NodeIndex, free_id, live_number
+from recorder.memory.graph.nodes import GraphScope, Node, NodeIndex, Shown, free_id, live_number, merged_nodes
 from recorder.memory.graph.paths import Path, PathIndex, Variant, variant_key
 from recorder.memory.steps.session_steps import ALGO_VERSION
 
