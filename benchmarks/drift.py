@@ -2,7 +2,7 @@
 
 Three streams (`benchmarks/drift_streams.py`), shuffled anew for every repeat, so that nothing changes but
 what is put in: a path that stops, or a node that appears. A path is one exact sequence of nodes, as in the
-measurements that the goals rest on. The real log is also looked at in its real order, for information:
+measurements that the goals rest on. The real log is also judged at in its real order, for information:
 nobody knows what changed in it.
 """
 
@@ -15,10 +15,9 @@ import numpy as np
 from benchmarks.drift_streams import Stream, plant_sessions, read_log, read_tasks
 from benchmarks.figures import Figure, Skipped, at_least, at_most
 from recorder.memory.drift.alarm_rules import PathGone
-from recorder.memory.drift.baseline import Term
-from recorder.memory.drift.detector import Alarm, Standing, looks
+from recorder.memory.drift.detector import Alarm, DetectorState, check_terms
 from recorder.memory.drift.history import History
-from recorder.memory.drift.thresholds import Rules
+from recorder.memory.drift.thresholds import Rules, Term
 
 _RULES = Rules()
 _BASELINE = _RULES.baseline
@@ -65,13 +64,15 @@ def measure(*, quick: bool = False) -> list[Figure]:
 def judge(history: History) -> list[Alarm]:
     """The alarms behind a full baseline, up to the end of its term."""
     term = Term(0, _BASELINE, _BASELINE, known=_BASELINE)
-    return next(looks(history, Standing(term=term), _RULES)).alarms
+    return next(check_terms(history, DetectorState(term=term), _RULES)).alarms
 
 
 def replay(history: History) -> list[Alarm]:
     """All alarms from the first session on."""
     return [
-        alarm for look in looks(history, Standing(), _RULES, from_the_start=True) for alarm in look.alarms
+        alarm
+        for check in check_terms(history, DetectorState(), _RULES, from_the_start=True)
+        for alarm in check.alarms
     ]
 
 
@@ -102,7 +103,7 @@ def _long_run(stream: Stream, repeats: int) -> Figure:
     """The same over several terms, each with the latest baseline."""
     sessions = _BASELINE + _TERMS * _LIVE
     alarms = [
-        [alarm for alarm in replay(stream.shuffled(sessions, seed)) if alarm.place >= _BASELINE]
+        [alarm for alarm in replay(stream.shuffled(sessions, seed)) if alarm.position >= _BASELINE]
         for seed in range(repeats)
     ]
     return Figure(
@@ -133,11 +134,11 @@ def _stopped_path(stream: Stream, repeats: int) -> list[Figure]:
         told = [
             alarm
             for alarm in judge(history)
-            if isinstance(alarm, PathGone) and alarm.watched.path == gone and alarm.place >= _CHANGE
+            if isinstance(alarm, PathGone) and alarm.watched.path == gone and alarm.position >= _CHANGE
         ]
         found.append(len(told) == 1)
-        delays += [alarm.place + 1 - _CHANGE for alarm in told]
-        ratios += [(alarm.place + 1 - _CHANGE) / alarm.watched.needed for alarm in told]
+        delays += [alarm.position + 1 - _CHANGE for alarm in told]
+        ratios += [(alarm.position + 1 - _CHANGE) / alarm.watched.needed for alarm in told]
     return [
         Figure(
             name=f"drift, {stream.name}: a path that stops is told of, once",
@@ -165,7 +166,7 @@ def _new_node(stream: Stream, repeats: int) -> list[Figure]:
         history, node = stream.with_node(history, chosen)
         told = [alarm for alarm in judge(history) if not isinstance(alarm, PathGone) and alarm.node == node]
         found.append(len(told) == 1)
-        delays += [alarm.place + 1 - _CHANGE for alarm in told]
+        delays += [alarm.position + 1 - _CHANGE for alarm in told]
     return [
         Figure(
             name=f"drift, {stream.name}: a node in 10 % of sessions is told of, once",
@@ -188,7 +189,7 @@ def _real_order(stream: Stream) -> Figure:
             **_kinds([alarms]),
             "sessions": len(history),
             "per 2,000": len(alarms) / len(history) * 2_000,
-            "at session": ", ".join(f"{alarm.place + 1:,}" for alarm in alarms),
+            "at session": ", ".join(f"{alarm.position + 1:,}" for alarm in alarms),
         },
     )
 

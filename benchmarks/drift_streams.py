@@ -14,9 +14,9 @@ from benchmarks.figures import Skipped
 from benchmarks.memory.planted import plant
 from benchmarks.memory.tasks import steps_of
 from recorder.clock import to_ms
-from recorder.interchange.xes.reader import RESOURCE, read_traces
+from recorder.interchange.xes_reader import RESOURCE, read_traces
 from recorder.memory.drift.history import History, unique_visits
-from recorder.memory.grouping.inverted_index import Ints
+from recorder.memory.graph.inverted_index import Ints
 
 _DATA = Path(__file__).parents[2] / "shared" / "data"
 _LOG = _DATA / "xes" / "bpic2012.xes.gz"

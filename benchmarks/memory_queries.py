@@ -21,7 +21,7 @@ from benchmarks.seeds import new_settings
 from benchmarks.servers import Server, serving
 from recorder import clock, ids
 from recorder.access.keys import create_workspace
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.paths import read_graph
 from recorder.memory.queries.similarity import similar_index

@@ -1,8 +1,9 @@
 """Event logs beside PM4Py, the library of the field: the same contents, sooner; and files that both read.
 
 Speed is that of nodes, edges with median times, variants, outcomes and session rows together, from rows with
-string labels in random order. PM4Py makes variants and graph, of rows that are sorted already: it gets the
-easier task. Beside it stands the least that polars itself could take: one sort of the same rows, one grouping
+string labels in random order; `count_graph` counts them, as it does for the views of the service's graph.
+PM4Py makes variants and graph, of rows that are sorted already: it gets the
+easier task. The floor is the least that polars itself could take: one sort of the same rows, one grouping
 for variants, one for the graph.
 """
 
@@ -26,12 +27,11 @@ from benchmarks.servers import serving
 from recorder import clock
 from recorder.client import Client
 from recorder.importers.xes import import_log
-from recorder.interchange.dfg import directly_follows, write_dfg
+from recorder.interchange.event_logs import directly_follows, log_rows, write_dfg
 from recorder.interchange.export import export_log
-from recorder.interchange.logs import log_rows
-from recorder.interchange.xes.reader import read_traces
-from recorder.interchange.xes.writer import write_xes
-from recorder.memory.aggregation import LogAggregate, aggregate_log
+from recorder.interchange.xes_reader import read_traces
+from recorder.interchange.xes_writer import write_xes
+from recorder.memory.graph.directly_follows import LogAggregate, aggregate_log
 
 _DATA = Path(__file__).parents[2] / "shared" / "data" / "xes"
 _LARGE = "bpic2012.xes.gz"
@@ -66,13 +66,13 @@ class Peer:
         self._process = process
 
     def call(self, name: str, **given: Any) -> Any:
-        """The answer of a function of `benchmarks/pm4py_peer.py`."""
+        """Return the answer of a function of `benchmarks/pm4py_peer.py`."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps([name, given]) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
-            raise RuntimeError("PM4Py ended; its words stand above.")
+            raise RuntimeError("PM4Py ended; see its output above.")
         return json.loads(answer)
 
 
@@ -88,7 +88,7 @@ def peer_process(python: str) -> Iterator[Peer]:
 
 
 def planted_rows(cases: int) -> pl.DataFrame:
-    """A log of so many made-up sessions, about ten events each."""
+    """Return a log of so many made-up sessions, about ten events each."""
     made: dict[str, list[Any]] = {"case": [], "activity": [], "time": []}
     for session in plant(cases).sessions:
         made["case"] += [session.session_id] * len(session.steps)
@@ -130,9 +130,9 @@ def _speeds(
             "polars": _timed(lambda: polars_floor(rows)),
         }
         if taken:  # the first is to warm up
-            for who, found in seconds.items():
-                runs[who].append(found)
-    speeds = {who: [len(rows) / found / 1e6 for found in taken] for who, taken in runs.items()}
+            for who, duration in seconds.items():
+                runs[who].append(duration)
+    speeds = {who: [len(rows) / duration / 1e6 for duration in taken] for who, taken in runs.items()}
     shape = {"events": len(rows), "cases": len(cases)}
     return [
         Figure(
@@ -170,7 +170,7 @@ def _timed(work: Callable[[], Any]) -> float:
 
 
 def _contents(peer: Peer, folder: Path) -> list[Figure]:
-    """What differs from PM4Py, log by log: variants, graphs, and what it reads of the files written here."""
+    """Return the differences from PM4Py by log: variants, graphs, and its reading of files written here."""
     differing: Counter[str] = Counter()
     compared: Counter[str] = Counter()
 
@@ -205,7 +205,7 @@ def _contents(peer: Peer, folder: Path) -> list[Figure]:
 
 
 def _round_trip(peer: Peer, folder: Path, path: Path) -> Figure:
-    """A log imported and exported over HTTP, and read by PM4Py."""
+    """Import and export a log over HTTP, and compare what PM4Py reads of it."""
     settings = new_settings(folder / "data")
     key = new_key(settings)
     with serving(settings) as server, Client(server.url, key) as client:
@@ -213,11 +213,11 @@ def _round_trip(peer: Peer, folder: Path, path: Path) -> Figure:
         began = time.perf_counter()
         export_log(client, "log", folder / "exported.xes")
         export_s = time.perf_counter() - began
-    sent, found = _rows(path), _peer_rows(peer, folder / "exported.xes")
+    sent, received = _rows(path), _peer_rows(peer, folder / "exported.xes")
     return Figure(
         name="import → export over HTTP → PM4Py: events lost or changed",
         unit="events",
-        ours=[(sent - found).total() + (found - sent).total()],
+        ours=[(sent - received).total() + (received - sent).total()],
         goal=at_most(0),
         detail={
             "events": sent.total(),
@@ -231,11 +231,11 @@ def _variants(log: LogAggregate) -> Counter[Any]:
     return Counter({tuple(sequence): n for sequence, n in log.variants.select("sequence", "n").iter_rows()})
 
 
-def _graph(found: Any) -> Counter[Any]:
-    """The crossings, beginnings and ends of a graph."""
-    counted: Counter[Any] = Counter({(source, target): n for source, target, n in found["dfg"]})
-    counted.update({(None, label): n for label, n in found["start_activities"].items()})
-    counted.update({(label, None): n for label, n in found["end_activities"].items()})
+def _graph(graph: Any) -> Counter[Any]:
+    """Return the crossings, beginnings and ends of a graph."""
+    counted: Counter[Any] = Counter({(source, target): n for source, target, n in graph["dfg"]})
+    counted.update({(None, label): n for label, n in graph["start_activities"].items()})
+    counted.update({(label, None): n for label, n in graph["end_activities"].items()})
     return counted
 
 

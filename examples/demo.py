@@ -25,7 +25,7 @@ from recorder.access.keys import NewKey, create_workspace
 from recorder.client import Client
 from recorder.client.progress import count_files, watch_export
 from recorder.exports.verify import verify_manifest
-from recorder.importers.folder import import_folder, shown_progress
+from recorder.importers.miniwob.demonstration import import_folder, shown_progress
 from recorder.importers.upload import ImportReport, upload_recordings
 from recorder.invocation import command_line, short_path
 from recorder.runtime import Runtime

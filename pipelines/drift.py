@@ -10,7 +10,7 @@ import traceback
 import dagster as dg
 
 from pipelines.resources import RecorderResource
-from recorder.memory.drift.monitor import GraphLook, due_graphs, look_for_drift
+from recorder.memory.drift.monitor import DriftCheck, check_drift, due_graphs
 from recorder.memory.drift.store import PATH_DISAPPEARED
 
 _GROUP = "memory"
@@ -36,7 +36,7 @@ def drift_alarms(context: dg.AssetExecutionContext, recorder: RecorderResource) 
     for scope in due:
         name = f"{scope.workspace_id} {scope.mode} {scope.workflow}"
         try:
-            look = look_for_drift(database, scope)
+            look = check_drift(database, scope)
         except Exception:
             # One graph that cannot be looked at keeps no other from its alarms. The traceback is in the text:
             # Dagster's event log, which its pages show, keeps no other part of a message.
@@ -56,7 +56,7 @@ def drift_alarms(context: dg.AssetExecutionContext, recorder: RecorderResource) 
     return dg.MaterializeResult(metadata=_metadata(found))
 
 
-def _metadata(found: list[GraphLook]) -> dict[str, dg.MetadataValue]:
+def _metadata(found: list[DriftCheck]) -> dict[str, dg.MetadataValue]:
     alarms = [(look, type, data) for look in found for type, data in look.alarms]
     return {
         "workflows": dg.MetadataValue.int(len(found)),
@@ -86,7 +86,7 @@ _GRAPHS = dg.TableSchema(
 )
 
 
-def _graph(look: GraphLook) -> dg.TableRecord:
+def _graph(look: DriftCheck) -> dg.TableRecord:
     gone = sum(type == PATH_DISAPPEARED for type, _ in look.alarms)
     return dg.TableRecord(
         {
@@ -102,7 +102,7 @@ def _graph(look: GraphLook) -> dg.TableRecord:
     )
 
 
-def _watched(found: list[GraphLook]) -> str:
+def _watched(found: list[DriftCheck]) -> str:
     """The watched paths as a table, those that are missing for longest, by their measure, first."""
     watched = [(one.misses / one.needed, look, one) for look in found for one in look.watched]
     watched.sort(key=lambda item: (-item[0], item[1].scope.workflow, item[2].path_id))

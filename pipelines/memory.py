@@ -13,8 +13,8 @@ from pydantic import Field
 from pipelines.memory_picture import graph_metadata
 from pipelines.resources import RecorderResource
 from pipelines.runs import LANE_TAG
-from recorder.memory.grouping.nodes import GraphScope
-from recorder.memory.grouping.rebuild import RebuildKind
+from recorder.memory.graph.nodes import GraphScope
+from recorder.memory.graph.rebuild import RebuildKind
 from recorder.memory.queries.paths import list_paths
 from recorder.memory.storage.consistency import GraphCheck, check_graph, index_missing
 from recorder.memory.storage.rebuilds import RebuildReport, indexed_scopes, rebuild_graph

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from recorder.memory.drawing.picture import draw_graph
-from recorder.memory.drawing.style import duration_text, percent_text
+from recorder.memory.views.geometry import duration_text, percent_text
 from recorder.memory.views.graph_view import GraphView
 from recorder.memory.views.labels import describe_path, one_line
+from recorder.memory.views.picture import draw_graph
 from recorder.models.memory import MemoryPath
 
 #: Rows of the table of paths, the most frequent first.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from recorder.memory.grouping.nodes import GraphScope
-from recorder.memory.grouping.rebuild import RebuildKind, Recorded
+from recorder.memory.graph.nodes import GraphScope
+from recorder.memory.graph.rebuild import RebuildKind, Recorded
 from recorder.memory.queries.columns import GraphColumns, read_columns
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.storage.indexing import GraphIndexer

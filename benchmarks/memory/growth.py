@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from benchmarks.figures import Figure, at_most
 from benchmarks.memory.planted import plant
-from recorder.memory.grouping.graph import Graph
-from recorder.memory.grouping.nodes import GraphScope
-from recorder.memory.grouping.paths import PathIndex
+from recorder.memory.graph.graph import Graph
+from recorder.memory.graph.nodes import GraphScope
+from recorder.memory.graph.paths import PathIndex
 from recorder.memory.steps.session_steps import Step
 from recorder.tenant import Tenant
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from recorder.memory.steps.session_steps import Step
-from recorder.memory.steps.templates import key_of
+from recorder.memory.steps.targets import key_of
 
 PATHS = 8
 FAILURE_SHARE, RECOVERY_SHARE = 0.20, 0.60

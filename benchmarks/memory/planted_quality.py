@@ -19,7 +19,7 @@ from benchmarks.memory.planted import (
     plant,
     step_label,
 )
-from recorder.memory.grouping.inverted_index import Ints
+from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.recovery import find_anchors
 from recorder.memory.queries.similarity import find_outliers

@@ -20,14 +20,13 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from benchmarks.figures import Figure, Skipped, at_least
 from benchmarks.memory import pm4py_peer
 from benchmarks.memory.graphs import BATCH, Sealed, paths_by_session, stored_graph
-from recorder.importers.miniwob.actions import event_members, whole_actions
 from recorder.importers.miniwob.elements import event_target, snapshot, target_path
-from recorder.importers.miniwob.format import read_file
-from recorder.memory.grouping.rebuild import RebuildKind
+from recorder.importers.miniwob.format import event_members, read_file, whole_actions
+from recorder.memory.graph.rebuild import RebuildKind
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.similarity import similar_index
+from recorder.memory.steps.screens import FrameScreen, describe_screen
 from recorder.memory.steps.session_steps import Step, session_steps
-from recorder.memory.steps.states import FrameScreen, describe_screen
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "miniwob"
 _ORDERS, _QUICK_ORDERS, _PM4PY_RUNS = 9, 3, 3

@@ -1,6 +1,5 @@
 """`recorder drift`: a workflow's past through the rules, and the alarms that were given. Contract §9."""
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -9,8 +8,8 @@ from recorder.cli.options import AsJson, DataDir, print_json
 from recorder.tenant import Tenant
 
 if TYPE_CHECKING:
-    from recorder.memory.drift.backtest import Backtest
-    from recorder.memory.grouping.nodes import GraphScope
+    from recorder.memory.drift.monitor import Backtest
+    from recorder.memory.graph.nodes import GraphScope
     from recorder.runtime import Runtime
 
 app = typer.Typer(no_args_is_help=True, help="Paths that stop and nodes that appear in memory graphs.")
@@ -36,7 +35,7 @@ def backtest(
     """Replay the stored history of a workflow: what drift would have told, and when. Nobody is told."""
     from recorder.cli.options import opened, workspace_id_of
     from recorder.memory.drift.thresholds import Rules
-    from recorder.memory.grouping.nodes import GraphScope
+    from recorder.memory.graph.nodes import GraphScope
 
     rules = Rules(baseline=baseline, least_baseline=min(baseline, Rules().least_baseline))
     with opened(data) as runtime:
@@ -106,7 +105,7 @@ def _replay(runtime: "Runtime", scope: "GraphScope", rules: Any) -> "Backtest":
     from rich.console import Console
     from rich.progress import Progress
 
-    from recorder.memory.drift.backtest import replay_history
+    from recorder.memory.drift.monitor import replay_history
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"Replaying {scope.workflow}", total=None)
@@ -128,7 +127,15 @@ def _as_json(workflow: str, baseline: int, found: "Backtest") -> dict[str, Any]:
         "judged": found.judged,
         "terms": found.terms,
         "alarms_per_2000": found.rates,
-        "alarms": [{**asdict(alarm), "began_at": clock.to_iso(alarm.began_at)} for alarm in found.alarms],
+        "alarms": [
+            {
+                "place": alarm.position,
+                "began_at": clock.to_iso(alarm.began_at),
+                "type": alarm.type,
+                "data": alarm.data,
+            }
+            for alarm in found.alarms
+        ],
     }
 
 
@@ -140,7 +147,7 @@ def _print_backtest(workflow: str, found: "Backtest") -> None:
             ("session", "began", "event", "about", "why"),
             [
                 (
-                    f"{alarm.place:,}",
+                    f"{alarm.position:,}",
                     clock.to_iso(alarm.began_at),
                     alarm.type,
                     _about(alarm.data),

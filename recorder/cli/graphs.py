@@ -108,10 +108,9 @@ def summary(
     as_json: AsJson = False,
 ) -> None:
     """Say what a log holds, without a service: activities, the commonest variants, how long they take."""
-    from recorder.interchange.dfg import directly_follows
-    from recorder.interchange.logs import log_rows
-    from recorder.interchange.xes.reader import read_traces
-    from recorder.memory.aggregation import aggregate_log
+    from recorder.interchange.event_logs import directly_follows, log_rows
+    from recorder.interchange.xes_reader import read_traces
+    from recorder.memory.graph.directly_follows import aggregate_log
 
     rows = log_rows(read_traces(path, activity=activity.split("+")))
     log = aggregate_log(rows, collapse=collapse)

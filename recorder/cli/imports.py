@@ -31,7 +31,7 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Bring in recordings made elsewhere, each as one session: MiniWoB++ demonstrations, XES event logs."""
-    from recorder.importers.folder import import_folder
+    from recorder.importers.miniwob.demonstration import import_folder
     from recorder.importers.xes import import_log, is_log, outcome_rules
 
     try:

@@ -1,6 +1,6 @@
 """Draws screens from boxes: rectangles, borders and text to a small lossless WebP. Design §2 (importers).
 
-A recording without pictures still says where everything stood; this draws that, plainly and fast.
+A recording without pictures still says where every element was; this module draws that, plainly and fast.
 Equal boxes give equal bytes.
 """
 
@@ -24,7 +24,7 @@ _PAD = 3
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One thing on a screen, in pixels; later boxes lie over earlier ones."""
+    """A rectangle on a screen, in pixels; later boxes cover earlier ones."""
 
     left: float
     top: float
@@ -41,7 +41,7 @@ class Box:
 
 
 def draw(boxes: tuple[Box, ...], size: tuple[int, int], background: Colour = (255, 255, 255, 255)) -> bytes:
-    """The picture of some boxes as a WebP file of `size` (width, height); what lies outside is cut off."""
+    """Draw boxes as a WebP file of `size` (width, height); parts outside are cut off."""
     image = Image.new("RGB", size, background[:3])
     # Blending looks at every pixel; most fills are opaque and need none.
     pen, blending_pen = ImageDraw.Draw(image), ImageDraw.Draw(image, "RGBA")
@@ -58,7 +58,7 @@ def draw(boxes: tuple[Box, ...], size: tuple[int, int], background: Colour = (25
 
 @lru_cache(maxsize=1024)
 def colour_of(css: str | None) -> Colour:
-    """The colour that a computed CSS value (`rgb(…)`, `rgba(…)`) names; clear for anything else."""
+    """Return the colour that a computed CSS value (`rgb(…)`, `rgba(…)`) names; clear for anything else."""
     match = _RGB.fullmatch(css or "")
     if match is None:
         return CLEAR
@@ -105,7 +105,7 @@ def _draw_text(image: Image.Image, box: Box) -> None:
 
 @lru_cache(maxsize=4096)
 def _glyphs(line: str, type_px: int) -> tuple[Image.Image, float]:
-    """A line of text as a mask: the same labels return from screen to screen."""
+    """Draw a line of text as a mask, cached: the same labels return from screen to screen."""
     font = _font(type_px)
     width = font.getlength(line)
     mask = Image.new("L", (max(1, int(width) + 2), round(type_px * _LINE) + 1), 0)
@@ -115,7 +115,7 @@ def _glyphs(line: str, type_px: int) -> tuple[Image.Image, float]:
 
 @lru_cache(maxsize=4096)
 def _lines(text: str, type_px: int, width: float, height: float) -> tuple[str, ...]:
-    """The text broken at words into as many lines as fit; what does not fit runs over the right edge."""
+    """Break text at words into as many lines as fit; what does not fit runs over the right edge."""
     words = text.split()
     most = max(1, int(height / (type_px * _LINE)))
     # A label's box is as wide as the original type was; ours may be a little wider.

@@ -44,7 +44,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a recording comes from: it is read when its turn to be uploaded comes, not before."""
+    """Source of a recording, which is read when it is uploaded, not before."""
 
     #: What people call it (a file name); it stands in reports.
     name: str
@@ -59,7 +59,7 @@ _HOPELESS_CODE = ("quota_exceeded",)
 
 @dataclass(frozen=True)
 class ImportReport:
-    """What an import brought in, and what it could not."""
+    """Counts and failures of an import."""
 
     sessions: int = 0
     events: int = 0
@@ -91,6 +91,8 @@ def upload_recordings(
     number of sources does not matter.
 
     Args:
+        client: connection to the service.
+        sources: the recordings to upload.
         parallel: how many sessions are uploaded at a time.
         on_done: called in this thread after each recording.
 

@@ -1,7 +1,7 @@
 """A trace of an event log as a recording: one session, an event for each activity. Decision 0022.
 
 - Every event has the type `activity`; the activity is its `data.name` and its `state_key`, so each activity
-  is one node of the memory graph and two are never one. What else stands at it is in `data.attributes`.
+  is one node of the memory graph and two are never one. Its other attributes are in `data.attributes`.
 - `t_ms` counts from the trace's first event, whose instant is the session's beginning, in whole milliseconds.
 - The case and what is known of it are in `metadata`: `case`, `log`, `attributes`. What does not fit is left
   out and counted in `left_out`.
@@ -23,10 +23,17 @@ from rich.console import Console
 from recorder import clock
 from recorder.client.client import Client
 from recorder.errors import ValidationFailed
-from recorder.importers.folder import PARALLEL, shown_progress
+from recorder.importers.miniwob.demonstration import PARALLEL, shown_progress
 from recorder.importers.upload import ImportReport, Recording, Source, upload_recordings
-from recorder.interchange.logs import ACTIVITY_TYPE, Attributes, LogEvent, LogTrace, UnreadableLog, log_name
-from recorder.interchange.xes.reader import ACTIVITY, RESOURCE, SUFFIXES, read_traces
+from recorder.interchange.event_logs import (
+    ACTIVITY_TYPE,
+    Attributes,
+    LogEvent,
+    LogTrace,
+    UnreadableLog,
+    log_name,
+)
+from recorder.interchange.xes_reader import ACTIVITY, RESOURCE, SUFFIXES, read_traces
 from recorder.limits import ACTOR_ID_CHARACTERS, EVENT_BYTES, METADATA_BYTES, T_MS_MAX, WORKFLOW_PATTERN
 
 #: Beginning of sessions whose trace has no instant at all.
@@ -40,18 +47,18 @@ _METADATA_ROOM = METADATA_BYTES - 4 * MOST_ACTIVITY_BYTES
 
 @dataclass(frozen=True, slots=True)
 class OutcomeRule:
-    """Tells how a trace ended: an attribute of it, or of one of its events, that has a certain value."""
+    """Rule for a trace's outcome: an attribute of it, or of one of its events, has a certain value."""
 
     key: str
     value: str
     outcome: Literal["success", "error"]
 
     def matches(self, attributes: Attributes) -> bool:
-        """Whether the attribute is there and has the value."""
-        found = attributes.get(self.key)
-        if isinstance(found, dict):
-            found = found.get("value")
-        return found is not None and str(found) == self.value
+        """Return whether the attribute is present and has the value."""
+        value = attributes.get(self.key)
+        if isinstance(value, dict):
+            value = value.get("value")
+        return value is not None and str(value) == self.value
 
 
 def outcome_rules(success: Sequence[str], error: Sequence[str]) -> list[OutcomeRule]:
@@ -73,10 +80,12 @@ def outcome_rules(success: Sequence[str], error: Sequence[str]) -> list[OutcomeR
 def trace_recording(
     trace: LogTrace, *, log: str, workflow: str, rules: Sequence[OutcomeRule] = ()
 ) -> Recording:
-    """The session that a trace becomes.
+    """Return the session that a trace becomes.
 
     Args:
+        trace: the trace.
         log: name of the log's file.
+        workflow: workflow of the session.
         rules: of all events and attributes that match one, the last decides; the trace's own are last.
 
     Raises:
@@ -101,7 +110,7 @@ def _elapsed_ms(event: LogEvent, started_at: datetime, log: str) -> int:
         return 0
     elapsed = clock.to_ms(event.time) - clock.to_ms(started_at)
     if elapsed > T_MS_MAX:
-        raise UnreadableLog(log, event.line, f"lies more than {T_MS_MAX:,} ms after its trace's first event")
+        raise UnreadableLog(log, event.line, f"is more than {T_MS_MAX:,} ms after its trace's first event")
     return elapsed
 
 
@@ -147,11 +156,11 @@ def _actor(trace: LogTrace) -> dict[str, str]:
 
 
 def _tags(trace: LogTrace, times: list[int], rules: Sequence[OutcomeRule]) -> list[dict[str, Any]]:
-    """The tag of the outcome, at the moment that decides it."""
+    """Return the tag of the outcome, at the moment that decides it."""
     decided: list[dict[str, Any]] = []
     for event, t_ms in zip(trace.events, times, strict=True):
-        told = {ACTIVITY: event.activity, **event.attributes}
-        decided += [{"name": rule.outcome, "t_ms": t_ms} for rule in rules if rule.matches(told)]
+        values = {ACTIVITY: event.activity, **event.attributes}
+        decided += [{"name": rule.outcome, "t_ms": t_ms} for rule in rules if rule.matches(values)]
     end = times[-1] if times else 0
     decided += [{"name": rule.outcome, "t_ms": end} for rule in rules if rule.matches(trace.attributes)]
     return decided[-1:]
@@ -159,7 +168,7 @@ def _tags(trace: LogTrace, times: list[int], rules: Sequence[OutcomeRule]) -> li
 
 @dataclass(frozen=True, kw_only=True)
 class LogImport:
-    """How a log is understood."""
+    """Options for reading a log."""
 
     path: Path
     workflow: str
@@ -168,7 +177,7 @@ class LogImport:
     rules: Sequence[OutcomeRule] = ()
 
     def recordings(self) -> Iterator[Recording]:
-        """The session of each trace, in the file's order.
+        """Yield the session of each trace, in the file's order.
 
         Raises:
             UnreadableLog: if the file is no log, or holds what no session can.
@@ -177,7 +186,7 @@ class LogImport:
             yield trace_recording(trace, log=self.path.name, workflow=self.workflow, rules=self.rules)
 
     def sources(self) -> Iterator[Source]:
-        """The same, as an upload takes them."""
+        """Yield the sessions as sources of an upload."""
         for recording in self.recordings():
             yield Source(f"{self.path.name}: {recording.metadata['case']}", partial(_given, recording))
 
@@ -187,7 +196,7 @@ def _given(recording: Recording) -> Recording:
 
 
 def is_log(path: Path) -> bool:
-    """Whether a path is a log's, by its name."""
+    """Return whether a path is a log's, by its name."""
     return path.is_file() and path.name.lower().endswith(SUFFIXES)
 
 
@@ -210,10 +219,14 @@ def import_log(
     twice.
 
     Args:
+        path: the file.
+        url: address of the service.
+        key: an API key.
         workflow: the workflow; without one, the log's name is made one.
         workflow_prefix: put before the log's name.
         activity: keys of the attributes that name an event's activity.
         rules: which traces ended well, and which did not.
+        parallel: number of uploads at the same time.
         progress: whether to show a progress bar on stderr.
 
     Raises:

@@ -1,19 +1,80 @@
-"""The sessions of a workflow as a log file, read over HTTP. Decision 0022."""
+"""Recorded sessions as traces of a log, and imported ones as the log they came from. Decision 0022."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
+from recorder import clock
 from recorder.client.client import Client
 from recorder.errors import Invalid
-from recorder.interchange.dfg import directly_follows, write_dfg
-from recorder.interchange.logs import LogTrace, log_rows
-from recorder.interchange.recorded_traces import session_trace
-from recorder.interchange.xes.writer import write_xes
-from recorder.memory.aggregation import aggregate_log
+from recorder.interchange.event_logs import (
+    ACTIVITY_TYPE,
+    Attributes,
+    LogEvent,
+    LogTrace,
+    directly_follows,
+    log_rows,
+    write_dfg,
+)
+from recorder.interchange.xes_reader import RESOURCE
+from recorder.interchange.xes_writer import OUTCOME, SESSION, UI_ACTION, UI_APPLICATION, UI_TARGET, write_xes
+from recorder.memory.graph.directly_follows import aggregate_log
+from recorder.memory.steps.session_steps import Step, session_steps
+from recorder.memory.views.labels import one_line
+
+
+def session_trace(session: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> LogTrace:
+    """One session as a trace: its steps as the memory graph counts them, repeats included.
+
+    Args:
+        session: the session as the interface shows it.
+        events: its events, any order.
+    """
+    started_at = clock.parse_time(session["started_at"], name="started_at")
+    metadata = session["metadata"]
+    case = metadata.get("case")
+    attributes = metadata.get("attributes")
+    known = {SESSION: session["id"], OUTCOME: session["outcome"]}
+    by_id = {event["id"]: event for event in events}
+    actor = (session["actor"] or {}).get("id")
+    return LogTrace(
+        name=case if isinstance(case, str) and case else session["id"],
+        attributes={
+            **(attributes if isinstance(attributes, dict) else {}),
+            **{key: value for key, value in known.items() if value is not None},
+        },
+        events=[
+            _log_event(step, by_id[step.event_id], started_at, actor)
+            for step in session_steps(events, (), collapse=False)
+        ],
+    )
+
+
+def _log_event(step: Step, event: Mapping[str, Any], started_at: datetime, actor: str | None) -> LogEvent:
+    time = started_at + timedelta(milliseconds=step.t_in_ms)
+    data = event.get("data") or {}
+    name = data.get("name")
+    if event["type"] == ACTIVITY_TYPE and isinstance(name, str) and name.strip():
+        attributes = data.get("attributes")
+        return LogEvent(name, time, attributes if isinstance(attributes, dict) else {})
+    return LogEvent(one_line(step.label), time, _ui_attributes(step, event, actor))
+
+
+def _ui_attributes(step: Step, event: Mapping[str, Any], actor: str | None) -> Attributes:
+    """Return the attributes of an event: actor, action, target and application."""
+    application = (event.get("app") or {}).get("name")
+    attributes = {
+        RESOURCE: actor,
+        UI_ACTION: step.action,
+        UI_TARGET: step.target,
+        UI_APPLICATION: application,
+    }
+    return {key: value for key, value in attributes.items() if value}
+
 
 #: As many sessions are read at a time as an import sends.
 PARALLEL = 4
@@ -31,7 +92,7 @@ class NothingToExport(Invalid):
 
 @dataclass(frozen=True)
 class LogReport:
-    """What an export wrote."""
+    """Counts of an export."""
 
     sessions: int
     events: int
@@ -50,10 +111,13 @@ def export_log(
     """Write every session of a workflow that is over to a file, oldest first; the file appears when whole.
 
     Args:
+        client: connection to the service.
+        workflow: workflow of the sessions.
+        path: the file to write.
         format: `xes` (gzip where the name ends in `.gz`), or `dfg`: JSON, or PM4Py's lines in a `.dfg` file.
         filters: of `Client.list_sessions`.
-        on_total: told how many sessions there are.
-        on_done: told each trace as it is read.
+        on_total: called with the number of sessions.
+        on_done: called with each trace as it is read.
 
     Raises:
         NothingToExport: if no session matches.
@@ -80,15 +144,19 @@ def export_log(
 
 
 def _sessions(client: Client, workflow: str, filters: dict[str, str]) -> list[dict[str, Any]]:
-    found = [one for one in client.list_sessions(workflow=workflow, **filters) if one["status"] in _WHOLE]
-    if not found:
+    sessions = [
+        session
+        for session in client.list_sessions(workflow=workflow, **filters)
+        if session["status"] in _WHOLE
+    ]
+    if not sessions:
         client.get_workflow(workflow)
         raise NothingToExport(workflow)
-    return sorted(found, key=lambda session: (session["started_at"], session["id"]))
+    return sorted(sessions, key=lambda session: (session["started_at"], session["id"]))
 
 
 def _read_traces(client: Client, sessions: Iterable[dict[str, Any]]) -> Iterator[LogTrace]:
-    """The traces in the order of the sessions, a few of them read ahead."""
+    """Yield the traces in the order of the sessions; a few of them are read ahead."""
     ahead: deque[Future[LogTrace]] = deque()
     with ThreadPoolExecutor(PARALLEL, thread_name_prefix="export") as pool:
         try:

@@ -10,7 +10,7 @@ from sqlmodel import col, select
 
 from recorder.errors import InvalidCursor, SessionNotSealed
 from recorder.memory.drift.store import recent_nodes
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, lookup_of
 from recorder.memory.queries.comparison import Side, compare
 from recorder.memory.queries.paths import filter_rows, read_graph

@@ -12,8 +12,8 @@ from sqlmodel import col, select
 
 from recorder import limits
 from recorder.digest import bucket_of
-from recorder.memory.grouping.inverted_index import Ints
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, lookup_of
 from recorder.memory.queries.paths import filter_rows, read_graph
 from recorder.memory.queries.recovery import WITNESSES, Anchor, Witness, find_anchors

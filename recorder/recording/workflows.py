@@ -14,9 +14,9 @@ from recorder import clock, limits
 from recorder.access.keys import Caller
 from recorder.audit.log import Action, Origin, describe_changes, describe_masking, record
 from recorder.errors import NotFound, Problem, ValidationFailed
-from recorder.memory.grouping.nodes import GraphScope
-from recorder.memory.storage.pauses import set_memory_graph
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.storage.sizes import count_graphs
+from recorder.memory.storage.versions import set_memory_graph
 from recorder.models.masking import Masking
 from recorder.models.workflow import (
     OutcomeNames,

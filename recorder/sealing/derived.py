@@ -14,8 +14,8 @@ import orjson
 import pyarrow as pa
 
 from recorder.digest import canonical_json
+from recorder.memory.steps.screens import NO_SCREEN, FrameScreen, Screen
 from recorder.memory.steps.session_steps import Step, StepWalk
-from recorder.memory.steps.states import NO_SCREEN, FrameScreen, Screen
 from recorder.models.event_types import is_action
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow

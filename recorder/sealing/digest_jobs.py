@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from cachetools import LRUCache
 
-from recorder.memory.steps.states import Screen
+from recorder.memory.steps.screens import Screen
 from recorder.sealing.digest_messages import DigestBudget, DigestTask
 from recorder.sealing.screens import SeenFrame, describe_frame
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from recorder import limits
-from recorder.memory.steps.states import Screen
+from recorder.memory.steps.screens import Screen
 
 
 class DigestBudget(Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import orjson
 import zstandard
 
-from recorder.memory.steps.states import Screen, describe_screen
+from recorder.memory.steps.screens import Screen, describe_screen
 from recorder.sealing.digest_messages import DigestBudget
 
 # A block of 128 KiB takes at least four bytes: a frame that declares more than that is damaged, no bomb.

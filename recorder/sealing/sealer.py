@@ -21,7 +21,7 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import RecorderError, Unavailable
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.storage.indexing import GraphIndexer, Prepared
 from recorder.memory.storage.rebuilds import rebuild_graph
 from recorder.models.session import SessionMetadataRow, SessionRow

@@ -56,7 +56,7 @@ FRAMES = pa.schema(
         _required("bytes", _INT),
         _required("sha256", _STRING),
         pa.field("dhash", _LONG),  # two's complement of the 64 bits; null if the picture did not decode
-        pa.field("state_key", _STRING),  # structure without text (recorder/memory/steps/states.py)
+        pa.field("state_key", _STRING),  # structure without text (recorder/memory/steps/screens.py)
         _required("state_tokens", pa.list_(_STRING)),  # roles and names, sorted
         _required("is_keyframe", pa.bool_()),
         _required("n_events", _INT),

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 from recorder.cli import app
 from recorder.client import ApiError, Client
 from recorder.importers.xes import import_log, outcome_rules
+from recorder.interchange.event_logs import UnreadableLog
 from recorder.interchange.export import NothingToExport, export_log
-from recorder.interchange.logs import UnreadableLog
-from recorder.interchange.xes.reader import read_traces
+from recorder.interchange.xes_reader import read_traces
 from tests.support.event_logs import (
     CLAIMS,
     REAL,

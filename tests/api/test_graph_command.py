@@ -17,7 +17,7 @@ from tests.support.http_walks import sealed_walks
 
 
 class Ended(NamedTuple):
-    """How a command ended, and what it printed."""
+    """The exit code and the output of a command."""
 
     code: int | str
     out: str

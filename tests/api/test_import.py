@@ -15,7 +15,7 @@ from recorder.cli import app as command_line
 from recorder.client import ApiError, Client
 from recorder.client.errors import Unreachable
 from recorder.errors import ValidationFailed
-from recorder.importers.folder import demonstration_files, demonstration_sources, import_folder
+from recorder.importers.miniwob.demonstration import demonstration_files, demonstration_sources, import_folder
 from recorder.importers.upload import Upload, upload_recordings
 from tests.support.demonstrations import (
     REAL,

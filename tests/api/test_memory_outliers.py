@@ -1,6 +1,6 @@
 """`GET /v1/memory/outliers`: the least typical sessions, page by page. Spec §4.2."""
 
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.storage.versions import add_version, read_head
 from recorder.tenant import Tenant
 from tests.support.factories import Caller, assert_problem

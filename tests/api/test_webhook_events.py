@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from recorder.exports.runner.run import run_export
 from recorder.ids import new_id
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.nodes import GraphScope
 from recorder.models.notification import Notification
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime

@@ -59,10 +59,10 @@ def test_long_text_is_broken_into_the_lines_that_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    "place", [(-500, -500, 100, 100), (1e6, 1e6, 10, 10), (-1e6, 0, 2e6, 2e6), (5, 5, 0, 0)]
+    "bounds", [(-500, -500, 100, 100), (1e6, 1e6, 10, 10), (-1e6, 0, 2e6, 2e6), (5, 5, 0, 0)]
 )
-def test_boxes_outside_the_picture_do_no_harm(place: tuple[float, float, float, float]) -> None:
-    assert drawn(Box(*place, fill=RED, border=RED, text="x")).size == (160, 210)
+def test_boxes_outside_the_picture_do_no_harm(bounds: tuple[float, float, float, float]) -> None:
+    assert drawn(Box(*bounds, fill=RED, border=RED, text="x")).size == (160, 210)
 
 
 def test_equal_boxes_give_equal_bytes() -> None:

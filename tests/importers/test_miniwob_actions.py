@@ -5,8 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from recorder.importers.miniwob.actions import event_members, whole_actions
-from recorder.importers.miniwob.format import State
+from recorder.importers.miniwob.format import State, event_members, whole_actions
 from tests.support.demonstrations import key, mouse, page
 
 
@@ -49,7 +48,7 @@ def test_halves_of_different_places_do_not_join() -> None:
 
 def test_a_click_that_causes_a_click_is_two_actions() -> None:
     nested = [mouse("click", 1, x=1), mouse("click", 1, x=2), mouse("click", 3, x=2), mouse("click", 3, x=1)]
-    assert [one["input"]["point"][0] for one in actions(*nested)] == [1, 2]
+    assert [event["input"]["point"][0] for event in actions(*nested)] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +71,7 @@ def test_types_are_those_of_the_service(dom_type: str, kind: str) -> None:
 def test_a_typed_character_is_the_key_of_its_keydown() -> None:
     down, press, up = actions(*stroke(65, 97))
     assert (down["type"], press["type"], up["type"]) == ("key_down", "key_press", "key_up")
-    assert [one["input"]["key"] for one in (down, press, up)] == ["a", "a", "a"]
+    assert [event["input"]["key"] for event in (down, press, up)] == ["a", "a", "a"]
 
 
 def test_a_capital_carries_shift() -> None:

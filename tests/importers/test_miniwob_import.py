@@ -11,10 +11,13 @@ import pytest
 from PIL import Image
 
 from recorder.ids import is_client_id
-from recorder.importers.folder import demonstration_files, demonstration_sources
-from recorder.importers.miniwob.actions import whole_actions
-from recorder.importers.miniwob.demonstration import read_demonstration, workflow_of
-from recorder.importers.miniwob.format import read_file
+from recorder.importers.miniwob.demonstration import (
+    demonstration_files,
+    demonstration_sources,
+    read_demonstration,
+    workflow_of,
+)
+from recorder.importers.miniwob.format import read_file, whole_actions
 from recorder.importers.upload import NothingToImport, Recording, UnreadableRecording
 from recorder.models.event import EventItem
 from recorder.models.frame import FrameItem
@@ -54,9 +57,9 @@ def test_a_demonstration_is_one_session_of_its_task(tmp_path: Path) -> None:
 
 def test_all_tasks_may_go_into_one_workflow(tmp_path: Path) -> None:
     path = write_demonstration(tmp_path, [], task="click-test")
-    one = read_demonstration(path, started_at=START, workflow="web_tasks")
+    recording = read_demonstration(path, started_at=START, workflow="web_tasks")
     prefixed = read_demonstration(path, started_at=START, workflow_prefix="miniwob_")
-    assert (one.workflow, one.metadata["task"]) == ("web_tasks", "click-test")
+    assert (recording.workflow, recording.metadata["task"]) == ("web_tasks", "click-test")
     assert prefixed.workflow == "miniwob_click_test"
 
 
@@ -173,10 +176,10 @@ def test_a_password_is_shown_as_dots(tmp_path: Path) -> None:
 
 
 def test_equal_files_give_equal_recordings(tmp_path: Path) -> None:
-    one = recording_of(write_demonstration(tmp_path, click_states(), name="a"))
+    recording = recording_of(write_demonstration(tmp_path, click_states(), name="a"))
     other = recording_of(write_demonstration(tmp_path, click_states(), name="b"))
-    assert one.frames == other.frames
-    assert one.events == other.events
+    assert recording.frames == other.frames
+    assert recording.events == other.events
 
 
 def test_items_are_what_the_service_takes(tmp_path: Path) -> None:
@@ -189,7 +192,7 @@ def test_items_are_what_the_service_takes(tmp_path: Path) -> None:
 
 
 def _zip(content: bytes) -> bytes:
-    """The content as a file holds it, always the same bytes: they stand in the names of tests."""
+    """Return the content as a file holds it, always the same bytes: they are part of the names of tests."""
     return gzip.compress(content, mtime=0)
 
 
@@ -251,8 +254,8 @@ def test_a_folder_without_demonstrations_is_said_to_be_empty(tmp_path: Path) -> 
 def test_every_real_demonstration_is_read_with_every_action_once() -> None:
     decoded = [read_file(path)[0] for path in demonstration_files(REAL)]
     assert len(decoded) == 1298
-    assert sum(not one.states for one in decoded) == 9
-    assert sum(len(whole_actions(one.states)) for one in decoded) == 23_767
+    assert sum(not demonstration.states for demonstration in decoded) == 9
+    assert sum(len(whole_actions(demonstration.states)) for demonstration in decoded) == 23_767
 
 
 @needs_real

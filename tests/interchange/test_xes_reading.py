@@ -1,4 +1,4 @@
-"""Reading XES: what logs in the wild look like, and what files that mean harm do. Decision 0022."""
+"""Reading XES: logs as they occur in practice, and hostile files. Decision 0022."""
 
 import gzip
 import re
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from recorder.importers.xes import OutcomeRule, outcome_rules, trace_recording
-from recorder.interchange.logs import LogTrace, UnreadableLog, log_rows
-from recorder.interchange.xes import reader as xes_reader
-from recorder.interchange.xes.reader import read_traces
+from recorder.interchange import xes_reader
+from recorder.interchange.event_logs import LogTrace, UnreadableLog, log_rows
+from recorder.interchange.xes_reader import read_traces
 from recorder.memory.steps.session_steps import session_steps
 from tests.support.event_logs import (
     CLAIMS,
@@ -61,7 +61,7 @@ def test_a_prefixed_namespace_is_read(tmp_path: Path) -> None:
 
 
 def test_values_have_their_types_and_odd_ones_stay_text(tmp_path: Path) -> None:
-    found = read_event(
+    event = read_event(
         tmp_path,
         '<int key="i" value="7"/><float key="f" value="2.5"/><boolean key="b" value="true"/>'
         '<id key="id" value="x-1"/><date key="d" value="2026-03-02T10:00:00+01:00"/>'
@@ -69,21 +69,21 @@ def test_values_have_their_types_and_odd_ones_stay_text(tmp_path: Path) -> None:
         f'<int key="i3" value="{"9" * 5_000}"/><boolean key="b2" value="perhaps"/>',
     )
     instant = datetime(2026, 3, 2, 9, tzinfo=UTC)
-    assert found == {
+    assert event == {
         **{"i": 7, "f": 2.5, "b": True, "id": "x-1", "d": instant},
         **{"i2": "many", "f2": "nan", "i3": "9" * 5_000, "b2": "perhaps", "d2": "soon"},
     }
 
 
 def test_attributes_may_have_attributes_and_lists(tmp_path: Path) -> None:
-    found = read_event(
+    event = read_event(
         tmp_path,
         '<string key="a" value="1"><int key="b" value="2"><int key="c" value="3"/></int></string>'
         '<list key="l"><values><int key="l" value="1"/><int key="l" value="2"/></values></list>'
         '<container key="k"><int key="m" value="1"/></container>',
     )
     inner = {"value": 2, "attributes": {"c": 3}}
-    assert found == {"a": {"value": "1", "attributes": {"b": inner}}, "l": [1, 2], "k": {"m": 1}}
+    assert event == {"a": {"value": "1", "attributes": {"b": inner}}, "l": [1, 2], "k": {"m": 1}}
 
 
 def test_what_the_log_says_of_all_events_stands_in(tmp_path: Path) -> None:

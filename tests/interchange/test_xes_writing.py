@@ -9,31 +9,30 @@ from xml.etree import ElementTree
 
 import pytest
 
-from recorder.interchange.dfg import directly_follows, write_dfg
-from recorder.interchange.logs import LogEvent, LogTrace, log_rows
-from recorder.interchange.recorded_traces import session_trace
-from recorder.interchange.xes.reader import read_traces
-from recorder.interchange.xes.writer import write_xes
-from recorder.memory.aggregation import aggregate_log
+from recorder.interchange.event_logs import LogEvent, LogTrace, directly_follows, log_rows, write_dfg
+from recorder.interchange.export import session_trace
+from recorder.interchange.xes_reader import read_traces
+from recorder.interchange.xes_writer import write_xes
+from recorder.memory.graph.directly_follows import aggregate_log
 from tests.support.event_logs import REAL, claims_text, needs_real, write_log
 
 NOON = datetime(2026, 3, 2, 12, 0, 0, 5_000, tzinfo=UTC)
 
 
 def written(folder: Path, *traces: LogTrace, name: str = "out.xes") -> list[LogTrace]:
-    """The traces as they are read again, without the lines at which they stand."""
+    """Return the traces as they are read again, without their lines."""
     write_xes(folder / name, traces, name="log")
     return without_lines(read_traces(folder / name))
 
 
 def without_lines(traces: Iterator[LogTrace]) -> list[LogTrace]:
-    found = list(traces)
-    for trace in found:
+    traces_read = list(traces)
+    for trace in traces_read:
         trace.line = None
         for event in trace.events:
             event.line = None
             event.attributes.pop("lifecycle:transition", None)
-    return found
+    return traces_read
 
 
 @pytest.mark.parametrize("name", ["out.xes", "out.xes.gz"])
@@ -83,10 +82,10 @@ def test_what_is_nested_too_deep_is_canonical_json_text(tmp_path: Path) -> None:
     for _ in range(18):
         value = {"k": value}
     (trace,) = written(tmp_path, LogTrace("a", {"x": value}))
-    found = trace.attributes["x"]
-    while isinstance(found, dict):
-        found = found["k"]
-    assert found == '{"a":[2],"b":1}'
+    value = trace.attributes["x"]
+    while isinstance(value, dict):
+        value = value["k"]
+    assert value == '{"a":[2],"b":1}'
 
 
 HOSTILE_TEXTS = [

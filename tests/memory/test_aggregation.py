@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from recorder.memory.aggregation import OUTCOMES, LogAggregate, aggregate_log
+from recorder.memory.graph.directly_follows import OUTCOMES, LogAggregate, aggregate_log
 
 START = datetime(2026, 3, 2, tzinfo=UTC)
 
@@ -60,11 +60,11 @@ def slow_count(rows: list[tuple[str, str, int]], outcomes: dict[str, str | None]
         {edge: (len(gaps), int(statistics.median(gaps)), sum(gaps)) for edge, gaps in edges.items()},
         {
             sequence: (
-                len(found),
-                *(sum(outcome == one for _, outcome in found) for one in OUTCOMES),
-                int(statistics.median(lasted for lasted, _ in found)),
+                len(ends),
+                *(sum(outcome == name for _, outcome in ends) for name in OUTCOMES),
+                int(statistics.median(lasted for lasted, _ in ends)),
             )
-            for sequence, found in variants.items()
+            for sequence, ends in variants.items()
         },
         sessions,
     )

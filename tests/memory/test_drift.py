@@ -8,14 +8,12 @@ from sqlmodel import col, select, update
 
 from recorder.errors import NotFound
 from recorder.memory.drift import monitor
-from recorder.memory.drift.backtest import replay_history
-from recorder.memory.drift.monitor import due_graphs
+from recorder.memory.drift.monitor import due_graphs, replay_history
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, read_state
 from recorder.memory.drift.thresholds import Rules
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.storage.graph_store import remove_session, replace_outcome
-from recorder.memory.storage.pauses import set_memory_graph
-from recorder.memory.storage.versions import add_version, in_scope, read_head
+from recorder.memory.storage.versions import add_version, in_scope, read_head, set_memory_graph
 from recorder.models.memory import GraphPathRow, GraphVariantRow
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
@@ -99,7 +97,7 @@ def test_a_look_that_is_cut_off_left_nothing_and_is_done_again(
         raise RuntimeError("killed")
 
     with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="killed"):
-        patched.setattr(monitor, "keep_standing", fail)
+        patched.setattr(monitor, "store_state", fail)
         story.look()
     assert (story.events(), story.told()) == ([], [])
     story.look()
@@ -109,8 +107,8 @@ def test_a_look_that_is_cut_off_left_nothing_and_is_done_again(
 def test_of_looks_at_the_same_time_one_tells(story: Story) -> None:
     story.add(BASELINE + "a" * NEEDED)
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda _: story.look(), range(4)))
-    assert sum(look is not None for look in found) == 1
+        checks = list(threads.map(lambda _: story.look(), range(4)))
+    assert sum(look is not None for look in checks) == 1
     assert len(story.events()) == len(story.told()) == 1
 
 
@@ -141,7 +139,7 @@ def test_a_deleted_session_is_no_miss(story: Story) -> None:
 
 
 def baseline_numbers(story: Story) -> tuple[int | None, ...]:
-    """What is kept of the baseline, in numbers of sealing."""
+    """Return the stored baseline, in numbers of sealing."""
     with story.database.transaction(write=False) as db:
         state = read_state(db, story.scope)
         assert state is not None
@@ -192,7 +190,7 @@ def test_paths_of_a_deleted_baseline_stay_watched_from_where_they_were(story: St
         story.add(letter)
         look = story.look()
         assert look is not None and look.baseline == 400
-        assert [round(one.frequency, 2) for one in look.watched] == [0.5, 0.5, 0.0]
+        assert [round(path.frequency, 2) for path in look.watched] == [0.5, 0.5, 0.0]
         assert look.watched[-1].misses >= 400
     with story.database.transaction(write=False) as db:
         state = read_state(db, story.scope)
@@ -215,9 +213,9 @@ def test_actors_are_those_of_the_sessions(story: Story) -> None:
     letters = BASELINE + "a" * (NEEDED + 5)
     rows = story.add(letters, started_at=START)
     with story.database.transaction(write=True) as db:
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             # Behind the baseline one and the same is busy, all in one day; the last session is another's.
-            row.actor_id = "actor 1" if place == len(rows) - 1 else "actor 0"
+            row.actor_id = "actor 1" if index == len(rows) - 1 else "actor 0"
             db.add(row)
     story.look()
     [event] = story.events()
@@ -268,11 +266,15 @@ def test_a_back_test_tells_what_looks_told(story: Story) -> None:
     for start in range(0, len(letters), 37):
         story.add(letters[start : start + 37])
         story.look()
-    found = replay_history(story.database, story.scope, Rules())
-    assert [(alarm.type, alarm.place) for alarm in found.alarms] == story.told()
-    told = [{**row.data, "graph_version": 0} for row in story.events()]
-    assert [{**alarm.data, "graph_version": 0} for alarm in found.alarms] == told
-    assert (found.sessions, found.judged, len(found.alarms) > 4) == (len(letters), len(letters) - 100, True)
+    replay = replay_history(story.database, story.scope, Rules())
+    assert [(alarm.type, alarm.position) for alarm in replay.alarms] == story.told()
+    data = [{**row.data, "graph_version": 0} for row in story.events()]
+    assert [{**alarm.data, "graph_version": 0} for alarm in replay.alarms] == data
+    assert (replay.sessions, replay.judged, len(replay.alarms) > 4) == (
+        len(letters),
+        len(letters) - 100,
+        True,
+    )
 
 
 def test_a_back_test_writes_nothing_and_knows_its_workflow(story: Story) -> None:

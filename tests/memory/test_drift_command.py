@@ -12,7 +12,7 @@ from recorder.access.keys import create_workspace
 from recorder.cli import app as command_line
 from recorder.errors import NotFound
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.nodes import GraphScope
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
 from tests.support.drift_workflow import BASELINE, NEEDED, Story
@@ -56,18 +56,18 @@ def test_a_back_test_prints_each_alarm_with_place_reason_and_rates(runtime: Runt
 
 
 def test_a_back_test_as_json_holds_what_the_events_would(runtime: Runtime, story: Story) -> None:
-    found = json.loads(run(runtime, "backtest", "checkout", "--workspace", "acme", "--json").stdout)
+    replay = json.loads(run(runtime, "backtest", "checkout", "--workspace", "acme", "--json").stdout)
     story.look()
-    assert [alarm["data"] for alarm in found["alarms"]] == [event.data for event in story.events()]
-    assert (found["sessions"], found["judged"], found["terms"]) == (len(LETTERS), 2 * NEEDED, 1)
-    gone, new = found["alarms"]
+    assert [alarm["data"] for alarm in replay["alarms"]] == [event.data for event in story.events()]
+    assert (replay["sessions"], replay["judged"], replay["terms"]) == (len(LETTERS), 2 * NEEDED, 1)
+    gone, new = replay["alarms"]
     assert (gone["place"], gone["began_at"][:10]) == (100 + NEEDED, "2026-05-06")
-    assert set(found["alarms_per_2000"]) == {gone["type"], new["type"]}
+    assert set(replay["alarms_per_2000"]) == {gone["type"], new["type"]}
 
 
 def test_a_smaller_baseline_may_be_tried(runtime: Runtime, story: Story) -> None:
-    found = json.loads(run(runtime, "backtest", "checkout", "--baseline", "60", "--json").stdout)
-    assert (found["baseline"], found["judged"]) == (60, len(LETTERS) - 60)
+    replay = json.loads(run(runtime, "backtest", "checkout", "--baseline", "60", "--json").stdout)
+    assert (replay["baseline"], replay["judged"]) == (60, len(LETTERS) - 60)
     assert run(runtime, "backtest", "checkout", "--baseline", "5").exit_code == 2
 
 
@@ -91,7 +91,7 @@ def test_alarms_that_were_given_are_listed(runtime: Runtime, story: Story) -> No
     assert "No alarm was given" in run(runtime, "list").stderr
     story.look()
     listed = json.loads(run(runtime, "list", "--json").stdout)
-    assert [(one["event_id"], one["type"]) for one in listed] == [
+    assert [(alarm["event_id"], alarm["type"]) for alarm in listed] == [
         (event.id, event.type) for event in reversed(story.events())
     ]
     assert listed[0]["data"] == story.events()[-1].data

@@ -1,4 +1,4 @@
-"""Looks at histories of which it is known what changed: both rules, term after term. Spec §6.1."""
+"""Checks of histories with known changes: both rules, term after term. Spec §6.1."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recorder.memory.drift.alarm_rules import NodeNew, PathGone, watch_paths
-from recorder.memory.drift.baseline import Term, first_term, latest_term, next_term
-from recorder.memory.drift.detector import Alarm, Look, Standing, looks
+from recorder.memory.drift.detector import Alarm, DetectorState, TermCheck, check_terms
 from recorder.memory.drift.history import History
-from recorder.memory.drift.thresholds import Rules
+from recorder.memory.drift.thresholds import Rules, Term, first_term, latest_term, next_term
 from tests.support.drift_histories import at_days, make_history, number_of
 
 RULES = Rules()
@@ -20,30 +19,30 @@ BASELINE = "ab" * 250
 TERM = Term(0, 500, 500, known=500)
 
 
-def judge(history: History, standing: Standing | None = None) -> list[Look]:
-    """All looks behind a full baseline."""
-    return list(looks(history, standing or Standing(term=TERM), RULES))
+def judge(history: History, state: DetectorState | None = None) -> list[TermCheck]:
+    """Return all checks after a full baseline."""
+    return list(check_terms(history, state or DetectorState(term=TERM), RULES))
 
 
-def alarms_of(history: History, standing: Standing | None = None) -> list[Alarm]:
+def alarms_of(history: History, state: DetectorState | None = None) -> list[Alarm]:
     """Their alarms."""
-    return [alarm for look in judge(history, standing) for alarm in look.alarms]
+    return [alarm for check in judge(history, state) for alarm in check.alarms]
 
 
 def told(alarms: list[Alarm]) -> list[tuple[str, int]]:
     """Letter and place of each alarm: small for a path, upper case for a node."""
     return [
-        (chr(one.watched.path), one.place)
-        if isinstance(one, PathGone)
-        else (chr(one.node).upper(), one.place)
-        for one in alarms
+        (chr(alarm.watched.path), alarm.position)
+        if isinstance(alarm, PathGone)
+        else (chr(alarm.node).upper(), alarm.position)
+        for alarm in alarms
     ]
 
 
 def needed_for(history: History, letter: str) -> int:
     """After how many misses a path is gone."""
-    [found] = [one for one in watch_paths(history, TERM, RULES) if one.path == number_of(letter)]
-    return found.needed
+    [watched] = [path for path in watch_paths(history, TERM, RULES) if path.path == number_of(letter)]
+    return watched.needed
 
 
 def test_a_path_is_gone_with_the_last_miss_that_is_needed() -> None:
@@ -53,7 +52,7 @@ def test_a_path_is_gone_with_the_last_miss_that_is_needed() -> None:
     assert needed == 16
     [alarm] = alarms_of(history)
     assert isinstance(alarm, PathGone)
-    assert (alarm.place, len(alarm.misses), alarm.watched.frequency) == (500 + needed - 1, needed, 0.5)
+    assert (alarm.position, len(alarm.misses), alarm.watched.frequency) == (500 + needed - 1, needed, 0.5)
     assert alarm.last_seen_ms == history.started_ms[499]
 
 
@@ -71,7 +70,7 @@ def test_a_path_that_all_take_is_not_gone_with_a_handful_of_misses() -> None:
 
 def test_rare_paths_are_not_watched() -> None:
     history = make_history(("a" * 49 + "c") * 10 + "a" * 1_500)
-    assert [chr(one.path) for one in watch_paths(history, TERM, RULES)] == ["a"]
+    assert [chr(path.path) for path in watch_paths(history, TERM, RULES)] == ["a"]
     assert alarms_of(history) == []
 
 
@@ -80,7 +79,7 @@ def test_one_actor_in_one_day_is_no_drift_and_the_next_actor_makes_it_one() -> N
     started = at_days(*[0] * 561)
     history = make_history(BASELINE + "a" * 61, actors=actors, started_ms=started)
     [alarm] = alarms_of(history)
-    assert (alarm.place, isinstance(alarm, PathGone) and len(alarm.misses)) == (560, 61)
+    assert (alarm.position, isinstance(alarm, PathGone) and len(alarm.misses)) == (560, 61)
 
 
 def test_two_days_of_one_actor_are_enough() -> None:
@@ -89,11 +88,11 @@ def test_two_days_of_one_actor_are_enough() -> None:
 
 
 def test_recordings_of_the_past_are_neither_misses_nor_sightings() -> None:
-    past = at_days(*(-400 - place % 3 for place in range(100)))
-    began = [place * 3_600_000 for place in range(500)]
+    past = at_days(*(-400 - index % 3 for index in range(100)))
+    began = [index * 3_600_000 for index in range(500)]
     assert alarms_of(make_history(BASELINE + "a" * 100, started_ms=began + past)) == []
     # Nor do they bring a path back that is missing now.
-    now = [began[-1] + place * 3_600_000 for place in range(1, 17)]
+    now = [began[-1] + index * 3_600_000 for index in range(1, 17)]
     letters = BASELINE + "a" * 15 + "b" * 50 + "a"
     history = make_history(letters, started_ms=began + now[:15] + past[:50] + now[15:])
     assert told(alarms_of(history)) == [("b", 565)]
@@ -101,16 +100,16 @@ def test_recordings_of_the_past_are_neither_misses_nor_sightings() -> None:
 
 def test_a_new_node_is_told_of_once_it_comes_too_often_to_be_rare() -> None:
     letters = BASELINE + "abababababababababan" * 30
-    alarms = [one for one in alarms_of(make_history(letters)) if isinstance(one, NodeNew)]
+    alarms = [alarm for alarm in alarms_of(make_history(letters)) if isinstance(alarm, NodeNew)]
     [alarm] = alarms
     # N = 500, no node seen but once: five sightings of a hundred are needed.
-    assert (chr(alarm.node), alarm.needed, alarm.place, len(alarm.sightings)) == ("n", 5, 599, 5)
+    assert (chr(alarm.node), alarm.needed, alarm.position, len(alarm.sightings)) == ("n", 5, 599, 5)
     assert (alarm.baseline_start, alarm.baseline, alarm.window_start) == (0, 500, 500)
 
 
 def test_nodes_that_are_merely_rare_are_not_told_of() -> None:
-    letters = BASELINE + "".join(chr(99 + place) + "ab" * 30 for place in range(20))
-    assert [one for one in alarms_of(make_history(letters)) if isinstance(one, NodeNew)] == []
+    letters = BASELINE + "".join(chr(99 + index) + "ab" * 30 for index in range(20))
+    assert [alarm for alarm in alarms_of(make_history(letters)) if isinstance(alarm, NodeNew)] == []
 
 
 def test_a_new_node_of_one_actor_in_one_day_waits_for_another() -> None:
@@ -120,15 +119,15 @@ def test_a_new_node_of_one_actor_in_one_day_waits_for_another() -> None:
 
 
 def test_too_few_sessions_are_no_baseline() -> None:
-    assert list(looks(make_history("ab" * 49), Standing(), RULES)) == []
-    assert len(list(looks(make_history("ab" * 50), Standing(), RULES))) == 1
+    assert list(check_terms(make_history("ab" * 49), DetectorState(), RULES)) == []
+    assert len(list(check_terms(make_history("ab" * 50), DetectorState(), RULES))) == 1
 
 
 def test_terms_follow_each_other() -> None:
     terms = [first_term(RULES)]
     for _ in range(3):
         terms.append(next_term(terms[-1], RULES))
-    assert [(one.start, one.end, one.over_at(RULES)) for one in terms] == [
+    assert [(term.start, term.end, term.over_at(RULES)) for term in terms] == [
         (0, 100, 500),
         (0, 500, 2_500),
         (2_000, 2_500, 4_500),
@@ -143,8 +142,8 @@ def test_a_first_look_at_a_long_history_leaves_its_past_alone() -> None:
         told(
             [
                 alarm
-                for look in looks(history, Standing(), RULES, from_the_start=is_whole)
-                for alarm in look.alarms
+                for check in check_terms(history, DetectorState(), RULES, from_the_start=is_whole)
+                for alarm in check.alarms
             ]
         )
         for is_whole in (False, True)
@@ -156,25 +155,27 @@ def test_a_first_look_at_a_long_history_leaves_its_past_alone() -> None:
 
 def test_a_first_look_finds_what_happened_in_the_term_behind_the_first_full_baseline() -> None:
     history = make_history(BASELINE + "ab" * 250 + "a" * 1_500)
-    found = [alarm for look in looks(history, Standing(), RULES) for alarm in look.alarms]
-    assert (len(history), told(found)) == (2_500, [("b", 1_015)])
+    alarms = [alarm for check in check_terms(history, DetectorState(), RULES) for alarm in check.alarms]
+    assert (len(history), told(alarms)) == (2_500, [("b", 1_015)])
 
 
 def test_paths_that_became_common_later_are_watched_by_later_terms() -> None:
     history = make_history("ab" * 500 + "ac" * 900 + "ad" * 100)
-    found = [
-        alarm for look in looks(history, Standing(), RULES, from_the_start=True) for alarm in look.alarms
+    alarms = [
+        alarm
+        for check in check_terms(history, DetectorState(), RULES, from_the_start=True)
+        for alarm in check.alarms
     ]
-    assert "c" in {letter for letter, _ in told(found)}
+    assert "c" in {letter for letter, _ in told(alarms)}
 
 
 def test_a_run_of_misses_goes_on_from_one_term_to_the_next() -> None:
     # `b` stops ten sessions before the term ends: it is told of where it would have been without that end.
     history = make_history("ab" * 1_245 + "a" * 60)
-    looked = list(looks(history, Standing(term=TERM), RULES))
-    assert [look.standing.looked for look in looked] == [2_500, 2_550]
-    [alarm] = [alarm for look in looked for alarm in look.alarms]
-    assert 2_500 <= alarm.place <= 2_507
+    judged = list(check_terms(history, DetectorState(term=TERM), RULES))
+    assert [check.state.judged for check in judged] == [2_500, 2_550]
+    [alarm] = [alarm for check in judged for alarm in check.alarms]
+    assert 2_500 <= alarm.position <= 2_507
 
 
 def test_deleting_most_of_a_baseline_begins_a_new_one() -> None:
@@ -182,14 +183,14 @@ def test_deleting_most_of_a_baseline_begins_a_new_one() -> None:
     kept = np.arange(450, 600)
     columns = ("seal_seq", "path", "variant", "started_ms", "actor")
     left = replace(history, **{name: getattr(history, name)[kept] for name in columns})
-    standing = Standing(looked=140, term=Term(0, 50, 500, known=50))
-    [look] = looks(left, standing, RULES)
-    assert look.standing.term is not None and look.standing.term.end == 100
+    state = DetectorState(judged=140, term=Term(0, 50, 500, known=50))
+    [check] = check_terms(left, state, RULES)
+    assert check.state.term is not None and check.state.term.end == 100
 
 
 @st.composite
 def _stories(draw: st.DrawFn) -> tuple[str, list[int]]:
-    """Sessions whose mix changes now and then, and where looks end."""
+    """Generate sessions whose mix changes now and then, and the ends of checks."""
     parts = draw(
         st.lists(
             st.tuples(st.text("abcd", min_size=1, max_size=6), st.integers(1, 120)), min_size=3, max_size=9
@@ -206,15 +207,17 @@ def test_however_sessions_are_cut_into_looks_the_alarms_are_the_same(story: tupl
     letters, cuts = story
     whole = make_history(letters)
     at_once = [
-        alarm for look in looks(whole, Standing(), RULES, from_the_start=True) for alarm in look.alarms
+        alarm
+        for check in check_terms(whole, DetectorState(), RULES, from_the_start=True)
+        for alarm in check.alarms
     ]
-    standing, found = Standing(), []
+    state, alarms = DetectorState(), []
     for cut in cuts:
-        for look in looks(make_history(letters[:cut]), standing, RULES, from_the_start=True):
-            found += look.alarms
-            standing = look.standing
-    assert told(found) == told(at_once)
-    places = [alarm.place for alarm in at_once]
+        for check in check_terms(make_history(letters[:cut]), state, RULES, from_the_start=True):
+            alarms += check.alarms
+            state = check.state
+    assert told(alarms) == told(at_once)
+    places = [alarm.position for alarm in at_once]
     assert places == sorted(places)
 
 
@@ -222,14 +225,18 @@ def test_however_sessions_are_cut_into_looks_the_alarms_are_the_same(story: tupl
 @given(_stories())
 def test_between_two_alarms_of_a_path_it_was_seen_three_times(story: tuple[str, list[int]]) -> None:
     letters = story[0]
-    found = [
+    alarms = [
         alarm
-        for look in looks(make_history(letters), Standing(), RULES, from_the_start=True)
-        for alarm in look.alarms
+        for check in check_terms(make_history(letters), DetectorState(), RULES, from_the_start=True)
+        for alarm in check.alarms
     ]
-    nodes = [one.node for one in found if isinstance(one, NodeNew)]
+    nodes = [alarm.node for alarm in alarms if isinstance(alarm, NodeNew)]
     assert len(nodes) == len(set(nodes))
     for letter in "abcd":
-        places = [one.place for one in found if isinstance(one, PathGone) and chr(one.watched.path) == letter]
+        places = [
+            alarm.position
+            for alarm in alarms
+            if isinstance(alarm, PathGone) and chr(alarm.watched.path) == letter
+        ]
         assert all(letters[first:second].count(letter) >= 3 for first, second in pairwise(places))
-        assert all(letters[place] != letter for place in places)
+        assert all(letters[index] != letter for index in places)

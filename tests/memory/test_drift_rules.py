@@ -78,8 +78,8 @@ def test_so_many_sightings_are_needed_that_no_rare_node_is_likely_to_come_so_oft
 
 
 def test_the_needed_sightings_grow_with_what_the_baseline_leaves_open() -> None:
-    found = [sightings_needed(500, unseen, RULES) for unseen in (1, 5, 50, 500)]
-    assert found == sorted(found) and found[0] >= 4
+    needed = [sightings_needed(500, unseen, RULES) for unseen in (1, 5, 50, 500)]
+    assert needed == sorted(needed) and needed[0] >= 4
     assert sightings_needed(100, 1, RULES) > sightings_needed(500, 1, RULES)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries import columns as module
 from recorder.memory.queries.columns import ColumnsCache, GraphColumns, read_columns
 from recorder.memory.queries.paths import read_graph
@@ -38,20 +38,22 @@ def read(database: Database, version: int | None = None, cache: ColumnsCache | N
 
 
 def held(columns: GraphColumns) -> list[tuple[bytes, int, int, int]]:
-    """What the columns say of when sessions came and went, and how they ended."""
-    told = zip(columns.session_id, columns.added, columns.removed, columns.outcome, strict=True)
-    return sorted((bytes(one), int(added), int(end), int(outcome)) for one, added, end, outcome in told)
+    """Return what the columns hold of when sessions were added and removed, and how they ended."""
+    rows = zip(columns.session_id, columns.added, columns.removed, columns.outcome, strict=True)
+    return sorted(
+        (bytes(session_id), int(added), int(end), int(outcome)) for session_id, added, end, outcome in rows
+    )
 
 
 def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Event]:
-    """Readers of session rows wait for a moment, so that others come meanwhile; one entry for each."""
+    """Make readers of session rows wait for a moment, so that others overlap; one entry for each."""
     reads: list[threading.Event] = []
     rows = module._rows
 
-    def read_slowly(*asked: Any) -> Any:
+    def read_slowly(*arguments: Any) -> Any:
         reads.append(threading.Event())
         reads[-1].wait(0.2)
-        return rows(*asked)
+        return rows(*arguments)
 
     monkeypatch.setattr(module, "_rows", read_slowly)
     return reads

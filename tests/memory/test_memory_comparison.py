@@ -20,17 +20,20 @@ def compared(columns: GraphColumns = COLUMNS, **options: object) -> MemoryCompar
 
 
 def test_both_sides_are_described() -> None:
-    found = compared()
-    assert (found.selected.session_count, found.against.session_count) == (4, 5)
-    assert found.against.outcomes is not None and found.selected.outcomes is not None
-    assert (found.against.outcomes.error, found.selected.outcomes.error) == (0.2, 0)
-    assert found.selected.median_duration_ms == 3_000
-    assert (found.selected.since, found.selected.until) == (LATER.since, None)
+    comparison = compared()
+    assert (comparison.selected.session_count, comparison.against.session_count) == (4, 5)
+    assert comparison.against.outcomes is not None and comparison.selected.outcomes is not None
+    assert (comparison.against.outcomes.error, comparison.selected.outcomes.error) == (0.2, 0)
+    assert comparison.selected.median_duration_ms == 3_000
+    assert (comparison.selected.since, comparison.selected.until) == (LATER.since, None)
 
 
 def test_paths_say_how_they_changed_the_largest_change_first() -> None:
-    found = [(one.path_id, one.change, one.frequency, one.against_frequency) for one in compared().paths]
-    assert found == [
+    paths = [
+        (change.path_id, change.change, change.frequency, change.against_frequency)
+        for change in compared().paths
+    ]
+    assert paths == [
         ("pth_02", "appeared", 0.75, 0),
         ("pth_00", "changed", 0.25, 0.8),
         ("pth_01", "disappeared", 0, 0.2),
@@ -42,45 +45,49 @@ def test_paths_say_how_they_changed_the_largest_change_first() -> None:
 
 
 def test_nodes_and_edges_are_compared_by_their_sessions() -> None:
-    found = compared()
+    comparison = compared()
     # Everybody comes through A: that did not change.
-    assert [(one.label, one.change) for one in found.nodes] == [
+    assert [(change.label, change.change) for change in comparison.nodes] == [
         ("C", "appeared"),
         ("B", "changed"),
         ("D", "disappeared"),
     ]
-    edges = {(one.source, one.target): one.change for one in found.edges}
+    edges = {(change.source, change.target): change.change for change in comparison.edges}
     assert edges[("nde_A", "nde_C")] == "appeared" and edges[("nde_D", None)] == "disappeared"
     assert (None, "nde_A") not in edges
 
 
 def test_small_changes_and_long_lists_are_cut() -> None:
-    assert [one.path_id for one in compared(min_change=0.5).paths] == ["pth_02", "pth_00"]
-    found = compared(limit=1)
-    assert [len(found.paths), len(found.nodes), len(found.edges)] == [1, 1, 1]
+    assert [change.path_id for change in compared(min_change=0.5).paths] == ["pth_02", "pth_00"]
+    comparison = compared(limit=1)
+    assert [len(comparison.paths), len(comparison.nodes), len(comparison.edges)] == [1, 1, 1]
     assert len(compared(min_change=0).paths) == 3
 
 
 def test_kinds_of_actors_are_compared() -> None:
     columns = columns_of([("AB", "success", 2), ("AC", "success", 2)])
     columns.actor = np.array([1, 1, 2, 2])
-    found = compare(columns, Side(actor_kind="model"), Side(actor_kind="human"), workflow="checkout")
-    assert [(one.path_id, one.change) for one in found.paths] == [
+    comparison = compare(columns, Side(actor_kind="model"), Side(actor_kind="human"), workflow="checkout")
+    assert [(change.path_id, change.change) for change in comparison.paths] == [
         ("pth_00", "disappeared"),
         ("pth_01", "appeared"),
     ]
 
 
 def test_a_side_without_sessions_has_no_shares() -> None:
-    found = compare(COLUMNS, Side(actor_kind="script"), EARLIER, workflow="checkout", outcome="success")
-    assert (found.selected.session_count, found.selected.outcomes, found.selected.median_duration_ms) == (
+    comparison = compare(COLUMNS, Side(actor_kind="script"), EARLIER, workflow="checkout", outcome="success")
+    assert (
+        comparison.selected.session_count,
+        comparison.selected.outcomes,
+        comparison.selected.median_duration_ms,
+    ) == (
         0,
         None,
         None,
     )
-    assert {one.change for one in found.paths} == {"disappeared"}
+    assert {change.change for change in comparison.paths} == {"disappeared"}
 
 
 def test_equal_sides_do_not_differ() -> None:
-    found = compare(COLUMNS, LATER, LATER, workflow="checkout", min_change=0)
-    assert (found.paths, found.nodes, found.edges) == ([], [], [])
+    comparison = compare(COLUMNS, LATER, LATER, workflow="checkout", min_change=0)
+    assert (comparison.paths, comparison.nodes, comparison.edges) == ([], [], [])

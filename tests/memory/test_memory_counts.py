@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.storage.graph_store import remove_session
 from recorder.memory.storage.sizes import CountsCache, count_graphs
 from recorder.models.workflow import WorkflowGraph

@@ -41,7 +41,7 @@ def hostile() -> GraphView:
 
 
 def labels_of(view: GraphView) -> dict[str, str]:
-    """What should be read back for each node."""
+    """Return the expected attributes of each node."""
     return {node.node_id: one_line(node.label) for node in view.nodes}
 
 

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from recorder.memory.grouping.graph import MAX_TRACE_STEPS, Graph, GraphChange
-from recorder.memory.grouping.nodes import COMPARED_FEATURES, GraphScope
+from recorder.memory.graph.graph import MAX_TRACE_STEPS, Graph, GraphChange
+from recorder.memory.graph.nodes import COMPARED_FEATURES, GraphScope
 from recorder.memory.steps.session_steps import Step
 from recorder.tenant import Tenant
 from tests.support.graph_sessions import make_step, make_steps
@@ -16,17 +16,17 @@ SCOPE = GraphScope(Tenant("wsp_a", "live"), "checkout")
 
 def sessions_of(*words: str, prefix: str = "s") -> dict[str, list[Step]]:
     """Sessions by id."""
-    return {f"{prefix}{place}": make_steps(text) for place, text in enumerate(words)}
+    return {f"{prefix}{index}": make_steps(text) for index, text in enumerate(words)}
 
 
 def paths_of(graph: Graph, change: GraphChange) -> dict[str, str]:
     """The path of each session of a batch."""
-    return {one.session_id: graph.path_of(one.trace_key).path_id for one in change.sessions}
+    return {trace.session_id: graph.path_of(trace.trace_key).path_id for trace in change.sessions}
 
 
 def variants_of(graph: Graph, change: GraphChange) -> list[tuple[int, ...]]:
     """The nodes of each session of a batch."""
-    return [graph.path_index.variants[graph.variant_of[one.trace_key]].nodes for one in change.sessions]
+    return [graph.path_index.variants[graph.variant_of[trace.trace_key]].nodes for trace in change.sessions]
 
 
 def node_of(graph: Graph, step: Step) -> str:
@@ -62,14 +62,14 @@ def test_steps_on_unknown_screens_are_told_by_the_act_alone() -> None:
 
 
 def test_ids_are_content_addressed_and_differ_between_workflows() -> None:
-    one, same = Graph(SCOPE), Graph(SCOPE)
+    first, same = Graph(SCOPE), Graph(SCOPE)
     other = Graph(GraphScope(Tenant("wsp_a", "live"), "returns"))
-    for graph in (one, same, other):
+    for graph in (first, same, other):
         graph.add_sessions(sessions_of("1a 1b"))
-    assert one.nodes == same.nodes and one.paths == same.paths
-    assert one.nodes[0].node_id != other.nodes[0].node_id
-    assert re.fullmatch(r"nde_[0-9a-hjkmnp-tv-z]{20}", one.nodes[0].node_id)
-    assert re.fullmatch(r"pth_[0-9a-hjkmnp-tv-z]{20}", one.paths[0].path_id)
+    assert first.nodes == same.nodes and first.paths == same.paths
+    assert first.nodes[0].node_id != other.nodes[0].node_id
+    assert re.fullmatch(r"nde_[0-9a-hjkmnp-tv-z]{20}", first.nodes[0].node_id)
+    assert re.fullmatch(r"pth_[0-9a-hjkmnp-tv-z]{20}", first.paths[0].path_id)
 
 
 def test_equal_nodes_in_a_row_count_once_and_loops_stay_in_the_variant() -> None:
@@ -125,7 +125,7 @@ def test_in_a_small_graph_nothing_is_too_rare_to_compare() -> None:
 
 
 def test_only_the_beginning_of_very_long_sessions_is_compared() -> None:
-    long = " ".join(f"{place}a" for place in range(600))
+    long = " ".join(f"{index}a" for index in range(600))
     graph = Graph(SCOPE)
     change = graph.add_sessions(sessions_of(long, long + " 1b"))
     paths = paths_of(graph, change)
@@ -135,7 +135,7 @@ def test_only_the_beginning_of_very_long_sessions_is_compared() -> None:
 
 def test_the_graph_takes_the_beginning_of_an_endless_session() -> None:
     graph = Graph(SCOPE)
-    change = graph.add_sessions({"s": [make_step("1a", place) for place in range(MAX_TRACE_STEPS + 5)]})
+    change = graph.add_sessions({"s": [make_step("1a", index) for index in range(MAX_TRACE_STEPS + 5)]})
     assert len(change.sessions[0].entered_ms) == len(change.traces[0].steps) == MAX_TRACE_STEPS
 
 
@@ -158,11 +158,11 @@ def test_the_order_within_a_batch_does_not_matter(seed: int) -> None:
     rng = random.Random(seed)
     words = [" ".join(f"{rng.randrange(4)}{rng.choice('abc')}" for _ in range(6)) for _ in range(60)]
     batch = list(sessions_of(*words).items())
-    one, other = Graph(SCOPE), Graph(SCOPE)
-    one.add_sessions(dict(batch))
+    first, other = Graph(SCOPE), Graph(SCOPE)
+    first.add_sessions(dict(batch))
     rng.shuffle(batch)
     other.add_sessions(dict(batch))
-    assert (one.nodes, one.paths) == (other.nodes, other.paths)
+    assert (first.nodes, first.paths) == (other.nodes, other.paths)
 
 
 def test_batches_keep_what_earlier_ones_made() -> None:
@@ -171,4 +171,4 @@ def test_batches_keep_what_earlier_ones_made() -> None:
     second = graph.add_sessions(sessions_of("6f 7g", "1a 2b 3c", "8h 9i", prefix="t"))
     before, after = paths_of(graph, first), paths_of(graph, second)
     assert (after["t0"], after["t1"]) == (before["s1"], before["s0"])
-    assert [len(found) for found in (second.nodes, second.variants, second.paths)] == [2, 1, 1]
+    assert [len(added) for added in (second.nodes, second.variants, second.paths)] == [2, 1, 1]

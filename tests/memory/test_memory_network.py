@@ -19,7 +19,9 @@ def test_the_graph_carries_every_figure_as_plain_attributes() -> None:
     assert (edge["sessions"], edge["median_ms"]) == (354, 1000)
     assert edge["probability"] == pytest.approx(354 / 392)
     assert all(
-        isinstance(value, int | float | str) for _, own in graph.nodes(data=True) for value in own.values()
+        isinstance(value, int | float | str)
+        for _, attributes in graph.nodes(data=True)
+        for value in attributes.values()
     )
 
 
@@ -31,8 +33,8 @@ def test_probabilities_of_the_ways_out_of_a_node_sum_to_one() -> None:
 
 
 def test_loops_are_the_groups_one_can_go_round_in() -> None:
-    found = [set(names(loop)) for loop in loops(to_networkx(invoices()))]
-    assert found == [{"Approve", "Confirm", "Server error"}, {"Bad credentials", "Sign in"}]
+    groups = [set(names(loop)) for loop in loops(to_networkx(invoices()))]
+    assert groups == [{"Approve", "Confirm", "Server error"}, {"Bad credentials", "Sign in"}]
     assert loops(to_networkx(view_for([("abc", "success", 1)]))) == []
 
 

@@ -1,4 +1,4 @@
-"""Drawings mark the nodes that an alarm lately told of. Spec §6.1."""
+"""Marks in drawings of the nodes of recent alarms. Spec §6.1."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -16,10 +16,10 @@ from tests.support.databases import create_file
 from tests.support.graph_sessions import make_row, make_scope, make_steps
 
 
-def add_alarm(db: DbSession, place: dict[str, str], type: str, subject_id: str, *, days_ago: int) -> None:
+def add_alarm(db: DbSession, graph_key: dict[str, str], type: str, subject_id: str, *, days_ago: int) -> None:
     """An alarm that was given so long ago."""
     given = {"type": type, "subject_id": subject_id, "seal_seq": 1, "event_id": "evt_1", "data": {}}
-    db.add(DriftAlarmRow(**place, **given, created_at=clock.now() - timedelta(days=days_ago)))  # type: ignore[arg-type]
+    db.add(DriftAlarmRow(**graph_key, **given, created_at=clock.now() - timedelta(days=days_ago)))  # type: ignore[arg-type]
 
 
 def test_nodes_are_new_for_thirty_days_after_their_alarm(tmp_path: Path) -> None:
@@ -28,14 +28,14 @@ def test_nodes_are_new_for_thirty_days_after_their_alarm(tmp_path: Path) -> None
         scope = make_scope(db)
         row, indexer = make_row(scope), GraphIndexer()
         indexer.commit(db, indexer.prepare(db, [row], {row.id: make_steps("1a 2b 3c")}), [row])
-        place = place_of(scope)
+        graph_key = place_of(scope)
         lately, before, gone = (
             node.node_id for node in read_view(db, tenant=scope.tenant, workflow=scope.workflow).nodes
         )
         assert read_view(db, tenant=scope.tenant, workflow=scope.workflow).new == frozenset()
-        add_alarm(db, place, NEW_NODE, lately, days_ago=29)
-        add_alarm(db, place, NEW_NODE, before, days_ago=31)
-        add_alarm(db, place, PATH_DISAPPEARED, gone, days_ago=1)
+        add_alarm(db, graph_key, NEW_NODE, lately, days_ago=29)
+        add_alarm(db, graph_key, NEW_NODE, before, days_ago=31)
+        add_alarm(db, graph_key, PATH_DISAPPEARED, gone, days_ago=1)
         db.flush()
         assert read_view(db, tenant=scope.tenant, workflow=scope.workflow).new == {lately}
     database.close()

@@ -1,4 +1,4 @@
-"""How paths differ from the common one, in words. Spec §4.2."""
+"""Differences of paths from the common one, in words. Spec §4.2."""
 
 import pytest
 
@@ -9,7 +9,7 @@ COMMON = list(INVOICES[0][0])
 
 
 @pytest.mark.parametrize(
-    ("way", "told"),
+    ("way", "texts"),
     [
         (1, ["− Write note"]),
         (2, ["+ Search supplier after Open invoices"]),
@@ -26,8 +26,8 @@ COMMON = list(INVOICES[0][0])
         (0, ["the common path: 9 steps, Sign in … Approved"]),
     ],
 )
-def test_differences_read_as_in_the_drawing(way: int, told: list[str]) -> None:
-    assert describe_path(COMMON, list(INVOICES[way][0]), {}) == told
+def test_differences_read_as_in_the_drawing(way: int, texts: list[str]) -> None:
+    assert describe_path(COMMON, list(INVOICES[way][0]), {}) == texts
 
 
 def test_several_places_are_told_in_order() -> None:

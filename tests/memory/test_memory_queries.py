@@ -10,7 +10,7 @@ import pytest
 from sqlmodel import Session as DbSession
 
 from recorder.errors import NotFound
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import GraphColumns, read_columns
 from recorder.memory.queries.paths import list_paths, path_labels
 from recorder.memory.storage.graph_store import remove_session, replace_outcome
@@ -44,8 +44,8 @@ def add(database: Database, *words: str, **members: Any) -> list[SessionRow]:
 
 def ask(db: DbSession, **filters: Any) -> list[MemoryPath]:
     """The paths of the workflow."""
-    place = {"tenant": SCOPE.tenant, "workflow": SCOPE.workflow}
-    return list_paths(db, **{**place, **filters})
+    graph = {"tenant": SCOPE.tenant, "workflow": SCOPE.workflow}
+    return list_paths(db, **{**graph, **filters})
 
 
 def paths_of(database: Database, **filters: Any) -> list[MemoryPath]:
@@ -105,13 +105,13 @@ def test_sessions_without_events_have_a_path_without_nodes(database: Database) -
 
 def test_an_unknown_workflow_is_not_found_and_a_new_one_is_empty(database: Database) -> None:
     assert paths_of(database) == []
-    for place in (
+    for arguments in (
         {"workflow": "other"},
         {"tenant": Tenant("wsp_a", "test")},
         {"tenant": Tenant("wsp_b", "live")},
     ):
         with pytest.raises(NotFound):
-            paths_of(database, **place)
+            paths_of(database, **arguments)
 
 
 def test_late_tags_and_deletions_show_at_once(database: Database) -> None:

@@ -3,8 +3,8 @@
 from sklearn.metrics import adjusted_rand_score
 
 from benchmarks.memory.tasks import steps_of
-from recorder.memory.grouping.graph import Graph
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.graph import Graph
+from recorder.memory.graph.nodes import GraphScope
 from recorder.tenant import Tenant
 from tests.support.demonstrations import REAL, needs_real
 
@@ -20,8 +20,8 @@ def test_paths_follow_the_tasks_though_all_lie_in_one_workflow() -> None:
     path_ids: dict[str, str] = {}
     for start in range(0, len(sessions), _BATCH):
         batch = {str(path): sessions[path] for path in list(sessions)[start : start + _BATCH]}
-        for one in graph.add_sessions(batch).sessions:
-            path_ids[one.session_id] = graph.path_of(one.trace_key).path_id
+        for trace in graph.add_sessions(batch).sessions:
+            path_ids[trace.session_id] = graph.path_of(trace.trace_key).path_id
     tasks = [path.parent.name for path in sessions]
     # Without knowing how many tasks there are; exact variants reach .4.
     assert adjusted_rand_score(tasks, [path_ids[str(path)] for path in sessions]) >= 0.60

@@ -1,4 +1,4 @@
-"""A graph built anew: statistics stay, ids stay known, and the order in which sessions came is forgotten."""
+"""Rebuilt graphs: statistics stay, ids stay known, and the order in which sessions came is forgotten."""
 
 import random
 from collections import Counter
@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from recorder.memory.grouping.graph import Graph, MicroState, Trace
-from recorder.memory.grouping.id_matching import inherit
-from recorder.memory.grouping.nodes import GraphScope, live_number
-from recorder.memory.grouping.rebuild import RebuildKind, Rebuilt, Recorded, rebuild
+from recorder.memory.graph.graph import Graph, MicroState, Trace
+from recorder.memory.graph.nodes import GraphScope, live_number
+from recorder.memory.graph.rebuild import RebuildKind, Rebuilt, Recorded, match_ids, rebuild
 from recorder.memory.steps.session_steps import Step
 from recorder.tenant import Tenant
 from tests.support.graph_sessions import make_step, make_steps
@@ -31,7 +30,7 @@ def grown(sessions: Sessions, *, batch: int = 5) -> tuple[Recorded, dict[str, in
         change = graph.add_sessions(dict(sessions[start : start + batch]))
         states += change.micro_states
         traces += change.traces
-        trace_of |= {one.session_id: one.trace_key for one in change.sessions}
+        trace_of |= {trace.session_id: trace.trace_key for trace in change.sessions}
     return recorded_of(graph, states, traces, Counter(trace_of.values())), trace_of
 
 
@@ -39,12 +38,12 @@ def recorded_of(
     graph: Graph, states: Sequence[MicroState], traces: Sequence[Trace], sessions: Counter[int]
 ) -> Recorded:
     """A graph as a rebuild finds it."""
-    variants = {key: (one.nodes, one.path) for key, one in graph.path_index.variants.items()}
+    variants = {key: (variant.nodes, variant.path) for key, variant in graph.path_index.variants.items()}
     return Recorded(SCOPE, graph.nodes, graph.paths, states, traces, sessions, variants)
 
 
 def again(recorded: Recorded, rebuilt: Rebuilt, kind: RebuildKind) -> Rebuilt:
-    """What a second rebuild makes of the first one's result."""
+    """Return the result of a second rebuild of the first one's result."""
     sessions = Counter(dict(recorded.sessions))
     return rebuild(recorded_of(rebuilt.graph, rebuilt.micro_states, rebuilt.traces, sessions), kind)
 
@@ -52,7 +51,7 @@ def again(recorded: Recorded, rebuilt: Rebuilt, kind: RebuildKind) -> Rebuilt:
 def screens_of(kind: int, count: int, rng: random.Random) -> list[Step]:
     """Steps of one act on screens that share about three fifths of their tokens."""
     return [
-        make_step("1a", features=[kind * 100 + place for place in rng.sample(range(12), 9)])
+        make_step("1a", features=[kind * 100 + index for index in rng.sample(range(12), 9)])
         for _ in range(count)
     ]
 
@@ -103,7 +102,7 @@ def test_every_id_stays_known(kind: RebuildKind) -> None:
 def test_a_second_rebuild_changes_nothing(kind: RebuildKind) -> None:
     words = ["1a 2b 3c 4d", "1a 2b 3c 2b 3c 4d", "5e 6f", "5e 6f 5e", "1a 6f 3c", "2b", ""]
     rng = random.Random(4)
-    sessions = mixed(3) + [(f"t{place}", make_steps(rng.choice(words))) for place in range(60)]
+    sessions = mixed(3) + [(f"t{index}", make_steps(rng.choice(words))) for index in range(60)]
     recorded, _ = grown(sessions, batch=3)
     first = rebuild(recorded, kind)
     second = again(recorded, first, kind)
@@ -120,8 +119,8 @@ def test_fresh_rebuilds_of_any_order_group_alike() -> None:
         partitions.append(partition(rebuilt.micro_states))
         number = {trace: rebuilt.graph.path_of(trace).number for trace in trace_of.values()}
         paths.append([number[trace_of[session]] for session in sorted(trace_of)])
-    for one, other in ((partitions[0], part) for part in partitions[1:]):
-        assert adjusted_rand_score(one, other) == 1
+    for first, other in ((partitions[0], part) for part in partitions[1:]):
+        assert adjusted_rand_score(first, other) == 1
     assert all(adjusted_rand_score(paths[0], other) == 1 for other in paths[1:])
 
 
@@ -137,7 +136,7 @@ def test_statistics_stay_as_they_are(kind: RebuildKind) -> None:
 
 def test_a_path_shows_its_usual_variant_and_keeps_its_id() -> None:
     first, usual = "1a 2b 3c 2b 3c 4d", "1a 2b 3c 4d"
-    sessions = [("s", make_steps(first)), *((f"t{place}", make_steps(usual)) for place in range(9))]
+    sessions = [("s", make_steps(first)), *((f"t{index}", make_steps(usual)) for index in range(9))]
     recorded, _ = grown(sessions, batch=1)
     (was,), (path,) = recorded.paths, rebuild(recorded, "anchored").graph.paths
     assert (path.path_id, path.leader) == (was.path_id, was.leader)
@@ -153,7 +152,7 @@ def test_an_empty_graph_stays_empty() -> None:
 def test_a_group_inherits_the_number_of_what_it_mostly_was() -> None:
     old = {1: 0, 2: 0, 3: 0, 4: 1, 5: 1, 6: 2}
     new = {1: 10, 2: 10, 3: 11, 4: 11, 5: 11, 6: 11}
-    heirs = inherit(old, new, dict.fromkeys(old, 1), free=3)
+    heirs = match_ids(old, new, dict.fromkeys(old, 1), free=3)
     # 10 holds two of three of 0; 11 has no more than half with any, so 1 and 2 are merged into it.
     assert heirs.number_of == {10: 0, 11: 3}
     assert heirs.merged == {1: 3, 2: 3}
@@ -161,5 +160,5 @@ def test_a_group_inherits_the_number_of_what_it_mostly_was() -> None:
 
 def test_what_no_session_does_any_more_decides_only_between_equals() -> None:
     old, new = {1: 0, 2: 0, 3: 0}, {1: 10, 2: 11, 3: 11}
-    assert inherit(old, new, {1: 5, 2: 0, 3: 0}, free=1).number_of == {10: 0, 11: 1}
-    assert inherit(old, new, {}, free=1).number_of == {11: 0, 10: 1}
+    assert match_ids(old, new, {1: 5, 2: 0, 3: 0}, free=1).number_of == {10: 0, 11: 1}
+    assert match_ids(old, new, {}, free=1).number_of == {11: 0, 10: 1}

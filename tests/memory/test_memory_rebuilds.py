@@ -7,8 +7,8 @@ import pytest
 from sqlmodel import Session as DbSession
 
 from recorder.errors import Unavailable
-from recorder.memory.grouping.nodes import GraphScope
-from recorder.memory.grouping.rebuild import RebuildKind
+from recorder.memory.graph.nodes import GraphScope
+from recorder.memory.graph.rebuild import RebuildKind
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.paths import describe_paths, read_graph
 from recorder.memory.steps.session_steps import Step
@@ -35,8 +35,8 @@ def scope(database: Database) -> GraphScope:
 def vague(rng: random.Random) -> list[Step]:
     """A session of two acts on screens that differ from time to time."""
     return [
-        make_step(word, 1_000 * place, features=[100 * place + token for token in rng.sample(range(12), 9)])
-        for place, word in enumerate(("1a", "2b"), 1)
+        make_step(word, 1_000 * number, features=[100 * number + token for token in rng.sample(range(12), 9)])
+        for number, word in enumerate(("1a", "2b"), 1)
     ]
 
 
@@ -45,7 +45,7 @@ def index(
 ) -> list[SessionRow]:
     """Take sessions into a graph, as sealing does."""
     rows = [make_row(scope, duration_ms=5_000) for _ in sessions]
-    steps = {row.id: own for row, own in zip(rows, sessions, strict=True)}
+    steps = {row.id: session_steps for row, session_steps in zip(rows, sessions, strict=True)}
     with database.transaction(write=False) as db:
         prepared = indexer.prepare(db, rows, steps)
     with database.transaction(write=True) as db:
@@ -113,11 +113,11 @@ def test_sealing_goes_on_where_a_rebuild_ended(database: Database, scope: GraphS
 
 def test_a_graph_that_doubles_asks_for_a_rebuild(database: Database, scope: GraphScope) -> None:
     indexer = GraphIndexer()
-    told = []
+    calls = []
     for size in (199, 1, 150, 49, 1, 400):
         index(database, indexer, scope, *[make_steps("1a 2b")] * size)
-        told.append(indexer.take_grown())
-    assert told == [[], [scope], [], [], [scope], [scope]]
+        calls.append(indexer.take_grown())
+    assert calls == [[], [scope], [], [], [scope], [scope]]
     assert indexer.take_grown() == []
 
 
@@ -133,10 +133,10 @@ def test_sessions_that_come_while_it_computes_are_built_in(
     def read_late(db: DbSession, of: GraphScope) -> rebuilds.Recorded:
         nonlocal looks
         looks += 1
-        found = reading(db, of)
+        recorded = reading(db, of)
         if looks <= 2:
             index(database, indexer, scope, vague(rng))
-        return found
+        return recorded
 
     monkeypatch.setattr(rebuilds, "read_recorded", read_late)
     report = rebuild_graph(database, scope, "fresh")
@@ -153,9 +153,9 @@ def test_a_large_busy_graph_is_left_for_a_quieter_hour(
     reading = rebuilds.read_recorded
 
     def read_while_sealing(db: DbSession, of: GraphScope) -> rebuilds.Recorded:
-        found = reading(db, of)
+        recorded = reading(db, of)
         index(database, indexer, scope, vague(rng))
-        return found
+        return recorded
 
     monkeypatch.setattr(rebuilds, "read_recorded", read_while_sealing)
     monkeypatch.setattr(rebuilds, "_MAX_LOCKED_S", 0)

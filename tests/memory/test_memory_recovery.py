@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from recorder.memory.grouping.inverted_index import Ints
+from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.recovery import Anchor, find_anchors
 from tests.support.graph_columns import Way, columns_of
@@ -36,8 +36,8 @@ def test_the_anchor_is_the_first_node_after_the_failure() -> None:
 
 def test_a_node_that_is_entered_with_the_tag_is_not_after_it() -> None:
     columns = columns_of([CLEAN, ("ABCD", "success", 1)])
-    assert [columns.nodes[one.node].label for one in anchors(columns, {5: 2_000})] == ["C"]
-    assert [columns.nodes[one.node].label for one in anchors(columns, {5: 1_999})] == ["B"]
+    assert [columns.nodes[anchor.node].label for anchor in anchors(columns, {5: 2_000})] == ["C"]
+    assert [columns.nodes[anchor.node].label for anchor in anchors(columns, {5: 1_999})] == ["B"]
 
 
 def test_only_sessions_that_end_in_success_recover() -> None:
@@ -50,16 +50,16 @@ def test_a_first_node_off_the_paths_of_success_is_no_anchor() -> None:
     columns = columns_of([CLEAN, ("AXYCD", "success", 1), ("AXBCD", "success", 1)])
     # Both failing sessions are on the clean path, whose leader knows neither X nor Y.
     columns.variant_path[:] = 0
-    found = anchors(columns, {5: 2_000, 6: 2_000})
-    assert [(columns.nodes[one.node].label, one.frequency) for one in found] == [("B", 0.5)]
+    ranked = anchors(columns, {5: 2_000, 6: 2_000})
+    assert [(columns.nodes[anchor.node].label, anchor.frequency) for anchor in ranked] == [("B", 0.5)]
 
 
 def test_anchors_come_by_frequency_and_then_by_id() -> None:
     ways: list[Way] = [CLEAN, ("AXD", "success", 2), ("AXC", "success", 1), ("AXB", "success", 1)]
     columns = columns_of(ways)
-    found = anchors(columns, dict.fromkeys(range(5, 9), 2_000))
-    assert [columns.nodes[one.node].label for one in found] == ["D", "B", "C"]
-    assert [one.frequency for one in found] == [0.5, 0.25, 0.25]
+    ranked = anchors(columns, dict.fromkeys(range(5, 9), 2_000))
+    assert [columns.nodes[anchor.node].label for anchor in ranked] == ["D", "B", "C"]
+    assert [anchor.frequency for anchor in ranked] == [0.5, 0.25, 0.25]
 
 
 def test_recovery_ends_with_the_first_success_tag_after_the_anchor_or_with_the_stop() -> None:
@@ -74,22 +74,22 @@ def test_the_session_of_the_median_is_its_first_witness_the_newest_of_equals() -
     failed = dict.fromkeys(range(5, 9), 2_000)
     (anchor,) = anchors(columns, failed, {5: [3_100], 6: [3_500], 7: [3_900], 8: [3_500]})
     assert anchor.median_recovery_ms == 500
-    assert [one.row for one in anchor.witnesses] == [8, 6, 7, 5]
-    assert {one.pos for one in anchor.witnesses} == {2}
+    assert [witness.row for witness in anchor.witnesses] == [8, 6, 7, 5]
+    assert {witness.pos for witness in anchor.witnesses} == {2}
     (even,) = anchors(columns, failed, {5: [3_100], 6: [3_201], 7: [3_900], 8: [3_500]})
-    assert (even.median_recovery_ms, [one.row for one in even.witnesses[:2]]) == (350, [8, 6])
+    assert (even.median_recovery_ms, [witness.row for witness in even.witnesses[:2]]) == (350, [8, 6])
 
 
 def test_where_nobody_recovered_the_last_shared_node_is_the_anchor() -> None:
     columns = columns_of([CLEAN, ("ABX", "error", 3), ("ABCX", "abandoned", 1), ("X", "error", 1)])
-    found = anchors(columns, dict.fromkeys(range(5, 10), 4_000))
-    assert [(columns.nodes[one.node].label, one.basis, one.frequency) for one in found] == [
+    ranked = anchors(columns, dict.fromkeys(range(5, 10), 4_000))
+    assert [(columns.nodes[anchor.node].label, anchor.basis, anchor.frequency) for anchor in ranked] == [
         ("B", "cross_session", 0.6),
         ("C", "cross_session", 0.2),
     ]
     # Those who succeeded tell how long it takes from there: from B three seconds, from C two.
-    assert [one.median_recovery_ms for one in found] == [3_000, 2_000]
-    assert found[0].witnesses[0].row == 4 and len(found[0].witnesses) == 5
+    assert [anchor.median_recovery_ms for anchor in ranked] == [3_000, 2_000]
+    assert ranked[0].witnesses[0].row == 4 and len(ranked[0].witnesses) == 5
 
 
 def test_places_are_those_of_steps_not_of_nodes() -> None:
@@ -117,9 +117,9 @@ def test_only_a_few_witnesses_are_told_the_first_of_the_whole_order() -> None:
         return find_anchors(columns, columns.current(), failed, lambda _: tags, witnesses=limit)
 
     whole, few, none = told(100), told(3), told(0)
-    assert [len(one.witnesses) for one in whole] == [20, 9]
-    assert [one.witnesses for one in few] == [one.witnesses[:3] for one in whole]
-    assert [one.witnesses for one in none] == [(), ()]
-    assert [(one.node, one.median_recovery_ms) for one in none] == [
-        (one.node, one.median_recovery_ms) for one in whole
+    assert [len(anchor.witnesses) for anchor in whole] == [20, 9]
+    assert [anchor.witnesses for anchor in few] == [anchor.witnesses[:3] for anchor in whole]
+    assert [anchor.witnesses for anchor in none] == [(), ()]
+    assert [(anchor.node, anchor.median_recovery_ms) for anchor in none] == [
+        (anchor.node, anchor.median_recovery_ms) for anchor in whole
     ]

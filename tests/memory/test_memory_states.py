@@ -1,4 +1,4 @@
-"""Which screen an event happened on. Spec §2.6, design §3 (state of an event)."""
+"""Screens of events. Spec §2.6, design §3 (state of an event)."""
 
 import tracemalloc
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recorder.memory.steps.states import (
+from recorder.memory.steps.screens import (
     NO_SCREEN,
     FrameScreen,
     Screen,
@@ -15,8 +15,7 @@ from recorder.memory.steps.states import (
     describe_screen,
     event_screen,
 )
-from recorder.memory.steps.targets import target_token
-from recorder.memory.steps.templates import normal_name, template_of, url_template
+from recorder.memory.steps.targets import normal_name, target_token, template_of, url_template
 
 
 def dom(*body: Any) -> dict[str, Any]:
@@ -29,9 +28,9 @@ def screen_of(snapshot: Any = None, **members: Any) -> Screen:
     return describe_screen(**{"dom": snapshot, "url": None, "title": None, "dhash": None, **members})
 
 
-def jaccard(one: Screen, other: Screen) -> float:
+def jaccard(first: Screen, other: Screen) -> float:
     """Similarity of two screens."""
-    mine, theirs = set(one.features), set(other.features)
+    mine, theirs = set(first.features), set(other.features)
     return len(mine & theirs) / len(mine | theirs)
 
 
@@ -114,9 +113,9 @@ def test_an_unreadable_snapshot_counts_as_none(unreadable: Any) -> None:
     )
 )
 def test_no_snapshot_raises(anything: Any) -> None:
-    found = screen_of({"v": 1, "format": "nodes", "html": ["html", {}, anything]})
-    "\n".join(found.state_tokens).encode()
-    assert found == screen_of({"v": 1, "format": "nodes", "html": ["html", {}, anything]})
+    screen = screen_of({"v": 1, "format": "nodes", "html": ["html", {}, anything]})
+    "\n".join(screen.state_tokens).encode()
+    assert screen == screen_of({"v": 1, "format": "nodes", "html": ["html", {}, anything]})
 
 
 def test_depth_is_no_matter() -> None:
@@ -127,16 +126,16 @@ def test_depth_is_no_matter() -> None:
 
 
 def test_a_large_page_keeps_a_sample_of_its_features() -> None:
-    rows = [["i", {"class": "c" * (place // 26) + chr(97 + place % 26)}] for place in range(3_000)]
+    rows = [["i", {"class": "c" * (index // 26) + chr(97 + index % 26)}] for index in range(3_000)]
     assert len(screen_of(dom(*rows)).features) == 1_024
 
 
 def test_without_snapshot_the_address_decides() -> None:
-    one = screen_of(url="https://erp.example/invoices/1042?page=2#top", title="Invoice 1042")
+    first = screen_of(url="https://erp.example/invoices/1042?page=2#top", title="Invoice 1042")
     other = screen_of(url="https://erp.example/invoices/77?page=9", title="Invoice 77", dhash=5)
     elsewhere = screen_of(url="https://erp.example/suppliers/77?page=9", title="Invoice 77")
-    assert one == other
-    assert one.state_key != elsewhere.state_key
+    assert first == other
+    assert first.state_key != elsewhere.state_key
 
 
 def test_without_address_the_picture_decides() -> None:
@@ -155,10 +154,10 @@ def test_without_anything_there_is_no_state() -> None:
 
 def test_the_clients_own_state_key_comes_first() -> None:
     frame = screen_of(dom(INVOICE))
-    own = event_screen({"state_key": "cart", "url": "https://a.example"}, frame)
-    assert own == event_screen({"state_key": "cart"}, None)
-    assert own.state_key != frame.state_key
-    assert "cart" not in str(own)
+    client_screen = event_screen({"state_key": "cart", "url": "https://a.example"}, frame)
+    assert client_screen == event_screen({"state_key": "cart"}, None)
+    assert client_screen.state_key != frame.state_key
+    assert "cart" not in str(client_screen)
 
 
 def test_then_the_frame_and_then_the_address() -> None:

@@ -1,11 +1,11 @@
-"""A session as steps: what counts, what folds, what tells steps apart. Spec §2.6, contract §3."""
+"""A session as steps: which events count, fold, and separate steps. Spec §2.6, contract §3."""
 
 from typing import Any
 
 import pytest
 
+from recorder.memory.steps.screens import FrameScreen, describe_screen
 from recorder.memory.steps.session_steps import Step, session_steps
-from recorder.memory.steps.states import FrameScreen, describe_screen
 from recorder.models.event_types import EVENT_TYPES, is_action, is_raw, step_type
 
 APPROVE = {"role": "button", "name": "Approve", "tag": "button"}
@@ -56,7 +56,7 @@ def test_noise_and_telemetry_are_no_steps() -> None:
 
 def test_key_strokes_on_one_element_are_one_step_on_the_screen_where_they_began() -> None:
     keys = [event(t_ms, kind, target=USER) for t_ms in (10, 20, 30) for kind in ("key_down", "key_up")]
-    keys = [{**item, "id": f"evt_{place}"} for place, item in enumerate(keys)]
+    keys = [{**item, "id": f"evt_{index}"} for index, item in enumerate(keys)]
     steps = steps_of(*keys, frames=[frame(0, "login"), frame(15, "suggestions")])
     assert [(step.action, step.runs, step.t_in_ms, step.t_out_ms) for step in steps] == [("type", 3, 10, 30)]
     assert steps[0].screen_key == frame(0, "login").screen.state_key

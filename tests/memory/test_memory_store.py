@@ -9,12 +9,10 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, func, select, update
 
 from recorder import clock
-from recorder.memory.grouping.nodes import GraphScope
-from recorder.memory.storage.graph_store import load_graph, read_rows, remove_session, replace_outcome
+from recorder.memory.graph.nodes import GraphScope
+from recorder.memory.storage.graph_store import load_graph, packed, read_rows, remove_session, replace_outcome
 from recorder.memory.storage.indexing import GraphIndexer
-from recorder.memory.storage.pauses import set_memory_graph
-from recorder.memory.storage.rows import packed
-from recorder.memory.storage.versions import in_scope
+from recorder.memory.storage.versions import in_scope, set_memory_graph
 from recorder.models.memory import (
     GraphNodeRow,
     GraphPauseRow,
@@ -58,7 +56,7 @@ def index_words(database: Database, scope: GraphScope, *words: str, **members: A
 
 
 def statistics_of(database: Database, scope: GraphScope) -> Counter[tuple[Any, ...]]:
-    """What the sessions of a graph did, however it is structured: with each distinct way, how often."""
+    """Return the steps of a graph's sessions, whatever its structure: each distinct way with its count."""
     with database.transaction(write=False) as db:
         steps = dict(read_rows(db, scope, GraphTraceRow.trace_key, GraphTraceRow.steps))
         return Counter(
@@ -76,7 +74,7 @@ def paths_of(database: Database, scope: GraphScope) -> dict[str, str]:
 
 
 def count(db: DbSession, table: Any, scope: GraphScope) -> int:
-    """How many rows of a table belong to a graph."""
+    """Return the number of rows of a table that belong to a graph."""
     return db.exec(select(func.count()).select_from(table).where(*in_scope(table, scope))).one()
 
 
@@ -95,8 +93,12 @@ def test_a_loaded_graph_is_the_one_that_was_saved(database: Database, scope: Gra
     kept = indexer._held[scope].graph
     assert (loaded.nodes, loaded.paths) == (kept.nodes, kept.paths)
     assert loaded.node_index.number_of == kept.node_index.number_of
-    assert {key: (one.nodes, one.path, one.sessions) for key, one in loaded.path_index.variants.items()} == {
-        key: (one.nodes, one.path, one.sessions) for key, one in kept.path_index.variants.items()
+    assert {
+        key: (variant.nodes, variant.path, variant.sessions)
+        for key, variant in loaded.path_index.variants.items()
+    } == {
+        key: (variant.nodes, variant.path, variant.sessions)
+        for key, variant in kept.path_index.variants.items()
     }
 
 
@@ -168,7 +170,7 @@ def test_counters_equal_a_recount_after_any_changes(database: Database, scope: G
         active = active_paths(db, scope)
         counters = dict(read_rows(db, scope, GraphTraceRow.trace_key, GraphTraceRow.n))
     assert +Counter(counters) == Counter(path.trace_key for path in active)
-    kept = +Counter({key: one.sessions for key, one in graph.path_index.variants.items()})
+    kept = +Counter({key: variant.sessions for key, variant in graph.path_index.variants.items()})
     assert kept == Counter(graph.variant_of[path.trace_key] for path in active)
 
 
@@ -209,8 +211,8 @@ def test_a_batch_that_was_rolled_back_never_was(database: Database, scope: Graph
 
 
 def test_two_runs_that_take_turns_make_nothing_twice(database: Database, scope: GraphScope) -> None:
-    one, other = GraphIndexer(), GraphIndexer()
-    for indexer, words in ((one, USUAL), (other, OTHER), (one, OTHER), (other, RETRIED), (one, USUAL)):
+    first, other = GraphIndexer(), GraphIndexer()
+    for indexer, words in ((first, USUAL), (other, OTHER), (first, OTHER), (other, RETRIED), (first, USUAL)):
         index(database, indexer, [make_row(scope)], [words])
     with database.transaction(write=False) as db:
         assert count(db, GraphNodeRow, scope) == 6

@@ -60,11 +60,11 @@ def test_an_empty_graph_holds_nothing() -> None:
 
 
 def test_filters_and_a_bound_choose_among_the_sessions_of_a_path() -> None:
-    found = SubPath("checkout", COLUMNS, (1, 2))
-    assert found.session_ids() == ["ses_0", "ses_4", "ses_5"]
-    assert found.session_ids(outcome="error") == ["ses_4", "ses_5"]
-    assert found.session_ids(below="ses_5") == ["ses_0", "ses_4"]
-    assert found.session_ids(actor_kind="human") == []
+    path = SubPath("checkout", COLUMNS, (1, 2))
+    assert path.session_ids() == ["ses_0", "ses_4", "ses_5"]
+    assert path.session_ids(outcome="error") == ["ses_4", "ses_5"]
+    assert path.session_ids(below="ses_5") == ["ses_0", "ses_4"]
+    assert path.session_ids(actor_kind="human") == []
 
 
 def test_a_path_that_was_merged_into_another_stands_for_that_one(tmp_path: Path) -> None:
@@ -78,10 +78,8 @@ def test_a_path_that_was_merged_into_another_stands_for_that_one(tmp_path: Path)
         older, younger = db.exec(select(GraphPathRow.path_id).order_by(col(GraphPathRow.number)))
         db.exec(update(GraphPathRow).where(col(GraphPathRow.number) == 1).values(merged_into=0))
     with database.transaction(write=False) as db:
-        found, other = (
-            SubPath.read(db, tenant=scope.tenant, path_id=path_id) for path_id in (younger, older)
-        )
-        assert found.nodes == other.nodes and len(found.session_ids()) == 1
+        ids, other = (SubPath.read(db, tenant=scope.tenant, path_id=path_id) for path_id in (younger, older))
+        assert ids.nodes == other.nodes and len(ids.session_ids()) == 1
         with pytest.raises(NotFound):
             SubPath.read(db, tenant=Tenant(scope.workspace_id, "test"), path_id=older)
     database.close()

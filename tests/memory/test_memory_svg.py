@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from recorder.memory.drawing.layout import place
-from recorder.memory.drawing.picture import draw_graph
 from recorder.memory.views.graph_view import GraphView
+from recorder.memory.views.layout import place
+from recorder.memory.views.picture import draw_graph
 from tests.memory.test_memory_formats import hostile
 from tests.support.graph_columns import Way, invoices, view_for
 
@@ -20,7 +20,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 def wandering(nodes: int, seed: int, *, length: int = 14) -> GraphView:
     """A workflow in which sessions go back and forth between many nodes."""
     rng = random.Random(seed)
-    names = [f"{rng.choice(['Open', 'Check', 'Confirm the'])} item {place}" for place in range(nodes)]
+    names = [f"{rng.choice(['Open', 'Check', 'Confirm the'])} item {index}" for index in range(nodes)]
     ways: list[Way] = [(names[:8], "success", 60)]
     for _ in range(3 * nodes):
         here, way = 0, [names[0]]
@@ -54,8 +54,8 @@ def test_pictures_are_well_formed_self_contained_and_told_to_screen_readers(view
     svg = draw_graph(view)
     root = ElementTree.fromstring(svg)
     assert root.get("role") == "img"
-    told = [root.find(f"{SVG}title"), root.find(f"{SVG}desc")]
-    assert [element.get("id") for element in told if element is not None and element.text] == str(
+    texts = [root.find(f"{SVG}title"), root.find(f"{SVG}desc")]
+    assert [element.get("id") for element in texts if element is not None and element.text] == str(
         root.get("aria-labelledby")
     ).split()
     tags = {element.tag.removeprefix(SVG) for element in root.iter()}
@@ -83,8 +83,11 @@ def test_everything_drawn_lies_inside_the_frame(view: GraphView) -> None:
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_nodes_and_labels_do_not_overlap(view: GraphView) -> None:
     spots = place(view).spots.values() if view.nodes else ()
-    for one, other in combinations(spots, 2):
-        assert not any(box.overlaps(theirs) for box in one.boxes() for theirs in other.boxes()), (one, other)
+    for first, other in combinations(spots, 2):
+        assert not any(box.overlaps(theirs) for box in first.boxes() for theirs in other.boxes()), (
+            first,
+            other,
+        )
 
 
 def test_equal_views_give_equal_bytes() -> None:
@@ -94,7 +97,7 @@ def test_equal_views_give_equal_bytes() -> None:
 
 def test_the_drawing_shows_shares_counts_exits_and_marks() -> None:
     shown = words(draw_graph(invoices()))
-    for told in (
+    for wrong in (
         "99%",
         "73%",
         "20%",
@@ -106,7 +109,7 @@ def test_the_drawing_shows_shares_counts_exits_and_marks() -> None:
         "new",
         "recovery point",
     ):
-        assert told in shown
+        assert wrong in shown
     assert "width = share of sessions · number under a node = sessions" in shown
 
 
@@ -117,10 +120,10 @@ def test_the_common_path_is_a_straight_line_as_wide_as_its_share() -> None:
     assert [spot.x for spot in spine] == sorted(spot.x for spot in spine)
     widths = [
         float(width)
-        for told, width in re.findall(
+        for label, width in re.findall(
             r"<title>([^<]*)</title><path[^>]*stroke-width=\"([\d.]+)", draw_graph(invoices())
         )
-        if told.startswith(("Sign in → Open", "Set cost centre → Write"))
+        if label.startswith(("Sign in → Open", "Set cost centre → Write"))
     ]
     assert sorted(widths) == [10.8, 14.3]
 

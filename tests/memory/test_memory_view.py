@@ -1,4 +1,4 @@
-"""What pictures and formats are made of: counts and medians worked out by hand. Spec §2.6."""
+"""Views for pictures and formats: counts and medians worked out by hand. Spec §2.6."""
 
 import random
 from collections import Counter, defaultdict
@@ -66,10 +66,10 @@ def test_a_path_of_many_variants_is_shown_by_its_own_nodes_if_any_session_went_t
         ("abc", "success", 1),
     ]
     columns = columns_of(ways)
-    own, other = columns.paths[3].nodes, tuple(reversed(columns.paths[3].nodes))
-    for nodes, spine in ((own, "abc"), (other, "abxc"), ((*own, own[0]), "abxc")):
-        one = PathInfo("pth_00", nodes, 0)
-        merged = replace(columns, paths=[one], variant_path=np.zeros(len(ways), dtype=np.int64))
+    path_nodes, other = columns.paths[3].nodes, tuple(reversed(columns.paths[3].nodes))
+    for nodes, spine in ((path_nodes, "abc"), (other, "abxc"), ((*path_nodes, path_nodes[0]), "abxc")):
+        path = PathInfo("pth_00", nodes, 0)
+        merged = replace(columns, paths=[path], variant_path=np.zeros(len(ways), dtype=np.int64))
         made = view_of(merged, merged.current(), workflow="checkout")
         assert made.spine == tuple(f"nde_{name}" for name in spine)
 
@@ -94,7 +94,7 @@ def test_only_the_chosen_sessions_count() -> None:
 def test_a_minimum_drops_nodes_and_edges_and_leaves_the_figures_of_the_others() -> None:
     columns = columns_of(WAYS, TIMES)
     most = view_of(columns, columns.current(), workflow="checkout", min_frequency=0.6)
-    assert [(one.source, one.target) for one in most.edges] == [
+    assert [(edge.source, edge.target) for edge in most.edges] == [
         (None, "nde_a"),
         ("nde_a", "nde_b"),
         ("nde_c", None),
@@ -121,7 +121,7 @@ def test_marks_of_nodes_that_are_not_there_are_dropped() -> None:
 
 
 def test_the_invoices_have_the_figures_of_the_drawing() -> None:
-    figures = {one.label: (one.sessions, one.left) for one in invoices().nodes}
+    figures = {node.label: (node.sessions, node.left) for node in invoices().nodes}
     assert (figures["Sign in"], figures["Write note"], figures["Approved"]) == ((412, 0), (299, 0), (354, 0))
     assert (figures["Second approver"], figures["Server error"], figures["Bad credentials"]) == (
         (17, 17),
@@ -136,19 +136,19 @@ def test_all_figures_equal_a_count_session_by_session() -> None:
     ways: list[Way] = []
     for _ in range(40):
         letters = "".join(rng.choices("abcdef", k=rng.randrange(8)))
-        steps = [letter for place, letter in enumerate(letters) if letters[place - 1 : place] != letter]
+        steps = [letter for index, letter in enumerate(letters) if letters[index - 1 : index] != letter]
         ways.append((steps, rng.choice(OUTCOMES), rng.randrange(1, 5)))
     taken = [steps for steps, _, count in ways for _ in range(count)]
     times = [[rng.randrange(1000) for _ in range(len(steps) + 1)] for steps in taken]
     columns = columns_of(ways, times)
     crossed: dict[tuple[str | None, str | None], list[int]] = defaultdict(list)
     sessions: Counter[tuple[str | None, str | None]] = Counter()
-    for steps, own in zip(taken, times, strict=True):
+    for steps, step_times in zip(taken, times, strict=True):
         ends = list(pairwise([None, *(f"nde_{step}" for step in steps), None]))
         sessions.update(set(ends))
-        for pair, ms in zip(ends, own, strict=True):
+        for pair, ms in zip(ends, step_times, strict=True):
             crossed[pair].append(ms)
     made = view_of(columns, columns.current(), workflow="checkout").edges
-    assert {(one.source, one.target): (one.sessions, one.n, one.median_ms) for one in made} == {
+    assert {(edge.source, edge.target): (edge.sessions, edge.n, edge.median_ms) for edge in made} == {
         pair: (sessions[pair], len(all_ms), int(median(all_ms))) for pair, all_ms in crossed.items()
     }

@@ -1,4 +1,4 @@
-"""The hourly look through Dagster: real SQLite, a real instance. Spec §6.1."""
+"""The hourly check through Dagster: real SQLite, a real instance. Spec §6.1."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,9 +9,9 @@ import pytest
 from pipelines import drift
 from pipelines.drift import drift_alarms, hourly_drift
 from pipelines.resources import RecorderResource
-from recorder.memory.drift.monitor import GraphLook, look_for_drift
+from recorder.memory.drift.monitor import DriftCheck, check_drift
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.nodes import GraphScope
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
 from tests.support.drift_workflow import BASELINE, NEEDED, Story
@@ -38,7 +38,7 @@ def run(instance: dg.DagsterInstance, recorder: RecorderResource) -> dict[str, A
 
 
 def tick(instance: dg.DagsterInstance, recorder: RecorderResource) -> dg.RunRequest | dg.SkipReason:
-    """What the schedule answers."""
+    """Return the result of the schedule."""
     context = dg.build_schedule_context(instance=instance, resources={"recorder": recorder})
     answer = hourly_drift(context)
     assert isinstance(answer, dg.RunRequest | dg.SkipReason)
@@ -53,10 +53,10 @@ def test_a_run_looks_at_every_graph_and_shows_what_it_found(
     other.add("ab")
     shown = run(instance, recorder)
     assert (shown["workflows"], shown["sessions"], shown["alarms"]) == (2, 100 + 2 * NEEDED + 2, 2)
-    found = {record.data["workflow"]: record.data for record in shown["looked_at"].records}
+    data = {record.data["workflow"]: record.data for record in shown["looked_at"].records}
     counted = ("sessions", "baseline", "watched", "paths_gone", "nodes_new")
-    assert [found["checkout"][name] for name in counted] == [100 + 2 * NEEDED, 100, 2, 1, 1]
-    assert [found["refunds"][name] for name in counted] == [2, 0, 0, 0, 0]
+    assert [data["checkout"][name] for name in counted] == [100 + 2 * NEEDED, 100, 2, 1, 1]
+    assert [data["refunds"][name] for name in counted] == [2, 0, 0, 0, 0]
     assert f"`{PATH_DISAPPEARED}`: 0 of the last {NEEDED} sessions" in shown["told"]
     assert f"`{NEW_NODE}`: 12 of the last" in shown["told"]
     gone, *_ = [row for row in shown["watched_paths"].splitlines() if row.startswith("| checkout")]
@@ -92,23 +92,23 @@ def test_a_graph_that_fails_stops_no_other_and_the_run_names_it(
     Story(story.database, broken).add("ab")
     story.add(BASELINE + "a" * NEEDED)
 
-    def look(database: Database, scope: GraphScope) -> GraphLook | None:
+    def look(database: Database, scope: GraphScope) -> DriftCheck | None:
         if scope == broken:
             raise IndexError("of a column")
-        return look_for_drift(database, scope)
+        return check_drift(database, scope)
 
-    monkeypatch.setattr(drift, "look_for_drift", look)
+    monkeypatch.setattr(drift, "check_drift", look)
     done = dg.materialize(
         [drift_alarms], instance=instance, resources={"recorder": recorder}, raise_on_error=False
     )
     assert not done.success and len(story.events()) == 1
-    [failure] = [event for event in done.all_events if event.event_type_value == "STEP_FAILURE"]
+    [step_failure] = [event for event in done.all_events if event.event_type_value == "STEP_FAILURE"]
     name = f"{broken.workspace_id} live a broken one"
-    failed = failure.step_failure_data
-    told = failed.user_failure_data
-    assert told is not None
-    assert told.description == f"1 of 2 graphs could not be looked at: {name}"
-    assert told.metadata["alarms"].value == 1
+    failed = step_failure.step_failure_data
+    failure = failed.user_failure_data
+    assert failure is not None
+    assert failure.description == f"1 of 2 graphs could not be looked at: {name}"
+    assert failure.metadata["alarms"].value == 1
     records = instance.get_records_for_run(done.run_id).records
     messages = [record.event_log_entry.user_message for record in records]
     assert any(name in message and "IndexError: of a column" in message for message in messages)

@@ -8,11 +8,11 @@ import pytest
 from pipelines.memory import graph_checks, rebuilt_memory_graphs
 from pipelines.resources import RecorderResource
 from recorder.errors import Unavailable
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.paths import read_graph
 from recorder.memory.storage.consistency import find_missing
 from recorder.memory.storage.indexing import GraphIndexer
-from recorder.memory.storage.pauses import set_memory_graph
+from recorder.memory.storage.versions import set_memory_graph
 from recorder.models.workflow import WorkflowRow
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer

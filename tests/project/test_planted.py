@@ -17,8 +17,8 @@ def planted() -> Planted:
 
 
 @pytest.fixture(scope="module")
-def found(planted: Planted) -> Found:
-    """What is found of it again."""
+def quality(planted: Planted) -> Found:
+    """Return the quality with which it is found again."""
     return find_again(planted)
 
 
@@ -49,14 +49,14 @@ def test_who_does_not_recover_ends_in_error(planted: Planted) -> None:
     assert ends == {(True, True): {"success"}, (False, False): {"success"}, (False, True): {"error"}}
 
 
-def test_paths_are_found_again_and_far_better_than_exact_variants(found: Found) -> None:
-    assert min(found.sealed_ari, found.rebuilt_ari) >= 0.78
-    assert found.variant_ari <= 0.55
+def test_paths_are_found_again_and_far_better_than_exact_variants(quality: Found) -> None:
+    assert min(quality.sealed_ari, quality.rebuilt_ari) >= 0.78
+    assert quality.variant_ari <= 0.55
 
 
-def test_as_many_outliers_as_were_planted_are_the_planted_ones(found: Found) -> None:
-    assert found.outliers >= 0.95
+def test_as_many_outliers_as_were_planted_are_the_planted_ones(quality: Found) -> None:
+    assert quality.outliers >= 0.95
 
 
-def test_recovery_anchors_are_told_in_order_and_at_their_frequency(found: Found) -> None:
-    assert found.anchor_error <= 0.02
+def test_recovery_anchors_are_told_in_order_and_at_their_frequency(quality: Found) -> None:
+    assert quality.anchor_error <= 0.02

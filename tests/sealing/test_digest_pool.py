@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from recorder.errors import Unavailable
-from recorder.memory.steps.states import NO_SCREEN, Screen
+from recorder.memory.steps.screens import NO_SCREEN, Screen
 from recorder.models.frame import FrameRow
 from recorder.sealing.digest_jobs import DigestCache
 from recorder.sealing.digest_pool import DigestBudget, DigestPool

@@ -12,7 +12,7 @@ _HOUR_MS = 3_600_000
 def make_history(
     letters: str, *, actors: Sequence[int] | None = None, started_ms: Sequence[int] | None = None
 ) -> History:
-    """One session an hour, by two actors in turn, unless told otherwise; sealed with the numbers 1, 2, …"""
+    """Make one session an hour, by two actors in turn unless given; sealed with the numbers 1, 2, …"""
     paths = np.array([number_of(letter) for letter in letters], dtype=np.int64)
     sessions = np.arange(len(paths), dtype=np.int64)
     nodes = np.arange(128, dtype=np.int64)
@@ -33,5 +33,5 @@ def number_of(letter: str) -> int:
 
 
 def at_days(*days: int) -> list[int]:
-    """When sessions began, in milliseconds, from the days on which they did."""
+    """Return the beginnings of sessions, in milliseconds, from the days on which they began."""
     return [day * DAY_MS for day in days]

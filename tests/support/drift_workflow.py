@@ -1,14 +1,14 @@
-"""A workflow to which sessions come, one an hour, by letters; what drift tells of it."""
+"""A workflow that receives one session an hour, by letters, and its drift alarms."""
 
 from datetime import timedelta
 from typing import Any
 
 from sqlmodel import col, select, update
 
-from recorder.memory.drift.monitor import GraphLook, look_for_drift
+from recorder.memory.drift.monitor import DriftCheck, check_drift
 from recorder.memory.drift.store import read_alarms
 from recorder.memory.drift.thresholds import least_rate, misses_needed
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.models.operations import OutboxRow, SealCounterRow
 from recorder.models.session import SessionRow
@@ -25,7 +25,7 @@ NEEDED = misses_needed(least_rate(50, 100, 0.005), watched=2, run_length=10_000)
 
 
 class Story:
-    """A workflow and the sessions that came to it; nobody is named as their actor."""
+    """A workflow and its sessions, which name no actor."""
 
     def __init__(self, database: Database, scope: GraphScope | None = None) -> None:
         self.database = database
@@ -35,9 +35,9 @@ class Story:
                 add_workflow(db, scope)
             self.scope = scope or make_scope(db)
             slot = slot_of(self.scope.workflow, read_slots(db))
-            place = {"workspace_id": self.scope.workspace_id, "mode": self.scope.mode, "slot": slot}
-            if db.get(SealCounterRow, tuple(place.values())) is None:
-                db.add(SealCounterRow(**place, seal_seq=0))
+            keys = {"workspace_id": self.scope.workspace_id, "mode": self.scope.mode, "slot": slot}
+            if db.get(SealCounterRow, tuple(keys.values())) is None:
+                db.add(SealCounterRow(**keys, seal_seq=0))
 
     def add(self, letters: str, **members: Any) -> list[SessionRow]:
         """Take sessions with these steps into the graph, as sealing does."""
@@ -45,10 +45,10 @@ class Story:
         rows = [
             make_row(
                 self.scope,
-                seal_seq=place + 1,
-                **{"started_at": START + timedelta(hours=place), **members},
+                seal_seq=index + 1,
+                **{"started_at": START + timedelta(hours=index), **members},
             )
-            for place in range(first, first + len(letters))
+            for index in range(first, first + len(letters))
         ]
         steps = {row.id: make_steps(WORDS[letter]) for row, letter in zip(rows, letters, strict=True)}
         indexer = GraphIndexer()
@@ -61,15 +61,15 @@ class Story:
         self.rows += rows
         return rows
 
-    def look(self) -> GraphLook | None:
-        """Look for drift."""
-        return look_for_drift(self.database, self.scope)
+    def look(self) -> DriftCheck | None:
+        """Check for drift."""
+        return check_drift(self.database, self.scope)
 
     def events(self) -> list[OutboxRow]:
         """The events of this workspace, the oldest first."""
-        own = select(OutboxRow).filter_by(workspace_id=self.scope.workspace_id)
+        statement = select(OutboxRow).filter_by(workspace_id=self.scope.workspace_id)
         with self.database.transaction(write=False) as db:
-            return list(db.exec(own.order_by(col(OutboxRow.id))))
+            return list(db.exec(statement.order_by(col(OutboxRow.id))))
 
     def told(self) -> list[tuple[str, int]]:
         """Type and number of sealing of each alarm that is remembered."""

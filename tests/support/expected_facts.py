@@ -6,8 +6,8 @@ import orjson
 from sqlmodel import col, select
 
 from recorder.digest import bucket_of, canonical_json
+from recorder.memory.steps.screens import FrameScreen, bind_frames
 from recorder.memory.steps.session_steps import ALGO_VERSION, Step, session_steps
-from recorder.memory.steps.states import FrameScreen, bind_frames
 from recorder.models.event import EventBatchRow
 from recorder.models.event_types import is_action
 from recorder.models.frame import FrameRow

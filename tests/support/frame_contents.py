@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from PIL import Image
 
-from recorder.memory.steps.states import describe_screen
+from recorder.memory.steps.screens import describe_screen
 from recorder.models.frame import FrameRow
 from recorder.sealing.dhash import dhash
 from recorder.sealing.digest_messages import DigestBudget

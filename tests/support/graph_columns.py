@@ -49,8 +49,8 @@ def columns_of(ways: Sequence[Way], step_ms: Sequence[Sequence[int]] | None = No
     lengths = np.array([len(route) for route in routes], dtype=np.int64)
     starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
     trace = np.repeat(np.arange(len(ways)), [count for _, _, count in ways])
-    times = [[1000] * (int(lengths[place]) + 1) for place in trace] if step_ms is None else step_ms
-    flat = np.array([time for own in times for time in own], dtype=np.int64)
+    times = [[1000] * (int(lengths[index]) + 1) for index in trace] if step_ms is None else step_ms
+    flat = np.array([time for session_times in times for time in session_times], dtype=np.int64)
     rows = len(trace)
     return GraphColumns(
         version=1,
@@ -61,19 +61,22 @@ def columns_of(ways: Sequence[Way], step_ms: Sequence[Sequence[int]] | None = No
         variant_nodes=np.array([node for route in routes for node in route], dtype=np.int64),
         trace_variant=np.arange(len(ways)),
         trace_start=starts,
-        trace_entry=np.array([place for route in routes for place in range(len(route))], dtype=np.int64),
+        trace_entry=np.array([index for route in routes for index in range(len(route))], dtype=np.int64),
         session_id=np.array([f"ses_{row}".encode() for row in range(rows)], dtype="S30"),
         added=np.ones(rows, dtype=np.int64),
         removed=np.full(rows, np.iinfo(np.int64).max),
         trace=trace,
-        outcome=np.array([OUTCOMES.index(ways[place][1]) for place in trace], dtype=np.int64),
+        outcome=np.array([OUTCOMES.index(ways[index][1]) for index in trace], dtype=np.int64),
         actor=np.zeros(rows, dtype=np.int64),
-        duration_ms=np.array([sum(own) for own in times], dtype=np.int64),
+        duration_ms=np.array([sum(session_times) for session_times in times], dtype=np.int64),
         started_ms=np.arange(rows),
         sealed_ms=np.arange(rows),
         seal_seq=np.arange(rows),
         time_start=np.concatenate(
-            [np.zeros(1, dtype=np.int64), np.cumsum([len(own) for own in times], dtype=np.int64)]
+            [
+                np.zeros(1, dtype=np.int64),
+                np.cumsum([len(session_times) for session_times in times], dtype=np.int64),
+            ]
         ),
         step_ms=flat,
         order=np.arange(rows),

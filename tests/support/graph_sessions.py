@@ -7,9 +7,9 @@ from pathlib import Path
 from sqlmodel import Session as DbSession
 
 from recorder.ids import new_id
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.steps.session_steps import Step
-from recorder.memory.steps.templates import key_of
+from recorder.memory.steps.targets import key_of
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.models.session import SessionRow
 from recorder.models.workflow import WorkflowRow
@@ -23,15 +23,15 @@ START = datetime(2026, 5, 1, 8, tzinfo=UTC)
 def make_step(word: str, t_ms: int = 0, *, features: Sequence[int] | None = None) -> Step:
     """A step such as `1a`: the act `a` on screen `1`; other screens share no feature with it."""
     screen, act = word[:-1], word[-1]
-    own = tuple(sorted(key_of(screen, str(place)) for place in range(10)))
-    tokens = own if features is None else tuple(sorted(features))
+    screen_features = tuple(sorted(key_of(screen, str(index)) for index in range(10)))
+    tokens = screen_features if features is None else tuple(sorted(features))
     key = key_of(screen, "click", act, *map(str, tokens))
     return Step(0, key, screen, "click", act, f"Click {act}", tokens, t_ms, t_ms, None, "evt_1", 1)
 
 
 def make_steps(words: str) -> list[Step]:
     """The steps of a session, one every second from the first second on."""
-    return [make_step(word, (place + 1) * 1_000) for place, word in enumerate(words.split())]
+    return [make_step(word, (index + 1) * 1_000) for index, word in enumerate(words.split())]
 
 
 def make_scope(db: DbSession, *, mode: str = "live") -> GraphScope:

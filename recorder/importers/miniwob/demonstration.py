@@ -9,16 +9,40 @@
 
 import hashlib
 import re
-from datetime import UTC, datetime
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
 from recorder.client.batches import CapturedFrame
-from recorder.importers.miniwob.actions import event_members, whole_actions
+from recorder.client.client import Client
+from recorder.errors import ValidationFailed
 from recorder.importers.miniwob.elements import boxes, canvas_size, event_target, snapshot, target_path
-from recorder.importers.miniwob.format import Demonstration, Node, read_file
+from recorder.importers.miniwob.format import (
+    SUFFIXES,
+    Demonstration,
+    Node,
+    event_members,
+    read_file,
+    whole_actions,
+)
 from recorder.importers.screen_drawing import Box, draw
-from recorder.importers.upload import Recording, UnreadableRecording
+from recorder.importers.upload import (
+    ImportReport,
+    NothingToImport,
+    Recording,
+    Source,
+    UnreadableRecording,
+    Upload,
+    upload_recordings,
+)
 from recorder.limits import WORKFLOW_PATTERN
 
 #: The files hold no dates: the first of an import begins here, each next one a minute later.
@@ -27,7 +51,7 @@ ACTOR = {"id": "miniwob", "kind": "human"}
 
 
 def workflow_of(task: str, prefix: str = "") -> str:
-    """The slug of a task's workflow, such as `click_tab_2` for click-tab-2.
+    """Return the slug of a task's workflow, such as `click_tab_2` for click-tab-2.
 
     Raises:
         UnreadableRecording: if prefix and task make no slug.
@@ -41,12 +65,12 @@ def workflow_of(task: str, prefix: str = "") -> str:
 def read_demonstration(
     path: Path, *, started_at: datetime, workflow: str | None = None, workflow_prefix: str = ""
 ) -> Recording:
-    """The recording of one file.
+    """Return the recording of one file.
 
     Args:
         path: the file; its folder's name is the task.
         started_at: instant at which the session is said to begin.
-        workflow: one workflow for all tasks; the task stands in `metadata.task` either way.
+        workflow: one workflow for all tasks; `metadata.task` holds the task either way.
         workflow_prefix: put before the slug of the task.
 
     Raises:
@@ -86,12 +110,12 @@ def _frames_and_events(
     frame_ids = [screens.show(state.dom, _ms(state.time)) for state in states]
     seen = whole_actions(states)
     events = []
-    for one, members in zip(seen, event_members(seen), strict=True):
+    for first, members in zip(seen, event_members(seen), strict=True):
         # Where only the half after the handling was recorded, the page acted on is the one before it.
-        shown = max(0, one.index - 1) if one.action.timing == 3 else one.index
-        event = {"t_ms": _ms(states[one.index].time), **members, "frame_id": frame_ids[shown]}
-        if targets[one.index]:
-            event["target"] = event_target(targets[one.index])
+        shown = max(0, first.index - 1) if first.action.timing == 3 else first.index
+        event = {"t_ms": _ms(states[first.index].time), **members, "frame_id": frame_ids[shown]}
+        if targets[first.index]:
+            event["target"] = event_target(targets[first.index])
         events.append(event)
     return screens.frames, events
 
@@ -106,7 +130,7 @@ class _Screens:
         self._pictures: dict[tuple[tuple[Box, ...], tuple[int, int]], bytes] = {}
 
     def show(self, page: Node, t_ms: int) -> str:
-        """The id of the frame that shows this page."""
+        """Return the id of the frame that shows this page."""
         if page != self._page:
             self._page = page
             self.frames.append(self._frame(page, t_ms))
@@ -131,3 +155,109 @@ def _outcome_tag(demonstration: Demonstration) -> dict[str, Any]:
 
 def _ms(time: float) -> int:
     return round(time)
+
+
+#: Two keep both sides of a small machine busy; more wait for the service's rate limit together.
+PARALLEL = 4
+
+
+def import_folder(
+    path: Path,
+    *,
+    url: str,
+    key: str,
+    workflow: str | None = None,
+    workflow_prefix: str = "",
+    parallel: int = PARALLEL,
+    progress: bool = True,
+) -> ImportReport:
+    """Upload every demonstration under `path`, each as one session.
+
+    A file that cannot be read, or that the service refuses, is named on stderr and skipped. Importing twice
+    brings every session in twice.
+
+    Args:
+        path: a folder of task folders, one task folder, or one file (`.json.gz`, `.json`).
+        url: address of the service.
+        key: an API key.
+        workflow: one workflow for all, instead of one for each task.
+        workflow_prefix: put before the slug of each task's workflow.
+        parallel: number of uploads at the same time.
+        progress: whether to show a progress bar on stderr.
+
+    Raises:
+        NothingToImport: if there is no such file.
+        ValidationFailed: if `workflow` is no slug.
+        ApiError, Unreachable: if the service cannot be worked with at all.
+    """
+    if workflow is not None and not re.fullmatch(WORKFLOW_PATTERN.strip("^$"), workflow):
+        text = "A workflow is 2 to 64 of a–z, 0–9 and _."
+        raise ValidationFailed.of("workflow", "invalid_value", message=text, where="query")
+    files = demonstration_files(path)
+    began = time.monotonic()
+    with Client(url, key) as client, shown_progress(len(files), progress) as on_done:
+        sources = demonstration_sources(files, workflow=workflow, workflow_prefix=workflow_prefix)
+        report = upload_recordings(client, sources, parallel=parallel, on_done=on_done)
+    return replace(report, seconds=round(time.monotonic() - began, 3))
+
+
+def demonstration_files(path: Path) -> list[Path]:
+    """Return the files under a path, sorted, so that every import gives them the same instants.
+
+    Raises:
+        NothingToImport: if there is none.
+    """
+    candidates = (
+        [path] if path.is_file() else [file for file in path.rglob("*") if file.name.endswith(SUFFIXES)]
+    )
+    files = sorted(file for file in candidates if file.is_file())
+    if not files:
+        raise NothingToImport("*.json.gz or *.json files")
+    return files
+
+
+def demonstration_sources(
+    files: list[Path], *, workflow: str | None = None, workflow_prefix: str = ""
+) -> Iterator[Source]:
+    """Yield each file as a source; the sessions of neighbours begin one minute apart."""
+    for n, file in enumerate(files):
+        read = partial(
+            read_demonstration,
+            file,
+            started_at=_started_at(n),
+            workflow=workflow,
+            workflow_prefix=workflow_prefix,
+        )
+        yield Source(f"{file.resolve().parent.name}/{file.name}", read)
+
+
+def _started_at(n: int) -> datetime:
+    return FIRST_STARTED_AT + timedelta(minutes=n)
+
+
+@contextmanager
+def shown_progress(total: int, wanted: bool) -> Iterator[Callable[[Upload], None]]:
+    """Show a bar on stderr; failures are named there with or without it."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[failed]}"),
+    )
+    with Progress(*columns, console=console, disable=not wanted, expand=True) as bar:
+        task = bar.add_task("Importing", total=total, failed="")
+        failed = 0
+
+        def on_done(upload: Upload) -> None:
+            nonlocal failed
+            if upload.session_id is None:
+                failed += 1
+                # File names are printed as they are: brackets in them are no markup.
+                console.print(
+                    f"skipped {upload.name}: {upload.reason}", markup=False, highlight=False, soft_wrap=True
+                )
+            bar.update(task, advance=1, failed=f"{failed} skipped" if failed else "")
+
+        yield on_done

@@ -32,7 +32,7 @@ _QUOTES = str.maketrans('"', "'")
 
 
 def target_path(dom: Node) -> list[Node]:
-    """The elements from the root to the one acted on; empty without one.
+    """Return the elements from the root to the one acted on; empty without one.
 
     The mark is taken off, so that pages which differ in it alone are equal.
     """
@@ -47,7 +47,7 @@ def target_path(dom: Node) -> list[Node]:
 
 
 def snapshot(dom: Node) -> dict[str, Any]:
-    """The page as the interface's DOM snapshot: nested `[tag, {attributes}, …children]`, without boxes."""
+    """Return the page as a DOM snapshot: nested `[tag, {attributes}, …children]`, without boxes."""
     return {"v": 1, "format": "nodes", "html": _snapshot(dom)}
 
 
@@ -62,12 +62,12 @@ def canvas_size(dom: Node) -> tuple[int, int]:
 
 
 def boxes(dom: Node) -> tuple[Box, ...]:
-    """What is to be drawn, in the order of the document."""
+    """Return the boxes to draw, in the order of the document."""
     return tuple(box for node, ink in _walk(dom) for box in _boxes(node, ink))
 
 
 def event_target(path: list[Node]) -> dict[str, Any]:
-    """The last element of `path` as the target of an event, with selectors, the best first."""
+    """Return the last element of `path` as the target of an event, with selectors, the best first."""
     node = path[-1]
     kind, _, sort = node.tag.partition("_")
     name = _name(path)
@@ -108,21 +108,21 @@ def _walk(root: Node) -> Iterator[tuple[Node, Colour]]:
     stack = [(root, BLACK)]
     while stack:
         node, ink = stack.pop()
-        own = colour_of(node.fg) if node.fg else ink
-        yield node, own
-        stack += [(child, own) for child in reversed(node.children or ())]
+        colour = colour_of(node.fg) if node.fg else ink
+        yield node, colour
+        stack += [(child, colour) for child in reversed(node.children or ())]
 
 
 def _boxes(node: Node, ink: Colour) -> Iterator[Box]:
     if node.width <= 0 or node.height <= 0:
         return
-    place = (node.left, node.top, node.width, node.height)
+    bounds = (node.left, node.top, node.width, node.height)
     yield Box(
-        *place, colour_of(node.bg), _border(node), _shown_text(node), ink, _type_px(node),
+        *bounds, colour_of(node.bg), _border(node), _shown_text(node), ink, _type_px(node),
         is_centred=node.tag in _BUTTONS, shape=_shape(node.tag),
     )  # fmt: skip
     if node.value is True:
-        yield Box(*place, border=BLACK, shape="dot" if node.tag == "INPUT_radio" else "tick")
+        yield Box(*bounds, border=BLACK, shape="dot" if node.tag == "INPUT_radio" else "tick")
     if node.focused and node.tag != "BODY":
         yield Box(node.left - 1, node.top - 1, node.width + 2, node.height + 2, border=_FOCUS)
 
@@ -150,7 +150,7 @@ def _shown_text(node: Node) -> str:
 
 
 def _type_px(node: Node) -> int:
-    """The type's height, guessed from the box: headings are larger, a line of text fills its box."""
+    """Estimate the type's height from the box: headings are larger, a line of text fills its box."""
     if node.tag in ("H1", "H2"):
         return 14
     return min(12, max(8, round(node.height * 0.9))) if node.height < 20 else 11 if node.height > 26 else 10
@@ -161,14 +161,14 @@ def _word(value: Any) -> str:
 
 
 def _own_text(node: Node) -> str:
-    """The element's text, its text nodes and inline labels included; spaces made single."""
-    found = node.text or (node.value if node.tag in _BUTTONS and isinstance(node.value, str) else "")
-    parts = [found, *(child.text or "" for child in node.children or ())]
+    """Return the element's text, its text nodes and inline labels included; spaces made single."""
+    text = node.text or (node.value if node.tag in _BUTTONS and isinstance(node.value, str) else "")
+    parts = [text, *(child.text or "" for child in node.children or ())]
     return " ".join(" ".join(parts).split())
 
 
 def _name(path: list[Node]) -> str:
-    """The accessible name as far as the file tells it: an enclosing label, else the element's own text."""
+    """Return the accessible name that the file has: an enclosing label, else the element's text."""
     node = path[-1]
     if node.tag.startswith(("INPUT_", "SELECT", "TEXTAREA")) and node.tag not in _BUTTONS:
         label = next((parent for parent in reversed(path[:-1]) if parent.tag == "LABEL"), None)
@@ -178,24 +178,24 @@ def _name(path: list[Node]) -> str:
 
 def _selectors(path: list[Node], name: str, text: str) -> list[str]:
     """Selectors in the syntax of the Chrome Recorder: by role and name, by id, by text, by place."""
-    node, found = path[-1], []
+    node, selectors = path[-1], []
     role = _ROLES.get(node.tag)
     if role and name:
-        found.append(f'aria/{name[:120].translate(_QUOTES)}[role="{role}"]')
+        selectors.append(f'aria/{name[:120].translate(_QUOTES)}[role="{role}"]')
     plain = _word(node.id)
     if _PLAIN_ID.fullmatch(plain) and not _LONG_NUMBER.search(plain):
-        found.append(f"#{plain}")
+        selectors.append(f"#{plain}")
     if text:
-        found.append(f"text/{text[:80]}")
-    return [*found, f"xpath//{_steps(path)}"]
+        selectors.append(f"text/{text[:80]}")
+    return [*selectors, f"xpath//{_steps(path)}"]
 
 
 def _steps(path: list[Node]) -> str:
     steps = [f"/{_step(path[0])}"]
     for parent, node in pairwise(path):
         alike = [child for child in parent.children or () if _step(child) == _step(node)]
-        place = next(n for n, child in enumerate(alike, start=1) if child is node)
-        steps.append(f"{_step(node)}[{place}]")
+        number = next(n for n, child in enumerate(alike, start=1) if child is node)
+        steps.append(f"{_step(node)}[{number}]")
     return "/".join(steps)
 
 

@@ -1,7 +1,10 @@
 """Demonstration files of MiniWoB++: one gzip JSON object each, decoded and checked. Design §2 (importers)."""
 
 import gzip
+import re
 import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,10 +22,10 @@ Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 
 class Node(msgspec.Struct):
-    """An element of a page: its box, its colours, its text and what lies in it.
+    """An element of a page: its box, its colours, its text and its children.
 
     `classes` and `id` of SVG elements come as objects; `tag` names the kind of an input (`INPUT_text`), and
-    the tag `t` stands for a text node.
+    the tag `t` denotes a text node.
     """
 
     tag: str
@@ -42,7 +45,7 @@ class Node(msgspec.Struct):
 
 
 class Action(msgspec.Struct, frozen=True):
-    """What the person did; `timing` 1 is before the page handled it, 3 after."""
+    """Action of the person; `timing` 1 is before the page handled it, 3 after."""
 
     type: str
     x: Pixels | None = None
@@ -78,7 +81,7 @@ _decoder = msgspec.json.Decoder(Demonstration)
 
 
 def read_file(path: Path) -> tuple[Demonstration, bytes]:
-    """A demonstration and the bytes of its file's content.
+    """Return a demonstration and the bytes of its file's content.
 
     Raises:
         UnreadableRecording: if the file is cut off, is no gzip, no JSON, or not of this shape.
@@ -107,3 +110,133 @@ def _content(path: Path) -> bytes:
     if len(content) > _MOST_BYTES:
         raise UnreadableRecording(f"holds more than {_MOST_BYTES} bytes")
     return content
+
+
+#: DOM event types as the service names them; anything else keeps its own name.
+_TYPES = {
+    "mousedown": "pointer_down", "mouseup": "pointer_up", "mousemove": "pointer_move",
+    "keydown": "key_down", "keyup": "key_up", "keypress": "key_press", "wheel": "scroll",
+}  # fmt: skip
+_NAMED_KEYS = {
+    8: "Backspace", 9: "Tab", 12: "Clear", 13: "Enter", 16: "Shift", 17: "Control", 18: "Alt", 19: "Pause",
+    20: "CapsLock", 27: "Escape", 32: " ", 33: "PageUp", 34: "PageDown", 35: "End", 36: "Home",
+    37: "ArrowLeft", 38: "ArrowUp", 39: "ArrowRight", 40: "ArrowDown", 45: "Insert", 46: "Delete",
+    91: "Meta", 92: "Meta", 93: "ContextMenu", 106: "*", 107: "+", 109: "-", 110: ".", 111: "/",
+    144: "NumLock", 145: "ScrollLock",
+    173: "-", 186: ";", 187: "=", 188: ",", 189: "-", 190: ".", 191: "/", 192: "`", 219: "[", 220: "\\",
+    221: "]", 222: "'", 224: "Meta", 225: "AltGraph", 229: "Process",
+}  # fmt: skip
+#: Bits of `input.modifiers`; contract §3 takes them from Playwright.
+_BITS = {"Alt": 1, "Control": 2, "Meta": 4, "Shift": 8}
+_CHORD = _BITS["Alt"] | _BITS["Control"] | _BITS["Meta"]
+#: Keys that do something by themselves; other keys edit text and are folded into what was typed.
+_COMMANDS = {"Enter", "Tab", "Escape"} | {f"F{n}" for n in range(1, 13)}
+_TYPE = re.compile(r"[a-z][a-z0-9_.]{0,63}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One action and the index of the state it was first seen at (before the page handled it)."""
+
+    index: int
+    action: Action
+
+
+def whole_actions(states: list[State]) -> list[Seen]:
+    """Every action once: a timing-3 half joins its timing-1 half; a half without the other counts by itself.
+
+    Halves of nested actions (a click that causes a click) may follow each other as 1 1 3 3.
+    """
+    seen: list[Seen] = []
+    open_halves: list[tuple[Any, ...]] = []
+    last_timing: int | None = None
+    for index, state in enumerate(states):
+        action = state.action
+        if action is None:
+            continue
+        if action.timing == 3 and action.identity in open_halves:
+            open_halves.remove(action.identity)
+        else:
+            if action.timing == 1:
+                # Once a nest has begun to close, an older half in it has lost its other one.
+                open_halves = [*open_halves, action.identity] if last_timing == 1 else [action.identity]
+            seen.append(Seen(index, action))
+        last_timing = action.timing
+    return seen
+
+
+def event_members(seen: list[Seen]) -> Iterator[dict[str, Any]]:
+    """For each action the members `type` and `input` of its event; the keys held down are followed along."""
+    held = 0
+    for n, first in enumerate(seen):
+        action = first.action
+        if action.type in ("keydown", "keyup", "keypress"):
+            typed = _typed(seen, n)
+            members, held = _key_event(action, typed, held)
+            yield members
+        else:
+            yield _pointer_event(action, held)
+
+
+def _typed(seen: list[Seen], n: int) -> str | None:
+    """Return the character of this key: its own, or that of the keypress which follows a keydown."""
+    action = seen[n].action
+    if action.type == "keydown" and n + 1 < len(seen) and seen[n + 1].action.type == "keypress":
+        action = seen[n + 1].action
+    code = action.char_code or (action.key_code if action.type == "keypress" else 0) or 0
+    return chr(code) if 32 <= code < 0xD800 or 0xE000 <= code < 0x110000 else None
+
+
+def _key_event(action: Action, typed: str | None, held: int) -> tuple[dict[str, Any], int]:
+    key = typed or key_name(action.key_code)
+    bit = _BITS.get(key or "", 0)
+    if action.type == "keydown" and not typed:
+        held |= bit
+    elif action.type == "keyup":
+        held &= ~bit
+    elif typed:
+        # Text came out, so no chord is held: the release of a key outside the page was not seen.
+        held &= ~_CHORD
+    kind = _TYPES[action.type]
+    is_chord = held & _CHORD and not bit
+    if action.type == "keydown" and (key in _COMMANDS or (is_chord and key)) and not typed:
+        kind = "press"
+    given: dict[str, Any] = {"key": key} if key else {}
+    if held & ~bit:
+        given["modifiers"] = held & ~bit
+    members: dict[str, Any] = {"type": kind}
+    if given:
+        members["input"] = given
+    if not key and action.key_code is not None:
+        members["data"] = {"key_code": action.key_code}
+    return members, held
+
+
+def _pointer_event(action: Action, held: int) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    if action.x is not None and action.y is not None:
+        given["point"] = [action.x, action.y]
+    if held:
+        given["modifiers"] = held
+    members: dict[str, Any] = {"type": _event_type(action.type)}
+    return {**members, "input": given} if given else members
+
+
+def _event_type(dom_type: str) -> str:
+    known = _TYPES.get(dom_type, dom_type)
+    if _TYPE.fullmatch(known):
+        return known
+    return re.sub(r"[^a-z0-9_.]", "_", f"dom.{known.lower()}")[:64]
+
+
+def key_name(key_code: int | None) -> str | None:
+    """Return the `KeyboardEvent.key` of a legacy code; None for a code without one."""
+    if key_code is None:
+        return None
+    if 48 <= key_code <= 57 or 65 <= key_code <= 90:
+        return chr(key_code).lower()
+    if 96 <= key_code <= 105:
+        return str(key_code - 96)
+    if 112 <= key_code <= 123:
+        return f"F{key_code - 111}"
+    return _NAMED_KEYS.get(key_code)

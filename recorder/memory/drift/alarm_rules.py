@@ -9,10 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from recorder.memory.drift.baseline import Inherited, Term
 from recorder.memory.drift.history import DAY_MS, History
-from recorder.memory.drift.thresholds import Rules, least_rate, misses_needed, sightings_needed, unseen_nodes
-from recorder.memory.grouping.inverted_index import Ints
+from recorder.memory.drift.thresholds import (
+    Inherited,
+    Rules,
+    Term,
+    least_rate,
+    misses_needed,
+    sightings_needed,
+    unseen_nodes,
+)
+from recorder.memory.graph.inverted_index import Ints
 
 _LONG_AGO = -(2**62)
 
@@ -22,17 +29,17 @@ class WatchedPath:
     """A path and what is expected of it."""
 
     path: int
-    #: Places of its baseline.
+    #: Positions of its baseline.
     start: int
     end: int
-    #: Misses count from this place on.
+    #: Misses count from this position on.
     watched_from: int
     #: How many of the baseline's sessions took it.
     seen: int
     sessions: int
     #: After so many misses in a row it is gone.
     needed: int
-    #: Left over from an earlier term: no longer watched once it is seen at or after this place.
+    #: Left over from an earlier term: no longer watched once it is seen at or after this position.
     until_seen_from: int | None
 
     @property
@@ -43,18 +50,18 @@ class WatchedPath:
 
 @dataclass(frozen=True, slots=True)
 class PathGone:
-    """A path that disappeared: found at the session of this place."""
+    """A path that disappeared: found at the session of this position."""
 
-    place: int
+    position: int
     watched: WatchedPath
-    #: Places of the sessions since it was last seen, none of which took it.
+    #: Positions of the sessions since it was last seen, none of which took it.
     misses: Ints
     #: When the latest session that took it began.
     last_seen_ms: int
 
 
 def watch_paths(history: History, term: Term, rules: Rules) -> list[WatchedPath]:
-    """The paths that are watched in a term, the most common first; then those left from earlier ones."""
+    """Return the paths that a term watches, the most common first; then those left from earlier terms."""
     counts = np.bincount(history.path[term.start : term.end])
     common = np.nonzero(counts >= max(rules.least_seen, rules.least_share * counts.sum()))[0]
     common = common[np.argsort(-counts[common], kind="stable")]
@@ -63,46 +70,49 @@ def watch_paths(history: History, term: Term, rules: Rules) -> list[WatchedPath]
     left = [old for old in term.inherited if old.path not in set(common.tolist())]
     watched = len(listed) + len(left)
     return [
-        *(_watch(history, one, None, watched, rules) for one in listed),
-        *(_watch(history, one, term.end, watched, rules) for one in left),
+        *(_watch(history, watched_path, None, watched, rules) for watched_path in listed),
+        *(_watch(history, watched_path, term.end, watched, rules) for watched_path in left),
     ]
 
 
 def _watch(
-    history: History, one: Inherited, until_seen_from: int | None, watched: int, rules: Rules
+    history: History, path: Inherited, until_seen_from: int | None, watched: int, rules: Rules
 ) -> WatchedPath:
-    seen, sessions = int((history.path[one.start : one.end] == one.path).sum()), one.end - one.start
+    seen, sessions = int((history.path[path.start : path.end] == path.path).sum()), path.end - path.start
     needed = len(history) + 1  # where all of its sessions were deleted, nothing is expected of it
     if seen:
         rate = least_rate(seen, sessions, rules.level / watched)
         needed = misses_needed(rate, watched=watched, run_length=rules.run_length)
         needed = max(rules.least_misses, needed)
     return WatchedPath(
-        one.path, one.start, one.end, one.watched_from, seen, sessions, needed, until_seen_from
+        path.path, path.start, path.end, path.watched_from, seen, sessions, needed, until_seen_from
     )
 
 
-def hand_over(
+def inherit_paths(
     history: History, watched: list[WatchedPath], end: int, alarms: dict[int, int]
 ) -> tuple[Inherited, ...]:
-    """What the next term, which begins at `end`, inherits: no run of misses begins anew because of it.
+    """Return the paths that the next term, which begins at `end`, inherits with their runs of misses.
 
     Args:
-        alarms: place of the last alarm of each path that had one.
+        history: the sessions.
+        watched: the paths that the term watched.
+        end: position of the first session of the next term.
+        alarms: position of the last alarm of each path that had one.
     """
     inherited = []
-    for one in watched:
-        taken = np.nonzero(history.path[one.start : end] == one.path)[0] + one.start
+    for path in watched:
+        taken = np.nonzero(history.path[path.start : end] == path.path)[0] + path.start
         last = int(taken[-1]) if len(taken) else -1
-        was_left = one.until_seen_from is not None and last >= one.until_seen_from
-        if not was_left and alarms.get(one.path, -1) <= last:
-            inherited.append(Inherited(one.path, one.start, one.end, one.watched_from))
+        was_left = path.until_seen_from is not None and last >= path.until_seen_from
+        if not was_left and alarms.get(path.path, -1) <= last:
+            inherited.append(Inherited(path.path, path.start, path.end, path.watched_from))
     return tuple(inherited)
 
 
 @dataclass(frozen=True, slots=True)
 class _Trail:
-    """What the sessions from `start` on say of one path; all places count from there."""
+    """Sightings and misses of one path from session `start` on; all positions count from there."""
 
     is_miss: npt.NDArray[np.bool_]
     sightings: Ints
@@ -110,7 +120,7 @@ class _Trail:
 
     @classmethod
     def of(cls, history: History, watched: WatchedPath, end: int) -> "_Trail":
-        """Read the sessions before place `end`.
+        """Read the sessions before position `end`.
 
         One that began more than a day before the path was last seen is passed over, whichever path it took:
         it is a recording of the past, brought in later. Within a day sessions may end in any order.
@@ -124,7 +134,7 @@ class _Trail:
         return cls(is_miss, np.nonzero(counts & is_taken)[0], last_seen)
 
     def long_runs(self, needed: int) -> list[tuple[int, Ints]]:
-        """Runs of at least so many misses: how many sightings come before each, and its places."""
+        """Return each run of at least so many misses: the sightings before it, and its positions."""
         bounds = np.concatenate([[0], self.sightings, [len(self.is_miss)]])
         missed = np.concatenate([[0], np.cumsum(self.is_miss)])
         return [
@@ -134,7 +144,7 @@ class _Trail:
 
 
 def misses_so_far(history: History, watched: WatchedPath, end: int) -> int:
-    """In how many sessions before place `end` a path was missed since it was last seen."""
+    """In how many sessions before position `end` a path was missed since it was last seen."""
     trail = _Trail.of(history, watched, end)
     last = int(trail.sightings[-1]) if len(trail.sightings) else 0
     return int(trail.is_miss[last:].sum())
@@ -143,14 +153,19 @@ def misses_so_far(history: History, watched: WatchedPath, end: int) -> int:
 def find_gone(
     history: History, watched: WatchedPath, *, begin: int, end: int, last_alarm: int | None, rules: Rules
 ) -> list[PathGone]:
-    """The alarms of one path at the sessions from place `begin` to before `end`.
+    """Yield the alarms of one path at the sessions from position `begin` to before `end`.
 
     Args:
-        last_alarm: place of the last one so far. The same is not given again: the path must have come back,
-            that is been seen some times since.
+        history: the sessions.
+        watched: the path.
+        begin: position of the first session to judge.
+        end: position after the last session to judge.
+        last_alarm: position of the last alarm so far. The next one needs that the path came back, that
+            is, was seen some times since.
+        rules: the numbers of the rule.
     """
     trail, start = _Trail.of(history, watched, end), watched.start
-    found = []
+    alarms = []
     for run, misses in trail.long_runs(watched.needed):
         since = int(trail.sightings[run - 1]) + start if run else -1
         if watched.until_seen_from is not None and since >= watched.until_seen_from:
@@ -168,40 +183,45 @@ def find_gone(
             continue
         misses = misses[:enough]
         last_alarm = int(misses[-1]) + start
-        found.append(PathGone(last_alarm, watched, misses + start, int(trail.last_seen_ms[misses[-1]])))
-    return found
+        alarms.append(PathGone(last_alarm, watched, misses + start, int(trail.last_seen_ms[misses[-1]])))
+    return alarms
 
 
 @dataclass(frozen=True, slots=True)
 class NodeNew:
-    """A node that appeared: found at the session of this place."""
+    """A node that appeared: found at the session of this position."""
 
-    place: int
+    position: int
     node: int
     #: How many sessions of the baseline lack it, from `baseline_start` on.
     baseline_start: int
     baseline: int
-    #: Places of the sessions within the window that go through it, and the window's first place.
+    #: Positions of the sessions within the window that go through it, and the window's first position.
     sightings: Ints
     window_start: int
     needed: int
 
 
 def find_new(
-    history: History, term: Term, *, begin: int, end: int, told: set[int], rules: Rules
+    history: History, term: Term, *, begin: int, end: int, alarmed: set[int], rules: Rules
 ) -> list[NodeNew]:
-    """The alarms about nodes at the sessions from place `begin` to before `end`, each node once for ever.
+    """Yield the alarms about nodes at the sessions from position `begin` to before `end`, each node once.
 
     Args:
-        told: nodes of earlier alarms.
+        history: the sessions.
+        term: the baseline that the sessions are compared with.
+        begin: position of the first session to judge.
+        end: position after the last session to judge.
+        alarmed: nodes of earlier alarms.
+        rules: the numbers of the rule.
     """
-    candidates = [node for node in history.nodes_since(term.known, end) if node not in told]
+    candidates = [node for node in history.nodes_since(term.known, end) if node not in alarmed]
     if not candidates:
         return []
     unseen = unseen_nodes(history.node_counts(term.start, term.known))
     needed = sightings_needed(term.known - term.start, unseen, rules)
-    found = (_find(history, node, term, begin, end, needed, rules) for node in candidates)
-    return [alarm for alarm in found if alarm is not None]
+    alarms = (_find(history, node, term, begin, end, needed, rules) for node in candidates)
+    return [alarm for alarm in alarms if alarm is not None]
 
 
 def _find(
@@ -214,7 +234,7 @@ def _find(
     for last in np.nonzero((counted >= needed) & (places >= begin))[0].tolist():
         sightings = places[firsts[last] : last + 1]
         if history.first_mixed(sightings) <= len(sightings):
-            place = int(sightings[-1])
-            start = max(term.known, place + 1 - rules.window)
-            return NodeNew(place, node, term.start, term.known - term.start, sightings, start, needed)
+            alarm_at = int(sightings[-1])
+            start = max(term.known, alarm_at + 1 - rules.window)
+            return NodeNew(alarm_at, node, term.start, term.known - term.start, sightings, start, needed)
     return None

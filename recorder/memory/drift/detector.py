@@ -1,6 +1,6 @@
-"""A look at the sessions that came since the last one: both rules, term after term. Spec §6.1, docs/drift.md.
+"""Drift detector: both rules over the sessions since the last check, by term. Spec §6.1, docs/drift.md.
 
-However sessions are cut into looks, the alarms are the same, but for a first look at a long history. The live
+However sessions are cut into checks, the alarms are the same, except for a first check of a long history.
 schedule, the back-test and the benchmark are this one function.
 """
 
@@ -13,22 +13,21 @@ from recorder.memory.drift.alarm_rules import (
     WatchedPath,
     find_gone,
     find_new,
-    hand_over,
+    inherit_paths,
     watch_paths,
 )
-from recorder.memory.drift.baseline import Term, latest_term, next_term
 from recorder.memory.drift.history import History
-from recorder.memory.drift.thresholds import Rules
+from recorder.memory.drift.thresholds import Rules, Term, latest_term, next_term
 
 Alarm = PathGone | NodeNew
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Where drift stands after a look."""
+class DetectorState:
+    """State of drift detection after a check."""
 
     #: Place of the first session that was not judged.
-    looked: int = 0
+    judged: int = 0
     #: None while there are too few sessions.
     term: Term | None = None
     #: Place of the last alarm of each path; nodes of all alarms.
@@ -37,27 +36,30 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What a look at one term found, in the order of the sessions, and where it leaves off."""
+class TermCheck:
+    """Result of a check of one term: its alarms in the order of the sessions, and the state after it."""
 
     alarms: list[Alarm]
     watched: list[WatchedPath]
-    standing: Standing
+    state: DetectorState
 
 
-def looks(
-    history: History, standing: Standing, rules: Rules, *, from_the_start: bool = False
-) -> Iterator[Look]:
+def check_terms(
+    history: History, state: DetectorState, rules: Rules, *, from_the_start: bool = False
+) -> Iterator[TermCheck]:
     """Judge all sessions that were not judged yet, one term after the other.
 
     Args:
-        from_the_start: begin with the first baseline. Else a first look at a long history goes back by one
+        history: the sessions.
+        state: the state after the check before.
+        rules: the numbers of the rules.
+        from_the_start: begin with the first baseline. Else a first check of a long history goes back by one
             term, 2,000 sessions, to the baseline of then: what happened before is no news.
 
     Yields:
-        One look for each term that has sessions to judge; nothing while there are too few for a baseline.
+        One check for each term that has sessions to judge; none while there are too few for a baseline.
     """
-    term = standing.term
+    term = state.term
     if term is None or term.end - term.start < min(rules.least_baseline, rules.baseline):
         # None yet, or most of it was deleted.
         back = len(history) if from_the_start else rules.term * rules.baseline
@@ -65,30 +67,28 @@ def looks(
     if term.end > len(history):
         return
     while True:
-        look = _look(history, standing, term, rules)
+        check = _check_term(history, state, term, rules)
         is_over = term.over_at(rules) <= len(history)
         if is_over:
-            end, alarms = term.over_at(rules), look.standing.path_alarms
-            term = next_term(term, rules, hand_over(history, look.watched, end, alarms))
-            look = replace(look, standing=replace(look.standing, term=term))
-        yield look
+            end, alarms = term.over_at(rules), check.state.path_alarms
+            term = next_term(term, rules, inherit_paths(history, check.watched, end, alarms))
+            check = replace(check, state=replace(check.state, term=term))
+        yield check
         if not is_over:
             return
-        standing = look.standing
+        state = check.state
 
 
-def _look(history: History, standing: Standing, term: Term, rules: Rules) -> Look:
-    begin, end = max(standing.looked, term.end), min(len(history), term.over_at(rules))
+def _check_term(history: History, state: DetectorState, term: Term, rules: Rules) -> TermCheck:
+    begin, end = max(state.judged, term.end), min(len(history), term.over_at(rules))
     watched = watch_paths(history, term, rules)
     alarms: list[Alarm] = []
-    for one in watched:
-        last = standing.path_alarms.get(one.path)
-        alarms += find_gone(history, one, begin=begin, end=end, last_alarm=last, rules=rules)
-    alarms += find_new(history, term, begin=begin, end=end, told=set(standing.node_alarms), rules=rules)
-    alarms.sort(key=lambda alarm: alarm.place)
-    gone = {alarm.watched.path: alarm.place for alarm in alarms if isinstance(alarm, PathGone)}
+    for path in watched:
+        last = state.path_alarms.get(path.path)
+        alarms += find_gone(history, path, begin=begin, end=end, last_alarm=last, rules=rules)
+    alarms += find_new(history, term, begin=begin, end=end, alarmed=set(state.node_alarms), rules=rules)
+    alarms.sort(key=lambda alarm: alarm.position)
+    gone = {alarm.watched.path: alarm.position for alarm in alarms if isinstance(alarm, PathGone)}
     new = {alarm.node for alarm in alarms if isinstance(alarm, NodeNew)}
-    standing = Standing(
-        max(standing.looked, end), term, standing.path_alarms | gone, standing.node_alarms | new
-    )
-    return Look(alarms, watched, standing)
+    state = DetectorState(max(state.judged, end), term, state.path_alarms | gone, state.node_alarms | new)
+    return TermCheck(alarms, watched, state)

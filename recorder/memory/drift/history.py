@@ -1,14 +1,14 @@
 """The sessions of a workflow in the order in which they were sealed, as columns. Contract §4 (`seal_seq`).
 
 That order never changes, so what was judged once stays judged. A recording of the past that is brought in
-later stands where it came in; `disappeared` knows that it says nothing of the present.
+later keeps its position; `alarm_rules` knows that it says nothing of the present.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from recorder.memory.grouping.inverted_index import Ints
+from recorder.memory.graph.inverted_index import Ints
 
 DAY_MS = 86_400_000
 #: Code of the actor of sessions that name none.
@@ -17,7 +17,7 @@ NO_ACTOR = -1
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """One row for each session; its place counts from 0. Paths, variants and nodes are numbers."""
+    """One row for each session; its position counts from 0. Paths, variants and nodes are numbers."""
 
     seal_seq: Ints
     path: Ints
@@ -33,35 +33,35 @@ class History:
         return len(self.seal_seq)
 
     def after(self, seal_seq: int) -> int:
-        """The place of the first session that was sealed later."""
+        """Return the position of the first session that was sealed later."""
         return int(np.searchsorted(self.seal_seq, seal_seq, side="right"))
 
     def at(self, seal_seq: int) -> int:
-        """The place of the first session that was sealed with this number or later."""
+        """Return the position of the first session that was sealed with this number or later."""
         return int(np.searchsorted(self.seal_seq, seal_seq, side="left"))
 
     def node_counts(self, start: int, end: int) -> Ints:
-        """For each node how many of the sessions from place `start` to before `end` go through it."""
+        """For each node how many of the sessions from position `start` to before `end` go through it."""
         taken = np.bincount(self.variant[start:end], minlength=self._variants())
         return np.bincount(self.visit_node, weights=taken[self.visit_variant]).astype(np.int64)
 
     def nodes_since(self, start: int, end: int) -> list[int]:
-        """The nodes that sessions from `start` to before `end` go through, and none before `start` does."""
+        """Return the nodes that sessions from `start` to before `end` visit, and none before `start` does."""
         before, now = self.node_counts(0, start), self.node_counts(start, end)
         return np.nonzero((now > 0) & (before == 0))[0].tolist()
 
     def sessions_with(self, node: int, start: int, end: int) -> Ints:
-        """The places, from `start` to before `end`, of the sessions that go through a node."""
+        """Return the positions, from `start` to before `end`, of the sessions that visit a node."""
         has_node = np.zeros(self._variants(), dtype=np.bool_)
         has_node[self.visit_variant[self.visit_node == node]] = True
         return np.nonzero(has_node[self.variant[start:end]])[0] + start
 
     def actors_and_days(self, places: Ints) -> tuple[int, int]:
-        """How many actors these sessions have, and on how many UTC days they began."""
+        """Return the number of actors of these sessions, and of UTC days on which they began."""
         return len(set(self.actor[places].tolist())), len(set((self.started_ms[places] // DAY_MS).tolist()))
 
     def first_mixed(self, places: Ints) -> int:
-        """How many of these sessions, from the first on, show two actors or two days; all and one if none do.
+        """Return how many of these sessions it takes to see two actors or days; all + 1 if none do.
 
         One actor's busy afternoon is no drift of the workflow, however many sessions it makes.
         """

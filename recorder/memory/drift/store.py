@@ -1,4 +1,4 @@
-"""What drift remembers of a graph between looks, in SQL. Spec §6.1.
+"""State and alarms of drift detection in SQL, and the history it reads. Spec §6.1.
 
 Rows hold numbers of sealing and ids, never places or counters: those follow from the sessions as they are.
 """
@@ -6,30 +6,33 @@ Rows hold numbers of sealing and ids, never places or counters: those follow fro
 from collections.abc import Sequence
 from datetime import timedelta
 
+import numpy as np
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.memory.drift.baseline import Inherited, Term
-from recorder.memory.drift.detector import Standing
-from recorder.memory.drift.history import History
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.drift.detector import DetectorState
+from recorder.memory.drift.history import NO_ACTOR, History, unique_visits
+from recorder.memory.drift.thresholds import Inherited, Term
+from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.storage.versions import in_scope, place_of
 from recorder.models.drift import DriftAlarmRow, DriftStateRow
 from recorder.models.operations import OutboxRow
+from recorder.models.session import SessionRow
 from recorder.storage.upsert import insert_if_missing
 
 NEW_NODE, PATH_DISAPPEARED = "memory.drift.new_node", "memory.drift.path_disappeared"
 
 
 def read_state(db: DbSession, scope: GraphScope) -> DriftStateRow | None:
-    """What was kept of a graph; None before the first look."""
+    """Return the stored state of a graph; None before the first check."""
     return db.get(DriftStateRow, (scope.workspace_id, scope.mode, scope.workflow))
 
 
 def lock_state(db: DbSession, scope: GraphScope) -> DriftStateRow:
-    """The same, made where it is missing, and held until the transaction ends."""
+    """Return the state, inserted where it is missing, and locked until the transaction ends."""
     fresh = {"looked_seq": 0, "baseline_sessions": 0, "inherited": [], "updated_at": clock.now()}
     insert_if_missing(db, DriftStateRow, {**place_of(scope), **fresh})
     locked = select(DriftStateRow).where(*in_scope(DriftStateRow, scope)).with_for_update()
@@ -45,14 +48,14 @@ def read_alarms(db: DbSession, scope: GraphScope) -> Sequence[DriftAlarmRow]:
 def list_alarms(
     db: DbSession, *, workspace_id: str | None, mode: str | None, workflow: str | None, limit: int
 ) -> Sequence[DriftAlarmRow]:
-    """The alarms of a deployment, the newest first; where nothing is named, of all."""
+    """Return the alarms of a deployment, the newest first; a filter that is None selects all."""
     named = {"workspace_id": workspace_id, "mode": mode, "workflow": workflow}
     alarms = select(DriftAlarmRow).filter_by(**{name: value for name, value in named.items() if value})
     newest = (col(DriftAlarmRow.created_at).desc(), col(DriftAlarmRow.event_id).desc())
     return db.exec(alarms.order_by(*newest).limit(limit)).all()
 
 
-def keep_alarm(db: DbSession, scope: GraphScope, event: OutboxRow, seal_seq: int) -> None:
+def store_alarm(db: DbSession, scope: GraphScope, event: OutboxRow, seal_seq: int) -> None:
     """Remember an alarm, in the transaction that queues its event."""
     row = DriftAlarmRow(
         **place_of(scope),
@@ -66,18 +69,18 @@ def keep_alarm(db: DbSession, scope: GraphScope, event: OutboxRow, seal_seq: int
     db.add(row)
 
 
-def standing_of(
-    state: DriftStateRow | None, alarms: Sequence[DriftAlarmRow], history: History, columns: GraphColumns
-) -> Standing:
-    """Where drift stands, in places of the sessions and numbers of the graph as they are now.
+def restore_state(
+    row: DriftStateRow | None, alarms: Sequence[DriftAlarmRow], history: History, columns: GraphColumns
+) -> DetectorState:
+    """Return the state of drift detection, in positions of the sessions and numbers of the present graph.
 
-    Ids go through the graph's aliases: what a rebuild merged is known by what stands for it.
+    Ids go through the graph's aliases: a merged path or node counts as the one it was merged into.
     """
     paths = {path.path_id: path.live for path in columns.paths}
     nodes = {node.node_id: node.live for node in columns.nodes}
-    return Standing(
-        looked=history.after(state.looked_seq) if state is not None else 0,
-        term=_term(state, history, paths) if state is not None else None,
+    return DetectorState(
+        judged=history.after(row.looked_seq) if row is not None else 0,
+        term=_term(row, history, paths) if row is not None else None,
         path_alarms={
             paths[alarm.subject_id]: history.after(alarm.seal_seq) - 1
             for alarm in alarms
@@ -91,20 +94,20 @@ def standing_of(
     )
 
 
-def keep_standing(
-    state: DriftStateRow, standing: Standing, looked_seq: int, history: History, columns: GraphColumns
+def store_state(
+    row: DriftStateRow, state: DetectorState, looked_seq: int, history: History, columns: GraphColumns
 ) -> None:
-    """Write down where drift stands after a look at all sessions up to a number of sealing."""
-    state.looked_seq, state.updated_at = looked_seq, clock.now()
-    term = standing.term
+    """Write the state after a check of all sessions up to a number of sealing."""
+    row.looked_seq, row.updated_at = looked_seq, clock.now()
+    term = state.term
     if term is None or not _has_sessions(term, history):
-        state.baseline_from_seq = state.baseline_to_seq = state.known_to_seq = None
-        state.baseline_sessions, state.inherited = 0, []
+        row.baseline_from_seq = row.baseline_to_seq = row.known_to_seq = None
+        row.baseline_sessions, row.inherited = 0, []
         return
     seqs = history.seal_seq
-    state.baseline_from_seq, state.baseline_to_seq = int(seqs[term.start]), int(seqs[term.end - 1])
-    state.baseline_sessions, state.known_to_seq = term.sessions, int(seqs[term.known - 1])
-    state.inherited = [
+    row.baseline_from_seq, row.baseline_to_seq = int(seqs[term.start]), int(seqs[term.end - 1])
+    row.baseline_sessions, row.known_to_seq = term.sessions, int(seqs[term.known - 1])
+    row.inherited = [
         [
             columns.paths[old.path].path_id,
             _number_from(history, old.start),
@@ -116,31 +119,31 @@ def keep_standing(
 
 
 def _has_sessions(term: Term, history: History) -> bool:
-    """Whether deletions left a baseline, and sessions of it from before its nodes were known."""
+    """Return whether deletions left a baseline, and sessions of it from before its nodes were known."""
     return 0 <= term.start < term.end <= len(history) and term.start < term.known <= len(history)
 
 
-def _number_from(history: History, place: int) -> int:
-    """The least number of sealing whose session stands at this place or later; numbers begin with 1.
+def _number_from(history: History, position: int) -> int:
+    """Return the least sealing number of a session at this position or later; numbers begin with 1.
 
-    Taken from the session before: the one at the place may not have come yet, and of a baseline whose
+    Taken from the session before: the one at the position may not have come yet, and of a baseline whose
     sessions were all deleted none may be left.
     """
-    return int(history.seal_seq[place - 1]) + 1 if place else 1
+    return int(history.seal_seq[position - 1]) + 1 if position else 1
 
 
-def _term(state: DriftStateRow, history: History, paths: dict[str, int]) -> Term | None:
-    if state.baseline_from_seq is None or state.baseline_to_seq is None:
+def _term(row: DriftStateRow, history: History, paths: dict[str, int]) -> Term | None:
+    if row.baseline_from_seq is None or row.baseline_to_seq is None:
         return None
     inherited: dict[int, Inherited] = {}
-    for path_id, from_seq, to_seq, watched_from_seq in state.inherited:
+    for path_id, from_seq, to_seq, watched_from_seq in row.inherited:
         path = paths.get(path_id)
         if path is not None and path not in inherited:
             places = (history.at(from_seq), history.after(to_seq), history.at(watched_from_seq))
             inherited[path] = Inherited(path, *places)
-    start, end = history.at(state.baseline_from_seq), history.after(state.baseline_to_seq)
-    known = history.after(state.known_to_seq or state.baseline_to_seq)
-    term = Term(start, end, state.baseline_sessions, known, tuple(inherited.values()))
+    start, end = history.at(row.baseline_from_seq), history.after(row.baseline_to_seq)
+    known = history.after(row.known_to_seq or row.baseline_to_seq)
+    term = Term(start, end, row.baseline_sessions, known, tuple(inherited.values()))
     return term if _has_sessions(term, history) else None
 
 
@@ -148,13 +151,45 @@ _NEW_FOR = timedelta(days=30)
 
 
 def recent_nodes(db: DbSession, scope: GraphScope, columns: GraphColumns) -> frozenset[str]:
-    """Ids of the nodes that are new; where a rebuild merged one, of the node that stands for it."""
-    told = select(DriftAlarmRow.subject_id).where(
+    """Return ids of the nodes that are new; of a merged node the id of the one it was merged into."""
+    statement = select(DriftAlarmRow.subject_id).where(
         *in_scope(DriftAlarmRow, scope),
         DriftAlarmRow.type == NEW_NODE,
         col(DriftAlarmRow.created_at) >= clock.now() - _NEW_FOR,
     )
-    ids = frozenset(db.exec(told))
+    ids = frozenset(db.exec(statement))
     if not ids:
         return ids
     return frozenset(columns.nodes[node.live].node_id for node in columns.nodes if node.node_id in ids)
+
+
+def read_history(db: DbSession, scope: GraphScope, columns: GraphColumns) -> History:
+    """Return the sessions that are in a graph now, in the order of sealing.
+
+    Those that were deleted, or sealed while the graph paused, are not: nothing is counted for or against.
+    """
+    rows = np.nonzero(columns.current())[0]
+    rows = rows[np.lexsort((columns.session_id[rows], columns.seal_seq[rows]))]
+    steps = np.diff(columns.variant_start)
+    visits = unique_visits(np.repeat(np.arange(len(steps)), steps), columns.variant_nodes)
+    return History(
+        seal_seq=columns.seal_seq[rows],
+        path=columns.path[rows],
+        variant=columns.variant[rows],
+        started_ms=columns.started_ms[rows],
+        actor=_actors(db, scope, [session_id.decode() for session_id in columns.session_id[rows].tolist()]),
+        visit_variant=visits[0],
+        visit_node=visits[1],
+    )
+
+
+def _actors(db: DbSession, scope: GraphScope, session_ids: list[str]) -> Ints:
+    """Return a number for the actor of each session; it is valid in this reading only."""
+    statement = select(SessionRow.id, SessionRow.actor_id).where(
+        *in_scope(SessionRow, scope), col(SessionRow.actor_id).is_not(None)
+    )
+    numbers: dict[str | None, int] = {}
+    actor_of = {
+        session_id: numbers.setdefault(actor_id, len(numbers)) for session_id, actor_id in db.exec(statement)
+    }
+    return np.array([actor_of.get(session_id, NO_ACTOR) for session_id in session_ids], dtype=np.int64)

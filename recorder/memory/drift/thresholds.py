@@ -1,11 +1,11 @@
-"""How many misses or sightings make an alarm: the arithmetic of both rules. Spec §6.1, docs/drift.md."""
+"""Baselines and thresholds of drift: misses or sightings that raise an alarm. Spec §6.1, docs/drift.md."""
 
 import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from recorder.memory.grouping.inverted_index import Ints
+from recorder.memory.graph.inverted_index import Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,12 @@ class Rules:
 
 
 def least_rate(seen: int, sessions: int, level: float) -> float:
-    """The lowest rate that explains so many sightings: the bound of Clopper and Pearson (1934).
+    """Return the lowest rate that explains so many sightings: the bound of Clopper and Pearson (1934).
 
     Args:
-        level: odds, 0 to 1, that the true rate lies below it.
+        seen: number of sightings.
+        sessions: number of sessions.
+        level: odds, 0 to 1, that the true rate is below it.
     """
     from scipy.special import betaincinv
 
@@ -58,7 +60,7 @@ def misses_needed(rate: float, *, watched: int, run_length: float) -> int:
 
 
 def unseen_nodes(counts: Ints) -> float:
-    """How many nodes a baseline has missed, at least 1: Chao's estimate (1984), from Good and Turing's idea.
+    """Estimate the nodes that a baseline missed, at least 1: Chao's estimate (1984), after Good and Turing.
 
     Args:
         counts: for each node the number of sessions that went through it.
@@ -73,14 +75,16 @@ def most_expected(sessions: int, window: int) -> float:
 
 
 def sightings_needed(sessions: int, unseen: float, rules: Rules) -> int:
-    """How many sessions of a window must go through a node before it is new, at least 2.
+    """Return the number of sessions of a window that must visit a node before it is new, at least 2.
 
     So many that a node of whatever rate p, which the baseline missed only by chance, hardly comes that often.
-    The window slides, so each sighting asks anew whether its window holds `needed` of them:
+    The window slides, so each sighting checks whether its window holds `needed` of them:
     sup over p of (1 - p)^sessions · term · p · P(Bin(window - 1, p) ≥ needed - 1) · unseen ≤ node_level.
 
     Args:
+        sessions: sessions of the baseline.
         unseen: how many nodes the baseline missed.
+        rules: the numbers of the rule.
     """
     from scipy.special import betainc
 
@@ -92,3 +96,55 @@ def sightings_needed(sessions: int, unseen: float, rules: Rules) -> int:
         if float((sightings * odds).max()) <= rules.node_level:
             return needed
     return rules.window
+
+
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """A path that was watched before the present term, with the places of its baseline."""
+
+    path: int
+    start: int
+    end: int
+    #: Misses count from this position on.
+    watched_from: int
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A baseline: the sessions from position `start` to before `end`, and what was settled with it."""
+
+    start: int
+    end: int
+    #: How many sessions it had when it was chosen; deletions since then do not move the end of the term.
+    sessions: int
+    #: Nodes that any session before this position went through are not new.
+    known: int
+    inherited: tuple[Inherited, ...] = ()
+
+    def over_at(self, rules: Rules) -> int:
+        """Return the position of the first session that the next baseline judges."""
+        return self.end + rules.term * self.sessions
+
+
+def first_term(rules: Rules) -> Term:
+    """Return the term that a workflow begins with, once it has so many sessions."""
+    sessions = min(rules.least_baseline, rules.baseline)
+    return Term(0, sessions, sessions, known=sessions)
+
+
+def next_term(term: Term, rules: Rules, inherited: tuple[Inherited, ...] = ()) -> Term:
+    """Return the term that follows.
+
+    Nodes first seen within a window before its beginning are still new: no alarm could name them yet.
+    """
+    end = term.over_at(rules)
+    start = max(0, end - rules.baseline)
+    return Term(start, end, end - start, max(0, end - rules.window), inherited)
+
+
+def latest_term(sessions: int, rules: Rules) -> Term:
+    """Return the term that the last of so many sessions belongs to."""
+    term = first_term(rules)
+    while term.over_at(rules) <= sessions:
+        term = next_term(term, rules)
+    return term

@@ -1,1 +1,1 @@
-"""What the memory graph answers, from columns in memory. Spec §4.2."""
+"""Queries of the memory graph, over columns in memory. Spec §4.2."""

@@ -19,12 +19,11 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col
 
 from recorder import clock
-from recorder.memory.grouping.inverted_index import Ints
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.structure import Structure, no_rows, read_structure
 from recorder.memory.storage.graph_store import read_rows
-from recorder.memory.storage.per_database import PerDatabase, is_writing
-from recorder.memory.storage.versions import was_rebuilt
+from recorder.memory.storage.versions import PerDatabase, is_writing, was_rebuilt
 from recorder.models.memory import SessionPathRow
 
 OUTCOMES = ("success", "error", "abandoned")
@@ -46,8 +45,8 @@ def _no_ids() -> Strings:
 
 
 @dataclass(slots=True)
-class Lasting:
-    """What outlasts the versions of a graph until a rebuild, by name; all of them share it."""
+class KeptValues:
+    """Values by name that are kept over the versions of a graph until a rebuild; all versions share them."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     made: dict[str, Any] = field(default_factory=dict)
@@ -77,7 +76,7 @@ class GraphColumns(Structure):
     order: Ints = field(default_factory=no_rows)
     #: What queries made of this version, by name; kept as long as it is.
     derived: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    lasting: Lasting = field(default_factory=Lasting, repr=False, compare=False)
+    lasting: KeptValues = field(default_factory=KeptValues, repr=False, compare=False)
     _deriving: dict[str, threading.Lock] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -97,11 +96,11 @@ class GraphColumns(Structure):
         return self.variant_path[self.variant]
 
     def current(self) -> Mask:
-        """The rows of sessions that are in the graph."""
+        """Return the rows of sessions that are in the graph."""
         return self.removed > self.version
 
     def derive(self, name: str, make: Callable[["GraphColumns"], Made]) -> Made:
-        """What is made of this version once; who asks while another makes it waits for that one."""
+        """Return a value that is made of this version once; concurrent callers wait for the first one."""
         if name not in self.derived:
             # `setdefault` is one step of the interpreter, so all get the same lock.
             with self._deriving.setdefault(name, threading.Lock()):
@@ -111,7 +110,7 @@ class GraphColumns(Structure):
         return made
 
     def updated(self, db: DbSession, scope: GraphScope, version: int) -> "GraphColumns":
-        """The columns at a later version; what is here stays as it is, for readers that still use it."""
+        """Return the columns at a later version; these stay as they are, for readers that still use them."""
         if version == self.version:
             return self
         if self.version and was_rebuilt(db, scope, self.version):
@@ -149,7 +148,7 @@ class GraphColumns(Structure):
 
 @dataclass(slots=True, weakref_slot=True)
 class _Build:
-    """A graph that is being read; it lives as long as somebody reads it or waits for it."""
+    """A graph that is being read; it is kept as long as a thread reads it or waits for it."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     made: GraphColumns = field(default_factory=GraphColumns)
@@ -164,12 +163,15 @@ class ColumnsCache:
         self._lock = threading.Lock()
 
     def read(self, db: DbSession, scope: GraphScope, version: int, *, keep: bool = True) -> GraphColumns:
-        """The columns of a graph at its newest version, as read in this transaction.
+        """Return the columns of a graph at its newest version, as read in this transaction.
 
         Only one thread at a time reads a graph; those that wait get what it read, also if that is too large
         to be kept.
 
         Args:
+            db: the transaction.
+            scope: the graph.
+            version: its newest version.
             keep: whether others may get them too.
         """
         kept = self._kept(scope)
@@ -179,7 +181,7 @@ class ColumnsCache:
             return GraphColumns().updated(db, scope, version)
         if not keep:
             columns = kept.updated(db, scope, version)
-            columns.lasting = Lasting()
+            columns.lasting = KeptValues()
             return columns
         build = self._build(scope)
         with build.lock:
@@ -217,7 +219,7 @@ _caches = PerDatabase(ColumnsCache)
 
 
 def read_columns(db: DbSession, scope: GraphScope, version: int) -> GraphColumns:
-    """The columns of a graph at its newest version, from the cache of this process and database."""
+    """Return the columns of a graph at its newest version, from the cache of this process and database."""
     return _caches.of(db).read(db, scope, version, keep=not is_writing(db))
 
 
@@ -242,7 +244,7 @@ def _as_columns(rows: Sequence[Any], trace_number: dict[int, int]) -> dict[str, 
         "started_ms": _column([clock.to_ms(moment) for moment in started]),
         "sealed_ms": _column([clock.to_ms(moment) for moment in sealed]),
         "seal_seq": _column(seqs),
-        "time_start": np.cumsum(_column([len(own) for own in times])),
+        "time_start": np.cumsum(_column([len(session_times) for session_times in times])),
         "step_ms": np.fromiter(chain.from_iterable(times), dtype=np.int64),
     }
 
@@ -268,17 +270,17 @@ class SessionLookup:
     rows: Ints
 
     def find(self, session_ids: Sequence[str]) -> Ints:
-        """The row of each session; NOWHERE for one that is not in the graph."""
+        """Return the row of each session; NOWHERE for one that is not in the graph."""
         if not len(self.ids):
             return np.full(len(session_ids), NOWHERE, dtype=np.int64)
         sought = np.array([session_id.encode() for session_id in session_ids], dtype=np.bytes_)
         places = np.minimum(np.searchsorted(self.ids, sought), len(self.ids) - 1)
-        found: Ints = np.where(self.ids[places] == sought, self.rows[places], NOWHERE)
-        return found
+        rows: Ints = np.where(self.ids[places] == sought, self.rows[places], NOWHERE)
+        return rows
 
 
 def lookup_of(columns: GraphColumns) -> SessionLookup:
-    """The look-up of a graph; made once for each version."""
+    """Return the look-up of a graph; made once for each version."""
     return columns.derive("lookup", _lookup)
 
 

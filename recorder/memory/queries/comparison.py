@@ -35,7 +35,7 @@ MIN_CHANGE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Which sessions stand on one side."""
+    """Filter that selects the sessions of one side."""
 
     since: datetime | None = None
     until: datetime | None = None
@@ -52,9 +52,13 @@ def compare(
     min_change: float = MIN_CHANGE,
     limit: int | None = None,
 ) -> MemoryComparison:
-    """What differs between two sides; the largest differences first, then by id.
+    """Return the differences between two sides; the largest first, then by id.
 
     Args:
+        columns: the graph's columns.
+        selected: the sessions of interest.
+        against: the sessions to compare them with.
+        workflow: name of the workflow.
         outcome: only sessions that ended so, on both sides.
         min_change: what moved by less than this share is left out.
         limit: so many paths, nodes and edges each.
@@ -63,9 +67,11 @@ def compare(
 
     def kept(changes: Iterable[_Changed], name: Callable[[_Changed], Any]) -> list[_Changed]:
         moved = [
-            one for one in changes if one.frequency != one.against_frequency and _moved(one) >= min_change
+            change
+            for change in changes
+            if change.frequency != change.against_frequency and _moved(change) >= min_change
         ]
-        return sorted(moved, key=lambda one: (-_moved(one), name(one)))[:limit]
+        return sorted(moved, key=lambda change: (-_moved(change), name(change)))[:limit]
 
     return MemoryComparison(
         workflow=workflow,
@@ -107,46 +113,46 @@ class _Half:
 def _pairs(
     here: Mapping[_Key, _Thing], there: Mapping[_Key, _Thing]
 ) -> Iterable[tuple[_Thing, _Thing | None, _Thing | None]]:
-    """What is on either side: one that describes it, and those of both sides."""
+    """Pair the things of both sides by key: a thing that describes the pair, and those of each side."""
     for key in {**there, **here}:
-        one, other = here.get(key), there.get(key)
-        any_of_them = other if one is None else one
+        ours, theirs = here.get(key), there.get(key)
+        any_of_them = theirs if ours is None else ours
         assert any_of_them is not None
-        yield any_of_them, one, other
+        yield any_of_them, ours, theirs
 
 
 def _paths(here: _Half, there: _Half) -> Iterable[PathChange]:
-    for path, one, other in _pairs(here.paths, there.paths):
+    for path, ours, theirs in _pairs(here.paths, there.paths):
         yield PathChange(
             path_id=path.path_id,
             node_ids=path.node_ids,
-            **_counts(here, there, _path_sessions(one), _path_sessions(other)),
-            outcomes=one and one.outcomes,
-            against_outcomes=other and other.outcomes,
-            median_duration_ms=one and one.median_duration_ms,
-            against_median_duration_ms=other and other.median_duration_ms,
+            **_counts(here, there, _path_sessions(ours), _path_sessions(theirs)),
+            outcomes=ours and ours.outcomes,
+            against_outcomes=theirs and theirs.outcomes,
+            median_duration_ms=ours and ours.median_duration_ms,
+            against_median_duration_ms=theirs and theirs.median_duration_ms,
         )
 
 
 def _nodes(here: _Half, there: _Half) -> Iterable[NodeChange]:
-    for node, one, other in _pairs(here.nodes, there.nodes):
+    for node, ours, theirs in _pairs(here.nodes, there.nodes):
         yield NodeChange(
             node_id=node.node_id,
             label=node.label,
-            **_counts(here, there, _sessions(one), _sessions(other)),
-            outcomes=_outcomes(one),
-            against_outcomes=_outcomes(other),
+            **_counts(here, there, _sessions(ours), _sessions(theirs)),
+            outcomes=_outcomes(ours),
+            against_outcomes=_outcomes(theirs),
         )
 
 
 def _edges(here: _Half, there: _Half) -> Iterable[EdgeChange]:
-    for edge, one, other in _pairs(here.edges, there.edges):
+    for edge, ours, theirs in _pairs(here.edges, there.edges):
         yield EdgeChange(
             source=edge.source,
             target=edge.target,
-            **_counts(here, there, _sessions(one), _sessions(other)),
-            median_ms=one and one.median_ms,
-            against_median_ms=other and other.median_ms,
+            **_counts(here, there, _sessions(ours), _sessions(theirs)),
+            median_ms=ours and ours.median_ms,
+            against_median_ms=theirs and theirs.median_ms,
         )
 
 
@@ -162,22 +168,22 @@ def _outcomes(part: ViewNode | None) -> Any:
     return None if part is None else outcome_fractions(part.outcomes)
 
 
-def _counts(here: _Half, there: _Half, one: int, other: int) -> dict[str, Any]:
-    """The members that all changes share."""
+def _counts(here: _Half, there: _Half, ours: int, theirs: int) -> dict[str, Any]:
+    """Return the members that all changes share."""
     change: Change = "changed"
-    if not one or not other:
-        change = "appeared" if one else "disappeared"
+    if not ours or not theirs:
+        change = "appeared" if ours else "disappeared"
     return {
         "change": change,
-        "frequency": here.view.share(one),
-        "against_frequency": there.view.share(other),
-        "session_count": one,
-        "against_session_count": other,
+        "frequency": here.view.share(ours),
+        "against_frequency": there.view.share(theirs),
+        "session_count": ours,
+        "against_session_count": theirs,
     }
 
 
-def _moved(one: Changed) -> float:
-    return abs(one.frequency - one.against_frequency)
+def _moved(change: Changed) -> float:
+    return abs(change.frequency - change.against_frequency)
 
 
 def _median(columns: GraphColumns, chosen: Mask) -> int | None:

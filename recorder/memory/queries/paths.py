@@ -1,4 +1,4 @@
-"""What the memory graph answers: common paths, and what their nodes are called. Spec §2.6, §4.2."""
+"""Common paths of a memory graph, and the labels of their nodes. Spec §2.6, §4.2."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -8,8 +8,8 @@ from sqlmodel import Session as DbSession
 
 from recorder import clock, limits
 from recorder.errors import NotFound
-from recorder.memory.grouping.inverted_index import Ints
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import ACTOR_KINDS, OUTCOMES, GraphColumns, Mask, read_columns
 from recorder.memory.storage.versions import read_head
 from recorder.models.memory import MemoryPath, PathOutcomes
@@ -18,7 +18,7 @@ from recorder.tenant import Tenant
 
 
 def read_graph(db: DbSession, scope: GraphScope) -> GraphColumns:
-    """A graph at its newest version.
+    """Return a graph at its newest version.
 
     Raises:
         NotFound: for an unknown workflow.
@@ -38,9 +38,10 @@ def filter_rows(
     actor_kind: ActorKind | None = None,
     version: int | None = None,
 ) -> Mask:
-    """The rows of the sessions that are in the graph and match all filters given.
+    """Return the rows of the sessions that are in the graph and match all filters given.
 
     Args:
+        columns: the graph's columns.
         since: sessions that started at this instant or later.
         until: sessions that started before this instant.
         outcome: only sessions that ended so.
@@ -73,16 +74,21 @@ def list_paths(
     min_frequency: float = 0.0,
     limit: int = limits.LIST_DEFAULT,
 ) -> list[MemoryPath]:
-    """The paths of a workflow by frequency, the most frequent first, then by id.
+    """Return the paths of a workflow by frequency, the most frequent first, then by id.
 
     Frequency is the share of all indexed sessions that match the filters; paths below `min_frequency` or
     beyond `limit` are dropped afterwards, and the others keep theirs.
 
     Args:
+        db: the transaction.
+        tenant: the workspace and mode.
+        workflow: name of the workflow.
         since: sessions that started at this instant or later.
         until: sessions that started before this instant.
         outcome: only sessions that ended so.
         actor_kind: only sessions of such actors.
+        min_frequency: least share of a path that is listed.
+        limit: most paths that are listed.
 
     Raises:
         NotFound: for an unknown workflow.
@@ -95,9 +101,9 @@ def list_paths(
 def path_labels(
     db: DbSession, *, tenant: Tenant, workflow: str, path_ids: Iterable[str]
 ) -> dict[str, list[str]]:
-    """What the nodes of some paths are called, in order, by path id; unknown ids are left out.
+    """Return the labels of the nodes of some paths, in order, by path id; unknown ids are left out.
 
-    A path that was merged into another is told as that one.
+    A path that was merged into another has the labels of that one.
 
     Raises:
         NotFound: for an unknown workflow.
@@ -114,7 +120,7 @@ def path_labels(
 def describe_paths(
     columns: GraphColumns, chosen: Mask, *, min_frequency: float = 0.0, limit: int | None = None
 ) -> list[MemoryPath]:
-    """The paths that chosen sessions take, the most frequent first, then by id."""
+    """Return the paths that chosen sessions take, the most frequent first, then by id."""
     paths = columns.path[chosen]
     total = len(paths)
     counts = np.bincount(paths, minlength=len(columns.paths))
@@ -139,14 +145,14 @@ def describe_paths(
 
 
 def outcome_fractions(counts: Ints | Sequence[int]) -> PathOutcomes:
-    """Counts by outcome as fractions that sum to 1."""
+    """Return counts by outcome as fractions that sum to 1."""
     total = sum(int(count) for count in counts)
     success, error, abandoned = (int(count) / total for count in counts)
     return PathOutcomes(success=success, error=error, abandoned=abandoned)
 
 
 def _medians(columns: GraphColumns, chosen: Mask, counts: Ints) -> Ints:
-    """The exact median duration of each path's chosen sessions; of an even number the mean of the middle."""
+    """Return the exact median duration of each path's chosen sessions; of an even count the middle mean."""
     ordered = columns.order[chosen[columns.order]]
     if not len(ordered):
         return np.zeros_like(counts)

@@ -1,8 +1,8 @@
 """Anchors: the nodes from which sessions that failed came back to success. Spec §2.7, §4.2 (recovery_points).
 
 In session: the first node that a session entered after its failure tag, where it then ended in success and
-the node also lies on a path of success. Where no session recovered so, across sessions: the last node that
-failing sessions shared with such a path; how long success takes from there, successful ones tell.
+the node is also on a path of success. Where no session recovered so, across sessions: the last node that
+failing sessions shared with such a path; successful sessions show how long success takes from there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from recorder.memory.grouping.inverted_index import Ints
+from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import OUTCOMES, GraphColumns, Mask
 
 Basis = Literal["in_session", "cross_session"]
@@ -68,13 +68,14 @@ def find_anchors(
     *,
     witnesses: int = WITNESSES,
 ) -> list[Anchor]:
-    """The anchors of failing sessions, the most frequent first, then by node id.
+    """Return the anchors of failing sessions, the most frequent first, then by node id.
 
     Args:
+        columns: the graph's columns.
         chosen: the sessions that paths of success are made of.
         failed_ms: when each failing session failed, by row: the time of its last failure tag.
-        read_successes: tells the success tags of rows.
-        witnesses: how many of each anchor are told.
+        read_successes: returns the success tags of rows.
+        witnesses: how many of each anchor are listed.
     """
     rows = np.array(sorted(failed_ms), dtype=np.int64)
     if not len(rows):
@@ -82,10 +83,10 @@ def find_anchors(
     failed = np.array([failed_ms[row] for row in rows.tolist()], dtype=np.int64)
     is_success_node = _success_nodes(columns, chosen)
     visits = _visits(columns, rows)
-    found = _in_session(columns, visits, failed, is_success_node)
-    if len(found.node):
-        counts = np.bincount(found.node, minlength=len(columns.nodes))
-        return _anchors(columns, counts, found, len(rows), "in_session", read_successes, witnesses)
+    recoveries = _in_session(columns, visits, failed, is_success_node)
+    if len(recoveries.node):
+        counts = np.bincount(recoveries.node, minlength=len(columns.nodes))
+        return _anchors(columns, counts, recoveries, len(rows), "in_session", read_successes, witnesses)
     left = _left_at(visits, failed, is_success_node)
     counts = np.bincount(left.node, minlength=len(columns.nodes))
     succeeded = np.flatnonzero(chosen & (columns.outcome == _SUCCESS))
@@ -94,11 +95,11 @@ def find_anchors(
 
 
 def _success_nodes(columns: GraphColumns, chosen: Mask) -> Mask:
-    """For each node whether it lies on a path of which a chosen session ended in success."""
-    found = np.zeros(len(columns.nodes), dtype=np.bool_)
+    """Return for each node whether it is on a path of which a chosen session ended in success."""
+    is_success_node = np.zeros(len(columns.nodes), dtype=np.bool_)
     for number in np.unique(columns.path[chosen & (columns.outcome == _SUCCESS)]).tolist():
-        found[list(columns.paths[number].nodes)] = True
-    return found
+        is_success_node[list(columns.paths[number].nodes)] = True
+    return is_success_node
 
 
 def _visits(columns: GraphColumns, rows: Ints) -> _Visits:
@@ -119,7 +120,7 @@ def _visits(columns: GraphColumns, rows: Ints) -> _Visits:
 
 
 def _in_session(columns: GraphColumns, visits: _Visits, failed: Ints, is_success_node: Mask) -> _Visits:
-    """Where sessions that ended in success went first after failing, if that is on a path of success."""
+    """Return the first node after the failure of each successful session, if it is on a path of success."""
     is_later = visits.entered_ms > failed[visits.owner]
     later = visits.only(is_later & (columns.outcome[visits.row] == _SUCCESS))
     first = later.only(np.unique(later.owner, return_index=True)[1])
@@ -127,14 +128,14 @@ def _in_session(columns: GraphColumns, visits: _Visits, failed: Ints, is_success
 
 
 def _left_at(visits: _Visits, failed: Ints, is_success_node: Mask) -> _Visits:
-    """The last node on a path of success that each session entered before it failed, if any."""
+    """Return the last node on a path of success that each session entered before it failed, if any."""
     before = visits.only((visits.entered_ms <= failed[visits.owner]) & is_success_node[visits.node])
     last = before.only(slice(None, None, -1))
     return last.only(np.unique(last.owner, return_index=True)[1])
 
 
 def _first_visits(visits: _Visits, is_wanted: Mask) -> _Visits:
-    """The first visit of each session to each of some nodes."""
+    """Return the first visit of each session to each of some nodes."""
     wanted = visits.only(is_wanted[visits.node])
     keys = wanted.owner * len(is_wanted) + wanted.node
     return wanted.only(np.unique(keys, return_index=True)[1])
@@ -152,25 +153,28 @@ def _anchors(
     """One anchor for each node that was witnessed.
 
     Args:
+        columns: the graph's columns.
         counts: failing sessions by node.
         witnessed: from where sessions went on to success, at most once for each node.
         failing: how many sessions failed.
-        limit: how many witnesses of each are told.
+        basis: kind of evidence for the anchors.
+        read_successes: returns the success tags of rows.
+        limit: how many witnesses of each are listed.
     """
     if not len(witnessed.row):
         return []
     times = _recovery_ms(columns, witnessed, read_successes(np.unique(witnessed.row)))
     by_node = np.argsort(witnessed.node, kind="stable")
     nodes, starts = np.unique(witnessed.node[by_node], return_index=True)
-    found = []
+    anchors = []
     for node, mine in zip(nodes.tolist(), np.split(by_node, starts[1:]), strict=True):
         twice_median = _twice_median(times[mine])
         nearest = mine[_nearest(np.abs(2 * times[mine] - twice_median), columns, witnessed.row[mine], limit)]
         places = zip(witnessed.row[nearest].tolist(), witnessed.pos[nearest].tolist(), strict=True)
         count = int(counts[node])
-        told = tuple(Witness(row, pos) for row, pos in places)
-        found.append(Anchor(node, basis, count, count / failing, twice_median // 2, told))
-    return sorted(found, key=lambda anchor: (-anchor.session_count, columns.nodes[anchor.node].node_id))
+        listed = tuple(Witness(row, pos) for row, pos in places)
+        anchors.append(Anchor(node, basis, count, count / failing, twice_median // 2, listed))
+    return sorted(anchors, key=lambda anchor: (-anchor.session_count, columns.nodes[anchor.node].node_id))
 
 
 def _nearest(distance: Ints, columns: GraphColumns, rows: Ints, limit: int) -> Ints:
@@ -190,11 +194,11 @@ def _recovery_ms(columns: GraphColumns, visits: _Visits, successes: Mapping[int,
     """Time from each visit to the first success tag at or after it, else to the stop."""
     ends = columns.duration_ms[visits.row]
     if successes:
-        told = zip(visits.row.tolist(), visits.entered_ms.tolist(), ends.tolist(), strict=True)
+        entered = zip(visits.row.tolist(), visits.entered_ms.tolist(), ends.tolist(), strict=True)
         ends = np.array(
             [
                 next((t_ms for t_ms in successes.get(row, ()) if t_ms >= entered_ms), stop_ms)
-                for row, entered_ms, stop_ms in told
+                for row, entered_ms, stop_ms in entered
             ],
             dtype=np.int64,
         )

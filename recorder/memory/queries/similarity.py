@@ -6,15 +6,15 @@ sessions: always those that are in the graph now, with their outcomes of now; on
 (`bags`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from recorder.memory.grouping.inverted_index import Floats, Ints
+from recorder.memory.graph.directly_follows import Crossings, list_crossings
+from recorder.memory.graph.inverted_index import Floats, Ints
 from recorder.memory.queries.columns import OUTCOMES, GraphColumns, Mask, lookup_of
-from recorder.memory.queries.tfidf import bags_of
-from recorder.memory.queries.transitions import transitions_of
+from recorder.memory.queries.tfidf import tfidf_vectors
 
 #: Decimals of a similarity: the order in which floats were summed must decide no tie.
 _DECIMALS = 9
@@ -37,7 +37,7 @@ class SimilarIndex:
         self._columns = columns
         rows = lookup_of(columns).rows
         variants = columns.variant[rows]
-        self._bags = bags_of(columns)
+        self._bags = tfidf_vectors(columns)
         counts = np.bincount(variants, minlength=len(self._bags.line_of))
         #: Lines of the matrix that sessions take: the bags may know variants whose sessions were deleted.
         self._taken = np.flatnonzero(counts[self._bags.variants])
@@ -48,7 +48,7 @@ class SimilarIndex:
         self._group_start = np.concatenate([[0], np.cumsum(sizes)])
 
     def nearest(self, row: int, limit: int) -> list[Similar]:
-        """The sessions most like that of a row, itself left out, as are those that share nothing with it.
+        """Return the sessions most similar to that of a row, without itself and those that share nothing.
 
         Equally similar ones come by outcome (the session's own first), then the newest, then by id.
         """
@@ -60,8 +60,8 @@ class SimilarIndex:
         order = np.lexsort((columns.session_id[rows], -columns.started_ms[rows], is_other, -values))[:limit]
         shared = _SharedNodes(columns, variant)
         return [
-            Similar(found, value, shared.with_variant(self._variant(found)))
-            for found, value in zip(rows[order].tolist(), values[order].tolist(), strict=True)
+            Similar(other, value, shared.with_variant(self._variant(other)))
+            for other, value in zip(rows[order].tolist(), values[order].tolist(), strict=True)
         ]
 
     def _variant(self, row: int) -> int:
@@ -69,12 +69,12 @@ class SimilarIndex:
         return int(self._columns.trace_variant[self._columns.trace[row]])
 
     def _similarity(self, variant: int) -> Floats:
-        """The similarity of every line of the matrix to a variant."""
+        """Compute the similarity of every line of the matrix to a variant."""
         bags = self._bags
         line = int(bags.line_of[variant])
-        own = slice(bags.matrix.indptr[line], bags.matrix.indptr[line + 1])
+        features = slice(bags.matrix.indptr[line], bags.matrix.indptr[line + 1])
         dense = np.zeros(bags.matrix.shape[1])
-        dense[bags.matrix.indices[own]] = bags.matrix.data[own]
+        dense[bags.matrix.indices[features]] = bags.matrix.data[features]
         similarity: Floats = np.round(np.clip(bags.matrix @ dense, 0.0, 1.0), _DECIMALS)
         # Also where it has no nodes, and so no features.
         similarity[line] = 1.0
@@ -98,7 +98,7 @@ class SimilarIndex:
 
 
 def similar_index(columns: GraphColumns) -> SimilarIndex:
-    """The index of a graph; made once for each version, so its weights are frozen with it."""
+    """Return the index of a graph; made once for each version, so its weights are frozen with it."""
     return columns.derive("similar", SimilarIndex)
 
 
@@ -137,7 +137,7 @@ class Outliers:
 
 
 def find_outliers(columns: GraphColumns, chosen: Mask, *, threshold: float = THRESHOLD) -> Outliers:
-    """The chosen sessions whose path fewer than `threshold` of the chosen ones take."""
+    """Return the chosen sessions whose path fewer than `threshold` of the chosen ones take."""
     paths = columns.path
     counts = np.bincount(paths[chosen], minlength=len(columns.paths))
     frequency = counts / max(int(chosen.sum()), 1)
@@ -149,19 +149,35 @@ def find_outliers(columns: GraphColumns, chosen: Mask, *, threshold: float = THR
 
 
 def typicality(columns: GraphColumns, chosen: Mask) -> Floats:
-    """How usual the way of each variant is among the chosen sessions: exp of the mean log P(edge), 0 to 1.
+    """Compute for each variant the geometric mean of the probabilities of its edges, 0 to 1.
 
-    P(edge) is the share of its source's departures, one added to each possible one; the edge that leads into
-    the session counts, the one that leads out does not.
+    P is the probability of the edge: chosen sessions that took it divided by chosen sessions that left its
+    source, with add-one smoothing over all targets. The edge that enters the first node counts, the one that
+    leaves the last node does not; a variant without nodes has the edge from start to end.
     """
-    steps = transitions_of(columns)
+    crossings = columns.derive("crossings", _list_entering)
+    outside = len(columns.nodes)
     sessions = np.bincount(columns.variant[chosen], minlength=len(columns.variant_path))
-    weights = sessions[steps.owner].astype(np.float64)
-    taken = np.bincount(steps.edge, weights=weights, minlength=len(steps.edge_source))
-    departures = np.bincount(steps.source + 1, weights=weights, minlength=len(columns.nodes) + 1)
-    possible = len(np.unique(steps.edge_target[taken > 0]))
-    likely = np.log(taken + 1) - np.log(departures[steps.edge_source + 1] + max(possible, 1))
-    sizes = np.bincount(steps.owner, minlength=len(sessions))
-    sums = np.bincount(steps.owner, weights=likely[steps.edge], minlength=len(sessions))
+    weights = sessions[crossings.variant].astype(np.float64)
+    taken = np.bincount(crossings.edge, weights=weights, minlength=len(crossings.edge_source))
+    departures = np.bincount(crossings.source, weights=weights, minlength=outside + 1)
+    possible = len(np.unique(crossings.edge_target[taken > 0]))
+    likely = np.log(taken + 1) - np.log(departures[crossings.edge_source] + max(possible, 1))
+    sizes = np.bincount(crossings.variant, minlength=len(sessions))
+    sums = np.bincount(crossings.variant, weights=likely[crossings.edge], minlength=len(sessions))
     typical: Floats = np.exp(sums / np.maximum(sizes, 1))
     return typical
+
+
+def _list_entering(columns: GraphColumns) -> Crossings:
+    """Return the crossings of a graph's variants, without those that leave a last node."""
+    outside = len(columns.nodes)
+    crossings = list_crossings(columns.variant_nodes, columns.variant_start, outside)
+    kept = (crossings.target != outside) | (crossings.source == outside)
+    return replace(
+        crossings,
+        variant=crossings.variant[kept],
+        source=crossings.source[kept],
+        target=crossings.target[kept],
+        edge=crossings.edge[kept],
+    )

@@ -1,6 +1,6 @@
-"""How a graph is structured, as columns: nodes, paths, variants and the traces they are made of. Spec §2.6.
+"""Structure of a graph, as columns: nodes, paths, variants and the traces they are made of. Spec §2.6.
 
-Sealing only adds to it, so a reader adds what came since; after a rebuild it is read anew.
+Sealing only adds to it, so a reader adds the new rows; after a rebuild it reads all of them again.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ import numpy as np
 from sqlmodel import Session as DbSession
 from sqlmodel import col
 
-from recorder.memory.grouping.graph import collapsed
-from recorder.memory.grouping.inverted_index import Ints
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.graph import collapsed
+from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.storage.graph_store import read_rows
 from recorder.models.memory import (
     GraphMicroStateRow,
@@ -26,7 +26,7 @@ from recorder.models.memory import (
 
 
 class NodeInfo(NamedTuple):
-    """What a reader knows of a node; `live` is the number of the node that stands for it, mostly its own."""
+    """Node as queries see it; `live` is the number of the node that represents it, mostly its own."""
 
     node_id: str
     label: str
@@ -38,7 +38,7 @@ class NodeInfo(NamedTuple):
 
 
 class PathInfo(NamedTuple):
-    """What a reader knows of a path; `nodes` are live numbers, `live` the path that stands for it."""
+    """Path as queries see it; `nodes` are live numbers, `live` the path that represents it."""
 
     path_id: str
     nodes: tuple[int, ...]
@@ -46,7 +46,7 @@ class PathInfo(NamedTuple):
 
 
 def no_rows() -> Ints:
-    """A column of no rows."""
+    """Return a column of no rows."""
     return np.zeros(0, dtype=np.int64)
 
 
@@ -76,10 +76,13 @@ class Structure:
 
 
 def read_structure(db: DbSession, scope: GraphScope, kept: Structure, since: int) -> dict[str, Any]:
-    """The members of the structure as it is now.
+    """Return the members of the present structure.
 
     Args:
+        db: the transaction.
+        scope: the graph.
         kept: as it was at version `since`; an empty one and 0 to read all. It stays as it is.
+        since: version of `kept`.
     """
     nodes, paths = _read_nodes(db, scope), _read_paths(db, scope)
     lives = [node.live for node in nodes]
@@ -94,7 +97,7 @@ def read_structure(db: DbSession, scope: GraphScope, kept: Structure, since: int
 
 
 def resolved(merged_into: Sequence[int | None]) -> list[int]:
-    """For each number the one that stands for it, through as many merges as there were."""
+    """Return for each number the one that represents it, through as many merges as there were."""
     live = list(range(len(merged_into)))
     for number, into in enumerate(merged_into):
         while into is not None:
@@ -155,7 +158,7 @@ def _read_traces(
 
 
 def _entries(db: DbSession, scope: GraphScope, steps: Sequence[bytes]) -> tuple[Ints, Ints]:
-    """The places of steps at which each trace enters a node, and how many it enters."""
+    """Return the positions of steps at which each trace enters a node, and how many it enters."""
     if not any(steps):
         return no_rows(), np.zeros(len(steps), dtype=np.int64)
     row = GraphMicroStateRow

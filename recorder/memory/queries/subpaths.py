@@ -1,4 +1,4 @@
-"""Which sessions went a path's nodes one after the other, whatever they did before and after. Contract §4.
+"""Sessions that took a path's nodes one directly after the other, with any steps around them. Contract §4.
 
 Spec §4.3 calls it a subpath: `GET /v1/sessions?path=` and the `path` of an export's filter.
 """
@@ -12,7 +12,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import select
 
 from recorder.errors import NotFound
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import GraphColumns, Mask
 from recorder.memory.queries.paths import filter_rows, read_graph
 from recorder.models.memory import GraphPathRow
@@ -22,7 +22,7 @@ from recorder.tenant import Tenant
 
 @dataclass(frozen=True, slots=True)
 class SubPath:
-    """A path to look for, and the graph at the version it is looked for in."""
+    """A path to search for, and the graph at the version it is searched in."""
 
     workflow: str
     columns: GraphColumns
@@ -30,7 +30,7 @@ class SubPath:
 
     @classmethod
     def read(cls, db: DbSession, *, tenant: Tenant, path_id: str) -> Self:
-        """The path of this id; one that was merged into another stands for that one.
+        """Return the path of this id; of a merged path the one it was merged into.
 
         Raises:
             NotFound: if there is none of this id in the workspace and mode.
@@ -46,20 +46,22 @@ class SubPath:
         actor_kind: ActorKind | None = None,
         below: str | None = None,
     ) -> list[str]:
-        """The ids of the sessions that are in the graph, went this way and match the filters, ascending.
+        """Return the ids of the sessions in the graph that took this path and match the filters, ascending.
 
         Args:
+            outcome: only sessions that ended so.
+            actor_kind: only sessions of such actors.
             below: only ids that come before this one.
         """
         chosen = filter_rows(self.columns, outcome=outcome, actor_kind=actor_kind)
         ids = self.columns.session_id[chosen & containing(self.columns, self.nodes)[self.columns.variant]]
         if below is not None:
             ids = ids[ids < np.bytes_(below.encode())]
-        return [found.decode() for found in np.sort(ids)]
+        return [session_id.decode() for session_id in np.sort(ids)]
 
 
 def workflow_of_path(db: DbSession, *, tenant: Tenant, path_id: str) -> str:
-    """The workflow in whose graph a path is; the graph itself is not read.
+    """Return the workflow in whose graph a path is; the graph itself is not read.
 
     Raises:
         NotFound: if there is no path of this id in the workspace and mode.
@@ -73,10 +75,10 @@ def _find(db: DbSession, tenant: Tenant, path_id: str) -> tuple[str, int]:
         GraphPathRow.workspace_id == tenant.workspace_id,
         GraphPathRow.mode == tenant.mode,
     )
-    found = db.exec(statement).one_or_none()
-    if found is None:
+    path = db.exec(statement).one_or_none()
+    if path is None:
         raise NotFound("path")
-    return found
+    return path
 
 
 def containing(columns: GraphColumns, nodes: Sequence[int]) -> Mask:
@@ -90,8 +92,8 @@ def containing(columns: GraphColumns, nodes: Sequence[int]) -> Mask:
     flat = columns.variant_nodes
     # Each node leaves fewer places at which the sequence may begin.
     begins = np.flatnonzero(flat[: max(len(flat) - len(nodes) + 1, 0)] == nodes[0])
-    for place, node in enumerate(nodes[1:], start=1):
-        begins = begins[flat[begins + place] == node]
+    for offset, node in enumerate(nodes[1:], start=1):
+        begins = begins[flat[begins + offset] == node]
     owner = np.searchsorted(columns.variant_start, begins, side="right") - 1
     ends_inside = begins + len(nodes) <= columns.variant_start[owner + 1]
     held = np.zeros(len(sizes), dtype=np.bool_)

@@ -1,8 +1,8 @@
-"""What the variants of a graph are compared by: weighted bags of nodes and edges. Contract §4 (similar).
+"""TF-IDF vectors of a graph's variants over nodes and edges at three grains. Contract §4 (similar).
 
-To weigh every feature anew takes seconds where there are many variants, and sealing makes versions all the
+To weigh every feature again takes seconds where there are many variants, and sealing makes versions all the
 time. So weights outlast a version until a twentieth of the sessions has come or gone, or a rebuild; variants
-that come meanwhile are weighed alike.
+that are added in between get the same weights.
 """
 
 from dataclasses import dataclass, replace
@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from recorder.memory.grouping.inverted_index import Floats, Ints
+from recorder.memory.graph.inverted_index import Floats, Ints
 from recorder.memory.queries.columns import GraphColumns
 
 #: Least weight of a feature: what every session has still counts a little.
 _LEAST_IDF = 0.05
-#: Weights are made anew when more than this share of the sessions they were made of has come or gone since.
+#: Weights are computed again when more than this share of their sessions was added or removed since.
 _MAX_CHANGED = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Bags:
+class TfidfVectors:
     """Weighted features of variants, as a sparse matrix of rows of length 1."""
 
     #: Version that the weights are of, and its number of sessions.
@@ -36,27 +36,27 @@ class Bags:
     idf: Floats
 
 
-def bags_of(columns: GraphColumns) -> Bags:
-    """The bags of all variants that sessions take, and maybe more; the weights may be a little older.
+def tfidf_vectors(columns: GraphColumns) -> TfidfVectors:
+    """Return the vectors of all variants that sessions take, and maybe more; weights may be a little older.
 
-    Who asks while another makes them waits, whichever version they are for.
+    A caller waits while another one makes them, whichever version they are for.
     """
     lasting = columns.lasting
     with lasting.lock:
-        kept: Bags | None = lasting.made.get("bags")
+        kept: TfidfVectors | None = lasting.made.get("bags")
         bags = _weighed(columns) if kept is None or _is_outdated(kept, columns) else _extended(kept, columns)
         lasting.made["bags"] = bags
     return bags
 
 
-def _is_outdated(bags: Bags, columns: GraphColumns) -> bool:
+def _is_outdated(bags: TfidfVectors, columns: GraphColumns) -> bool:
     came = columns.added > bags.version
     gone = (columns.removed > bags.version) & (columns.removed <= columns.version)
     return bool(np.count_nonzero(came | gone) > _MAX_CHANGED * bags.sessions)
 
 
-def _weighed(columns: GraphColumns) -> Bags:
-    """Bags of all variants that sessions take, by weights of now."""
+def _weighed(columns: GraphColumns) -> TfidfVectors:
+    """TfidfVectors of all variants that sessions take, by weights of now."""
     sessions = np.bincount(columns.variant[columns.current()], minlength=len(columns.variant_path))
     variants = np.flatnonzero(sessions)
     line_of = _lines(variants, len(sessions))
@@ -65,7 +65,7 @@ def _weighed(columns: GraphColumns) -> Bags:
     owners, features, tf = _counted(owners, features, len(distinct))
     found_in = np.bincount(features, weights=sessions[variants][owners], minlength=len(distinct))
     idf = _idf(found_in.astype(np.float64), int(sessions.sum()))
-    return Bags(
+    return TfidfVectors(
         version=columns.version,
         sessions=int(sessions.sum()),
         variants=variants,
@@ -77,8 +77,8 @@ def _weighed(columns: GraphColumns) -> Bags:
     )
 
 
-def _extended(bags: Bags, columns: GraphColumns) -> Bags:
-    """The same with a line for each variant that came since; features new in it weigh the most."""
+def _extended(bags: TfidfVectors, columns: GraphColumns) -> TfidfVectors:
+    """Return the vectors with a line for each new variant; features that are new in it weigh the most."""
     known = np.full(max(len(columns.variant_path), len(bags.line_of)), -1, dtype=np.int64)
     known[: len(bags.line_of)] = bags.line_of
     taken = np.unique(columns.variant[columns.current()])
@@ -134,13 +134,13 @@ def _parts(owners: Ints, features: Ints, tf: Ints, idf: Floats, count: int) -> t
 
 
 def _matrix(parts: list[tuple[Floats, Ints, Ints]], width: int) -> Any:
-    """A sparse matrix of these lines, one part below the other."""
+    """Return a sparse matrix of these lines, one part below the other."""
     # Not at the top: what only records sessions need not load it.
     from scipy.sparse import csr_array
 
     starts = np.zeros(1, dtype=np.int64)
-    for _, _, own in parts:
-        starts = np.concatenate([starts, starts[-1] + own[1:].astype(np.int64)])
+    for _, _, offsets in parts:
+        starts = np.concatenate([starts, starts[-1] + offsets[1:].astype(np.int64)])
     values = np.concatenate([values for values, _, _ in parts])
     places = np.concatenate([places for _, places, _ in parts])
     return csr_array((values, places, starts), shape=(len(starts) - 1, max(width, 1)))
@@ -159,10 +159,12 @@ def _grams(columns: GraphColumns, line_of: Ints) -> tuple[Ints, Ints]:
     numbers: dict[int, int] = {}
     acts = np.array([numbers.setdefault(node.act, len(numbers)) for node in columns.nodes], dtype=np.int64)
     screens = np.array([node.screen for node in columns.nodes], dtype=np.int64)
-    found = [
+    grain_grams = [
         _grain(owners, values, grain) for grain, values in enumerate((screens[nodes], acts[nodes], nodes))
     ]
-    return np.concatenate([lines for lines, _ in found]), np.concatenate([grams for _, grams in found])
+    return np.concatenate([lines for lines, _ in grain_grams]), np.concatenate(
+        [grams for _, grams in grain_grams]
+    )
 
 
 def _grain(owners: Ints, values: Ints, grain: int) -> tuple[Ints, Ints]:

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from recorder.memory.steps.states import FrameScreen, bind_frames, event_screen
-from recorder.memory.steps.targets import action_token, target_token
-from recorder.memory.steps.templates import key_of
+from recorder.memory.steps.screens import FrameScreen, bind_frames, event_screen
+from recorder.memory.steps.targets import action_token, key_of, target_token
 from recorder.models.event_types import TYPING, step_type
 
 #: Rises when equal sessions would get other steps than before; part of every node's id.
@@ -38,7 +37,7 @@ class Step:
 def session_steps(
     events: Sequence[Mapping[str, Any]], frames: Sequence[FrameScreen], *, collapse: bool = True
 ) -> list[Step]:
-    """The steps of one session in `(t_ms, id)` order.
+    """Return the steps of one session in `(t_ms, id)` order.
 
     Raw pointer noise, telemetry and navigations that the action before announced are left out; key strokes on
     one element become one `type` step on the screen where they began; equal steps in a row become one.
@@ -55,8 +54,8 @@ def session_steps(
         [(frame.t_ms, frame.frame_id) for frame in shown],
     )
     walk = StepWalk(collapse=collapse)
-    for event, place in zip(ordered, places, strict=True):
-        walk.add(event, None if place is None else shown[place])
+    for event, index in zip(ordered, places, strict=True):
+        walk.add(event, None if index is None else shown[index])
     return walk.steps
 
 

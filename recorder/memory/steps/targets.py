@@ -1,10 +1,94 @@
-"""ARIA roles: the one an element has, and which ones name a screen or a control. Spec §2.6."""
+"""Texts into templates, templates into 64-bit keys: what varies from run to run is taken out. Spec §2.6."""
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from recorder.memory.steps.templates import normal_name, readable, template_of, url_template
+import xxhash
+
+_DIGIT = re.compile(r"\d")
+# Possessive quantifiers: no input can make these backtrack.
+_RANDOM = (
+    r"(?<![0-9a-z])(?:"
+    r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+    r"|(?=[a-f]*[0-9])[0-9a-f]{8,}+"
+    r"|(?=[0-9a-z]{10})(?:[a-z]*+[0-9]++){2,}+[a-z]*+"
+    r")(?![0-9a-z])"
+)
+_ISO_TIME = r"\d{4}-\d{2}-\d{2}(?:[t ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,9})?)?(?:z|[+-]\d{2}:?\d{2})?)?"
+_VOLATILE = re.compile(rf"{_ISO_TIME}|{_RANDOM}|\d+", re.IGNORECASE)
+_MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}\.?"
+_NAME_PARTS = re.compile(
+    rf"(?P<time>{_ISO_TIME}|\d{{1,2}}:\d{{2}}(?::\d{{2}})?(?: ?[ap]m\b)?"
+    rf"|\d{{1,2}}[./-]\d{{1,2}}[./-]\d{{2,4}}|\d{{1,2}} {_MONTH} \d{{4}}|{_MONTH} \d{{1,2}}, \d{{4}})"
+    r"|(?P<money>[$€£¥] ?\d[\d.,]*|\d[\d.,]*+ ?(?:[$€£¥]|(?:usd|eur|gbp|chf|jpy)\b))"
+    rf"|(?P<hex>{_RANDOM})"
+    r"|(?P<n>\d+(?:[.,]\d+)*)"
+)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
+_NAME_CHARACTERS = 80
+_URL_CHARACTERS = 256
+
+
+def template_of(text: str) -> str:
+    """Return the text with every number, date, UUID and random id replaced by `#`."""
+    return _VOLATILE.sub("#", text) if _DIGIT.search(text) else text
+
+
+def normal_name(text: str) -> str:
+    """Return a name in lower case, ≤ 80 characters, with `<time> <money> <hex> <n>` for what varies."""
+    return _normal_name(text[: 4 * _NAME_CHARACTERS])
+
+
+@lru_cache(maxsize=65_536)
+def _normal_name(text: str) -> str:
+    words = " ".join(readable(text).lower().split())
+    if _DIGIT.search(words):
+        words = _NAME_PARTS.sub(lambda match: f"<{match.lastgroup}>", words)
+    return words[:_NAME_CHARACTERS]
+
+
+def url_template(url: str) -> str:
+    """Host and path without what varies, the names of the query's parameters, and a hash route.
+
+    Credentials, parameter values and other fragments are left out; of `data:` and its like only the scheme
+    stays.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        opaque = _SCHEME.match(url)
+        if opaque:
+            return opaque[0].lower()
+        rest = scheme
+    rest, _, fragment = rest.partition("#")
+    rest, _, query = rest.partition("?")
+    if separator:
+        host, slash, path = rest.partition("/")
+        rest = host.rpartition("@")[2].lower() + slash + path
+    route = fragment.partition("?")[0] if fragment.startswith(("/", "!")) else ""
+    names = sorted({part.partition("=")[0] for part in query.split("&")} - {""}) if query else ()
+    text = rest.rstrip("/") + ("?" + "&".join(names) if names else "") + ("#" + route if route else "")
+    return readable(template_of(text[: 4 * _URL_CHARACTERS]))[:_URL_CHARACTERS]
+
+
+def readable(text: str) -> str:
+    """Return the text as valid UTF-8: halves of surrogate pairs and NULs, which stores refuse, become `?`."""
+    if text.isascii():
+        return text.replace("\0", "?")
+    return text.encode("utf-8", "replace").decode().replace("\0", "?")
+
+
+def key_of(*parts: str) -> int:
+    """Return a signed 64-bit key of some texts, the same on every machine (xxh64)."""
+    digest = xxhash.xxh64_intdigest("\0".join(parts).encode("utf-8", "replace"))
+    return signed(digest)
+
+
+def signed(value: int) -> int:
+    """Return an unsigned 64-bit number as the signed one that databases store."""
+    return value - 2**64 if value >= 2**63 else value
+
 
 _IMPLICIT = {
     "a": "link",
@@ -52,10 +136,11 @@ SCREEN_ROLES = CONTROL_ROLES | frozenset(
 
 
 def role_of(tag: str, attrs: Mapping[str, Any]) -> str:
-    """The role an element states, if it is one that counts here, else the one its tag implies; may be empty.
+    """Return the role an element states, if it counts here, else the one its tag implies; may be empty.
 
     Args:
         tag: element name in lower case.
+        attrs: the element's attributes.
     """
     stated = attrs.get("role")
     if type(stated) is str:
@@ -90,9 +175,10 @@ _NO_MEMBERS: dict[str, Any] = {}
 
 
 def action_token(step_type: str, given: Mapping[str, Any]) -> str:
-    """The type, with the key of a press and the button of a click where it is not the first.
+    """Return the type, with the key of a press and the button of a click where it is not the first.
 
     Args:
+        step_type: type of the step.
         given: the event's `input`, or nothing.
     """
     if step_type == "press":
@@ -131,7 +217,7 @@ def target_token(action: str, event: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _given_name(action: str, event: Mapping[str, Any]) -> str | None:
-    """What a tool, a model, a program or an event of one's own is called."""
+    """Return the name of a tool, a model, a program or a custom event."""
     if action in ("window_focus", "tab_switch"):
         return (event.get("app") or _NO_MEMBERS).get("name")
     data = event.get("data")
@@ -146,8 +232,8 @@ def _identity(attrs: Mapping[str, Any]) -> str:
     goal = f"href={url_template(attrs['href'])}" if attrs.get("href") else ""
     for attribute in ("id", "name"):
         if attrs.get(attribute):
-            own = f"{attribute}={template_of(readable(attrs[attribute]))}"
-            return f"{own} {goal}".strip() if "#" in own else own
+            template = f"{attribute}={template_of(readable(attrs[attribute]))}"
+            return f"{template} {goal}".strip() if "#" in template else template
     return goal
 
 

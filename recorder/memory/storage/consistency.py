@@ -12,7 +12,7 @@ import polars as pl
 from sqlmodel import Session as DbSession
 from sqlmodel import col, exists, select
 
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.paths import describe_paths
 from recorder.memory.steps.session_steps import Step
@@ -75,14 +75,14 @@ def index_missing(runtime: Runtime, scope: GraphScope) -> int:
 
 
 def _as_they_are_now(db: DbSession, rows: list[SessionRow]) -> list[SessionRow]:
-    """The rows, locked: a late tag or a deletion may have come since they were found."""
+    """Return the rows as they are now, locked: a late tag or a deletion may have changed them."""
     wanted = col(SessionRow.id).in_([row.id for row in rows])
     statement = select(SessionRow).where(wanted).order_by(col(SessionRow.id)).with_for_update()
     return list(db.exec(statement.execution_options(populate_existing=True)))
 
 
 def _read_steps(runtime: Runtime, scope: GraphScope, session_ids: list[str]) -> dict[str, list[Step]]:
-    """The steps of those sessions that the lake holds; a session in it may have none."""
+    """Return the steps of those sessions that the lake holds; a session in it may have none."""
     wanted = (pl.col("workflow") == scope.workflow) & pl.col("session_id").is_in(session_ids)
     there = runtime.lake.scan("sessions", scope.tenant).filter(wanted)
     rows = (
@@ -104,7 +104,7 @@ def _read_steps(runtime: Runtime, scope: GraphScope, session_ids: list[str]) -> 
 
 @dataclass(frozen=True, slots=True)
 class GraphCheck:
-    """What a look at one graph found; each list names what is wrong, and is empty where nothing is."""
+    """Result of a check of one graph; each list names what is wrong, and is empty where nothing is."""
 
     scope: GraphScope
     sessions: int
@@ -122,13 +122,13 @@ def check_graph(db: DbSession, scope: GraphScope) -> GraphCheck:
     """Recount one graph, in one transaction."""
     row = SessionPathRow
     current = read_rows(db, scope, row.session_id, row.trace_key, where=[col(row.removed_version).is_(None)])
-    off_path = _off_path(db, scope, [(found.session_id, found.trace_key) for found in current])
+    off_path = _off_path(db, scope, [(row.session_id, row.trace_key) for row in current])
     return GraphCheck(
         scope,
         sessions=len(current),
         off_path=off_path,
         missing=[session.id for session in find_missing(db, scope)],
-        miscounted=_miscounted(db, scope, Counter(found.trace_key for found in current)),
+        miscounted=_miscounted(db, scope, Counter(row.trace_key for row in current)),
         # Fractions of sessions that lie nowhere cannot be told.
         unequal=[] if off_path else _unequal(db, scope),
     )
@@ -159,11 +159,11 @@ def _unequal(db: DbSession, scope: GraphScope) -> list[str]:
         return []
     columns = GraphColumns().updated(db, scope, head.version)
     paths = describe_paths(columns, columns.current(), min_frequency=0, limit=len(columns.paths))
-    found = [
+    unequal = [
         path.path_id
         for path in paths
         if not math.isclose(sum(path.outcomes.model_dump().values()), 1, abs_tol=1e-9)
     ]
     if paths and not math.isclose(sum(path.frequency for path in paths), 1, abs_tol=1e-9):
-        found.append(scope.workflow)
-    return found
+        unequal.append(scope.workflow)
+    return unequal

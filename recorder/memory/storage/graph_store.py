@@ -1,6 +1,6 @@
 """The memory graph in SQL: load it, add a batch, take a session back. Spec §4.2; contract §4.
 
-Sealing adds structure (through `indexing`) and a rebuild arranges it anew; the API process
+Sealing adds structure (through `indexing`) and a rebuild rearranges it; the API process
 only moves counters, for late tags and deletions. All take the next version under the lock of the workflow's
 row.
 """
@@ -10,21 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 from sqlalchemy import bindparam
 from sqlmodel import Session as DbSession
 from sqlmodel import SQLModel, col, insert, select, update
 
-from recorder.memory.grouping.graph import Graph, GraphChange, SessionTrace
-from recorder.memory.grouping.nodes import GraphScope
-from recorder.memory.storage.rows import (
-    micro_state_values,
-    node_of,
-    node_values,
-    path_of,
-    path_values,
-    trace_values,
-    variant_values,
-)
+from recorder.memory.graph.graph import Graph, GraphChange, MicroState, SessionTrace, Trace
+from recorder.memory.graph.nodes import GraphScope, Node, compared
+from recorder.memory.graph.paths import Path, Variant
 from recorder.memory.storage.versions import GraphHead, add_version, in_scope, place_of, read_head
 from recorder.models.memory import (
     GraphMicroStateRow,
@@ -40,12 +33,12 @@ _IDS_AT_ONCE = 500
 
 
 def scope_of(row: SessionRow) -> GraphScope:
-    """The graph a session belongs to."""
+    """Return the graph that a session belongs to."""
     return GraphScope(row.tenant, row.workflow)
 
 
 def load_graph(db: DbSession, scope: GraphScope) -> Graph:
-    """The newest version of a graph, ready to take in sessions; rows of single sessions are not read."""
+    """Return the newest version of a graph, ready for new sessions; rows of single sessions are not read."""
     graph = Graph(scope)
     states = read_rows(db, scope, GraphMicroStateRow.micro_key, GraphMicroStateRow.node)
     nodes = sorted(read_rows(db, scope, *columns_of(GraphNodeRow)), key=_number)
@@ -77,6 +70,9 @@ def save_change(
     """Write a batch as the graph's next version; a few statements, since ingest waits for the lock.
 
     Args:
+        db: the transaction.
+        scope: the graph.
+        change: the additions to the graph.
         rows: the sealed sessions of the change.
         head: as read with `lock` in this transaction.
         writer: name of this one change.
@@ -95,9 +91,9 @@ def save_change(
     insert_rows(db, GraphVariantRow, [{**made, **variant_values(variant)} for variant in change.variants])
     insert_rows(db, GraphTraceRow, [{**made, "n": 0, **trace_values(trace)} for trace in change.traces])
     by_id = {row.id: row for row in rows}
-    taken = [_session_path(by_id[one.session_id], one, version) for one in change.sessions]
+    taken = [_session_path(by_id[trace.session_id], trace, version) for trace in change.sessions]
     insert_rows(db, SessionPathRow, taken)
-    _count_traces(db, scope, Counter(one.trace_key for one in change.sessions))
+    _count_traces(db, scope, Counter(trace.trace_key for trace in change.sessions))
     return version
 
 
@@ -137,7 +133,7 @@ def remove_session(db: DbSession, row: SessionRow) -> int | None:
 
 
 def known_sessions(db: DbSession, session_ids: Iterable[str]) -> set[str]:
-    """Which of these sessions were taken into a graph before."""
+    """Return those of these sessions that were added to a graph before."""
     known: set[str] = set()
     ids = list(session_ids)
     for start in range(0, len(ids), _IDS_AT_ONCE):
@@ -208,10 +204,93 @@ def _end_path(db: DbSession, current: SessionPathRow, version: int) -> None:
 
 def columns_of(table: type[SQLModel]) -> list[Any]:
     """All columns but those that say whose graph it is."""
-    place = ("workspace_id", "mode", "workflow")
-    return [getattr(table, name) for name in table.model_fields if name not in place]
+    keys = ("workspace_id", "mode", "workflow")
+    return [getattr(table, name) for name in table.model_fields if name not in keys]
 
 
 def _number(row: Any) -> int:
     number: int = row.number
     return number
+
+
+def packed(numbers: Iterable[int]) -> bytes:
+    """Numbers as little-endian int64."""
+    return np.fromiter(numbers, dtype="<i8").tobytes()
+
+
+def unpacked(data: bytes) -> tuple[int, ...]:
+    """Return the steps of a packed column."""
+    return tuple(np.frombuffer(data, dtype="<i8").tolist())
+
+
+def node_of(row: Any) -> Node:
+    """Return the node of a row of `graph_nodes`."""
+    return Node(
+        number=row.number,
+        node_id=row.node_id,
+        label=row.label,
+        kind=row.kind,
+        micro_key=row.micro_key,
+        act=row.act,
+        screen=row.screen,
+        # An earlier release kept more of a large screen.
+        features=compared(unpacked(row.features)),
+        merged_into=row.merged_into,
+    )
+
+
+def node_values(node: Node) -> dict[str, Any]:
+    """Return the columns of a node."""
+    return {
+        "number": node.number,
+        "node_id": node.node_id,
+        "label": node.label,
+        "kind": node.kind,
+        "micro_key": node.micro_key,
+        "act": node.act,
+        "screen": node.screen,
+        "features": packed(node.features),
+        "merged_into": node.merged_into,
+    }
+
+
+def micro_state_of(row: Any) -> MicroState:
+    """Return the micro-state of a row of `graph_micro_states`."""
+    features = None if row.features is None else unpacked(row.features)
+    return MicroState(row.micro_key, row.node, features)
+
+
+def micro_state_values(state: MicroState) -> dict[str, Any]:
+    """Return the columns of a micro-state."""
+    features = None if state.features is None else packed(state.features)
+    return {"micro_key": state.micro_key, "node": state.node, "features": features}
+
+
+def trace_values(trace: Trace) -> dict[str, Any]:
+    """Return the columns of a trace, but for its count."""
+    return {
+        "trace_key": trace.trace_key,
+        "steps": packed(trace.steps),
+        "variant_key": trace.variant_key,
+    }
+
+
+def variant_values(variant: Variant) -> dict[str, Any]:
+    """Return the columns of a variant."""
+    return {"variant_key": variant.variant_key, "nodes": variant.nodes, "path": variant.path}
+
+
+def path_of(row: Any) -> Path:
+    """Return the path of a row of `graph_paths`."""
+    return Path(row.number, row.path_id, row.leader, tuple(row.nodes), row.merged_into)
+
+
+def path_values(path: Path) -> dict[str, Any]:
+    """Return the columns of a path."""
+    return {
+        "number": path.number,
+        "path_id": path.path_id,
+        "leader": path.leader,
+        "nodes": path.nodes,
+        "merged_into": path.merged_into,
+    }

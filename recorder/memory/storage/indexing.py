@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from cachetools import LRUCache
 from sqlmodel import Session as DbSession
 
-from recorder.memory.grouping.features import PRUNE_SESSIONS
-from recorder.memory.grouping.graph import Graph, GraphChange
-from recorder.memory.grouping.nodes import GraphScope
+from recorder.memory.graph.cosine import PRUNE_SESSIONS
+from recorder.memory.graph.graph import Graph, GraphChange
+from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.storage.graph_store import known_sessions, load_graph, save_change, scope_of
 from recorder.memory.storage.versions import GraphHead, count_changes, read_head, writer_of
@@ -27,7 +27,7 @@ _LARGEST_REBUILD, _MAX_MICRO_STATES = 25_600, 4_000
 
 @dataclass(slots=True)
 class _Held:
-    """A graph in memory, the version it stands at, and the change that made it."""
+    """A graph in memory, its version, and the change that made it."""
 
     graph: Graph
     version: int
@@ -66,6 +66,7 @@ class GraphIndexer:
         """Compute what sessions change in their graphs; reads only.
 
         Args:
+            db: the transaction.
             rows: the sessions about to be sealed, of any workflows; replays enter no graph.
             steps: the steps of each, by session id.
         """
@@ -84,6 +85,8 @@ class GraphIndexer:
         whose graph is paused now get no rows at all.
 
         Args:
+            db: the transaction.
+            prepared: the prepared batch.
             rows: the sessions as they are being sealed: outcome, duration, times and `seal_seq` are theirs.
 
         Returns:
@@ -91,16 +94,16 @@ class GraphIndexer:
         """
         versions = {}
         for part in prepared.parts:
-            own = [row for row in rows if row.id in part.steps and row.deleted_at is None]
-            known = known_sessions(db, [row.id for row in own])
-            wanted = [row for row in own if row.id not in known]
+            present = [row for row in rows if row.id in part.steps and row.deleted_at is None]
+            known = known_sessions(db, [row.id for row in present])
+            wanted = [row for row in present if row.id not in known]
             head = read_head(db, part.scope, lock=True)
             if wanted and head is not None and head.memory_graph:
                 versions[part.scope] = self._write(db, part, wanted, head)
         return versions
 
     def take_grown(self) -> list[GraphScope]:
-        """The graphs that batches have made twice as large as at their last time here, or as pruning needs.
+        """Return the graphs that have doubled since they were last returned here, or as pruning needs.
 
         The first sessions of a graph met leaders at the weights of a handful: a rebuild now and then, for a
         constant cost per session, lets them meet at the weights of many.
@@ -118,7 +121,7 @@ class GraphIndexer:
         return _Part(scope, steps, held, held.graph.add_sessions(steps, known=known))
 
     def _take(self, db: DbSession, scope: GraphScope, head: GraphHead) -> _Held:
-        """The graph at `head`. It leaves the cache: what is added to it now may never be committed."""
+        """Return the graph at `head`, out of the cache: what is added to it now may never be committed."""
         held = self._held.pop(scope, None)
         if held is None or not _catch_up(db, scope, held, head):
             held = _Held(load_graph(db, scope), head.version, head.writer)
@@ -145,15 +148,15 @@ class GraphIndexer:
 
 
 def _doublings(sessions: int) -> int:
-    """How often a graph of this size has doubled since its features were first pruned."""
+    """Return how often a graph of this size has doubled since its features were first pruned."""
     return min(sessions // PRUNE_SESSIONS, _LARGEST_REBUILD // PRUNE_SESSIONS).bit_length()
 
 
 def _catch_up(db: DbSession, scope: GraphScope, held: _Held, head: GraphHead) -> bool:
     """Bring a graph to `head` if only counters moved since; False if it must be loaded again.
 
-    The version it stands at must still be the one it was written as: a transaction that was rolled back
-    leaves a graph in memory that never came to be.
+    Its version must still be the one it was written as: a transaction that was rolled back
+    leaves a graph in memory that was never stored.
     """
     if held.version and writer_of(db, scope, held.version) != held.writer:
         return False

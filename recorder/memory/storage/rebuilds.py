@@ -1,7 +1,7 @@
 """A rebuild in SQL: read what a graph is built from, write what came out otherwise. Spec §4.2; contract §4.
 
-It is computed outside the transaction that writes it. Where sessions were added meanwhile it is computed
-again, at last under the lock; sealing then finds a new version and loads the graph anew.
+It is computed outside the transaction that writes it. Where sessions were added in between it is computed
+again, at last under the lock; sealing then finds a new version and loads the graph again.
 """
 
 import time
@@ -13,17 +13,19 @@ from sqlalchemy import bindparam
 from sqlmodel import Session as DbSession
 from sqlmodel import SQLModel, col, delete, select, update
 
-from recorder.memory.grouping.graph import Trace
-from recorder.memory.grouping.nodes import GraphScope
-from recorder.memory.grouping.rebuild import RebuildKind, Rebuilt, Recorded, rebuild
-from recorder.memory.storage.graph_store import columns_of, insert_rows, read_rows
-from recorder.memory.storage.rows import (
+from recorder.memory.graph.graph import Trace
+from recorder.memory.graph.nodes import GraphScope
+from recorder.memory.graph.rebuild import RebuildKind, Rebuilt, Recorded, rebuild
+from recorder.memory.storage.graph_store import (
+    columns_of,
+    insert_rows,
     micro_state_of,
     micro_state_values,
     node_of,
     node_values,
     path_of,
     path_values,
+    read_rows,
     trace_values,
     unpacked,
     variant_values,
@@ -54,7 +56,7 @@ _MAX_LOCKED_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class RebuildReport:
-    """What a rebuild found and left; `version` is the graph's, new only where something changed."""
+    """Result of a rebuild; `version` is the graph's, new only where something changed."""
 
     kind: RebuildKind
     version: int
@@ -70,7 +72,7 @@ class RebuildReport:
 
 
 def rebuild_graph(database: Database, scope: GraphScope, kind: RebuildKind) -> RebuildReport | None:
-    """Arrange the nodes and paths of a graph anew.
+    """Rearrange the nodes and paths of a graph.
 
     Returns:
         None for an unknown workflow, and for a large graph into which sessions come all the time: that is
@@ -104,14 +106,14 @@ def rebuild_graph(database: Database, scope: GraphScope, kind: RebuildKind) -> R
 
 
 def indexed_scopes(db: DbSession) -> list[GraphScope]:
-    """The graphs of all workflows, in one order everywhere."""
+    """Return the graphs of all workflows, in one order everywhere."""
     row = WorkflowRow
     rows = db.exec(select(row.workspace_id, row.mode, row.workflow))
     return [GraphScope(Tenant(workspace_id, mode), workflow) for workspace_id, mode, workflow in sorted(rows)]
 
 
 def read_recorded(db: DbSession, scope: GraphScope) -> Recorded:
-    """What a graph is built from."""
+    """Return the data that a graph is built from."""
     traces = _read(db, scope, GraphTraceRow)
     return Recorded(
         scope,
@@ -184,7 +186,7 @@ class _Rows:
 
     @property
     def changed(self) -> int:
-        """How many rows will be written or removed."""
+        """Return the number of rows to write or to remove."""
         return len(self._added) + len(self._moved) + len(self._gone)
 
     def save(self, db: DbSession, scope: GraphScope, version: int) -> None:

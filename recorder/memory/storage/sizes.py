@@ -1,4 +1,4 @@
-"""How large the graphs of workflows are: what is in them now, not what ever was. Contract §4 (workflow)."""
+"""Sizes of the graphs of workflows: their present content, not all that ever was. Contract §4 (workflow)."""
 
 import threading
 from collections import defaultdict
@@ -12,8 +12,8 @@ from sqlalchemy import func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
-from recorder.memory.grouping.nodes import GraphScope
-from recorder.memory.storage.per_database import PerDatabase, is_writing
+from recorder.memory.graph.nodes import GraphScope
+from recorder.memory.storage.versions import PerDatabase, is_writing
 from recorder.models.memory import GraphTraceRow, GraphVariantRow, GraphVersionRow
 from recorder.models.workflow import WorkflowGraph
 from recorder.tenant import Tenant
@@ -24,7 +24,7 @@ _MAX_KEPT = 4_096
 
 @dataclass(slots=True)
 class _Held:
-    """The parts of one graph that sessions lie on."""
+    """The parts of one graph that have sessions."""
 
     nodes: set[int] = field(default_factory=set)
     edges: set[tuple[int, int]] = field(default_factory=set)
@@ -39,10 +39,10 @@ class CountsCache:
         self._lock = threading.Lock()
 
     def find(self, scope: GraphScope, version: int) -> WorkflowGraph | None:
-        """The size of a graph at this version, if it is kept."""
+        """Return the size of a graph at this version, if it is kept."""
         with self._lock:
-            found = self._counted.get(scope)
-            return found if found is not None and found.version == version else None
+            counted = self._counted.get(scope)
+            return counted if counted is not None and counted.version == version else None
 
     def keep(self, scope: GraphScope, counted: WorkflowGraph) -> None:
         """Keep the size of a graph instead of an older one."""
@@ -71,9 +71,9 @@ def count_graphs(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> dic
     cache = CountsCache() if is_writing(db) else _caches.of(db)
     scopes = {workflow: GraphScope(tenant, workflow) for workflow in workflows}
     counted = {
-        workflow: found
+        workflow: size
         for workflow, scope in scopes.items()
-        if (found := cache.find(scope, version_of.get(workflow, 0))) is not None
+        if (size := cache.find(scope, version_of.get(workflow, 0))) is not None
     }
     missing = [workflow for workflow in scopes if workflow not in counted]
     held = _read_held(db, tenant, [workflow for workflow in missing if workflow in version_of])
@@ -89,7 +89,7 @@ def count_graphs(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> dic
 
 
 def _read_held(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> defaultdict[str, _Held]:
-    """The parts that each graph has now; none for a graph without sessions."""
+    """Return the present parts of each graph; none for a graph without sessions."""
     held: defaultdict[str, _Held] = defaultdict(_Held)
     if not workflows:
         return held
@@ -108,7 +108,7 @@ def _read_held(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> defau
 
 
 def _of(table: Any, tenant: Tenant, workflows: Sequence[str]) -> Iterator[Any]:
-    """The conditions that choose the rows of some graphs."""
+    """Return the conditions that choose the rows of some graphs."""
     yield table.workspace_id == tenant.workspace_id
     yield table.mode == tenant.mode
     yield col(table.workflow).in_(workflows)

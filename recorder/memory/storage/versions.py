@@ -1,21 +1,24 @@
 """Versions of a graph: dense numbers under the lock of the workflow's row, whoever writes. Contract §4."""
 
+import threading
+import weakref
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import func
 from sqlmodel import Session as DbSession
-from sqlmodel import col, insert, select
+from sqlmodel import col, insert, select, update
 
 from recorder import clock
-from recorder.memory.grouping.cosine import PATH_COSINE
-from recorder.memory.grouping.features import PRUNE_SESSIONS, PRUNE_SHARE
-from recorder.memory.grouping.nodes import SCREEN_JACCARD, GraphScope
+from recorder.memory.graph.cosine import PATH_COSINE, PRUNE_SESSIONS, PRUNE_SHARE
+from recorder.memory.graph.nodes import SCREEN_JACCARD, GraphScope
 from recorder.memory.steps.session_steps import ALGO_VERSION
-from recorder.models.memory import GraphVersionRow, SessionPathRow, VersionKind
+from recorder.models.memory import GraphPauseRow, GraphVersionRow, SessionPathRow, VersionKind
+from recorder.models.operations import SealBatchRow, SealCounterRow
 from recorder.models.workflow import WorkflowRow
+from recorder.storage.slots import read_slots, slot_of
 
 _PARAMS = {
     "algo_version": ALGO_VERSION,
@@ -37,9 +40,11 @@ class GraphHead:
 
 
 def read_head(db: DbSession, scope: GraphScope, *, lock: bool = False) -> GraphHead | None:
-    """Where a graph stands; None for an unknown workflow.
+    """Return the head of a graph; None for an unknown workflow.
 
     Args:
+        db: the transaction.
+        scope: the graph.
         lock: keep other writers of this graph out until the transaction ends.
     """
     workflow = select(WorkflowRow.memory_graph).where(*in_scope(WorkflowRow, scope))
@@ -71,6 +76,10 @@ def add_version(
     """Begin the version after `head`, which must have been read with `lock` in this transaction.
 
     Args:
+        db: the transaction.
+        scope: the graph.
+        head: the present head, read with its lock.
+        kind: kind of the change.
         writer: name of this one change, by which a cached graph is known again.
         seal_seq: the highest of its sessions.
         params: what else the version was made with.
@@ -90,7 +99,7 @@ def add_version(
 
 
 def writer_of(db: DbSession, scope: GraphScope, version: int) -> str | None:
-    """The name of the change that made a version; None if there is no such version."""
+    """Return the name of the change that made a version; None if there is no such version."""
     return db.exec(
         select(GraphVersionRow.writer).where(
             *in_scope(GraphVersionRow, scope), GraphVersionRow.version == version
@@ -99,7 +108,7 @@ def writer_of(db: DbSession, scope: GraphScope, version: int) -> str | None:
 
 
 def was_rebuilt(db: DbSession, scope: GraphScope, since_version: int) -> bool:
-    """Whether the structure of a graph was arranged anew after a version."""
+    """Return whether a rebuild rearranged a graph after a version."""
     row = GraphVersionRow
     rebuilt = (col(row.version) > since_version, row.kind == "rebuild")
     return db.exec(select(row.version).where(*in_scope(row, scope), *rebuilt).limit(1)).first() is not None
@@ -129,12 +138,85 @@ def count_changes(db: DbSession, scope: GraphScope, since_version: int) -> dict[
 
 
 def place_of(scope: GraphScope) -> dict[str, Any]:
-    """The columns that every row of a graph begins with."""
+    """Return the columns that every row of a graph begins with."""
     return {"workspace_id": scope.workspace_id, "mode": scope.mode, "workflow": scope.workflow}
 
 
 def in_scope(table: Any, scope: GraphScope) -> Iterator[Any]:
-    """The conditions that choose the rows of one graph."""
+    """Return the conditions that choose the rows of one graph."""
     yield col(table.workspace_id) == scope.workspace_id
     yield col(table.mode) == scope.mode
     yield col(table.workflow) == scope.workflow
+
+
+def set_memory_graph(db: DbSession, scope: GraphScope, is_on: bool) -> None:
+    """Pause or resume the graph of a workflow; a workflow that is so already stays as it is.
+
+    The range of seal numbers is kept, since a rebuild must leave the same sessions out.
+    """
+    head = read_head(db, scope, lock=True)
+    if head is None or head.memory_graph == is_on:
+        return
+    last_seq = _last_sealed(db, scope)
+    if is_on:
+        _end_pause(db, scope, last_seq)
+    else:
+        db.add(GraphPauseRow(**place_of(scope), from_seq=last_seq + 1, to_seq=None))
+    db.execute(update(WorkflowRow).where(*in_scope(WorkflowRow, scope)).values(memory_graph=is_on))
+
+
+def _last_sealed(db: DbSession, scope: GraphScope) -> int:
+    """Return the last sealed number, read under the lock: later sessions heed the pause that is set now.
+
+    A batch takes its numbers before it is sealed, so those of an open one have yet to come.
+    """
+    slot = slot_of(scope.workflow, read_slots(db))
+    counter = db.get(SealCounterRow, (scope.workspace_id, scope.mode, slot), populate_existing=True)
+    last_seq = 0 if counter is None else counter.seal_seq
+    batch = SealBatchRow
+    is_open = (
+        batch.workspace_id == scope.workspace_id,
+        batch.mode == scope.mode,
+        batch.slot == slot,
+        batch.state != "done",
+    )
+    firsts = db.exec(select(batch.first_seal_seq).where(*is_open))
+    return min([last_seq, *(first - 1 for first in firsts)])
+
+
+def _end_pause(db: DbSession, scope: GraphScope, last_seq: int) -> None:
+    is_open = (*in_scope(GraphPauseRow, scope), col(GraphPauseRow.to_seq).is_(None))
+    pause = db.exec(select(GraphPauseRow).where(*is_open)).one_or_none()
+    if pause is None:
+        return
+    if pause.from_seq > last_seq:
+        db.delete(pause)  # nothing was sealed meanwhile
+        return
+    pause.to_seq = last_seq
+    db.add(pause)
+
+
+Kept = TypeVar("Kept")
+
+
+class PerDatabase(Generic[Kept]):
+    """One object for each database that is in use."""
+
+    def __init__(self, make: Callable[[], Kept]) -> None:
+        self._make = make
+        self._kept: weakref.WeakKeyDictionary[Any, Kept] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def of(self, db: DbSession) -> Kept:
+        """Return the object of the database of this transaction."""
+        pool = db.connection().engine.pool
+        with self._lock:
+            kept = self._kept.get(pool)
+            if kept is None:
+                kept = self._kept[pool] = self._make()
+            return kept
+
+
+def is_writing(db: DbSession) -> bool:
+    """Return whether this transaction may see rows that are then rolled back, which no cache may keep."""
+    return bool(db.connection().get_execution_options().get("recorder_write", False))

@@ -1,1 +1,1 @@
-"""A graph for people and other programs: figures, interchange formats, what is shown of it. Spec §4.2."""
+"""Views of a memory graph: figures, drawings and interchange formats. Spec §4.2."""

@@ -10,12 +10,12 @@ from typing import Any, Literal, get_args
 
 import orjson
 
-from recorder.memory.drawing.picture import draw_graph
-from recorder.memory.drawing.style import AMBER_INK, BLUE, GREY, RED, percent_text
 from recorder.memory.queries.columns import OUTCOMES
+from recorder.memory.views.geometry import AMBER_INK, BLUE, GREY, RED, percent_text
 from recorder.memory.views.graph_view import Counts, GraphView, ViewNode, most_supported
 from recorder.memory.views.labels import one_line
 from recorder.memory.views.network import END, START, to_networkx
+from recorder.memory.views.picture import draw_graph
 
 GraphFormat = Literal["json", "graphml", "mermaid", "dot", "svg"]
 FORMATS: tuple[GraphFormat, ...] = get_args(GraphFormat)
@@ -27,7 +27,7 @@ _COLOURS = {"spine": BLUE, "error": RED, "abandoned": AMBER_INK, None: GREY}
 
 
 def render(view: GraphView, format: GraphFormat) -> tuple[bytes, str]:
-    """The view in a format, and the format's media type; the same view gives the same bytes."""
+    """Return the view in a format, and the format's media type; the same view gives the same bytes."""
     writer, media_type = _WRITERS[format]
     return writer(view), media_type
 
@@ -109,12 +109,12 @@ def to_graphml(view: GraphView) -> bytes:
 
 
 def to_mermaid(view: GraphView) -> bytes:
-    """A Mermaid flowchart of at most 60 edges, those of most sessions, without start and end."""
+    """Return a Mermaid flowchart of at most 60 edges, those of most sessions, without start and end."""
     shown = most_supported(view, edges=MERMAID_EDGES)
     edges = [edge for edge in shown.edges if edge.source is not None and edge.target is not None]
     ends = {end for edge in edges for end in (edge.source, edge.target)}
     nodes = [node for node in shown.nodes if node.node_id in ends or len(shown.nodes) == 1]
-    names = {node.node_id: f"n{place}" for place, node in enumerate(nodes)}
+    names = {node.node_id: f"n{number}" for number, node in enumerate(nodes)}
     lines = ["flowchart LR"]
     all_edges = sum(edge.source is not None and edge.target is not None for edge in view.edges)
     if len(edges) < all_edges:
@@ -135,7 +135,7 @@ def to_mermaid(view: GraphView) -> bytes:
 
 
 def to_dot(view: GraphView) -> bytes:
-    """A Graphviz digraph with every node and edge, start and end included."""
+    """Return a Graphviz digraph with every node and edge, start and end included."""
     head = f"digraph {_quoted(one_line(view.workflow))} {{"
     lines = [head, "  rankdir=LR;", '  node [shape=box, style="rounded,filled", fillcolor=white];']
     if view.sessions:
@@ -153,7 +153,7 @@ def to_dot(view: GraphView) -> bytes:
 
 
 def to_svg(view: GraphView) -> bytes:
-    """The picture of `svg.draw_graph`."""
+    """Return the picture of `draw_graph`."""
     return draw_graph(view).encode()
 
 
@@ -167,12 +167,12 @@ _WRITERS: dict[GraphFormat, tuple[Callable[[GraphView], bytes], str]] = {
 
 
 def _whole(label: str) -> str:
-    """A label, or a kind, with everything in it but halves of pairs, which no UTF-8 can carry."""
+    """Return a label or a kind without halves of surrogate pairs, which no UTF-8 can carry."""
     return label.encode("utf-8", "replace").decode()
 
 
 def _mermaid_text(label: str) -> str:
-    """A label in which every mark is an entity code: Mermaid reads quotes, Markdown and HTML, even in quotes.
+    """Return a label with every mark as an entity code: Mermaid reads quotes, Markdown and HTML, even quoted.
 
     Single marks inside a word, as in `E-mail` or an address, mean nothing and stay.
     """
@@ -197,7 +197,7 @@ def _style(view: GraphView, node: ViewNode) -> str | None:
 
 
 def _quoted(text: str, escaped_rest: str = "") -> str:
-    """A DOT string: backslashes and entities would be read inside labels, so they are written twice."""
+    """Return a DOT string; backslashes and entities, which labels would interpret, are written twice."""
     safe = text.replace("&", "&amp;").replace("\\", "\\\\").replace('"', '\\"')
     return f'"{safe}{escaped_rest}"'
 

@@ -1,22 +1,21 @@
-"""A graph as pictures and interchange formats show it: nodes and edges with exact figures. Spec §2.6, §4.2.
+"""View of a graph for pictures and interchange formats: nodes and edges with exact figures. Spec §2.6, §4.2.
 
-Pure and vectorised: the directly-follows graph of chosen sessions, counted by variant (sessions that went the
-same way are counted once and weighted) and timed by session. Nothing of it is stored.
+Pure: the directly-follows graph of chosen sessions as `count_graph` counts it. Nothing of it is stored.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from recorder.memory.grouping.inverted_index import Ints
+from recorder.memory.graph.directly_follows import GraphCounts, Walks, count_graph, list_ranges
+from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import OUTCOMES, GraphColumns
 
 Counts = tuple[int, int, int]
-#: Times are sorted together with the number of their edge, in one integer each: 34 years have room.
-_TIME_BITS = 40
+#: Longer times between two steps count as this one, 34 years.
+_MAX_GAP_MS = (1 << 40) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ class GraphView:
     hidden: int = 0
 
     def share(self, sessions: int) -> float:
-        """A number of sessions as a fraction of all in this view."""
+        """Return a number of sessions as a fraction of all in this view."""
         return sessions / self.sessions if self.sessions else 0.0
 
 
@@ -81,204 +80,166 @@ def view_of(
     recovery: frozenset[str] = frozenset(),
     new: frozenset[str] = frozenset(),
 ) -> GraphView:
-    """The graph of the chosen sessions.
+    """Return the graph of the chosen sessions.
 
     Args:
         columns: the graph's columns.
         chosen: which rows of `columns` to take; the others count nowhere.
+        workflow: name of the workflow.
         min_frequency: nodes and edges of fewer sessions than this share are left out; the others keep theirs.
         recovery: ids of nodes to mark as recovery points.
         new: ids of nodes to mark as new.
     """
     rows = np.flatnonzero(chosen)
-    routes = _Routes(columns, rows)
+    taken, walks = _make_walks(columns, rows)
+    counts = count_graph(walks)
     least = min_frequency * len(rows)
-    nodes, hidden = _nodes(columns, routes, least)
+    nodes, hidden = _describe_nodes(columns, counts, least)
     shown = frozenset(node.node_id for node in nodes)
     return GraphView(
         workflow=workflow,
         version=columns.version,
         sessions=len(rows),
-        outcomes=_counts(np.bincount(columns.outcome[rows], minlength=len(OUTCOMES)).tolist()),
+        outcomes=_by_outcome(counts.variants.sum(axis=0)),
         nodes=nodes,
-        edges=_edges(columns, routes, least, shown),
-        spine=tuple(node_id for node_id in _spine(columns, routes) if node_id in shown),
+        edges=_describe_edges(columns, counts, least, shown),
+        spine=tuple(node_id for node_id in _list_spine(columns, taken, counts) if node_id in shown),
         recovery=recovery & shown,
         new=new & shown,
         hidden=hidden,
     )
 
 
-class _Routes:
-    """The variants of some sessions, laid out one behind the other: their nodes, and their edges."""
-
-    def __init__(self, columns: GraphColumns, rows: Ints) -> None:
-        count = len(columns.variant_path)
-        self.rows = rows
-        self.variant: Ints = columns.trace_variant[columns.trace[rows]]
-        outcomes = np.bincount(
-            self.variant * len(OUTCOMES) + columns.outcome[rows], minlength=count * len(OUTCOMES)
-        ).reshape(count, len(OUTCOMES))
-        #: The variants that were taken, and the sessions of each by outcome.
-        self.taken = np.flatnonzero(outcomes.sum(axis=1))
-        self.outcomes: Ints = outcomes[self.taken].astype(np.int64)
-        lengths = np.diff(columns.variant_start)[self.taken]
-        self.nodes: Ints = columns.variant_nodes[_ranges(columns.variant_start[self.taken], lengths)]
-        self.node_owner = np.repeat(np.arange(len(self.taken)), lengths)
-        self.edge_owner = np.repeat(np.arange(len(self.taken)), lengths + 1)
-        #: Where the edges of each taken variant begin.
-        self.edge_start: Ints = np.cumsum(lengths + 1) - (lengths + 1)
-        #: Numbers that stand for the start and the end beside the nodes.
-        self.start, self.end = len(columns.nodes), len(columns.nodes) + 1
-        self.edges = self._ends(lengths)
-
-    def _ends(self, lengths: Ints) -> Ints:
-        total = int(lengths.sum()) + len(lengths)
-        source = np.full(total, self.start, dtype=np.int64)
-        target = np.full(total, self.end, dtype=np.int64)
-        is_first, is_last = np.zeros(total, dtype=np.bool_), np.zeros(total, dtype=np.bool_)
-        is_first[self.edge_start] = True
-        is_last[self.edge_start + lengths] = True
-        source[~is_first] = self.nodes
-        target[~is_last] = self.nodes
-        return source * (self.end + 1) + target
-
-    def crossed(self, values: Ints, owner: Ints, count: int) -> Ints:
-        """How often sessions met each of `count` values."""
-        weights = self.outcomes.sum(axis=1)[owner]
-        return np.bincount(values, weights=weights, minlength=count).astype(np.int64)
-
-    def met(self, values: Ints, owner: Ints, count: int) -> Ints:
-        """Sessions that met each of `count` values at least once, by outcome."""
-        pairs = np.unique(owner * np.int64(count) + values)
-        owner, values = np.divmod(pairs, np.int64(max(count, 1)))
-        columns = [
-            np.bincount(values, weights=self.outcomes[owner, place], minlength=count)
-            for place in range(len(OUTCOMES))
-        ]
-        return np.stack(columns, axis=1).astype(np.int64)
-
-
-def _nodes(columns: GraphColumns, routes: _Routes, least: float) -> tuple[tuple[ViewNode, ...], int]:
-    count = len(columns.nodes)
-    visits = routes.crossed(routes.nodes, routes.node_owner, count)
-    outcomes = routes.met(routes.nodes, routes.node_owner, count)
-    sessions = outcomes.sum(axis=1)
-    left = _left(routes, count)
-    seen = np.flatnonzero(sessions).tolist()
-    made = [
-        ViewNode(
-            node_id=columns.nodes[number].node_id,
-            label=columns.nodes[number].label,
-            kind=columns.nodes[number].kind,
-            sessions=int(sessions[number]),
-            visits=int(visits[number]),
-            outcomes=_counts(outcomes[number].tolist()),
-            left=int(left[number]),
-        )
-        for number in seen
-        if sessions[number] >= least
-    ]
-    made.sort(key=lambda node: (-node.sessions, node.node_id))
-    return tuple(made), len(seen) - len(made)
-
-
-def _left(routes: _Routes, count: int) -> Ints:
-    """Sessions by their last node, without those that succeeded."""
-    source, target = np.divmod(routes.edges, routes.end + 1)
-    is_end = (target == routes.end) & (source != routes.start)
-    lost = routes.outcomes[:, 1:].sum(axis=1)[routes.edge_owner[is_end]]
-    return np.bincount(source[is_end], weights=lost, minlength=count).astype(np.int64)
-
-
-def _edges(
-    columns: GraphColumns, routes: _Routes, least: float, shown: frozenset[str]
-) -> tuple[ViewEdge, ...]:
-    keys, numbers = np.unique(routes.edges, return_inverse=True)
-    crossings = routes.crossed(numbers, routes.edge_owner, len(keys))
-    outcomes = routes.met(numbers, routes.edge_owner, len(keys))
-    medians = _medians(columns, routes, numbers, crossings)
-    names: list[str | None] = [*(node.node_id for node in columns.nodes), None, None]
-    kept = shown | {None}
-    sessions = outcomes.sum(axis=1)
-    figures = zip(
-        keys.tolist(), sessions.tolist(), crossings.tolist(), medians.tolist(), outcomes.tolist(), strict=True
+def _make_walks(columns: GraphColumns, rows: Ints) -> tuple[Ints, Walks]:
+    """Return the variants that the sessions of some rows took, and the sessions as walks."""
+    trace = columns.trace[rows]
+    variant = columns.trace_variant[trace]
+    taken = np.flatnonzero(np.bincount(variant, minlength=len(columns.variant_path)))
+    lengths = np.diff(columns.variant_start)[taken]
+    walks = Walks(
+        node_count=len(columns.nodes),
+        nodes=columns.variant_nodes[list_ranges(columns.variant_start[taken], lengths)],
+        starts=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)]),
+        variant=np.searchsorted(taken, variant),
+        outcome=columns.outcome[rows],
+        outcome_count=len(OUTCOMES),
+        gaps=_list_gaps(columns, rows, trace),
     )
-    made = []
-    for key, met, n, median_ms, by_outcome in figures:
-        source, target = (names[number] for number in divmod(key, routes.end + 1))
-        if met >= least and source in kept and target in kept:
-            made.append(ViewEdge(source, target, met, n, median_ms, _counts(by_outcome)))
-    made.sort(key=lambda edge: (-edge.sessions, -edge.n, edge.source or "", edge.target or ""))
-    return tuple(made)
+    return taken, walks
 
 
-def _medians(columns: GraphColumns, routes: _Routes, numbers: Ints, crossings: Ints) -> Ints:
-    """The exact median time of each edge's crossings; of an even number the mean of the middle."""
-    rows, trace = routes.rows, columns.trace[routes.rows]
+def _list_gaps(columns: GraphColumns, rows: Ints, trace: Ints) -> Ints:
+    """Return the times of the crossings of all sessions; each ends where a node is entered, or a session."""
     entries = np.diff(columns.trace_start)[trace]
     ends = np.cumsum(entries + 1)
-    # Every crossing ends at a moment: the entry of its target, or the end of the session.
     total = int(ends[-1]) if len(ends) else 0
     moments = np.zeros(total, dtype=np.int64)
     is_end = np.zeros(total, dtype=np.bool_)
     is_end[ends - 1] = True
     first = columns.time_start[rows]
-    entered = columns.trace_entry[_ranges(columns.trace_start[trace], entries)]
+    entered = columns.trace_entry[list_ranges(columns.trace_start[trace], entries)]
     moments[~is_end] = np.repeat(first, entries) + entered + 1
     moments[is_end] = columns.time_start[rows + 1]
     began = np.concatenate([np.zeros(1, dtype=np.int64), moments[:-1]])[:total]
     began[ends - entries - 1] = first
     elapsed = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(columns.step_ms)])
-    taken_ms = np.clip(elapsed[moments] - elapsed[began], 0, (1 << _TIME_BITS) - 1)
-    place = np.searchsorted(routes.taken, routes.variant)
-    edge = numbers[_ranges(routes.edge_start[place], entries + 1)]
-    ordered = np.sort((edge << _TIME_BITS) | taken_ms) & ((1 << _TIME_BITS) - 1)
-    starts = np.cumsum(crossings) - crossings
-    medians: Ints = (ordered[starts + (crossings - 1) // 2] + ordered[starts + crossings // 2]) // 2
-    return medians
+    gaps: Ints = np.clip(elapsed[moments] - elapsed[began], 0, _MAX_GAP_MS)
+    return gaps
 
 
-def _spine(columns: GraphColumns, routes: _Routes) -> list[str]:
-    """Nodes of the most common path that has any; the way most of its sessions took, if none took its own."""
-    counts = np.bincount(columns.variant_path[routes.variant], minlength=len(columns.paths))
+def _describe_nodes(
+    columns: GraphColumns, counts: GraphCounts, least: float
+) -> tuple[tuple[ViewNode, ...], int]:
+    """Return the nodes of at least so many sessions, and the number of the others."""
+    sessions = counts.nodes.sum(axis=1)
+    left = np.zeros(len(columns.nodes) + 1, dtype=np.int64)
+    is_end = counts.target == len(columns.nodes)
+    left[counts.source[is_end]] = counts.edges[is_end, 1:].sum(axis=1)
+    seen = np.flatnonzero(sessions).tolist()
+    nodes = [
+        ViewNode(
+            node_id=columns.nodes[number].node_id,
+            label=columns.nodes[number].label,
+            kind=columns.nodes[number].kind,
+            sessions=int(sessions[number]),
+            visits=int(counts.visits[number]),
+            outcomes=_by_outcome(counts.nodes[number]),
+            left=int(left[number]),
+        )
+        for number in seen
+        if sessions[number] >= least
+    ]
+    nodes.sort(key=lambda node: (-node.sessions, node.node_id))
+    return tuple(nodes), len(seen) - len(nodes)
+
+
+def _describe_edges(
+    columns: GraphColumns, counts: GraphCounts, least: float, shown: frozenset[str]
+) -> tuple[ViewEdge, ...]:
+    """Return the edges of at least so many sessions between shown nodes, and to and from the outside."""
+    names: list[str | None] = [*(node.node_id for node in columns.nodes), None]
+    kept = shown | {None}
+    sessions = counts.edges.sum(axis=1)
+    edges = []
+    for number in np.flatnonzero(sessions >= least).tolist():
+        source, target = names[counts.source[number]], names[counts.target[number]]
+        if source in kept and target in kept:
+            edge = ViewEdge(
+                source,
+                target,
+                sessions=int(sessions[number]),
+                n=int(counts.crossings[number]),
+                median_ms=int(counts.median[number]),
+                outcomes=_by_outcome(counts.edges[number]),
+            )
+            edges.append(edge)
+    edges.sort(key=lambda edge: (-edge.sessions, -edge.n, edge.source or "", edge.target or ""))
+    return tuple(edges)
+
+
+def _list_spine(columns: GraphColumns, taken: Ints, counts: GraphCounts) -> list[str]:
+    """Return the nodes of the most common path that has any.
+
+    Where none of its sessions took the path's own nodes, these are the nodes that most of its sessions took.
+
+    Args:
+        columns: the graph's columns.
+        taken: the variants of `counts`.
+        counts: the counts of the chosen sessions.
+    """
+    sessions = counts.variants.sum(axis=1)
+    weights = np.bincount(columns.variant_path[taken], weights=sessions, minlength=len(columns.paths))
     ranked = sorted(
-        (number for number in np.flatnonzero(counts).tolist() if columns.paths[number].nodes),
-        key=lambda number: (-int(counts[number]), columns.paths[number].path_id),
+        (number for number in np.flatnonzero(weights).tolist() if columns.paths[number].nodes),
+        key=lambda number: (-int(weights[number]), columns.paths[number].path_id),
     )
     if not ranked:
         return []
-    own = np.array(columns.paths[ranked[0]].nodes, dtype=np.int64)
-    taken = np.flatnonzero(columns.variant_path[routes.taken] == ranked[0])
-    by_sessions = taken[np.argsort(-routes.outcomes[taken].sum(axis=1), kind="stable")]
-    way = _way(columns, routes.taken[by_sessions], own)
-    return [columns.nodes[number].node_id for number in way.tolist()]
+    path_nodes = np.array(columns.paths[ranked[0]].nodes, dtype=np.int64)
+    on_path = np.flatnonzero(columns.variant_path[taken] == ranked[0])
+    by_sessions = on_path[np.argsort(-sessions[on_path], kind="stable")]
+    spine = _choose_spine(columns, taken[by_sessions], path_nodes)
+    return [columns.nodes[number].node_id for number in spine.tolist()]
 
 
-def _way(columns: GraphColumns, variants: Ints, own: Ints) -> Ints:
-    """The path's own nodes if any of these variants has just them; else those of the first that has any."""
+def _choose_spine(columns: GraphColumns, variants: Ints, path_nodes: Ints) -> Ints:
+    """Return the path's nodes if any of these variants has just them; else those of the first with any."""
     starts, ends = columns.variant_start[variants], columns.variant_start[variants + 1]
-    same = starts[ends - starts == len(own)]
+    same = starts[ends - starts == len(path_nodes)]
     # Node by node over all of them at once: a path may have as many variants as sessions.
-    for place, node in enumerate(own.tolist()):
+    for offset, node in enumerate(path_nodes.tolist()):
         if not len(same):
             break
-        same = same[columns.variant_nodes[same + place] == node]
+        same = same[columns.variant_nodes[same + offset] == node]
     walked = np.flatnonzero(ends > starts)
     if len(same) or not len(walked):
-        return own
+        return path_nodes
     nodes: Ints = columns.variant_nodes[starts[walked[0]] : ends[walked[0]]]
     return nodes
 
 
-def _ranges(starts: Ints, lengths: Ints) -> Ints:
-    """The numbers start, start + 1, … of each range, one range behind the other."""
-    offsets = starts - (np.cumsum(lengths) - lengths)
-    return np.repeat(offsets, lengths) + np.arange(int(lengths.sum()))
-
-
-def _counts(values: Sequence[int]) -> Counts:
-    success, error, abandoned = values
+def _by_outcome(values: Ints) -> Counts:
+    success, error, abandoned = values.tolist()
     return success, error, abandoned
 
 
@@ -288,9 +249,10 @@ _EDGES, _EDGES_A_NODE = 12, 2
 
 
 def most_supported(view: GraphView, nodes: int = MAX_NODES, edges: int | None = None) -> GraphView:
-    """The view with its common path and then its nodes and edges of most sessions.
+    """Return the view with its common path and then its nodes and edges of most sessions.
 
     Args:
+        view: the view.
         nodes: how many nodes are kept.
         edges: how many edges between nodes; by default two for each node and a few.
     """

@@ -21,7 +21,7 @@ _BROAD_LETTERS = frozenset("mwMW@%…—")
 
 
 def one_line(label: str, length: int = LABEL_LENGTH) -> str:
-    """A label without anything invisible, on one line, of at most `length` characters; never empty."""
+    """Return a label without anything invisible, on one line, of at most `length` characters; never empty."""
     seen = "".join(
         character
         if unicodedata.category(character) not in _INVISIBLE
@@ -37,13 +37,14 @@ def text_width(text: str, size: float) -> float:
     """About how wide a text is drawn, rather too wide than too narrow.
 
     Args:
+        text: the text.
         size: height of the letters; the width has the same unit.
     """
     return size * sum(_width(character) for character in text)
 
 
 def in_lines(label: str, width: float, size: float, lines: int = 2) -> tuple[str, ...]:
-    """A label broken into at most so many lines of this width; what does not fit is cut with an ellipsis."""
+    """Break a label into at most so many lines of this width; what does not fit is cut with an ellipsis."""
     made = [""]
     for word in one_line(label).split(" "):
         longer = f"{made[-1]} {word}".strip()
@@ -93,7 +94,7 @@ class PathChange:
 
 
 def path_changes(common: Sequence[str], other: Sequence[str]) -> list[PathChange]:
-    """Where a sequence of nodes differs from the common one, from the beginning to the end.
+    """Return the differences of a sequence of nodes from the common one, from the beginning to the end.
 
     Examples:
         >>> path_changes(["a", "b", "c"], ["a", "c", "d"])
@@ -110,10 +111,12 @@ def path_changes(common: Sequence[str], other: Sequence[str]) -> list[PathChange
 
 
 def describe_path(common: Sequence[str], other: Sequence[str], names: Mapping[str, str]) -> list[str]:
-    """The differences as sentences; of the common path itself, that it is.
+    """Return the differences as sentences; for the common path itself, a sentence that says so.
 
     Args:
-        names: labels by node id; a node without one is told by its id.
+        common: the nodes of the common path.
+        other: the nodes of the path to describe.
+        names: labels by node id; a node without one is named by its id.
 
     Returns:
         One text for each place, such as `− Write note` or `+ Reject › Rejected after Invoice`.

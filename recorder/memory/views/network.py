@@ -17,7 +17,7 @@ START, END = "start", "end"
 
 
 def to_networkx(view: GraphView) -> Any:
-    """The view as a `networkx.DiGraph` of plain numbers, texts and booleans, with a start and an end.
+    """Return the view as a `networkx.DiGraph` of plain numbers, texts and booleans, with a start and an end.
 
     Node attributes: label, kind, sessions, visits, frequency, success, error, abandoned, left,
     recovery_point, new. Edge attributes: sessions, n, frequency, probability (of the crossings that leave
@@ -61,19 +61,19 @@ def to_networkx(view: GraphView) -> Any:
 
 
 def loops(graph: Any) -> list[tuple[str, ...]]:
-    """Groups of nodes that sessions can go round in, the largest first, each sorted by id."""
+    """Return groups of nodes that sessions can go round in, the largest first, each sorted by id."""
     import networkx as nx
 
-    found = [
+    groups = [
         tuple(sorted(component))
         for component in nx.strongly_connected_components(graph)
         if len(component) > 1 or any(graph.has_edge(node, node) for node in component)
     ]
-    return sorted(found, key=lambda component: (-len(component), component))
+    return sorted(groups, key=lambda component: (-len(component), component))
 
 
 def success_dominators(graph: Any) -> list[str]:
-    """The nodes that no way to success gets round, from start to end: where a recovery must lead through.
+    """Return the nodes on every way to success, from start to end, through which a recovery must lead.
 
     They are the dominators of the end in the graph of the edges that successful sessions took.
     """
@@ -91,9 +91,9 @@ def success_dominators(graph: Any) -> list[str]:
 
 
 def likeliest_path(graph: Any) -> list[str]:
-    """The way from start to end of the highest probability, without the two; empty where there is none.
+    """Return the likeliest way from start to end, without the two; empty where there is none.
 
-    The product of the edges' probabilities: sessions are taken to choose at each node anew.
+    The product of the edges' probabilities: sessions are assumed to choose independently at each node.
     """
     import networkx as nx
 
@@ -128,7 +128,7 @@ def _by_outcome(counts: Counts) -> dict[str, int]:
 
 
 def _climb(above: dict[str, str | None], node: str) -> Iterator[str]:
-    """The dominators of a node, the nearest first, without the start."""
+    """Yield the dominators of a node, the nearest first, without the start."""
     next_up = above.get(node)
     while next_up is not None and next_up != START:
         yield next_up

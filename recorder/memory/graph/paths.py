@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 
 import xxhash
 
-from recorder.memory.grouping.cosine import Leaders, Likeness
-from recorder.memory.grouping.features import FeatureCounts, Features
-from recorder.memory.grouping.nodes import GraphScope, Node, free_id
-from recorder.memory.steps.templates import signed
+from recorder.memory.graph.cosine import FeatureCounts, Features, LeaderIndex, LeaderSimilarity
+from recorder.memory.graph.nodes import GraphScope, Node, free_id
+from recorder.memory.steps.targets import signed
 
 
 @dataclass(slots=True)
@@ -53,14 +52,14 @@ class PathIndex:
         self.variants: dict[int, Variant] = {}
         self.paths: list[Path] = []
         self._features = FeatureCounts()
-        self._leaders = Leaders()
+        self._leaders = LeaderIndex()
         #: Path number of each of them: a path that was merged leads no more.
         self._led: list[int] = []
         self._ids: set[str] = set()
 
     @property
     def sessions(self) -> int:
-        """How many sessions are counted."""
+        """Return the number of counted sessions."""
         return self._features.sessions
 
     def restore(
@@ -71,8 +70,8 @@ class PathIndex:
     ) -> None:
         """Take back stored variants `(variant_key, nodes, path number, sessions)` and paths, in order."""
         features = self._features.of([sequence for _, sequence, _, _ in variants], nodes)
-        for (key, sequence, path, sessions), own in zip(variants, features, strict=True):
-            self.variants[key] = Variant(key, sequence, path, 0, own)
+        for (key, sequence, path, sessions), numbers in zip(variants, features, strict=True):
+            self.variants[key] = Variant(key, sequence, path, 0, numbers)
             self.count(key, sessions)
         for stored in paths:
             if stored.merged_into is None:
@@ -101,8 +100,8 @@ class PathIndex:
         unseen = [key for key in counted if key not in self.variants]
         unseen.sort(key=lambda key: (-counted[key][1], key))
         features = self._features.of([counted[key][0] for key in unseen], nodes)
-        for key, own in zip(unseen, features, strict=True):
-            self.variants[key] = Variant(key, counted[key][0], -1, 0, own)
+        for key, numbers in zip(unseen, features, strict=True):
+            self.variants[key] = Variant(key, counted[key][0], -1, 0, numbers)
         for key, (_, sessions) in counted.items():
             self.count(key, sessions)
         return [self.variants[key] for key in unseen], self._group(unseen, nodes)
@@ -123,13 +122,13 @@ class PathIndex:
         """
         keys = sorted(counted, key=lambda key: -counted[key][1])
         features = self._features.of([counted[key][0] for key in keys], nodes)
-        for key, own in zip(keys, features, strict=True):
-            self.variants[key] = Variant(key, counted[key][0], -1, 0, own)
+        for key, numbers in zip(keys, features, strict=True):
+            self.variants[key] = Variant(key, counted[key][0], -1, 0, numbers)
             self.count(key, counted[key][1])
         self._lead_again(leaders)
         self._group([key for key in keys if self.variants[key].path < 0], nodes)
         # Once more, since the first ones have not met the last leaders: now a second rebuild changes nothing.
-        likeness = self._likeness()
+        likeness = self._similarity_to_leaders()
         leading = {self.paths[number].leader for number in self._led}
         for key in keys:
             if key not in leading:
@@ -141,7 +140,7 @@ class PathIndex:
             self.paths[number] = replace(self.paths[number], nodes=self.variants[key].nodes)
 
     def _lead_again(self, leaders: Iterable[Path]) -> None:
-        likeness = self._likeness()
+        likeness = self._similarity_to_leaders()
         led: dict[int, int] = {}
         for path in leaders:
             if path.merged_into is not None:
@@ -161,15 +160,15 @@ class PathIndex:
         if not unseen:
             return []
         first = len(self.paths)
-        likeness = self._likeness()
+        likeness = self._similarity_to_leaders()
         for key in unseen:
             variant = self.variants[key]
-            place = likeness.nearest(variant.features)
-            if place is None:
-                place = len(self._led)
+            index = likeness.nearest(variant.features)
+            if index is None:
+                index = len(self._led)
                 self._new_path(variant, nodes)
                 likeness.add(variant.features)
-            variant.path = self._led[place]
+            variant.path = self._led[index]
         return self.paths[first:]
 
     def _new_path(self, variant: Variant, nodes: Sequence[Node]) -> None:
@@ -187,5 +186,5 @@ class PathIndex:
         self._led.append(path.number)
         self._leaders.add(features)
 
-    def _likeness(self) -> Likeness:
-        return Likeness(self._leaders, *self._features.weights())
+    def _similarity_to_leaders(self) -> LeaderSimilarity:
+        return LeaderSimilarity(self._leaders, *self._features.weights())

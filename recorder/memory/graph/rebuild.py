@@ -1,29 +1,70 @@
-"""A graph built anew from what its sessions did, with its ids kept. Spec §4.2; contract §4.
-
-Pure. Traces and their counts stay as they are, so no statistics can change. An anchored rebuild merges
-nodes that turned out to be one into the older, and lets variants meet all leaders at the present weights. A
-fresh one forgets the order in which things came: it begins with the most frequent, and takes over the ids of
-what stayed mostly the same.
-"""
+"""Rebuild of a graph from the sessions it holds, with its ids kept. Spec §4.2; contract §4."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from recorder.memory.grouping.graph import Graph, MicroState, Trace, collapsed
-from recorder.memory.grouping.id_matching import inherit
-from recorder.memory.grouping.merging import Shown, merged_nodes
-from recorder.memory.grouping.nodes import GraphScope, Node, NodeIndex, free_id, live_number
-from recorder.memory.grouping.paths import Path, PathIndex, Variant, variant_key
+from recorder.memory.graph.graph import Graph, MicroState, Trace, collapsed
+from recorder.memory.graph.nodes import GraphScope, Node, NodeIndex, Shown, free_id, live_number, merged_nodes
+from recorder.memory.graph.paths import Path, PathIndex, Variant, variant_key
 from recorder.memory.steps.session_steps import ALGO_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class IdMatches:
+    """The lasting numbers of new groups, and what becomes of the old ones that nothing took over."""
+
+    #: By new group: an old number that it takes over, or the next free one.
+    number_of: dict[int, int]
+    #: By old number: the lasting number of the group that holds most of it.
+    merged: dict[int, int]
+
+
+def match_ids(
+    old_of: Mapping[int, int], new_of: Mapping[int, int], weights: Mapping[int, int], *, free: int
+) -> IdMatches:
+    """Match two groupings of the same things.
+
+    A new group takes over an old one where their overlap is more than half of their union, by weight; there
+    is then at most one such partner on either side.
+
+    Args:
+        old_of: the old group of each thing.
+        new_of: the new group of each thing.
+        weights: of each thing; things without weight count a little.
+        free: the first number that no old group ever had.
+    """
+    shared: Counter[tuple[int, int]] = Counter()
+    old_total: Counter[int] = Counter()
+    new_total: Counter[int] = Counter()
+    # What no session does any more still tells groups apart, but never against what sessions do.
+    unit = len(old_of) + 1
+    for thing, old in old_of.items():
+        weight = weights.get(thing, 0) * unit + 1
+        shared[old, new_of[thing]] += weight
+        old_total[old] += weight
+        new_total[new_of[thing]] += weight
+    number_of = {
+        new: old for (old, new), both in shared.items() if 2 * both > old_total[old] + new_total[new] - both
+    }
+    taken = set(number_of.values())
+    for new in sorted(set(new_total) - set(number_of)):
+        number_of[new] = free
+        free += 1
+    merged: dict[int, int] = {}
+    for (old, new), _ in sorted(shared.items(), key=lambda item: (-item[1], item[0])):
+        if old not in taken:
+            merged.setdefault(old, number_of[new])
+    return IdMatches(number_of, merged)
+
 
 RebuildKind = Literal["anchored", "fresh"]
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """All that a graph is built from, and how it stands: nodes and paths by number."""
+    """All data that a graph is built from, and its present nodes and paths, by number."""
 
     scope: GraphScope
     nodes: Sequence[Node]
@@ -38,7 +79,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """A graph built anew, with all nodes and paths that ever were, by number."""
+    """A rebuilt graph, with all nodes and paths that ever were, by number."""
 
     graph: Graph
     micro_states: list[MicroState]
@@ -46,7 +87,7 @@ class Rebuilt:
 
 
 def rebuild(recorded: Recorded, kind: RebuildKind) -> Rebuilt:
-    """Build a graph anew; the same input gives the same graph."""
+    """Rebuild a graph; the same input gives the same graph."""
     states = [_with_features(recorded, state) for state in recorded.micro_states]
     index = _merged_nodes(recorded, states) if kind == "anchored" else _fresh_nodes(recorded, states)
     graph = Graph(recorded.scope)
@@ -71,7 +112,7 @@ def rebuild(recorded: Recorded, kind: RebuildKind) -> Rebuilt:
 
 
 def _with_features(recorded: Recorded, state: MicroState) -> MicroState:
-    """A micro-state of a release that kept no features is taken for its node's exemplar."""
+    """Give a micro-state without features those of its node's exemplar."""
     if state.features is not None:
         return state
     return replace(state, features=recorded.nodes[state.node].features)
@@ -82,7 +123,7 @@ def _key(nodes: Sequence[Node], sequence: Sequence[int]) -> int:
 
 
 def _merged_nodes(recorded: Recorded, states: Sequence[MicroState]) -> NodeIndex:
-    """The nodes as they were, those that are alike merged into the older."""
+    """Return the nodes with those that are alike merged into the older."""
     acts = [node.act for node in recorded.nodes]
     live = {state.micro_key: live_number(recorded.nodes, state.node) for state in states}
     merged = merged_nodes(
@@ -104,7 +145,7 @@ def _fresh_nodes(recorded: Recorded, states: Sequence[MicroState]) -> NodeIndex:
     weights = _sessions_through(recorded)
     scratch = _led_nodes(recorded, states, weights)
     old_of = {state.micro_key: live_number(recorded.nodes, state.node) for state in states}
-    heirs = inherit(old_of, scratch.number_of, weights, free=len(recorded.nodes))
+    heirs = match_ids(old_of, scratch.number_of, weights, free=len(recorded.nodes))
     nodes = {
         node.number: replace(node, merged_into=heirs.merged.get(node.number, node.merged_into))
         for node in recorded.nodes
@@ -158,9 +199,10 @@ def _led_nodes(recorded: Recorded, states: Sequence[MicroState], weights: Mappin
 
 
 def _led_by_living(nodes: Sequence[Node], screens: Mapping[int, int]) -> list[Node]:
-    """Nodes by number, each group of similar screens led by the oldest node that stands for itself.
+    """Return nodes by number, each group of similar screens led by the oldest node that is not merged.
 
     Args:
+        nodes: all nodes, by number.
         screens: the group of each such node, by number; any numbers.
     """
     leads: dict[int, int] = {}
@@ -174,7 +216,7 @@ def _led_by_living(nodes: Sequence[Node], screens: Mapping[int, int]) -> list[No
 
 
 def _sessions_through(recorded: Recorded) -> Counter[int]:
-    """How many sessions came through each micro-state."""
+    """Return the number of sessions that visited each micro-state."""
     sessions: Counter[int] = Counter()
     for trace in recorded.traces:
         counted = recorded.sessions.get(trace.trace_key, 0)
@@ -184,7 +226,7 @@ def _sessions_through(recorded: Recorded) -> Counter[int]:
 
 
 def _leaders(recorded: Recorded, index: NodeIndex) -> list[Path]:
-    """The paths as they were, led by what their leading variants are called now."""
+    """Return the present paths, led by the present keys of their leading variants."""
     leaders = []
     for path in recorded.paths:
         if path.merged_into is None:
@@ -196,11 +238,11 @@ def _leaders(recorded: Recorded, index: NodeIndex) -> list[Path]:
 
 
 def _with_lasting_numbers(recorded: Recorded, graph: Graph) -> PathIndex:
-    """The paths of a fresh grouping, each under the number of what it was mostly."""
+    """Return the paths of a fresh grouping, each under the number of the path that it mostly was."""
     made = graph.path_index
     old_of = {trace.trace_key: recorded.variants[trace.variant_key][1] for trace in recorded.traces}
     new_of = {key: made.variants[variant].path for key, variant in graph.variant_of.items()}
-    heirs = inherit(old_of, new_of, recorded.sessions, free=len(recorded.paths))
+    heirs = match_ids(old_of, new_of, recorded.sessions, free=len(recorded.paths))
     paths = {
         path.number: replace(path, merged_into=heirs.merged.get(path.number, path.merged_into))
         for path in recorded.paths

@@ -1,15 +1,17 @@
 """An event log in memory, one trace at a time: what every format of logs is read into and written from."""
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import polars as pl
 
 from recorder import clock
 from recorder.errors import Invalid
+from recorder.memory.graph.directly_follows import LogAggregate
 
 #: An attribute: text, a number, a truth, an instant; a list of attributes' values; or, where an attribute has
 #: attributes itself, `{"value": …, "attributes": {…}}`.
@@ -22,8 +24,8 @@ class UnreadableLog(Invalid):
     """A file that is no event log, or one that is not taken; its words name the file and the line."""
 
     def __init__(self, file: str, line: int | None, what: str) -> None:
-        place = file if line is None else f"{file}, line {line}"
-        super().__init__(f"{place}: {what}.")
+        location = file if line is None else f"{file}, line {line}"
+        super().__init__(f"{location}: {what}.")
         self.line = line
 
 
@@ -52,7 +54,7 @@ class LogTrace:
 
 
 def log_name(path: Path) -> str:
-    """What people call a log: its file's name without endings."""
+    """Return the name of a log: its file's name without endings."""
     return path.name.partition(".")[0]
 
 
@@ -79,3 +81,52 @@ def log_rows(traces: Iterable[LogTrace]) -> pl.DataFrame:
         {"case": cases, "activity": activities, "time": times},
         schema={"case": pl.String, "activity": pl.String, "time": pl.Datetime("us", "UTC")},
     )
+
+
+#: Ending of the files that `pm4py.read_dfg` opens; all others are JSON.
+LINES_SUFFIX = ".dfg"
+
+
+class DirectlyFollows(TypedDict):
+    """Directly-follows graph: counts of follows, of first and of last activities."""
+
+    #: `[source, target, n]` each: pairs are no keys of JSON objects.
+    dfg: list[tuple[str, str, int]]
+    start_activities: dict[str, int]
+    end_activities: dict[str, int]
+
+
+def directly_follows(aggregate: LogAggregate) -> DirectlyFollows:
+    """Return the graph of a log, most frequent first."""
+    edges = aggregate.edges
+    begins, ends = pl.col("source").is_null(), pl.col("target").is_null()
+    return {
+        "dfg": edges.filter(~begins & ~ends).select("source", "target", "n").rows(),
+        "start_activities": dict(edges.filter(begins).select("target", "n").rows()),
+        "end_activities": dict(edges.filter(ends).select("source", "n").rows()),
+    }
+
+
+def write_dfg(path: Path, graph: DirectlyFollows) -> None:
+    """Write a graph, in the format that the file's name asks for; the file appears when it is whole."""
+    lines = _lines(graph) if path.suffix == LINES_SUFFIX else iter([json.dumps(graph, ensure_ascii=False)])
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _lines(graph: DirectlyFollows) -> Iterator[str]:
+    """Activities by number, then who starts, who ends, and who follows whom."""
+    follows = graph["dfg"]
+    names = {name for source, target, _ in follows for name in (source, target)}
+    labels = sorted(names | graph["start_activities"].keys() | graph["end_activities"].keys())
+    number = {label: n for n, label in enumerate(labels)}
+    yield str(len(labels))
+    yield from (" ".join(label.split()) for label in labels)
+    for ends in (graph["start_activities"], graph["end_activities"]):
+        yield str(len(ends))
+        yield from (f"{number[label]}x{n}" for label, n in ends.items())
+    yield from (f"{number[source]}>{number[target]}x{n}" for source, target, n in follows)

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from recorder.digest import canonical_json
-from recorder.interchange.logs import LogEvent, LogTrace
-from recorder.interchange.xes.reader import ACTIVITY, LIFECYCLE, MOST_DEPTH, TIME
-from recorder.interchange.xes.values import format_value
+from recorder.interchange.event_logs import LogEvent, LogTrace
+from recorder.interchange.xes_reader import ACTIVITY, LIFECYCLE, MOST_DEPTH, TIME, format_value
 
 #: Keys of the columns that logs of user interfaces have beside those of the standard.
 UI_ACTION, UI_TARGET, UI_APPLICATION = "ui:action", "ui:target", "ui:application"
@@ -42,6 +41,8 @@ def write_xes(path: Path, traces: Iterable[LogTrace], *, name: str) -> int:
     The file appears when it is whole: what goes wrong before leaves none, or the one that was there.
 
     Args:
+        path: the file to write.
+        traces: the traces, in order.
         name: what the log is called.
     """
     written = 0
@@ -110,7 +111,7 @@ def _attributes(attributes: Mapping[str, Any], depth: int) -> Iterator[str]:
 
 
 def _attribute(key: str, value: Any, depth: int) -> Iterator[str]:
-    """An attribute on lines of its own, with those it has itself."""
+    """Yield an attribute on lines of its own, with those it has itself."""
     indent = "  " * depth
     named = _quoted(key)
     if depth >= _NESTED_DEPTH and isinstance(value, list | Mapping):
@@ -140,7 +141,7 @@ def _attribute(key: str, value: Any, depth: int) -> Iterator[str]:
 
 
 def _has_attributes(value: Mapping[str, Any]) -> bool:
-    """Whether this is how a value with attributes is kept, and not just two keys of these names."""
+    """Return whether `value` is a value with attributes, not a mapping with just two keys of these names."""
     return (
         set(value) == {"value", "attributes"}
         and isinstance(value["attributes"], Mapping)
@@ -168,4 +169,4 @@ def _quoted(text: str) -> str:
 @lru_cache(maxsize=65_536)
 def _quoted_before(text: str) -> str:
     allowed = _FORBIDDEN.sub("\ufffd", text)
-    return '"' + _ESCAPED.sub(lambda found: _ESCAPES[found[0]], allowed) + '"'
+    return '"' + _ESCAPED.sub(lambda match: _ESCAPES[match[0]], allowed) + '"'

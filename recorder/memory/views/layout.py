@@ -1,7 +1,7 @@
-"""Where the nodes of a drawn graph stand: the common path on one line, the others above and below it.
+"""Layout of a drawn graph: the common path on one line, the other nodes above and below it.
 
 Pure arithmetic in pixels, the line at y = 0; the same view gives the same places. A layered layout whose
-layers are the nodes of the common path: another node stands between those it comes from and goes to, in the
+layers are the nodes of the common path: another node is put between those it comes from and goes to, in the
 nearest row that has room for its label.
 """
 
@@ -11,8 +11,8 @@ from dataclasses import replace
 from itertools import pairwise
 from math import sqrt
 
-from recorder.memory.drawing.edges import arc_points
-from recorder.memory.drawing.geometry import LABEL_SIZE, Box, Layout, Spot
+from recorder.memory.views.curves import arc_points
+from recorder.memory.views.geometry import LABEL_SIZE, Box, Layout, Spot
 from recorder.memory.views.graph_view import GraphView, ViewNode, most_supported
 from recorder.memory.views.labels import in_lines
 
@@ -44,7 +44,7 @@ def place(view: GraphView) -> Layout:
     layout.arcs = _arc_heights(layout)
     rows = _Rows(layout, wanted, centres)
     ids = [node.node_id for node in shown.nodes if node.node_id not in column_of]
-    for node_id in sorted(ids, key=lambda one: (-spots[one].node.sessions, wanted[one], one)):
+    for node_id in sorted(ids, key=lambda key: (-spots[key].node.sessions, wanted[key], key)):
         layout.spots[node_id] = rows.put(spots[node_id])
     return layout
 
@@ -69,7 +69,7 @@ def _spot(view: GraphView, node: ViewNode, column_of: Mapping[str, int], *, last
 
 
 def _wanted(view: GraphView, column_of: Mapping[str, int]) -> dict[str, float]:
-    """Where each node belongs along the common path, in columns."""
+    """Return the wanted position of each node along the common path, in columns."""
     coming: dict[str, dict[str, int]] = defaultdict(dict)
     going: dict[str, dict[str, int]] = defaultdict(dict)
     for edge in view.edges:
@@ -80,7 +80,7 @@ def _wanted(view: GraphView, column_of: Mapping[str, int]) -> dict[str, float]:
     others = [node.node_id for node in view.nodes if node.node_id not in column_of]
     order = _outwards(others, coming, going, wanted)
     # A node hangs on those placed before it, so that nodes in a circle do not push each other along.
-    rank = {node_id: place for place, node_id in enumerate([*column_of, *order])}
+    rank = {node_id: index for index, node_id in enumerate([*column_of, *order])}
     for _ in range(6):
         for node_id in order:
             older = [
@@ -92,15 +92,15 @@ def _wanted(view: GraphView, column_of: Mapping[str, int]) -> dict[str, float]:
 
 
 def _without_gaps(wanted: Mapping[str, float]) -> dict[str, float]:
-    """The same order with no two neighbours further apart than a column."""
+    """Return the same order with no two neighbours further apart than a column."""
     closed: dict[float, float] = {0.0: 0.0}
     places = sorted({0.0, *wanted.values()})
     middle = places.index(0.0)
-    for before, place in pairwise(places[middle:]):
-        closed[place] = closed[before] + min(place - before, 1.0)
-    for before, place in pairwise(places[middle::-1]):
-        closed[place] = closed[before] - min(before - place, 1.0)
-    return {node_id: closed[place] for node_id, place in wanted.items()}
+    for before, column in pairwise(places[middle:]):
+        closed[column] = closed[before] + min(column - before, 1.0)
+    for before, column in pairwise(places[middle::-1]):
+        closed[column] = closed[before] - min(before - column, 1.0)
+    return {node_id: closed[column] for node_id, column in wanted.items()}
 
 
 def _outwards(
@@ -109,7 +109,7 @@ def _outwards(
     going: Mapping[str, Mapping[str, int]],
     wanted: Mapping[str, float],
 ) -> list[str]:
-    """The nodes beside the path, each after the one that most binds it to those before."""
+    """Return the nodes beside the path, each after the one that most binds it to those before."""
     order: list[str] = []
     placed = set(wanted)
     waiting = list(others)
@@ -126,7 +126,7 @@ def _outwards(
 
 
 def _between(coming: Mapping[str, int], going: Mapping[str, int], wanted: Mapping[str, float]) -> float:
-    """Behind the node most sessions come from, before the one most go on to."""
+    """Return the column after the node most sessions come from and before the one most go on to."""
     before = _strongest(coming, wanted)
     if before is None:
         after = _strongest(going, wanted)
@@ -141,18 +141,18 @@ def _strongest(ends: Mapping[str, int], wanted: Mapping[str, float]) -> float | 
 
 
 def _centres(spine: list[Spot], wanted: Mapping[str, float]) -> list[float]:
-    """Where the nodes of the common path stand: labels have room, and gaps with nodes beside them more."""
+    """Return the centres of the common path's nodes, with room for labels and for nodes in gaps."""
     x, centres = 0.0, [0.0]
     for column, (here, following) in enumerate(pairwise(spine)):
         halves = [(spot.boxes()[1].right - spot.boxes()[1].left) / 2 for spot in (here, following)]
-        between = sum(column < place < column + 1 for place in wanted.values())
+        between = sum(column < position < column + 1 for position in wanted.values())
         x += max(_GAP, sum(halves) + _LABEL_GAP) + min(18.0 * between, 72.0)
         centres.append(x)
     return centres
 
 
 def _arc_heights(layout: Layout) -> dict[tuple[str, str], float]:
-    """Heights of the edges between nodes of the path that do not follow each other; short ones lie inside."""
+    """Return heights of the edges between path nodes that do not follow each other; short ones are inside."""
     columns = {node_id: spot.column for node_id, spot in layout.spots.items() if spot.column is not None}
     spans = [
         (min(ends), max(ends), edge.source, edge.target)
@@ -173,7 +173,7 @@ def _arc_heights(layout: Layout) -> dict[tuple[str, str], float]:
 
 
 def _detours(view: GraphView, wanted: Mapping[str, float]) -> set[str]:
-    """Nodes from which most go on towards a node of the common path that lies further on."""
+    """Return nodes from which most go on towards a node further along the common path."""
     onward = set(view.spine)
     for node in sorted(view.nodes, key=lambda node: -wanted[node.node_id]):
         leaving = [edge for edge in view.edges if edge.source == node.node_id and edge.target is not None]
@@ -200,7 +200,7 @@ class _Rows:
         self._detours = _detours(layout.view, wanted)
 
     def put(self, spot: Spot) -> Spot:
-        """The node where it costs least to stand."""
+        """Return the node at the position of least cost."""
         wish = self._pixels(self._wanted[spot.node.node_id])
         side, in_line = self._side(spot), self._rows_of_neighbours(spot)
         best: tuple[float, Spot] | None = None
@@ -243,18 +243,18 @@ class _Rows:
         return centres[left] + (column - left) * (centres[left + 1] - centres[left])
 
     def _free(self, spot: Spot, wish: float, row: int) -> tuple[float, float]:
-        """The free place of a row nearest to where the node would like to stand."""
+        """Return the free position of a row nearest to the node's wish."""
         y = self._depth + _FIRST_ROW + (row - 1) * _ROW if row > 0 else -_FIRST_ROW - 48 + (row + 1) * _ROW
         blocked = []
-        for own in replace(spot, x=0.0, y=y).boxes():
+        for area in replace(spot, x=0.0, y=y).boxes():
             for box in self._taken:
-                if own.top < box.bottom and box.top < own.bottom:
-                    blocked.append((box.left - own.right - 6, box.right - own.left + 6))
+                if area.top < box.bottom and box.top < area.bottom:
+                    blocked.append((box.left - area.right - 6, box.right - area.left + 6))
         return _nearest(wish, blocked), y
 
 
 def _nearest(wish: float, blocked: list[tuple[float, float]]) -> float:
-    """The number nearest to `wish` that lies inside no interval."""
+    """Return the number nearest to `wish` that is inside no interval."""
     low = high = wish
     for start, end in sorted(blocked):
         if start < high < end:

@@ -1,7 +1,7 @@
-"""Features of node sequences: binary 1- and 2-grams at three grains, with their weights. Spec §2.6.
+"""Cosine similarity of node sequences over binary 1- and 2-grams at three grains. Spec §2.6.
 
 A feature weighs sqrt(ln(1 + 1/df)): plain inverse document frequency would let rare features dominate. Each
-grain counts by how much it tells sessions apart: where all is on one screen, screens tell nothing.
+grain counts by how well it separates sessions: where all are on one screen, screens have no weight.
 """
 
 from array import array
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from recorder.memory.grouping.inverted_index import Floats, Ints
-from recorder.memory.grouping.nodes import Node
+from recorder.memory.graph.inverted_index import Floats, Ints, InvertedIndex
+from recorder.memory.graph.nodes import Node
 
 #: Features of fewer sessions than this share are left out, once there are so many sessions.
 PRUNE_SHARE, PRUNE_SESSIONS = 0.01, 200
@@ -38,16 +38,16 @@ class FeatureCounts:
     def count(self, features: Features, sessions: int) -> None:
         """Add so many sessions with these features (or take away, if negative)."""
         self.sessions += sessions
-        for own in features:
-            self._counts[own] += sessions
+        for numbers in features:
+            self._counts[numbers] += sessions
 
     def weights(self) -> tuple[Floats, Floats]:
-        """The squared weight of each feature, by number, and the weight of each grain, at this moment."""
+        """Return the present squared weight of each feature, by number, and the weight of each grain."""
         squared = self._squared_weights()
         return squared, self._grain_weights(squared)
 
     def of(self, sequences: Sequence[tuple[int, ...]], nodes: Sequence[Node]) -> list[Features]:
-        """The numbered features of each sequence, one sorted array for each grain."""
+        """Return the numbered features of each sequence, one sorted array for each grain."""
         if not sequences:
             return []
         cut = [np.array(sequence[:MAX_COMPARED_NODES], dtype=np.int64) for sequence in sequences]
@@ -61,12 +61,12 @@ class FeatureCounts:
         return list(zip(*grains, strict=True))
 
     def _grain_weights(self, squared: Floats) -> Floats:
-        """How much each grain tells sessions apart: the share of its weight that two do not share."""
+        """Return how well each grain separates sessions: the share of its weight that two do not share."""
         share = self._counts[: len(squared)] / max(self.sessions, 1)
         grains = np.frombuffer(self._grain_of, dtype=np.int64)
-        own = np.bincount(grains, weights=squared * share, minlength=GRAINS)
+        by_grain = np.bincount(grains, weights=squared * share, minlength=GRAINS)
         common = np.bincount(grains, weights=squared * share**2, minlength=GRAINS)
-        apart = 1 - np.divide(common, own, out=np.ones(GRAINS), where=own > 0)
+        apart = 1 - np.divide(common, by_grain, out=np.ones(GRAINS), where=by_grain > 0)
         # Rounded: the order in which floats were summed must not decide.
         weights: Floats = np.round(np.maximum(apart, LEAST_GRAIN), 9)
         return weights
@@ -85,8 +85,8 @@ class FeatureCounts:
         numbers = np.array([self._number(gram, grain) for gram in distinct.tolist()], dtype=np.int64)
         # One number for each pair: sorting pairs as such is many times slower.
         base = max(len(self._numbers), 1)
-        own, found = np.divmod(np.unique(owners * base + numbers[places]), base)
-        return np.split(found, np.searchsorted(own, np.arange(1, count)))
+        sequence, feature = np.divmod(np.unique(owners * base + numbers[places]), base)
+        return np.split(feature, np.searchsorted(sequence, np.arange(1, count)))
 
     def _number(self, gram: int, grain: int) -> int:
         number = self._numbers.setdefault(gram, len(self._numbers))
@@ -107,3 +107,61 @@ def _grams(owners: Ints, values: Ints, grain: int) -> tuple[Ints, Ints]:
     ones = head | (values + 1) << 30
     twos = head | (values[:-1][together] + 1) << 30 | (values[1:][together] + 1)
     return np.concatenate([owners, owners[1:][together]]), np.concatenate([ones, twos])
+
+
+#: Cosine from which on a variant joins a path.
+PATH_COSINE = 0.55
+
+
+class LeaderIndex:
+    """The features of leaders, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self.grains = tuple(InvertedIndex() for _ in range(GRAINS))
+
+    def add(self, features: Features) -> None:
+        """Add one more."""
+        for postings, numbers in zip(self.grains, features, strict=True):
+            postings.add(numbers.tolist())
+
+
+class LeaderSimilarity:
+    """Cosine to every leader under the weights of one moment."""
+
+    def __init__(self, leaders: LeaderIndex, squared: Floats, grain_weights: Floats) -> None:
+        self._leaders = leaders
+        self._squared = squared
+        self._grain_weights: list[float] = grain_weights.tolist()
+        self._norms = [np.sqrt(postings.totals(squared)) for postings in leaders.grains]
+
+    def nearest(self, features: Features) -> int | None:
+        """Place of the most similar leader at or above the threshold; the older one of equals."""
+        if not len(self._norms[0]):
+            return None
+        norms = [self._norm(numbers) for numbers in features]
+        own_length = sum(weight for weight, norm in zip(self._grain_weights, norms, strict=True) if norm)
+        if not own_length:
+            return None
+        cosine = np.zeros(len(self._norms[0]))
+        length = np.zeros(len(self._norms[0]))
+        for grain, weight in enumerate(self._grain_weights):
+            numbers, norm, theirs = features[grain], norms[grain], self._norms[grain]
+            length += weight * (theirs > 0)
+            if norm:
+                # Most features of a large graph are pruned: what weighs nothing need not be looked up.
+                heavy = numbers[self._squared[numbers] > 0]
+                shared = self._leaders.grains[grain].overlaps(heavy.tolist(), self._squared[heavy])
+                alike = np.divide(shared, theirs * norm, out=np.zeros_like(shared), where=theirs > 0)
+                cosine += weight * alike
+        # Rounded: the order in which floats were summed must decide neither ties nor the threshold.
+        cosine = np.round(cosine / np.sqrt(np.maximum(length, LEAST_GRAIN) * own_length), 9)
+        best = int(np.argmax(cosine))
+        return best if cosine[best] >= PATH_COSINE else None
+
+    def add(self, features: Features) -> None:
+        """Count in a leader that was just added to them."""
+        for grain, numbers in enumerate(features):
+            self._norms[grain] = np.append(self._norms[grain], self._norm(numbers))
+
+    def _norm(self, numbers: Ints) -> float:
+        return float(np.sqrt(self._squared[numbers].sum()))

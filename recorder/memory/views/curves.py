@@ -1,4 +1,4 @@
-"""How the edges of a drawn graph run: straight on the common path, arcs over it, curves beside it.
+"""Curves of the edges of a drawn graph: straight on the common path, arcs over it, curves beside it.
 
 What goes from left to right needs no arrow; what goes back has one.
 """
@@ -7,16 +7,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import cos, hypot, radians, sin
 
-from recorder.memory.drawing.geometry import FIGURE_SIZE, Box, Layout, Spot
-from recorder.memory.drawing.style import (
+from recorder.memory.views.geometry import (
     AMBER,
     AMBER_INK,
     BLUE,
     BLUE_LINE,
+    FIGURE_SIZE,
     GREY_LINE,
     MUTED,
     RED,
     RED_LINE,
+    Box,
+    Layout,
+    Spot,
     duration_text,
     number,
     percent_text,
@@ -43,7 +46,7 @@ class Curve:
     is_straight: bool = False
 
     def at(self, t: float) -> Point:
-        """The point at 0 (beginning) to 1 (end)."""
+        """Return the point at 0 (beginning) to 1 (end)."""
         weights = ((1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3)
         x = sum(weight * point[0] for weight, point in zip(weights, self.points, strict=True))
         y = sum(weight * point[1] for weight, point in zip(weights, self.points, strict=True))
@@ -51,7 +54,7 @@ class Curve:
 
 
 def curve_between(layout: Layout, source: Spot, target: Spot) -> Curve:
-    """The way of the edge between two places."""
+    """Return the curve of the edge between two positions."""
     if source is target:
         return _loop(source)
     height = layout.arcs.get((source.node.node_id, target.node.node_id))
@@ -67,14 +70,14 @@ def curve_between(layout: Layout, source: Spot, target: Spot) -> Curve:
 
 
 def arc_points(layout: Layout) -> Iterator[Point]:
-    """Points all along the arcs above the line: nothing else should stand there."""
+    """Yield points all along the arcs above the line, where nothing else should be drawn."""
     for source, target in layout.arcs:
         curve = _arc(layout.spots[source], layout.spots[target], layout.arcs[source, target])
         yield from (curve.at(step / 32) for step in range(2, 31))
 
 
 def _rim(spot: Spot, x: float, y: float, away: float = _AWAY) -> Point:
-    """The point at the rim of a node towards a direction."""
+    """Return the point at the rim of a node towards a direction."""
     length = hypot(x, y) or 1.0
     reach = spot.radius + away + (4 if spot.is_recovery else 0)
     return spot.x + reach * x / length, spot.y + reach * y / length
@@ -88,7 +91,7 @@ def _line(source: Spot, target: Spot) -> Curve:
 
 
 def _arc(source: Spot, target: Spot, height: float) -> Curve:
-    """Up, over and down; its top lies `height` above the nodes' centres."""
+    """Return a curve up, over and down; its top is `height` above the nodes' centres."""
     right = 1 if target.x > source.x else -1
     start, end = _rim(source, 0.5 * right, -0.86), _rim(target, -0.5 * right, -0.86)
     rise = (height - 0.25 * (source.y - start[1])) / 0.75
@@ -123,7 +126,7 @@ def _upright(source: Spot, target: Spot) -> Curve:
 
 
 def _back(source: Spot, target: Spot) -> Curve:
-    """From a node to one that stands further left in another row; through the space between the rows."""
+    """Return the curve to a node further left in another row, through the space between the rows."""
     down = 1 if target.y > source.y else -1
     far = source.x - target.x
     pull = min(max(0.45 * far, 26.0), 140.0)
@@ -144,7 +147,7 @@ def _back(source: Spot, target: Spot) -> Curve:
 
 
 def _is_free_between(layout: Layout, source: Spot, target: Spot) -> bool:
-    """Whether neither another node nor a stub of the two stands on the straight way."""
+    """Return whether neither another node nor a stub of the two is on the straight line."""
     if (source.node.left and not source.is_left_below) or (target.entries and target.column is None):
         return False
     return not any(spot.y == source.y and source.x < spot.x < target.x for spot in layout.spots.values())
@@ -158,9 +161,12 @@ Steps = frozenset[tuple[str | None, str | None]]
 
 
 def draw_edge(layout: Layout, edge: ViewEdge, curve: Curve, steps: Steps) -> str:
-    """The line of an edge, as wide as its share; hovering tells its figures.
+    """Draw the line of an edge, as wide as its share; hovering shows its figures.
 
     Args:
+        layout: the positions of the nodes.
+        edge: the edge.
+        curve: its curve.
         steps: the edges of the common path.
     """
     share = layout.view.share(edge.sessions)
@@ -193,7 +199,7 @@ def _edge_told(layout: Layout, edge: ViewEdge) -> str:
 
 
 def _arrow(curve: Curve, colour: str, width: float) -> str:
-    """A head at the end of a curve."""
+    """Draw a head at the end of a curve."""
     (x, y), (back_x, back_y) = curve.points[3], curve.at(0.94)
     length = ((x - back_x) ** 2 + (y - back_y) ** 2) ** 0.5 or 1.0
     ahead_x, ahead_y = (x - back_x) / length, (y - back_y) / length
@@ -213,13 +219,13 @@ def draw_figure(
     taken: list[Box],
     steps: Steps,
 ) -> str:
-    """The share of an edge, where it hides nothing; left out where there is no such place."""
+    """Draw the share of an edge where it hides nothing; nothing where there is no such position."""
     share = layout.view.share(edge.sessions)
     is_step = (edge.source, edge.target) in steps
     if share < _TOLD_SHARE and not is_step:
         return ""
-    told = percent_text(share)
-    half = text_width(told, FIGURE_SIZE) / 2
+    share_text = percent_text(share)
+    half = text_width(share_text, FIGURE_SIZE) / 2
     raised = 7 + (1 + 13.5 * share) / 2 if curve.is_straight else 0.0
     for t in _PLACES:
         x, y = curve.at(t)
@@ -227,7 +233,9 @@ def draw_figure(
         if not any(box.overlaps(other) for other in taken):
             taken.append(box)
             fill = _figure_colour(edge, is_step)
-            return text(told, x, y - raised + 3.7, size=FIGURE_SIZE, fill=fill, anchor="middle", halo=True)
+            return text(
+                share_text, x, y - raised + 3.7, size=FIGURE_SIZE, fill=fill, anchor="middle", halo=True
+            )
     return ""
 
 

@@ -1,4 +1,4 @@
-"""What screen an event happened on: the one owner of that rule. Spec §2.6; design §3 (state of an event).
+"""Screen of an event: the only place of that rule. Spec §2.6; design §3 (state of an event).
 
 Two digests of a screen, both versioned: `state_key` is its structure without text (graph nodes, keyframes),
 `state_tokens` are its roles and names (comparison in replays).
@@ -13,8 +13,15 @@ from typing import Any
 
 import xxhash
 
-from recorder.memory.steps.targets import FIELD_ROLES, SCREEN_ROLES, role_of
-from recorder.memory.steps.templates import key_of, normal_name, template_of, url_template
+from recorder.memory.steps.targets import (
+    FIELD_ROLES,
+    SCREEN_ROLES,
+    key_of,
+    normal_name,
+    role_of,
+    template_of,
+    url_template,
+)
 
 #: Rises when equal screens would get other keys or tokens than before.
 STATE_VERSION = 1
@@ -55,7 +62,7 @@ NO_SCREEN = Screen(None, (), ())
 def describe_screen(
     *, dom: Mapping[str, Any] | None, url: str | None, title: str | None, dhash: int | None
 ) -> Screen:
-    """The screen that a snapshot shows, by the first of these that can be read: DOM, address, picture.
+    """Return the screen that a snapshot shows, by the first that can be read of DOM, address and picture.
 
     The structure of a DOM is the set of its visible `parent>child` pairs, each `tag#id.classes` as a
     template; of an address the URL's template and the title's; of a picture its difference hash.
@@ -63,6 +70,8 @@ def describe_screen(
     Args:
         dom: a snapshot of format `nodes`; other formats, odd shapes and snapshots that refer back to another
             frame's count as none.
+        url: address of the page.
+        title: title of the page.
         dhash: the 64 bits, signed or not.
     """
     reading = _read_dom(dom)
@@ -70,9 +79,9 @@ def describe_screen(
         hashes = sorted(reading.pairs)
         return Screen(_state_key("d", hashes), tuple(hashes[:_MAX_FEATURES]), reading.tokens)
     is_short = len(url or "") + len(title or "") <= _REMEMBERED_CHARACTERS
-    place = _describe_place(url, title) if is_short else _describe_place.__wrapped__(url, title)
-    if place is not NO_SCREEN:
-        return place
+    page = _describe_place(url, title) if is_short else _describe_place.__wrapped__(url, title)
+    if page is not NO_SCREEN:
+        return page
     if dhash is not None:
         bits = dhash & (2**64 - 1)
         return Screen(f"{_PREFIX}p{bits:016x}", _picture_features(bits), ())
@@ -80,16 +89,16 @@ def describe_screen(
 
 
 def event_screen(event: Mapping[str, Any], frame: Screen | None) -> Screen:
-    """The screen of an event: the `state_key` the client sent, else its frame's, else its address.
+    """Return the screen of an event: the `state_key` the client sent, else its frame's, else its address.
 
     Args:
         event: the item; `state_key`, `url` and `title` count.
         frame: screen of the frame the event is bound to (see `bind_frames`).
     """
-    own = event.get("state_key")
-    if own:
+    client_key = event.get("state_key")
+    if client_key:
         # Hashed, for the client's key may say anything, and screens outlive sessions.
-        feature = key_of("client", own)
+        feature = key_of("client", client_key)
         return Screen(_state_key("c", [feature]), (feature,), ())
     if frame is not None and frame.state_key is not None:
         return frame
@@ -99,20 +108,20 @@ def event_screen(event: Mapping[str, Any], frame: Screen | None) -> Screen:
 def bind_frames(
     events: Sequence[tuple[int, str | None]], frames: Sequence[tuple[int, str]]
 ) -> list[int | None]:
-    """The place of the frame each event happened on: the one it names, else the last at or before it.
+    """Return the index of the frame of each event: the one it names, else the last at or before it.
 
     Args:
         events: `(t_ms, frame_id)` of each event.
         frames: `(t_ms, frame_id)` of each frame, in this order.
     """
-    places = {frame_id: place for place, (_, frame_id) in enumerate(frames)}
+    places = {frame_id: index for index, (_, frame_id) in enumerate(frames)}
     times = [t_ms for t_ms, _ in frames]
     bound = []
     for t_ms, frame_id in events:
-        place = places.get(frame_id) if frame_id is not None else None
-        if place is None:
-            place = bisect_right(times, t_ms) - 1
-        bound.append(place if place >= 0 else None)
+        index = places.get(frame_id) if frame_id is not None else None
+        if index is None:
+            index = bisect_right(times, t_ms) - 1
+        bound.append(index if index >= 0 else None)
     return bound
 
 
@@ -140,12 +149,12 @@ def _picture_features(bits: int) -> tuple[int, ...]:
     similarity of .6, the threshold of nodes.
     """
     ring = bits | (bits & 3) << 64
-    return tuple(sorted(_picture_feature(place, ring >> place & 7) for place in range(64)))
+    return tuple(sorted(_picture_feature(bit, ring >> bit & 7) for bit in range(64)))
 
 
 @lru_cache(maxsize=512)
-def _picture_feature(place: int, window: int) -> int:
-    return key_of("picture", str(place), str(window))
+def _picture_feature(bit: int, window: int) -> int:
+    return key_of("picture", str(bit), str(window))
 
 
 @dataclass(slots=True)
@@ -229,7 +238,7 @@ def _name_of(role: str, attrs: Mapping[str, Any], node: list[Any], labels: Mappi
 
 
 def _text_below(node: list[Any]) -> str:
-    """The first words inside an element; a bounded look, since elements with names may lie in each other."""
+    """Return the first words inside an element; bounded, since elements with names may be nested."""
     texts: list[str] = []
     stack: list[Any] = [node]
     characters = 0

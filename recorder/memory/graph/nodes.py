@@ -2,11 +2,12 @@
 
 A node is made once, from its exemplar; later micro-states join the nearest exemplar with the same action
 and target whose screen is similar enough. Ids are content-addressed at creation and then only stored. A
-rebuild may merge a node into an older one, which then stands for both; only a fresh one moves micro-states
+rebuild may merge a node into an older one, which then represents both; only a fresh one moves micro-states
 otherwise.
 """
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -14,9 +15,9 @@ import numpy as np
 
 from recorder import ids
 from recorder.digest import canonical_json
-from recorder.memory.grouping.inverted_index import Postings
+from recorder.memory.graph.inverted_index import Floats, InvertedIndex
 from recorder.memory.steps.session_steps import ALGO_VERSION, Step
-from recorder.memory.steps.templates import key_of
+from recorder.memory.steps.targets import key_of
 from recorder.tenant import Tenant
 
 #: Jaccard similarity of two screens from which on they are one (the knee of the measurements: .907 NMI).
@@ -65,32 +66,32 @@ class Node:
 
 
 def content_id(prefix: str, *content: object) -> str:
-    """An id made of the first 100 bits of BLAKE2 over some content, such as `nde_…`."""
+    """Return an id made of the first 100 bits of BLAKE2 over some content, such as `nde_…`."""
     digest = hashlib.blake2b(canonical_json(content), digest_size=16).digest()
     return f"{prefix}_{ids.encode(int.from_bytes(digest, 'big') >> 28)[6:]}"
 
 
 def compared(features: Sequence[int]) -> tuple[int, ...]:
-    """What of a screen's features is compared and kept."""
+    """Return the features of a screen that are compared and stored."""
     return tuple(features[:COMPARED_FEATURES])
 
 
 def free_id(prefix: str, scope: GraphScope, taken: Container[str], *content: object) -> str:
-    """An id for what is made now; what exists keeps the one it was given.
+    """Return an id for a new node or path; existing ones keep theirs.
 
     After a rebuild an id may belong to a thing whose content has changed; then a number is counted in.
     """
-    place = (scope.workspace_id, scope.mode, scope.workflow)
-    made = content_id(prefix, *place, *content)
+    names = (scope.workspace_id, scope.mode, scope.workflow)
+    made = content_id(prefix, *names, *content)
     again = 0
     while made in taken:
         again += 1
-        made = content_id(prefix, *place, *content, again)
+        made = content_id(prefix, *names, *content, again)
     return made
 
 
 def live_number(nodes: Sequence[Node], number: int) -> int:
-    """The node that stands for this one: itself, or what it was merged into, however often."""
+    """Return the node that represents this one: itself, or the one it was merged into, through all merges."""
     merged_into = nodes[number].merged_into
     while merged_into is not None:
         number = merged_into
@@ -100,13 +101,13 @@ def live_number(nodes: Sequence[Node], number: int) -> int:
 
 @dataclass(slots=True)
 class _Likeness:
-    """Exemplar screens among which the nearest is looked for."""
+    """Exemplar screens, searched for the nearest one."""
 
-    postings: Postings = field(default_factory=Postings)
+    postings: InvertedIndex = field(default_factory=InvertedIndex)
     numbers: list[int] = field(default_factory=list)
 
     def nearest(self, features: Sequence[int], jaccard_min: float = SCREEN_JACCARD) -> int | None:
-        """Number of the most similar exemplar at or above the threshold; the older one of equals."""
+        """Return the number of the most similar exemplar that reaches the threshold; the older of equals."""
         if not self.numbers:
             return None
         shared = self.postings.overlaps(features)
@@ -161,12 +162,12 @@ class NodeIndex:
         return node
 
     def nearest(self, act: int, features: Sequence[int], jaccard_min: float = SCREEN_JACCARD) -> int | None:
-        """Number of the node of this act whose exemplar is nearest, if one is near enough."""
+        """Return the number of the node of this act whose exemplar is nearest, if one is near enough."""
         likeness = self._by_act.get(act)
         return likeness.nearest(features, jaccard_min) if likeness is not None else None
 
     def screen_of(self, number: int, features: Sequence[int]) -> int:
-        """The group of similar screens that a new node belongs to; it leads its own where none is near."""
+        """Return the group of similar screens of a new node; it leads its own group where none is near."""
         leader = self._screens.nearest(features)
         return number if leader is None else leader
 
@@ -178,3 +179,91 @@ class NodeIndex:
         self._by_act.setdefault(node.act, _Likeness()).add(node.number, node.features)
         if node.screen == node.number:
             self._screens.add(node.number, node.features)
+
+
+#: Mean Jaccard similarity of the screens of two nodes from which on they are merged.
+MERGE_JACCARD = 0.45
+#: Screens of one act that are compared with each other; of more, each node is judged by a share of its own.
+#: An act of more nodes than this is left as it is: the time goes with their square.
+_MAX_SCREENS, _MAX_NODES = 2_000, 600
+#: Features of a screen that count here: the smallest hashes, a sample.
+_MAX_FEATURES = 128
+#: LeaderSimilarity of what cannot be merged: a node with itself, or what is merged already.
+_APART = -1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A micro-state as merging sees it: whose it is, and the hashed tokens of its screen."""
+
+    node: int
+    act: int
+    micro_key: int
+    features: Sequence[int]
+
+
+def merged_nodes(shown: Iterable[Shown]) -> dict[int, int]:
+    """Return the nodes that are merged, each with the older node that it is merged into."""
+    by_act: defaultdict[int, list[Shown]] = defaultdict(list)
+    for state in shown:
+        by_act[state.act].append(state)
+    merged: dict[int, int] = {}
+    for states in by_act.values():
+        nodes = sorted({state.node for state in states})
+        if 1 < len(nodes) <= _MAX_NODES:
+            merged |= _linked(nodes, *_similarity(nodes, states))
+    return merged
+
+
+def _similarity(nodes: Sequence[int], states: Iterable[Shown]) -> tuple[Floats, Floats]:
+    """Mean Jaccard similarity between the screens of any two nodes, and how many screens each has."""
+    share = max(1, _MAX_SCREENS // len(nodes))
+    chosen: list[Shown] = []
+    held: defaultdict[int, int] = defaultdict(int)
+    for state in sorted(states, key=lambda state: (state.node, state.micro_key)):
+        held[state.node] += 1
+        if held[state.node] <= share:
+            chosen.append(state)
+    postings = InvertedIndex()
+    for state in chosen:
+        postings.add(state.features[:_MAX_FEATURES])
+    totals = postings.totals()
+    starts = np.searchsorted([state.node for state in chosen], nodes)
+    sizes = np.diff(np.append(starts, len(chosen))).astype(np.float64)
+    sums = np.zeros((len(nodes), len(nodes)))
+    places = np.repeat(np.arange(len(nodes)), sizes.astype(np.int64))
+    for index, state in zip(places, chosen, strict=True):
+        features = state.features[:_MAX_FEATURES]
+        shared = postings.overlaps(features)
+        union = totals + len(features) - shared
+        jaccard = np.divide(shared, union, out=np.ones_like(shared), where=union > 0)
+        sums[index] += np.add.reduceat(jaccard, starts)
+    return sums / np.outer(sizes, sizes), sizes
+
+
+def _linked(nodes: Sequence[int], likeness: Floats, sizes: Floats) -> dict[int, int]:
+    """Merge the most alike pair while there is one; of equals the oldest."""
+    # Rounded: the order in which floats were summed must not decide.
+    likeness = np.round(likeness, 9)
+    np.fill_diagonal(likeness, _APART)
+    merged: dict[int, int] = {}
+    while True:
+        kept, other = divmod(int(np.argmax(likeness)), len(nodes))
+        if likeness[kept, other] < MERGE_JACCARD:
+            break
+        # The mean over the screens of both (Lance and Williams' update for average linkage).
+        total = sizes[kept] + sizes[other]
+        both = np.round((sizes[kept] * likeness[kept] + sizes[other] * likeness[other]) / total, 9)
+        both[likeness[kept] == _APART] = _APART
+        both[other] = _APART
+        likeness[kept], likeness[:, kept] = both, both
+        likeness[other], likeness[:, other] = _APART, _APART
+        sizes[kept] = total
+        merged[nodes[other]] = nodes[kept]
+    return {node: _last(merged, node) for node in merged}
+
+
+def _last(merged: dict[int, int], node: int) -> int:
+    while node in merged:
+        node = merged[node]
+    return node

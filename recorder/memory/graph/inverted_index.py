@@ -10,7 +10,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
-class Postings:
+class InvertedIndex:
     """Numbered sets of integer features; a look-up touches only the sets that share a feature."""
 
     def __init__(self) -> None:
@@ -36,18 +36,19 @@ class Postings:
         """For every set the summed weight (default: the number) of the features it shares with this one.
 
         Args:
+            features: the features of a set.
             weights: one for each of `features`.
         """
-        found = [
-            (place, self._lists[feature]) for place, feature in enumerate(features) if feature in self._lists
+        postings = [
+            (index, self._lists[feature]) for index, feature in enumerate(features) if feature in self._lists
         ]
-        if not found:
+        if not postings:
             return np.zeros(len(self), dtype=np.float64)
-        numbers = np.concatenate([np.frombuffer(numbers, dtype=np.int64) for _, numbers in found])
+        numbers = np.concatenate([np.frombuffer(numbers, dtype=np.int64) for _, numbers in postings])
         repeated = None
         if weights is not None:
-            places = [place for place, _ in found]
-            repeated = np.repeat(weights[places], [len(numbers) for _, numbers in found])
+            places = [index for index, _ in postings]
+            repeated = np.repeat(weights[places], [len(numbers) for _, numbers in postings])
         return np.bincount(numbers, weights=repeated, minlength=len(self)).astype(np.float64)
 
     def totals(self, weight_of: Floats | None = None) -> Floats:

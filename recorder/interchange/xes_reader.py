@@ -1,16 +1,104 @@
-"""The bytes of a log file, plain or gzip, piece by piece, and never more than a log can have."""
+"""Values of XES attributes: from text, and into text. IEEE 1849 §4.3 (attributes).
+
+Text that does not fit its type is kept as text: logs in the wild mark what is missing with words.
+"""
 
 import gzip
+import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 from xml.parsers import expat
 
-from recorder.interchange.logs import Attributes, LogEvent, LogTrace, UnreadableLog
-from recorder.interchange.xes.values import parse_date, parse_value
+from recorder import clock
+from recorder.errors import InvalidTime
+from recorder.interchange.event_logs import Attributes, LogEvent, LogTrace, UnreadableLog
+
+_LARGEST_INT = 2**63 - 1
+
+
+def parse_value(kind: str, text: str) -> Any:
+    """Return the value of an attribute's text.
+
+    Args:
+        kind: name of its element: string, date, int, float, boolean, id.
+        text: text of the attribute.
+    """
+    parse = _PARSERS.get(kind)
+    if parse is None:
+        return text
+    try:
+        return parse(text)
+    except (KeyError, ValueError, OverflowError):
+        return text
+
+
+def parse_date(text: str) -> datetime:
+    """Return an instant; one without a zone is taken for UTC.
+
+    Raises:
+        ValueError: if the text is none, or is outside the years 1 to 9999.
+    """
+    moment = datetime.fromisoformat(text.strip())
+    try:
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(text) from error
+
+
+def format_value(value: Any) -> tuple[str, str]:
+    """Element name and text of a value; text that reads as an instant is one."""
+    if isinstance(value, bool):
+        return "boolean", "true" if value else "false"
+    if isinstance(value, int):
+        return "int", str(value)
+    if isinstance(value, float):
+        return "float", repr(value)
+    if isinstance(value, datetime):
+        return "date", clock.to_iso(value)
+    text = "" if value is None else str(value)
+    return ("date" if _is_instant(text) else "string"), text
+
+
+def _is_instant(text: str) -> bool:
+    if not (20 <= len(text) <= 35 and text[:4].isdecimal()):
+        return False
+    try:
+        clock.parse_time(text, name="value")
+    except InvalidTime:
+        return False
+    return True
+
+
+def _int(text: str) -> int:
+    # Long texts are not even tried: the time of reading them grows with their square.
+    number = int(text) if len(text) <= 20 else _LARGEST_INT + 1
+    if abs(number) > _LARGEST_INT:
+        raise OverflowError(text)
+    return number
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
+
+
+def _boolean(text: str) -> bool:
+    return {"true": True, "1": True, "false": False, "0": False}[text.strip().lower()]
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "date": parse_date,
+    "int": _int,
+    "float": _float,
+    "boolean": _boolean,
+}
+
 
 #: The largest public logs have below one GiB.
 MOST_BYTES = 4 * 1024**3
@@ -22,7 +110,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def read_pieces(path: Path) -> Iterator[bytes]:
-    """The content of a file, unpacked where it is gzip (whatever its name says).
+    """Yield the content of a file, unpacked where it is gzip (whatever its name says).
 
     Raises:
         UnreadableLog: if it cannot be opened, is damaged, or holds too much.
@@ -73,6 +161,7 @@ def read_traces(path: Path, *, activity: Sequence[str] = (ACTIVITY,)) -> Iterato
     one before it.
 
     Args:
+        path: the file.
         activity: keys of the attributes that name an event's activity, joined by `+` where they are several.
 
     Raises:
@@ -116,7 +205,7 @@ class _Reader:
         self._traces = 0
 
     def feed(self, piece: bytes, *, is_last: bool = False) -> Iterator[LogTrace]:
-        """The traces that end in these bytes."""
+        """Return the traces that end in these bytes."""
         try:
             self._parser.Parse(piece, is_last)
         except expat.ExpatError as error:
@@ -190,22 +279,22 @@ class _Reader:
             around.attributes[element.key] = value
 
     def _event(self, element: _Element) -> LogEvent:
-        own = element.attributes
-        parts = [self._text(own, key) for key in self._activity]
+        attributes = element.attributes
+        parts = [self._text(attributes, key) for key in self._activity]
         if not all(part.strip() for part in parts):
             missing = self._activity[[bool(part.strip()) for part in parts].index(False)]
             raise self._error(
                 f"an event without {missing}; name another attribute with --activity", element.line
             )
-        time = _plain(own.pop(TIME, None))
+        time = _plain(attributes.pop(TIME, None))
         if self._activity == (ACTIVITY,):
-            own.pop(ACTIVITY, None)
+            attributes.pop(ACTIVITY, None)
         instant = time if isinstance(time, datetime) else self._instant(str(time or ""), element.line)
-        return LogEvent("+".join(parts), instant, own, element.line)
+        return LogEvent("+".join(parts), instant, attributes, element.line)
 
-    def _text(self, own: Attributes, key: str) -> str:
-        """An attribute as text: the event's own, else what the log says of all events."""
-        value = _plain(own.get(key, self._globals.get("event", {}).get(key)))
+    def _text(self, attributes: Attributes, key: str) -> str:
+        """Return an attribute as text: the event's own, else what the log says of all events."""
+        value = _plain(attributes.get(key, self._globals.get("event", {}).get(key)))
         return "" if value is None or isinstance(value, list) else str(value)
 
     def _instant(self, text: str, line: int) -> datetime | None:
@@ -231,7 +320,7 @@ class _Reader:
 
 
 def _plain(value: Any) -> Any:
-    """The value of an attribute that has attributes itself."""
+    """Return the value of an attribute that has attributes itself."""
     return value.get("value") if isinstance(value, dict) else value
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-from recorder.memory.grouping.nodes import GraphScope, Node, NodeIndex, compared
-from recorder.memory.grouping.paths import Path, PathIndex, Variant, variant_key
+from recorder.memory.graph.nodes import GraphScope, Node, NodeIndex, compared
+from recorder.memory.graph.paths import Path, PathIndex, Variant, variant_key
 from recorder.memory.steps.session_steps import Step
-from recorder.memory.steps.templates import signed
+from recorder.memory.steps.targets import signed
 
 #: Of a longer session the graph takes the beginning: no single one may hold up the others.
 MAX_TRACE_STEPS = 10_000
@@ -50,7 +50,7 @@ class SessionTrace:
 
 @dataclass(frozen=True, slots=True)
 class GraphChange:
-    """What a batch of sessions adds to a graph; of structure only what was not there before."""
+    """Rows that a batch of sessions adds to a graph; of structure only those that are new."""
 
     nodes: list[Node] = field(default_factory=list)
     micro_states: list[MicroState] = field(default_factory=list)
@@ -66,7 +66,7 @@ def trace_key(steps: Iterable[int]) -> int:
 
 
 def collapsed(numbers: Iterable[int]) -> tuple[int, ...]:
-    """The numbers without those that equal the one before."""
+    """Return the numbers without those that equal the one before."""
     kept: list[int] = []
     for number in numbers:
         if not kept or number != kept[-1]:
@@ -95,7 +95,7 @@ class Graph:
         return self.path_index.paths
 
     def path_of(self, trace: int) -> Path:
-        """The path of a trace, by its key."""
+        """Return the path of a trace, by its key."""
         return self.paths[self.path_index.variants[self.variant_of[trace]].path]
 
     def count(self, trace: int, sessions: int) -> None:
@@ -105,7 +105,7 @@ class Graph:
     def add_sessions(
         self, sessions: Mapping[str, Sequence[Step]], *, known: Iterable[str] = ()
     ) -> GraphChange:
-        """Take in the steps of sessions; a session without any lies on the path of no nodes.
+        """Add the steps of sessions; a session without any is on the path of no nodes.
 
         Args:
             sessions: steps by session id.
@@ -120,9 +120,9 @@ class Graph:
         nodes, micro_states = self._assign(fresh)
         taken = [_taken(session_id, steps) for session_id, steps in fresh.items()]
         unseen = {
-            one.trace_key: tuple(step.micro_key for step in fresh[one.session_id])
-            for one in taken
-            if one.trace_key not in self.variant_of
+            trace.trace_key: tuple(step.micro_key for step in fresh[trace.session_id])
+            for trace in taken
+            if trace.trace_key not in self.variant_of
         }
         sequences = {key: self._sequence(steps) for key, steps in unseen.items()}
         self.variant_of.update({key: self._variant_key(nodes) for key, nodes in sequences.items()})
@@ -159,7 +159,7 @@ class Graph:
         self, taken: Iterable[SessionTrace], sequences: Mapping[int, tuple[int, ...]]
     ) -> dict[int, tuple[tuple[int, ...], int]]:
         """Nodes and number of sessions of each variant that they took."""
-        counts = Counter(self.variant_of[one.trace_key] for one in taken)
+        counts = Counter(self.variant_of[trace.trace_key] for trace in taken)
         made = {self.variant_of[key]: sequence for key, sequence in sequences.items()}
         known = self.path_index.variants
         return {

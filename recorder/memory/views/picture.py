@@ -1,0 +1,259 @@
+"""Nodes of the picture: circles and marks, words, and the stubs of sessions that began or ended there."""
+
+from html import escape
+from itertools import pairwise
+
+from recorder.digest import sha256_of
+from recorder.memory.views.curves import Curve, Point, curve_between, draw_edge, draw_figure
+from recorder.memory.views.geometry import (
+    AMBER_INK,
+    BLUE,
+    FIGURE_SIZE,
+    FONT,
+    GOLD,
+    GREEN,
+    GREY,
+    GREY_LINE,
+    INK,
+    LABEL_SIZE,
+    LINE_HEIGHT,
+    MUTED,
+    PAPER,
+    PINK,
+    RED,
+    STUB_LENGTH,
+    Box,
+    Layout,
+    Spot,
+    flag,
+    left_text,
+    legend,
+    number,
+    percent_text,
+    sessions_text,
+    start_text,
+    text,
+    tooltip,
+)
+from recorder.memory.views.graph_view import GraphView, ViewEdge, ViewNode
+from recorder.memory.views.labels import one_line, text_width
+from recorder.memory.views.layout import place
+
+
+def draw_node(layout: Layout, spot: Spot) -> str:
+    """Draw a node with all that is around it; hovering shows its figures."""
+    centre = f'cx="{number(spot.x)}" cy="{number(spot.y)}"'
+    colour = _node_colour(layout, spot)
+    marks = [
+        tooltip(_node_told(layout.view, spot.node)),
+        f'<circle {centre} r="{number(spot.radius)}" fill="{colour}" stroke="{PAPER}" stroke-width="2"/>',
+    ]
+    if spot.is_recovery:
+        marks.append(
+            f'<circle {centre} r="{number(spot.radius + 4.5)}" fill="none" stroke="{GOLD}" '
+            'stroke-width="2" stroke-dasharray="4 3"/>'
+            + flag(spot.x + spot.radius * 0.75 + 6, spot.y - spot.radius - 4)
+        )
+    if spot.is_new:
+        marks.append(_badge(spot))
+    return f"<g>{''.join(marks)}{_words(spot)}{_stubs(spot)}</g>"
+
+
+def _node_colour(layout: Layout, spot: Spot) -> str:
+    node = spot.node
+    succeeded = sum(
+        edge.outcomes[0] for edge in layout.view.edges if edge.target is None and edge.source == node.node_id
+    )
+    if 2 * succeeded > node.sessions:
+        return GREEN
+    if spot.column is not None:
+        return BLUE
+    _, error, abandoned = node.outcomes
+    if 2 * error > node.sessions:
+        return RED
+    return AMBER_INK if 2 * abandoned > node.sessions else GREY
+
+
+def _node_told(view: GraphView, node: ViewNode) -> str:
+    success, error, abandoned = node.outcomes
+    marks = [
+        mark for mark, ids in (("recovery point", view.recovery), ("new", view.new)) if node.node_id in ids
+    ]
+    return " · ".join(
+        [
+            one_line(node.label, 200),
+            f"{sessions_text(node.sessions)} ({percent_text(view.share(node.sessions))})",
+            f"{success} succeeded, {error} failed, {abandoned} abandoned",
+            *([f"{left_text(node.left)} here"] if node.left else []),
+            *marks,
+            node.node_id,
+        ]
+    )
+
+
+def _words(spot: Spot) -> str:
+    """Draw the label, the number of sessions, and on the common path those that began and left here."""
+    y = spot.y + spot.radius + 4 + LINE_HEIGHT
+    lines = []
+    for line in spot.lines:
+        lines.append(text(line, spot.x, y, size=LABEL_SIZE, fill=INK, anchor="middle", halo=True, weight=500))
+        y += LINE_HEIGHT
+    lines.append(
+        text(
+            f"{spot.node.sessions:,}", spot.x, y - 1, size=FIGURE_SIZE, fill=MUTED, anchor="middle", halo=True
+        )
+    )
+    for note in spot.notes:
+        y += LINE_HEIGHT - 1
+        is_exit = note.endswith("left")
+        fill = AMBER_INK if is_exit else MUTED
+        half = text_width(note, FIGURE_SIZE) / 2
+        lines.append(_stub(spot.x - half - 14, y - 4.5, 16, fill, 1.6))
+        lines.append(text(note, spot.x + 9, y - 1, size=FIGURE_SIZE, fill=fill, anchor="middle", halo=True))
+    return "".join(lines)
+
+
+def _stubs(spot: Spot) -> str:
+    """Dashed arrows of those that ended here without success, and of those that began here."""
+    made = ""
+    node, reach = spot.node, spot.radius + 4
+    if node.left and not spot.is_left_below:
+        width = 1.4 + min(1.8, 0.1 * node.left)
+        made += _stub(spot.x + reach, spot.y, STUB_LENGTH, AMBER_INK, width)
+        x = spot.x + reach + STUB_LENGTH + 4
+        made += text(left_text(node.left), x, spot.y + 3.7, size=FIGURE_SIZE, fill=AMBER_INK, halo=True)
+    if spot.entries and spot.column is None:
+        x = spot.x - reach - STUB_LENGTH
+        made += _stub(x, spot.y, STUB_LENGTH, MUTED, 1.4)
+        start = start_text(spot.entries)
+        made += text(start, x - 4, spot.y + 3.7, size=FIGURE_SIZE, fill=MUTED, anchor="end", halo=True)
+    return made
+
+
+def _stub(x: float, y: float, length: float, colour: str, width: float) -> str:
+    head = 3.0 + width / 2
+    line = f"M{number(x)} {number(y)}h{number(length - 2 * head + 1)}"
+    tip = f"M{number(x + length)} {number(y)}l{number(-2 * head)} {number(-head)}v{number(2 * head)}z"
+    return (
+        f'<path d="{line}" fill="none" stroke="{colour}" stroke-width="{number(width)}" '
+        'stroke-dasharray="3 2"/>'
+        f'<path d="{tip}" fill="{colour}"/>'
+    )
+
+
+def _badge(spot: Spot) -> str:
+    y = spot.y - spot.radius - 14
+    return (
+        f'<rect x="{number(spot.x - 16)}" y="{number(y - 8)}" width="32" height="16" rx="8" fill="{PINK}"/>'
+        + text("new", spot.x, y + 3.5, size=10.5, fill=PAPER, anchor="middle")
+    )
+
+
+_MARGIN = 28.0
+_LEAST_WIDTH = 1080.0
+_LEGEND_HEIGHT, _CAPTION_HEIGHT = 46.0, 34.0
+
+
+def draw_graph(view: GraphView) -> str:
+    """Return the picture of a view, as the text of an SVG file."""
+    if not view.nodes:
+        return _empty(view)
+    layout = place(view)
+    taken = [box for spot in layout.spots.values() for box in spot.boxes()]
+    edges = [edge for edge in layout.view.edges if edge.source is not None and edge.target is not None]
+    curves = {edge: _curve(layout, edge) for edge in edges}
+    steps = frozenset(pairwise(layout.view.spine))
+    figures = [draw_figure(layout, edge, curves[edge], taken, steps) for edge in edges]
+    # What few took is drawn first: the common path lies over it.
+    body = [draw_edge(layout, edge, curves[edge], steps) for edge in reversed(edges)]
+    body += [draw_node(layout, spot) for spot in layout.spots.values()]
+    body += figures
+    points = [point for curve in curves.values() for point in (curve.at(step / 16) for step in range(17))]
+    return _page(view, layout.view, "".join(body), _around(taken, points))
+
+
+def _curve(layout: Layout, edge: ViewEdge) -> Curve:
+    assert edge.source is not None and edge.target is not None
+    return curve_between(layout, layout.spots[edge.source], layout.spots[edge.target])
+
+
+def _around(boxes: list[Box], points: list[Point]) -> Box:
+    return Box(
+        min(*(box.left for box in boxes), *(x for x, _ in points), boxes[0].left),
+        min(*(box.top for box in boxes), *(y - 14 for _, y in points), boxes[0].top),
+        max(*(box.right for box in boxes), *(x for x, _ in points), boxes[0].right),
+        max(*(box.bottom for box in boxes), *(y + 8 for _, y in points), boxes[0].bottom),
+    )
+
+
+def _page(view: GraphView, shown: GraphView, body: str, around: Box) -> str:
+    """Draw the body between legend and caption."""
+    width = max(_LEAST_WIDTH, around.right - around.left + 2 * _MARGIN)
+    height = _LEGEND_HEIGHT + around.bottom - around.top + _CAPTION_HEIGHT
+    left = (width - around.right - around.left) / 2
+    moved = f'<g transform="translate({number(left)} {number(_LEGEND_HEIGHT - around.top)})">{body}</g>'
+    caption = text(_caption(view, shown), _MARGIN, height - 14, size=11, fill=MUTED)
+    return _document(view, width, height, legend(_MARGIN, 24) + moved + caption)
+
+
+def _empty(view: GraphView) -> str:
+    """Draw the notice for a graph without nodes."""
+    width, height = _LEAST_WIDTH, 240.0
+    if view.hidden:
+        notice = f"None of the {view.hidden} nodes has the share of sessions that was asked for."
+    elif view.sessions:
+        notice = f"{sessions_text(view.sessions)} without any step so far."
+    else:
+        notice = "It draws itself as sessions are sealed; or these filters let none through."
+    dashed = f'stroke="{GREY_LINE}" stroke-width="2" stroke-dasharray="4 3"'
+    centre = width / 2
+    drawn = "".join(
+        f'<circle cx="{number(centre + x)}" cy="92" r="13" fill="{PAPER}" {dashed}/>' for x in (-90, 0, 90)
+    )
+    drawn += "".join(f'<path d="M{number(centre + x)} 92h58" {dashed}/>' for x in (-74, 16))
+    words = text("No paths to show yet", centre, 146, size=16, fill=INK, anchor="middle", weight=600)
+    words += text(notice, centre, 170, size=12, fill=MUTED, anchor="middle")
+    words += text(_name(view), centre, height - 18, size=11, fill=MUTED, anchor="middle")
+    return _document(view, width, height, drawn + words)
+
+
+def _document(view: GraphView, width: float, height: float, body: str) -> str:
+    size = f'width="{number(width)}" height="{number(height)}" viewBox="0 0 {number(width)} {number(height)}"'
+    # Several pictures may stand in one page: the ids that screen readers follow must differ there.
+    mark = sha256_of(body.encode())[:10]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" '
+        f'aria-labelledby="title-{mark} desc-{mark}" font-family="{FONT}">'
+        f'<title id="title-{mark}">Memory graph of {escape(one_line(view.workflow))}</title>'
+        f'<desc id="desc-{mark}">{escape(_description(view))}</desc>'
+        f'<rect width="100%" height="100%" rx="10" fill="{PAPER}"/>{body}</svg>\n'
+    )
+
+
+def _description(view: GraphView) -> str:
+    """Return the picture in words, for those who do not see it."""
+    labels = {node.node_id: one_line(node.label, 60) for node in view.nodes}
+    success, error, abandoned = view.outcomes
+    summary = (
+        f"{sessions_text(view.sessions)}: {success} succeeded, {error} failed, {abandoned} were abandoned."
+    )
+    if view.spine:
+        summary += f" The most common path: {', then '.join(labels[node_id] for node_id in view.spine)}."
+    return summary
+
+
+def _caption(view: GraphView, shown: GraphView) -> str:
+    total = len(view.nodes) + view.hidden
+    nodes = f"{total} nodes" if total == len(shown.nodes) else f"{len(shown.nodes)} of {total} nodes shown"
+    edges, drawn = (
+        sum(edge.source is not None and edge.target is not None for edge in shown_view.edges)
+        for shown_view in (view, shown)
+    )
+    parts = [_name(view), sessions_text(view.sessions), nodes]
+    if drawn != edges:
+        parts.append(f"{drawn} of {edges} edges shown, those of most sessions")
+    return " · ".join(parts)
+
+
+def _name(view: GraphView) -> str:
+    return f"{one_line(view.workflow)} · graph version {view.version}"
