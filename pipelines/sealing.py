@@ -17,7 +17,7 @@ from pipelines.drain_report import progress, summary
 from pipelines.resources import RecorderResource
 from pipelines.runs import LANE_TAG, instance_of, is_coming_up, pause_after_failures
 from recorder.sealing import SealedBatch, has_work, list_runs, longest_wait_s, open_sealer
-from recorder.sealing.reconcile import count_lanes
+from recorder.sealing.maintenance import count_lanes
 from recorder.storage.database import Database
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 

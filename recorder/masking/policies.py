@@ -11,8 +11,8 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.digest import canonical_json
+from recorder.masking.detectors import masking_key
 from recorder.masking.masker import Masker, compile_rules
-from recorder.masking.rules import masking_key
 from recorder.models.workflow import WorkflowRow
 from recorder.models.workspace import WorkspaceRow
 

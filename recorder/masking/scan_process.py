@@ -19,8 +19,7 @@ import msgspec
 
 from recorder import limits
 from recorder.masking.admission import find_refusals
-from recorder.masking.json_texts import as_lines
-from recorder.masking.masker import Masker, compile_rules
+from recorder.masking.masker import Masker, as_lines, compile_rules
 
 #: Below the API process, which answers requests that need no scan at all.
 _NICENESS = 5

@@ -21,9 +21,8 @@ from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
 from recorder.recording.event_portions import HotItem
 from recorder.rowset import EventsDigest
-from recorder.sealing.dhash import KEYFRAME_DISTANCE, distance
+from recorder.sealing.frame_digests import KEYFRAME_DISTANCE, SeenFrame, distance
 from recorder.sealing.rows import build_batch, frame_columns, start_of
-from recorder.sealing.screens import SeenFrame
 
 #: A session's path, and its rows in `steps`, are read from so many first steps.
 MAX_STEPS = 20_000

@@ -11,7 +11,7 @@ from cachetools import LRUCache
 
 from recorder.memory.steps.states import Screen
 from recorder.sealing.digest_messages import DigestBudget, DigestTask
-from recorder.sealing.screens import SeenFrame, describe_frame
+from recorder.sealing.frame_digests import SeenFrame, describe_frame
 
 if TYPE_CHECKING:
     from recorder.models.frame import FrameRow

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from recorder.sealing.digest_jobs import Submission
 from recorder.sealing.digest_messages import DigestBudget, Setup
 from recorder.sealing.digest_scheduler import FAILED, DigestScheduler
-from recorder.sealing.screens import SeenFrame
+from recorder.sealing.frame_digests import SeenFrame
 
 if TYPE_CHECKING:
     from recorder.models.frame import FrameRow

@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from recorder.sealing.dhash import dhash
 from recorder.sealing.digest_messages import (
     DigestBudget,
     DigestTask,
@@ -31,7 +30,7 @@ from recorder.sealing.digest_messages import (
     decode_to_worker,
     encode,
 )
-from recorder.sealing.screens import SnapshotOverBudget, read_snapshot
+from recorder.sealing.frame_digests import SnapshotOverBudget, dhash, read_snapshot
 from recorder.storage.blobs import Blobs
 
 #: A worker that has kept more memory than this leaves after its item: a large picture needs the rest.

@@ -1,6 +1,25 @@
 """Reasons for which one session cannot be sealed. Spec §3.1; contract §2 (`seal_error`)."""
 
+import logging
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Literal
+
+from sqlalchemy import func
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select
+
+from recorder import clock
+from recorder.audit.log import Origin, record
+from recorder.errors import InvalidState, NotFound, Unavailable
+from recorder.models.session import SessionRow
+from recorder.recording.sessions import emit, queue_for_sealing
+from recorder.runtime import Runtime
+from recorder.sealing import batches
+from recorder.sealing.batches import ClaimedBatch
+from recorder.sealing.scheduling import Turn, Turns
+from recorder.storage.deployment import STORE_MARK
+from recorder.storage.lake_schemas import LAYOUTS
 
 SealErrorCode = Literal[
     "content_unreadable", "content_missing", "over_budget", "worker_killed", "rows_differ"
@@ -27,3 +46,245 @@ class ContentError(Exception):
     def __reduce__(self) -> tuple[type["ContentError"], tuple[str, SealErrorCode, str]]:
         """Pickle by the arguments: worker processes raise it."""
         return (ContentError, (self.session_id, self.code, self.message))
+
+
+log = logging.getLogger("recorder.sealing")
+
+#: A session that failed so often is set aside.
+MAX_FAILURES = 3
+
+
+@dataclass(frozen=True)
+class SetAsideSession:
+    """A session that was set aside, with the reason."""
+
+    session_id: str
+    workspace_id: str
+    mode: str
+    workflow: str
+    code: str
+    message: str
+    at: datetime
+
+
+def count_session_failure(db: DbSession, error: ContentError) -> bool:
+    """Count a failed attempt to seal a session, and set it aside after the third.
+
+    Returns:
+        Whether the session was set aside.
+    """
+    row = _lock(db, error.session_id)
+    if row is None or row.waiting_since is None:
+        return False
+    row.seal_failures += 1
+    db.add(row)
+    log.warning("session %s cannot be sealed (%s), attempt %d", row.id, error.code, row.seal_failures)
+    if row.seal_failures < MAX_FAILURES:
+        return False
+    _set_aside(db, row, error.code, error.message)
+    return True
+
+
+def set_aside(db: DbSession, session_id: str, code: SealErrorCode, message: str) -> bool:
+    """Take a waiting session out of its lane, with the reason; False where it does not wait any more."""
+    row = _lock(db, session_id)
+    if row is None or row.waiting_since is None:
+        return False
+    _set_aside(db, row, code, message)
+    return True
+
+
+def reseal(db: DbSession, session_id: str) -> SessionRow:
+    """Let a session that was set aside wait to be sealed again.
+
+    Raises:
+        NotFound: if there is no such session.
+        InvalidState: if it was not set aside.
+    """
+    row = _lock(db, session_id)
+    if row is None or row.deleted_at is not None:
+        raise NotFound("session")
+    if row.seal_error_code is None:
+        raise InvalidState(row.status, needed="session must have been set aside")
+    row.seal_error_code = row.seal_error_message = row.seal_error_at = None
+    row.seal_failures = 0
+    queue_for_sealing(db, row, clock.now())
+    record(
+        db,
+        Origin.operator(row.workspace_id),
+        "session.reseal",
+        resource_type="session",
+        resource_id=row.id,
+    )
+    return row
+
+
+def list_set_aside(db: DbSession, workspace_id: str | None = None) -> list[SetAsideSession]:
+    """Return the sessions that were set aside, of one workspace or of all, the oldest first."""
+    statement = select(SessionRow).where(
+        col(SessionRow.seal_error_code).is_not(None), col(SessionRow.deleted_at).is_(None)
+    )
+    if workspace_id is not None:
+        statement = statement.where(SessionRow.workspace_id == workspace_id)
+    return [
+        SetAsideSession(
+            row.id,
+            row.workspace_id,
+            row.mode,
+            row.workflow,
+            row.seal_error_code or "",
+            row.seal_error_message or "",
+            row.seal_error_at or row.created_at,
+        )
+        for row in db.exec(statement.order_by(col(SessionRow.seal_error_at), col(SessionRow.id)))
+    ]
+
+
+def require_stores(runtime: Runtime) -> None:
+    """Check that frames and lake can be read and written now.
+
+    The mark that the first start left in the store of frames must be there: a folder that was moved away
+    would otherwise look like a store whose objects are missing.
+
+    Raises:
+        Unavailable: if one of them does not answer.
+    """
+    try:
+        runtime.blobs.get(STORE_MARK)
+        runtime.blobs.ping()
+    except Unavailable:
+        raise
+    except Exception as error:  # clients of object stores have errors of their own
+        raise Unavailable("The store of frames") from error
+    runtime.lake.ping()
+
+
+def _lock(db: DbSession, session_id: str) -> SessionRow | None:
+    statement = select(SessionRow).where(SessionRow.id == session_id).with_for_update()
+    return db.exec(statement.execution_options(populate_existing=True)).one_or_none()
+
+
+def _set_aside(db: DbSession, row: SessionRow, code: SealErrorCode, message: str) -> None:
+    row.waiting_since = None
+    row.seal_error_code, row.seal_error_message, row.seal_error_at = code, message, clock.now()
+    db.add(row)
+    record(
+        db,
+        Origin.system(row.workspace_id, "sealing"),
+        "session.set_aside",
+        resource_type="session",
+        resource_id=row.id,
+        details={"code": code},
+    )
+    if not row.has_seal_error_event:
+        row.has_seal_error_event = True
+        emit(db, row, "session.error", error={"source": "seal", "name": code, "id": None, "t_ms": None})
+    log.error("session %s of workspace %s is set aside: %s", row.id, row.workspace_id, code)
+
+
+@dataclass(frozen=True)
+class SealingBacklog:
+    """Stopped sessions of the whole deployment that are not sealed."""
+
+    #: Seconds since the oldest waiting session was stopped; None while none waits.
+    oldest_waiting_s: float | None
+    #: Sessions that wait to be sealed.
+    waiting: int
+    #: Sessions that could not be sealed and are no longer tried.
+    set_aside: int
+
+
+def read_sealing_backlog(db: DbSession) -> SealingBacklog:
+    """Count the sessions that wait and those set aside; deleted ones are neither."""
+    waits = select(func.count(), func.min(SessionRow.waiting_since)).where(
+        col(SessionRow.waiting_since).is_not(None)
+    )
+    waiting, oldest = db.exec(waits).one()
+    is_set_aside = (col(SessionRow.seal_error_code).is_not(None), col(SessionRow.deleted_at).is_(None))
+    set_aside = db.exec(select(func.count()).where(*is_set_aside)).one()
+    age_s = None if oldest is None else max(0.0, (clock.now() - oldest).total_seconds())
+    return SealingBacklog(age_s, waiting, set_aside)
+
+
+#: A batch is divided after so many failures, or after so many runs were killed while they worked on it.
+_MAX_FAILURES = 3
+#: A single session is set aside after so many kills of the run that worked on it. More than failures, since a
+#: run may be killed for another reason.
+_MAX_KILLS = 6
+RETRY_AFTER = timedelta(milliseconds=200)
+
+
+def is_given_up(batch: ClaimedBatch) -> bool:
+    """Return whether a batch is to be divided instead of tried again."""
+    max_kills = _MAX_FAILURES if len(batch.session_ids) > 1 else _MAX_KILLS
+    return batch.state == "undoing" or batch.kills >= max_kills
+
+
+def count_batch_failure(runtime: Runtime, turns: Turns, turn: Turn, error: Exception) -> None:
+    """Count a failure that no single session is known to have caused, and give the lane back."""
+    log.exception("batch %d of lane %s failed", turn.batch.number, turn.lane.name)
+    with runtime.database.transaction(write=True) as db:
+        turns.hold(db, turn)
+        row = batches.read_batch(db, turn.batch)
+        row.failures, row.ended = row.failures + 1, row.begun
+        row.not_before = clock.now() + RETRY_AFTER
+        if row.failures >= _MAX_FAILURES:
+            row.state = "undoing"
+            row.last_error = type(error).__name__
+        db.add(row)
+        turns.end(db, turn)
+
+
+def divide(runtime: Runtime, turns: Turns, turn: Turn) -> None:
+    """Delete what a batch wrote, then divide it; a session that is alone is set aside."""
+    batch = turn.batch
+    if batch.state != "undoing":
+        # Stored first: a run that is killed while it deletes rows must not seal the rest of them.
+        with runtime.database.transaction(write=True) as db:
+            turns.hold(db, turn)
+            row = batches.read_batch(db, batch)
+            row.state, row.last_error = "undoing", _KILLED
+            db.add(row)
+    delete_rows(runtime, batch, batch.session_ids)
+    with runtime.database.transaction(write=True) as db:
+        turns.hold(db, turn)
+        row = batches.read_batch(db, batch)
+        if len(batch.session_ids) > 1:
+            batches.split_batch(db, batch)
+        else:
+            row.state, row.ended = "done", row.begun
+            db.add(row)
+            set_aside(db, batch.session_ids[0], *_describe_cause(row.last_error))
+        turns.continue_or_end(db, turn)
+
+
+def delete_rows(runtime: Runtime, batch: ClaimedBatch, session_ids: list[str]) -> None:
+    """Delete the rows of some sessions of a batch from the lake."""
+    if not session_ids:
+        return
+    with runtime.database.transaction(write=False) as db:
+        rows = select(SessionRow.workflow).where(col(SessionRow.id).in_(session_ids)).distinct()
+        workflows = list(db.exec(rows))
+    for kind in LAYOUTS:
+        for workflow in workflows:
+            runtime.lake.delete_sessions(
+                kind,
+                batch.tenant,
+                workflow=workflow,
+                date=batch.date,
+                session_ids=session_ids,
+            )
+
+
+_KILLED = "killed"
+
+
+def _describe_cause(last_error: str | None) -> tuple[SealErrorCode, str]:
+    if last_error == _KILLED:
+        return "worker_killed", (
+            "The process that sealed this session was killed each time. Look for memory limits in the "
+            "operator's logs, then reseal it."
+        )
+    return "content_unreadable", (
+        f"Sealing this session failed each time ({last_error}). The operator's log has the details."
+    )

@@ -19,6 +19,7 @@ from recorder.runtime import Runtime
 from recorder.sealing.derived import EventWalk, FrameIndex, FrameWalk, pack_steps, restore_steps
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.failures import ContentError
+from recorder.sealing.frame_digests import SeenFrame
 from recorder.sealing.portions import (
     DIGEST_WAIT_S,
     Hold,
@@ -26,11 +27,11 @@ from recorder.sealing.portions import (
     add_state,
     content_of,
     discard_portions,
+    read_frame_places,
+    read_frames_named,
     read_states,
 )
 from recorder.sealing.rows import PreparedSession, build_steps
-from recorder.sealing.screens import SeenFrame
-from recorder.sealing.stopped_sessions import read_frame_places, read_frames_named
 from recorder.storage.lake_files import LakeFile
 from recorder.storage.lake_schemas import Kind
 

@@ -5,6 +5,7 @@ session is sealed again from its hot rows.
 """
 
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
+import polars as pl
 from sqlmodel import Session as DbSession
 from sqlmodel import col, delete, select, update
 
@@ -20,11 +22,11 @@ from recorder.access.idempotency import purge_expired
 from recorder.audit.log import Origin, record
 from recorder.models.event import BatchKeyRow, EventBatchRow, EventKeyRow
 from recorder.models.frame import FrameRow
-from recorder.models.operations import SealBatchRow
+from recorder.models.operations import SealBatchRow, SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.recording.sessions import queue_for_sealing
 from recorder.runtime import Runtime
-from recorder.sealing import quarantine
+from recorder.sealing import failures
 from recorder.sealing.lanes import has_waiting
 from recorder.sealing.portions import discard_leftovers
 from recorder.storage.lake_schemas import LAYOUTS, Kind
@@ -183,7 +185,7 @@ def _repair(runtime: Runtime, hold: Hold, row: SessionRow, found: dict[Kind, int
                 "The lake did not keep all rows of this session. Its events and frames are still in the "
                 "database. Check the lake's disk or store, then reseal the session."
             )
-            quarantine.set_aside(db, row.id, "rows_differ", message)
+            failures.set_aside(db, row.id, "rows_differ", message)
             return False
     return True
 
@@ -215,3 +217,65 @@ def _due_for_sweep(db: DbSession, *, limit: int) -> list[SessionRow]:
         .limit(limit)
     )
     return list(db.exec(statement))
+
+
+# A batch lands in the tables one after the other, so a look in between sees a difference that passes.
+_LOOKS = 5
+_BETWEEN_LOOKS_S = 0.5
+
+
+@dataclass(frozen=True)
+class LaneCounts:
+    """Rows of one workspace and mode: as the sealed sessions count them, and as the lake holds them."""
+
+    workspace_id: str
+    mode: str
+    sessions: int
+    expected_events: int
+    events: int
+    expected_frames: int
+    frames: int
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is missing and nothing is there twice."""
+        return (self.events, self.frames) == (self.expected_events, self.expected_frames)
+
+
+def count_lanes(runtime: Runtime) -> list[LaneCounts]:
+    """The counts of every workspace and mode; one that differs is looked at again: a batch may be landing."""
+    with runtime.database.transaction(write=False) as db:
+        lanes = sorted({(row.workspace_id, row.mode) for row in db.exec(select(SealCounterRow))})
+    return [_count_settled(runtime, Tenant(workspace_id, mode)) for workspace_id, mode in lanes]
+
+
+def _count_settled(runtime: Runtime, tenant: Tenant) -> LaneCounts:
+    counts = _count(runtime, tenant)
+    for _ in range(_LOOKS - 1):
+        if counts.is_complete:
+            break
+        time.sleep(_BETWEEN_LOOKS_S)
+        counts = _count(runtime, tenant)
+    return counts
+
+
+def _count(runtime: Runtime, tenant: Tenant) -> LaneCounts:
+    sessions, events, frames = pl.collect_all(
+        [
+            runtime.lake.scan("sessions", tenant).select(
+                pl.len(), pl.col("event_count").sum(), pl.col("frame_count").sum()
+            ),
+            runtime.lake.scan("events", tenant).select(pl.len()),
+            runtime.lake.scan("frames", tenant).select(pl.len()),
+        ]
+    )
+    count, expected_events, expected_frames = sessions.row(0)
+    return LaneCounts(
+        workspace_id=tenant.workspace_id,
+        mode=tenant.mode,
+        sessions=count,
+        expected_events=expected_events,
+        events=events.item(),
+        expected_frames=expected_frames,
+        frames=frames.item(),
+    )

@@ -19,11 +19,18 @@ from recorder.runtime import Runtime
 from recorder.sealing.derived import EventWalk, FrameIndex, FrameWalk
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.failures import ContentError
+from recorder.sealing.frame_digests import SeenFrame
 from recorder.sealing.large_session import LargeSession
-from recorder.sealing.portions import DIGEST_WAIT_S, Hold, PortionLimits, content_of
+from recorder.sealing.portions import (
+    DIGEST_WAIT_S,
+    Hold,
+    PortionLimits,
+    content_of,
+    read_event_batches,
+    read_frames,
+    read_waiting,
+)
 from recorder.sealing.rows import PreparedSession, build_session, build_steps
-from recorder.sealing.screens import SeenFrame
-from recorder.sealing.stopped_sessions import read_event_batches, read_frames, read_waiting
 from recorder.storage.lake_files import LakeFile
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 from recorder.tenant import Tenant

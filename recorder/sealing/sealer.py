@@ -27,12 +27,12 @@ from recorder.memory.storage.rebuilds import rebuild_graph
 from recorder.models.session import SessionMetadataRow, SessionRow
 from recorder.recording.sessions import change_status, emit
 from recorder.runtime import Runtime
-from recorder.sealing import batches, failed_batches, quarantine
+from recorder.sealing import batches, failures
 from recorder.sealing.batches import ClaimedBatch, Lane
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.maintenance import Maintenance, maintain
 from recorder.sealing.preparation import BatchPreparation
-from recorder.sealing.turns import KEPT_FOR, Turn, Turns
+from recorder.sealing.scheduling import KEPT_FOR, Turn, Turns
 from recorder.storage.lake import LakeAhead
 from recorder.storage.leases import LeaseLost
 from recorder.tenant import Tenant
@@ -130,8 +130,8 @@ class Sealer:
         """
         batch = turn.batch
         began = time.monotonic()
-        if failed_batches.is_given_up(batch):
-            failed_batches.divide(self._runtime, self._turns, turn)
+        if failures.is_given_up(batch):
+            failures.divide(self._runtime, self._turns, turn)
             return None
         preparation = self._resume(batch) or self._open_preparation(batch)
         try:
@@ -150,8 +150,8 @@ class Sealer:
                     self._turns.hold(db, turn)
                 log.error("lane %s waits: %s", batch.lane.name, error)
                 raise Unavailable("The lake") from error
-            quarantine.require_stores(self._runtime)
-            failed_batches.count_failure(self._runtime, self._turns, turn, error)
+            failures.require_stores(self._runtime)
+            failures.count_batch_failure(self._runtime, self._turns, turn, error)
             return None
 
     def _seal(self, turn: Turn, preparation: BatchPreparation, began: float) -> SealedBatch:
@@ -161,7 +161,7 @@ class Sealer:
             steps = {found.row.id: found.steps for found in preparation.sessions}
             prepared = self._indexer.prepare(db, rows, steps)
         if any(failure.code.startswith("content_") for failure in preparation.failures):
-            quarantine.require_stores(self._runtime)
+            failures.require_stores(self._runtime)
         self._write_lake(turn.batch, preparation)
         return self._mark(turn, preparation, prepared, began)
 
@@ -188,7 +188,7 @@ class Sealer:
         if batch.is_retry:
             # An earlier attempt may have written a table already, with sessions that are left out now.
             left_out = set(batch.session_ids) - {found.row.id for found in preparation.sessions}
-            failed_batches.delete_rows(self._runtime, batch, sorted(left_out))
+            failures.delete_rows(self._runtime, batch, sorted(left_out))
         self._touched.add(batch.tenant)
 
     def _mark(
@@ -214,12 +214,12 @@ class Sealer:
                 _mark_sealed(db, row, batch, metadata.get(row.id, {}))
             self._indexer.commit(db, prepared, fresh)
             for failure in preparation.failures:
-                set_aside += quarantine.count_failure(db, failure)
+                set_aside += failures.count_session_failure(db, failure)
             self._turns.continue_or_end(db, turn)
         with suppress(LeaseLost):  # what stays behind is found by the maintenance
             preparation.discard()
         gone = {found.row.id for found in preparation.sessions} - {row.id for row in waiting}
-        failed_batches.delete_rows(self._runtime, batch, sorted(gone))
+        failures.delete_rows(self._runtime, batch, sorted(gone))
         for scope in self._indexer.take_grown():
             self._rebuild(scope)
         return SealedBatch(

@@ -8,8 +8,7 @@ import orjson
 import pytest
 
 from recorder import limits
-from recorder.masking.admission import Refusal, find_refusals
-from recorder.masking.corpus import characters_of, ordinary_texts, slow_texts
+from recorder.masking.admission import Refusal, characters_of, find_refusals, ordinary_texts, slow_texts
 from recorder.masking.expressions import compile_expression
 from tests.support.masking import pattern
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recorder import limits
-from recorder.masking.json_texts import as_lines
-from recorder.masking.masker import Masker
+from recorder.masking.masker import Masker, as_lines
 from tests.support.masking import ALL, make_masker, pattern
 
 _PATTERNS = [

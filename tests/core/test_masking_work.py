@@ -7,10 +7,8 @@ from typing import overload
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recorder.masking.detectors import CARD
-from recorder.masking.json_texts import with_texts
-from recorder.masking.masker import _lies_in
-from recorder.masking.rules import Span
+from recorder.masking.detectors import CARD, Span
+from recorder.masking.masker import _lies_in, with_texts
 
 
 class _CountedKey(str):

@@ -22,9 +22,9 @@ from recorder.models.operations import SealPortionRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.sealing.digest_pool import DigestPool
+from recorder.sealing.frame_digests import SeenFrame
 from recorder.sealing.portions import PortionLimits, discard_leftovers
 from recorder.sealing.preparation import BatchPreparation
-from recorder.sealing.screens import SeenFrame
 from recorder.storage.lake_schemas import LAYOUTS
 from recorder.storage.leases import LeaseLost
 from recorder.tenant import Tenant

@@ -15,8 +15,8 @@ from recorder.models.audit import AuditRow
 from recorder.models.operations import OutboxRow, SealBatchRow
 from recorder.recording.sessions import to_wire
 from recorder.runtime import Runtime
-from recorder.sealing import Sealer, failed_batches, has_work, open_sealer, turns
-from recorder.sealing.quarantine import list_set_aside, reseal
+from recorder.sealing import Sealer, failures, has_work, open_sealer, scheduling
+from recorder.sealing.failures import list_set_aside, reseal
 from recorder.tenant import Tenant
 from tests.support.databases import create_database
 from tests.support.factories import picture
@@ -41,8 +41,8 @@ def runtime(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Runtime]:
     """A deployment of its own, on either engine, that does not wait before it tries again."""
-    monkeypatch.setattr(failed_batches, "RETRY_AFTER", timedelta(0))
-    monkeypatch.setattr(turns, "STORE_RETRY_AFTER", timedelta(0))
+    monkeypatch.setattr(failures, "RETRY_AFTER", timedelta(0))
+    monkeypatch.setattr(scheduling, "STORE_RETRY_AFTER", timedelta(0))
     chosen = {}
     if request.param == "postgresql":
         chosen["database_url"] = create_database(request.getfixturevalue("postgres"))

@@ -16,12 +16,11 @@ from recorder.models.memory import GraphVersionRow
 from recorder.models.operations import SealCounterRow
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer, longest_wait_s, open_sealer
-from recorder.sealing import turns as turns_module
+from recorder.sealing import scheduling as turns_module
 from recorder.sealing.batches import Lane
-from recorder.sealing.lanes import free_lanes, take_lane, waiting_lanes
+from recorder.sealing.lanes import LanesOpen, change_slots, free_lanes, take_lane, waiting_lanes
 from recorder.sealing.portions import PortionLimits
-from recorder.sealing.slot_changes import LanesOpen, change_slots
-from recorder.storage.slots import SlotsDiffer, slot_of
+from recorder.storage.deployment import SlotsDiffer, slot_of
 from tests.support.databases import create_database
 from tests.support.factories import picture
 from tests.support.recorded_sessions import (

@@ -20,7 +20,7 @@ from recorder import clock
 from recorder.models.frame import FrameRow
 from recorder.recording.sessions import stop_session
 from recorder.runtime import Runtime
-from recorder.sealing import dhash
+from recorder.sealing import frame_digests
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.failures import ContentError
 from recorder.storage.blobs import Blobs
@@ -188,7 +188,7 @@ def find_failure(fuzzed: FuzzedPicture) -> tuple[str, str, bool] | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            dhash._read_cells(fuzzed.data, 50_000_000)
+            frame_digests._read_cells(fuzzed.data, 50_000_000)
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         return type(error).__name__, f"{Path(frame.filename).name}:{frame.lineno}", isinstance(error, _NAMED)

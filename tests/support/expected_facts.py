@@ -15,9 +15,8 @@ from recorder.models.session import SessionRow
 from recorder.recording.hot_events import EventRecord, decode_batch
 from recorder.rowset import events_digest
 from recorder.runtime import Runtime
-from recorder.sealing.dhash import KEYFRAME_DISTANCE, distance
+from recorder.sealing.frame_digests import KEYFRAME_DISTANCE, SeenFrame, distance
 from recorder.sealing.rows import start_of
-from recorder.sealing.screens import SeenFrame
 
 Rows = list[dict[str, Any]]
 _SAME = (

@@ -8,9 +8,8 @@ from PIL import Image
 
 from recorder.memory.steps.states import describe_screen
 from recorder.models.frame import FrameRow
-from recorder.sealing.dhash import dhash
 from recorder.sealing.digest_messages import DigestBudget
-from recorder.sealing.screens import SeenFrame, read_snapshot
+from recorder.sealing.frame_digests import SeenFrame, dhash, read_snapshot
 from recorder.storage.blobs import Blobs
 
 

@@ -8,7 +8,7 @@ from recorder.memory.storage.versions import in_scope, place_of, read_head
 from recorder.models.memory import GraphPauseRow
 from recorder.models.operations import SealBatchRow, SealCounterRow
 from recorder.models.workflow import WorkflowRow
-from recorder.storage.slots import read_slots, slot_of
+from recorder.storage.deployment import read_slots, slot_of
 
 
 def set_memory_graph(db: DbSession, scope: GraphScope, is_on: bool) -> None:

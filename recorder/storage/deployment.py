@@ -1,10 +1,6 @@
-"""Data stay in their region: every store is marked at the first start and asked at each later one. Spec §1.
+"""Slots of sealing lanes: which workflows of a workspace and mode are sealed in one order. Design §3."""
 
-A deployment belongs to one region. Database, frames, archived frames, hosted exports and lake each keep a
-mark of it, so that a process of another region, or one whose settings point at somebody else's store, does
-not start. Amazon's buckets also tell where they lie.
-"""
-
+import hashlib
 import logging
 import re
 from collections.abc import Iterator
@@ -23,8 +19,32 @@ from recorder.settings import REGIONS, Settings, UnknownRegion
 from recorder.storage.blobs import Blobs
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
-from recorder.storage.slots import SlotsDiffer
 from recorder.storage.upsert import insert_if_missing
+
+
+class SlotsDiffer(Conflict):
+    """The setting names another number of slots than the database was divided into."""
+
+    code = "slots_differ"
+
+    def __init__(self, stored: int) -> None:
+        super().__init__(
+            f"This deployment has {stored} sealing slots. Set RECORDER_SEAL_SLOTS to {stored}, or stop the "
+            "service and run `recorder db reslot` to change them."
+        )
+
+
+def slot_of(workflow: str, slots: int) -> int:
+    """Return the slot of a workflow, 0 to `slots` - 1."""
+    return int.from_bytes(hashlib.sha256(workflow.encode()).digest()[:4], "big") % slots
+
+
+def read_slots(db: DbSession) -> int:
+    """Return the number of slots of this deployment; it stays so until the transaction ends."""
+    statement = select(DeploymentRow).where(DeploymentRow.id == 1)
+    row = db.exec(statement.with_for_update(read=True, key_share=True)).one_or_none()
+    return limits.SEAL_SLOTS if row is None else row.seal_slots
+
 
 log = logging.getLogger("recorder.storage")
 
