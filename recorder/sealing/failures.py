@@ -1,25 +1,43 @@
-"""Reasons for which one session cannot be sealed. Spec §3.1; contract §2 (`seal_error`)."""
+"""Failures of sealing: errors of one session's content, quarantine of sessions, division of failed batches.
+
+A session is set aside only for its content. Before a failure is counted, stores and database are checked;
+while one of them does not answer, nothing is counted. Spec §3.1; contract §2 (`seal_error`).
+"""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Literal
 
 from sqlalchemy import func
+from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
 from recorder.audit.log import Origin, record
-from recorder.errors import InvalidState, NotFound, Unavailable
+from recorder.errors import InvalidState, NotFound, RecorderError, Unavailable
 from recorder.models.session import SessionRow
 from recorder.recording.sessions import emit, queue_for_sealing
 from recorder.runtime import Runtime
 from recorder.sealing import batches
 from recorder.sealing.batches import ClaimedBatch
-from recorder.sealing.scheduling import Turn, Turns
+from recorder.sealing.scheduling import LaneScheduler, LaneWork
 from recorder.storage.deployment import STORE_MARK
 from recorder.storage.lake_schemas import LAYOUTS
+
+log = logging.getLogger("recorder.sealing")
+
+#: A session is set aside after so many failures.
+_MAX_SESSION_FAILURES = 3
+#: A batch is divided after so many failures, or after so many runs were killed while they worked on it.
+_MAX_BATCH_FAILURES = 3
+#: A single session is set aside after so many kills of the run that worked on it. The number is higher than
+#: that of failures, since a run may be killed for another reason.
+_MAX_SESSION_KILLS = 6
+_KILLED = "killed"
 
 SealErrorCode = Literal[
     "content_unreadable", "content_missing", "over_budget", "worker_killed", "rows_differ"
@@ -27,14 +45,14 @@ SealErrorCode = Literal[
 
 
 class ContentError(Exception):
-    """A session that cannot be sealed because of what it holds.
+    """A session cannot be sealed because of its content.
 
-    Errors of a store or of the database are never this one: they are `Unavailable`.
+    Errors of a store or of the database are `Unavailable` instead.
 
     Attributes:
         session_id: the session that holds the content.
         code: the kind of failure, as clients and operators see it.
-        message: one sentence that says what was found and what to do; never the content itself.
+        message: one sentence with the problem and what to do; never the content itself.
     """
 
     def __init__(self, session_id: str, code: SealErrorCode, message: str) -> None:
@@ -44,19 +62,36 @@ class ContentError(Exception):
         self.message = message
 
     def __reduce__(self) -> tuple[type["ContentError"], tuple[str, SealErrorCode, str]]:
-        """Pickle by the arguments: worker processes raise it."""
+        """Pickle the error by its arguments: worker processes raise it."""
         return (ContentError, (self.session_id, self.code, self.message))
 
 
-log = logging.getLogger("recorder.sealing")
+@contextmanager
+def report_content_errors(session_id: str) -> Iterator[None]:
+    """Convert errors of the block to errors of this session's content.
 
-#: A session that failed so often is set aside.
-MAX_FAILURES = 3
+    Errors of a store, of the database and of memory have other causes; they are not converted.
+
+    Raises:
+        ContentError: with `content_unreadable`, if the block raises any other error.
+    """
+    try:
+        yield
+    except (ContentError, RecorderError, SQLAlchemyError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        log.exception("the content of session %s cannot be read", session_id)
+        raise ContentError(
+            session_id,
+            "content_unreadable",
+            f"The stored content of the session cannot be read ({type(error).__name__}). "
+            "Restore the session's rows from a backup and seal it again.",
+        ) from error
 
 
 @dataclass(frozen=True)
 class SetAsideSession:
-    """A session that was set aside, with the reason."""
+    """Session that was set aside, with the reason."""
 
     session_id: str
     workspace_id: str
@@ -73,35 +108,35 @@ def count_session_failure(db: DbSession, error: ContentError) -> bool:
     Returns:
         Whether the session was set aside.
     """
-    row = _lock(db, error.session_id)
+    row = _lock_session(db, error.session_id)
     if row is None or row.waiting_since is None:
         return False
     row.seal_failures += 1
     db.add(row)
     log.warning("session %s cannot be sealed (%s), attempt %d", row.id, error.code, row.seal_failures)
-    if row.seal_failures < MAX_FAILURES:
+    if row.seal_failures < _MAX_SESSION_FAILURES:
         return False
-    _set_aside(db, row, error.code, error.message)
+    _mark_set_aside(db, row, error.code, error.message)
     return True
 
 
 def set_aside(db: DbSession, session_id: str, code: SealErrorCode, message: str) -> bool:
-    """Take a waiting session out of its lane, with the reason; False where it does not wait any more."""
-    row = _lock(db, session_id)
+    """Take a waiting session out of its lane and store the reason; return False if it does not wait."""
+    row = _lock_session(db, session_id)
     if row is None or row.waiting_since is None:
         return False
-    _set_aside(db, row, code, message)
+    _mark_set_aside(db, row, code, message)
     return True
 
 
 def reseal(db: DbSession, session_id: str) -> SessionRow:
-    """Let a session that was set aside wait to be sealed again.
+    """Queue a session that was set aside for sealing again.
 
     Raises:
         NotFound: if there is no such session.
         InvalidState: if it was not set aside.
     """
-    row = _lock(db, session_id)
+    row = _lock_session(db, session_id)
     if row is None or row.deleted_at is not None:
         raise NotFound("session")
     if row.seal_error_code is None:
@@ -143,11 +178,11 @@ def list_set_aside(db: DbSession, workspace_id: str | None = None) -> list[SetAs
 def require_stores(runtime: Runtime) -> None:
     """Check that frames and lake can be read and written now.
 
-    The mark that the first start left in the store of frames must be there: a folder that was moved away
-    would otherwise look like a store whose objects are missing.
+    The mark that the first start stored with the frames must exist: otherwise a folder that was moved
+    elsewhere would count as a store without objects.
 
     Raises:
-        Unavailable: if one of them does not answer.
+        Unavailable: if a store does not answer.
     """
     try:
         runtime.blobs.get(STORE_MARK)
@@ -159,12 +194,12 @@ def require_stores(runtime: Runtime) -> None:
     runtime.lake.ping()
 
 
-def _lock(db: DbSession, session_id: str) -> SessionRow | None:
+def _lock_session(db: DbSession, session_id: str) -> SessionRow | None:
     statement = select(SessionRow).where(SessionRow.id == session_id).with_for_update()
     return db.exec(statement.execution_options(populate_existing=True)).one_or_none()
 
 
-def _set_aside(db: DbSession, row: SessionRow, code: SealErrorCode, message: str) -> None:
+def _mark_set_aside(db: DbSession, row: SessionRow, code: SealErrorCode, message: str) -> None:
     row.waiting_since = None
     row.seal_error_code, row.seal_error_message, row.seal_error_at = code, message, clock.now()
     db.add(row)
@@ -190,12 +225,12 @@ class SealingBacklog:
     oldest_waiting_s: float | None
     #: Sessions that wait to be sealed.
     waiting: int
-    #: Sessions that could not be sealed and are no longer tried.
+    #: Sessions that were set aside.
     set_aside: int
 
 
 def read_sealing_backlog(db: DbSession) -> SealingBacklog:
-    """Count the sessions that wait and those set aside; deleted ones are neither."""
+    """Count the waiting sessions and those set aside, without deleted sessions."""
     waits = select(func.count(), func.min(SessionRow.waiting_since)).where(
         col(SessionRow.waiting_since).is_not(None)
     )
@@ -206,48 +241,40 @@ def read_sealing_backlog(db: DbSession) -> SealingBacklog:
     return SealingBacklog(age_s, waiting, set_aside)
 
 
-#: A batch is divided after so many failures, or after so many runs were killed while they worked on it.
-_MAX_FAILURES = 3
-#: A single session is set aside after so many kills of the run that worked on it. More than failures, since a
-#: run may be killed for another reason.
-_MAX_KILLS = 6
-RETRY_AFTER = timedelta(milliseconds=200)
-
-
-def is_given_up(batch: ClaimedBatch) -> bool:
-    """Return whether a batch is to be divided instead of tried again."""
-    max_kills = _MAX_FAILURES if len(batch.session_ids) > 1 else _MAX_KILLS
+def must_divide(batch: ClaimedBatch) -> bool:
+    """Return whether a batch must be divided instead of tried again."""
+    max_kills = _MAX_BATCH_FAILURES if len(batch.session_ids) > 1 else _MAX_SESSION_KILLS
     return batch.state == "undoing" or batch.kills >= max_kills
 
 
-def count_batch_failure(runtime: Runtime, turns: Turns, turn: Turn, error: Exception) -> None:
-    """Count a failure that no single session is known to have caused, and give the lane back."""
-    log.exception("batch %d of lane %s failed", turn.batch.number, turn.lane.name)
+def count_batch_failure(runtime: Runtime, scheduler: LaneScheduler, work: LaneWork, error: Exception) -> None:
+    """Count a failure that cannot be assigned to one session, and release the lane."""
+    log.exception("batch %d of lane %s failed", work.batch.number, work.lane.name)
     with runtime.database.transaction(write=True) as db:
-        turns.hold(db, turn)
-        row = batches.read_batch(db, turn.batch)
+        work.lease.require(db)
+        row = batches.read_batch(db, work.batch)
         row.failures, row.ended = row.failures + 1, row.begun
-        row.not_before = clock.now() + RETRY_AFTER
-        if row.failures >= _MAX_FAILURES:
+        row.not_before = clock.now() + scheduler.pace.batch_retry_after
+        if row.failures >= _MAX_BATCH_FAILURES:
             row.state = "undoing"
             row.last_error = type(error).__name__
         db.add(row)
-        turns.end(db, turn)
+        scheduler.release_lane(db, work)
 
 
-def divide(runtime: Runtime, turns: Turns, turn: Turn) -> None:
-    """Delete what a batch wrote, then divide it; a session that is alone is set aside."""
-    batch = turn.batch
+def divide_batch(runtime: Runtime, scheduler: LaneScheduler, work: LaneWork) -> None:
+    """Delete the rows that a batch wrote, then divide it; set a single session aside."""
+    batch = work.batch
     if batch.state != "undoing":
         # Stored first: a run that is killed while it deletes rows must not seal the rest of them.
         with runtime.database.transaction(write=True) as db:
-            turns.hold(db, turn)
+            work.lease.require(db)
             row = batches.read_batch(db, batch)
             row.state, row.last_error = "undoing", _KILLED
             db.add(row)
     delete_rows(runtime, batch, batch.session_ids)
     with runtime.database.transaction(write=True) as db:
-        turns.hold(db, turn)
+        work.lease.require(db)
         row = batches.read_batch(db, batch)
         if len(batch.session_ids) > 1:
             batches.split_batch(db, batch)
@@ -255,7 +282,7 @@ def divide(runtime: Runtime, turns: Turns, turn: Turn) -> None:
             row.state, row.ended = "done", row.begun
             db.add(row)
             set_aside(db, batch.session_ids[0], *_describe_cause(row.last_error))
-        turns.continue_or_end(db, turn)
+        scheduler.continue_or_release(db, work)
 
 
 def delete_rows(runtime: Runtime, batch: ClaimedBatch, session_ids: list[str]) -> None:
@@ -276,14 +303,11 @@ def delete_rows(runtime: Runtime, batch: ClaimedBatch, session_ids: list[str]) -
             )
 
 
-_KILLED = "killed"
-
-
 def _describe_cause(last_error: str | None) -> tuple[SealErrorCode, str]:
     if last_error == _KILLED:
         return "worker_killed", (
-            "The process that sealed this session was killed each time. Look for memory limits in the "
-            "operator's logs, then reseal it."
+            "The process that sealed this session was killed each time. Check the operator's logs for memory "
+            "limits, then reseal it."
         )
     return "content_unreadable", (
         f"Sealing this session failed each time ({last_error}). The operator's log has the details."

@@ -1,4 +1,4 @@
-"""Perceptual digests of pictures: dHash, 64 bits, computed at seal for sampling and state keys. Design §3."""
+"""Digests of frames: dHash of the picture, screen of the DOM snapshot, else of the address. Design §3."""
 
 import io
 import re
@@ -22,9 +22,9 @@ _STRIP_PIXELS = 4_000_000
 
 
 def dhash(data: bytes, *, max_pixels: int = limits.FRAME_PIXELS) -> int | None:
-    """Return the difference hash of a picture as a signed 64-bit integer; None where it does not decode.
+    """Return the difference hash of a picture as a signed 64-bit integer; None if it does not decode.
 
-    Bit n of the 8 × 8 grid tells whether a cell is darker than its right neighbour, in reading order.
+    Each bit of the 8 × 8 grid is 1 if a cell is darker than its right neighbour, in reading order.
 
     Args:
         data: the bytes of the picture, as a client sent them.
@@ -32,7 +32,7 @@ def dhash(data: bytes, *, max_pixels: int = limits.FRAME_PIXELS) -> int | None:
     """
     try:
         with warnings.catch_warnings():
-            # A warning is no reason to go without a digest, also where the process makes warnings errors.
+            # A warning must not cost the digest, even in a process that makes warnings errors.
             warnings.simplefilter("ignore")
             cells = _read_cells(data, max_pixels)
     except Exception:
@@ -46,11 +46,11 @@ def dhash(data: bytes, *, max_pixels: int = limits.FRAME_PIXELS) -> int | None:
     return bits - 2**64 if bits >= 2**63 else bits
 
 
-def distance(one: int | None, other: int | None) -> int:
-    """Return how many of the 64 bits differ; 0 where a digest is missing."""
-    if one is None or other is None:
+def distance(first: int | None, second: int | None) -> int:
+    """Return the number of bits that differ; 0 if a digest is missing."""
+    if first is None or second is None:
         return 0
-    return ((one ^ other) & (2**64 - 1)).bit_count()
+    return ((first ^ second) & (2**64 - 1)).bit_count()
 
 
 def _read_cells(data: bytes, max_pixels: int) -> bytes:
@@ -108,30 +108,30 @@ _LARGEST_RATIO = 32_768
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 
 
-class SeenFrame(NamedTuple):
-    """Digests of one frame; `dhash` (signed) is None where its picture does not decode."""
+class FrameDigest(NamedTuple):
+    """Digests of one frame; `dhash` (signed) is None if its picture does not decode."""
 
     screen: Screen
     dhash: int | None
 
 
 class SnapshotOverBudget(Exception):
-    """A DOM snapshot that takes more bytes, nodes or memory than the budget allows."""
+    """A DOM snapshot takes more bytes, nodes or memory than the budget allows."""
 
 
-def describe_frame(screen: Screen | None, url: str | None, dhash: int | None) -> SeenFrame:
-    """Return the digests of a frame; without a readable snapshot its address or picture decides."""
-    return SeenFrame(screen or describe_screen(dom=None, url=url, title=None, dhash=dhash), dhash)
+def describe_frame(screen: Screen | None, url: str | None, dhash: int | None) -> FrameDigest:
+    """Return the digests of a frame; without a readable snapshot the screen comes from address or picture."""
+    return FrameDigest(screen or describe_screen(dom=None, url=url, title=None, dhash=dhash), dhash)
 
 
 def read_snapshot(packed: bytes, budget: DigestBudget) -> Screen | None:
-    """Return the screen of a packed DOM snapshot; None where it is damaged or has an unknown form.
+    """Return the screen of a packed DOM snapshot; None if it is damaged or has an unknown form.
 
     Raises:
         SnapshotOverBudget: if it takes more bytes, nodes or memory than allowed.
     """
     try:
-        dom = _unpack(packed, budget)
+        dom = _parse_snapshot(packed, budget)
         if dom is None:
             return None
         screen = describe_screen(dom=dom, url=None, title=None, dhash=None)
@@ -140,12 +140,12 @@ def read_snapshot(packed: bytes, budget: DigestBudget) -> Screen | None:
     except SnapshotOverBudget:
         raise
     except Exception:
-        # Not zstd, not JSON, nested too deep, odd types in odd places: such a snapshot counts as none.
+        # Not zstd, not JSON, nested too deep, unexpected types: such a snapshot counts as none.
         return None
     return screen if screen.state_key is not None else None
 
 
-def _unpack(packed: bytes, budget: DigestBudget) -> Mapping[str, Any] | None:
+def _parse_snapshot(packed: bytes, budget: DigestBudget) -> Mapping[str, Any] | None:
     if len(packed) > budget.snapshot_packed_bytes:
         raise SnapshotOverBudget
     # The declared size is what decompression allocates; a frame that is longer than declared is damaged.

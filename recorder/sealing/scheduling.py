@@ -1,6 +1,6 @@
-"""Turns of one sealing run: its place among the runs, and the lane that it works on. Design §3.
+"""Scheduling of one sealing run: its permit, and the lane that it works on. Design §3.
 
-Both are leases, which a thread renews: one portion of work may take longer than a lease lasts.
+Permit and lane are leases, which a thread renews: one portion of work may take longer than a lease lasts.
 """
 
 import threading
@@ -16,77 +16,89 @@ from recorder.errors import Unavailable
 from recorder.models.operations import SealBatchRow
 from recorder.runtime import Runtime
 from recorder.sealing import batches, lanes
-from recorder.sealing.batches import ClaimedBatch, Lane
+from recorder.sealing.batches import ClaimedBatch
+from recorder.sealing.lanes import Lane
 from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost
 
-#: A lane is given back after so long while others wait.
-LANE_SECONDS = 1.0
-#: A lane that a run paused is left to that run for so long: another one would begin its batch again.
-KEPT_FOR = timedelta(seconds=10)
-#: A lane whose store did not answer is left alone for so long.
-STORE_RETRY_AFTER = timedelta(seconds=2)
+
+@dataclass(frozen=True)
+class Pace:
+    """Times of a sealing run between lanes and between attempts."""
+
+    #: A lane is released after so long while others wait.
+    lane_seconds: float = 1.0
+    #: A paused lane is reserved for its run for so long: another run would begin its batch again.
+    reserved_for: timedelta = timedelta(seconds=10)
+    #: No run takes a lane for so long after its store did not answer.
+    store_retry_after: timedelta = timedelta(seconds=2)
+    #: No run takes a lane for so long after its batch failed.
+    batch_retry_after: timedelta = timedelta(milliseconds=200)
 
 
 @dataclass
-class Turn:
-    """Work on one lane: its lease, and the batch that is claimed."""
+class LaneWork:
+    """Work on one lane: its lease, and the claimed batch."""
 
     lane: Lane
     lease: HeldLease
     batch: ClaimedBatch
     began: float = field(default_factory=time.monotonic)
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the lane is given back as soon as another one waits."""
-        return time.monotonic() - self.began >= LANE_SECONDS
 
-
-class Turns:
-    """Takes lanes, keeps their leases, and gives them back.
+class LaneScheduler:
+    """Takes lanes, keeps their leases, and releases them.
 
     Attributes:
         current: the lane that the run works on now.
-        paused: lanes whose batches the run paused, and can go on with.
+        paused: lanes whose batches the run paused and can resume.
         stopping: set it to end after the portion at hand.
-        has_lost_place: whether another run took this one's place, since this one did not renew it in time.
+        has_lost_permit: whether another run took this run's permit after it was not renewed in time.
+        pace: times between lanes and between attempts.
     """
 
-    def __init__(self, runtime: Runtime, owner: str) -> None:
-        self.current: Turn | None = None
+    def __init__(
+        self,
+        runtime: Runtime,
+        owner: str,
+        *,
+        pace: Pace | None = None,
+        batch_limits: batches.BatchLimits | None = None,
+    ) -> None:
+        self.pace = pace or Pace()
+        self.current: LaneWork | None = None
         self.paused: frozenset[Lane] = frozenset()
         self.stopping = threading.Event()
-        self.has_lost_place = False
-        self._runtime, self._owner = runtime, owner
+        self.has_lost_permit = False
+        self._runtime, self._owner, self._batch_limits = runtime, owner, batch_limits
         self._runs = runtime.settings.seal_runs
         self._lease_ms = int(runtime.settings.seal_lease_seconds * 1000)
-        self._place: HeldLease | None = None
+        self._permit: HeldLease | None = None
         self._keeper = LeaseKeeper(
-            runtime.database, self._held_leases, every_s=self._lease_ms / 3000, on_loss=self._note_loss
+            runtime.database, self._list_leases, every_s=self._lease_ms / 3000, on_loss=self._note_loss
         )
 
-    def take_place(self) -> bool:
-        """Take a place among the runs that seal side by side; return False where all are taken."""
+    def take_permit(self) -> bool:
+        """Take a permit to seal; return False if all are taken."""
         with self._runtime.database.transaction(write=True) as db:
-            self._place = lanes.take_place(db, self._owner, runs=self._runs, ttl_ms=self._lease_ms)
-        if self._place is not None:
+            self._permit = lanes.take_permit(db, self._owner, runs=self._runs, ttl_ms=self._lease_ms)
+        if self._permit is not None:
             self._keeper.start()
-        return self._place is not None
+        return self._permit is not None
 
     def close(self) -> None:
-        """Give the lane and the place back."""
+        """Release the lane and the permit."""
         self._keeper.stop()
         with suppress(Unavailable):
-            self.leave()
-            if self._place is not None:
+            self.pause()
+            if self._permit is not None:
                 with self._runtime.database.transaction(write=True) as db:
-                    self._place.release(db)
+                    self._permit.release(db)
         self._keeper.join()
 
-    def take(self) -> Turn | None:
-        """Take the free lane that has waited longest, and claim its next batch; None where none waits."""
+    def take_lane(self) -> LaneWork | None:
+        """Take the free lane that has waited longest, and claim its next batch; return None if none waits."""
         with self._runtime.database.transaction(write=False) as db:
-            if not lanes.has_waiting(db) or not self._free_lanes(db):
+            if not lanes.has_waiting(db) or not self._list_free_lanes(db):
                 return None
         with self._runtime.database.transaction(write=True) as db:
             taken = lanes.take_lane(
@@ -95,101 +107,98 @@ class Turns:
             if taken is None:
                 return None
             lane, lease = taken
-            batch = batches.claim_batch(db, lane, lease, is_resumed=lane in self.paused)
+            batch = batches.claim_batch(
+                db, lane, lease, limits=self._batch_limits, is_resumed=lane in self.paused
+            )
             if batch is None:
                 lease.release(db)
                 return None
-        self.current = Turn(lane, lease, batch)
+        self.current = LaneWork(lane, lease, batch)
         return self.current
 
-    def hold(self, db: DbSession, turn: Turn) -> None:
-        """Keep the lane's lease; call it in every transaction that writes.
-
-        Raises:
-            LeaseLost: if another run took the lane.
-        """
-        turn.lease.require(db)
-
-    def hold_lane(self, db: DbSession, lane: Lane) -> None:
-        """Keep the lease of a lane, which may have been given back and taken again since.
+    def require_lane(self, db: DbSession, lane: Lane) -> None:
+        """Check and renew the lease of a lane, which may have been released and taken again since.
 
         Raises:
             LeaseLost: if this run does not work on the lane now.
         """
         if self.current is None or self.current.lane != lane:
             raise LeaseLost
-        self.hold(db, self.current)
+        self.current.lease.require(db)
 
-    def continue_or_end(self, db: DbSession, turn: Turn) -> None:
-        """Claim the lane's next batch, or give the lane back where others wait or nothing is left."""
-        if not self.stopping.is_set() and not (turn.is_over and self._do_others_wait(db, turn)):
-            batch = batches.claim_batch(db, turn.lane, turn.lease)
+    def continue_or_release(self, db: DbSession, work: LaneWork) -> None:
+        """Claim the lane's next batch, or release the lane if other lanes wait or nothing is left."""
+        if not self.stopping.is_set() and not (self._is_time_up(work) and self._do_others_wait(db, work)):
+            batch = batches.claim_batch(db, work.lane, work.lease, limits=self._batch_limits)
             if batch is not None:
-                turn.batch = batch
+                work.batch = batch
                 return
-        self.end(db, turn)
+        self.release_lane(db, work)
 
-    def end(self, db: DbSession, turn: Turn) -> None:
-        """Give the lane back in the caller's transaction, which holds its lease."""
-        lanes.note_served(db, turn.lane)
-        turn.lease.release(db)
+    def release_lane(self, db: DbSession, work: LaneWork) -> None:
+        """Release the lane in the caller's transaction, which holds its lease."""
+        lanes.store_served_time(db, work.lane)
+        work.lease.release(db)
         self.current = None
 
-    def should_leave(self) -> bool:
-        """Return whether the lane was worked on long enough and another one waits."""
-        turn = self.current
-        if turn is None or not turn.is_over:
+    def should_pause(self) -> bool:
+        """Return whether the lane's time is up and another lane waits."""
+        work = self.current
+        if work is None or not self._is_time_up(work):
             return False
         with self._runtime.database.transaction(write=False) as db:
-            return self._do_others_wait(db, turn)
+            return self._do_others_wait(db, work)
 
-    def leave(self, *, kept_for: timedelta = timedelta(0)) -> None:
-        """Give the lane back; the work on its batch ended in order and goes on later.
+    def pause(self, *, reserved_for: timedelta = timedelta(0)) -> None:
+        """Release the lane before its batch is sealed; the work on the batch goes on later.
 
         Args:
-            kept_for: how long other runs leave the lane to this one.
+            reserved_for: how long other runs may not take the lane.
         """
-        turn, self.current = self.current, None
-        if turn is None:
+        work, self.current = self.current, None
+        if work is None:
             return
         with suppress(LeaseLost), self._runtime.database.transaction(write=True) as db:
-            self.hold(db, turn)
-            _end_work(db, turn).not_before = clock.now() + kept_for if kept_for else None
-            self.end(db, turn)
+            work.lease.require(db)
+            _end_attempt(db, work).not_before = clock.now() + reserved_for if reserved_for else None
+            self.release_lane(db, work)
 
     def postpone(self) -> None:
-        """Give the lane back until its store may answer again: nothing is counted against its sessions."""
-        turn, self.current = self.current, None
-        if turn is None:
+        """Release the lane until its store may answer again; nothing is counted against its sessions."""
+        work, self.current = self.current, None
+        if work is None:
             return
         with suppress(LeaseLost, Unavailable), self._runtime.database.transaction(write=True) as db:
-            self.hold(db, turn)
-            _end_work(db, turn).not_before = clock.now() + STORE_RETRY_AFTER
-            turn.lease.release(db)
+            work.lease.require(db)
+            _end_attempt(db, work).not_before = clock.now() + self.pace.store_retry_after
+            work.lease.release(db)
 
-    def _do_others_wait(self, db: DbSession, turn: Turn) -> bool:
-        return bool(self._free_lanes(db, except_for=frozenset([turn.lane])))
+    def _is_time_up(self, work: LaneWork) -> bool:
+        return time.monotonic() - work.began >= self.pace.lane_seconds
 
-    def _free_lanes(self, db: DbSession, *, except_for: frozenset[Lane] = frozenset()) -> list[Lane]:
+    def _do_others_wait(self, db: DbSession, work: LaneWork) -> bool:
+        return bool(self._list_free_lanes(db, except_for=frozenset([work.lane])))
+
+    def _list_free_lanes(self, db: DbSession, *, except_for: frozenset[Lane] = frozenset()) -> list[Lane]:
         return lanes.free_lanes(
             db, self._owner, runs=self._runs, except_for=except_for, resumable=self.paused
         )
 
-    def _held_leases(self) -> list[HeldLease]:
-        turn = self.current
-        leases = (self._place, turn.lease if turn is not None else None)
+    def _list_leases(self) -> list[HeldLease]:
+        work = self.current
+        leases = (self._permit, work.lease if work is not None else None)
         return [lease for lease in leases if lease is not None]
 
     def _note_loss(self, lease: HeldLease) -> None:
-        # The loss of a lane shows when its batch is marked.
-        if lease is self._place:
-            self.has_lost_place = True
+        # The loss of a lane is detected when its batch is marked.
+        if lease is self._permit:
+            self.has_lost_permit = True
             self.stopping.set()
 
 
-def _end_work(db: DbSession, turn: Turn) -> SealBatchRow:
-    """Note that the work on the claimed batch ended in order: it is not counted as a kill."""
-    row = batches.read_batch(db, turn.batch)
+def _end_attempt(db: DbSession, work: LaneWork) -> SealBatchRow:
+    """Store that the attempt at the claimed batch ended in order, so that it does not count as a kill."""
+    row = batches.read_batch(db, work.batch)
     row.ended = row.begun
     db.add(row)
     return row

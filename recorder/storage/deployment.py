@@ -1,4 +1,10 @@
-"""Slots of sealing lanes: which workflows of a workspace and mode are sealed in one order. Design §3."""
+"""Deployment record: region and number of sealing slots, checked at each start. Spec §1; design §3.
+
+A deployment belongs to one region. The first start marks database, frames, archived frames, hosted exports
+and lake with it. A process of another region, or with settings that point at stores of another region, does
+not start. For Amazon's buckets the location is checked too. The workflows of a workspace and mode are
+divided into slots; those of one slot are sealed in one order.
+"""
 
 import hashlib
 import logging
@@ -21,9 +27,17 @@ from recorder.storage.database import Database
 from recorder.storage.lake import Lake
 from recorder.storage.upsert import insert_if_missing
 
+log = logging.getLogger("recorder.storage")
+
+#: Object that marks a store as one of this deployment; the first start writes it.
+STORE_MARK = "deployment.json"
+_BY_CONTINENT = {"us": "us", "eu": "eu", "ap": "apac"}
+# `eu-west-1`, `us-gov-east-1`: the locations of other stores have no known region.
+_LOCATION = re.compile(r"([a-z]{2})-[a-z-]+-[0-9]+")
+
 
 class SlotsDiffer(Conflict):
-    """The setting names another number of slots than the database was divided into."""
+    """The setting differs from the number of slots in the database."""
 
     code = "slots_differ"
 
@@ -46,33 +60,24 @@ def read_slots(db: DbSession) -> int:
     return limits.SEAL_SLOTS if row is None else row.seal_slots
 
 
-log = logging.getLogger("recorder.storage")
-
-#: Object that marks a store as one of this deployment; the first start writes it.
-STORE_MARK = "deployment.json"
-_BY_CONTINENT = {"us": "us", "eu": "eu", "ap": "apac"}
-# `eu-west-1`, `us-gov-east-1`: other stores name places of their own, which tell us nothing.
-_LOCATION = re.compile(r"([a-z]{2})-[a-z-]+-[0-9]+")
-
-
 class WrongRegion(Conflict):
-    """A store holds, or is to hold, data of another region."""
+    """A store belongs to another region than the deployment."""
 
     code = "wrong_region"
 
-    def __init__(self, what: str, *, found: str, region: str) -> None:
+    def __init__(self, what: str, *, stored: str, region: str) -> None:
         super().__init__(
-            f"{what} belongs to the region {found}, and RECORDER_REGION is {region}. Data stay in their "
-            f"region: set RECORDER_REGION to {found}, or choose stores of {region}."
+            f"{what} belongs to the region {stored}, and RECORDER_REGION is {region}. Data stay in their "
+            f"region: set RECORDER_REGION to {stored}, or choose stores of {region}."
         )
 
 
 def check_region(settings: Settings, database: Database, blobs: Blobs, lake: Lake) -> None:
-    """Find every store to be of the deployment's region, and mark those that are new.
+    """Check that every store belongs to the deployment's region, and mark new stores.
 
     Raises:
-        UnknownRegion: if the setting names none.
-        WrongRegion: if a store belongs to another one.
+        UnknownRegion: if the setting is no region.
+        WrongRegion: if a store belongs to another region.
         SlotsDiffer: if the setting names another number of sealing slots.
         Unavailable: if the database does not answer.
     """
@@ -84,28 +89,28 @@ def check_region(settings: Settings, database: Database, blobs: Blobs, lake: Lak
     if settings.cold_url is not None:
         stores["The store of archived frames"] = Blobs(settings.cold_url)
     for what, store in stores.items():
-        with _where_it_answers(what):
+        with _skip_unavailable(what):
             _check_location(what, url=store.url, region=region)
             _check_store(what, store, region)
-    with _where_it_answers("The lake"):
+    with _skip_unavailable("The lake"):
         _check_location("The lake", url=lake.url, region=region)
-        _require(lake.mark_region(region), what="The lake", region=region)
+        _require_region(lake.mark_region(region), what="The lake", region=region)
 
 
 def require_region(db: DbSession, region: str) -> None:
-    """Let only workspaces of the deployment's region be made.
+    """Check that a new workspace's region is the deployment's.
 
     Raises:
-        WrongRegion: if this is another one.
+        WrongRegion: if it is another region.
     """
     deployment = db.get(DeploymentRow, 1)
     if deployment is not None:
-        _require(deployment.region, what="The deployment", region=region)
+        _require_region(deployment.region, what="The deployment", region=region)
 
 
 @contextmanager
-def _where_it_answers(what: str) -> Iterator[None]:
-    """Go on without a store that is away, as the service does: `/readyz` names it, the next start asks it."""
+def _skip_unavailable(what: str) -> Iterator[None]:
+    """Log and skip a store that does not answer: `/readyz` reports it, the next start checks it."""
     try:
         yield
     except WrongRegion:
@@ -117,53 +122,53 @@ def _where_it_answers(what: str) -> Iterator[None]:
 def _check_database(database: Database, region: str, slots: int | None) -> None:
     with database.transaction(write=False) as db:
         marked = db.get(DeploymentRow, 1)
-        # Databases that are older than the mark tell it by their workspaces.
+        # A database without the mark shows its region by its workspaces.
         foreign = select(WorkspaceRow.region).where(col(WorkspaceRow.region) != region)
-        found = db.exec(foreign.limit(1)).first() or (None if marked is None else marked.region)
+        stored = db.exec(foreign.limit(1)).first() or (None if marked is None else marked.region)
     if marked is not None and slots not in (None, marked.seal_slots):
         raise SlotsDiffer(marked.seal_slots)
-    if found is not None:
-        _require(found, what="The database", region=region)
+    if stored is not None:
+        _require_region(stored, what="The database", region=region)
         return
     mark = {"id": 1, "region": region, "seal_slots": slots or limits.SEAL_SLOTS, "created_at": clock.now()}
     with database.transaction(write=True) as db:
         insert_if_missing(db, DeploymentRow, mark)
-        # Of two that start at once for the first time, the first one's region holds.
-        _require(db.get_one(DeploymentRow, 1).region, what="The database", region=region)
+        # If two processes start for the first time at once, the region of the first one is stored.
+        _require_region(db.get_one(DeploymentRow, 1).region, what="The database", region=region)
 
 
 def _check_store(what: str, store: Blobs, region: str) -> None:
     try:
-        found = orjson.loads(store.get(STORE_MARK))["region"]
+        stored = orjson.loads(store.get(STORE_MARK))["region"]
     except KeyError:
         store.put(STORE_MARK, orjson.dumps({"region": region}))
         return
-    _require(found, what=what, region=region)
+    _require_region(stored, what=what, region=region)
 
 
 def _check_location(what: str, *, url: str, region: str) -> None:
     location = _bucket_location(url)
     match = _LOCATION.fullmatch(location or "")
     if location is not None and match:
-        _require(_BY_CONTINENT.get(match[1], location), what=f"{what} (its bucket)", region=region)
+        _require_region(_BY_CONTINENT.get(match[1], location), what=f"{what} (its bucket)", region=region)
 
 
 def _bucket_location(url: str) -> str | None:
-    """Where an S3 bucket says that it lies; None for other stores, and where it may not be asked."""
+    """Return the location of an S3 bucket; None for other stores, and if it cannot be read."""
     if urlsplit(url).scheme not in ("s3", "s3a"):
         return None
     store, path = fsspec.core.url_to_fs(url)
     try:
-        told = store.call_s3("get_bucket_location", Bucket=path.split("/")[0]).get("LocationConstraint")
-    except Exception:  # not everybody may ask: then the mark alone tells
+        location = store.call_s3("get_bucket_location", Bucket=path.split("/")[0]).get("LocationConstraint")
+    except Exception:  # a key without this permission: only the mark is checked
         return None
-    if told == "EU":
+    if location == "EU":
         return "eu-west-1"
-    # Amazon says nothing for its first region; other stores say nothing when they know nothing.
+    # Amazon returns no location for its first region; other stores return none if they know none.
     is_amazon = urlsplit(store.s3.meta.endpoint_url).hostname.endswith(".amazonaws.com")
-    return told or ("us-east-1" if is_amazon else None)
+    return location or ("us-east-1" if is_amazon else None)
 
 
-def _require(found: str, *, what: str, region: str) -> None:
-    if found != region:
-        raise WrongRegion(what, found=found, region=region)
+def _require_region(stored: str, *, what: str, region: str) -> None:
+    if stored != region:
+        raise WrongRegion(what, stored=stored, region=region)

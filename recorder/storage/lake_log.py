@@ -30,14 +30,14 @@ ACTIONS_MEMBER = "recorderActions"
 
 
 class LocalLog:
-    """The log of a table in a folder: finds damaged entries, and syncs entries."""
+    """Log of a table in a folder: finds and repairs damaged entries, syncs entries, writes checkpoints."""
 
     def __init__(self, table: Path) -> None:
         self.table = table
         self._folder = table / "_delta_log"
         self._lock = threading.Lock()
-        #: Newest version up to which every entry is known to be whole; None before the first look.
-        self._whole: int | None = None
+        #: Newest version up to which every entry is known to be complete; None before the first check.
+        self._complete_version: int | None = None
         self._synced: int | None = None
         self._checkpoint: int | None = None
 
@@ -46,59 +46,59 @@ class LocalLog:
         make_folder(self._folder)
 
     def find_damage(self) -> int | None:
-        """Return the first version whose entry is empty, cut short or missing; None if all are whole.
+        """Return the first version whose entry is empty, cut short or missing; None if all are complete.
 
-        Entries appear whole, by a link: one that is not whole was damaged by a power cut.
+        Entries are created complete, by a link: a power cut damaged an entry that is not complete.
         """
         with self._lock:
-            if self._whole is not None and not self._entry(self._whole).exists():
-                self._whole = self._synced = None
+            if self._complete_version is not None and not self._entry_path(self._complete_version).exists():
+                self._complete_version = self._synced = None
             newest = None
-            if self._whole is None:
-                entries, checkpoint = self._list()
+            if self._complete_version is None:
+                entries, checkpoint = self._list_versions()
                 if not entries and checkpoint < 0:
                     return None
-                self._whole, newest = checkpoint, max(entries, default=checkpoint)
+                self._complete_version, newest = checkpoint, max(entries, default=checkpoint)
             while True:
                 try:
-                    data = self._entry(self._whole + 1).read_bytes()
+                    data = self._entry_path(self._complete_version + 1).read_bytes()
                 except (FileNotFoundError, NotADirectoryError):
-                    if newest is None or newest <= self._whole:
+                    if newest is None or newest <= self._complete_version:
                         return None
                     data = b""
-                if not _is_whole(data):
-                    version = self._whole + 1
-                    self._whole = None
+                if not _is_complete(data):
+                    version = self._complete_version + 1
+                    self._complete_version = None
                     return version
-                self._whole += 1
+                self._complete_version += 1
 
     def repair(self) -> None:
-        """Set damaged entries aside, and those after them, which were not reported as committed either."""
+        """Rename damaged entries and those after them, which were not reported as committed either."""
         if self.find_damage() is None:
             return
-        with _locked(self._folder / "_repair.lock"):
+        with _lock_file(self._folder / "_repair.lock"):
             damaged = self.find_damage()
             if damaged is None:
                 return
-            entries, _ = self._list()
-            # From the newest on, so that a repair that is cut off leaves no entry behind a gap.
-            for version in sorted((one for one in entries if one >= damaged), reverse=True):
-                entry = self._entry(version)
+            entries, _ = self._list_versions()
+            # From the newest on, so that a repair that is killed leaves no entry after a gap.
+            for version in sorted((entry for entry in entries if entry >= damaged), reverse=True):
+                entry = self._entry_path(version)
                 entry.rename(entry.with_name(f"{entry.name}.damaged-{new_id('req')}"))
                 log.warning("set the damaged lake log entry %s aside; it was never acknowledged", entry)
             sync_path(self._folder)
             with self._lock:
-                self._whole = self._synced = None
+                self._complete_version = self._synced = None
 
     def sync(self) -> int:
         """Make the newest version durable: its entry, those before it, and the folder; return the version."""
         self.find_damage()
         with self._lock:
-            known = self._synced if self._synced is not None else self._list()[1]
-            newest = self._whole if self._whole is not None else known
+            known = self._synced if self._synced is not None else self._list_versions()[1]
+            newest = self._complete_version if self._complete_version is not None else known
             for version in range(known + 1, newest + 1):
                 try:
-                    sync_path(self._entry(version))
+                    sync_path(self._entry_path(version))
                 except FileNotFoundError:
                     # A checkpoint that another process wrote since replaces it.
                     continue
@@ -107,12 +107,12 @@ class LocalLog:
             return newest
 
     def write_checkpoint(self, version: int) -> None:
-        """Write a checkpoint of a durable version if the last is old; drop entries that are older still.
+        """Write a checkpoint of a durable version if the last one is old; delete entries that are older.
 
-        It is written aside and renamed when it is synced, so that it is there whole or not at all.
+        It is written to another folder and renamed when it is synced, so it is complete or absent.
         """
         if self._checkpoint is None or version >= self._checkpoint + _CHECKPOINT_EVERY:
-            self._checkpoint = self._list()[1]
+            self._checkpoint = self._list_versions()[1]
         if version < self._checkpoint + _CHECKPOINT_EVERY:
             return
         with tempfile.TemporaryDirectory(prefix="_checkpoint-", dir=self.table) as aside:
@@ -136,10 +136,10 @@ class LocalLog:
         self._checkpoint = version
         DeltaTable(self.table).cleanup_metadata()
 
-    def _entry(self, version: int) -> Path:
+    def _entry_path(self, version: int) -> Path:
         return self._folder / f"{version:020}.json"
 
-    def _list(self) -> tuple[set[int], int]:
+    def _list_versions(self) -> tuple[set[int], int]:
         """Return the versions that have entries, and the newest checkpoint's version (-1 if none)."""
         entries, checkpoint = set(), -1
         try:
@@ -154,7 +154,7 @@ class LocalLog:
         return entries, checkpoint
 
 
-def _is_whole(data: bytes) -> bool:
+def _is_complete(data: bytes) -> bool:
     try:
         actions = [orjson.loads(line) for line in data.splitlines()]
     except orjson.JSONDecodeError:
@@ -170,7 +170,7 @@ def _is_whole(data: bytes) -> bool:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock_file(path: Path) -> Iterator[None]:
     with path.open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -37,9 +37,9 @@ _NAME = re.compile(r"[A-Za-z0-9_\-.]+", re.ASCII)
 
 
 class _LocalTable(DeltaTable):
-    """A table in a folder, whose files are named as the file system knows them.
+    """Table in a folder, with file names as the file system has them.
 
-    delta-rs gives their names as parts of an address, a space as `%20`, and polars opens them as they are.
+    delta-rs returns names as parts of a URL, a space as `%20`, and polars opens them unchanged.
     """
 
     def file_uris(self, *args: Any, **options: Any) -> list[str]:
@@ -47,7 +47,7 @@ class _LocalTable(DeltaTable):
 
 
 class LakeTable:
-    """One Delta table, in a folder or in an object store."""
+    """Delta table in a folder or in an object store."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class LakeTable:
         self._log = None if "://" in root else LocalLog(Path(path))
 
     def open(self, version: int | None = None) -> DeltaTable | None:
-        """Open the newest version, or the one that is asked for; None before the table is created."""
+        """Open the newest version or a given one; return None before the table is created."""
         damaged = None if self._log is None else self._log.find_damage()
         if damaged == 0:
             return None
@@ -78,7 +78,7 @@ class LakeTable:
             return None
 
     def open_for_writing(self) -> DeltaTable:
-        """Open the newest version; the table is repaired, created and given missing columns if need be."""
+        """Open the newest version; repair or create the table and add missing columns before."""
         if self._log is not None:
             self._log.make_folder()
             self._log.repair()
@@ -119,8 +119,8 @@ class LakeTable:
             CommitFailedError: if another writer's commit since the handle was opened conflicts with this one.
         """
         now_ms = clock.now_ms()
-        # Also compaction says that rows change: a commit that says they do not is passed over when delta-rs
-        # looks for commits that removed the same files, and rows that a delete removed would come back.
+        # Compaction declares a change of data too: delta-rs ignores commits without one when it checks for
+        # commits that removed the same files, and deleted rows would reappear.
         actions: list[AddAction | RemoveAction] = [
             RemoveAction(file.path, True, now_ms, file.size_bytes, dict(file.partition)) for file in removed
         ]
@@ -149,11 +149,11 @@ class LakeTable:
         try:
             self._log.write_checkpoint(version)
         except (DeltaError, OSError):
-            # The commit is durable without it; a later commit writes one.
+            # The commit is durable without a checkpoint; a later commit writes one.
             log.warning("the lake table %s got no checkpoint", self._path, exc_info=True)
 
     def sync(self) -> None:
-        """Make the newest version durable, whoever committed it."""
+        """Make the newest version durable, also one of another process."""
         if self._log is not None:
             self._log.sync()
 
@@ -168,7 +168,7 @@ class LakeTable:
         return [DataFile.from_action(action) for action in actions.to_pylist()]
 
     def data_files(self, table: DeltaTable | None = None) -> pa_fs.FileSystem:
-        """Return the file system in which the table's data files have relative paths."""
+        """Return the file system whose root is the table's folder."""
         if self._log is None:
             opened = table or DeltaTable(self._path)
             return pa_fs.PyFileSystem(DeltaStorageHandler.from_table(opened._table))
@@ -207,7 +207,7 @@ class LakeTable:
     def delete_abandoned_files(self) -> int:
         """Delete data files that no commit named since they were written; return their number.
 
-        Files younger than a day may be committed yet. Of files older than 20 days the log may no longer tell.
+        Files younger than a day may still be committed. The log may no longer name files older than 20 days.
         """
         table = self.open()
         if table is None:
@@ -252,7 +252,7 @@ def _read_named_paths(entry: bytes) -> set[str]:
 
 
 def retry_conflicts() -> Iterator[int]:
-    """Count the attempts of a commit, with growing pauses: other writers may be faster many times."""
+    """Yield the attempts of a commit with growing pauses; other writers may commit first many times."""
     for attempt in range(_ATTEMPTS):
         if attempt:
             time.sleep(min(0.002 * attempt, 0.1) * secrets.randbelow(1_000) / 1_000)
