@@ -78,6 +78,9 @@ def claim_batch(
     Call it in a transaction that holds the lease.
 
     Args:
+        db: a write transaction.
+        lane: the lane.
+        lease: the lane's lease.
         limits: size of a new batch.
         is_resumed: whether the run paused the batch itself, and may go on before the pause is over.
     """

@@ -142,6 +142,7 @@ def free_lanes(
     one workspace holds at most half of the runs' lanes (at least one); otherwise all but one.
 
     Args:
+        db: a transaction.
         owner: name of the run.
         runs: how many runs seal side by side.
         except_for: lanes that the run may not take.

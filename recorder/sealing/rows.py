@@ -45,8 +45,11 @@ def build_batch(
     """Return rows of one session as a batch of the kind's schema.
 
     Args:
+        kind: the table.
+        row: the session.
         date: partition of the lake that takes the rows.
         columns: values by column, without the four columns that identify the session.
+        count: number of rows.
     """
     schema = LAYOUTS[kind].schema
     session = {"workflow": row.workflow, "date": date, "bucket": bucket_of(row.id), "session_id": row.id}

@@ -54,6 +54,8 @@ class Lake:
         """Add the rows of one numbered batch; a number the table already holds adds nothing.
 
         Args:
+            kind: the table.
+            tenant: workspace and mode.
             rows: columns of the kind's schema, any order of rows.
             lane: name of the sequence that is numbered, such as `seal:wsp_…:live`.
             number: rising from 1.
@@ -94,7 +96,11 @@ class Lake:
         A row group is held in memory at a time.
 
         Args:
+            kind: the table.
+            tenant: workspace and mode.
             rows: a table in any order, or batches in the kind's order. All belong to the partition.
+            workflow: workflow of the partition.
+            date: date of the partition.
             name: beginning of the file name; a random part follows, so that no file is overwritten.
 
         Raises:
@@ -157,13 +163,13 @@ class Lake:
         raise Unavailable("The lake")
 
     def version(self, kind: Kind, tenant: Tenant) -> int | None:
-        """The newest version of a table; None before its first batch."""
+        """Return the newest version of a table; None before its first batch."""
         with _convert_errors():
             table = self._table(kind, tenant).open()
         return None if table is None else table.version()
 
     def scan(self, kind: Kind, tenant: Tenant, *, version: int | None = None) -> pl.LazyFrame:
-        """The rows of a table, at a pinned version if one is given; empty before the first batch.
+        """Return the rows of a table, at a pinned version if one is given; empty before the first batch.
 
         Columns that came since the table was made are null.
         """
@@ -218,6 +224,11 @@ class Lake:
         statistics. Close the iterator if you do not exhaust it: it holds files open.
 
         Args:
+            kind: the table.
+            tenant: workspace and mode.
+            workflow: workflow of the session.
+            date: date of the session's partition.
+            session_id: the session.
             after: yield only rows after this `(t_ms, id)`; for events and frames.
             columns: columns to yield, all if None.
             limit: the largest number of rows.
@@ -306,6 +317,8 @@ class Lake:
         same time: files that a delete removed in between are left to the next call.
 
         Args:
+            kind: the table.
+            tenant: workspace and mode.
             check: called before each file that is written; it raises to stop, such as when the lease is lost.
 
         Returns:

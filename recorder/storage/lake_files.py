@@ -111,6 +111,9 @@ def write_file(
     Args:
         sink: opened for writing; it is left open.
         batches: with the columns of the layout; partition columns are left out of the file.
+        layout: sort order, statistics and size of row groups.
+        partition: values of the partition columns.
+        path: path of the file in the table.
 
     Raises:
         ValueError: if a batch begins before the end of the one before it.
