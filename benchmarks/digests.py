@@ -13,8 +13,8 @@ from PIL import Image
 
 from benchmarks.figures import Figure, at_least, at_most
 from benchmarks.screens import session_screens
-from recorder.sealing.dhash import dhash
 from recorder.sealing.digest_pool import DigestPool
+from recorder.sealing.frame_digests import dhash
 from recorder.storage.blobs import Blobs
 from tests.support.factories import picture
 from tests.support.frame_contents import store_frames

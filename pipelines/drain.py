@@ -102,7 +102,7 @@ class Drain:
     def _is_over(self, began: float, worked: float) -> bool:
         now = time.monotonic()
         if self._sealer.stopping.is_set():
-            self.ending = "place taken" if self._sealer.has_lost_place else "interrupted"
+            self.ending = "place taken" if self._sealer.has_lost_permit else "interrupted"
         elif now - began >= self._max_seconds:
             self.ending = "time is up"
         elif now - worked < self._idle_seconds:

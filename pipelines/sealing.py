@@ -17,7 +17,7 @@ from pipelines.drain_report import progress, summary
 from pipelines.resources import RecorderResource
 from pipelines.runs import LANE_TAG, instance_of, is_coming_up, pause_after_failures
 from recorder.sealing import SealedBatch, has_work, list_runs, longest_wait_s, open_sealer
-from recorder.sealing.reconcile import count_lanes
+from recorder.sealing.maintenance import count_tenants
 from recorder.storage.database import Database
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 
@@ -220,7 +220,7 @@ def watch(database: Database, *, runs: int, seconds: float) -> str:
 )
 def arrivals(recorder: RecorderResource) -> Iterator[dg.AssetCheckResult]:
     """Count the rows of every lane."""
-    lanes = count_lanes(recorder.runtime)
+    lanes = count_tenants(recorder.runtime)
     for rows, check in (("events", "all_events_arrived"), ("frames", "all_frames_arrived")):
         differing = [lane for lane in lanes if getattr(lane, rows) != getattr(lane, f"expected_{rows}")]
         yield dg.AssetCheckResult(

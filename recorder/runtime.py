@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from recorder.settings import Settings
 from recorder.storage.blobs import Blobs
 from recorder.storage.database import Database, open_database
+from recorder.storage.deployment import check_region
 from recorder.storage.durable_files import keep_files_private
 from recorder.storage.lake import Lake
-from recorder.storage.regions import check_region
 
 
 @dataclass(frozen=True)

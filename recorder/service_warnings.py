@@ -7,7 +7,7 @@ from sqlmodel import Session as DbSession
 
 from recorder import clock
 from recorder.orchestration import Status, read_statuses
-from recorder.sealing.quarantine import SealingBacklog, read_sealing_backlog
+from recorder.sealing.failures import SealingBacklog, read_sealing_backlog
 
 # A sensor of ours reports every thirty seconds at the latest.
 _DAGSTER_SILENT = timedelta(seconds=90)

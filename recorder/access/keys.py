@@ -18,7 +18,7 @@ from recorder.masking.policies import MaskingPolicies, load_policies
 from recorder.models.key import KeyRow
 from recorder.models.wire import Mode
 from recorder.models.workspace import WorkspaceRow
-from recorder.storage.regions import require_region
+from recorder.storage.deployment import require_region
 from recorder.tenant import Tenant
 
 _BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"

@@ -17,7 +17,7 @@ def reslot(
 ) -> None:
     """Divide the workflows of each workspace into another number of sealing slots; stop the service first."""
     from recorder.cli.options import opened
-    from recorder.sealing.slot_changes import change_slots
+    from recorder.sealing.lanes import change_slots
 
     with opened(data, is_reslotting=True) as runtime, runtime.database.transaction(write=True) as db:
         before = change_slots(db, slots)

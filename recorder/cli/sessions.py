@@ -94,7 +94,7 @@ def list_quarantined(workspace: _Workspace = None, data: DataDir = None, as_json
     """List the sessions that could not be sealed and were set aside, with the reason."""
     from recorder import clock
     from recorder.cli.options import opened, workspace_id_of
-    from recorder.sealing.quarantine import list_set_aside
+    from recorder.sealing.failures import list_set_aside
 
     with opened(data) as runtime, runtime.database.transaction(write=False) as db:
         workspace_id = None if workspace is None else workspace_id_of(db, workspace)
@@ -117,7 +117,7 @@ def reseal_sessions(
 ) -> None:
     """Let sessions that were set aside wait to be sealed again."""
     from recorder.cli.options import opened
-    from recorder.sealing.quarantine import reseal
+    from recorder.sealing.failures import reseal
 
     with opened(data) as runtime, runtime.database.transaction(write=True) as db:
         for session_id in session_ids:

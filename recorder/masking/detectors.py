@@ -1,20 +1,92 @@
-"""Access tokens: keys that name their maker, web tokens, private keys, what follows `Bearer` or `token=`."""
+"""Detectors of values to mask: cards, email addresses, access tokens, patterns; and their mask tokens.
+
+A mask token replaces a value; equal values of a workspace get equal tokens. Contract §8.
+"""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
+from recorder.digest import keyed_digest
 from recorder.masking.expressions import UNION_BYTES, compile_expression
-from recorder.masking.rules import Rule, Span, plain_card, plain_email
 
-#: The secret is group 1: what stands before it stays, and it gets the same token wherever it stands.
-_BEHIND_A_NAME = (
+_DIGITS = 16
+MASK_TOKEN = re.compile(rf"‹[a-z][a-z0-9_]{{0,31}}:[0-9a-f]{{{_DIGITS}}}›".encode())
+
+
+def masking_key(secret: bytes, workspace_id: str) -> bytes:
+    """Return the key of a workspace's tokens: equal values of two workspaces get different tokens."""
+    return keyed_digest(secret, "masking-key", workspace_id.encode())
+
+
+def token_digest(key: bytes, value: str) -> str:
+    """Return the hex digits of a value's token; they do not depend on the rule that found the value."""
+    return keyed_digest(key, "masked-value", value.encode()).hex()[:_DIGITS]
+
+
+def format_token(name: str, digest: str) -> str:
+    """Return the token of a digest, such as `‹email:3f2a90c1d4e5f607›`."""
+    return f"‹{name}:{digest}›"
+
+
+def plain_email(text: str) -> str:
+    """Return an address in its compared form: one spelling per mailbox, also if it was URL-encoded."""
+    return text.replace("%40", "@").replace("＠", "@").lower()
+
+
+def plain_card(text: str) -> str:
+    """Return the digits of a card number, without the characters that group them."""
+    return "".join(letter for letter in text if letter.isdigit())
+
+
+def subject_digests(key: bytes, subject: str) -> frozenset[str]:
+    """Return the digits of all tokens that may replace a person's id, which erasure searches for."""
+    return frozenset(
+        token_digest(key, value) for value in (subject, plain_email(subject), plain_card(subject)) if value
+    )
+
+
+#: First byte of a span of UTF-8 text, and the byte after the span.
+Span = tuple[int, int]
+
+
+def _keep_text(text: str) -> str:
+    return text
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Rule of masking: a built-in kind or a pattern."""
+
+    name: str
+    #: Expression that matches at least wherever `find` finds a span.
+    hint: str
+    find: Callable[[bytes], Iterator[Span]]
+    #: Normalizes a value before its token is computed: equal values in other spellings get equal tokens.
+    plain: Callable[[str], str] = _keep_text
+    #: Text before the token.
+    replacement: str = ""
+
+    @classmethod
+    def of(cls, pattern: Mapping[str, str]) -> "Rule":
+        """Return the rule of a stored pattern of a workspace or a workflow."""
+        expression = compile_expression(pattern["pattern"])
+
+        def find(text: bytes) -> Iterator[Span]:
+            return (match.span() for match in expression.finditer(text))
+
+        return cls(pattern["name"], pattern["pattern"], find, replacement=pattern.get("replacement", ""))
+
+
+#: The secret is group 1: the name before it is kept, and the token does not depend on it.
+_NAMED_SECRETS = (
     r"(?i:\b(?:bearer|basic))(?:[ +]|%20)+([0-9A-Za-z._~+/-]{16,}=*)",
     r"(?i:(?:api[_-]?key|token|secret|password|passwd|signature))(?:=|%3D)([0-9A-Za-z._~+/%-]{8,}=*)",
     # A password in a web address. One character of the scheme is enough: a longer one would keep every scan
     # of a long word alive to the word's end, which took 5 s/MB.
     r"[0-9A-Za-z+.-]://[^\s/?#:@]*:([^\s/?#@]{3,})@",
 )
-_MADE_BY = (
+_VENDOR_KEYS = (
     r"nsk_(?:live|test|local)_[0-9A-Za-z]{20,}",  # this service
     r"whsec_[0-9A-Za-z+/=_-]{16,}",
     r"eyJ[0-9A-Za-z_-]{8,}\.eyJ[0-9A-Za-z_-]{8,}\.[0-9A-Za-z_-]*",  # JSON Web Tokens
@@ -44,29 +116,29 @@ _PRIVATE_KEY = (
     r"-----BEGIN [A-Z ]{0,32}PRIVATE KEY(?: BLOCK)?-----(?s:.*?)"
     r"(?:-----END [A-Z ]{0,32}PRIVATE KEY(?: BLOCK)?-----|\z)"
 )
-_ACCESS_TOKEN_HINT = "|".join((*_BEHIND_A_NAME, *_MADE_BY, _PRIVATE_KEY))
+_ACCESS_TOKEN_HINT = "|".join((*_NAMED_SECRETS, *_VENDOR_KEYS, _PRIVATE_KEY))
 _any = compile_expression(_ACCESS_TOKEN_HINT, max_bytes=UNION_BYTES)
-_named = [compile_expression(expression, keeps_groups=True) for expression in _BEHIND_A_NAME]
+_named = [compile_expression(expression, keeps_groups=True) for expression in _NAMED_SECRETS]
 
 
 def _find_access_token(text: bytes) -> Iterator[Span]:
     for match in _any.finditer(text):
         start, end = match.span()
-        # Only what was found is scanned again for the group.
-        behind_a_name = (found.span(1) for named in _named if (found := named.match(text, start, end)))
-        yield next(behind_a_name, (start, end))
+        # Only the match is scanned again for the group.
+        secrets = (secret.span(1) for named in _named if (secret := named.match(text, start, end)))
+        yield next(secrets, (start, end))
 
 
-TOKEN = Rule("token", _ACCESS_TOKEN_HINT, _find_access_token)
+ACCESS_TOKEN = Rule("token", _ACCESS_TOKEN_HINT, _find_access_token)
 
 
 # American Express, Diners, JCB, Maestro, Mastercard, Discover, UnionPay and Visa begin with 2 to 6; the
-# milliseconds and nanoseconds of our time with 1.
+# milliseconds and nanoseconds of today's time with 1.
 _FIRST = "[2-6]"
 _GAP = r"[ \-\x{A0}\x{2007}\x{2009}\x{2010}-\x{2013}\x{202F}]"
 # The same in bytes of UTF-8, for Python's expressions.
 _GAP_BYTES = rb"(?:[ \-]|\xc2\xa0|\xe2\x80[\x87\x89\x90-\x93\xaf])"
-#: The longest first: what follows a number in groups (its check code, say) may look like one group more.
+#: The longest first: digits after a number in groups (such as its check code) may resemble another group.
 _SHAPES = (
     rf"{_FIRST}[0-9]{{3}}(?:{_GAP}[0-9]{{4}}){{3}}{_GAP}[0-9]{{3}}",
     rf"{_FIRST}[0-9]{{3}}(?:{_GAP}[0-9]{{4}}){{3}}",
@@ -74,10 +146,10 @@ _SHAPES = (
     rf"{_FIRST}[0-9]{{3}}{_GAP}[0-9]{{6}}{_GAP}[0-9]{{4}}",
     rf"{_FIRST}[0-9]{{12,18}}",
 )
-# A number that letters or digits touch is part of an id, one behind a point is a fraction.
+# A number next to letters or digits is part of an id; a number after a point is a fraction.
 _CARD_HINT = rf"(?:^|[^0-9A-Za-z.]|[^0-9]\.|^\.)(?:{'|'.join(_SHAPES)})(?:$|[^0-9A-Za-z])"
-# Python's own expressions: of bounded length, so that none of them can take long, and five times as fast to
-# call at a place as RE2's. Every shape that fits where a run of digits begins is a group.
+# Python's own expressions: of bounded length, so none can take long, and five times as fast to call at an
+# offset as RE2's. Every shape that fits where a run of digits begins is a group.
 _candidates = re.compile(
     rf"(?<![0-9A-Za-z])(?<![0-9]\.)(?={_FIRST}[0-9]{{3}})".encode()
     + b"".join(
@@ -93,15 +165,15 @@ def _find_card(text: bytes) -> Iterator[Span]:
     end = 0
     for candidate in _candidates.finditer(text):
         start = candidate.start()
-        # A later number may begin inside one that is none: 0123 4111 1111 1111 1111.
+        # A number may begin inside a candidate that is none: 0123 4111 1111 1111 1111.
         if start >= end and candidate.lastindex is not None:
-            number = next(filter(_is_number, filter(None, candidate.groups())), None)
+            number = next(filter(_passes_luhn, filter(None, candidate.groups())), None)
             if number is not None:
                 end = start + len(number)
                 yield start, end
 
 
-def _is_number(shape: bytes) -> bool:
+def _passes_luhn(shape: bytes) -> bool:
     digits = shape.translate(None, _NO_DIGITS)
     total = sum(digits[-1::-2]) + sum(digits[-2::-2].translate(_DOUBLED)) - 48 * len(digits)
     return total % 10 == 0
@@ -110,7 +182,7 @@ def _is_number(shape: bytes) -> bool:
 CARD = Rule("card", _CARD_HINT, _find_card, plain_card)
 
 
-# Latin, Greek and Cyrillic letters with their marks. Others touch an address without being part of it:
+# Latin, Greek and Cyrillic letters with their marks. Other letters next to an address are not part of it:
 # Chinese and Japanese are written without spaces.
 _LETTERS = r"A-Za-z\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{24F}\x{300}-\x{52F}"
 _ALNUM = rf"0-9{_LETTERS}"
@@ -119,13 +191,13 @@ _EMAIL_HINT = (
     rf"(?:[{_ALNUM}](?:[{_ALNUM}-]*[{_ALNUM}])?\.)+(?:xn--[0-9A-Za-z-]+|[{_LETTERS}]{{2,63}})"
 )
 _address = compile_expression(_EMAIL_HINT, max_bytes=UNION_BYTES)
-# `logo@2x.png` is a picture for sharp screens.
+# `logo@2x.png` is a picture for high-resolution screens.
 _PICTURE = re.compile(rb"@[0-9](?:\.[0-9])?x\.(?:png|jpe?g|gif|webp|avif|svg|bmp|ico)\Z", re.IGNORECASE)
 
 
 def _find_email(text: bytes) -> Iterator[Span]:
-    found = (match.span() for match in _address.finditer(text))
-    return (span for span in found if not _PICTURE.search(text[span[0] : span[1]]))
+    spans = (match.span() for match in _address.finditer(text))
+    return (span for span in spans if not _PICTURE.search(text[span[0] : span[1]]))
 
 
 EMAIL = Rule("email", _EMAIL_HINT, _find_email, plain_email)

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import re2
 
-# Each text is scanned amid the JSON it came in, where it has no beginning and no end but those of a line.
-# `\C` would cut a character in two.
-_BEYOND_ASCII = re.compile(r"\\x\{[0-9A-Fa-f]+\}|[^\x00-\x7f]")
-_NOT_TAKEN = re.compile(r"\\[AzC]|\(\?[a-zA-Z]*-[a-zA-Z]*m")
-#: Texts on which an expression that can match nothing at all shows it.
+# Each text is scanned inside its JSON document, where it begins and ends as a line does. `\C` would split a
+# character.
+_NON_ASCII = re.compile(r"\\x\{[0-9A-Fa-f]+\}|[^\x00-\x7f]")
+_REFUSED_SYNTAX = re.compile(r"\\[AzC]|\(\?[a-zA-Z]*-[a-zA-Z]*m")
+#: Texts that detect an expression which matches the empty text.
 _PROBES = ("", "a", "a 1", " .-", "é")
 
 #: RE2's memory for one expression: its program, and the states of its fast automaton. With less memory a
@@ -18,7 +18,7 @@ _PROBES = ("", "a", "a 1", " .-", "é")
 EXPRESSION_BYTES = 4 * 1024 * 1024
 #: The memory of an expression over all rules of a policy.
 UNION_BYTES = 16 * 1024 * 1024
-#: The memory of an expression that is compiled to see whether it may be saved; the program counts alone.
+#: The memory for the check whether an expression may be saved; only its program counts.
 _PROGRAM_BYTES = 1024 * 1024
 
 
@@ -28,7 +28,7 @@ def compile_expression(pattern: str, *, max_bytes: int = EXPRESSION_BYTES, keeps
     Args:
         pattern: The RE2 expression.
         max_bytes: The memory that RE2 may use for it.
-        keeps_groups: Whether matches tell the spans of groups, which takes a second, slower pass.
+        keeps_groups: Whether matches have the spans of groups, which takes a second, slower pass.
 
     Raises:
         ValueError: If RE2 refuses the expression, or its program needs more memory.
@@ -48,7 +48,7 @@ class ExpressionSize(NamedTuple):
 
     #: RE2 instructions, which take the memory.
     instructions: int
-    #: Places of the expression at all of which a scan may be at once: steps a byte at worst.
+    #: States in which a scan may be at once: the most steps per byte.
     states: int
 
 
@@ -57,23 +57,23 @@ def measure_size(pattern: str) -> ExpressionSize:
     """Return the size of an expression that is fit to mask with.
 
     Raises:
-        ValueError: If RE2 refuses it, alone or among others, or it matches the empty text.
+        ValueError: If RE2 refuses the expression, alone or in a union, or it matches the empty text.
     """
-    if _NOT_TAKEN.search(_without_pairs(pattern)):
+    if _REFUSED_SYNTAX.search(_remove_escaped_backslashes(pattern)):
         raise ValueError(r"\A, \z, \C and (?-m) are not taken; write ^ and $ for the ends of a line")
     compiled = compile_expression(pattern, max_bytes=_PROGRAM_BYTES)
-    compile_expression(f"(?:{pattern})", max_bytes=_PROGRAM_BYTES)  # not so after an open \Q
+    compile_expression(f"(?:{pattern})", max_bytes=_PROGRAM_BYTES)  # fails after an open \Q
     if any(match.start() == match.end() for text in _PROBES for match in compiled.finditer(text)):
         raise ValueError("matches the empty text; let it require a character")
     return ExpressionSize(compiled.programsize, _count_states(pattern) or compiled.programsize)
 
 
 def _count_states(pattern: str) -> int | None:
-    """Count instructions as if characters were bytes: a Unicode class is a thousand, but one place."""
+    """Count instructions as if characters were bytes: a Unicode class has a thousand, but is one state."""
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.log_errors = False
-    narrow = _BEYOND_ASCII.sub(r"\\xff", pattern).encode()
+    narrow = _NON_ASCII.sub(r"\\xff", pattern).encode()
     try:
         size: int = re2.compile(narrow, options).programsize
     except re2.error:  # such as a range that begins with a code point
@@ -81,6 +81,6 @@ def _count_states(pattern: str) -> int | None:
     return size
 
 
-def _without_pairs(pattern: str) -> str:
-    """Return the pattern without escaped backslashes, after which nothing is escaped."""
+def _remove_escaped_backslashes(pattern: str) -> str:
+    """Return the pattern without pairs of backslashes, so that each one left escapes a character."""
     return pattern.replace("\\\\", "")

@@ -1,4 +1,4 @@
-"""What a workspace and its workflows mask. Contract §3 (masking)."""
+"""Masking policies of a workspace and its workflows. Contract §3 (masking)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,22 +11,22 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.digest import canonical_json
+from recorder.masking.detectors import masking_key
 from recorder.masking.masker import Masker, compile_rules
-from recorder.masking.rules import masking_key
 from recorder.models.workflow import WorkflowRow
 from recorder.models.workspace import WorkspaceRow
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The policies in force for one workflow, as compact JSON, and the key of the workspace's tokens."""
+    """Policies in force for one workflow, as compact JSON, and the key of the workspace's tokens."""
 
     described: tuple[str, ...] = field(repr=False)
     key: bytes = field(repr=False)
 
     @property
     def has_only_builtins(self) -> bool:
-        """Return whether no pattern of the workspace's own is among the rules."""
+        """Return whether the rules are built-in kinds without patterns."""
         return _has_only_builtins(self.described)
 
     def masker(self) -> Masker:
@@ -41,37 +41,37 @@ def _has_only_builtins(described: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MaskingPolicies:
-    """The policies of a workspace and mode, as compact JSON; a workflow's come on top of the workspace's."""
+    """Policies of a workspace and mode, as compact JSON; a workflow's policy adds to the workspace's."""
 
     key: bytes = field(repr=False)
     workspace: str | None = field(repr=False)
     by_workflow: Mapping[str, str] = field(repr=False)
 
     def of(self, workflow: str | None) -> Policy | None:
-        """Return what masks the sessions of a workflow; None where nothing does."""
-        own = None if workflow is None else self.by_workflow.get(workflow)
-        described = tuple(policy for policy in (self.workspace, own) if policy is not None)
+        """Return the policy for the sessions of a workflow; None if nothing is masked."""
+        added = None if workflow is None else self.by_workflow.get(workflow)
+        described = tuple(policy for policy in (self.workspace, added) if policy is not None)
         return Policy(described, self.key) if described else None
 
 
 def load_policies(
     db: DbSession, workspace: WorkspaceRow, mode: str, *, secret: bytes
 ) -> MaskingPolicies | None:
-    """The policies in force; None where neither the workspace nor a workflow masks anything."""
-    found = select(WorkflowRow.workflow, WorkflowRow.masking).where(
+    """Return the policies in force; None if neither the workspace nor a workflow masks anything."""
+    rows = select(WorkflowRow.workflow, WorkflowRow.masking).where(
         WorkflowRow.workspace_id == workspace.id,
         WorkflowRow.mode == mode,
         col(WorkflowRow.masking).is_not(None),
         cast(col(WorkflowRow.masking), Text) != "null",
     )
-    described = ((workflow, _describe(masking)) for workflow, masking in db.exec(found))
+    described = ((workflow, _encode_policy(masking)) for workflow, masking in db.exec(rows))
     by_workflow = {workflow: policy for workflow, policy in described if policy is not None}
-    own = _describe(workspace.masking)
-    if own is None and not by_workflow:
+    by_workspace = _encode_policy(workspace.masking)
+    if by_workspace is None and not by_workflow:
         return None
-    return MaskingPolicies(masking_key(secret, workspace.id), own, by_workflow)
+    return MaskingPolicies(masking_key(secret, workspace.id), by_workspace, by_workflow)
 
 
-def _describe(masking: Mapping[str, Any] | None) -> str | None:
+def _encode_policy(masking: Mapping[str, Any] | None) -> str | None:
     is_on = masking is not None and (masking.get("builtins") or masking.get("patterns"))
     return canonical_json(masking).decode() if is_on else None

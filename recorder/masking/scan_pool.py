@@ -1,4 +1,4 @@
-"""Pool of scan processes that serves workspaces in turn, each with a bounded share. Contract §3 (masking)."""
+"""Pool of scan processes that serves workspaces in rotation with bounded shares. Contract §3 (masking)."""
 
 import os
 import select
@@ -28,7 +28,7 @@ _PROGRAM = (
 #: A job may take this much longer by the clock than by CPU time, on a machine that does other work too.
 _CLOCK_FACTOR, _CLOCK_SECONDS = 20, 30.0
 _PIPE_BYTES = 1024 * 1024
-#: Jobs of one workspace that wait; and the longest wait after which a job is refused when its turn comes.
+#: Waiting jobs of one workspace, and the longest wait after which a job is refused.
 WAITING_JOBS = 128
 WAITING_SECONDS = 20.0
 
@@ -42,16 +42,16 @@ class MaskingBusy(Unavailable):
 
 
 class OutOfTime(Exception):
-    """A job used its CPU time, or its process died over it."""
+    """A job used up its CPU time, or its process died."""
 
     def __init__(self, slowest: str | None) -> None:
         super().__init__()
-        #: Name of the rule that took the most time; None where the job did not tell.
+        #: Name of the rule that took the most time; None if unknown.
         self.slowest = slowest
 
 
 class FairQueue(Generic[_Item]):
-    """Queue of the items of many owners: the owners take turns, and each has few items at work."""
+    """Queue of many owners' items, served in rotation, with few items of an owner at work."""
 
     def __init__(self, *, per_owner: int, waiting: int) -> None:
         self._per_owner = per_owner
@@ -62,7 +62,7 @@ class FairQueue(Generic[_Item]):
         self._changed = threading.Condition()
 
     def put(self, owner: str, item: _Item) -> bool:
-        """Add an item; return False where the owner has too many waiting, or the queue is closed."""
+        """Add an item; return False if too many of the owner wait, or the queue is closed."""
         with self._changed:
             items = self._items.setdefault(owner, deque())
             if self._is_closed or len(items) >= self._waiting:
@@ -74,14 +74,14 @@ class FairQueue(Generic[_Item]):
             return True
 
     def take(self) -> tuple[str, _Item] | None:
-        """Wait for the next item of the owner whose turn it is; None once the queue is closed."""
+        """Wait for the next item of the next owner; return None once the queue is closed."""
         with self._changed:
             while not self._is_closed:
                 for owner, items in self._items.items():
                     if self._working.get(owner, 0) < self._per_owner:
                         item = items.popleft()
                         self._working[owner] = self._working.get(owner, 0) + 1
-                        # To the end of the line, or out of it.
+                        # The owner goes to the end of the rotation, or leaves it.
                         del self._items[owner]
                         if items:
                             self._items[owner] = items
@@ -90,7 +90,7 @@ class FairQueue(Generic[_Item]):
         return None
 
     def finish(self, owner: str) -> None:
-        """Note that an item which was taken is done."""
+        """Release the share of an item that was taken and is done."""
         with self._changed:
             self._working[owner] -= 1
             if not self._working[owner]:
@@ -98,7 +98,7 @@ class FairQueue(Generic[_Item]):
             self._changed.notify()
 
     def close(self) -> list[_Item]:
-        """Let no item in or out any more; return those that wait."""
+        """Refuse further items; return those that wait."""
         with self._changed:
             self._is_closed = True
             left = [item for items in self._items.values() for item in items]
@@ -115,11 +115,11 @@ class _Waiting:
 
 
 class ScanPool:
-    """Scan processes of one API process; each starts with the first job that it is needed for."""
+    """Scan processes of one API process; each starts when a job needs it."""
 
     def __init__(self, processes: int, *, per_workspace: int = 1) -> None:
         self._queue = FairQueue[_Waiting](per_owner=per_workspace, waiting=WAITING_JOBS)
-        self._slots = [_Slot() for _ in range(processes)]
+        self._processes = [_ScanProcess() for _ in range(processes)]
         self._threads: list[threading.Thread] = []
         self._starting = threading.Lock()
 
@@ -135,8 +135,8 @@ class ScanPool:
         with self._starting:
             if not self._threads:
                 self._threads = [
-                    threading.Thread(target=self._serve, args=(slot,), name="masking", daemon=True)
-                    for slot in self._slots
+                    threading.Thread(target=self._serve, args=(process,), name="masking", daemon=True)
+                    for process in self._processes
                 ]
                 for thread in self._threads:
                     thread.start()
@@ -147,20 +147,20 @@ class ScanPool:
         for waiting in self._queue.close():
             if waiting.future.set_running_or_notify_cancel():
                 waiting.future.set_exception(Unavailable("Masking"))
-        for slot in self._slots:
-            slot.stop()
+        for process in self._processes:
+            process.stop()
         for thread in self._threads:
             thread.join()
 
-    def _serve(self, slot: "_Slot") -> None:
+    def _serve(self, process: "_ScanProcess") -> None:
         while (taken := self._queue.take()) is not None:
             owner, waiting = taken
             try:
                 if waiting.future.set_running_or_notify_cancel():
-                    _settle(waiting, slot.run)
+                    _settle(waiting, process.run)
             finally:
                 self._queue.finish(owner)
-        slot.discard()
+        process.discard()
 
 
 def _settle(waiting: _Waiting, run: Callable[[Job], Report]) -> None:
@@ -172,8 +172,8 @@ def _settle(waiting: _Waiting, run: Callable[[Job], Report]) -> None:
         waiting.future.set_exception(error)
 
 
-class _Slot:
-    """Room for one scan process, which is started again after it was killed."""
+class _ScanProcess:
+    """Handle of one scan process, which is started again after it was killed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -181,10 +181,10 @@ class _Slot:
         self._lock = threading.Lock()
 
     def run(self, job: Job) -> Report:
-        """Run a job in the process, and start one where there is none.
+        """Run a job in the process, which is started if there is none.
 
         Raises:
-            OutOfTime: If the process was killed over the job.
+            OutOfTime: If the process was killed during the job.
         """
         process = self._start()
         assert process.stdin is not None and process.stdout is not None
@@ -196,20 +196,20 @@ class _Slot:
                 reports.append(report)
         except (EOFError, BrokenPipeError, TimeoutError) as error:
             self.discard()
-            raise OutOfTime(_slowest(reports, job.budget_s)) from error
+            raise OutOfTime(_find_slowest_rule(reports, job.budget_s)) from error
         if report.is_last:
             self.discard()
         return report
 
     def stop(self) -> None:
-        """Kill the process from any thread, and start none any more."""
+        """Kill the process from any thread, and start no other."""
         with self._lock:
             self._is_stopped = True
             if self._process is not None:
                 self._process.kill()
 
     def discard(self) -> None:
-        """Kill the process and forget it; for the thread that serves this slot."""
+        """Kill and drop the process; for the thread that serves it."""
         with self._lock:
             process, self._process = self._process, None
         if process is not None:
@@ -226,8 +226,8 @@ class _Slot:
             if self._is_stopped:
                 raise Unavailable("Masking")
             if self._process is None:
-                # Unbuffered: what has arrived is seen by `poll`. No variable of the service's environment is
-                # needed there, such as its secret.
+                # Unbuffered, so that `poll` sees what has arrived. The process needs no variable of the
+                # service's environment, such as its secret.
                 self._process = subprocess.Popen(
                     [sys.executable, "-c", _PROGRAM],
                     bufsize=0,
@@ -286,8 +286,8 @@ def _wait_for(descriptor: int, event: int, deadline: float) -> None:
         raise TimeoutError
 
 
-def _slowest(reports: list[Report], budget_s: float) -> str | None:
-    """Return the rule that took the most CPU time, the one at work when the process was killed among them."""
+def _find_slowest_rule(reports: list[Report], budget_s: float) -> str | None:
+    """Return the rule that took the most CPU time, including the one at work when the process was killed."""
     if not reports:
         return None
     ends = [report.used_s for report in reports[1:]] + [budget_s]

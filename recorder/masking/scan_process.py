@@ -1,8 +1,8 @@
-"""Scan process: masks and measures for `ScanPool`, and is killed when a job takes too long. Contract §3.
+"""Scan process: masks and measures for `ScanPool`; it is killed when a job takes too long. Contract §3.
 
 RE2 cannot be interrupted, and a text cannot be cut into slices without losing matches that span them. So a
 scan runs in a process of its own. The kernel ends the process when the job has used its CPU time
-(`ITIMER_PROF`). On a busy machine a clock on the wall would count the waiting too.
+(`ITIMER_PROF`). On a busy machine wall-clock time would include waiting.
 """
 
 import os
@@ -19,17 +19,16 @@ import msgspec
 
 from recorder import limits
 from recorder.masking.admission import find_refusals
-from recorder.masking.json_texts import as_lines
-from recorder.masking.masker import Masker, compile_rules
+from recorder.masking.masker import Masker, compile_rules, split_strings
 
-#: Below the API process, which answers requests that need no scan at all.
+#: Lower priority than the API process, which answers requests without scans too.
 _NICENESS = 5
-#: A process that grew larger ends after its job; the next one starts small.
-_MOST_KILOBYTES = 600_000
+#: A process that grew larger ends after its job; the next process starts small.
+_MAX_KILOBYTES = 600_000
 
 
 class Job(msgspec.Struct):
-    """A job as it is sent to a scan process."""
+    """Job as it is sent to a scan process."""
 
     #: CPU seconds.
     budget_s: float
@@ -43,7 +42,7 @@ class Job(msgspec.Struct):
 
 
 class Report(msgspec.Struct):
-    """A message from a scan process: the rule it turns to, or the result."""
+    """Message from a scan process: the rule that begins, or the result."""
 
     rule: str | None = None
     #: CPU seconds of the job so far.
@@ -57,7 +56,7 @@ class Report(msgspec.Struct):
 
 
 def frame_message(message: msgspec.Struct) -> bytes:
-    """Return a message as it goes through a pipe: its length before it."""
+    """Return a message as it is sent through a pipe, with its length first."""
     data = msgspec.msgpack.encode(message)
     return len(data).to_bytes(8, "big") + data
 
@@ -73,9 +72,9 @@ def main() -> None:
     while head := jobs.read(8):
         job = decoder.decode(jobs.read(int.from_bytes(head, "big")))
         signal.setitimer(signal.ITIMER_PROF, job.budget_s)
-        report = _run(job, reports)
+        report = _run_job(job, reports)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        report.is_last = _peak_kilobytes() > _MOST_KILOBYTES
+        report.is_last = _peak_kilobytes() > _MAX_KILOBYTES
         reports.write(frame_message(report))
         reports.flush()
         if report.is_last:
@@ -83,7 +82,7 @@ def main() -> None:
 
 
 def _peak_kilobytes() -> int:
-    """Return the most memory that this process held so far.
+    """Return the peak memory of this process.
 
     On Linux `ru_maxrss` begins with the peak of the parent.
     """
@@ -94,17 +93,19 @@ def _peak_kilobytes() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def _run(job: Job, reports: BinaryIO) -> Report:
+def _run_job(job: Job, reports: BinaryIO) -> Report:
     try:
         if job.kind == "admit":
             return Report(
-                refusals=[(one.index, one.code, one.message) for one in find_refusals(job.patterns)]
+                refusals=[
+                    (refusal.index, refusal.code, refusal.message) for refusal in find_refusals(job.patterns)
+                ]
             )
         masker = Masker(compile_rules(job.policies), job.key)
         if job.kind == "mask_by_rule":
             _scan_by_rule(masker, job.documents, reports)
         return Report(changes=masker.find_changes(job.documents))
-    except Exception as error:  # the text of an error may hold what was to be masked
+    except Exception as error:  # the text of an error may contain values to mask
         return Report(failure=type(error).__name__)
 
 
@@ -114,9 +115,9 @@ def _scan_by_rule(masker: Masker, documents: list[bytes], reports: BinaryIO) -> 
     for rule in masker.rules.rules:
         _report_rule(rule.name, began, reports)
         for document in documents:
-            for _ in islice(rule.find(as_lines(document) or document), limits.MASKING_HITS + 1):
+            for _ in islice(rule.find(split_strings(document) or document), limits.MASKING_HITS + 1):
                 pass
-    _report_rule("", began, reports)  # what follows is the work of no single rule
+    _report_rule("", began, reports)  # the remaining work belongs to no single rule
 
 
 def _report_rule(name: str, began: float, reports: BinaryIO) -> None:

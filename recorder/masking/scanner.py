@@ -1,4 +1,4 @@
-"""Scanner: finds what masking changes in a body, within a budget of CPU time. Contract §3 (masking)."""
+"""Scanner: finds the texts of a body that masking changes, within a budget of CPU time. Contract §3."""
 
 import asyncio
 import hashlib
@@ -16,22 +16,22 @@ from recorder.masking.policies import Policy
 from recorder.masking.scan_pool import OutOfTime, ScanPool
 from recorder.masking.scan_process import Job, Report
 
-#: CPU time of a scan: so much, and so much for each megabyte. Clean text takes some milliseconds a megabyte,
-#: built-in kinds on their worst text 700.
+#: CPU time of a scan: a constant, and a part for each megabyte. Clean text takes some milliseconds per
+#: megabyte, built-in kinds on their worst text 700.
 BUDGET_SECONDS, BUDGET_SECONDS_PER_MB = 0.25, 2.0
 #: Measuring patterns that are saved; ordinary ones take 30 ms each.
 ADMISSION_SECONDS = 10.0
-# Built-in kinds take microseconds for an ordinary batch, and less than 10 ms for the worst text of this size:
-# they are scanned in this process.
+# Text of this size with built-in kinds is scanned in this process: an ordinary batch takes microseconds, the
+# worst text less than 10 ms.
 _SMALL_BYTES = 64 * 1024
-# Documents of a body go to the scan process in portions: between two of them others have their turn.
+# A body goes to the scan process in portions, between which other workspaces are served.
 _PORTION_BYTES = 1_000_000
 _MB = 1_000_000
-_REMEMBERED_BODIES, _REMEMBERED_WORKSPACES, _REMEMBERED_SECONDS = 100, 1_000, 600.0
+_BODIES_KEPT, _WORKSPACES_KEPT, _SECONDS_KEPT = 100, 1_000, 600.0
 
 
 class MaskingTookTooLong(Unavailable):
-    """A scan ran out of its time; the body was not stored. The same body is tried once more."""
+    """A scan ran out of time and the body was not stored; the same body is tried once more."""
 
     def __init__(self) -> None:
         text = "Masking this body took too long, so nothing of it was stored. Try again once."
@@ -39,7 +39,7 @@ class MaskingTookTooLong(Unavailable):
 
 
 class MaskingLimitReached(Invalid):
-    """A body that twice took longer to mask than a body may."""
+    """A body twice exceeded the time for masking a body."""
 
     code = "limit_reached"
     title = "Limit reached"
@@ -53,7 +53,7 @@ class MaskingLimitReached(Invalid):
 
 
 class Scanner:
-    """Finder of what policies change: small texts and built-in kinds here, all others in scan processes."""
+    """Finds the texts that policies change, in this process if they are small, else in scan processes."""
 
     def __init__(self, pool: ScanPool) -> None:
         self._pool = pool
@@ -61,7 +61,7 @@ class Scanner:
 
     @staticmethod
     def is_small(policy: Policy, size: int) -> bool:
-        """Return whether text of this size is scanned in this process, which takes milliseconds at most."""
+        """Return whether a text of this size is scanned in this process, which takes some milliseconds."""
         return policy.has_only_builtins and size <= _SMALL_BYTES
 
     async def find_changes(
@@ -71,7 +71,7 @@ class Scanner:
 
         Raises:
             MaskingTookTooLong: If the scan ran out of time.
-            MaskingLimitReached: If it did so for these documents before.
+            MaskingLimitReached: If an earlier scan of these documents ran out of time too.
             MaskingBusy: If too many bodies of the workspace wait.
         """
         if self.is_small(policy, sum(map(len, documents))):
@@ -85,16 +85,16 @@ class Scanner:
             raise MaskingLimitReached(slow.rule)
         changes: dict[int, Changes] = {}
         try:
-            for first, portion in _portions(documents):
+            for first, portion in _split_documents(documents):
                 job = Job(
-                    budget_s=_budget(portion) * (1 if slow is None else 3),
+                    budget_s=_compute_budget(portion) * (1 if slow is None else 3),
                     kind="mask" if slow is None else "mask_by_rule",
                     policies=policy.described,
                     key=policy.key,
                     documents=portion,
                 )
                 report = await self._run(workspace_id, job)
-                changes |= {first + index: found for index, found in (report.changes or {}).items()}
+                changes |= {first + index: texts for index, texts in (report.changes or {}).items()}
         except OutOfTime as error:
             self._slow_bodies.add(workspace_id, body, SlowBody(slow is not None, error.slowest))
             if slow is None:
@@ -104,10 +104,10 @@ class Scanner:
         return changes
 
     async def admit(self, workspace_id: str, patterns: Sequence[Mapping[str, str]]) -> None:
-        """Let patterns be saved if each of them compiles and takes little time, alone and together.
+        """Check that patterns compile and take little time, alone and together.
 
         Raises:
-            ValidationFailed: If they may not; `errors` points at each, with the time it needs.
+            ValidationFailed: If a pattern may not be saved; `errors` lists each with the time it needs.
             MaskingBusy: If too many requests of the workspace wait.
         """
         if not patterns:
@@ -116,24 +116,26 @@ class Scanner:
         try:
             report = await self._run(workspace_id, job)
         except OutOfTime as error:
-            problem = _problem(None, "limit_reached", describe_slowness(None, limits.MASKING_MS_PER_MB))
+            problem = _describe_problem(
+                None, "limit_reached", describe_slowness(None, limits.MASKING_MS_PER_MB)
+            )
             raise ValidationFailed([problem]) from error
         if report.refusals:
-            raise ValidationFailed([_problem(*refusal) for refusal in report.refusals])
+            raise ValidationFailed([_describe_problem(*refusal) for refusal in report.refusals])
 
     async def _run(self, workspace_id: str, job: Job) -> Report:
         report = await asyncio.wrap_future(self._pool.submit(workspace_id, job))
         if report.failure is not None:
-            # Never taken for a body in which there is nothing to mask.
+            # A failure must not count as a body without values to mask.
             raise RuntimeError(f"a masking job failed with {report.failure}")
         return report
 
 
-def _budget(documents: Sequence[bytes]) -> float:
+def _compute_budget(documents: Sequence[bytes]) -> float:
     return BUDGET_SECONDS + BUDGET_SECONDS_PER_MB * sum(map(len, documents)) / _MB
 
 
-def _portions(documents: Sequence[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+def _split_documents(documents: Sequence[bytes]) -> Iterator[tuple[int, list[bytes]]]:
     """Yield documents in portions, each with the index of its first."""
     first, portion, size = 0, list[bytes](), 0
     for index, document in enumerate(documents):
@@ -146,13 +148,13 @@ def _portions(documents: Sequence[bytes]) -> Iterator[tuple[int, list[bytes]]]:
         yield first, portion
 
 
-def _problem(index: int | None, code: str, message: str) -> Problem:
+def _describe_problem(index: int | None, code: str, message: str) -> Problem:
     pointer = "/masking/patterns" if index is None else f"/masking/patterns/{index}/pattern"
     return Problem("body", pointer, code, message)
 
 
 class SlowBody:
-    """A body whose scan ran out of time, once or (then it is refused) twice."""
+    """Body whose scan ran out of time, once or twice; after two times it is refused."""
 
     def __init__(self, is_refused: bool, rule: str | None) -> None:
         self.is_refused = is_refused
@@ -160,18 +162,18 @@ class SlowBody:
 
 
 class SlowBodies:
-    """Slow bodies of the last minutes, by workspace and keyed digest: as many as fit in a few megabytes."""
+    """Cache of the slow bodies of the last minutes, by workspace and keyed digest, in a few megabytes."""
 
     def __init__(
         self,
-        bodies: int = _REMEMBERED_BODIES,
-        workspaces: int = _REMEMBERED_WORKSPACES,
-        seconds: float = _REMEMBERED_SECONDS,
+        bodies: int = _BODIES_KEPT,
+        workspaces: int = _WORKSPACES_KEPT,
+        seconds: float = _SECONDS_KEPT,
     ) -> None:
         """Prepare an empty cache.
 
         Args:
-            bodies: bodies kept for a workspace.
+            bodies: number of bodies kept per workspace.
             workspaces: workspaces whose bodies are kept.
             seconds: how long a body is kept.
         """
@@ -181,7 +183,7 @@ class SlowBodies:
         self._lock = threading.Lock()
 
     def digest(self, policies: Sequence[str], documents: Sequence[bytes]) -> bytes:
-        """Return the digest of a body under policies; after a change of these it is another body."""
+        """Return the digest of a body under policies; a change of policies changes the digest."""
         digest = hashlib.blake2b(key=self._key, digest_size=16)
         for part in (*(policy.encode() for policy in policies), b"", *documents):
             digest.update(len(part).to_bytes(8, "big"))
@@ -189,13 +191,13 @@ class SlowBodies:
         return digest.digest()
 
     def find(self, workspace_id: str, body: bytes) -> SlowBody | None:
-        """Return a body that was slow before."""
+        """Return a body that was slow before; None if it was not."""
         with self._lock:
             bodies = self._bodies.get(workspace_id)
             return None if bodies is None else bodies.get(body)
 
     def add(self, workspace_id: str, body: bytes, slow: SlowBody) -> None:
-        """Remember a body; where there is no room, forget one of the workspace's or one workspace's."""
+        """Store a slow body; if the cache is full, drop another body or another workspace's bodies."""
         with self._lock:
             bodies = self._bodies.get(workspace_id)
             if bodies is None:
@@ -204,7 +206,7 @@ class SlowBodies:
             bodies[body] = slow
 
     def forget(self, workspace_id: str, body: bytes) -> None:
-        """Forget a body that was scanned in time after all."""
+        """Drop a body that was scanned in time."""
         with self._lock:
             if workspace_id in self._bodies:
                 self._bodies[workspace_id].pop(body, None)

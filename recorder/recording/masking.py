@@ -16,8 +16,7 @@ import orjson
 from recorder import limits
 from recorder.digest import canonical_json
 from recorder.errors import Problem, ValidationFailed
-from recorder.masking.json_texts import with_texts
-from recorder.masking.masker import Changes
+from recorder.masking.masker import Changes, with_texts
 from recorder.models.event import EventBatchBody
 from recorder.models.session import SessionCreate
 from recorder.models.tag import TagCreate

@@ -42,7 +42,7 @@ from recorder.models.workflow import WorkflowRow
 from recorder.recording.masking import mask_session
 from recorder.recording.outcome_detection import EventSearch, rederive_outcome, search_events
 from recorder.storage.database import Database
-from recorder.storage.slots import read_slots, slot_of
+from recorder.storage.deployment import read_slots, slot_of
 from recorder.storage.upsert import insert_or_update
 from recorder.tenant import Tenant
 from recorder.webhooks.outbox import add_event

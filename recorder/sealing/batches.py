@@ -1,4 +1,4 @@
-"""Numbered batches of sealing lanes: claimed, divided, done. Design §3.
+"""Numbered batches of sealing lanes: claim of the next one, division of one that fails. Design §3.
 
 The batches of a lane are numbered in SQL and written to the lake in that order. A batch that a killed run
 left open is claimed again under the same number.
@@ -6,55 +6,29 @@ left open is claimed again under the same number.
 
 from dataclasses import dataclass
 
-from sqlalchemy import text
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
 from recorder.models.operations import SealBatchRow, SealCounterRow
 from recorder.models.session import SessionRow
+from recorder.sealing.lanes import Lane, open_batches
 from recorder.storage.leases import HeldLease
 from recorder.tenant import Tenant
 
-# A batch ends at the first of these, so that memory and the time of one commit stay bounded.
-_BATCH_SESSIONS = 100
-_BATCH_EVENTS = 20_000
-_BATCH_FRAMES = 1_000
 
-#: Names of the lanes' leases begin so.
-LANE_PREFIX = "seal:"
-# As text, so that the partial index serves it.
-_IS_OPEN = text("state <> 'done'")
+@dataclass(frozen=True)
+class BatchLimits:
+    """Size at which a batch ends, so that memory and the time of one commit stay bounded."""
 
-
-@dataclass(frozen=True, order=True)
-class Lane:
-    """Workflows of one workspace and mode that are sealed in one order."""
-
-    workspace_id: str
-    mode: str
-    slot: int
-
-    @property
-    def tenant(self) -> Tenant:
-        """Workspace and mode of the lane."""
-        return Tenant(self.workspace_id, self.mode)
-
-    @property
-    def name(self) -> str:
-        """Name of the lane's lease, and of its numbers in the lake."""
-        return f"{LANE_PREFIX}{self.workspace_id}:{self.mode}:{self.slot}"
-
-    @classmethod
-    def of_name(cls, name: str) -> "Lane":
-        """Return the lane whose lease has this name."""
-        workspace_id, mode, slot = name.removeprefix(LANE_PREFIX).split(":")
-        return cls(workspace_id, mode, int(slot))
+    sessions: int = 100
+    events: int = 20_000
+    frames: int = 1_000
 
 
 @dataclass(frozen=True)
 class ClaimedBatch:
-    """A numbered batch of one lane, with the sessions that it seals, in order."""
+    """Numbered batch of one lane, with its sessions in sealing order."""
 
     lane: Lane
     number: int
@@ -64,7 +38,7 @@ class ClaimedBatch:
     date: str
     #: Fencing number of the lease under which it was claimed; part of the names of files.
     fence: int
-    #: State, and how often the work on it failed or was killed before.
+    #: State, number of failures, and number of runs that were killed during the work on it.
     state: str
     failures: int
     kills: int
@@ -92,17 +66,30 @@ class ClaimedBatch:
 
 
 def claim_batch(
-    db: DbSession, lane: Lane, lease: HeldLease, *, is_resumed: bool = False
+    db: DbSession,
+    lane: Lane,
+    lease: HeldLease,
+    *,
+    limits: BatchLimits | None = None,
+    is_resumed: bool = False,
 ) -> ClaimedBatch | None:
-    """Claim the lane's next batch: the lowest open one, else a new one; None where nothing waits.
+    """Claim the lane's next batch: the lowest open one, else a new one; return None if nothing waits.
 
     Call it in a transaction that holds the lease.
 
     Args:
+        db: a write transaction.
+        lane: the lane.
+        lease: the lane's lease.
+        limits: size of a new batch.
         is_resumed: whether the run paused the batch itself, and may go on before the pause is over.
     """
-    found = open_batches(db, lane=lane, limit=1)
-    row = found[0] if found else _add_batch(db, lane, _next_sessions(db, lane))
+    open_rows = open_batches(db, lane=lane, limit=1)
+    row = (
+        open_rows[0]
+        if open_rows
+        else _add_batch(db, lane, _choose_sessions(db, lane, limits or BatchLimits()))
+    )
     if row is None:
         return None
     if not is_resumed and row.not_before is not None and row.not_before > clock.now():
@@ -147,7 +134,7 @@ def split_batch(db: DbSession, batch: ClaimedBatch) -> None:
 
 
 def _add_batch(db: DbSession, lane: Lane, session_ids: list[str]) -> SealBatchRow | None:
-    """Number a new batch of a lane; None without sessions."""
+    """Add a batch with the lane's next number; return None without sessions."""
     if not session_ids:
         return None
     key = (lane.workspace_id, lane.mode, lane.slot)
@@ -170,7 +157,7 @@ def _add_batch(db: DbSession, lane: Lane, session_ids: list[str]) -> SealBatchRo
     return row
 
 
-def _next_sessions(db: DbSession, lane: Lane) -> list[str]:
+def _choose_sessions(db: DbSession, lane: Lane, limits: BatchLimits) -> list[str]:
     """Choose the sessions of a new batch: those that wait longest, within the bounds of a batch."""
     row = SessionRow
     statement = (
@@ -178,33 +165,16 @@ def _next_sessions(db: DbSession, lane: Lane) -> list[str]:
         .where(row.workspace_id == lane.workspace_id, row.mode == lane.mode, row.seal_slot == lane.slot)
         .where(col(row.waiting_since).is_not(None))
         .order_by(col(row.waiting_since), col(row.id))
-        .limit(_BATCH_SESSIONS)
+        .limit(limits.sessions)
     )
     chosen: list[str] = []
     events = frames = 0
     for session_id, event_count, frame_count, failures in db.exec(statement):
         events, frames = events + event_count, frames + frame_count
-        # One that failed before is sealed alone: it shall not keep others waiting.
-        if chosen and (failures or events > _BATCH_EVENTS or frames > _BATCH_FRAMES):
+        # A session that failed before is sealed alone, so that it delays no other.
+        if chosen and (failures or events > limits.events or frames > limits.frames):
             break
         chosen.append(session_id)
         if failures:
             break
     return chosen
-
-
-def open_batches(db: DbSession, *, lane: Lane | None = None, limit: int | None = None) -> list[SealBatchRow]:
-    """Return the batches that are not done, of one lane or of all, by lane and number."""
-    row = SealBatchRow
-    order = (col(row.workspace_id), col(row.mode), col(row.slot), col(row.number))
-    statement = select(row).where(_IS_OPEN).order_by(*order)
-    if lane is not None:
-        statement = statement.where(
-            row.workspace_id == lane.workspace_id, row.mode == lane.mode, row.slot == lane.slot
-        )
-    return list(db.exec(statement.limit(limit)))
-
-
-def lane_of(batch: SealBatchRow) -> Lane:
-    """Return the lane of a batch."""
-    return Lane(batch.workspace_id, batch.mode, batch.slot)

@@ -1,7 +1,7 @@
-"""Facts of a session that sealing computes once, portion by portion, as rows of the lake. Design §3.
+"""Derived values of a session, computed portion by portion as rows of the lake. Design §3.
 
-Total order `(t_ms, id)`, the frame each event is bound to, keyframes, action flags, steps, the rows' digest.
-Memory holds a portion, and of the whole session some bytes for each frame and the steps.
+These are the total order `(t_ms, id)`, the frame of each event, keyframes, action flags, steps, and the
+digest of the rows. Memory holds a portion, and of the whole session some bytes per frame and the steps.
 """
 
 from array import array
@@ -21,20 +21,19 @@ from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
 from recorder.recording.event_portions import HotItem
 from recorder.rowset import EventsDigest
-from recorder.sealing.dhash import KEYFRAME_DISTANCE, distance
+from recorder.sealing.frame_digests import KEYFRAME_DISTANCE, FrameDigest, distance
 from recorder.sealing.rows import build_batch, frame_columns, start_of
-from recorder.sealing.screens import SeenFrame
 
-#: A session's path, and its rows in `steps`, are read from so many first steps.
+#: Number of first steps that become rows of `steps` and the session's path.
 MAX_STEPS = 20_000
-#: Of a session's screens the features are kept up to so many in all: 2,048 screens of 1,024 features.
+#: Number of features of a session's screens that are kept: 2,048 screens of 1,024 features.
 MAX_FEATURES = 2_048 * 1_024
 
 _is_action = lru_cache(maxsize=1_024)(is_action)
 
 
 class FrameIndex:
-    """The frames of one session by time and id, with the screens that steps need."""
+    """Frames of one session by time and id, with the screens for steps."""
 
     def __init__(self, frames: Sequence[tuple[int, str]]) -> None:
         """Index frames whose screens are not known yet.
@@ -44,10 +43,10 @@ class FrameIndex:
         """
         self.ids = [frame_id for _, frame_id in frames]
         self._times = array("q", [t_ms for t_ms, _ in frames])
-        self._places = {frame_id: place for place, frame_id in enumerate(self.ids)}
+        self._seqs = {frame_id: seq for seq, frame_id in enumerate(self.ids)}
         self._state_keys: list[str | None] = []
         self._keys: dict[str, str] = {}
-        #: Features by screen, packed: a screen that frames share is kept once.
+        #: Packed features by screen: a screen of several frames is kept once.
         self._features: dict[str, bytes] = {}
         self._features_left = MAX_FEATURES
         self._screens: dict[str, Screen] = {}
@@ -68,15 +67,15 @@ class FrameIndex:
         return True
 
     def bind(self, t_ms: int, frame_id: str | None) -> int | None:
-        """Return the place of the frame an event happened on; see `states.bind_frames`."""
-        place = self._places.get(frame_id) if frame_id is not None else None
-        if place is None:
-            place = bisect_right(self._times, t_ms) - 1
-        return place if place >= 0 else None
+        """Return the number of the frame on which an event happened; see `states.bind_frames`."""
+        seq = self._seqs.get(frame_id) if frame_id is not None else None
+        if seq is None:
+            seq = bisect_right(self._times, t_ms) - 1
+        return seq if seq >= 0 else None
 
-    def screen_at(self, place: int) -> FrameScreen:
-        """Return a frame with the digests of its screen that steps need."""
-        return FrameScreen(self._times[place], self.ids[place], self.screen_of(self._state_keys[place]))
+    def screen_at(self, seq: int) -> FrameScreen:
+        """Return a frame with the digests of its screen for steps."""
+        return FrameScreen(self._times[seq], self.ids[seq], self.screen_of(self._state_keys[seq]))
 
     def screen_of(self, state_key: str | None) -> Screen:
         """Return the screen of this key, without tokens; without features past `MAX_FEATURES`."""
@@ -90,7 +89,7 @@ class FrameIndex:
 
 
 class FrameWalk:
-    """Frame rows of one session, portion by portion in the order `(t_ms, frame_id)`."""
+    """Builder of the frame rows of one session, portion by portion in the order `(t_ms, frame_id)`."""
 
     def __init__(self, row: SessionRow, date: str, index: FrameIndex) -> None:
         self._row, self._date, self._index = row, date, index
@@ -100,16 +99,18 @@ class FrameWalk:
         self.image_bytes = 0
 
     def resume(self, seq: int, last_keyframe: tuple[str | None, int | None], image_bytes: int) -> None:
-        """Go on after so many frames."""
+        """Restore the state after `seq` frames."""
         self._seq, self.last_keyframe, self.image_bytes = seq, last_keyframe, image_bytes
 
-    def add(self, frames: Sequence[FrameRow], seen: Sequence[SeenFrame]) -> tuple[pa.RecordBatch, pa.Array]:
+    def add(
+        self, frames: Sequence[FrameRow], digests: Sequence[FrameDigest]
+    ) -> tuple[pa.RecordBatch, pa.Array]:
         """Return the next rows of the frames table, and the features of screens that are new.
 
-        The rows' `n_events` and `has_action` hold nothing yet: see `with_events`.
+        `with_events` fills in the rows' `n_events` and `has_action` later.
         """
         keyframes, features = [], []
-        for frame, (screen, dhash) in zip(frames, seen, strict=True):
+        for frame, (screen, dhash) in zip(frames, digests, strict=True):
             is_keyframe = self._is_new_screen(frame, screen, dhash)
             if is_keyframe:
                 self.last_keyframe = (screen.state_key, dhash)
@@ -121,9 +122,9 @@ class FrameWalk:
         columns = frame_columns(frames, start_of(self._row))
         columns |= {
             "seq": range(self._seq, self._seq + n),
-            "dhash": [dhash for _, dhash in seen],
-            "state_key": [screen.state_key for screen, _ in seen],
-            "state_tokens": [screen.state_tokens for screen, _ in seen],
+            "dhash": [dhash for _, dhash in digests],
+            "state_key": [screen.state_key for screen, _ in digests],
+            "state_tokens": [screen.state_tokens for screen, _ in digests],
             "is_keyframe": keyframes,
             "n_events": [0] * n,
             "has_action": [False] * n,
@@ -141,7 +142,7 @@ class FrameWalk:
 
 
 class EventWalk:
-    """Event rows, steps and digest of one session, portion by portion in total order."""
+    """Builder of the event rows, steps and digest of one session, portion by portion in total order."""
 
     def __init__(self, row: SessionRow, date: str, index: FrameIndex, *, max_steps: int = MAX_STEPS) -> None:
         self._row, self._date, self._index = row, date, index
@@ -168,23 +169,23 @@ class EventWalk:
             for name in ("id", "t_ms", "type", "frame_id"):
                 item.pop(name, None)
             payload = canonical_json(item)
-            place = index.bind(t_ms, frame_id)
+            frame_seq = index.bind(t_ms, frame_id)
             action = _is_action(kind)
             if not steps.is_full:
                 item["id"], item["t_ms"], item["type"] = event_id, t_ms, kind
-                steps.add(item, None if place is None else index.screen_at(place))
+                steps.add(item, None if frame_seq is None else index.screen_at(frame_seq))
             ids.append(event_id)
             times.append(t_ms)
             types.append(kind)
             frame_ids.append(frame_id)
-            bound.append(place)
+            bound.append(frame_seq)
             actions.append(action)
             payloads.append(payload.decode())
             self.payload_bytes += len(payload)
         first = self.event_count
         moments = [self._start_us + t_ms * 1000 for t_ms in times]
         self._digest.update(zip(ids, times, moments, types, frame_ids, payloads, strict=True))
-        self._count(bound, actions)
+        self._count_events(bound, actions)
         columns = {
             "event_id": ids,
             "seq": range(first, first + len(ids)),
@@ -199,7 +200,7 @@ class EventWalk:
         return build_batch("events", self._row, self._date, columns, len(ids))
 
     def add_written(self, rows: pa.RecordBatch) -> None:
-        """Take over rows that an earlier run wrote; their steps are kept apart."""
+        """Count and digest rows that an earlier run wrote; their steps are restored separately."""
         columns = {
             name: rows[name].to_pylist() for name in ("event_id", "t_ms", "type", "frame_id", "payload")
         }
@@ -207,10 +208,10 @@ class EventWalk:
         ids, times, types, frame_ids, payloads = columns.values()
         self._digest.update(zip(ids, times, moments, types, frame_ids, payloads, strict=True))
         self.payload_bytes += sum(len(payload.encode()) for payload in payloads)
-        self._count(rows["frame_seq"].to_pylist(), rows["is_action"].to_pylist())
+        self._count_events(rows["frame_seq"].to_pylist(), rows["is_action"].to_pylist())
 
     def with_events(self, frames: pa.RecordBatch) -> pa.RecordBatch:
-        """Return frame rows with the events that are bound to them."""
+        """Return frame rows with the counts of their events filled in."""
         n = frames.num_rows
         first = frames["seq"][0].as_py() if n else 0
         counts = pa.array(self._n_events[first : first + n].tolist(), pa.int32())
@@ -219,18 +220,18 @@ class EventWalk:
         columns |= {"n_events": counts, "has_action": acted}
         return pa.RecordBatch.from_arrays(list(columns.values()), schema=frames.schema)
 
-    def _count(self, bound: Sequence[int | None], actions: Sequence[bool]) -> None:
-        for place, action in zip(bound, actions, strict=True):
-            if place is not None:
-                self._n_events[place] += 1
-                if action:
-                    self._has_action[place] = 1
+    def _count_events(self, bound: Sequence[int | None], actions: Sequence[bool]) -> None:
+        for frame_seq, is_acting in zip(bound, actions, strict=True):
+            if frame_seq is not None:
+                self._n_events[frame_seq] += 1
+                if is_acting:
+                    self._has_action[frame_seq] = 1
         self.event_count += len(bound)
         self.action_count += sum(actions)
 
 
 def pack_steps(index: FrameIndex, steps: Sequence[Step]) -> list[dict[str, Any]]:
-    """Return steps as values of JSON; features that the index holds are left out."""
+    """Return steps as JSON values, without features that the index holds."""
     packed = []
     for step in steps:
         values = {name: getattr(step, name) for name in Step.__slots__}

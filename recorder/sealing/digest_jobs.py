@@ -1,4 +1,4 @@
-"""Submissions of the digest pool: distinct contents of frames, cut into small work items. Decision 0030."""
+"""Submissions of the digest pool: distinct contents of frames, divided into work items. Decision 0030."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -11,20 +11,20 @@ from cachetools import LRUCache
 
 from recorder.memory.steps.screens import Screen
 from recorder.sealing.digest_messages import DigestBudget, DigestTask
-from recorder.sealing.screens import SeenFrame, describe_frame
+from recorder.sealing.frame_digests import FrameDigest, describe_frame
 
 if TYPE_CHECKING:
     from recorder.models.frame import FrameRow
 
-#: An item is computed by one worker without a break: others wait at most for one.
+#: One worker computes an item without a break, so others wait at most for one item.
 _ITEM_TASKS = 16
 _ITEM_BYTES = 12 * 1024 * 1024
-#: Larger pictures are items of their own, and hold at most half of the workers.
+#: A larger picture is an item of its own; such items take at most half of the workers.
 _LARGE_PIXELS = 4_000_000
 
 
 class OverBudget:
-    """Type of the result of a snapshot that is over its budget."""
+    """Result of a snapshot that exceeds its budget."""
 
 
 OVER_BUDGET: Final = OverBudget()
@@ -33,13 +33,13 @@ Digest = int | Screen | OverBudget | None
 
 @dataclass(eq=False, slots=True)
 class Task:
-    """One distinct picture or snapshot of a submission."""
+    """Distinct picture or snapshot of a submission."""
 
     submission: "Submission"
     frame_id: str
     object_key: str
     message: DigestTask
-    #: Under which equal contents are known; of a snapshot once its bytes were fetched.
+    #: Key that equal contents share; that of a snapshot is known once its bytes are fetched.
     key: str | None
     digest: Digest = None
     is_settled: bool = False
@@ -61,26 +61,26 @@ class Item:
 
     @property
     def submission(self) -> "Submission":
-        """The submission of all its tasks."""
+        """Submission of the tasks."""
         return self.tasks[0].submission
 
     @property
     def is_large(self) -> bool:
-        """Return whether it is a picture that takes much time and memory."""
+        """Return whether the item is a picture that takes much time and memory."""
         return self.tasks[0].message.pixels > _LARGE_PIXELS
 
 
 class Submission:
-    """Frames of one session, and the digests that are known of them."""
+    """Frames of one session, and their digests so far."""
 
     def __init__(self, session_id: str, frames: Sequence["FrameRow"], budget: DigestBudget) -> None:
         self.session_id = session_id
-        self.future: Future[list[SeenFrame]] = Future()
+        self.future: Future[list[FrameDigest]] = Future()
         self._frames: list[tuple[Task, Task | None, str | None]] = []
         self._add_frames(frames)
-        tasks = dict.fromkeys(task for one in self._frames for task in one[:2] if task is not None)
+        tasks = dict.fromkeys(task for frame in self._frames for task in frame[:2] if task is not None)
         for task in tasks:
-            # Uploads hold no larger pictures; such a row has no digest, and nothing is fetched for it.
+            # Uploads accept no larger pictures; such a row gets no digest, and its bytes are not fetched.
             if task.message.kind == "picture" and task.message.length > budget.picture_bytes:
                 task.is_settled = True
         to_compute = [task for task in tasks if not task.is_settled]
@@ -89,11 +89,11 @@ class Submission:
 
     @property
     def is_over(self) -> bool:
-        """Return whether it has its result or its error, or was cancelled."""
+        """Return whether the submission has its result or its error, or was cancelled."""
         return self.future.done()
 
     def settle(self, task: Task, digest: Digest) -> None:
-        """Store the digest of a task; with the last one the future has its result."""
+        """Store the digest of a task; the last digest completes the future."""
         if task.is_settled:
             return
         task.digest, task.is_settled = digest, True
@@ -101,12 +101,12 @@ class Submission:
         self.finish_if_complete()
 
     def finish_if_complete(self) -> None:
-        """Give the future its result once every digest is known."""
+        """Complete the future once every digest is known."""
         if self.open_tasks == 0 and not self.is_over and self.future.set_running_or_notify_cancel():
-            self.future.set_result([_describe(*one) for one in self._frames])
+            self.future.set_result([_describe_frame(*frame) for frame in self._frames])
 
     def fail(self, error: Exception) -> None:
-        """Give the future an error, unless it is over."""
+        """Complete the future with an error, unless it is complete."""
         if not self.is_over and self.future.set_running_or_notify_cancel():
             self.future.set_exception(error)
 
@@ -121,12 +121,12 @@ class Submission:
                 pictures[frame.sha256] = picture
             snapshot = None
             if frame.dom_object is not None and frame.dom_offset is not None and frame.dom_length is not None:
-                place = (frame.dom_object, frame.dom_offset, frame.dom_length)
-                snapshot = snapshots.get(place)
+                location = (frame.dom_object, frame.dom_offset, frame.dom_length)
+                snapshot = snapshots.get(location)
                 if snapshot is None:
                     message = DigestTask("snapshot", frame.dom_offset, frame.dom_length)
                     snapshot = Task(self, frame.frame_id, frame.dom_object, message, None)
-                    snapshots[place] = snapshot
+                    snapshots[location] = snapshot
             self._frames.append((picture, snapshot, frame.url))
 
 
@@ -134,7 +134,7 @@ class DigestCache:
     """Digests of contents by their keys, with a bound on entries and bytes; the least recently used go."""
 
     def __init__(self, *, max_entries: int = 50_000, max_bytes: int = 64 * 1024 * 1024) -> None:
-        # Each entry takes its part of the room at least, which bounds their number too.
+        # Each entry counts as at least its share of the bytes, which bounds the number of entries too.
         least = max_bytes // max_entries
         self._digests: LRUCache[str, Digest] = LRUCache(
             max_bytes, lambda digest: max(_estimate_bytes(digest), least)
@@ -142,7 +142,7 @@ class DigestCache:
 
     @property
     def bytes(self) -> int:
-        """Bytes that the entries are counted as."""
+        """Bytes that the entries count as."""
         return int(self._digests.currsize)
 
     def __contains__(self, key: str) -> bool:
@@ -156,13 +156,13 @@ class DigestCache:
         return self._digests[key]
 
     def put(self, key: str, digest: Digest) -> None:
-        """Store a digest, and forget others where there is no room; skip one that is too large."""
+        """Store a digest and drop others if there is no room; skip a digest that is too large."""
         with suppress(ValueError):
             self._digests[key] = digest
 
 
 def _cut_into_items(tasks: Iterable[Task]) -> list[Item]:
-    """Group tasks by upload object, each item a short piece of it."""
+    """Group tasks by upload object into items of a short span of it."""
     by_object: dict[str, list[Task]] = {}
     for task in tasks:
         by_object.setdefault(task.object_key, []).append(task)
@@ -170,20 +170,20 @@ def _cut_into_items(tasks: Iterable[Task]) -> list[Item]:
     for group in by_object.values():
         item: Item | None = None
         for task in sorted(group, key=lambda task: task.message.offset):
-            if item is None or not _fits(item, task):
+            if item is None or not _fits_item(item, task):
                 item = Item([])
                 items.append(item)
             item.tasks.append(task)
     return items
 
 
-def _fits(item: Item, task: Task) -> bool:
+def _fits_item(item: Item, task: Task) -> bool:
     span = task.message.offset + task.message.length - item.tasks[0].message.offset
     is_large = task.message.pixels > _LARGE_PIXELS
     return len(item.tasks) < _ITEM_TASKS and span <= _ITEM_BYTES and not is_large and not item.is_large
 
 
-def _describe(picture: Task, snapshot: Task | None, url: str | None) -> SeenFrame:
+def _describe_frame(picture: Task, snapshot: Task | None, url: str | None) -> FrameDigest:
     dhash = picture.digest if isinstance(picture.digest, int) else None
     screen = snapshot.digest if snapshot is not None and isinstance(snapshot.digest, Screen) else None
     return describe_frame(screen, url, dhash)

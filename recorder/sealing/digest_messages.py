@@ -31,9 +31,9 @@ class DigestBudget(Struct, frozen=True, kw_only=True):
     #: Arrays and objects of the JSON; with the bytes they bound the memory of the parsed snapshot.
     snapshot_nodes: int = 1_000_000
     snapshot_seconds: float = 10.0
-    #: What a worker may allocate above its start; a WebP of 50 megapixels takes 615 MB.
+    #: Memory that a worker may allocate above its start; a WebP of 50 megapixels takes 615 MB.
     memory_bytes: int = 690_000_000
-    #: A worker from which nothing is heard for so long by the clock is ended.
+    #: A worker that sends no message for so long is ended.
     stall_seconds: float = 120.0
 
     def seconds(self, task: "DigestTask") -> float:
@@ -44,7 +44,7 @@ class DigestBudget(Struct, frozen=True, kw_only=True):
 
 
 class DigestTask(Struct, frozen=True, array_like=True):
-    """One picture or snapshot and its place in an upload object."""
+    """Picture or snapshot, and its bytes in an upload object."""
 
     kind: Literal["picture", "snapshot"]
     offset: int
@@ -61,47 +61,47 @@ class Setup(Struct, frozen=True, array_like=True, tag="setup"):
 
 
 class WorkItem(Struct, frozen=True, array_like=True, tag="item"):
-    """Some tasks of one upload object, for one worker."""
+    """Tasks of one upload object for one worker."""
 
     object_key: str
     tasks: list[DigestTask]
 
 
 class Fetched(Struct, frozen=True, array_like=True, tag="fetched"):
-    """Answer to an item: its bytes are there; a digest of each task's snapshot, None for pictures."""
+    """Answer to an item whose bytes were fetched: a digest of each task's snapshot, None for pictures."""
 
     snapshot_keys: list[str | None]
 
 
 class FetchFailed(Struct, frozen=True, array_like=True, tag="fetch_failed"):
-    """Answer to an item: the object is gone or too short, or the store does not answer."""
+    """Answer to an item whose object is missing or too short, or whose store does not answer."""
 
     reason: Literal["missing", "unavailable"]
 
 
 class Wanted(Struct, frozen=True, array_like=True, tag="wanted"):
-    """Answer to `Fetched`: the places of the tasks to compute, in this order."""
+    """Answer to `Fetched`: the indexes of the tasks to compute, in this order."""
 
-    places: list[int]
+    indexes: list[int]
 
 
 class PictureDigest(Struct, frozen=True, array_like=True, tag="picture"):
-    """Result of a picture; None where it does not decode within its budget."""
+    """Result of a picture; None if it does not decode within its budget."""
 
     dhash: int | None
 
 
 class SnapshotDigest(Struct, frozen=True, array_like=True, tag="snapshot"):
-    """Result of a snapshot; no screen where it cannot be read as one."""
+    """Result of a snapshot; the screen is None if the snapshot cannot be parsed."""
 
     screen: Screen | None
     is_over_budget: bool = False
 
 
 class Finished(Struct, frozen=True, array_like=True, tag="finished"):
-    """Last message of an item; a worker that leaves has grown and is replaced."""
+    """Last message of an item; a worker that has grown too large ends and is replaced."""
 
-    is_leaving: bool
+    is_ending: bool
 
 
 ToWorker = Setup | WorkItem | Wanted

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from recorder.sealing.digest_jobs import Submission
 from recorder.sealing.digest_messages import DigestBudget, Setup
 from recorder.sealing.digest_scheduler import FAILED, DigestScheduler
-from recorder.sealing.screens import SeenFrame
+from recorder.sealing.frame_digests import FrameDigest
 
 if TYPE_CHECKING:
     from recorder.models.frame import FrameRow
@@ -18,10 +18,10 @@ __all__ = ["DigestBudget", "DigestPool"]
 
 
 class DigestPool:
-    """Worker processes for the digests of frames; started when there is work for them.
+    """Worker processes for the digests of frames, started when there is work.
 
-    Submissions take turns by small items. A worker that dies is replaced, and only the content that it worked
-    on is blamed.
+    Submissions are served in rotation, item by item. A worker that dies is replaced, and only the content
+    that it worked on is blamed.
     """
 
     def __init__(self, blob_url: str, *, processes: int, budget: DigestBudget | None = None) -> None:
@@ -38,11 +38,11 @@ class DigestPool:
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
-    def submit(self, session_id: str, frames: Sequence["FrameRow"]) -> "Future[list[SeenFrame]]":
+    def submit(self, session_id: str, frames: Sequence["FrameRow"]) -> "Future[list[FrameDigest]]":
         """Queue frames of one session; the future has their digests, in their order.
 
         The future raises `ContentError` if the session's content cannot be digested, and `Unavailable` if
-        the blob store does not answer. Cancelling it drops what has not begun.
+        the blob store does not answer. Cancelling it drops the items that have not begun.
 
         Args:
             session_id: the session that is named in a `ContentError`.
@@ -63,7 +63,7 @@ class DigestPool:
             submission.fail(RuntimeError(FAILED))
         return submission.future
 
-    def digest(self, session_id: str, frames: Sequence["FrameRow"]) -> list[SeenFrame]:
+    def digest(self, session_id: str, frames: Sequence["FrameRow"]) -> list[FrameDigest]:
         """Return the digests of frames of one session, in their order.
 
         Raises:

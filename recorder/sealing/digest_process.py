@@ -1,4 +1,4 @@
-"""Worker processes of the digest pool, as the pool's process sees them. Decision 0030."""
+"""Worker process of the digest pool: the parent's handle with socket and current item. Decision 0030."""
 
 import signal
 import subprocess
@@ -24,10 +24,10 @@ _MESSAGE_BYTES = 16 * 1024 * 1024
 
 
 class WorkerProcess:
-    """A process, the socket to it, and what it works on.
+    """Handle of a process, with the socket to it and its current item.
 
-    A program of its own and no child of `multiprocessing`: that one would run the parent's main module again,
-    which imports Dagster.
+    The process runs a program of its own. `multiprocessing` would run the parent's main module again, which
+    imports Dagster.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -40,41 +40,42 @@ class WorkerProcess:
             )
         self.pid = self._process.pid
         self.item: Item | None = None
-        #: Tasks that it still has to compute, the one under way first; None while it fetches the object.
+        #: Tasks to compute, the current one first; None while the process fetches the object.
         self.todo: deque[Task] | None = None
         self.is_new = True
-        self._heard_at = time.monotonic()
+        self._last_message_s = time.monotonic()
         self._send(setup)
 
     def begin(self, item: Item) -> None:
         """Send the worker its next item."""
         self.item, self.todo, self.is_new = item, None, False
-        self._heard_at = time.monotonic()
+        self._last_message_s = time.monotonic()
         self._send(WorkItem(item.tasks[0].object_key, [task.message for task in item.tasks]))
 
-    def compute(self, places: list[int]) -> None:
-        """Let the worker compute these tasks of its item."""
+    def compute(self, indexes: list[int]) -> None:
+        """Let the worker compute the tasks of its item at these indexes."""
         assert self.item is not None
-        self.todo = deque(self.item.tasks[place] for place in places)
-        self._send(Wanted(places))
+        self.todo = deque(self.item.tasks[index] for index in indexes)
+        self._send(Wanted(indexes))
 
     def receive(self) -> FromWorker:
         """Read a message.
 
         Raises:
-            EOFError, OSError: if the worker has died.
-            msgspec.MsgspecError: if it sent something else.
+            EOFError: if the worker has died.
+            OSError: if the worker has died.
+            msgspec.MsgspecError: if it sent anything but a message.
         """
         message: FromWorker = decode_from_worker(self.connection.recv_bytes(_MESSAGE_BYTES))
-        self._heard_at = time.monotonic()
+        self._last_message_s = time.monotonic()
         return message
 
     def seconds_left(self, stall_seconds: float) -> float | None:
-        """Return the time until the worker counts as stalled; None while it has nothing to do."""
-        return None if self.item is None else self._heard_at + stall_seconds - time.monotonic()
+        """Return the time until the worker counts as stalled; None while it has no item."""
+        return None if self.item is None else self._last_message_s + stall_seconds - time.monotonic()
 
     def end(self) -> bool:
-        """End the process, which holds nothing that has to be kept; return whether its CPU time ran out."""
+        """Kill the process, which holds no state to keep; return whether its CPU time ran out."""
         self.connection.close()
         self._process.kill()
         code = self._process.wait()
@@ -83,6 +84,6 @@ class WorkerProcess:
         return code == -signal.SIGPROF
 
     def _send(self, message: ToWorker) -> None:
-        # One that has died is found when it is read.
+        # The next read detects a process that has died.
         with suppress(OSError):
             self.connection.send_bytes(encode(message))

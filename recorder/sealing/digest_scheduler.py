@@ -1,4 +1,4 @@
-"""Scheduler of the digest pool: items to workers in turn, and new workers for dead ones. Decision 0030."""
+"""Scheduler of the digest pool: assigns items to workers, and replaces dead workers. Decision 0030."""
 
 import threading
 from collections import deque
@@ -14,26 +14,26 @@ from recorder.sealing.digest_messages import Fetched, FetchFailed, Finished, Fro
 from recorder.sealing.digest_process import WorkerProcess
 from recorder.sealing.failures import ContentError
 
-#: A picture or snapshot that ended so many workers is not tried again.
+#: A picture or snapshot is not tried again after so many dead workers.
 MAX_DEATHS = 3
-_REMEMBERED_DEATHS = 1_000
+_DEATHS_KEPT = 1_000
 FAILED = "The digest pool has failed; the log holds the error."
 
 
 class DigestScheduler:
-    """Gives items to workers in turn; all but `add` and `stop` runs in one thread."""
+    """Assigns items to workers, submission by submission; all but `add` and `stop` runs in one thread."""
 
     def __init__(self, setup: Setup, processes: int) -> None:
         self._setup = setup
         self._processes = processes
-        # Large pictures leave half of the workers to others, and bound the memory of all.
+        # Large pictures take half of the workers, which also bounds the memory of all.
         self._max_large = max(1, processes // 2)
         self.workers: list[WorkerProcess] = []
         self._active: deque[Submission] = deque()
         self._cache = DigestCache()
-        #: How many workers ended over a content, by its key.
-        self._deaths: LRUCache[str, int] = LRUCache(_REMEMBERED_DEATHS)
-        #: Contents that a worker computes or will compute, with the tasks that wait for the same digest.
+        #: Number of workers that died while they computed a content, by its key.
+        self._deaths: LRUCache[str, int] = LRUCache(_DEATHS_KEPT)
+        #: Keys of contents that are computed or queued, with the tasks that wait for the same digest.
         self._under_way: dict[str, list[Task]] = {}
         self._incoming: deque[Submission] = deque()
         self._is_stopping = threading.Event()
@@ -46,12 +46,12 @@ class DigestScheduler:
         self._wake()
 
     def stop(self) -> None:
-        """Let the thread end, from any thread."""
+        """End the thread, from any thread."""
         self._is_stopping.set()
         self._wake()
 
     def run(self) -> None:
-        """Work until stopped."""
+        """Serve submissions until `stop` is called."""
         failure: Exception = RuntimeError(FAILED)
         try:
             while not self._is_stopping.is_set():
@@ -79,7 +79,9 @@ class DigestScheduler:
     def _receive(self) -> None:
         """Handle messages of the workers; wait for one if there is none."""
         stall_seconds = self._setup.budget.stall_seconds
-        left = [seconds for one in self.workers if (seconds := one.seconds_left(stall_seconds)) is not None]
+        left = [
+            seconds for worker in self.workers if (seconds := worker.seconds_left(stall_seconds)) is not None
+        ]
         by_connection = {worker.connection: worker for worker in self.workers}
         timeout = max(0.0, min(left)) if left else None
         for ready in wait([*by_connection, self._wake_reader], timeout):
@@ -107,12 +109,12 @@ class DigestScheduler:
             try:
                 worker = self._take_worker(is_new=item.needs_new_worker)
             except OSError:
-                self._give_up(item.submission, item.tasks, Unavailable("The digest worker"))
+                self._fail_submission(item.submission, item.tasks, Unavailable("The digest worker"))
                 return
             worker.begin(item)
 
     def _next_item(self) -> Item | None:
-        """Return the next item whose contents are not known yet, from each submission in turn."""
+        """Return the next item with unknown contents, from each submission in rotation."""
         skipped = 0
         while skipped < len(self._active):
             submission = self._active.popleft()
@@ -125,7 +127,7 @@ class DigestScheduler:
                 skipped += 1
                 continue
             submission.items.popleft()
-            wanted = [task for task in item.tasks if self._is_wanted(task)]
+            wanted = [task for task in item.tasks if self._must_compute(task)]
             if submission.future.done():
                 self._release(wanted)
             elif wanted:
@@ -133,8 +135,8 @@ class DigestScheduler:
                 return item
         return None
 
-    def _is_wanted(self, task: Task) -> bool:
-        """Return whether a task is to be computed; otherwise it is settled, or waits for an equal one."""
+    def _must_compute(self, task: Task) -> bool:
+        """Return whether a task must be computed; otherwise settle it, or let it wait for an equal task."""
         if task.key is None or task.is_owner:
             return True
         if task.key in self._cache:
@@ -161,14 +163,18 @@ class DigestScheduler:
     def _handle(self, worker: WorkerProcess, message: FromWorker) -> None:
         assert worker.item is not None, "A worker without an item sent a message."
         if isinstance(message, Fetched):
-            self._answer_fetched(worker, worker.item, message)
+            self._answer_fetched_item(worker, worker.item, message)
         elif isinstance(message, FetchFailed):
             worker.todo = deque()
-            error = _missing(worker.item) if message.reason == "missing" else Unavailable("The blob store")
-            self._give_up(worker.item.submission, worker.item.tasks, error)
+            error = (
+                _describe_missing(worker.item)
+                if message.reason == "missing"
+                else Unavailable("The blob store")
+            )
+            self._fail_submission(worker.item.submission, worker.item.tasks, error)
         elif isinstance(message, Finished):
             worker.item = None
-            if message.is_leaving:
+            if message.is_ending:
                 self.workers.remove(worker)
                 worker.end()
         else:
@@ -177,30 +183,30 @@ class DigestScheduler:
             is_over_budget = not isinstance(message, PictureDigest) and message.is_over_budget
             self._complete(worker.todo.popleft(), OVER_BUDGET if is_over_budget else digest)
 
-    def _answer_fetched(self, worker: WorkerProcess, item: Item, message: Fetched) -> None:
-        places = []
-        for place, (task, key) in enumerate(zip(item.tasks, message.snapshot_keys, strict=True)):
+    def _answer_fetched_item(self, worker: WorkerProcess, item: Item, message: Fetched) -> None:
+        indexes = []
+        for index, (task, key) in enumerate(zip(item.tasks, message.snapshot_keys, strict=True)):
             if task.key is None:
                 task.key = f"snapshot {key}"
-            if self._is_wanted(task):
-                places.append(place)
+            if self._must_compute(task):
+                indexes.append(index)
         if item.submission.is_over:
             self._release(item.tasks)
-            places = []
-        worker.compute(places)
+            indexes = []
+        worker.compute(indexes)
 
     def _replace(self, worker: WorkerProcess) -> None:
-        """Take leave of a worker that died; what it had is given to others, and what ended it is blamed."""
+        """Remove a worker that died or stalled; requeue its tasks, and count the death of the current one."""
         is_out_of_time = worker.end()
         self.workers.remove(worker)
         item = worker.item
         if item is None:
             return
         if worker.todo is None:
-            # Nothing of the content was touched yet: the machine or the store is at fault.
+            # The content was not read yet: the machine or the store caused the death.
             item.fetch_deaths += 1
             if item.fetch_deaths >= MAX_DEATHS:
-                self._give_up(item.submission, item.tasks, Unavailable("The digest worker"))
+                self._fail_submission(item.submission, item.tasks, Unavailable("The digest worker"))
             else:
                 self._requeue(item)
             return
@@ -210,14 +216,14 @@ class DigestScheduler:
         if worker.todo:
             self._requeue(Item(list(worker.todo)))
         assert task.key is not None
-        # Counted by content: a submission that is paused and given up must not begin to count again.
+        # Counted by content, so that a submission that was paused and closed does not restart the count.
         task.deaths = self._deaths.pop(task.key, 0) + 1
         if not is_out_of_time and task.deaths < MAX_DEATHS:
             self._deaths[task.key] = task.deaths
         if is_out_of_time:
             self._complete(task, None if task.message.kind == "picture" else OVER_BUDGET)
         elif task.deaths >= MAX_DEATHS:
-            self._give_up(task.submission, [task], _killed(task))
+            self._fail_submission(task.submission, [task], _describe_killed(task))
         else:
             self._requeue(Item([task], needs_new_worker=True))
 
@@ -230,21 +236,21 @@ class DigestScheduler:
             self._active.append(item.submission)
 
     def _complete(self, task: Task, digest: Digest) -> None:
-        """Store a computed digest, for this task and for all that wait for the same."""
+        """Store a computed digest for this task and for the tasks that wait for it."""
         assert task.key is not None
         self._cache.put(task.key, digest)
         task.is_owner = False
-        for one in [task, *self._under_way.pop(task.key, ())]:
-            self._settle(one, digest)
+        for equal in [task, *self._under_way.pop(task.key, ())]:
+            self._settle(equal, digest)
 
     def _settle(self, task: Task, digest: Digest) -> None:
         if isinstance(digest, OverBudget):
-            task.submission.fail(_over_budget(task))
+            task.submission.fail(_describe_over_budget(task))
         else:
             task.submission.settle(task, digest)
 
-    def _give_up(self, submission: Submission, tasks: list[Task], error: Exception) -> None:
-        """Fail a submission; equal contents that others wait for are computed from their own objects."""
+    def _fail_submission(self, submission: Submission, tasks: list[Task], error: Exception) -> None:
+        """Fail a submission; equal contents of other submissions are computed from their own objects."""
         submission.fail(error)
         self._release(tasks)
         self._drop_items(submission)
@@ -264,7 +270,7 @@ class DigestScheduler:
         return sum(worker.item is not None and worker.item.is_large for worker in self.workers)
 
 
-def _missing(item: Item) -> ContentError:
+def _describe_missing(item: Item) -> ContentError:
     text = (
         f"The stored object with frame {item.tasks[0].frame_id} is missing or incomplete; restore the blob "
         "store, then seal the session again, or delete it."
@@ -272,7 +278,7 @@ def _missing(item: Item) -> ContentError:
     return ContentError(item.submission.session_id, "content_missing", text)
 
 
-def _over_budget(task: Task) -> ContentError:
+def _describe_over_budget(task: Task) -> ContentError:
     text = (
         f"The DOM snapshot of frame {task.frame_id} takes more bytes, nodes or time than sealing allows; "
         "record the page with a smaller snapshot, and delete the session."
@@ -280,7 +286,7 @@ def _over_budget(task: Task) -> ContentError:
     return ContentError(task.submission.session_id, "over_budget", text)
 
 
-def _killed(task: Task) -> ContentError:
+def _describe_killed(task: Task) -> ContentError:
     text = (
         f"The {task.message.kind} of frame {task.frame_id} ended {task.deaths} worker processes; check the "
         "machine's memory, then seal the session again, or delete it."

@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from recorder.sealing.dhash import dhash
 from recorder.sealing.digest_messages import (
     DigestBudget,
     DigestTask,
@@ -31,64 +30,64 @@ from recorder.sealing.digest_messages import (
     decode_to_worker,
     encode,
 )
-from recorder.sealing.screens import SnapshotOverBudget, read_snapshot
+from recorder.sealing.frame_digests import SnapshotOverBudget, dhash, read_snapshot
 from recorder.storage.blobs import Blobs
 
-#: A worker that has kept more memory than this leaves after its item: a large picture needs the rest.
+#: A worker that holds more memory than this ends after its item: a large picture needs the rest.
 _KEPT_BYTES = 48 * 1024 * 1024
 
 
 class DigestWorker:
-    """Computes the items that the pool sends, one after another."""
+    """Loop that computes the items from the pool, one after another."""
 
     def __init__(self, connection: "Connection[bytes, bytes]", setup: Setup) -> None:
         self._connection = connection
         self._blobs = Blobs(setup.blob_url)
         self._budget = setup.budget
-        #: Size of this process once the store's client is there, before anything is decoded.
+        #: Size of this process after the store's client was loaded, before the first decoding.
         self._start_bytes: int | None = None
 
     def serve(self) -> None:
         """Compute items until the pool closes its socket or this process has grown."""
-        is_leaving = False
-        while not is_leaving:
+        is_ending = False
+        while not is_ending:
             try:
                 item = decode_to_worker(self._connection.recv_bytes())
             except EOFError:
                 return
             assert isinstance(item, WorkItem)
-            self._compute(item)
-            is_leaving = self._has_grown()
-            self._send(Finished(is_leaving))
+            self._compute_item(item)
+            is_ending = self._has_grown()
+            self._send(Finished(is_ending))
 
-    def _compute(self, item: WorkItem) -> None:
+    def _compute_item(self, item: WorkItem) -> None:
         try:
-            contents = _fetch(self._blobs, item)
+            contents = _fetch_contents(self._blobs, item)
         except KeyError:
             self._send(FetchFailed("missing"))
             return
         except Exception:
-            # Credentials, addresses, libraries of stores: whatever it is, it is not what the session holds.
+            # Credentials, addresses, libraries of stores: the cause is not the session's content.
             self._send(FetchFailed("unavailable"))
             return
         if self._start_bytes is None:
             self._start_bytes = _read_data_bytes()
             _limit_memory(self._start_bytes + self._budget.memory_bytes)
-        self._send(Fetched([_snapshot_key(*pair) for pair in zip(item.tasks, contents, strict=True)]))
+        self._send(Fetched([_digest_snapshot(*pair) for pair in zip(item.tasks, contents, strict=True)]))
         wanted = decode_to_worker(self._connection.recv_bytes())
         assert isinstance(wanted, Wanted)
-        for place in wanted.places:
-            self._send(_digest(item.tasks[place], contents[place], self._budget))
+        for index in wanted.indexes:
+            self._send(_compute_digest(item.tasks[index], contents[index], self._budget))
 
     def _has_grown(self) -> bool:
-        """Return whether this process has kept so much memory that a large picture might lack it."""
+        """Return whether this process holds so much memory that too little is left for a large picture."""
         return self._start_bytes is not None and _read_data_bytes() > self._start_bytes + _KEPT_BYTES
 
     def _send(self, message: FromWorker) -> None:
         self._connection.send_bytes(encode(message))
 
 
-def _fetch(blobs: Blobs, item: WorkItem) -> list[bytes]:
+def _fetch_contents(blobs: Blobs, item: WorkItem) -> list[bytes]:
     """Return the bytes of each task, read at once.
 
     Raises:
@@ -102,20 +101,20 @@ def _fetch(blobs: Blobs, item: WorkItem) -> list[bytes]:
     except KeyError:
         raise
     except Exception:
-        # Some stores answer a range behind an object's end with an error: the whole object tells.
+        # Some stores answer a range beyond an object's end with an error: read the whole object instead.
         data = blobs.get(item.object_key)[start:end]
     if len(data) < end - start:
         raise KeyError(item.object_key)
     return [data[task.offset - start : task.offset - start + task.length] for task in item.tasks]
 
 
-def _snapshot_key(task: DigestTask, content: bytes) -> str | None:
-    """Return the digest under which equal snapshots are known; a strong one, since tenants share it."""
+def _digest_snapshot(task: DigestTask, content: bytes) -> str | None:
+    """Return the key that equal snapshots of all tenants share, a strong hash; None for a picture."""
     return hashlib.blake2b(content, digest_size=16).hexdigest() if task.kind == "snapshot" else None
 
 
-def _digest(task: DigestTask, content: bytes, budget: DigestBudget) -> PictureDigest | SnapshotDigest:
-    with _cpu_limit(budget.seconds(task)):
+def _compute_digest(task: DigestTask, content: bytes, budget: DigestBudget) -> PictureDigest | SnapshotDigest:
+    with _limit_cpu(budget.seconds(task)):
         if task.kind == "picture":
             return PictureDigest(dhash(content, max_pixels=budget.picture_pixels))
         try:
@@ -125,8 +124,8 @@ def _digest(task: DigestTask, content: bytes, budget: DigestBudget) -> PictureDi
 
 
 @contextmanager
-def _cpu_limit(seconds: float) -> Iterator[None]:
-    """Let the kernel end this process after so much CPU time: a decoder in C cannot be interrupted."""
+def _limit_cpu(seconds: float) -> Iterator[None]:
+    """Let the kernel end this process after `seconds` of CPU time: a decoder in C cannot be interrupted."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
@@ -136,15 +135,15 @@ def _cpu_limit(seconds: float) -> Iterator[None]:
 
 def _limit_memory(limit_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
-    # A core file would hold pictures.
+    # A core file would contain pictures.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # If the machine runs out of memory all the same, this process goes first and not the sealing one.
+    # If the machine runs out of memory, the kernel ends this process before the sealing process.
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("800")
 
 
 def _read_data_bytes() -> int:
-    """Return the size of this process's data as `RLIMIT_DATA` counts it; 0 where the system does not tell."""
+    """Return the size of this process's data as `RLIMIT_DATA` counts it; 0 if it is unknown."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
     except OSError:
@@ -152,7 +151,7 @@ def _read_data_bytes() -> int:
 
 
 def _end_with_parent() -> None:
-    """End this process when the pool's process, which holds the other end of standard input, has ended."""
+    """End this process when the pool's process, which holds the other end of standard input, ends."""
     while os.read(0, 1):
         pass
     os._exit(1)
@@ -163,10 +162,10 @@ _NICENESS = 10
 
 def main() -> None:
     """Serve the pool whose socket is named on the command line."""
-    # Ctrl-C goes to every process of a terminal; the pool's own decides what happens.
+    # Ctrl-C goes to every process of a terminal; the pool's process handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    # Below the sealing runs: sessions with few pictures must not wait for processors that decode large ones.
+    # Lower priority than sealing runs: sessions with few pictures must not wait for large pictures.
     os.nice(_NICENESS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with (

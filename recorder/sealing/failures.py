@@ -1,6 +1,43 @@
-"""Reasons for which one session cannot be sealed. Spec §3.1; contract §2 (`seal_error`)."""
+"""Failures of sealing: errors of one session's content, quarantine of sessions, division of failed batches.
 
+A session is set aside only for its content. Before a failure is counted, stores and database are checked;
+while one of them does not answer, nothing is counted. Spec §3.1; contract §2 (`seal_error`).
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
+
+from sqlalchemy import func
+from sqlalchemy.exc import SQLAlchemyError
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select
+
+from recorder import clock
+from recorder.audit.log import Origin, record
+from recorder.errors import InvalidState, NotFound, RecorderError, Unavailable
+from recorder.models.session import SessionRow
+from recorder.recording.sessions import emit, queue_for_sealing
+from recorder.runtime import Runtime
+from recorder.sealing import batches
+from recorder.sealing.batches import ClaimedBatch
+from recorder.sealing.scheduling import LaneScheduler, LaneWork
+from recorder.storage.deployment import STORE_MARK
+from recorder.storage.lake_schemas import LAYOUTS
+
+log = logging.getLogger("recorder.sealing")
+
+#: A session is set aside after so many failures.
+_MAX_SESSION_FAILURES = 3
+#: A batch is divided after so many failures, or after so many runs were killed while they worked on it.
+_MAX_BATCH_FAILURES = 3
+#: A single session is set aside after so many kills of the run that worked on it. The number is higher than
+#: that of failures, since a run may be killed for another reason.
+_MAX_SESSION_KILLS = 6
+_KILLED = "killed"
 
 SealErrorCode = Literal[
     "content_unreadable", "content_missing", "over_budget", "worker_killed", "rows_differ"
@@ -8,14 +45,14 @@ SealErrorCode = Literal[
 
 
 class ContentError(Exception):
-    """A session that cannot be sealed because of what it holds.
+    """A session cannot be sealed because of its content.
 
-    Errors of a store or of the database are never this one: they are `Unavailable`.
+    Errors of a store or of the database are `Unavailable` instead.
 
     Attributes:
         session_id: the session that holds the content.
         code: the kind of failure, as clients and operators see it.
-        message: one sentence that says what was found and what to do; never the content itself.
+        message: one sentence with the problem and what to do; never the content itself.
     """
 
     def __init__(self, session_id: str, code: SealErrorCode, message: str) -> None:
@@ -25,5 +62,253 @@ class ContentError(Exception):
         self.message = message
 
     def __reduce__(self) -> tuple[type["ContentError"], tuple[str, SealErrorCode, str]]:
-        """Pickle by the arguments: worker processes raise it."""
+        """Pickle the error by its arguments: worker processes raise it."""
         return (ContentError, (self.session_id, self.code, self.message))
+
+
+@contextmanager
+def report_content_errors(session_id: str) -> Iterator[None]:
+    """Convert errors of the block to errors of this session's content.
+
+    Errors of a store, of the database and of memory have other causes; they are not converted.
+
+    Raises:
+        ContentError: with `content_unreadable`, if the block raises any other error.
+    """
+    try:
+        yield
+    except (ContentError, RecorderError, SQLAlchemyError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        log.exception("the content of session %s cannot be read", session_id)
+        raise ContentError(
+            session_id,
+            "content_unreadable",
+            f"The stored content of the session cannot be read ({type(error).__name__}). "
+            "Restore the session's rows from a backup and seal it again.",
+        ) from error
+
+
+@dataclass(frozen=True)
+class SetAsideSession:
+    """Session that was set aside, with the reason."""
+
+    session_id: str
+    workspace_id: str
+    mode: str
+    workflow: str
+    code: str
+    message: str
+    at: datetime
+
+
+def count_session_failure(db: DbSession, error: ContentError) -> bool:
+    """Count a failed attempt to seal a session, and set it aside after the third.
+
+    Returns:
+        Whether the session was set aside.
+    """
+    row = _lock_session(db, error.session_id)
+    if row is None or row.waiting_since is None:
+        return False
+    row.seal_failures += 1
+    db.add(row)
+    log.warning("session %s cannot be sealed (%s), attempt %d", row.id, error.code, row.seal_failures)
+    if row.seal_failures < _MAX_SESSION_FAILURES:
+        return False
+    _mark_set_aside(db, row, error.code, error.message)
+    return True
+
+
+def set_aside(db: DbSession, session_id: str, code: SealErrorCode, message: str) -> bool:
+    """Take a waiting session out of its lane and store the reason; return False if it does not wait."""
+    row = _lock_session(db, session_id)
+    if row is None or row.waiting_since is None:
+        return False
+    _mark_set_aside(db, row, code, message)
+    return True
+
+
+def reseal(db: DbSession, session_id: str) -> SessionRow:
+    """Queue a session that was set aside for sealing again.
+
+    Raises:
+        NotFound: if there is no such session.
+        InvalidState: if it was not set aside.
+    """
+    row = _lock_session(db, session_id)
+    if row is None or row.deleted_at is not None:
+        raise NotFound("session")
+    if row.seal_error_code is None:
+        raise InvalidState(row.status, needed="session must have been set aside")
+    row.seal_error_code = row.seal_error_message = row.seal_error_at = None
+    row.seal_failures = 0
+    queue_for_sealing(db, row, clock.now())
+    record(
+        db,
+        Origin.operator(row.workspace_id),
+        "session.reseal",
+        resource_type="session",
+        resource_id=row.id,
+    )
+    return row
+
+
+def list_set_aside(db: DbSession, workspace_id: str | None = None) -> list[SetAsideSession]:
+    """Return the sessions that were set aside, of one workspace or of all, the oldest first."""
+    statement = select(SessionRow).where(
+        col(SessionRow.seal_error_code).is_not(None), col(SessionRow.deleted_at).is_(None)
+    )
+    if workspace_id is not None:
+        statement = statement.where(SessionRow.workspace_id == workspace_id)
+    return [
+        SetAsideSession(
+            row.id,
+            row.workspace_id,
+            row.mode,
+            row.workflow,
+            row.seal_error_code or "",
+            row.seal_error_message or "",
+            row.seal_error_at or row.created_at,
+        )
+        for row in db.exec(statement.order_by(col(SessionRow.seal_error_at), col(SessionRow.id)))
+    ]
+
+
+def require_stores(runtime: Runtime) -> None:
+    """Check that frames and lake can be read and written now.
+
+    The mark that the first start stored with the frames must exist: otherwise a folder that was moved
+    elsewhere would count as a store without objects.
+
+    Raises:
+        Unavailable: if a store does not answer.
+    """
+    try:
+        runtime.blobs.get(STORE_MARK)
+        runtime.blobs.ping()
+    except Unavailable:
+        raise
+    except Exception as error:  # clients of object stores have errors of their own
+        raise Unavailable("The store of frames") from error
+    runtime.lake.ping()
+
+
+def _lock_session(db: DbSession, session_id: str) -> SessionRow | None:
+    statement = select(SessionRow).where(SessionRow.id == session_id).with_for_update()
+    return db.exec(statement.execution_options(populate_existing=True)).one_or_none()
+
+
+def _mark_set_aside(db: DbSession, row: SessionRow, code: SealErrorCode, message: str) -> None:
+    row.waiting_since = None
+    row.seal_error_code, row.seal_error_message, row.seal_error_at = code, message, clock.now()
+    db.add(row)
+    record(
+        db,
+        Origin.system(row.workspace_id, "sealing"),
+        "session.set_aside",
+        resource_type="session",
+        resource_id=row.id,
+        details={"code": code},
+    )
+    if not row.has_seal_error_event:
+        row.has_seal_error_event = True
+        emit(db, row, "session.error", error={"source": "seal", "name": code, "id": None, "t_ms": None})
+    log.error("session %s of workspace %s is set aside: %s", row.id, row.workspace_id, code)
+
+
+@dataclass(frozen=True)
+class SealingBacklog:
+    """Stopped sessions of the whole deployment that are not sealed."""
+
+    #: Seconds since the oldest waiting session was stopped; None while none waits.
+    oldest_waiting_s: float | None
+    #: Sessions that wait to be sealed.
+    waiting: int
+    #: Sessions that were set aside.
+    set_aside: int
+
+
+def read_sealing_backlog(db: DbSession) -> SealingBacklog:
+    """Count the waiting sessions and those set aside, without deleted sessions."""
+    waits = select(func.count(), func.min(SessionRow.waiting_since)).where(
+        col(SessionRow.waiting_since).is_not(None)
+    )
+    waiting, oldest = db.exec(waits).one()
+    is_set_aside = (col(SessionRow.seal_error_code).is_not(None), col(SessionRow.deleted_at).is_(None))
+    set_aside = db.exec(select(func.count()).where(*is_set_aside)).one()
+    age_s = None if oldest is None else max(0.0, (clock.now() - oldest).total_seconds())
+    return SealingBacklog(age_s, waiting, set_aside)
+
+
+def must_divide(batch: ClaimedBatch) -> bool:
+    """Return whether a batch must be divided instead of tried again."""
+    max_kills = _MAX_BATCH_FAILURES if len(batch.session_ids) > 1 else _MAX_SESSION_KILLS
+    return batch.state == "undoing" or batch.kills >= max_kills
+
+
+def count_batch_failure(runtime: Runtime, scheduler: LaneScheduler, work: LaneWork, error: Exception) -> None:
+    """Count a failure that cannot be assigned to one session, and release the lane."""
+    log.exception("batch %d of lane %s failed", work.batch.number, work.lane.name)
+    with runtime.database.transaction(write=True) as db:
+        work.lease.require(db)
+        row = batches.read_batch(db, work.batch)
+        row.failures, row.ended = row.failures + 1, row.begun
+        row.not_before = clock.now() + scheduler.pace.batch_retry_after
+        if row.failures >= _MAX_BATCH_FAILURES:
+            row.state = "undoing"
+            row.last_error = type(error).__name__
+        db.add(row)
+        scheduler.release_lane(db, work)
+
+
+def divide_batch(runtime: Runtime, scheduler: LaneScheduler, work: LaneWork) -> None:
+    """Delete the rows that a batch wrote, then divide it; set a single session aside."""
+    batch = work.batch
+    if batch.state != "undoing":
+        # Stored first: a run that is killed while it deletes rows must not seal the rest of them.
+        with runtime.database.transaction(write=True) as db:
+            work.lease.require(db)
+            row = batches.read_batch(db, batch)
+            row.state, row.last_error = "undoing", _KILLED
+            db.add(row)
+    delete_rows(runtime, batch, batch.session_ids)
+    with runtime.database.transaction(write=True) as db:
+        work.lease.require(db)
+        row = batches.read_batch(db, batch)
+        if len(batch.session_ids) > 1:
+            batches.split_batch(db, batch)
+        else:
+            row.state, row.ended = "done", row.begun
+            db.add(row)
+            set_aside(db, batch.session_ids[0], *_describe_cause(row.last_error))
+        scheduler.continue_or_release(db, work)
+
+
+def delete_rows(runtime: Runtime, batch: ClaimedBatch, session_ids: list[str]) -> None:
+    """Delete the rows of some sessions of a batch from the lake."""
+    if not session_ids:
+        return
+    with runtime.database.transaction(write=False) as db:
+        rows = select(SessionRow.workflow).where(col(SessionRow.id).in_(session_ids)).distinct()
+        workflows = list(db.exec(rows))
+    for kind in LAYOUTS:
+        for workflow in workflows:
+            runtime.lake.delete_sessions(
+                kind,
+                batch.tenant,
+                workflow=workflow,
+                date=batch.date,
+                session_ids=session_ids,
+            )
+
+
+def _describe_cause(last_error: str | None) -> tuple[SealErrorCode, str]:
+    if last_error == _KILLED:
+        return "worker_killed", (
+            "The process that sealed this session was killed each time. Check the operator's logs for memory "
+            "limits, then reseal it."
+        )
+    return "content_unreadable", (
+        f"Sealing this session failed each time ({last_error}). The operator's log has the details."
+    )

@@ -1,77 +1,129 @@
-"""Places of sealing runs: so many runs seal side by side. Design §3."""
+"""Lanes of sealing: the lanes that wait, the choice of the next one, permits to seal, changes of slots.
+
+A lane is one workspace, mode and slot; its sessions are sealed in one order. A permit is one of the
+`RECORDER_SEAL_RUNS` leases that let a run seal beside others. Design §3.
+"""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import tuple_
+from sqlalchemy import text, tuple_
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.models.operations import LeaseRow, SealCounterRow
+from recorder.errors import Conflict
+from recorder.models.operations import LeaseRow, SealBatchRow, SealCounterRow
 from recorder.models.session import SessionRow
-from recorder.sealing.batches import LANE_PREFIX, Lane, lane_of, open_batches
+from recorder.models.workspace import DeploymentRow
+from recorder.storage.deployment import slot_of
 from recorder.storage.leases import HeldLease, hold_lease, take_lease
+from recorder.tenant import Tenant
 
-_PREFIX = "seal-run:"
+#: Names of the lanes' leases begin so.
+_LANE_PREFIX = "seal:"
+# Runs choose their lane one after the other, so that a workspace cannot take more lanes than it may.
+_CHOICE_LEASE = "seal-choice"
+_PERMIT_PREFIX = "seal-run:"
+# As text, so that the partial index serves it.
+_IS_OPEN = text("state <> 'done'")
 
 
-def take_place(db: DbSession, owner: str, *, runs: int, ttl_ms: int) -> HeldLease | None:
-    """Take the first free place of a run; None where all are taken."""
+@dataclass(frozen=True, order=True)
+class Lane:
+    """Workspace, mode and slot whose sessions are sealed in one order."""
+
+    workspace_id: str
+    mode: str
+    slot: int
+
+    @property
+    def tenant(self) -> Tenant:
+        """Workspace and mode of the lane."""
+        return Tenant(self.workspace_id, self.mode)
+
+    @property
+    def name(self) -> str:
+        """Name of the lane's lease, and of its numbers in the lake."""
+        return f"{_LANE_PREFIX}{self.workspace_id}:{self.mode}:{self.slot}"
+
+    @classmethod
+    def of_batch(cls, batch: SealBatchRow) -> "Lane":
+        """Return the lane of a batch."""
+        return cls(batch.workspace_id, batch.mode, batch.slot)
+
+    @classmethod
+    def of_name(cls, name: str) -> "Lane":
+        """Return the lane whose lease has this name."""
+        workspace_id, mode, slot = name.removeprefix(_LANE_PREFIX).split(":")
+        return cls(workspace_id, mode, int(slot))
+
+
+def open_batches(db: DbSession, *, lane: Lane | None = None, limit: int | None = None) -> list[SealBatchRow]:
+    """Return the batches that are not done, of one lane or of all, by lane and number."""
+    row = SealBatchRow
+    order = (col(row.workspace_id), col(row.mode), col(row.slot), col(row.number))
+    statement = select(row).where(_IS_OPEN).order_by(*order)
+    if lane is not None:
+        statement = statement.where(
+            row.workspace_id == lane.workspace_id, row.mode == lane.mode, row.slot == lane.slot
+        )
+    return list(db.exec(statement.limit(limit)))
+
+
+def take_permit(db: DbSession, owner: str, *, runs: int, ttl_ms: int) -> HeldLease | None:
+    """Take the first free permit to seal; return None if all are taken."""
     for number in range(runs):
-        lease = hold_lease(db, f"{_PREFIX}{number}", owner, ttl_ms=ttl_ms)
+        lease = hold_lease(db, f"{_PERMIT_PREFIX}{number}", owner, ttl_ms=ttl_ms)
         if lease is not None:
             return lease
     return None
 
 
 def list_runs(db: DbSession) -> list[str]:
-    """Return the names of the runs that hold a place now."""
+    """Return the names of the runs that hold a permit now."""
     statement = select(LeaseRow.owner).where(
-        col(LeaseRow.name).startswith(_PREFIX),
+        col(LeaseRow.name).startswith(_PERMIT_PREFIX),
         col(LeaseRow.expires_ms) > clock.now_ms(),
     )
     return list(db.exec(statement))
 
 
 def is_sealing(db: DbSession) -> bool:
-    """Return whether any run holds a place."""
+    """Return whether any run holds a permit."""
     return bool(list_runs(db))
 
 
-# Runs choose their lane one after the other, so that a workspace cannot take more lanes than it may.
-_CHOICE = "seal-choice"
-
-
 def waiting_lanes(db: DbSession) -> Iterator[tuple[Lane, datetime]]:
-    """Yield each lane in which sessions wait, with the time since when the first of them does.
+    """Yield each lane with waiting sessions, and when its first session began to wait.
 
-    Costs one index look-up a lane, however many sessions wait.
+    The cost is one index look-up per lane, however many sessions wait.
     """
     row = SessionRow
     columns = (row.workspace_id, row.mode, col(row.seal_slot), col(row.waiting_since))
     statement = select(*columns).where(col(row.waiting_since).is_not(None)).order_by(*columns).limit(1)
-    found = db.exec(statement).first()
-    while found is not None:
-        workspace_id, mode, slot, since = found
+    first = db.exec(statement).first()
+    while first is not None:
+        workspace_id, mode, slot, since = first
         assert slot is not None and since is not None
         yield Lane(workspace_id, mode, slot), since
-        behind = tuple_(row.workspace_id, row.mode, col(row.seal_slot)) > (workspace_id, mode, slot)
-        found = db.exec(statement.where(behind)).first()
+        is_later = tuple_(row.workspace_id, row.mode, col(row.seal_slot)) > (workspace_id, mode, slot)
+        first = db.exec(statement.where(is_later)).first()
 
 
 def has_waiting(db: DbSession) -> bool:
-    """Return whether any session waits to be sealed; cheap enough to ask many times a second."""
+    """Return whether any session waits to be sealed; the query is cheap enough to run many times a second."""
     statement = select(SessionRow.id).where(col(SessionRow.waiting_since).is_not(None)).limit(1)
     return db.exec(statement).first() is not None or open_batches(db, limit=1) != []
 
 
 def longest_wait_s(db: DbSession, *, runs: int) -> float | None:
-    """Return for how many seconds the first free lane has waited for a run; None where none waits.
+    """Return for how many seconds the first free lane has waited for a run; None if no lane waits.
 
     A run that has nothing to do takes a free lane at once, so a lane that waits longer finds all runs busy.
     """
-    free = _free_lanes(db, "", runs, frozenset())
+    free = _list_free_lanes(db, "", runs, frozenset())
     return max(0.0, (clock.now() - free[0][1]).total_seconds()) if free else None
 
 
@@ -85,17 +137,18 @@ def free_lanes(
 ) -> list[Lane]:
     """Return the lanes that the run may take now, the one that has waited longest first.
 
-    A lane waits since its first session was stopped, or since a run last gave it back, whichever is later:
+    A lane waits since its first session was stopped, or since a run last released it, whichever is later:
     a lane with a long queue comes after those that waited while it was served. While other workspaces wait,
     one workspace holds at most half of the runs' lanes (at least one); otherwise all but one.
 
     Args:
+        db: a transaction.
         owner: name of the run.
         runs: how many runs seal side by side.
         except_for: lanes that the run may not take.
         resumable: lanes that the run paused; it may take them before their pause is over.
     """
-    return [lane for lane, _ in _free_lanes(db, owner, runs, except_for, resumable)]
+    return [lane for lane, _ in _list_free_lanes(db, owner, runs, except_for, resumable)]
 
 
 def take_lane(
@@ -107,9 +160,9 @@ def take_lane(
     except_for: frozenset[Lane] = frozenset(),
     resumable: frozenset[Lane] = frozenset(),
 ) -> tuple[Lane, HeldLease] | None:
-    """Take the lease of the first of the free lanes; None where there is none."""
+    """Take the lease of the first free lane; return None if there is none."""
     # Locks the row, so that the choices of several runs follow one another.
-    take_lease(db, _CHOICE, "", now_ms=0, ttl_ms=0)
+    take_lease(db, _CHOICE_LEASE, "", now_ms=0, ttl_ms=0)
     for lane in free_lanes(db, owner, runs=runs, except_for=except_for, resumable=resumable):
         lease = hold_lease(db, lane.name, owner, ttl_ms=ttl_ms)
         if lease is not None:
@@ -122,21 +175,21 @@ def held_lanes(db: DbSession, *, except_owner: str | None = None) -> dict[Lane, 
     now_ms = clock.now_ms()
     # Not by comparing names: collations of PostgreSQL pass over punctuation.
     statement = select(LeaseRow).where(
-        col(LeaseRow.name).startswith(LANE_PREFIX), col(LeaseRow.expires_ms) > now_ms
+        col(LeaseRow.name).startswith(_LANE_PREFIX), col(LeaseRow.expires_ms) > now_ms
     )
     rows = db.exec(statement.execution_options(populate_existing=True))
     return {Lane.of_name(row.name): row.owner for row in rows if row.owner != except_owner}
 
 
-def note_served(db: DbSession, lane: Lane) -> None:
-    """Note that a run gives the lane back now."""
+def store_served_time(db: DbSession, lane: Lane) -> None:
+    """Store that a run releases the lane now."""
     counter = db.get(SealCounterRow, (lane.workspace_id, lane.mode, lane.slot))
     if counter is not None:
         counter.served_at = clock.now()
         db.add(counter)
 
 
-def _free_lanes(
+def _list_free_lanes(
     db: DbSession,
     owner: str,
     runs: int,
@@ -145,14 +198,14 @@ def _free_lanes(
 ) -> list[tuple[Lane, datetime]]:
     now = clock.now()
     unfinished = open_batches(db)
-    paused = {lane_of(batch) for batch in unfinished if batch.not_before and batch.not_before > now}
-    since = {lane_of(batch): batch.created_at for batch in unfinished}
+    paused = {Lane.of_batch(batch) for batch in unfinished if batch.not_before and batch.not_before > now}
+    since = {Lane.of_batch(batch): batch.created_at for batch in unfinished}
     since.update(waiting_lanes(db))
     held = held_lanes(db, except_owner=owner)
     free = since.keys() - (paused - resumable) - except_for - held.keys()
     if not free:
         return []
-    served = _served_times(db, {lane.workspace_id for lane in free})
+    served = _read_served_times(db, {lane.workspace_id for lane in free})
     waits = {lane: max(since[lane], served.get(lane) or since[lane]) for lane in free}
     ordered = sorted(free, key=lambda lane: (waits[lane], lane))
     most = max(1, runs // 2)
@@ -165,13 +218,68 @@ def _free_lanes(
     return [(lane, waits[lane]) for lane in below]
 
 
-def _served_times(db: DbSession, workspace_ids: set[str]) -> dict[Lane, datetime]:
+def _read_served_times(db: DbSession, workspace_ids: set[str]) -> dict[Lane, datetime]:
     row = SealCounterRow
     statement = select(row).where(
         col(row.workspace_id).in_(sorted(workspace_ids)), col(row.served_at).is_not(None)
     )
     return {
-        Lane(found.workspace_id, found.mode, found.slot): found.served_at
-        for found in db.exec(statement)
-        if found.served_at is not None
+        Lane(counter.workspace_id, counter.mode, counter.slot): counter.served_at
+        for counter in db.exec(statement)
+        if counter.served_at is not None
     }
+
+
+class LanesOpen(Conflict):
+    """A lane is being worked on, or a batch of it is open."""
+
+    code = "lanes_open"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The slots cannot be changed while a batch is open. Let the service run until all stopped "
+            "sessions are sealed, stop it, and try again."
+        )
+
+
+def change_slots(db: DbSession, slots: int) -> int:
+    """Divide the workflows of each workspace and mode into another number of slots.
+
+    The numbers of the new lanes go on above those of all old lanes of their workspace and mode, so that
+    `seal_seq` rises within a workflow and the lake takes each batch.
+
+    Returns:
+        The number of slots before.
+
+    Raises:
+        LanesOpen: if a run works on a lane, or a batch is open.
+    """
+    deployment = db.get_one(DeploymentRow, 1, with_for_update=True)
+    if held_lanes(db) or open_batches(db, limit=1):
+        raise LanesOpen
+    before, deployment.seal_slots = deployment.seal_slots, slots
+    db.add(deployment)
+    counters = list(db.exec(select(SealCounterRow)))
+    for workspace_id, mode in {(counter.workspace_id, counter.mode) for counter in counters}:
+        replaced = [
+            counter for counter in counters if (counter.workspace_id, counter.mode) == (workspace_id, mode)
+        ]
+        batch_number = max(counter.batch_number for counter in replaced)
+        seal_seq = max(counter.seal_seq for counter in replaced)
+        for counter in replaced:
+            db.delete(counter)
+        db.flush()
+        for slot in range(slots):
+            db.add(
+                SealCounterRow(
+                    workspace_id=workspace_id,
+                    mode=mode,
+                    slot=slot,
+                    batch_number=batch_number,
+                    seal_seq=seal_seq,
+                )
+            )
+    for row in db.exec(select(SessionRow).where(col(SessionRow.waiting_since).is_not(None))):
+        row.seal_slot = slot_of(row.workflow, slots)
+        db.add(row)
+    return before

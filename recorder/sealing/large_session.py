@@ -1,4 +1,4 @@
-"""Preparation of one large session in portions that a later run can go on behind. Design §3.
+"""Preparation of one large session, in portions after which a later run can continue. Design §3.
 
 Frames are digested first, then event rows are written file by file in total order, then frame rows and
 steps. Each portion ends with a row in `seal_portions`.
@@ -18,29 +18,29 @@ from recorder.recording.event_portions import HotItem, Place, read_portion
 from recorder.runtime import Runtime
 from recorder.sealing.derived import EventWalk, FrameIndex, FrameWalk, pack_steps, restore_steps
 from recorder.sealing.digest_pool import DigestPool
-from recorder.sealing.failures import ContentError
+from recorder.sealing.failures import ContentError, report_content_errors
+from recorder.sealing.frame_digests import FrameDigest
 from recorder.sealing.portions import (
-    DIGEST_WAIT_S,
-    Hold,
     PortionLimits,
-    add_state,
-    content_of,
+    RequireLease,
     discard_portions,
+    read_frame_times,
+    read_frames_named,
     read_states,
+    store_state,
 )
 from recorder.sealing.rows import PreparedSession, build_steps
-from recorder.sealing.screens import SeenFrame
-from recorder.sealing.stopped_sessions import read_frame_places, read_frames_named
 from recorder.storage.lake_files import LakeFile
 from recorder.storage.lake_schemas import Kind
 
+#: Portions of frames whose digests are computed ahead.
 _AHEAD = 2
 # Files that no commit names are deleted after a day (`LakeTable.delete_abandoned_files`).
 _KEPT_MS = 12 * 3_600_000
 
 
 class LargeSession:
-    """One session, prepared portion by portion."""
+    """Large session that is prepared portion by portion."""
 
     def __init__(
         self,
@@ -50,32 +50,33 @@ class LargeSession:
         *,
         date: str,
         name: str,
-        hold: Hold,
+        require_lease: RequireLease,
         limits: PortionLimits,
     ) -> None:
         self.row = row
         self.files: list[tuple[Kind, LakeFile]] = []
         self.is_done = False
-        self._runtime, self._pool, self._hold, self._limits = runtime, pool, hold, limits
+        self._runtime, self._pool, self._limits = runtime, pool, limits
+        self._require_lease = require_lease
         self._date, self._name = date, name
-        #: Whether memory holds what the stored portions say; an error in between makes it untrue.
+        #: Whether the state in memory equals the stored portions; after an error it may differ.
         self._is_loaded = False
-        self._digesting: dict[int, tuple[list[FrameRow], Future[list[SeenFrame]]]] = {}
+        self._digesting: dict[int, tuple[list[FrameRow], Future[list[FrameDigest]]]] = {}
 
     @property
     def session_ids(self) -> list[str]:
-        """Return the one session's id."""
+        """Id of the session."""
         return [self.row.id]
 
     def advance(self) -> None:
-        """Prepare the next portion, or wait a moment for its digests: see `is_done`.
+        """Prepare the next portion, or wait a moment for its digests; `is_done` is set after the last one.
 
         Raises:
             ContentError: if the session cannot be sealed.
             Unavailable: if a store or the database does not answer; call again later.
         """
         if not self._is_loaded:
-            self._load()
+            self._load_portions()
         if self._digested < len(self._index) and not self._are_digests_ready():
             return
         self._is_loaded = False
@@ -88,16 +89,16 @@ class LargeSession:
         else:
             state = self._write_steps()
         with self._runtime.database.transaction(write=True) as db:
-            self._hold(db)
-            add_state(db, self.row.id, self._n, self._date, state)
+            self._require_lease(db)
+            store_state(db, self.row.id, self._n, self._date, state)
         self._n += 1
         self._is_loaded = True
         self.is_done = state["stage"] == "steps"
 
-    def prepared(self) -> PreparedSession:
-        """Return what the graph and the control plane need, once all is written."""
+    def list_prepared(self) -> list[PreparedSession]:
+        """Return the prepared session for the graph and the control plane, once all files are written."""
         events = self._events
-        return PreparedSession(
+        prepared = PreparedSession(
             row=self.row,
             steps=events.steps.steps,
             event_count=events.event_count,
@@ -107,38 +108,39 @@ class LargeSession:
             payload_bytes=events.payload_bytes,
             rows_sha256=events.rows_sha256,
         )
+        return [prepared]
 
     def discard(self) -> None:
         """Delete the stored progress."""
         self.close()
-        discard_portions(self._runtime, self.row.id, self._hold)
+        discard_portions(self._runtime, self.row.id, self._require_lease)
         self._is_loaded = False
 
     def close(self) -> None:
-        """Give up digests that are under way."""
+        """Cancel digests that are under way."""
         for _, digests in self._digesting.values():
             digests.cancel()
         self._digesting.clear()
 
-    def _load(self) -> None:
-        """Take over the stored portions; if a part of them is gone, begin again."""
+    def _load_portions(self) -> None:
+        """Load the stored portions; if a part of them is missing, begin again."""
         with self._runtime.database.transaction(write=False) as db:
             states = read_states(db, self.row.id, self._date)
-            places = read_frame_places(db, self.row.id)
+            times = read_frame_times(db, self.row.id)
         try:
-            self._restore(places, states or [])
+            self._restore_portions(times, states or [])
         except (KeyError, FileNotFoundError):
             states = None
         oldest = min((file.modified_ms for _, file in self.files), default=clock.now_ms())
         if oldest < clock.now_ms() - _KEPT_MS:
             states = None
         if states is None:
-            discard_portions(self._runtime, self.row.id, self._hold)
-            self._restore(places, [])
+            discard_portions(self._runtime, self.row.id, self._require_lease)
+            self._restore_portions(times, [])
 
-    def _restore(self, places: Sequence[tuple[int, str]], states: Sequence[dict[str, Any]]) -> None:
+    def _restore_portions(self, times: Sequence[tuple[int, str]], states: Sequence[dict[str, Any]]) -> None:
         self.close()
-        self._index = FrameIndex(places)
+        self._index = FrameIndex(times)
         self._frames = FrameWalk(self.row, self._date, self._index)
         self._events = EventWalk(self.row, self._date, self._index, max_steps=self._limits.steps)
         self._n = len(states)
@@ -163,11 +165,11 @@ class LargeSession:
         """Store the rows of the next frames, whose digests are ready."""
         begin = self._digested
         frames, digests = self._digesting.pop(begin)
-        seen = digests.result()
-        with content_of(self.row.id):
-            rows, features = self._frames.add(frames, seen)
+        frame_digests = digests.result()
+        with report_content_errors(self.row.id):
+            rows, features = self._frames.add(frames, frame_digests)
         key = f"sealing/{self.row.workspace_id}/{self.row.id}/{begin}.arrow"
-        self._runtime.blobs.put(key, _pack(rows, features))
+        self._runtime.blobs.put(key, _pack_frames(rows, features))
         self._digested += len(frames)
         self._objects.append((key, len(frames)))
         return {
@@ -180,13 +182,13 @@ class LargeSession:
         }
 
     def _are_digests_ready(self) -> bool:
-        """Let the pool digest the next frames and those behind them, and wait a moment for the next ones."""
+        """Submit the next portions of frames, and return whether the first one's digests are ready."""
         begin = self._digested
         for ahead in range(_AHEAD):
-            self._submit(begin + ahead * self._limits.digested_frames)
-        return not wait([self._digesting[begin][1]], DIGEST_WAIT_S).not_done
+            self._submit_frames(begin + ahead * self._limits.digested_frames)
+        return not wait([self._digesting[begin][1]], self._limits.digest_wait_s).not_done
 
-    def _submit(self, begin: int) -> None:
+    def _submit_frames(self, begin: int) -> None:
         ids = self._index.ids[begin : begin + self._limits.digested_frames]
         if begin in self._digesting or not ids:
             return
@@ -196,14 +198,14 @@ class LargeSession:
             raise ContentError(
                 self.row.id,
                 "content_missing",
-                "Frames of the session are gone from the database. Restore them from a backup and seal the "
+                "Frames of the session are missing in the database. Restore them from a backup and seal the "
                 "session again.",
             )
         self._digesting[begin] = (frames, self._pool.submit(self.row.id, frames))
 
     def _restore_digests(self, state: dict[str, Any]) -> None:
         key = state["object"]
-        rows = _unpack(self._runtime.blobs.get(key))
+        rows = _unpack_frames(self._runtime.blobs.get(key))
         for state_key, features in zip(rows["state_key"], rows["features"], strict=True):
             self._index.add_screen(state_key.as_py(), features.as_py() or ())
         self._digested += state["frames"]
@@ -213,13 +215,13 @@ class LargeSession:
 
     def _write_events(self) -> dict[str, Any]:
         limits, walk = self._limits, self._events
-        with content_of(self.row.id), self._runtime.database.transaction(write=False) as db:
+        with report_content_errors(self.row.id), self._runtime.database.transaction(write=False) as db:
             events, self._has_more = read_portion(
                 db, self.row.id, after=self._last, max_events=limits.events, max_bytes=limits.bytes
             )
-        # The last step may still grow.
+        # The last step may still gain events.
         first_step = max(len(walk.steps.steps) - 1, 0)
-        file = self._write("events", self._event_rows(events)) if events else None
+        file = self._write_file("events", self._build_event_rows(events)) if events else None
         if events:
             self._last = events[-1][:3]
         return {
@@ -234,7 +236,7 @@ class LargeSession:
             "is_full": walk.steps.is_full,
         }
 
-    def _event_rows(self, events: list[HotItem]) -> Iterator[pa.RecordBatch]:
+    def _build_event_rows(self, events: list[HotItem]) -> Iterator[pa.RecordBatch]:
         part: list[HotItem] = []
         size = 0
         for event in events:
@@ -247,7 +249,7 @@ class LargeSession:
             yield self._add_events(part)
 
     def _add_events(self, events: Sequence[HotItem]) -> pa.RecordBatch:
-        with content_of(self.row.id):
+        with report_content_errors(self.row.id):
             return self._events.add(events)
 
     def _restore_events(self, state: dict[str, Any]) -> None:
@@ -264,28 +266,28 @@ class LargeSession:
         walk.steps.is_full = state["is_full"]
 
     def _write_frames(self) -> dict[str, Any]:
-        """Write the rows of the next frames: their digests are kept, their events are counted by now."""
+        """Write the rows of the next frames, once all events are counted."""
         keys, count = [], 0
         for key, frames in islice(self._objects, self._frame_objects_written, None):
             keys.append(key)
             count += frames
             if count >= self._limits.frame_rows:
                 break
-        file = self._write("frames", self._frame_rows(keys))
+        file = self._write_file("frames", self._build_frame_rows(keys))
         self._frame_objects_written += len(keys)
         return {"stage": "frames", "kind": "frames", "file": file, "objects": self._frame_objects_written}
 
-    def _frame_rows(self, keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _build_frame_rows(self, keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
         for key in keys:
-            rows = _unpack(self._runtime.blobs.get(key))
+            rows = _unpack_frames(self._runtime.blobs.get(key))
             yield self._events.with_events(rows.select(rows.schema.names[:-1]))
 
     def _write_steps(self) -> dict[str, Any]:
         steps = self._events.steps.steps
-        file = self._write("steps", build_steps(self.row, self._date, steps)) if steps else None
+        file = self._write_file("steps", build_steps(self.row, self._date, steps)) if steps else None
         return {"stage": "steps", "kind": "steps", "file": file}
 
-    def _write(self, kind: Kind, rows: Iterator[pa.RecordBatch]) -> LakeFile:
+    def _write_file(self, kind: Kind, rows: Iterator[pa.RecordBatch]) -> LakeFile:
         file = self._runtime.lake.write_file(
             kind,
             self.row.tenant,
@@ -298,8 +300,8 @@ class LargeSession:
         return file
 
 
-def _pack(rows: pa.RecordBatch, features: pa.Array) -> bytes:
-    """Return frame rows and the features of new screens as bytes."""
+def _pack_frames(rows: pa.RecordBatch, features: pa.Array) -> bytes:
+    """Return frame rows and the features of new screens as an Arrow stream."""
     schema = rows.schema.append(pa.field("features", features.type))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
@@ -307,6 +309,6 @@ def _pack(rows: pa.RecordBatch, features: pa.Array) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _unpack(data: bytes) -> pa.RecordBatch:
+def _unpack_frames(data: bytes) -> pa.RecordBatch:
     with pa.ipc.open_stream(data) as reader:
         return reader.read_next_batch()

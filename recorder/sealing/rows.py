@@ -1,4 +1,4 @@
-"""Facts of sessions as rows of the lake's tables. Schemas: recorder/storage/lake_schemas.py."""
+"""Rows of the lake's tables, built from sessions, frames and steps. Schemas: `lake_schemas`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,22 +14,22 @@ from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 
-# What a frame's row takes over from its index row as it is.
-_INDEXED = (
+# Columns that a frame's row copies from its row in SQL.
+_FRAME_COLUMNS = (
     *("frame_id", "t_ms", "width", "height", "content_type", "bytes", "sha256", "object", "offset", "length"),
     *("dom_object", "dom_offset", "dom_length", "keyframe", "url"),
 )
 # A batch of step rows ends at the first of these.
-_STEPS = 2_000
-_STEP_FEATURES = 256 * 1_024
+_BATCH_STEPS = 2_000
+_BATCH_FEATURES = 256 * 1_024
 
 
 @dataclass(frozen=True)
 class PreparedSession:
-    """A session whose rows are written, with what the graph and the control plane need of it."""
+    """Session whose rows are written, with the values for the graph and the control plane."""
 
     row: SessionRow
-    #: The first steps (`facts.MAX_STEPS`).
+    #: The first steps (`derived.MAX_STEPS`).
     steps: list[Step]
     event_count: int
     action_count: int
@@ -45,14 +45,17 @@ def build_batch(
     """Return rows of one session as a batch of the kind's schema.
 
     Args:
+        kind: the table.
+        row: the session.
         date: partition of the lake that takes the rows.
-        columns: values by column, apart from the four that say which session it is.
+        columns: values by column, without the four columns that identify the session.
+        count: number of rows.
     """
     schema = LAYOUTS[kind].schema
-    place = {"workflow": row.workflow, "date": date, "bucket": bucket_of(row.id), "session_id": row.id}
+    session = {"workflow": row.workflow, "date": date, "bucket": bucket_of(row.id), "session_id": row.id}
     arrays = [
-        pa.repeat(pa.scalar(place[field.name], field.type), count)
-        if field.name in place
+        pa.repeat(pa.scalar(session[field.name], field.type), count)
+        if field.name in session
         else pa.array(columns[field.name], field.type)
         for field in schema
     ]
@@ -60,25 +63,25 @@ def build_batch(
 
 
 def frame_columns(frames: Sequence[FrameRow], start_us: int) -> dict[str, Any]:
-    """Return the columns of frame rows that the index rows hold."""
-    columns: dict[str, Any] = {name: [getattr(frame, name) for frame in frames] for name in _INDEXED}
+    """Return the columns of frame rows that come from the rows in SQL."""
+    columns: dict[str, Any] = {name: [getattr(frame, name) for frame in frames] for name in _FRAME_COLUMNS}
     columns["ts"] = [start_us + frame.t_ms * 1000 for frame in frames]
-    columns["rects"] = [_rects(frame) for frame in frames]
+    columns["rects"] = [_encode_rects(frame) for frame in frames]
     return columns
 
 
 def build_steps(row: SessionRow, date: str, steps: Sequence[Step]) -> Iterator[pa.RecordBatch]:
-    """Yield step rows in batches; their features may be large."""
+    """Yield step rows in batches, which bound the size of their features."""
     part: list[Step] = []
     features = 0
     for step in steps:
-        if part and (len(part) == _STEPS or features + len(step.features) > _STEP_FEATURES):
-            yield _step_batch(row, date, part)
+        if part and (len(part) == _BATCH_STEPS or features + len(step.features) > _BATCH_FEATURES):
+            yield _build_step_batch(row, date, part)
             part, features = [], 0
         part.append(step)
         features += len(step.features)
     if part:
-        yield _step_batch(row, date, part)
+        yield _build_step_batch(row, date, part)
 
 
 def build_session(prepared: PreparedSession, date: str, seal_seq: int) -> pa.RecordBatch:
@@ -105,13 +108,13 @@ def start_of(row: SessionRow) -> int:
     return (row.started_at - clock.from_ms(0)) // timedelta(microseconds=1)
 
 
-def _step_batch(row: SessionRow, date: str, steps: Sequence[Step]) -> pa.RecordBatch:
+def _build_step_batch(row: SessionRow, date: str, steps: Sequence[Step]) -> pa.RecordBatch:
     columns: dict[str, Any] = {name: [getattr(step, name) for step in steps] for name in Step.__slots__}
     columns["algo_version"] = [ALGO_VERSION] * len(steps)
     return build_batch("steps", row, date, columns, len(steps))
 
 
-def _rects(frame: FrameRow) -> str | None:
+def _encode_rects(frame: FrameRow) -> str | None:
     rects = {"active_rect": frame.active_rect, "masked_rects": frame.masked_rects}
     given = {name: value for name, value in rects.items() if value is not None}
     return canonical_json(given).decode() if given else None

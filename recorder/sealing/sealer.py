@@ -1,8 +1,8 @@
-"""One sealing run: take a lane, claim a batch, write the lake, index the graph, mark it sealed. Design §3.
+"""Sealing run: take a lane, claim a batch, prepare its files, commit them, mark its sessions. Design §3.
 
-Order of effects: lake first (each number of a lane is taken once), then ONE transaction with the graph's
-rows, `status = sealed` and the outbox. A run killed in between leaves an open batch that another run does
-again.
+The lake is committed first (it takes each number of a lane once). One transaction then stores the graph's
+rows, `status = sealed` and the outbox. A run that is killed in between leaves an open batch, which another
+run repeats.
 """
 
 import logging
@@ -27,19 +27,21 @@ from recorder.memory.storage.rebuilds import rebuild_graph
 from recorder.models.session import SessionMetadataRow, SessionRow
 from recorder.recording.sessions import change_status, emit
 from recorder.runtime import Runtime
-from recorder.sealing import batches, failed_batches, quarantine
-from recorder.sealing.batches import ClaimedBatch, Lane
+from recorder.sealing import batches, failures
+from recorder.sealing.batches import BatchLimits, ClaimedBatch
 from recorder.sealing.digest_pool import DigestPool
+from recorder.sealing.lanes import Lane
 from recorder.sealing.maintenance import Maintenance, maintain
+from recorder.sealing.portions import PortionLimits
 from recorder.sealing.preparation import BatchPreparation
-from recorder.sealing.turns import KEPT_FOR, Turn, Turns
+from recorder.sealing.scheduling import LaneScheduler, LaneWork, Pace
 from recorder.storage.lake import LakeAhead
 from recorder.storage.leases import LeaseLost
 from recorder.tenant import Tenant
 
 log = logging.getLogger("recorder.sealing")
 
-#: Preparations that wait for their lane's next turn. Those of large sessions hold much memory.
+#: Preparations that are kept until their lane is taken again. Those of large sessions hold much memory.
 _MAX_PAUSED, _MAX_PAUSED_LARGE = 32, 4
 
 
@@ -62,10 +64,28 @@ class SealedBatch:
 class Sealer:
     """Seals batch after batch, lane after lane; one per run."""
 
-    def __init__(self, runtime: Runtime, *, owner: str) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        owner: str,
+        pace: Pace | None = None,
+        batch_limits: BatchLimits | None = None,
+        portion_limits: PortionLimits | None = None,
+    ) -> None:
+        """Prepare a run; no lease is taken yet.
+
+        Args:
+            runtime: the deployment.
+            owner: name of the run.
+            pace: times between lanes and between attempts.
+            batch_limits: size of a batch.
+            portion_limits: size of one portion of work.
+        """
         self._runtime = runtime
         self._owner = owner
-        self._turns = Turns(runtime, owner)
+        self._portion_limits = portion_limits
+        self._scheduler = LaneScheduler(runtime, owner, pace=pace, batch_limits=batch_limits)
         self._digests = DigestPool(runtime.settings.blob_url, processes=runtime.settings.seal_processes)
         self._indexer = GraphIndexer()
         #: Paused preparations with the fence of the lease under which they were paused.
@@ -75,102 +95,105 @@ class Sealer:
 
     @property
     def stopping(self) -> threading.Event:
-        """Set it to end after the portion at hand."""
-        return self._turns.stopping
+        """Event that ends the run after the current portion once it is set."""
+        return self._scheduler.stopping
 
     @property
-    def has_lost_place(self) -> bool:
-        """Whether another run took this one's place, since this one did not renew it in time."""
-        return self._turns.has_lost_place
+    def has_lost_permit(self) -> bool:
+        """Return whether another run took this run's permit after it was not renewed in time."""
+        return self._scheduler.has_lost_permit
 
     def take(self) -> bool:
-        """Take a place among the runs that seal side by side; return False where all are taken."""
-        return self._turns.take_place()
+        """Take a permit to seal; return False if all permits are taken."""
+        return self._scheduler.take_permit()
 
     def release(self) -> None:
-        """Give the lane and the place back."""
+        """Release the lane and the permit."""
         self._writers.shutdown()
         self._digests.close()
-        self._turns.close()
+        self._scheduler.close()
 
     def seal_batch(self) -> SealedBatch | None:
-        """Seal the next batch of any lane; None when there is nothing to seal for this run now.
+        """Seal the next batch of any lane; return None if this run has nothing to seal now.
 
-        Batches that fail are counted, divided or set aside on the way; the others go on.
+        Batches that fail are counted, divided or set aside; the others go on.
 
         Raises:
-            LeaseLost: if another run took the lane; nothing of the batch was marked.
+            LeaseLost: if another run took the lane; no session of the batch was marked.
             Unavailable: if a store or the database does not answer; the batch stays open.
         """
         while not self.stopping.is_set():
-            turn = self._turns.current or self._turns.take()
-            if turn is None:
+            work = self._scheduler.current or self._scheduler.take_lane()
+            if work is None:
                 return None
             try:
-                sealed = self._work(turn)
+                sealed = self._advance(work)
             except LeaseLost:
-                self._turns.current = None
+                self._scheduler.current = None
                 raise
             except Unavailable:
-                self._turns.postpone()
+                self._scheduler.postpone()
                 raise
             if sealed is not None:
                 return sealed
         return None
 
     def maintain(self) -> Maintenance:
-        """Do idle work: sweep hot rows, forget old keys, compact the tables that this run wrote to."""
+        """Sweep hot rows, delete old keys, and compact the tables that this run wrote to."""
         return maintain(self._runtime, self._owner, self._touched)
 
-    def _work(self, turn: Turn) -> SealedBatch | None:
-        """Do the next piece of work of a lane; None where that sealed nothing.
+    def _advance(self, work: LaneWork) -> SealedBatch | None:
+        """Work on the lane's batch until it is sealed, divided or paused; return None if it was not sealed.
 
         Raises:
-            LeaseLost, Unavailable: as `seal_batch`.
+            LeaseLost: as `seal_batch`.
+            Unavailable: as `seal_batch`.
         """
-        batch = turn.batch
+        batch = work.batch
         began = time.monotonic()
-        if failed_batches.is_given_up(batch):
-            failed_batches.divide(self._runtime, self._turns, turn)
+        if failures.must_divide(batch):
+            failures.divide_batch(self._runtime, self._scheduler, work)
             return None
         preparation = self._resume(batch) or self._open_preparation(batch)
         try:
             while not preparation.advance():
-                if self.stopping.is_set() or self._turns.should_leave():
-                    self._pause(turn, preparation)
+                if self.stopping.is_set() or self._scheduler.should_pause():
+                    self._pause(work, preparation)
                     return None
-            return self._seal(turn, preparation, began)
+            return self._seal(work, preparation, began)
         except BaseException as error:
             preparation.close()
             if isinstance(error, LeaseLost | Unavailable) or not isinstance(error, Exception):
                 raise
             if isinstance(error, LakeAhead):
-                # Most often another run went on with this lane; else the stores are of different times.
+                # Another run continued with this lane, or the stores were restored from different times.
                 with self._runtime.database.transaction(write=True) as db:
-                    self._turns.hold(db, turn)
+                    work.lease.require(db)
                 log.error("lane %s waits: %s", batch.lane.name, error)
                 raise Unavailable("The lake") from error
-            quarantine.require_stores(self._runtime)
-            failed_batches.count_failure(self._runtime, self._turns, turn, error)
+            failures.require_stores(self._runtime)
+            failures.count_batch_failure(self._runtime, self._scheduler, work, error)
             return None
 
-    def _seal(self, turn: Turn, preparation: BatchPreparation, began: float) -> SealedBatch:
-        """Seal what is prepared: the graph is computed, the lake written, then everything marked at once."""
+    def _seal(self, work: LaneWork, preparation: BatchPreparation, began: float) -> SealedBatch:
+        """Commit a prepared batch: compute the graph, commit the lake, mark the sessions."""
         with self._runtime.database.transaction(write=False) as db:
-            rows = [found.row for found in preparation.sessions]
-            steps = {found.row.id: found.steps for found in preparation.sessions}
+            rows = [session.row for session in preparation.sessions]
+            steps = {session.row.id: session.steps for session in preparation.sessions}
             prepared = self._indexer.prepare(db, rows, steps)
         if any(failure.code.startswith("content_") for failure in preparation.failures):
-            quarantine.require_stores(self._runtime)
-        self._write_lake(turn.batch, preparation)
-        return self._mark(turn, preparation, prepared, began)
+            failures.require_stores(self._runtime)
+        self._commit_lake(work.batch, preparation)
+        return self._mark_batch(work, preparation, prepared, began)
 
     def _open_preparation(self, batch: ClaimedBatch) -> BatchPreparation:
-        hold = partial(self._turns.hold_lane, lane=batch.lane)
-        return BatchPreparation(self._runtime, self._digests, batch, hold=hold)
+        require_lease = partial(self._scheduler.require_lane, lane=batch.lane)
+        return BatchPreparation(
+            self._runtime, self._digests, batch, require_lease=require_lease, limits=self._portion_limits
+        )
 
-    def _write_lake(self, batch: ClaimedBatch, preparation: BatchPreparation) -> None:
-        """Commit the files to the tables of the lane side by side: each takes the batch's number once."""
+    def _commit_lake(self, batch: ClaimedBatch, preparation: BatchPreparation) -> None:
+        """Commit the files to the lane's tables in parallel; each table takes the batch's number once."""
         commits = [
             self._writers.submit(
                 self._runtime.lake.commit,
@@ -186,56 +209,56 @@ class Sealer:
         for commit in commits:
             commit.result()
         if batch.is_retry:
-            # An earlier attempt may have written a table already, with sessions that are left out now.
-            left_out = set(batch.session_ids) - {found.row.id for found in preparation.sessions}
-            failed_batches.delete_rows(self._runtime, batch, sorted(left_out))
+            # An earlier attempt may have committed rows of sessions that are left out now.
+            left_out = set(batch.session_ids) - {session.row.id for session in preparation.sessions}
+            failures.delete_rows(self._runtime, batch, sorted(left_out))
         self._touched.add(batch.tenant)
 
-    def _mark(
-        self, turn: Turn, preparation: BatchPreparation, prepared: Prepared, began: float
+    def _mark_batch(
+        self, work: LaneWork, preparation: BatchPreparation, prepared: Prepared, began: float
     ) -> SealedBatch:
-        """Make the batch visible: graph, status and outbox in one transaction."""
-        batch, set_aside = turn.batch, 0
+        """Store graph, status and outbox of the batch in one transaction, then clean up."""
+        batch, set_aside = work.batch, 0
         with self._runtime.database.transaction(write=True) as db:
-            self._turns.hold(db, turn)
+            work.lease.require(db)
             stored = batches.read_batch(db, batch)
             stored.state, stored.ended = "done", stored.begun
             db.add(stored)
-            ids = [found.row.id for found in preparation.sessions]
+            ids = [session.row.id for session in preparation.sessions]
             rows, metadata = _lock_rows(db, ids), _read_metadata(db, ids)
             now = clock.now()
             waiting = [row for row in rows if row.waiting_since is not None]
             fresh = [row for row in waiting if row.status == "stopped"]
             lags = [(now - row.waiting_since).total_seconds() for row in fresh if row.waiting_since]
             for row in rows:
-                row.lake_date = batch.date  # of deleted ones too: a purge must find what was written
+                row.lake_date = batch.date  # deleted sessions too: a purge must find their rows
                 db.add(row)
             for row in waiting:
                 _mark_sealed(db, row, batch, metadata.get(row.id, {}))
             self._indexer.commit(db, prepared, fresh)
             for failure in preparation.failures:
-                set_aside += quarantine.count_failure(db, failure)
-            self._turns.continue_or_end(db, turn)
-        with suppress(LeaseLost):  # what stays behind is found by the maintenance
+                set_aside += failures.count_session_failure(db, failure)
+            self._scheduler.continue_or_release(db, work)
+        with suppress(LeaseLost):  # maintenance deletes progress that remains
             preparation.discard()
-        gone = {found.row.id for found in preparation.sessions} - {row.id for row in waiting}
-        failed_batches.delete_rows(self._runtime, batch, sorted(gone))
+        deleted = {session.row.id for session in preparation.sessions} - {row.id for row in waiting}
+        failures.delete_rows(self._runtime, batch, sorted(deleted))
         for scope in self._indexer.take_grown():
-            self._rebuild(scope)
+            self._rebuild_graph(scope)
         return SealedBatch(
             workspace_id=batch.workspace_id,
             mode=batch.mode,
-            workflows=sorted({found.row.workflow for found in preparation.sessions}),
+            workflows=sorted({session.row.workflow for session in preparation.sessions}),
             sessions=len(waiting),
-            events=sum(found.event_count for found in preparation.sessions),
-            frames=sum(found.frame_count for found in preparation.sessions),
+            events=sum(session.event_count for session in preparation.sessions),
+            frames=sum(session.frame_count for session in preparation.sessions),
             set_aside=set_aside,
             seconds=time.monotonic() - began,
             lags_s=lags,
         )
 
-    def _rebuild(self, scope: GraphScope) -> None:
-        # The batch is sealed by now; a rebuild that cannot be had is made up for at night.
+    def _rebuild_graph(self, scope: GraphScope) -> None:
+        # The batch is sealed by now; the nightly rebuild repeats a rebuild that fails here.
         try:
             rebuild_graph(self._runtime.database, scope, "anchored")
         except RecorderError:
@@ -243,25 +266,26 @@ class Sealer:
         except Exception:
             log.exception("the graph of %s could not be rebuilt", scope.workflow)
 
-    def _pause(self, turn: Turn, preparation: BatchPreparation) -> None:
-        """Give the lane back before its batch is prepared; its next turn goes on from here."""
-        large = [key for key, (_, one) in self._paused.items() if one.has_large_session]
+    def _pause(self, work: LaneWork, preparation: BatchPreparation) -> None:
+        """Release the lane before its batch is prepared, and keep the preparation to resume it."""
+        large = [key for key, (_, paused) in self._paused.items() if paused.has_large_session]
         if preparation.has_large_session and len(large) >= _MAX_PAUSED_LARGE:
             self._paused.pop(large[0])[1].close()
         elif len(self._paused) >= _MAX_PAUSED:
             self._paused.pop(next(iter(self._paused)))[1].close()
-        self._paused[turn.lane, turn.batch.number] = turn.lease.fence, preparation
-        self._note_paused()
-        # A run that stops leaves its lanes to the others at once.
-        self._turns.leave(kept_for=timedelta(0) if self.stopping.is_set() else KEPT_FOR)
+        self._paused[work.lane, work.batch.number] = work.lease.fence, preparation
+        self._publish_paused_lanes()
+        # A run that stops releases its lanes to the others at once.
+        pace = self._scheduler.pace
+        self._scheduler.pause(reserved_for=timedelta(0) if self.stopping.is_set() else pace.reserved_for)
 
-    def _note_paused(self) -> None:
-        self._turns.paused = frozenset(lane for lane, _ in self._paused)
+    def _publish_paused_lanes(self) -> None:
+        self._scheduler.paused = frozenset(lane for lane, _ in self._paused)
 
     def _resume(self, batch: ClaimedBatch) -> BatchPreparation | None:
-        """Return the paused preparation of a batch; None where another run worked on it since."""
+        """Return the paused preparation of a batch; None if another run worked on the batch since."""
         fence, preparation = self._paused.pop((batch.lane, batch.number), (0, None))
-        self._note_paused()
+        self._publish_paused_lanes()
         if preparation is None or batch.fence == fence + 1:
             return preparation
         preparation.close()
@@ -269,9 +293,16 @@ class Sealer:
 
 
 @contextmanager
-def open_sealer(runtime: Runtime, owner: str) -> Iterator[Sealer | None]:
-    """Open a sealer that has a place; None where all places are taken."""
-    sealer = Sealer(runtime, owner=owner)
+def open_sealer(
+    runtime: Runtime,
+    owner: str,
+    *,
+    pace: Pace | None = None,
+    batch_limits: BatchLimits | None = None,
+    portion_limits: PortionLimits | None = None,
+) -> Iterator[Sealer | None]:
+    """Open a sealer that holds a permit; yield None if all permits are taken."""
+    sealer = Sealer(runtime, owner=owner, pace=pace, batch_limits=batch_limits, portion_limits=portion_limits)
     try:
         yield sealer if sealer.take() else None
     finally:
@@ -279,7 +310,7 @@ def open_sealer(runtime: Runtime, owner: str) -> Iterator[Sealer | None]:
 
 
 def _lock_rows(db: DbSession, session_ids: list[str]) -> list[SessionRow]:
-    """Lock the sessions of a batch; those purged meanwhile are left out."""
+    """Lock and return the sessions of a batch, without those that were purged."""
     statement = select(SessionRow).where(col(SessionRow.id).in_(session_ids))
     ordered = statement.order_by(col(SessionRow.id)).with_for_update()
     return list(db.exec(ordered.execution_options(populate_existing=True)))
@@ -292,7 +323,7 @@ def _read_metadata(db: DbSession, session_ids: list[str]) -> dict[str, dict[str,
 
 
 def _mark_sealed(db: DbSession, row: SessionRow, batch: ClaimedBatch, metadata: dict[str, Any]) -> None:
-    """Mark one session; one that was sealed before only has its rows in another place now."""
+    """Mark one session as sealed; of one that was sealed before only the lake's rows changed."""
     row.waiting_since, row.seal_failures = None, 0
     if row.status == "sealed":
         db.add(row)

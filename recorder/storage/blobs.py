@@ -1,4 +1,4 @@
-"""Bytes by key: frame objects and export plans. Local files are durable before `put` returns."""
+"""Blob store: frame objects and export plans by key. Local files are durable before `put` returns."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -13,43 +13,37 @@ from recorder.storage.durable_files import make_folder, sync_path
 
 
 class Blobs:
-    """A flat space of immutable objects under one root: a folder, or any address that fsspec knows."""
+    """Store of immutable objects under one root: a folder, or any address that fsspec supports."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self._fs, self._root = fsspec.core.url_to_fs(url)
-        self._is_local = "file" in _protocols(self._fs)
+        self._is_local = "file" in _list_protocols(self._fs)
 
     def put(self, key: str, data: bytes) -> None:
-        """Store an object; once this returns it survives a crash.
+        """Store an object; after the call it survives a crash.
+
+        Raises:
+            Unavailable: if the store refuses or does not answer.
+        """
+        self.put_parts(key, [data])
+
+    def put_parts(self, key: str, parts: Sequence[bytes | memoryview]) -> None:
+        """Store an object in parts, as `put` does; a local store writes them without a copy.
 
         Raises:
             Unavailable: if the store refuses or does not answer.
         """
         try:
             if self._is_local:
-                _write_durably(Path(self._path(key)), data)
+                _write_durably(Path(self._path(key)), *parts)
             else:
-                self._fs.pipe_file(self._path(key), data)
-        except OSError as error:
-            raise Unavailable("The blob store") from error
-
-    def put_parts(self, key: str, parts: Sequence[bytes | memoryview]) -> None:
-        """Store an object that comes in parts, as `put` does; a local store writes them without a copy.
-
-        Raises:
-            Unavailable: if the store refuses or does not answer.
-        """
-        if not self._is_local:
-            self.put(key, b"".join(parts))
-            return
-        try:
-            _write_durably(Path(self._path(key)), *parts)
+                self._fs.pipe_file(self._path(key), b"".join(parts))
         except OSError as error:
             raise Unavailable("The blob store") from error
 
     def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
-        """The bytes of an object, or `length` of them from `offset`.
+        """Return the bytes of an object, or `length` of them from `offset`.
 
         Raises:
             KeyError: if there is no such object.
@@ -74,7 +68,7 @@ class Blobs:
             raise Unavailable("The blob store") from error
 
     def keys(self, prefix: str) -> Iterator[str]:
-        """The keys below a prefix, in no order."""
+        """Yield the keys below a prefix, in no order."""
         root = self._path("").rstrip("/") + "/"
         for path in self._fs.find(self._path(prefix)):
             yield path.removeprefix(root)
@@ -89,12 +83,12 @@ class Blobs:
         return f"{self._root.rstrip('/')}/{key}"
 
 
-def _protocols(fs: Any) -> tuple[str, ...]:
+def _list_protocols(fs: Any) -> tuple[str, ...]:
     return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
 
 
 def _write_durably(path: Path, *parts: bytes | memoryview) -> None:
-    """Write beside the name, sync, rename, sync the folders: the object is there whole or not at all."""
+    """Write a temporary file, sync it, rename it and sync the folders: the object is complete or absent."""
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{new_id('req')}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,4 +1,4 @@
-"""The control plane's database: one engine, explicit transactions, the same on SQLite and PostgreSQL."""
+"""Database of the control plane: one engine and explicit transactions, on SQLite and PostgreSQL."""
 
 import sqlite3
 import threading
@@ -40,7 +40,7 @@ _MIGRATION_LOCK = 0x5245434F52444552
 #: Key of `Session.info`: ids of the rows that the transaction changed, by listener.
 _CHANGED = "changed_ids"
 
-Tell = Callable[[set[str]], object]
+Listener = Callable[[set[str]], object]
 
 
 class UnknownSchema(Conflict):
@@ -64,10 +64,10 @@ class DatabaseUnusable(Unavailable):
 
 
 class Database:
-    """Hands out transactions; nothing else commits.
+    """Source of all transactions; no other code commits.
 
-    On SQLite one process writes one transaction at a time: `write_lock` queues its threads in front of the
-    file's own lock, whose busy handler sleeps instead of queueing.
+    On SQLite one process writes one transaction at a time: `write_lock` queues its threads before the file's
+    own lock, whose busy handler sleeps instead of queueing.
     """
 
     def __init__(self, url: str) -> None:
@@ -83,12 +83,12 @@ class Database:
 
     @property
     def dialect(self) -> Dialect:
-        """The engine's way of writing SQL and values, for the ingest writer alone."""
+        """SQL dialect of the engine, for the ingest writer alone."""
         return self._engine.dialect
 
     @contextmanager
     def transaction(self, *, write: bool) -> Iterator[DbSession]:
-        """One transaction: committed when the block ends, rolled back when it raises.
+        """Open a transaction, commit it when the block ends, and roll it back when the block raises.
 
         Args:
             write: on SQLite, take the write lock at once; a read that turns into a write cannot wait.
@@ -103,33 +103,33 @@ class Database:
                     db.commit()
             except OperationalError as error:
                 raise Unavailable("The database") from error
-        changed: dict[Tell, set[str]] = db.info.get(_CHANGED, {})
-        for tell, ids in changed.items():
-            tell(ids)
+        changed: dict[Listener, set[str]] = db.info.get(_CHANGED, {})
+        for listener, ids in changed.items():
+            listener(ids)
 
-    def after_commit(self, table: type[SQLModel], tell: Tell) -> None:
-        """Call `tell` with the ids of this table's rows that a transaction of ours wrote, once committed.
+    def after_commit(self, table: type[SQLModel], listener: Listener) -> None:
+        """Call a listener after each commit of this process with the ids of the table's rows that it wrote.
 
-        Rows that a statement changes without loading them are not told of, nor are other processes'.
+        Rows that a statement changes without loading them, and rows of other processes, are not reported.
         """
 
         @event.listens_for(self._sessions, "after_flush")
-        def _note(db: DbSession, _: UOWTransaction) -> None:
+        def _collect_ids(db: DbSession, _: UOWTransaction) -> None:
             ids = {row.id for row in (*db.new, *db.dirty) if isinstance(row, table)}  # type: ignore[attr-defined]
             if ids:
-                db.info.setdefault(_CHANGED, {}).setdefault(tell, set()).update(ids)
+                db.info.setdefault(_CHANGED, {}).setdefault(listener, set()).update(ids)
 
     def raw_connection(self) -> Any:
-        """A driver connection in autocommit mode, for the ingest writer alone."""
+        """Return a driver connection in autocommit mode, for the ingest writer alone."""
         pooled = self._engine.raw_connection()
         connection = pooled.driver_connection
         assert connection is not None
-        # Without this the pool takes it back, and hands it out again, once `pooled` is collected.
+        # Without this the pool reuses the connection once `pooled` is garbage-collected.
         pooled.detach()
         return connection
 
     def migrate(self) -> None:
-        """Create the schema in an empty database; of processes that start at once, one does it.
+        """Create the schema in an empty database; of several processes that start, one creates it.
 
         Raises:
             UnknownSchema: if the database was created by another release.
@@ -141,8 +141,8 @@ class Database:
             config = Config()
             config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
             config.attributes["connection"] = connection
-            found = MigrationContext.configure(connection).get_current_revision()
-            if found is not None and found not in _known_revisions(config):
+            revision = MigrationContext.configure(connection).get_current_revision()
+            if revision is not None and revision not in _list_revisions(config):
                 raise UnknownSchema
             command.upgrade(config, "head")
             connection.commit()
@@ -160,22 +160,22 @@ class Database:
             return MigrationContext.configure(db.connection()).get_current_revision() is not None
 
     def ping(self) -> None:
-        """Ask the database for a sign of life."""
+        """Check that the database answers a query."""
         with self.transaction(write=False) as db:
             db.connection().execute(text("SELECT 1"))
 
     def close(self) -> None:
-        """Give all connections back."""
+        """Close all connections."""
         self._engine.dispose()
 
 
 def open_database(settings: Settings, *, create: bool = True) -> Database:
-    """Connect to the database alone; its schema is that of this release.
+    """Connect to the database and create or check its schema.
 
     Raises:
         NoDeployment: if the database is empty and `create` is false.
         UnknownSchema: if the database was created by another release.
-        DatabaseUnusable: if the database does not answer, or the address names none.
+        DatabaseUnusable: if the database does not answer, or the address is none of a database.
     """
     address_takes = "its address must begin with postgresql:// or sqlite:///"
     if not settings.database_url.startswith(_ENGINES):
@@ -197,18 +197,18 @@ def open_database(settings: Settings, *, create: bool = True) -> Database:
     return database
 
 
-def _known_revisions(config: Config) -> set[str]:
+def _list_revisions(config: Config) -> set[str]:
     return {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
 
 
-def _dumps(value: Any) -> str:
+def _dump_json(value: Any) -> str:
     return orjson.dumps(value).decode()
 
 
 def _sqlite_engine(url: str) -> Engine:
     engine = create_engine(
         url,
-        json_serializer=_dumps,
+        json_serializer=_dump_json,
         json_deserializer=orjson.loads,
         connect_args={"check_same_thread": False, "timeout": 30},
         pool_size=8,
@@ -216,8 +216,8 @@ def _sqlite_engine(url: str) -> Engine:
     )
 
     @event.listens_for(engine, "connect")
-    def _prepare(connection: DBAPIConnection, _: object) -> None:
-        # The driver's own transaction handling is off: the begin hook below says how each one starts.
+    def _prepare_connection(connection: DBAPIConnection, _: object) -> None:
+        # The driver's own transaction handling is off: the hook below begins each transaction.
         connection.isolation_level = None
         cursor = connection.cursor()
         _use_wal(cursor)
@@ -226,7 +226,7 @@ def _sqlite_engine(url: str) -> Engine:
         cursor.close()
 
     @event.listens_for(engine, "begin")
-    def _begin(connection: Any) -> None:
+    def _begin_transaction(connection: Any) -> None:
         write = connection.get_execution_options().get("recorder_write", False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
@@ -234,9 +234,9 @@ def _sqlite_engine(url: str) -> Engine:
 
 
 def _use_wal(cursor: Any) -> None:
-    """Turn write-ahead logging on; the file keeps it.
+    """Switch write-ahead logging on, a setting that the file keeps.
 
-    Processes that meet at a new file may find it locked here, and SQLite does not wait for this lock.
+    SQLite does not wait for this lock, which another process may hold on a new file.
     """
     for _ in range(_WAL_TRIES):
         with suppress(sqlite3.OperationalError):
@@ -251,7 +251,7 @@ def _postgres_engine(url: str) -> Engine:
         url = "postgresql+psycopg://" + url.removeprefix("postgresql://")
     return create_engine(
         url,
-        json_serializer=_dumps,
+        json_serializer=_dump_json,
         json_deserializer=orjson.loads,
         pool_size=8,
         max_overflow=40,

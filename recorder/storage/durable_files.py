@@ -1,17 +1,17 @@
-"""Files that only their user reads, and that survive a power cut once they were written."""
+"""Local files: private to their user, synced to disk together with their folders."""
 
 import os
 import threading
 from itertools import takewhile
 from pathlib import Path
 
-# Folders whose entries in the folders above were synced by this process.
+# Folders whose entries in their parent folders this process has synced.
 _synced: set[Path] = set()
 _lock = threading.Lock()
 
 
 def keep_files_private() -> None:
-    """Let files and folders that this process and its children create be open to their user alone."""
+    """Restrict new files and folders of this process and its children to their user."""
     os.umask(0o077)
 
 
@@ -32,15 +32,15 @@ def make_folder(folder: Path) -> None:
     """
     absolute = folder.absolute()
     chain = [absolute, *absolute.parents]
-    missing = set(takewhile(lambda one: not one.exists(), chain))
+    missing = set(takewhile(lambda parent: not parent.exists(), chain))
     folder.mkdir(parents=True, exist_ok=True)
     with _lock:
-        for one in chain[:-1]:
-            if one in _synced and one not in missing:
+        for parent in chain[:-1]:
+            if parent in _synced and parent not in missing:
                 return
             try:
-                sync_path(one.parent)
+                sync_path(parent.parent)
             except PermissionError:
-                # A folder that may not be read was not written to by this user.
+                # This user cannot have written to a folder that it may not read.
                 return
-            _synced.add(one)
+            _synced.add(parent)

@@ -1,7 +1,7 @@
-"""Sealed rows in Delta tables, one per workspace, mode and kind. The only writer of the lake.
+"""Lake: sealed rows in Delta tables, one per workspace, mode and kind, with the only writer.
 
-In a local folder, files, log entries and their folders are synced before a call returns. An object store
-keeps what it acknowledged by its own promise.
+In a local folder, files, log entries and their folders are synced before a call returns. In an object store
+writes are durable once the store acknowledged them.
 """
 
 import re
@@ -20,7 +20,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from recorder.digest import bucket_of
 from recorder.errors import Conflict, Unavailable
 from recorder.storage.lake_files import LakeFile, RowFilter, SortedSource, merge_sorted, read_file
-from recorder.storage.lake_rewrites import compact, count_rows, delete_sessions
+from recorder.storage.lake_rewrites import compact, count_session_rows, delete_sessions
 from recorder.storage.lake_schemas import LAYOUTS, PARTITIONS, Kind, Layout
 from recorder.storage.lake_tables import LakeTable, retry_conflicts
 from recorder.tenant import Tenant
@@ -32,7 +32,7 @@ _SESSION_ID = re.compile(r"[a-z]{3}_[0-9A-Za-z]+", re.ASCII)
 
 
 class LakeAhead(Conflict):
-    """The lake holds later batches of this lane: another run went on, or the database is an older copy."""
+    """The lake holds later batches of this lane: another run committed, or the database is an older copy."""
 
     code = "lake_ahead"
 
@@ -44,7 +44,7 @@ class LakeAhead(Conflict):
 
 
 class Lake:
-    """The Delta tables of a deployment, under `<url>/<workspace>/<mode>/<kind>`."""
+    """Delta tables of a deployment, under `<url>/<workspace>/<mode>/<kind>`."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -54,6 +54,8 @@ class Lake:
         """Add the rows of one numbered batch; a number the table already holds adds nothing.
 
         Args:
+            kind: the table.
+            tenant: workspace and mode.
             rows: columns of the kind's schema, any order of rows.
             lane: name of the sequence that is numbered, such as `seal:wsp_…:live`.
             number: rising from 1.
@@ -65,18 +67,18 @@ class Lake:
             LakeAhead: if the table holds a higher number of the lane.
             Unavailable: if the store does not answer.
         """
-        with _errors():
+        with _convert_errors():
             stored = self._table(kind, tenant)
             table = stored.open()
-            if table is not None and _has_number(table, kind, lane, number):
+            if table is not None and _holds_number(table, kind, lane, number):
                 stored.sync()
                 return False
-        places = rows.select(PARTITIONS).group_by(PARTITIONS).aggregate([]).to_pylist()
+        partitions = rows.select(PARTITIONS).group_by(PARTITIONS).aggregate([]).to_pylist()
         files = []
-        for place in places:
-            is_here = pc.and_(*(pc.equal(rows[column], place[column]) for column in PARTITIONS))
-            part = rows.filter(is_here)
-            files.append(self.write_file(kind, tenant, part, **place, name=f"batch-{number}"))
+        for partition in partitions:
+            is_inside = pc.and_(*(pc.equal(rows[column], partition[column]) for column in PARTITIONS))
+            part = rows.filter(is_inside)
+            files.append(self.write_file(kind, tenant, part, **partition, name=f"batch-{number}"))
         return self.commit(kind, tenant, files, lane=lane, number=number)
 
     def write_file(
@@ -94,7 +96,11 @@ class Lake:
         A row group is held in memory at a time.
 
         Args:
+            kind: the table.
+            tenant: workspace and mode.
             rows: a table in any order, or batches in the kind's order. All belong to the partition.
+            workflow: workflow of the partition.
+            date: date of the partition.
             name: beginning of the file name; a random part follows, so that no file is overwritten.
 
         Raises:
@@ -103,22 +109,22 @@ class Lake:
         """
         if not all(_NAME.fullmatch(part) for part in (workflow, date, name)):
             raise ValueError("Names of lake files and partitions hold letters, digits, _, - and . only.")
-        with _errors():
+        with _convert_errors():
             return self._table(kind, tenant).write_file(rows, {"workflow": workflow, "date": date}, name)
 
     def read_file(self, kind: Kind, tenant: Tenant, file: LakeFile) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows of a file that `write_file` wrote, whether it is committed or not.
 
         Raises:
-            FileNotFoundError: if the file is gone.
+            FileNotFoundError: if the file does not exist.
             Unavailable: if the store does not answer.
         """
         store = self._table(kind, tenant).data_files()
-        with _errors():
+        with _convert_errors():
             is_there = store.get_file_info(file.path).type == pa_fs.FileType.File
         if not is_there:
             raise FileNotFoundError(file.path)
-        with _errors():
+        with _convert_errors():
             yield from read_file(store, file, LAYOUTS[kind].schema)
 
     def commit(
@@ -144,10 +150,10 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         stored = self._table(kind, tenant)
-        with _errors():
+        with _convert_errors():
             for _ in retry_conflicts():
                 table = stored.open_for_writing()
-                if _has_number(table, kind, lane, number):
+                if _holds_number(table, kind, lane, number):
                     # Whoever committed it may have ended before it was durable.
                     stored.sync()
                     return False
@@ -157,18 +163,18 @@ class Lake:
         raise Unavailable("The lake")
 
     def version(self, kind: Kind, tenant: Tenant) -> int | None:
-        """The newest version of a table; None before its first batch."""
-        with _errors():
+        """Return the newest version of a table; None before its first batch."""
+        with _convert_errors():
             table = self._table(kind, tenant).open()
         return None if table is None else table.version()
 
     def scan(self, kind: Kind, tenant: Tenant, *, version: int | None = None) -> pl.LazyFrame:
-        """The rows of a table, at a pinned version if one is given; empty before the first batch.
+        """Return the rows of a table, at a pinned version if one is given; empty before the first batch.
 
         Columns that came since the table was made are null.
         """
         schema = pl.Schema(LAYOUTS[kind].schema)
-        with _errors():
+        with _convert_errors():
             table = self._table(kind, tenant).open(version)
         if table is None:
             return pl.LazyFrame(schema=schema)
@@ -186,7 +192,7 @@ class Lake:
         session_id: str,
         only: pl.Expr | None = None,
     ) -> pl.DataFrame:
-        """The rows of one session, in the kind's order; all of them, or those for which `only` is true.
+        """Return the rows of one session in the kind's order: all, or those for which `only` is true.
 
         Partition, bucket and id together let the reader skip all but a row group or two.
         """
@@ -218,9 +224,14 @@ class Lake:
         statistics. Close the iterator if you do not exhaust it: it holds files open.
 
         Args:
-            after: give the rows behind this `(t_ms, id)` only; for events and frames.
-            columns: columns to give, all if None.
-            limit: at most so many rows.
+            kind: the table.
+            tenant: workspace and mode.
+            workflow: workflow of the session.
+            date: date of the session's partition.
+            session_id: the session.
+            after: yield only rows after this `(t_ms, id)`; for events and frames.
+            columns: columns to yield, all if None.
+            limit: the largest number of rows.
 
         Raises:
             Unavailable: if the store does not answer.
@@ -235,7 +246,7 @@ class Lake:
             return
         stored = self._table(kind, tenant)
         try:
-            with _errors():
+            with _convert_errors():
                 table = stored.open()
                 if table is None:
                     return
@@ -248,8 +259,8 @@ class Lake:
                     if wanted.may_match(file.bounds_of)
                 ]
                 with closing(merge_sorted(sources, order)) as batches:
-                    for found in batches:
-                        batch = found if after is None else _after(found, order, after)
+                    for unfiltered in batches:
+                        batch = unfiltered if after is None else _filter_after(unfiltered, order, after)
                         if limit is not None:
                             batch = batch.slice(0, limit)
                             limit -= batch.num_rows
@@ -269,13 +280,13 @@ class Lake:
         date: str,
         session_ids: Collection[str],
     ) -> dict[str, int]:
-        """Return how many rows of each session a partition holds; reads ids alone, where they may be.
+        """Return the number of rows of each session in a partition; only columns of ids are read.
 
         Raises:
             Unavailable: if the store does not answer.
         """
-        with _errors():
-            return count_rows(self._table(kind, tenant), workflow, date, session_ids)
+        with _convert_errors():
+            return count_session_rows(self._table(kind, tenant), workflow, date, session_ids)
 
     def delete_sessions(
         self,
@@ -286,7 +297,7 @@ class Lake:
         date: str,
         session_ids: Collection[str],
     ) -> int:
-        """Delete the rows of sessions in one partition, durable when this returns; give their number.
+        """Delete the rows of sessions in one partition, durable when this returns; return their number.
 
         Files that hold such rows are written again without them. Appends may go on at the same time.
 
@@ -294,48 +305,50 @@ class Lake:
             ValueError: if an id is not one of a session.
             Unavailable: if the store does not answer.
         """
-        if not all(_SESSION_ID.fullmatch(one) for one in session_ids):
-            raise ValueError("A session id has three small letters, _ and letters or digits.")
-        with _errors():
+        if not all(map(_SESSION_ID.fullmatch, session_ids)):
+            raise ValueError("A session id has three lower-case letters, _ and letters or digits.")
+        with _convert_errors():
             return delete_sessions(self._table(kind, tenant), workflow, date, session_ids)
 
     def compact(self, kind: Kind, tenant: Tenant, *, check: Callable[[], None] = lambda: None) -> int:
-        """Join small files where a partition holds many, in order; delete files that no commit names.
+        """Join small files of partitions with many, in order; delete files that no commit names.
 
         The caller holds the lease `compact:<workspace>:<mode>:<kind>`. Appends and deletes may go on at the
-        same time: files that a delete took away in between are left to the next call.
+        same time: files that a delete removed in between are left to the next call.
 
         Args:
+            kind: the table.
+            tenant: workspace and mode.
             check: called before each file that is written; it raises to stop, such as when the lease is lost.
 
         Returns:
-            How many committed files were replaced.
+            The number of committed files that were replaced.
 
         Raises:
             Unavailable: if the store does not answer.
         """
-        with _errors():
+        with _convert_errors():
             return compact(self._table(kind, tenant), check)
 
     def mark_region(self, region: str) -> str:
-        """Mark a new lake as one of this region; gives the region of the mark that is there.
+        """Mark a new lake with a region; return the region of the stored mark.
 
         Raises:
             Unavailable: if the store does not answer.
         """
-        # A table without rows: one library opens every store that the lake may lie in.
+        # The mark is a table without rows, since the library opens every store that the lake supports.
         layout = Layout(pa.schema([pa.field("region", pa.string())]), (), "region")
         stored = LakeTable(self.url, f"{self.url}/{_MARK}", layout, partitions=[], description=region)
-        with _errors():
+        with _convert_errors():
             table = stored.open_for_writing()
             stored.sync()
             return table.metadata().description or region
 
     def ping(self) -> None:
-        """Ask the store for a sign of life.
+        """Check that the store answers.
 
         Raises:
-            Unavailable: if it cannot be written to.
+            Unavailable: if the store cannot be written to.
         """
         if "://" in self.url:
             self.version("sessions", Tenant("wsp_health", "live"))
@@ -360,23 +373,23 @@ class Lake:
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
-    """Report a store that does not answer as one error."""
+def _convert_errors() -> Iterator[None]:
+    """Convert errors of a store that does not answer to `Unavailable`."""
     try:
         yield
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise Unavailable("The lake") from error
 
 
-def _has_number(table: DeltaTable, kind: Kind, lane: str, number: int) -> bool:
+def _holds_number(table: DeltaTable, kind: Kind, lane: str, number: int) -> bool:
     last = table.transaction_version(lane)
     if last is not None and last > number:
         raise LakeAhead(kind)
     return last == number
 
 
-def _after(batch: pa.RecordBatch, order: Sequence[str], after: tuple[int, str]) -> pa.RecordBatch:
-    """Return the rows behind a position."""
+def _filter_after(batch: pa.RecordBatch, order: Sequence[str], after: tuple[int, str]) -> pa.RecordBatch:
+    """Return the rows after a position."""
     t_ms, row_id = (batch[name] for name in order)
     is_later = pc.greater(t_ms, after[0])
     is_same = pc.and_(pc.equal(t_ms, after[0]), pc.greater(row_id, after[1]))

@@ -1,4 +1,4 @@
-"""Parquet data files of the lake: sorted writing in bounded memory, and sorted reading of one session."""
+"""Parquet data files of the lake: sorted writing in bounded memory, filtered and sorted reading."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from recorder import clock
 from recorder.storage.lake_schemas import PARTITIONS, Layout
 
-#: Bytes of one row group before compression: what a writer holds.
+#: Bytes of one row group before compression, which a writer holds in memory.
 ROW_GROUP_BYTES = 16 * 1024 * 1024
 # A batch that is read holds about this many bytes; row groups tell how wide their rows are.
 _BATCH_BYTES = 1024 * 1024
@@ -33,13 +33,13 @@ _UNIQUE = {"event_id", "payload", "sha256", "t_ms", "ts", "seq", "offset"}
 
 @dataclass(frozen=True)
 class Bounds:
-    """Least and greatest value of a column; None where they are not known."""
+    """Least and greatest value of a column; None if unknown."""
 
     least: Any = None
     greatest: Any = None
 
     def may_hold(self, value: Any) -> bool:
-        """Return whether a value may lie within the bounds."""
+        """Return whether the bounds may include a value."""
         return (self.least is None or self.least <= value) and (
             self.greatest is None or value <= self.greatest
         )
@@ -47,7 +47,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class LakeFile:
-    """A data file that was written, for a commit now or later; it can be kept as JSON."""
+    """Data file that was written, for a commit now or later; it can be stored as JSON."""
 
     #: Relative to the folder of the table.
     path: str
@@ -70,7 +70,7 @@ class LakeFile:
 
 @dataclass(frozen=True)
 class DataFile:
-    """A data file of a table's version, as the Delta log describes it."""
+    """Data file of a table's version, as the Delta log describes it."""
 
     path: str
     size_bytes: int
@@ -98,7 +98,7 @@ class DataFile:
         return self.bounds.get(column, Bounds())
 
     def lower_bound(self, order: Sequence[str]) -> tuple[Any, ...]:
-        """Return a key that is not above that of any row, as far as the statistics tell."""
+        """Return a key that is not above any row's key, by the statistics."""
         least = [self.bounds_of(column).least for column in order]
         return tuple(least[: least.index(None)] if None in least else least)
 
@@ -111,6 +111,9 @@ def write_file(
     Args:
         sink: opened for writing; it is left open.
         batches: with the columns of the layout; partition columns are left out of the file.
+        layout: sort order, statistics and size of row groups.
+        partition: values of the partition columns.
+        path: path of the file in the table.
 
     Raises:
         ValueError: if a batch begins before the end of the one before it.
@@ -125,31 +128,34 @@ def write_file(
         schema,
         compression="zstd",
         compression_level=1,
-        use_dictionary=_dictionary_columns(schema),
+        use_dictionary=_list_dictionary_columns(schema),
         write_statistics=measured,
         max_rows_per_page=_PAGE_ROWS,
         store_schema=False,
     ) as writer:
-        for group in _row_groups(batches, schema, layout.row_group_rows):
-            first = _key_of(group, 0, layout.sort)
+        for group in _gather_row_groups(batches, schema, layout.row_group_rows):
+            first = _read_key(group, 0, layout.sort)
             if last is not None and first < last:
                 raise ValueError("Rows of a lake file must be sorted.")
-            last = _key_of(group, group.num_rows - 1, layout.sort)
+            last = _read_key(group, group.num_rows - 1, layout.sort)
             writer.write_table(group, row_group_size=group.num_rows)
             rows += group.num_rows
             for name in measured:
-                found = pc.min_max(group[name]).as_py()
-                known = bounds.get(name, Bounds(found["min"], found["max"]))
-                bounds[name] = Bounds(min(known.least, found["min"]), max(known.greatest, found["max"]))
-    return LakeFile(path, rows, sink.tell(), dict(partition), _statistics(rows, bounds), clock.now_ms())
+                extremes = pc.min_max(group[name]).as_py()
+                least, greatest = extremes["min"], extremes["max"]
+                known = bounds.get(name, Bounds(least, greatest))
+                bounds[name] = Bounds(min(known.least, least), max(known.greatest, greatest))
+    return LakeFile(
+        path, rows, sink.tell(), dict(partition), _encode_statistics(rows, bounds), clock.now_ms()
+    )
 
 
-def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most: int) -> Iterator[pa.Table]:
-    """Gather batches to row groups of bounded rows and bytes."""
+def _gather_row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most: int) -> Iterator[pa.Table]:
+    """Yield batches joined to row groups of bounded rows and bytes."""
     gathered: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        for piece in _pieces(batch.select(schema.names).cast(schema), most):
+        for piece in _split_batch(batch.select(schema.names).cast(schema), most):
             if gathered and (rows + piece.num_rows > most or size + piece.nbytes > ROW_GROUP_BYTES):
                 yield pa.Table.from_batches(gathered)
                 gathered, rows, size = [], 0, 0
@@ -159,17 +165,17 @@ def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most: int)
         yield pa.Table.from_batches(gathered)
 
 
-def _pieces(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
-    """Cut a batch into pieces that each fit into a row group."""
+def _split_batch(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
+    """Yield pieces of a batch that each fit into a row group."""
     if batch.num_rows > 1 and (batch.num_rows > most or batch.nbytes > ROW_GROUP_BYTES):
         half = min(batch.num_rows // 2, most)
-        yield from _pieces(batch.slice(0, half), most)
-        yield from _pieces(batch.slice(half), most)
+        yield from _split_batch(batch.slice(0, half), most)
+        yield from _split_batch(batch.slice(half), most)
     elif batch.num_rows:
         yield batch
 
 
-def _dictionary_columns(schema: pa.Schema) -> list[str]:
+def _list_dictionary_columns(schema: pa.Schema) -> list[str]:
     return [
         f"{field.name}.list.element" if pa.types.is_list(field.type) else field.name
         for field in schema
@@ -177,28 +183,28 @@ def _dictionary_columns(schema: pa.Schema) -> list[str]:
     ]
 
 
-def _statistics(rows: int, bounds: dict[str, Bounds]) -> str:
+def _encode_statistics(rows: int, bounds: dict[str, Bounds]) -> str:
     """Return statistics in the form of the Delta log."""
 
-    def plain(value: Any) -> Any:
+    def format_value(value: Any) -> Any:
         return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if isinstance(value, datetime) else value
 
     document = {
         "numRecords": rows,
-        "minValues": {name: plain(one.least) for name, one in bounds.items()},
-        "maxValues": {name: plain(one.greatest) for name, one in bounds.items()},
+        "minValues": {name: format_value(bound.least) for name, bound in bounds.items()},
+        "maxValues": {name: format_value(bound.greatest) for name, bound in bounds.items()},
         "nullCount": dict.fromkeys(bounds, 0),
     }
     return orjson.dumps(document).decode()
 
 
-def _key_of(rows: pa.Table | pa.RecordBatch, row: int, order: Sequence[str]) -> tuple[Any, ...]:
+def _read_key(rows: pa.Table | pa.RecordBatch, row: int, order: Sequence[str]) -> tuple[Any, ...]:
     return tuple(rows[name][row].as_py() for name in order)
 
 
 @dataclass(frozen=True)
 class RowFilter:
-    """Rows that a reader wants: those of some sessions, from a time on."""
+    """Filter for the rows of some sessions from a time on."""
 
     #: Hash bucket by session id.
     sessions: dict[str, int]
@@ -207,7 +213,7 @@ class RowFilter:
     def may_match(self, bounds_of: Callable[[str], Bounds]) -> bool:
         """Return whether a file or row group with these bounds may hold wanted rows."""
         ids, buckets = bounds_of("session_id"), bounds_of("bucket")
-        if not any(ids.may_hold(one) and buckets.may_hold(bucket) for one, bucket in self.sessions.items()):
+        if not any(ids.may_hold(key) and buckets.may_hold(bucket) for key, bucket in self.sessions.items()):
             return False
         latest = bounds_of("t_ms").greatest
         return self.from_t_ms is None or latest is None or latest >= self.from_t_ms
@@ -236,14 +242,18 @@ def read_file(
     batch_bytes: int = _BATCH_BYTES,
     batch_rows: int = _BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file, in its order; those that are wanted if a filter is given.
+    """Yield the rows of a file in its order; only the wanted rows if a filter is given.
 
     Row groups that cannot match are skipped by their statistics. One batch is decoded at a time, in this
     thread, through a small buffer: memory depends neither on the file nor on the session.
 
     Args:
-        schema: columns to give; partition values and columns that the file lacks are filled in.
-        batch_rows: rows of a batch at most, where the wanted rows begin with the row group.
+        files: the file system of the table.
+        file: the data file.
+        schema: columns to yield; partition values and missing columns are filled in.
+        wanted: filter of rows.
+        batch_bytes: bytes of a batch at most.
+        batch_rows: rows of a batch at most, if the wanted rows begin with the row group.
     """
     with files.open_input_file(file.path) as source:
         parquet = pq.ParquetFile(source, buffer_size=_READ_BUFFER_BYTES, pre_buffer=False)
@@ -251,22 +261,22 @@ def read_file(
         columns = [name for name in schema.names if name in present]
         for index in range(parquet.num_row_groups):
             group = parquet.metadata.row_group(index)
-            bounds = _group_bounds(group)
+            bounds = _read_group_bounds(group)
             if group.num_rows == 0 or (wanted is not None and not wanted.may_match(bounds)):
                 continue
             filtered = None if wanted is None or wanted.is_certain(bounds) else wanted
             first, end = 0, group.num_rows
             if filtered is not None:
-                # A narrow column tells where the wanted rows are, so that no wide one is decoded in vain.
+                # Narrow columns are read first to find the wanted rows, so that few wide values are decoded.
                 first, end = _find_range(parquet, index, filtered)
             width = max(1, group.total_byte_size // group.num_rows)
             rows = max(16, min(_BATCH_ROWS if first else batch_rows, batch_bytes // width))
             for batch in _read_range(parquet, index, columns, rows, first, end):
-                yield _complete(batch, file, schema, filtered)
+                yield _complete_columns(batch, file, schema, filtered)
 
 
 def _find_range(parquet: pq.ParquetFile, index: int, wanted: RowFilter) -> tuple[int, int]:
-    """Return the first wanted row of a row group, and the row after the last one."""
+    """Return the first wanted row of a row group, and the row after the last wanted row."""
     columns = ["session_id"] if wanted.from_t_ms is None else ["session_id", "t_ms"]
     position, first, end = 0, 0, 0
     for batch in parquet.iter_batches(_SCAN_ROWS, row_groups=[index], columns=columns, use_threads=False):
@@ -295,7 +305,7 @@ def _read_range(
             return
 
 
-def _complete(
+def _complete_columns(
     batch: pa.RecordBatch, file: DataFile | LakeFile, schema: pa.Schema, wanted: RowFilter | None
 ) -> pa.RecordBatch:
     """Return a batch with all columns of the schema, partition values and missing ones filled in."""
@@ -314,7 +324,7 @@ def _complete(
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _group_bounds(group: pq.RowGroupMetaData) -> Callable[[str], Bounds]:
+def _read_group_bounds(group: pq.RowGroupMetaData) -> Callable[[str], Bounds]:
     known: dict[str, Bounds] = {}
     for index in range(group.num_columns):
         column = group.column(index)
@@ -327,9 +337,9 @@ def _group_bounds(group: pq.RowGroupMetaData) -> Callable[[str], Bounds]:
 
 @dataclass
 class SortedSource:
-    """Batches in order, opened when they are needed."""
+    """Sorted batches that are opened when needed."""
 
-    #: Not above the first row's key, which it may be a beginning of.
+    #: Key that is not above the first row's key; it may be a prefix of it.
     lower_bound: tuple[Any, ...]
     open: Callable[[], Iterator[pa.RecordBatch]]
 
@@ -339,31 +349,31 @@ def merge_sorted(
 ) -> Generator[pa.RecordBatch, None, None]:
     """Yield the rows of sorted sources in one order.
 
-    A source is opened once the rows before it are given: sources that do not overlap are read one after the
-    other. Memory holds a batch of each source that overlaps.
+    A source is opened once all rows before it were yielded: sources that do not overlap are read one after
+    the other. Memory holds a batch of each overlapping source.
     """
     waiting = sorted(sources, key=lambda source: source.lower_bound)
     waiting.reverse()
     active: list[_Cursor] = []
     while waiting or active:
-        while waiting and (not active or waiting[-1].lower_bound <= min(one.last for one in active)):
+        while waiting and (not active or waiting[-1].lower_bound <= min(cursor.last for cursor in active)):
             cursor = _Cursor(waiting.pop().open(), order)
             if cursor.advance():
                 active.append(cursor)
         if not active:
             continue
-        border = min(one.last for one in active)
-        parts = [part for one in active if (part := one.take(border)).num_rows]
+        border = min(cursor.last for cursor in active)
+        parts = [part for cursor in active if (part := cursor.take(border)).num_rows]
         if len(parts) == 1:
             yield parts[0]
         else:
             rows = pa.Table.from_batches(parts).sort_by([(name, "ascending") for name in order])
             yield from rows.combine_chunks().to_batches()
-        active = [one for one in active if one.batch.num_rows or one.advance()]
+        active = [cursor for cursor in active if cursor.batch.num_rows or cursor.advance()]
 
 
 class _Cursor:
-    """Place in a sorted source: its current batch, and the key of that batch's last row."""
+    """Position in a sorted source: its current batch, and the key of that batch's last row."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], order: Sequence[str]) -> None:
         self._batches = batches
@@ -372,18 +382,18 @@ class _Cursor:
         self.last: tuple[Any, ...]
 
     def advance(self) -> bool:
-        """Go on to the next batch with rows; return whether there is one."""
+        """Move to the next batch with rows; return whether there is one."""
         for batch in self._batches:
             if batch.num_rows:
-                self.batch, self.last = batch, _key_of(batch, batch.num_rows - 1, self._order)
+                self.batch, self.last = batch, _read_key(batch, batch.num_rows - 1, self._order)
                 return True
         return False
 
     def take(self, border: tuple[Any, ...]) -> pa.RecordBatch:
-        """Take the rows up to and with the border out of the current batch."""
+        """Remove the rows up to and including the border from the current batch, and return them."""
         batch = self.batch
         count = batch.num_rows
         if border < self.last:
-            count = bisect_right(range(count), border, key=lambda row: _key_of(batch, row, self._order))
+            count = bisect_right(range(count), border, key=lambda row: _read_key(batch, row, self._order))
         self.batch = batch.slice(count)
         return batch.slice(0, count)

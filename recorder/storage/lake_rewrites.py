@@ -1,4 +1,4 @@
-"""Changes of committed lake files: deletion of sessions, and compaction. Both write files again, in order."""
+"""Rewrites of committed lake files: deletion of sessions, and compaction, both in sort order."""
 
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
@@ -19,8 +19,10 @@ _TARGET_FILE_BYTES = 16 * 1024 * 1024
 _MERGE_BYTES = 32 * 1024 * 1024
 
 
-def count_rows(stored: LakeTable, workflow: str, date: str, session_ids: Collection[str]) -> dict[str, int]:
-    """Return how many rows of each session a partition holds."""
+def count_session_rows(
+    stored: LakeTable, workflow: str, date: str, session_ids: Collection[str]
+) -> dict[str, int]:
+    """Return the number of rows of each session in a partition."""
     counts = dict.fromkeys(session_ids, 0)
     table = stored.open() if counts else None
     if table is None:
@@ -53,7 +55,7 @@ def delete_sessions(stored: LakeTable, workflow: str, date: str, session_ids: Co
                 removed.append(file)
                 added += [] if rest is None else [rest]
         if not removed:
-            # An earlier call may have ended before its commit was durable.
+            # An earlier call may have been killed before its commit was durable.
             stored.sync()
             return 0
         try:
@@ -65,10 +67,10 @@ def delete_sessions(stored: LakeTable, workflow: str, date: str, session_ids: Co
 
 
 def compact(stored: LakeTable, check: Callable[[], None]) -> int:
-    """Join small files where a partition holds many, and delete files that no commit names.
+    """Join small files of partitions with many, and delete files that no commit names.
 
     Returns:
-        How many committed files were replaced.
+        The number of committed files that were replaced.
     """
     if stored.open() is None:
         return 0
@@ -82,23 +84,23 @@ def compact(stored: LakeTable, check: Callable[[], None]) -> int:
 
 
 def _filter_sessions(session_ids: Collection[str]) -> RowFilter:
-    return RowFilter({one: bucket_of(one) for one in session_ids})
+    return RowFilter({session_id: bucket_of(session_id) for session_id in session_ids})
 
 
 def _count_in_file(stored: LakeTable, table: DeltaTable, file: DataFile, wanted: RowFilter) -> dict[str, int]:
-    """Return how many rows of each wanted session a file holds; reads the column of ids alone."""
+    """Return the number of rows of each wanted session in a file; only the column of ids is read."""
     schema = pa.schema([stored.layout.schema.field("session_id")])
     counts: dict[str, int] = {}
     for batch in read_file(stored.data_files(table), file, schema, wanted=wanted):
-        for found in pc.value_counts(batch["session_id"]).to_pylist():
-            counts[found["values"]] = counts.get(found["values"], 0) + found["counts"]
+        for count in pc.value_counts(batch["session_id"]).to_pylist():
+            counts[count["values"]] = counts.get(count["values"], 0) + count["counts"]
     return counts
 
 
 def _write_without(
     stored: LakeTable, table: DeltaTable, file: DataFile, unwanted: RowFilter
 ) -> tuple[int, LakeFile | None]:
-    """Write a file again without some rows; return their number, and the new file if rows are left."""
+    """Rewrite a file without some rows; return their number, and the new file if rows remain."""
     deleted = sum(_count_in_file(stored, table, file, unwanted).values())
     if deleted in (0, file.rows):
         return deleted, None
@@ -131,7 +133,7 @@ def _group_small_files(files: list[DataFile]) -> Iterator[list[DataFile]]:
 
 
 def _merge_files(stored: LakeTable, group: list[DataFile]) -> int:
-    """Replace files by one with their rows in order; return how many were replaced."""
+    """Replace files by one file with their rows in order; return the number of replaced files."""
     layout, partition = stored.layout, group[0].partition
     store, share = stored.data_files(), _MERGE_BYTES // len(group)
     sources = [
@@ -148,7 +150,7 @@ def _merge_files(stored: LakeTable, group: list[DataFile]) -> int:
     for _ in retry_conflicts():
         table = stored.open_for_writing()
         if paths - {file.path for file in stored.list_files(table, **partition)}:
-            # A delete took one of them away: the next call joins what is left.
+            # A delete replaced one of the files: the next call joins the rest.
             return 0
         try:
             stored.commit(table, [joined], group)

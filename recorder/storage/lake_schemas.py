@@ -1,4 +1,4 @@
-"""What sealed rows look like: the Arrow schemas of the Delta tables, and how each is laid out."""
+"""Arrow schemas of the lake's Delta tables, and their layout in files."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -20,9 +20,9 @@ def _required(name: str, kind: pa.DataType) -> pa.Field:
 #: Columns by which every table is partitioned; data files do not hold them.
 PARTITIONS = ["workflow", "date"]
 
-# Every table begins with its partition columns. Nothing about a person may stand in a partition value,
-# a file name or a statistic: those stay in the Delta log after the rows are gone.
-_PLACE = [
+# Every table begins with its partition columns. Partition values, file names and statistics must hold no
+# personal data: they stay in the Delta log after the rows are deleted.
+_SESSION_COLUMNS = [
     _required("workflow", _STRING),
     _required("date", _STRING),
     _required("bucket", _INT),
@@ -31,21 +31,21 @@ _PLACE = [
 
 EVENTS = pa.schema(
     [
-        *_PLACE,
+        *_SESSION_COLUMNS,
         _required("event_id", _STRING),
         _required("seq", _INT),  # 0-based position in (t_ms, event_id) order
         _required("t_ms", _LONG),
         _required("ts", _TIME),
         _required("type", _STRING),
         pa.field("frame_id", _STRING),  # as the client sent it
-        pa.field("frame_seq", _INT),  # the frame it is bound to: frame_id's, else the last one before it
+        pa.field("frame_seq", _INT),  # the frame of the event: frame_id's, else the last frame before it
         _required("is_action", pa.bool_()),
         _required("payload", _STRING),  # canonical JSON of the item's other members
     ]
 )
 FRAMES = pa.schema(
     [
-        *_PLACE,
+        *_SESSION_COLUMNS,
         _required("frame_id", _STRING),
         _required("seq", _INT),  # 0-based position in (t_ms, frame_id) order
         _required("t_ms", _LONG),
@@ -67,14 +67,14 @@ FRAMES = pa.schema(
         pa.field("dom_object", _STRING),
         pa.field("dom_offset", _LONG),
         pa.field("dom_length", _INT),
-        pa.field("keyframe", pa.bool_()),  # what the client said
+        pa.field("keyframe", pa.bool_()),  # as the client sent it
         pa.field("url", _STRING),
         pa.field("rects", _STRING),  # canonical JSON of active_rect and masked_rects
     ]
 )
 SESSIONS = pa.schema(
     [
-        *_PLACE,
+        *_SESSION_COLUMNS,
         _required("seal_seq", _LONG),
         _required("started_at", _TIME),
         _required("duration_ms", _LONG),
@@ -84,12 +84,12 @@ SESSIONS = pa.schema(
         _required("image_bytes", _LONG),
         _required("rows_sha256", _STRING),
         pa.field("replayability", pa.float64()),
-        pa.field("payload_bytes", _LONG),  # of its events; null where it was sealed without
+        pa.field("payload_bytes", _LONG),  # of its events; null if it was sealed without them
     ]
 )
 STEPS = pa.schema(
     [
-        *_PLACE,
+        *_SESSION_COLUMNS,
         _required("pos", _INT),
         _required("algo_version", _INT),
         _required("micro_key", _LONG),
@@ -109,18 +109,18 @@ STEPS = pa.schema(
 
 @dataclass(frozen=True)
 class Layout:
-    """How a kind of table is sorted inside every file, and which columns carry statistics."""
+    """Layout of a kind of table: sort order in every file, and columns with statistics."""
 
     schema: pa.Schema
     sort: tuple[str, ...]
     statistics: str
-    #: Rows of one row group: what a reader decodes at most to find a small session or the middle of a page.
+    #: Rows of one row group: the most that a reader decodes to find a small session.
     row_group_rows: int = 8_192
 
 
 LAYOUTS: dict[Kind, Layout] = {
     "events": Layout(EVENTS, ("bucket", "session_id", "t_ms", "event_id"), "session_id,bucket,t_ms,ts"),
-    # Frames are wide, and are read one at a time.
+    # Frames are wide, and are read one by one.
     "frames": Layout(
         FRAMES,
         ("bucket", "session_id", "t_ms", "frame_id"),

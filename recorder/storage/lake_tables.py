@@ -1,19 +1,11 @@
-"""Delta tables of the lake: opening them after power cuts, and commits that survive one.
+"""Delta tables of the lake: opened, created, and changed by commits that survive a power cut."""
 
-In a local folder a commit is durable when its log entry, all entries before it and their folder are synced.
-Entries that a power cut emptied or cut short were never reported as committed; they are not read as versions.
-"""
-
-import fcntl
 import logging
-import os
 import re
 import secrets
-import tempfile
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -33,172 +25,21 @@ from recorder.errors import Unavailable
 from recorder.ids import new_id
 from recorder.storage.durable_files import make_folder, sync_path
 from recorder.storage.lake_files import DataFile, LakeFile, write_file
+from recorder.storage.lake_log import ACTIONS_MEMBER, LocalLog
 from recorder.storage.lake_schemas import PARTITIONS, Layout
 
 log = logging.getLogger("recorder.lake")
 
-_ENTRY = re.compile(r"(\d{20})\.json")
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
-_CHECKPOINT_EVERY = 100
 _ATTEMPTS = 200
 _ABANDONED_AFTER = timedelta(days=1)
 _ABANDONED_UNTIL = timedelta(days=20)
 _NAME = re.compile(r"[A-Za-z0-9_\-.]+", re.ASCII)
-# Number of a commit's actions: an entry that was cut at the end of a line is told apart by it.
-_ACTIONS = "recorderActions"
-
-
-class LocalLog:
-    """The log of a table in a folder: finds damaged entries, and syncs entries."""
-
-    def __init__(self, table: Path) -> None:
-        self.table = table
-        self._folder = table / "_delta_log"
-        self._lock = threading.Lock()
-        #: Newest version up to which every entry is known to be whole; None before the first look.
-        self._whole: int | None = None
-        self._synced: int | None = None
-        self._checkpoint: int | None = None
-
-    def make_folder(self) -> None:
-        """Create the folder of the log."""
-        make_folder(self._folder)
-
-    def find_damage(self) -> int | None:
-        """Return the first version whose entry is empty, cut short or missing; None if all are whole.
-
-        Entries appear whole, by a link: one that is not whole was damaged by a power cut.
-        """
-        with self._lock:
-            if self._whole is not None and not self._entry(self._whole).exists():
-                self._whole = self._synced = None
-            newest = None
-            if self._whole is None:
-                entries, checkpoint = self._list()
-                if not entries and checkpoint < 0:
-                    return None
-                self._whole, newest = checkpoint, max(entries, default=checkpoint)
-            while True:
-                try:
-                    data = self._entry(self._whole + 1).read_bytes()
-                except (FileNotFoundError, NotADirectoryError):
-                    if newest is None or newest <= self._whole:
-                        return None
-                    data = b""
-                if not _is_whole(data):
-                    version = self._whole + 1
-                    self._whole = None
-                    return version
-                self._whole += 1
-
-    def repair(self) -> None:
-        """Set damaged entries aside, and those after them, which were not reported as committed either."""
-        if self.find_damage() is None:
-            return
-        with _locked(self._folder / "_repair.lock"):
-            damaged = self.find_damage()
-            if damaged is None:
-                return
-            entries, _ = self._list()
-            # From the newest on, so that a repair that is cut off leaves no entry behind a gap.
-            for version in sorted((one for one in entries if one >= damaged), reverse=True):
-                entry = self._entry(version)
-                entry.rename(entry.with_name(f"{entry.name}.damaged-{new_id('req')}"))
-                log.warning("set the damaged lake log entry %s aside; it was never acknowledged", entry)
-            sync_path(self._folder)
-            with self._lock:
-                self._whole = self._synced = None
-
-    def sync(self) -> int:
-        """Make the newest version durable: its entry, those before it, and the folder; return the version."""
-        self.find_damage()
-        with self._lock:
-            known = self._synced if self._synced is not None else self._list()[1]
-            newest = self._whole if self._whole is not None else known
-            for version in range(known + 1, newest + 1):
-                try:
-                    sync_path(self._entry(version))
-                except FileNotFoundError:
-                    # A checkpoint that another process wrote since replaces it.
-                    continue
-            sync_path(self._folder)
-            self._synced = max(known, newest)
-            return newest
-
-    def write_checkpoint(self, version: int) -> None:
-        """Write a checkpoint of a durable version if the last is old; drop entries that are older still.
-
-        It is written aside and renamed when it is synced, so that it is there whole or not at all.
-        """
-        if self._checkpoint is None or version >= self._checkpoint + _CHECKPOINT_EVERY:
-            self._checkpoint = self._list()[1]
-        if version < self._checkpoint + _CHECKPOINT_EVERY:
-            return
-        with tempfile.TemporaryDirectory(prefix="_checkpoint-", dir=self.table) as aside:
-            copy = Path(aside) / "_delta_log"
-            copy.mkdir()
-            newest = self._checkpoint
-            for path in list(self._folder.iterdir()):
-                entry, checkpoint = _ENTRY.fullmatch(path.name), _CHECKPOINT.fullmatch(path.name)
-                is_needed = (entry and newest < int(entry[1]) <= version) or (
-                    checkpoint and int(checkpoint[1]) == newest
-                )
-                if is_needed:
-                    os.link(path, copy / path.name)
-            DeltaTable(aside, version=version).create_checkpoint()
-            written = [path for path in copy.iterdir() if path.stat().st_nlink == 1]
-            # The hint last: it must not name a checkpoint that is not durable.
-            for path in sorted(written, key=lambda path: path.name == "_last_checkpoint"):
-                sync_path(path)
-                path.rename(self._folder / path.name)
-                sync_path(self._folder)
-        self._checkpoint = version
-        DeltaTable(self.table).cleanup_metadata()
-
-    def _entry(self, version: int) -> Path:
-        return self._folder / f"{version:020}.json"
-
-    def _list(self) -> tuple[set[int], int]:
-        """Return the versions that have entries, and the newest checkpoint's version (-1 if none)."""
-        entries, checkpoint = set(), -1
-        try:
-            names = [path.name for path in self._folder.iterdir()]
-        except (FileNotFoundError, NotADirectoryError):
-            return set(), -1
-        for name in names:
-            if match := _ENTRY.fullmatch(name):
-                entries.add(int(match[1]))
-            elif match := _CHECKPOINT.fullmatch(name):
-                checkpoint = max(checkpoint, int(match[1]))
-        return entries, checkpoint
-
-
-def _is_whole(data: bytes) -> bool:
-    try:
-        actions = [orjson.loads(line) for line in data.splitlines()]
-    except orjson.JSONDecodeError:
-        return False
-    members = [name for action in actions if isinstance(action, dict) for name in action]
-    if not members or len(members) != len(actions):
-        return False
-    infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
-    if infos and infos[0].get("operation") == "CREATE TABLE":
-        return {"protocol", "metaData"} <= set(members)
-    expected = infos[0].get(_ACTIONS) if infos else None
-    return expected is None or len(actions) == expected + 1
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 class _LocalTable(DeltaTable):
-    """A table in a folder, whose files are named as the file system knows them.
+    """Table in a folder, with file names as the file system has them.
 
-    delta-rs gives their names as parts of an address, a space as `%20`, and polars opens them as they are.
+    delta-rs returns names as parts of a URL, a space as `%20`, and polars opens them unchanged.
     """
 
     def file_uris(self, *args: Any, **options: Any) -> list[str]:
@@ -206,7 +47,7 @@ class _LocalTable(DeltaTable):
 
 
 class LakeTable:
-    """One Delta table, in a folder or in an object store."""
+    """Delta table in a folder or in an object store."""
 
     def __init__(
         self,
@@ -224,7 +65,7 @@ class LakeTable:
         self._log = None if "://" in root else LocalLog(Path(path))
 
     def open(self, version: int | None = None) -> DeltaTable | None:
-        """Open the newest version, or the one that is asked for; None before the table is created."""
+        """Open the newest version or a given one; return None before the table is created."""
         damaged = None if self._log is None else self._log.find_damage()
         if damaged == 0:
             return None
@@ -237,7 +78,7 @@ class LakeTable:
             return None
 
     def open_for_writing(self) -> DeltaTable:
-        """Open the newest version; the table is repaired, created and given missing columns if need be."""
+        """Open the newest version; repair or create the table and add missing columns before."""
         if self._log is not None:
             self._log.make_folder()
             self._log.repair()
@@ -278,8 +119,8 @@ class LakeTable:
             CommitFailedError: if another writer's commit since the handle was opened conflicts with this one.
         """
         now_ms = clock.now_ms()
-        # Also compaction says that rows change: a commit that says they do not is passed over when delta-rs
-        # looks for commits that removed the same files, and rows that a delete removed would come back.
+        # Compaction declares a change of data too: delta-rs ignores commits without one when it checks for
+        # commits that removed the same files, and deleted rows would reappear.
         actions: list[AddAction | RemoveAction] = [
             RemoveAction(file.path, True, now_ms, file.size_bytes, dict(file.partition)) for file in removed
         ]
@@ -297,7 +138,7 @@ class LakeTable:
             schema=self.layout.schema,
             partition_by=self._partitions,
             commit_properties=CommitProperties(
-                custom_metadata={_ACTIONS: count},
+                custom_metadata={ACTIONS_MEMBER: count},
                 app_transactions=None if transaction is None else [transaction],
             ),
             post_commithook_properties=hooks,
@@ -308,11 +149,11 @@ class LakeTable:
         try:
             self._log.write_checkpoint(version)
         except (DeltaError, OSError):
-            # The commit is durable without it; a later commit writes one.
+            # The commit is durable without a checkpoint; a later commit writes one.
             log.warning("the lake table %s got no checkpoint", self._path, exc_info=True)
 
     def sync(self) -> None:
-        """Make the newest version durable, whoever committed it."""
+        """Make the newest version durable, also one of another process."""
         if self._log is not None:
             self._log.sync()
 
@@ -327,7 +168,7 @@ class LakeTable:
         return [DataFile.from_action(action) for action in actions.to_pylist()]
 
     def data_files(self, table: DeltaTable | None = None) -> pa_fs.FileSystem:
-        """Return the file system in which the table's data files have relative paths."""
+        """Return the file system whose root is the table's folder."""
         if self._log is None:
             opened = table or DeltaTable(self._path)
             return pa_fs.PyFileSystem(DeltaStorageHandler.from_table(opened._table))
@@ -366,7 +207,7 @@ class LakeTable:
     def delete_abandoned_files(self) -> int:
         """Delete data files that no commit named since they were written; return their number.
 
-        Files younger than a day may be committed yet. Of files older than 20 days the log may no longer tell.
+        Files younger than a day may still be committed. The log may no longer name files older than 20 days.
         """
         table = self.open()
         if table is None:
@@ -411,7 +252,7 @@ def _read_named_paths(entry: bytes) -> set[str]:
 
 
 def retry_conflicts() -> Iterator[int]:
-    """Count the attempts of a commit, with growing pauses: other writers may be faster many times."""
+    """Yield the attempts of a commit with growing pauses; other writers may commit first many times."""
     for attempt in range(_ATTEMPTS):
         if attempt:
             time.sleep(min(0.002 * attempt, 0.1) * secrets.randbelow(1_000) / 1_000)

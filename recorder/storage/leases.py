@@ -1,9 +1,10 @@
-"""Leases with a fencing number: the right to do a piece of work, checked again at its commit. Design §3.
+"""Leases with a fencing number: exclusive rights to pieces of work, checked again at the commit. Design §3.
 
 A run takes a lease, a thread renews it while the work goes on, and every transaction that writes checks it.
-Each taking raises the fencing number, so a run whose lease ran out and was taken again can commit nothing.
-Two kinds of work are claimed by columns of their own rows instead: deliveries (`due_ms`), of which hundreds
-are claimed in one statement, and ticks of recipes (`next_at`), whose work ends in the claiming transaction.
+Each time a lease is taken its fencing number rises, so a run whose lease expired and was taken by another
+run cannot commit. Two kinds of work are claimed by columns of their own rows instead: deliveries (`due_ms`),
+of which hundreds are claimed in one statement, and ticks of recipes (`next_at`), whose work ends in the
+claiming transaction.
 """
 
 import logging
@@ -28,7 +29,7 @@ log = logging.getLogger("recorder.leases")
 
 
 class LeaseLost(Conflict):
-    """The lease of a piece of work ran out and another run took it; this run must not write any more."""
+    """The lease of a piece of work expired and another run took it; this run must not write."""
 
     code = "lease_lost"
 
@@ -38,7 +39,7 @@ class LeaseLost(Conflict):
 
 @dataclass(frozen=True)
 class Lease:
-    """A right that was taken: work under it carries its `fence`."""
+    """Lease that was taken; work under it carries its `fence`."""
 
     name: str
     owner: str
@@ -46,9 +47,9 @@ class Lease:
 
 
 def take_lease(db: DbSession, name: str, owner: str, *, now_ms: int, ttl_ms: int) -> Lease | None:
-    """Take a free or expired lease; None while another owner holds it. Needs a write transaction."""
+    """Take a free or expired lease in a write transaction; return None while another owner holds it."""
     if db.get(LeaseRow, name) is None:
-        # Of two who take it for the first time at once, one inserts the row and both go on to lock it.
+        # If two owners take it for the first time at once, one inserts the row and both then lock it.
         insert_if_missing(db, LeaseRow, {"name": name, "owner": "", "fence": 0, "expires_ms": 0})
     locked = select(LeaseRow).where(LeaseRow.name == name).with_for_update()
     row = db.exec(locked.execution_options(populate_existing=True)).one()
@@ -61,7 +62,7 @@ def take_lease(db: DbSession, name: str, owner: str, *, now_ms: int, ttl_ms: int
 
 
 def renew_lease(db: DbSession, lease: Lease, *, now_ms: int, ttl_ms: int, only_if_held: bool = False) -> bool:
-    """Renew a lease; False once another owner took it. Call it in the transaction it guards.
+    """Renew a lease in the transaction that it guards; return False once another owner took it.
 
     Args:
         db: a write transaction.
@@ -95,13 +96,12 @@ def is_lease_held(db: DbSession, name: str, *, now_ms: int) -> bool:
 class HeldLease:
     """A lease that this process took, with the time of its last renewal.
 
-    A process that stood still for a whole lease counts it as lost by its own clock, without asking the
-    database.
+    A process that was suspended for a whole lease counts it as lost by its own clock, without a query.
     """
 
     lease: Lease
     ttl_ms: int
-    #: When it was last renewed, in seconds of this process's monotonic clock; -inf once it was lost.
+    #: Time of the last renewal in seconds of this process's monotonic clock; -inf once the lease was lost.
     renewed_s: float = field(default_factory=time.monotonic, compare=False)
 
     @property
@@ -152,11 +152,11 @@ class HeldLease:
         self.note_renewal(now_s)
 
     def note_renewal(self, now_s: float) -> None:
-        """Note that a renewal that began at this time was committed; of two at once the later counts."""
+        """Store the time at which a committed renewal began; of two renewals the later one counts."""
         self.renewed_s = max(self.renewed_s, now_s)
 
     def note_loss(self) -> None:
-        """Note that another owner took the lease."""
+        """Mark the lease as lost to another owner."""
         self.renewed_s = -math.inf
 
     def release(self, db: DbSession) -> None:
@@ -165,7 +165,7 @@ class HeldLease:
 
 
 def hold_lease(db: DbSession, name: str, owner: str, *, ttl_ms: int) -> HeldLease | None:
-    """Take a lease from now on; None while another owner holds it. Needs a write transaction."""
+    """Take a lease from now on in a write transaction; return None while another owner holds it."""
     began_s = time.monotonic()
     lease = take_lease(db, name, owner, now_ms=clock.now_ms(), ttl_ms=ttl_ms)
     return None if lease is None else HeldLease(lease, ttl_ms, began_s)
@@ -173,7 +173,7 @@ def hold_lease(db: DbSession, name: str, owner: str, *, ttl_ms: int) -> HeldLeas
 
 @contextmanager
 def lease_for_block(database: Database, name: str, owner: str, *, ttl_ms: int) -> Iterator[HeldLease | None]:
-    """Hold a lease for the block, which renews it itself; None while another owner holds it."""
+    """Hold a lease for the block, which must renew it; yield None while another owner holds it."""
     with database.transaction(write=True) as db:
         held = hold_lease(db, name, owner, ttl_ms=ttl_ms)
     if held is None:
@@ -187,11 +187,10 @@ def lease_for_block(database: Database, name: str, owner: str, *, ttl_ms: int) -
 
 
 class LeaseKeeper:
-    """Thread that renews leases while long work goes on; those of a killed process run out.
+    """Thread that renews leases during long work; those of a killed process expire.
 
-    A lease that was released meanwhile stays released.
-
-    A renewal that fails, for whatever reason, is logged and tried again at the next beat.
+    A lease that was released in between stays released. A renewal that fails, for whatever reason, is logged
+    and tried again at the next beat.
     """
 
     def __init__(
@@ -208,7 +207,7 @@ class LeaseKeeper:
             database: where the leases are.
             list_leases: returns the leases to renew, asked at every beat.
             every_s: seconds between two beats; a small part of what the leases last.
-            on_loss: called with a lease that is not this process's any more.
+            on_loss: called with a lease that this process lost.
         """
         self._database, self._list_leases = database, list_leases
         self._every_s, self._on_loss = every_s, on_loss
@@ -228,7 +227,7 @@ class LeaseKeeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Renew no more; a renewal under way may still end."""
+        """End the renewals; a renewal under way may still complete."""
         self._is_stopped.set()
 
     def join(self) -> None:
@@ -242,7 +241,7 @@ class LeaseKeeper:
             try:
                 with self._database.transaction(write=True) as db:
                     renewed = [(held, held.renew(db, only_if_held=True)) for held in self._list_leases()]
-            except Exception as error:  # whatever it was: without renewals the leases are lost
+            except Exception as error:  # any error: without renewals the leases expire
                 log.warning("leases could not be renewed; trying again: %r", error)
                 continue
             for held, is_held in renewed:

@@ -1,7 +1,7 @@
-"""Inserts that expect the row to exist already, for SQLite and PostgreSQL alike.
+"""Upserts: inserts of rows that may exist already, for SQLite and PostgreSQL.
 
-Both databases know `INSERT … ON CONFLICT`; SQLAlchemy spells it once for each dialect. Conflicts are those of
-the primary key.
+Both databases support `INSERT … ON CONFLICT`; SQLAlchemy has one construct per dialect. Conflicts are those
+of the primary key.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ def insert_or_update(
     update: Mapping[str, Any],
     where: ColumnElement[bool] | None = None,
 ) -> Row[Any] | None:
-    """Insert a row, or update the one with its primary key; either way the row is locked afterwards.
+    """Insert a row, or update the row with its primary key; both lock the row.
 
     Args:
         db: a write transaction.

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from recorder.masking.rules import masking_key, subject_digests
+from recorder.masking.detectors import masking_key, subject_digests
 from tests.support.factories import Caller, Service, event, frame, multipart, picture
 from tests.support.masking import (
     ADA,

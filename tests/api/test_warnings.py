@@ -11,7 +11,7 @@ from recorder import clock
 from recorder.errors import Unavailable
 from recorder.models.session import SessionRow
 from recorder.orchestration import Status, read_statuses, store_statuses
-from recorder.sealing.quarantine import read_sealing_backlog, set_aside
+from recorder.sealing.failures import read_sealing_backlog, set_aside
 from recorder.service_warnings import list_warnings, read_state
 from tests.api.test_metrics import scrape
 from tests.support.databases import create_database, create_file

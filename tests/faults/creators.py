@@ -25,40 +25,40 @@ class Creator(threading.Thread):
         self._is_over = threading.Event()
         self._twins = [_Client(self), _Client(self)]
         #: The ids that the two were told, by key.
-        self.told: dict[str, set[str]] = {}
+        self.answers: dict[str, set[str]] = {}
         self.refused: list[bytes] = []
 
     @property
     def answered(self) -> int:
-        """How many requests were answered."""
-        return sum(one.answered for one in self._twins)
+        """Number of requests with an answer."""
+        return sum(twin.answered for twin in self._twins)
 
     @property
     def broken(self) -> int:
-        """How many requests came to no answer, though they were sent."""
-        return sum(one.broken for one in self._twins)
+        """Number of requests that were sent and got no answer."""
+        return sum(twin.broken for twin in self._twins)
 
     def finish(self) -> None:
-        """End with the key at hand, once both are answered."""
+        """End after the current key, once both requests are answered."""
         self._is_over.set()
 
     def run(self) -> None:
-        """Create until told to finish; a refusal ends it early."""
+        """Create sessions until `finish` is called; a refusal ends it early."""
         with ThreadPoolExecutor(2) as pool:
             for number in itertools.count():
                 if self._is_over.is_set() or self.refused:
                     break
                 key = f"{self.name}-{number}"
-                self.told[key] = set(pool.map(_Client.create, self._twins, [key, key]))
+                self.answers[key] = set(pool.map(_Client.create, self._twins, [key, key]))
 
     def send_again(self) -> dict[str, set[str]]:
-        """What every create is answered when it is sent once more."""
-        return {key: {self._twins[0].create(key)} for key in self.told}
+        """Repeat every create; return the answers by key."""
+        return {key: {self._twins[0].create(key)} for key in self.answers}
 
     def close(self) -> None:
-        """Give the connections back."""
-        for one in self._twins:
-            one.connection.close()
+        """Close the connections."""
+        for twin in self._twins:
+            twin.connection.close()
 
 
 class _Client:

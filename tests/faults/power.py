@@ -28,7 +28,7 @@ def build_recorder(folder: Path) -> Path:
 
 @dataclass
 class State:
-    """Files and folder entries that are durable, as far as a journal tells."""
+    """Files and folder entries that are durable, according to a journal."""
 
     #: Synced bytes by inode.
     synced: dict[int, int] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class Disk:
 
 
 class Frozen:
-    """A process that stands still while its folder is copied."""
+    """Process that is suspended while its folder is copied."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process

@@ -13,7 +13,7 @@ from typing import TextIO
 from recorder import limits
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
-from recorder.storage import lake_rewrites, lake_tables
+from recorder.storage import lake_log, lake_rewrites, lake_tables
 from tests.support.factories import picture
 from tests.support.recorded_sessions import WORKSPACE, open_desk, png_item
 from tests.support.sealed_sessions import make_settings
@@ -26,9 +26,9 @@ def main(folder: Path, acknowledged: Path, *options: str) -> None:
     # Sessions are swept as soon as they are sealed, and few files are compacted.
     limits.STREAM_RESUME_MINUTES = 0  # type: ignore[misc]
     lake_rewrites._COMPACT_AT_FILES = 5
-    lake_tables._CHECKPOINT_EVERY = 10
+    lake_log._CHECKPOINT_EVERY = 10
     if "no-sync" in options:
-        lake_tables.sync_path = lambda path: None
+        lake_log.sync_path = lake_tables.sync_path = lambda path: None
     runtime = Runtime.open(make_settings(folder))
     with acknowledged.open("a", buffering=1) as lines:
         for turn in count():

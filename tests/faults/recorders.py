@@ -31,11 +31,11 @@ class Recorder(threading.Thread):
         self._connection: http.client.HTTPConnection | None = None
 
     def finish(self) -> None:
-        """End with the batch at hand, once it is acknowledged."""
+        """End after the current batch, once it is acknowledged."""
         self._is_over.set()
 
     def run(self) -> None:
-        """Record until told to finish; a refusal ends it early."""
+        """Record until `finish` is called; a refusal ends it early."""
         for number in itertools.count():
             if self._is_over.is_set() or self.refused:
                 break

@@ -89,5 +89,5 @@ def wait_until_sealed(runtime: Runtime, session_ids: Sequence[str]) -> list[str]
     waiting = list(session_ids)
     while waiting and time.monotonic() < until:
         time.sleep(0.2)
-        waiting = [one for one in waiting if session_row(runtime, one).status != "sealed"]
+        waiting = [key for key in waiting if session_row(runtime, key).status != "sealed"]
     return waiting

@@ -28,8 +28,8 @@ _START_S = 60.0
 
 
 @dataclass(frozen=True)
-class Found:
-    """What became of the events of all clients."""
+class EventCounts:
+    """Counts of the events of all clients."""
 
     acknowledged: int
     lost: int
@@ -69,7 +69,7 @@ def wait_for_progress(recorders: list[Recorder], events: int) -> None:
         time.sleep(0.001)
 
 
-def look_for_all(recorders: list[Recorder]) -> Found:
+def count_events(recorders: list[Recorder]) -> EventCounts:
     """Every event read back over HTTP and held against what was acknowledged."""
     lost = double = unknown = 0
     for recorder in recorders:
@@ -78,7 +78,7 @@ def look_for_all(recorders: list[Recorder]) -> Found:
         double += len(stored) - len(set(stored))
         lost += len(set(sent).difference(stored))
         unknown += len(set(stored).difference(sent))
-    return Found(acknowledged(recorders), lost, double, unknown)
+    return EventCounts(acknowledged(recorders), lost, double, unknown)
 
 
 def test_nothing_acknowledged_is_lost_or_double(database_url: str, tmp_path: Path) -> None:
@@ -93,17 +93,17 @@ def test_nothing_acknowledged_is_lost_or_double(database_url: str, tmp_path: Pat
             recorder.finish()
         for recorder in recorders:
             recorder.join(timeout=_START_S)
-        found = look_for_all(recorders)
-        counted = event_counts(settings)
+        counts = count_events(recorders)
+        counted = sum_event_counts(settings)
     repeated = sum(recorder.repeated for recorder in recorders)
-    print(f"{lives.kills} kills, {repeated} acknowledgements lost on their way, {found}")
-    assert found.acknowledged >= EVENTS and lives.kills >= KILLS
-    assert (found.lost, found.double, found.unknown) == (0, 0, 0), f"seed {SEED}"
-    assert counted == found.acknowledged
+    print(f"{lives.kills} kills, {repeated} acknowledgements lost on their way, {counts}")
+    assert counts.acknowledged >= EVENTS and lives.kills >= KILLS
+    assert (counts.lost, counts.double, counts.unknown) == (0, 0, 0), f"seed {SEED}"
+    assert counted == counts.acknowledged
 
 
-def event_counts(settings: Settings) -> int:
-    """What the sessions themselves count; on SQLite the file is checked too."""
+def sum_event_counts(settings: Settings) -> int:
+    """Return the sum of the sessions' own counts; on SQLite the file is checked too."""
     runtime = Runtime.open(settings)
     with runtime.database.transaction(write=False) as db:
         if runtime.database.is_sqlite:

@@ -31,23 +31,23 @@ _PATIENCE_S = 60.0
 def kill_again_and_again(lives: Lives, creators: list[Creator], chance: random.Random) -> None:
     """Kill so often, and let so many requests be answered, as asked for; then leave the API alive."""
     share = CREATES // KILLS
-    while lives.kills < KILLS or answered(creators) < CREATES:
-        wait_for(creators, answered(creators) + chance.randrange(1, 2 * share))
+    while lives.kills < KILLS or count_answers(creators) < CREATES:
+        wait_for(creators, count_answers(creators) + chance.randrange(1, 2 * share))
         time.sleep(chance.uniform(0.0, 0.01))
         lives.kill()
         lives.start()
 
 
-def answered(creators: list[Creator]) -> int:
-    """How many requests were answered until now."""
-    return sum(one.answered for one in creators)
+def count_answers(creators: list[Creator]) -> int:
+    """Return the number of requests with an answer."""
+    return sum(creator.answered for creator in creators)
 
 
 def wait_for(creators: list[Creator], count: int) -> None:
     """Return once so many requests are answered."""
     until = time.monotonic() + _PATIENCE_S
-    while answered(creators) < count:
-        refused = [one.refused for one in creators if one.refused]
+    while count_answers(creators) < count:
+        refused = [creator.refused for creator in creators if creator.refused]
         assert time.monotonic() < until and not refused, f"seed {SEED}: nothing goes on; refused: {refused}"
         time.sleep(0.001)
 
@@ -57,29 +57,30 @@ def test_a_kill_between_work_and_reply_leaves_both_or_neither(database_url: str,
     api_key = new_key(settings)
     with api_lives(settings) as lives:
         creators = [Creator(lives, api_key, f"creator-{number}") for number in range(_CREATORS)]
-        for one in creators:
-            one.start()
+        for creator in creators:
+            creator.start()
         kill_again_and_again(lives, creators, random.Random(SEED))
-        for one in creators:
-            one.finish()
-        for one in creators:
-            one.join(timeout=_PATIENCE_S)
-        again = {key: ids for one in creators for key, ids in one.send_again().items()}
-        for one in creators:
-            one.close()
-    told = {key: ids for one in creators for key, ids in one.told.items()}
-    stored, outside, kept = what_is_stored(settings)
-    broken = sum(one.broken for one in creators)
+        for creator in creators:
+            creator.finish()
+        for creator in creators:
+            creator.join(timeout=_PATIENCE_S)
+        again = {key: ids for creator in creators for key, ids in creator.send_again().items()}
+        for creator in creators:
+            creator.close()
+    answers = {key: ids for creator in creators for key, ids in creator.answers.items()}
+    stored, outside, kept = read_stored_keys(settings)
+    broken = sum(creator.broken for creator in creators)
     print(
-        f"{lives.kills} kills, {answered(creators)} answers to {len(told)} keys, {broken} lost on their way"
+        f"{lives.kills} kills, {count_answers(creators)} answers to {len(answers)} keys, "
+        f"{broken} lost on their way"
     )
-    assert broken > 0 and answered(creators) >= CREATES
-    assert told == again == stored, f"seed {SEED}"
+    assert broken > 0 and count_answers(creators) >= CREATES
+    assert answers == again == stored, f"seed {SEED}"
     assert outside == kept == len(stored)
 
 
-def what_is_stored(settings: Settings) -> tuple[dict[str, set[str]], int, int]:
-    """Sessions by the key in their metadata, how many the outbox tells of, how many answers are kept."""
+def read_stored_keys(settings: Settings) -> tuple[dict[str, set[str]], int, int]:
+    """Return sessions by the key in their metadata, and the numbers of outbox rows and kept answers."""
     runtime = Runtime.open(settings)
     with runtime.database.transaction(write=False) as db:
         by_key: dict[str, set[str]] = {}

@@ -49,7 +49,7 @@ class Lives:
         return int(line)
 
     def ends_within(self, seconds: float) -> bool:
-        """Whether the life comes to its end in this time."""
+        """Return whether the process ends within the time."""
         return self._read_line(seconds) == "ended"
 
     def _read_line(self, seconds: float) -> str:
@@ -133,7 +133,7 @@ def kill_until_it_ends(
 
 
 def require_whole(runtime: Runtime, row: ExportRow, expected: Path) -> None:
-    """The dataset is the one of an undisturbed run, and nothing else lies beside it."""
+    """Require the dataset of an undisturbed run, and no other file in its folder."""
     with runtime.database.transaction(write=False) as db:
         ended = db.get_one(ExportRow, row.id)
     assert ended.status == "completed", f"seed {SEED}: {ended.error}"

@@ -1,6 +1,6 @@
-"""kill -9 of Dagster's runs in mid-export: each export is carried on by the next run, and comes out right.
+"""kill -9 of Dagster's runs in mid-export: the next run continues each export and completes it.
 
-A real daemon looks at the queue and starts the runs. `make system` kills one of them;
+A real daemon reads the queue and starts the runs. `make system` kills one of them;
 `RECORDER_FAULT_EXPORT_RUN_KILLS=10` gives the figure. The moments of the kills follow a seed, which a failure
 names.
 """
@@ -47,8 +47,8 @@ def running_daemon(runtime: Runtime, folder: Path) -> Iterator[dg.DagsterInstanc
     home, storage = variables["DAGSTER_HOME"], Path(variables["RECORDER_DAGSTER_DIR"])
     storage.mkdir(parents=True, exist_ok=True)
     workspace = folder / "workspace.yaml"
-    place = f"{{module_name: tests.faults.quick_exports, working_directory: '{ROOT}'}}"
-    workspace.write_text(f"load_from:\n  - python_module: {place}\n")
+    source = f"{{module_name: tests.faults.quick_exports, working_directory: '{ROOT}'}}"
+    workspace.write_text(f"load_from:\n  - python_module: {source}\n")
     command = [sys.executable, "-m", "dagster._daemon", "run", "--workspace", str(workspace)]
     with (folder / "daemon.log").open("w") as log:
         daemon = subprocess.Popen(command, env=variables, stdout=log, stderr=log, start_new_session=True)
@@ -65,26 +65,26 @@ def running_daemon(runtime: Runtime, folder: Path) -> Iterator[dg.DagsterInstanc
 
 
 def exports_of(runtime: Runtime) -> list[ExportRow]:
-    """All exports as they stand."""
+    """Return all exports."""
     with runtime.database.transaction(write=False) as db:
         return list(db.exec(select(ExportRow).order_by(col(ExportRow.id))))
 
 
 def run_at_work(runtime: Runtime, instance: dg.DagsterInstance, row: ExportRow) -> int | None:
-    """The process that works on an export: that of the run which holds its lease, as its log says."""
+    """Return the process of the run that holds an export's lease, by the run's log."""
     with runtime.database.transaction(write=False) as db:
         lease = db.get(LeaseRow, f"export:{row.id}")
     if lease is None:
         return None
-    told = instance.all_logs(lease.owner, of_type=dg.DagsterEventType.ENGINE_EVENT)
-    found = [match for record in told if (match := re.search(r"\(pid: (\d+)\)", record.message))]
-    return int(found[-1][1]) if found else None
+    records = instance.all_logs(lease.owner, of_type=dg.DagsterEventType.ENGINE_EVENT)
+    matches = [match for record in records if (match := re.search(r"\(pid: (\d+)\)", record.message))]
+    return int(matches[-1][1]) if matches else None
 
 
 def kill_again_and_again(
     runtime: Runtime, instance: dg.DagsterInstance, chance: random.Random
 ) -> list[tuple[str, int]]:
-    """Kill so often as asked for, each time somewhere between two shards; gives export and shards done."""
+    """Kill runs between two shards as often as required; return export and shards done of each."""
     killed: list[tuple[str, int]] = []
     gone: set[int] = set()
     until, wanted = time.monotonic() + _PATIENCE_S, chance.random()
@@ -110,7 +110,7 @@ def kill_again_and_again(
 
 
 def wait_all_ended(runtime: Runtime, instance: dg.DagsterInstance) -> list[dg.DagsterRunStatus]:
-    """How the runs ended, once no export is left to be run and none is at work.
+    """Return the statuses of the runs, once no export waits and no run is active.
 
     The run that writes small exports stays at work.
     """

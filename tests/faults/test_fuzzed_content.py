@@ -20,7 +20,7 @@ from recorder import clock
 from recorder.models.frame import FrameRow
 from recorder.recording.sessions import stop_session
 from recorder.runtime import Runtime
-from recorder.sealing import dhash
+from recorder.sealing import frame_digests
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.failures import ContentError
 from recorder.storage.blobs import Blobs
@@ -64,19 +64,22 @@ def test_fuzzed_pictures_cost_their_digest_alone(blobs: Blobs) -> None:
     sessions = []
     for number, portion in enumerate(in_portions(fuzzed)):
         good = [picture(number % 256, size=(20 + n, 20 + number // 256)) for n in range(len(portion))]
-        mixed = [data for one, other in zip(portion, good, strict=True) for data in (one.data, other)]
+        mixed = [data for content, other in zip(portion, good, strict=True) for data in (content.data, other)]
         sessions.append(store_frames(blobs, f"ses_{number}", mixed))
     seconds = digest_all(blobs, sessions, without_digest=range(0, 2 * _IN_SESSION, 2))
-    found = [(one.recipe, failure) for one in fuzzed if (failure := find_failure(one)) is not None]
-    failures = [failure for _, failure in found]
-    variants, places = set(found), Counter(failures)
-    unnamed = sum(count for (_, _, is_named), count in places.items() if not is_named)
+    variants = [
+        (content.recipe, failure) for content in fuzzed if (failure := find_failure(content)) is not None
+    ]
+    failures = [failure for _, failure in variants]
+    variant_count, locations = len(set(variants)), Counter(failures)
+    unnamed = sum(count for (_, _, is_named), count in locations.items() if not is_named)
     print(
         f"seed {SEED}: {len(fuzzed)} pictures that pass the checks at upload, {len(failures)} fail to decode "
-        f"in {len(variants)} variants at {len(places)} places, {unnamed} with errors beyond the named ones; "
+        f"in {variant_count} variants at {len(locations)} code locations, "
+        f"{unnamed} with errors beyond the named ones; "
         f"{seconds:.0f} s"
     )
-    assert len(variants) >= min(200, CONTENTS // 10)
+    assert variant_count >= min(200, CONTENTS // 10)
     assert unnamed >= (200 if CONTENTS >= 10_000 else 1)
 
 
@@ -85,14 +88,16 @@ def test_fuzzed_snapshots_cost_their_screen_alone(blobs: Blobs) -> None:
     sessions = []
     for number, portion in enumerate(in_portions(fuzzed)):
         good = [pack_snapshot(make_page(number * _IN_SESSION + n)) for n in range(len(portion))]
-        mixed = [packed for one, other in zip(portion, good, strict=True) for packed in (one.packed, other)]
+        mixed = [
+            packed for content, other in zip(portion, good, strict=True) for packed in (content.packed, other)
+        ]
         sessions.append(store_frames(blobs, f"ses_{number}", [picture(1)] * len(mixed), mixed))
     bombs = [
         store_frames(blobs, f"ses_bomb{number}", [picture(1)], [snapshot_bomb(30_000_000 + number)])
         for number in range(max(1, CONTENTS // 100))
     ]
     seconds = digest_all(blobs, sessions, without_digest=(), over_budget=bombs)
-    kinds = Counter(one.kind for one in fuzzed)
+    kinds = Counter(snapshot.kind for snapshot in fuzzed)
     print(
         f"seed {SEED}: {len(fuzzed)} snapshots of {len(kinds)} kinds, and {len(bombs)} bombs that fail their "
         f"sessions; {seconds:.0f} s"
@@ -111,7 +116,8 @@ def test_sessions_with_fuzzed_content_are_sealed_and_keep_no_other_waiting(
         for portion in in_portions(images):
             with open_desk(runtime) as desk:
                 frames = [
-                    png_item(n, one.data, content_type=one.content_type) for n, one in enumerate(portion)
+                    png_item(n, image.data, content_type=image.content_type)
+                    for n, image in enumerate(portion)
                 ]
                 fuzzed.append(desk.record(frames=frames, is_stopped=False))
                 put_snapshots(runtime, fuzzed[-1], [next(snapshots).packed for _ in portion])
@@ -172,7 +178,7 @@ def digest_all(
     seconds = time.monotonic() - began
     for frames, seen in zip(sessions, results, strict=True):
         assert seen == digest_alone(blobs, frames), f"seed {SEED}: {frames[0].session_id}"
-        missing = {place for place, one in enumerate(seen) if one.dhash is None}
+        missing = {index for index, digest in enumerate(seen) if digest.dhash is None}
         assert missing <= set(without_digest), f"seed {SEED}: {frames[0].session_id}"
     return seconds
 
@@ -188,7 +194,7 @@ def find_failure(fuzzed: FuzzedPicture) -> tuple[str, str, bool] | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            dhash._read_cells(fuzzed.data, 50_000_000)
+            frame_digests._read_cells(fuzzed.data, 50_000_000)
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         return type(error).__name__, f"{Path(frame.filename).name}:{frame.lineno}", isinstance(error, _NAMED)

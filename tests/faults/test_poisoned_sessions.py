@@ -23,7 +23,7 @@ from sqlmodel import select
 from recorder.models.frame import FrameRow
 from recorder.recording.sessions import stop_session
 from recorder.runtime import Runtime
-from recorder.sealing.quarantine import list_set_aside
+from recorder.sealing.failures import list_set_aside
 from recorder.tenant import Tenant
 from tests.faults.results import add_result
 from tests.faults.sealing_runs import SealingRun, sealing_runs, wait_until_sealed
@@ -119,7 +119,11 @@ def runtime(database_url: str, tmp_path: Path) -> Iterator[Runtime]:
 def set_aside_of(runtime: Runtime, session_ids: Sequence[str]) -> dict[str, str]:
     """Return the codes of those of these sessions that were set aside."""
     with runtime.database.transaction(write=False) as db:
-        return {one.session_id: one.code for one in list_set_aside(db) if one.session_id in session_ids}
+        return {
+            session.session_id: session.code
+            for session in list_set_aside(db)
+            if session.session_id in session_ids
+        }
 
 
 def test_exactly_the_poisoned_sessions_are_set_aside(runtime: Runtime, tmp_path: Path) -> None:
@@ -152,8 +156,8 @@ def test_exactly_the_poisoned_sessions_are_set_aside(runtime: Runtime, tmp_path:
         late = wait_until_sealed(runtime, healthy)
         until = time.monotonic() + _PATIENCE_S
         while True:
-            found = set_aside_of(runtime, [*healthy, *poisoned])
-            if len(found) >= len(poisoned) or time.monotonic() > until:
+            codes = set_aside_of(runtime, [*healthy, *poisoned])
+            if len(codes) >= len(poisoned) or time.monotonic() > until:
                 break
             time.sleep(0.2)
     for session_id in healthy:
@@ -165,7 +169,7 @@ def test_exactly_the_poisoned_sessions_are_set_aside(runtime: Runtime, tmp_path:
     print(f"{engine}: {len(poisoned)} poisoned of {SESSIONS}; the others were sealed within {longest:.1f} s")
     add_result(f"poisoned sessions on {engine}", len(poisoned), sessions=SESSIONS, longest_s=longest)
     assert late == []
-    assert found == poisoned, f"RECORDER_FAULT_SEED={SEED}"
+    assert codes == poisoned, f"RECORDER_FAULT_SEED={SEED}"
     assert_sealed_exactly_once(runtime, healthy)
 
 

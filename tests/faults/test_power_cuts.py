@@ -73,8 +73,8 @@ def find_lost(data: Path, sessions: dict[str, int]) -> list[str]:
     """Return what of the acknowledged sessions a folder has lost, before and after a run seals the rest."""
     runtime = Runtime.open(make_settings(data))
     try:
-        lost = [one for one, count in sessions.items() if session_row(runtime, one).event_count != count]
-        rows = [session_row(runtime, one) for one in sessions]
+        lost = [key for key, count in sessions.items() if session_row(runtime, key).event_count != count]
+        rows = [session_row(runtime, key) for key in sessions]
         for row in rows:
             if row.status == "sealed":
                 counts = runtime.lake.count_session_rows(
@@ -94,8 +94,8 @@ def find_lost(data: Path, sessions: dict[str, int]) -> list[str]:
         sealer.release()
         if not lost:
             for workspace_id in {row.workspace_id for row in rows}:
-                own = [row.id for row in rows if row.workspace_id == workspace_id]
-                assert_sealed_exactly_once(runtime, [one for one in own if is_over(runtime, one)])
+                ids = [row.id for row in rows if row.workspace_id == workspace_id]
+                assert_sealed_exactly_once(runtime, [key for key in ids if is_over(runtime, key)])
         return lost
     finally:
         runtime.close()

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from recorder.runtime import Runtime
-from recorder.sealing.quarantine import list_set_aside
+from recorder.sealing.failures import list_set_aside
 from tests.faults.results import add_result
 from tests.faults.sealing_runs import SealingRun
 from tests.support.factories import picture
@@ -68,12 +68,12 @@ def test_racing_runs_that_are_killed_seal_every_session_once(database_url: str, 
         waiting = list(recording.session_ids)
         while waiting and time.monotonic() < until:
             time.sleep(0.5)
-            waiting = [one for one in waiting if session_row(runtime, one).status != "sealed"]
+            waiting = [key for key in waiting if session_row(runtime, key).status != "sealed"]
     finally:
         for run in runs:
             run.stop()
     with runtime.database.transaction(write=False) as db:
-        set_aside = [(one.session_id, one.code, one.message) for one in list_set_aside(db)]
+        set_aside = [(session.session_id, session.code, session.message) for session in list_set_aside(db)]
     engine = "SQLite" if runtime.database.is_sqlite else "PostgreSQL"
     add_result(f"sealing kills on {engine}", KILLS, seed=SEED, sessions=len(recording.session_ids))
     assert set_aside == [], f"RECORDER_FAULT_SEED={SEED}"

@@ -131,6 +131,6 @@ def test_children_that_are_stopped_answer_again(
 ) -> None:
     with watched(tmp_path, monkeypatch, silence_s=30 if STOPS else _QUICK_SILENCE_S) as (service, key):
         took = [service.stop_and_wait(*group) for group in groups]
-        print(f"back after {[{child: round(s) for child, s in one.items()} for one in took]} s")
-        assert max(seconds for one in took for seconds in one.values()) <= _PATIENCE_S
+        print(f"back after {[{child: round(s) for child, s in times.items()} for times in took]} s")
+        assert max(seconds for times in took for seconds in times.values()) <= _PATIENCE_S
         assert_it_works(service, key)

@@ -44,7 +44,7 @@ class Up:
         self.process = start_up(data, *options, folder=data.parent)
 
     def is_serving(self) -> bool:
-        """Whether its API answers, and it holds the folder."""
+        """Return whether the service's API answers and the service holds the folder."""
         record = read_record(self.data, SERVICE)
         try:
             answers = httpx.get(f"{self.url}/healthz", timeout=5).status_code == 200
@@ -79,15 +79,15 @@ class Up:
 
 
 def _processes_with_parent(parent: int, words: str) -> list[int]:
-    found = []
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             stat = (folder / "stat").read_text().rpartition(") ")[2].split()
             if int(stat[1]) == parent and words in (folder / "cmdline").read_text():
-                found.append(int(folder.name))
+                pids.append(int(folder.name))
         except OSError:
             continue
-    return found
+    return pids
 
 
 class Census:
@@ -96,10 +96,10 @@ class Census:
     def __init__(self, data: Path) -> None:
         self._data = data
         self.doubles: list[dict[int, str]] = []
-        self.looks = 0
+        self.counts = 0
 
     def run(self, over: threading.Event) -> None:
-        """Look until told to stop."""
+        """Count until the event is set."""
         while not over.wait(0.02):
             leaders = {
                 pid: command
@@ -107,7 +107,7 @@ class Census:
                 if not command.startswith("/bin/sh") and _is_leader(pid)
             }
             kinds = Counter(kind for command in leaders.values() for kind in _CHILDREN if kind in command)
-            self.looks += 1
+            self.counts += 1
             if any(count > 1 for count in kinds.values()):
                 self.doubles.append(leaders)
 
@@ -149,10 +149,10 @@ def _start_two_at_once(first: Up, start: Callable[[], Up], chance: random.Random
     time.sleep(chance.choice([0, 0, 0.5, 2]))
     pair = [start(), start()]
     until = time.monotonic() + _PATIENCE_S
-    while all(one.process.poll() is None for one in pair):
+    while all(service.process.poll() is None for service in pair):
         assert time.monotonic() < until
         time.sleep(0.05)
-    loser = next(one for one in pair if one.process.poll() is not None)
+    loser = next(service for service in pair if service.process.poll() is not None)
     winner = pair[1 - pair.index(loser)]
     loser.wait_refused(winner)
     winner.wait_serving()
@@ -220,11 +220,13 @@ def test_one_service_serves_a_folder_whatever_is_started_and_killed(tmp_path: Pa
             serving.process.send_signal(signal.SIGTERM)
             assert serving.process.wait(15) == 0
         finally:
-            for one in started:
-                one.process.kill()
-                one.process.communicate()
-    print(f"{len(rounds)} rounds, {len(started)} starts, {census.looks} looks: {len(census.doubles)} doubles")
-    assert census.doubles == [] and census.looks > len(rounds)
+            for service in started:
+                service.process.kill()
+                service.process.communicate()
+    print(
+        f"{len(rounds)} rounds, {len(started)} starts, {census.counts} counts: {len(census.doubles)} doubles"
+    )
+    assert census.doubles == [] and census.counts > len(rounds)
 
 
 @pytest.mark.timeout(300)

@@ -109,7 +109,7 @@ def kill_again_and_again(worker: Worker, receiver: Receiver, chance: random.Rand
 
 
 def wait_all_ended(database: Database, webhook_id: str) -> list[DeliveryRow]:
-    """All records, once every event is delivered or given up."""
+    """Return all records, once every delivery has succeeded or failed for good."""
     until, left = time.monotonic() + _PATIENCE_S, EVENTS
     while left:
         assert time.monotonic() < until, f"seed {SEED}: {left} events are left, and nothing goes on"

@@ -8,8 +8,7 @@ import orjson
 import pytest
 
 from recorder import limits
-from recorder.masking.admission import Refusal, find_refusals
-from recorder.masking.corpus import characters_of, ordinary_texts, slow_texts
+from recorder.masking.admission import Refusal, find_refusals, list_characters, ordinary_texts, slow_texts
 from recorder.masking.expressions import compile_expression
 from tests.support.masking import pattern
 
@@ -125,7 +124,7 @@ def test_the_corpus_is_the_same_each_time() -> None:
     [("[ab]*a[ab]{300}c", "abc"), (r"\d{2}x", "0189x"), (r"\x{e9}я", "éя"), (r"(?P<name>q)\.", "q.")],
 )
 def test_the_characters_of_an_expression_make_its_texts(expression: str, first: str) -> None:
-    assert "".join(characters_of(expression)).startswith(first)
+    assert "".join(list_characters(expression)).startswith(first)
 
 
 def test_a_scan_keeps_groups_only_where_it_is_told_to() -> None:

@@ -183,7 +183,7 @@ def test_an_owner_with_many_items_waits_for_the_others_after_each() -> None:
 
 def test_the_rule_that_took_most_of_the_time_is_named() -> None:
     reports = [Report("quick", 0.0), Report("slow", 0.1), Report("last", 0.9)]
-    assert scan_pool._slowest(reports, 1.0) == "slow"
+    assert scan_pool._find_slowest_rule(reports, 1.0) == "slow"
 
 
 def test_owners_take_turns_and_few_of_their_items_are_at_work() -> None:
@@ -259,7 +259,7 @@ def test_a_process_that_is_killed_is_replaced_and_its_body_not_taken_for_clean()
         policy = make_policy(pattern("account", QUICK))
         job = Job(60.0, "mask", policy.described, KEY, [b'{"a":"ACC-1234"}'])
         assert pool.submit("wsp_a", job).result(60).changes
-        process = pool._slots[0]._process
+        process = pool._processes[0]._process
         assert process is not None
         crawl = Job(3600, "mask", make_policy(pattern("c", SLOW)).described, KEY, [slow_document(5_000_000)])
         killed = pool.submit("wsp_a", crawl)

@@ -24,7 +24,7 @@ from recorder.models.memory import (
 from recorder.models.operations import SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database
-from recorder.storage.slots import read_slots, slot_of
+from recorder.storage.deployment import read_slots, slot_of
 from tests.support.graph_sessions import make_row, make_scope, make_steps
 
 USUAL, RETRIED, OTHER = "1a 2b 3c 4d", "1a 2b 3c 2b 3c 4d", "5e 6f"

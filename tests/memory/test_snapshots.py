@@ -8,7 +8,7 @@ import zstandard
 
 from recorder.memory.steps.screens import describe_screen
 from recorder.sealing.digest_messages import DigestBudget
-from recorder.sealing.screens import SnapshotOverBudget, read_snapshot
+from recorder.sealing.frame_digests import SnapshotOverBudget, read_snapshot
 from tests.support.fuzzed_snapshots import fuzzed_snapshots, make_page, pack_snapshot, snapshot_bomb
 
 BUDGET = DigestBudget()

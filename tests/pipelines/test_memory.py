@@ -139,7 +139,7 @@ def test_sessions_of_a_batch_that_is_being_sealed_belong_to_the_pause(
     record(desk, "cart", "pay")
     sealer = Sealer(runtime, owner="test")
     assert sealer.take()
-    assert sealer._turns.take() is not None
+    assert sealer._scheduler.take_lane() is not None
     with runtime.database.transaction(write=True) as db:
         set_memory_graph(db, SCOPE, False)
     assert sealer.seal_batch()

@@ -8,7 +8,7 @@ import pytest
 from recorder.errors import RecorderError
 from recorder.ids import new_id
 from recorder.recording.frame_validation import check_frames, check_image, read_frames_json
-from recorder.sealing.dhash import dhash, distance
+from recorder.sealing.frame_digests import dhash, distance
 from tests.support.factories import frame, json_bytes, picture
 
 FORMATS = ["PNG", "JPEG", "WEBP"]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from recorder.sealing import dhash as dhash_module
-from recorder.sealing.dhash import dhash
+from recorder.sealing import frame_digests as dhash_module
+from recorder.sealing.frame_digests import dhash
 from tests.support.fuzzed_pictures import png_with_late_profile, storable_pictures
 
 

@@ -22,9 +22,9 @@ from recorder.models.operations import SealPortionRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.sealing.digest_pool import DigestPool
+from recorder.sealing.frame_digests import FrameDigest
 from recorder.sealing.portions import PortionLimits, discard_leftovers
 from recorder.sealing.preparation import BatchPreparation
-from recorder.sealing.screens import SeenFrame
 from recorder.storage.lake_schemas import LAYOUTS
 from recorder.storage.leases import LeaseLost
 from recorder.tenant import Tenant
@@ -86,9 +86,9 @@ class Bench:
     ) -> BatchPreparation:
         """Start preparing a batch of these sessions."""
         batch = Batch(list(session_ids), date=date)
-        return BatchPreparation(self.runtime, self.pool, batch, hold=self.hold, limits=limits)
+        return BatchPreparation(self.runtime, self.pool, batch, require_lease=self.hold, limits=limits)
 
-    def seen(self, session_id: str) -> dict[str, SeenFrame]:
+    def seen(self, session_id: str) -> dict[str, FrameDigest]:
         """The digests of a session's frames, by id."""
         with self.runtime.database.transaction(write=False) as db:
             frames = db.exec(select(FrameRow).where(FrameRow.session_id == session_id)).all()
@@ -417,7 +417,7 @@ def test_a_lost_lease_stores_nothing(bench: Bench, runtime: Runtime) -> None:
     def lose(db: DbSession) -> None:
         raise LeaseLost
 
-    preparation = BatchPreparation(runtime, bench.pool, Batch([session_id]), hold=lose, limits=TINY)
+    preparation = BatchPreparation(runtime, bench.pool, Batch([session_id]), require_lease=lose, limits=TINY)
     for _ in range(2):
         with pytest.raises(LeaseLost):
             preparation.advance()
@@ -435,7 +435,7 @@ def test_after_an_error_of_the_database_the_portion_is_prepared_again(bench: Ben
             raise Unavailable("The database")
 
     preparation = BatchPreparation(
-        bench.runtime, bench.pool, Batch([session_id]), hold=fail_at_times, limits=TINY
+        bench.runtime, bench.pool, Batch([session_id]), require_lease=fail_at_times, limits=TINY
     )
     failed = 0
     while True:

@@ -15,8 +15,9 @@ from recorder.models.audit import AuditRow
 from recorder.models.operations import OutboxRow, SealBatchRow
 from recorder.recording.sessions import to_wire
 from recorder.runtime import Runtime
-from recorder.sealing import Sealer, failed_batches, has_work, open_sealer, turns
-from recorder.sealing.quarantine import list_set_aside, reseal
+from recorder.sealing import Sealer, has_work, open_sealer
+from recorder.sealing.failures import list_set_aside, reseal
+from recorder.sealing.scheduling import Pace
 from recorder.tenant import Tenant
 from tests.support.databases import create_database
 from tests.support.factories import picture
@@ -33,6 +34,9 @@ from tests.support.recorded_sessions import (
 )
 from tests.support.sealed_sessions import make_settings
 
+#: A run that repeats a failed batch at once.
+NO_WAIT = Pace(store_retry_after=timedelta(0), batch_retry_after=timedelta(0))
+
 Kill = type("Kill", (BaseException,), {"__doc__": "Stands for the end of the process."})
 
 
@@ -40,9 +44,7 @@ Kill = type("Kill", (BaseException,), {"__doc__": "Stands for the end of the pro
 def runtime(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Runtime]:
-    """A deployment of its own, on either engine, that does not wait before it tries again."""
-    monkeypatch.setattr(failed_batches, "RETRY_AFTER", timedelta(0))
-    monkeypatch.setattr(turns, "STORE_RETRY_AFTER", timedelta(0))
+    """A deployment of its own, on either engine."""
     chosen = {}
     if request.param == "postgresql":
         chosen["database_url"] = create_database(request.getfixturevalue("postgres"))
@@ -59,7 +61,7 @@ def record(runtime: Runtime, count: int = 1, *, frames: bool = True) -> list[str
 
 def seal_all(runtime: Runtime) -> None:
     """Seal until nothing waits."""
-    with open_sealer(runtime, "run") as sealer:
+    with open_sealer(runtime, "run", pace=NO_WAIT) as sealer:
         assert sealer is not None
         while sealer.seal_batch() is not None:
             pass
@@ -209,7 +211,7 @@ def test_a_session_that_kills_its_run_is_set_aside_alone(
     kills = 0
     with failing_index(monkeypatch, ids[3], Kill()):
         while True:
-            sealer = Sealer(runtime, owner=f"run {kills}")
+            sealer = Sealer(runtime, owner=f"run {kills}", pace=NO_WAIT)
             assert sealer.take()
             try:
                 while sealer.seal_batch() is not None:
@@ -217,7 +219,7 @@ def test_a_session_that_kills_its_run_is_set_aside_alone(
                 break
             except Kill:
                 kills += 1
-                sealer._turns._keeper.stop()
+                sealer._scheduler._keeper.stop()
                 sealer._writers.shutdown()
                 sealer._digests.close()
                 let_lease_run_out(runtime)
@@ -231,7 +233,7 @@ def test_nothing_is_counted_while_the_store_of_frames_is_away(runtime: Runtime, 
     ids = record(runtime, 3)
     folder = Path(runtime.settings.blob_url)
     folder.rename(folder.with_name("away"))
-    with open_sealer(runtime, "run") as sealer:
+    with open_sealer(runtime, "run", pace=NO_WAIT) as sealer:
         assert sealer is not None
         for _ in range(10):
             with pytest.raises(Unavailable):
@@ -258,7 +260,7 @@ def test_a_store_that_fails_in_the_middle_counts_as_no_failure(
 
     with monkeypatch.context() as patch:
         patch.setattr(runtime.lake, "commit", fail)
-        with open_sealer(runtime, "run") as sealer:
+        with open_sealer(runtime, "run", pace=NO_WAIT) as sealer:
             assert sealer is not None
             for _ in range(8):
                 with pytest.raises(Unavailable):
@@ -274,10 +276,13 @@ def test_a_session_that_is_deleted_is_taken_out_of_its_open_batch(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = record(runtime, 3, frames=False)
-    with failing_index(monkeypatch, ids[0], RuntimeError("a defect")), open_sealer(runtime, "run") as sealer:
+    with (
+        failing_index(monkeypatch, ids[0], RuntimeError("a defect")),
+        open_sealer(runtime, "run", pace=NO_WAIT) as sealer,
+    ):
         assert sealer is not None
-        turn = sealer._turns.take()
-        assert turn is not None and sealer._work(turn) is None
+        work = sealer._scheduler.take_lane()
+        assert work is not None and sealer._advance(work) is None
     delete(runtime, ids[0])
     with failing_index(monkeypatch, ids[0], RuntimeError("a defect")):
         seal_all(runtime)
@@ -291,7 +296,7 @@ def test_rows_that_the_lake_lost_are_sealed_again_before_the_sweep(runtime: Runt
     seal_all(runtime)
     lose_rows(runtime, ids[1])
     age(runtime)
-    with open_sealer(runtime, "run") as sealer:
+    with open_sealer(runtime, "run", pace=NO_WAIT) as sealer:
         assert sealer is not None
         done = sealer.maintain()
         assert (done.swept_sessions, done.requeued_sessions) == (2, 1)
@@ -309,7 +314,7 @@ def test_a_session_whose_rows_are_lost_again_keeps_its_hot_rows(runtime: Runtime
     for _ in range(2):
         lose_rows(runtime, session_id)
         age(runtime)
-        with open_sealer(runtime, "run") as sealer:
+        with open_sealer(runtime, "run", pace=NO_WAIT) as sealer:
             assert sealer is not None
             sealer.maintain()
             while sealer.seal_batch() is not None:
@@ -318,7 +323,7 @@ def test_a_session_whose_rows_are_lost_again_keeps_its_hot_rows(runtime: Runtime
     row = session_row(runtime, session_id)
     assert (row.status, row.is_hot) == ("sealed", True)
     age(runtime)
-    with open_sealer(runtime, "run") as sealer:
+    with open_sealer(runtime, "run", pace=NO_WAIT) as sealer:
         assert sealer is not None and sealer.maintain().swept_sessions == 0
 
 

@@ -16,8 +16,8 @@ from recorder.models.operations import IdempotencyRow, SealBatchRow
 from recorder.recording.sessions import stop_session
 from recorder.rowset import EventKey, events_digest
 from recorder.runtime import Runtime
-from recorder.sealing import SealedBatch, Sealer, has_work, is_sealing
-from recorder.sealing import batches as batches_module
+from recorder.sealing import SealedBatch, Sealer, has_work, is_sealing, open_sealer
+from recorder.sealing.batches import BatchLimits
 from recorder.tenant import Tenant
 from tests.support.factories import picture
 from tests.support.recorded_sessions import (
@@ -186,14 +186,13 @@ def test_the_oldest_stop_is_sealed_first_and_lanes_number_apart(runtime: Runtime
 
 
 @pytest.mark.parametrize(
-    ("cap", "value"), [("_BATCH_SESSIONS", 2), ("_BATCH_EVENTS", 4), ("_BATCH_FRAMES", 2)]
+    "limits", [BatchLimits(sessions=2), BatchLimits(events=4), BatchLimits(frames=2)], ids=repr
 )
-def test_batches_stay_small_and_numbers_rise(
-    runtime: Runtime, desk: Desk, sealer: Sealer, monkeypatch: pytest.MonkeyPatch, cap: str, value: int
-) -> None:
-    monkeypatch.setattr(batches_module, cap, value)
+def test_batches_stay_small_and_numbers_rise(runtime: Runtime, desk: Desk, limits: BatchLimits) -> None:
     ids = [desk.record(frames=[png_item(0, picture(n))]) for n in range(5)]
-    assert [batch.sessions for batch in seal_all(sealer)] == [2, 2, 1]
+    with open_sealer(runtime, "run", batch_limits=limits) as sealer:
+        assert sealer is not None
+        assert [batch.sessions for batch in seal_all(sealer)] == [2, 2, 1]
     with runtime.database.transaction(write=False) as db:
         batches = db.exec(select(SealBatchRow).order_by(SealBatchRow.number)).all()
     assert [(batch.number, batch.first_seal_seq, batch.state) for batch in batches] == [
@@ -203,12 +202,11 @@ def test_batches_stay_small_and_numbers_rise(
     assert_sealed_exactly_once(runtime, ids)
 
 
-def test_one_session_over_every_cap_is_sealed_alone(
-    runtime: Runtime, desk: Desk, sealer: Sealer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batches_module, "_BATCH_EVENTS", 1)
+def test_one_session_over_every_cap_is_sealed_alone(runtime: Runtime, desk: Desk) -> None:
     ids = [desk.record(), desk.record()]
-    assert [batch.sessions for batch in seal_all(sealer)] == [1, 1]
+    with open_sealer(runtime, "run", batch_limits=BatchLimits(events=1)) as sealer:
+        assert sealer is not None
+        assert [batch.sessions for batch in seal_all(sealer)] == [1, 1]
     assert_sealed_exactly_once(runtime, ids)
 
 

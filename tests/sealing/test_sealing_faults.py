@@ -20,7 +20,7 @@ from recorder.models.tag import TagCreate
 from recorder.recording.tags import add_tag
 from recorder.runtime import Runtime
 from recorder.sealing import SealedBatch, Sealer
-from recorder.sealing import turns as turns_module
+from recorder.sealing.scheduling import Pace
 from recorder.storage.lake import Lake, LakeFile
 from recorder.storage.lake_schemas import Kind
 from recorder.storage.leases import LeaseLost
@@ -107,7 +107,7 @@ def hooked(runtime: Runtime, kind: Kind, act: Act, *, is_after: bool) -> Runtime
 @contextmanager
 def sealing(runtime: Runtime, owner: str) -> Iterator[Sealer]:
     """A run that holds the lease; it gives nothing back if it is killed."""
-    sealer = Sealer(runtime, owner=owner)
+    sealer = Sealer(runtime, owner=owner, pace=Pace(store_retry_after=timedelta(0)))
     assert sealer.take()
     try:
         yield sealer
@@ -119,7 +119,7 @@ def sealing(runtime: Runtime, owner: str) -> Iterator[Sealer]:
 
 def abandon(killed: Sealer) -> None:
     """End the threads of a killed run, which die with a process; no lease is given back."""
-    killed._turns._keeper.stop()
+    killed._scheduler._keeper.stop()
     killed._writers.shutdown()
     killed._digests.close()
 
@@ -192,7 +192,6 @@ def test_a_store_that_is_away_leaves_the_batch_open(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = record(runtime)
-    monkeypatch.setattr(turns_module, "STORE_RETRY_AFTER", timedelta(0))
 
     def fail() -> None:
         raise Unavailable("The lake")

@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from threading import Thread
 
@@ -16,12 +15,11 @@ from recorder.models.memory import GraphVersionRow
 from recorder.models.operations import SealCounterRow
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer, longest_wait_s, open_sealer
-from recorder.sealing import turns as turns_module
-from recorder.sealing.batches import Lane
-from recorder.sealing.lanes import free_lanes, take_lane, waiting_lanes
+from recorder.sealing.batches import BatchLimits
+from recorder.sealing.lanes import Lane, LanesOpen, change_slots, free_lanes, take_lane, waiting_lanes
 from recorder.sealing.portions import PortionLimits
-from recorder.sealing.slot_changes import LanesOpen, change_slots
-from recorder.storage.slots import SlotsDiffer, slot_of
+from recorder.sealing.scheduling import Pace
+from recorder.storage.deployment import SlotsDiffer, slot_of
 from tests.support.databases import create_database
 from tests.support.factories import picture
 from tests.support.recorded_sessions import (
@@ -102,43 +100,37 @@ def test_the_lane_that_waits_longest_comes_first(runtime: Runtime) -> None:
     assert next_workspaces(runtime) == [OTHER, THIRD, WORKSPACE]
 
 
-def test_a_lane_with_a_long_queue_comes_after_those_that_waited_while_it_was_served(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("recorder.sealing.batches._BATCH_SESSIONS", 1)
-    monkeypatch.setattr(turns_module, "LANE_SECONDS", 0)
+def test_a_lane_with_a_long_queue_comes_after_those_that_waited_while_it_was_served(runtime: Runtime) -> None:
     for _ in range(3):
         record(runtime, WORKSPACE, waited_s=3_600)
     record(runtime, OTHER, waited_s=1)
     served = []
-    with open_sealer(runtime, "run") as sealer:
+    with open_sealer(
+        runtime, "run", batch_limits=BatchLimits(sessions=1), pace=Pace(lane_seconds=0)
+    ) as sealer:
         assert sealer is not None
         while (batch := sealer.seal_batch()) is not None:
             served.append(batch.workspace_id)
     assert served == [WORKSPACE, OTHER, WORKSPACE, WORKSPACE]
 
 
-def test_a_lane_is_kept_while_no_other_waits(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recorder.sealing.batches._BATCH_SESSIONS", 1)
-    monkeypatch.setattr(turns_module, "LANE_SECONDS", 0)
+def test_a_lane_is_kept_while_no_other_waits(runtime: Runtime) -> None:
     for _ in range(2):
         record(runtime)
-    with open_sealer(runtime, "run") as sealer:
+    with open_sealer(
+        runtime, "run", batch_limits=BatchLimits(sessions=1), pace=Pace(lane_seconds=0)
+    ) as sealer:
         assert sealer is not None and sealer.seal_batch() is not None
-        assert sealer._turns.current is not None
+        assert sealer._scheduler.current is not None
 
 
-def test_a_large_session_gives_its_lane_to_others_between_portions(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small = partial(PortionLimits, events=3, digested_frames=2, frame_rows=3, events_at_once=2)
-    monkeypatch.setattr("recorder.sealing.preparation.PortionLimits", small)
-    monkeypatch.setattr(turns_module, "LANE_SECONDS", 0)
+def test_a_large_session_gives_its_lane_to_others_between_portions(runtime: Runtime) -> None:
+    small = PortionLimits(events=3, digested_frames=2, frame_rows=3, events_at_once=2)
     with open_desk(runtime) as desk:
         large = desk.record(events=[{"t_ms": n, "type": "click"} for n in range(20)])
     quiet = record(runtime, OTHER)
     sealed: list[str] = []
-    with open_sealer(runtime, "run") as sealer:
+    with open_sealer(runtime, "run", pace=Pace(lane_seconds=0), portion_limits=small) as sealer:
         assert sealer is not None
         while (batch := sealer.seal_batch()) is not None:
             sealed.append(batch.workspace_id)
@@ -146,16 +138,14 @@ def test_a_large_session_gives_its_lane_to_others_between_portions(
     assert_sealed_exactly_once(runtime, [large, quiet])
 
 
-def test_a_lane_is_given_to_others_while_its_pictures_are_digested(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(turns_module, "LANE_SECONDS", 0)
-    monkeypatch.setattr("recorder.sealing.preparation.DIGEST_WAIT_S", 0)
+def test_a_lane_is_given_to_others_while_its_pictures_are_digested(runtime: Runtime) -> None:
     with open_desk(runtime) as desk:
         pictured = desk.record(frames=[png_item(0, picture(size=(1_500, 1_500)))])
     quiet = record(runtime, OTHER)
     sealed: list[str] = []
-    with open_sealer(runtime, "run") as sealer:
+    with open_sealer(
+        runtime, "run", pace=Pace(lane_seconds=0), portion_limits=PortionLimits(digest_wait_s=0)
+    ) as sealer:
         assert sealer is not None
         # The first worker process takes longer to start than the other lane takes to be sealed.
         until = time.monotonic() + 60
@@ -169,24 +159,26 @@ def test_a_lane_is_given_to_others_while_its_pictures_are_digested(
 def test_another_run_goes_on_with_a_large_session_that_was_left(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = partial(PortionLimits, events=3, digested_frames=2, frame_rows=3, events_at_once=2)
-    monkeypatch.setattr("recorder.sealing.preparation.PortionLimits", small)
+    small = PortionLimits(events=3, digested_frames=2, frame_rows=3, events_at_once=2)
     with open_desk(runtime) as desk:
         large = desk.record(events=[{"t_ms": n, "type": "click"} for n in range(20)])
     clock_ahead = timedelta(0)
     now = clock.now
     monkeypatch.setattr(clock, "now", lambda: now() + clock_ahead)
-    with open_sealer(runtime, "first") as first, open_sealer(runtime, "second") as second:
+    with (
+        open_sealer(runtime, "first", portion_limits=small) as first,
+        open_sealer(runtime, "second", portion_limits=small) as second,
+    ):
         assert first is not None and second is not None
-        turn = first._turns.take()
-        assert turn is not None
-        preparation = first._open_preparation(turn.batch)
+        work = first._scheduler.take_lane()
+        assert work is not None
+        preparation = first._open_preparation(work.batch)
         assert not preparation.advance() and not preparation.advance()
-        first._pause(turn, preparation)
-        assert second._turns.take() is None  # it is left to the first one for a while
-        clock_ahead = turns_module.KEPT_FOR
-        assert second._turns.take() is not None
-        second._turns.leave()
+        first._pause(work, preparation)
+        assert second._scheduler.take_lane() is None  # reserved for the first run
+        clock_ahead = Pace().reserved_for
+        assert second._scheduler.take_lane() is not None
+        second._scheduler.pause()
         assert second.seal_batch() is not None
         assert first.seal_batch() is None
     assert_sealed_exactly_once(runtime, [large])
@@ -228,11 +220,7 @@ def test_a_released_lane_is_not_renewed(runtime: Runtime) -> None:
     assert next_workspaces(runtime) == [WORKSPACE]
 
 
-def test_racing_runs_seal_everything_once_and_number_each_workflow_upwards(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("recorder.sealing.batches._BATCH_SESSIONS", 3)
-    monkeypatch.setattr(turns_module, "LANE_SECONDS", 0.05)
+def test_racing_runs_seal_everything_once_and_number_each_workflow_upwards(runtime: Runtime) -> None:
     runtime = replace(runtime, settings=replace(runtime.settings, seal_runs=4))
     workflows = ["checkout", "ship", "refund", "hire", "order"]
     ids: dict[tuple[str, str], list[str]] = {}
@@ -246,7 +234,9 @@ def test_racing_runs_seal_everything_once_and_number_each_workflow_upwards(
 
     def run(name: str) -> None:
         try:
-            with open_sealer(runtime, name) as sealer:
+            with open_sealer(
+                runtime, name, batch_limits=BatchLimits(sessions=3), pace=Pace(lane_seconds=0.05)
+            ) as sealer:
                 assert sealer is not None
                 while any(session_row(runtime, one).status != "sealed" for one in everything):
                     sealer.seal_batch()
@@ -293,7 +283,7 @@ def test_new_slots_number_above_the_old_ones(runtime: Runtime) -> None:
 def test_slots_are_not_changed_while_a_batch_is_open(runtime: Runtime) -> None:
     record(runtime)
     sealer = Sealer(runtime, owner="run")
-    assert sealer.take() and sealer._turns.take()
+    assert sealer.take() and sealer._scheduler.take_lane()
     with pytest.raises(LanesOpen), runtime.database.transaction(write=True) as db:
         change_slots(db, 3)
     sealer.release()

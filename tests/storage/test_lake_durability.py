@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from recorder.digest import bucket_of
 from recorder.errors import Unavailable
-from recorder.storage import lake_files, lake_rewrites, lake_tables
+from recorder.storage import lake_files, lake_log, lake_rewrites
 from recorder.storage.lake import Lake, LakeAhead
 from recorder.storage.lake_files import LakeFile
 from recorder.storage.lake_schemas import LAYOUTS
@@ -220,7 +220,7 @@ def test_a_whole_entry_is_never_set_aside(tmp_path: Path) -> None:
 
 
 def test_checkpoints_are_written_whole_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lake_tables, "_CHECKPOINT_EVERY", 5)
+    monkeypatch.setattr(lake_log, "_CHECKPOINT_EVERY", 5)
     lake = Lake(str(tmp_path))
     for number in range(1, 13):
         append(lake if number % 2 else reopened(lake), number)

@@ -13,7 +13,7 @@ from recorder.memory.storage.indexing import GraphIndexer
 from recorder.models.operations import OutboxRow, SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database
-from recorder.storage.slots import read_slots, slot_of
+from recorder.storage.deployment import read_slots, slot_of
 from tests.support.graph_sessions import START, add_workflow, make_row, make_scope, make_steps
 
 #: The steps of a session by its letter; `n` is `a` with a node of its own at the end.

@@ -15,9 +15,8 @@ from recorder.models.session import SessionRow
 from recorder.recording.hot_events import EventRecord, decode_batch
 from recorder.rowset import events_digest
 from recorder.runtime import Runtime
-from recorder.sealing.dhash import KEYFRAME_DISTANCE, distance
+from recorder.sealing.frame_digests import KEYFRAME_DISTANCE, FrameDigest, distance
 from recorder.sealing.rows import start_of
-from recorder.sealing.screens import SeenFrame
 
 Rows = list[dict[str, Any]]
 _SAME = (
@@ -27,7 +26,7 @@ _SAME = (
 
 
 def whole_session(
-    runtime: Runtime, session_id: str, seen: dict[str, SeenFrame], *, date: str, seal_seq: int
+    runtime: Runtime, session_id: str, seen: dict[str, FrameDigest], *, date: str, seal_seq: int
 ) -> dict[str, Rows]:
     """Compute the rows of every table.
 
@@ -85,12 +84,12 @@ def _event_rows(row: SessionRow, events: list[EventRecord], bound: list[int | No
 def _frame_rows(
     row: SessionRow,
     frames: list[FrameRow],
-    seen: dict[str, SeenFrame],
+    seen: dict[str, FrameDigest],
     events: list[EventRecord],
     bound: list[int | None],
 ) -> Rows:
     rows: Rows = []
-    last: SeenFrame | None = None
+    last: FrameDigest | None = None
     for seq, frame in enumerate(frames):
         shown = seen[frame.frame_id]
         is_keyframe = (

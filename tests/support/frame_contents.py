@@ -8,9 +8,8 @@ from PIL import Image
 
 from recorder.memory.steps.screens import describe_screen
 from recorder.models.frame import FrameRow
-from recorder.sealing.dhash import dhash
 from recorder.sealing.digest_messages import DigestBudget
-from recorder.sealing.screens import SeenFrame, read_snapshot
+from recorder.sealing.frame_digests import FrameDigest, dhash, read_snapshot
 from recorder.storage.blobs import Blobs
 
 
@@ -50,19 +49,19 @@ def store_frames(
     return rows
 
 
-def digest_alone(blobs: Blobs, frames: Sequence[FrameRow]) -> list[SeenFrame]:
+def digest_alone(blobs: Blobs, frames: Sequence[FrameRow]) -> list[FrameDigest]:
     """Return the digests of frames as this process computes them, one by one."""
     return [_digest_one(blobs, frame) for frame in frames]
 
 
-def _digest_one(blobs: Blobs, frame: FrameRow) -> SeenFrame:
+def _digest_one(blobs: Blobs, frame: FrameRow) -> FrameDigest:
     digest = dhash(blobs.get(frame.object, frame.offset, frame.length))
     screen = None
     if frame.dom_object is not None:
         assert frame.dom_offset is not None
         packed = blobs.get(frame.dom_object, frame.dom_offset, frame.dom_length)
         screen = read_snapshot(packed, DigestBudget())
-    return SeenFrame(screen or describe_screen(dom=None, url=frame.url, title=None, dhash=digest), digest)
+    return FrameDigest(screen or describe_screen(dom=None, url=frame.url, title=None, dhash=digest), digest)
 
 
 def _size_of(picture: bytes) -> tuple[int, int]:

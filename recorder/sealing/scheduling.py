@@ -1,0 +1,204 @@
+"""Scheduling of one sealing run: its permit, and the lane that it works on. Design §3.
+
+Permit and lane are leases, which a thread renews: one portion of work may take longer than a lease lasts.
+"""
+
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from sqlmodel import Session as DbSession
+
+from recorder import clock
+from recorder.errors import Unavailable
+from recorder.models.operations import SealBatchRow
+from recorder.runtime import Runtime
+from recorder.sealing import batches, lanes
+from recorder.sealing.batches import ClaimedBatch
+from recorder.sealing.lanes import Lane
+from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Times of a sealing run between lanes and between attempts."""
+
+    #: A lane is released after so long while others wait.
+    lane_seconds: float = 1.0
+    #: A paused lane is reserved for its run for so long: another run would begin its batch again.
+    reserved_for: timedelta = timedelta(seconds=10)
+    #: No run takes a lane for so long after its store did not answer.
+    store_retry_after: timedelta = timedelta(seconds=2)
+    #: No run takes a lane for so long after its batch failed.
+    batch_retry_after: timedelta = timedelta(milliseconds=200)
+
+
+@dataclass
+class LaneWork:
+    """Work on one lane: its lease, and the claimed batch."""
+
+    lane: Lane
+    lease: HeldLease
+    batch: ClaimedBatch
+    began: float = field(default_factory=time.monotonic)
+
+
+class LaneScheduler:
+    """Takes lanes, keeps their leases, and releases them.
+
+    Attributes:
+        current: the lane that the run works on now.
+        paused: lanes whose batches the run paused and can resume.
+        stopping: set it to end after the portion at hand.
+        has_lost_permit: whether another run took this run's permit after it was not renewed in time.
+        pace: times between lanes and between attempts.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        owner: str,
+        *,
+        pace: Pace | None = None,
+        batch_limits: batches.BatchLimits | None = None,
+    ) -> None:
+        self.pace = pace or Pace()
+        self.current: LaneWork | None = None
+        self.paused: frozenset[Lane] = frozenset()
+        self.stopping = threading.Event()
+        self.has_lost_permit = False
+        self._runtime, self._owner, self._batch_limits = runtime, owner, batch_limits
+        self._runs = runtime.settings.seal_runs
+        self._lease_ms = int(runtime.settings.seal_lease_seconds * 1000)
+        self._permit: HeldLease | None = None
+        self._keeper = LeaseKeeper(
+            runtime.database, self._list_leases, every_s=self._lease_ms / 3000, on_loss=self._note_loss
+        )
+
+    def take_permit(self) -> bool:
+        """Take a permit to seal; return False if all are taken."""
+        with self._runtime.database.transaction(write=True) as db:
+            self._permit = lanes.take_permit(db, self._owner, runs=self._runs, ttl_ms=self._lease_ms)
+        if self._permit is not None:
+            self._keeper.start()
+        return self._permit is not None
+
+    def close(self) -> None:
+        """Release the lane and the permit."""
+        self._keeper.stop()
+        with suppress(Unavailable):
+            self.pause()
+            if self._permit is not None:
+                with self._runtime.database.transaction(write=True) as db:
+                    self._permit.release(db)
+        self._keeper.join()
+
+    def take_lane(self) -> LaneWork | None:
+        """Take the free lane that has waited longest, and claim its next batch; return None if none waits."""
+        with self._runtime.database.transaction(write=False) as db:
+            if not lanes.has_waiting(db) or not self._list_free_lanes(db):
+                return None
+        with self._runtime.database.transaction(write=True) as db:
+            taken = lanes.take_lane(
+                db, self._owner, runs=self._runs, ttl_ms=self._lease_ms, resumable=self.paused
+            )
+            if taken is None:
+                return None
+            lane, lease = taken
+            batch = batches.claim_batch(
+                db, lane, lease, limits=self._batch_limits, is_resumed=lane in self.paused
+            )
+            if batch is None:
+                lease.release(db)
+                return None
+        self.current = LaneWork(lane, lease, batch)
+        return self.current
+
+    def require_lane(self, db: DbSession, lane: Lane) -> None:
+        """Check and renew the lease of a lane, which may have been released and taken again since.
+
+        Raises:
+            LeaseLost: if this run does not work on the lane now.
+        """
+        if self.current is None or self.current.lane != lane:
+            raise LeaseLost
+        self.current.lease.require(db)
+
+    def continue_or_release(self, db: DbSession, work: LaneWork) -> None:
+        """Claim the lane's next batch, or release the lane if other lanes wait or nothing is left."""
+        if not self.stopping.is_set() and not (self._is_time_up(work) and self._do_others_wait(db, work)):
+            batch = batches.claim_batch(db, work.lane, work.lease, limits=self._batch_limits)
+            if batch is not None:
+                work.batch = batch
+                return
+        self.release_lane(db, work)
+
+    def release_lane(self, db: DbSession, work: LaneWork) -> None:
+        """Release the lane in the caller's transaction, which holds its lease."""
+        lanes.store_served_time(db, work.lane)
+        work.lease.release(db)
+        self.current = None
+
+    def should_pause(self) -> bool:
+        """Return whether the lane's time is up and another lane waits."""
+        work = self.current
+        if work is None or not self._is_time_up(work):
+            return False
+        with self._runtime.database.transaction(write=False) as db:
+            return self._do_others_wait(db, work)
+
+    def pause(self, *, reserved_for: timedelta = timedelta(0)) -> None:
+        """Release the lane before its batch is sealed; the work on the batch goes on later.
+
+        Args:
+            reserved_for: how long other runs may not take the lane.
+        """
+        work, self.current = self.current, None
+        if work is None:
+            return
+        with suppress(LeaseLost), self._runtime.database.transaction(write=True) as db:
+            work.lease.require(db)
+            _end_attempt(db, work).not_before = clock.now() + reserved_for if reserved_for else None
+            self.release_lane(db, work)
+
+    def postpone(self) -> None:
+        """Release the lane until its store may answer again; nothing is counted against its sessions."""
+        work, self.current = self.current, None
+        if work is None:
+            return
+        with suppress(LeaseLost, Unavailable), self._runtime.database.transaction(write=True) as db:
+            work.lease.require(db)
+            _end_attempt(db, work).not_before = clock.now() + self.pace.store_retry_after
+            work.lease.release(db)
+
+    def _is_time_up(self, work: LaneWork) -> bool:
+        return time.monotonic() - work.began >= self.pace.lane_seconds
+
+    def _do_others_wait(self, db: DbSession, work: LaneWork) -> bool:
+        return bool(self._list_free_lanes(db, except_for=frozenset([work.lane])))
+
+    def _list_free_lanes(self, db: DbSession, *, except_for: frozenset[Lane] = frozenset()) -> list[Lane]:
+        return lanes.free_lanes(
+            db, self._owner, runs=self._runs, except_for=except_for, resumable=self.paused
+        )
+
+    def _list_leases(self) -> list[HeldLease]:
+        work = self.current
+        leases = (self._permit, work.lease if work is not None else None)
+        return [lease for lease in leases if lease is not None]
+
+    def _note_loss(self, lease: HeldLease) -> None:
+        # The loss of a lane is detected when its batch is marked.
+        if lease is self._permit:
+            self.has_lost_permit = True
+            self.stopping.set()
+
+
+def _end_attempt(db: DbSession, work: LaneWork) -> SealBatchRow:
+    """Store that the attempt at the claimed batch ended in order, so that it does not count as a kill."""
+    row = batches.read_batch(db, work.batch)
+    row.ended = row.begun
+    db.add(row)
+    return row
