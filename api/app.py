@@ -43,7 +43,7 @@ from api.routes import (
 )
 from api.shutdown import heard_stop
 from recorder import __version__
-from recorder.access.ratelimit.stores import open_stream_slots
+from recorder.access.ratelimit.stream_slots import open_stream_slots
 from recorder.logs import configure_logs, logged_start
 from recorder.net.guard import Guard
 from recorder.net.host_names import AllowedHosts

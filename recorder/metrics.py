@@ -1,7 +1,7 @@
 """What a process counts about its own work, for Prometheus. `docs/observability.md` is the table of these.
 
 Counting happens on the hot path, so labels are resolved once per route (0.3 µs to count, 0.7 to observe).
-What lies in the database is no metric of a process: `recorder/backlog.py` reads it when somebody asks.
+What lies in the database is no metric of a process: `recorder/service_state.py` reads it when somebody asks.
 """
 
 from typing import Final, Literal

@@ -12,7 +12,7 @@ from api.negotiation import choose_format
 from api.streams.event_download import NDJSON
 from api.strict_routes import StrictRoute
 from recorder import limits
-from recorder.audit.entries import AuditFilter, list_entries, stream_entries
+from recorder.audit.log import AuditFilter, list_entries, stream_entries
 from recorder.models.audit import AuditEntry
 from recorder.models.wire import Page
 

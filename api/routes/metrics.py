@@ -12,11 +12,10 @@ from prometheus_client.registry import Collector
 from api.dependencies import RuntimeDep
 from api.errors import problem_responses
 from recorder import clock
-from recorder.backlog import Backlog, count_backlog
 from recorder.errors import MissingAuthorization, NoSuchAddress, Unauthenticated
 from recorder.metrics import REGISTRY
 from recorder.runtime import Runtime
-from recorder.service_warnings import ServiceState, read_state
+from recorder.service_state import Backlog, ServiceState, count_backlog, read_state
 
 # Set by proxies: whoever asks may sit anywhere then, although the connection comes from here.
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")

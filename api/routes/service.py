@@ -17,7 +17,7 @@ from api.negotiation import choose_format
 from recorder import __version__
 from recorder.errors import NotAcceptable, RecorderError
 from recorder.runtime import Runtime
-from recorder.service_warnings import ServiceWarning, list_warnings, read_state
+from recorder.service_state import ServiceWarning, list_warnings, read_state
 from recorder.supervisor.run_records import SERVICE, read_record
 
 router = APIRouter(tags=["health"])

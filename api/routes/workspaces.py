@@ -9,7 +9,7 @@ from api.gate.endpoints import ENDPOINTS
 from api.gate.key_cache import ForgettingDep
 from api.strict_routes import StrictRoute
 from recorder.access import quota, workspaces
-from recorder.access.ratelimit.limits_in_force import limits_in_force
+from recorder.access.rate_tiers import limits_in_force
 from recorder.models.limits import Limits
 from recorder.models.notification import EventTypes
 from recorder.models.workspace import Quota, Workspace

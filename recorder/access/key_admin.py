@@ -5,8 +5,7 @@ from sqlmodel import col, select
 from sqlmodel.sql.expression import SelectOfScalar
 
 from recorder import clock
-from recorder.access.keys import Caller, add_key
-from recorder.access.scopes import LIVE_REPLAY, Scope
+from recorder.access.keys import LIVE_REPLAY, Caller, Scope, add_key
 from recorder.audit.log import Origin, record
 from recorder.errors import InsufficientScope, InvalidTime, NotFound, ValidationFailed
 from recorder.models.key import Key, KeyCreate, KeyCreated, KeyRow

@@ -12,12 +12,9 @@ import typer
 
 from recorder.cli import (
     audit,
-    database,
     datasets,
     drift,
     graphs,
-    imports,
-    keys,
     recipes,
     service,
     sessions,
@@ -38,15 +35,15 @@ app.command()(service.status)
 app.command("dagster-webserver")(service.dagster_webserver)
 app.add_typer(workspaces.app, name="workspaces")
 app.add_typer(workspaces.app, name="workspace", hidden=True)
-app.add_typer(keys.app, name="keys")
+app.add_typer(workspaces.keys_app, name="keys")
 app.add_typer(audit.app, name="audit")
 app.add_typer(drift.app, name="drift")
 app.add_typer(sessions.app, name="sessions")
-app.add_typer(database.app, name="db")
+app.add_typer(service.database_app, name="db")
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(webhooks.app, name="webhooks")
 app.command("deliver")(webhooks.deliver)
-app.command("import")(imports.import_)
+app.command("import")(sessions.import_)
 app.add_typer(graphs.app, name="log")
 app.command()(graphs.graph)
 app.command()(datasets.export)

@@ -7,8 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recorder.cli.export_options import Format, Split, To, members_of
-from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, Where, connected, print_json
+from recorder.cli.options import (
+    DEFAULT_URL,
+    AsJson,
+    Format,
+    Key,
+    Split,
+    To,
+    Url,
+    Where,
+    connected,
+    members_of,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from recorder.client import Client

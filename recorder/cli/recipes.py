@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from recorder.cli.export_options import Format, Sampling, Split, To, members_of
-from recorder.cli.options import AsJson, DataDir, Where, print_json
+from recorder.cli.options import AsJson, DataDir, Format, Sampling, Split, To, Where, members_of, print_json
 from recorder.tenant import Tenant
 
 if TYPE_CHECKING:

@@ -148,3 +148,26 @@ def _probe(url: str) -> dict[str, Any]:
 
 def _show(label: str, text: str) -> None:
     typer.echo(f"{label:<{_LABEL_WIDTH}}{text}")
+
+
+database_app = typer.Typer(no_args_is_help=True, help="The database of a deployment.")
+
+
+@database_app.command("reslot")
+def reslot(
+    slots: Annotated[int, typer.Argument(min=1, max=1024, help="New number of slots.")],
+    data: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Divide the workflows of each workspace into another number of sealing slots; stop the service first."""
+    from recorder.cli.options import opened
+    from recorder.sealing.slot_changes import change_slots
+
+    with opened(data, is_reslotting=True) as runtime, runtime.database.transaction(write=True) as db:
+        before = change_slots(db, slots)
+    if as_json:
+        print_json({"slots": slots, "before": before})
+        return
+    typer.echo(
+        f"{slots} slots instead of {before}. Set RECORDER_SEAL_SLOTS to {slots} where it is set.", err=True
+    )

@@ -6,8 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from recorder import clock
-from recorder.client.requests import Json, Requests
-from recorder.client.transport import Call
+from recorder.client.transport import Call, Json, Requests
 
 
 class Administration(Requests):

@@ -7,8 +7,7 @@ from urllib.parse import quote
 
 from recorder import limits
 from recorder.client.errors import ExportFailed, TookTooLong
-from recorder.client.requests import Json, Requests, poll
-from recorder.client.transport import Call
+from recorder.client.transport import Call, Json, Requests, poll
 
 
 class Datasets(Requests):

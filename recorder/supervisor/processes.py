@@ -17,7 +17,7 @@ from types import FrameType
 from recorder.errors import Unavailable
 from recorder.logs import START_REFUSED
 from recorder.supervisor.liveness import Liveness, RestartPauses
-from recorder.supervisor.log_files import rotate_log
+from recorder.supervisor.output import rotate_log
 
 # A silent process is asked to end and killed after so long; a stopped one (SIGSTOP) is killed at once.
 _TERM_GRACE_S = 5.0

@@ -36,7 +36,7 @@ from recorder.supervisor.commands import (
     read_workspace_names,
     start_workspace_list,
 )
-from recorder.supervisor.log_files import close_service_log, open_service_log, rotate_log
+from recorder.supervisor.output import WarningWatch, close_service_log, open_service_log, rotate_log
 from recorder.supervisor.processes import (
     Child,
     Command,
@@ -46,7 +46,6 @@ from recorder.supervisor.processes import (
     stop_children,
 )
 from recorder.supervisor.run_records import PATIENCE_S, SERVICE, RunRecord, has_record
-from recorder.supervisor.warning_watch import WarningWatch
 
 DAGSTER_HOST = "127.0.0.1"
 

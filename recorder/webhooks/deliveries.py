@@ -17,9 +17,8 @@ from recorder.models.webhook import Delivery, DeliveryRow, WebhookRow
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
 from recorder.webhooks.catalogue import TEST_EVENT
-from recorder.webhooks.dispatch import new_attempt
 from recorder.webhooks.endpoints import find_webhook
-from recorder.webhooks.outbox import add_event, encode_event
+from recorder.webhooks.outbox import add_event, encode_event, new_attempt
 
 _AS_STORED = set(Delivery.model_fields) - {"request", "next_attempt_at"}
 

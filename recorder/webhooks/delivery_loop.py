@@ -24,13 +24,11 @@ from recorder.net.guard import Guard
 from recorder.settings import Settings
 from recorder.storage.database import Database, open_database
 from recorder.storage.durable_files import keep_files_private
-from recorder.webhooks.claims import LEASE_MS, Claim, claim_attempts, due_lanes
+from recorder.webhooks.attempts import LEASE_MS, Claim, Outcome, claim_attempts, due_lanes, settle_attempts
 from recorder.webhooks.deliveries import Sweep
-from recorder.webhooks.dispatch import dispatch_events, has_events
-from recorder.webhooks.fair_schedule import Lanes
-from recorder.webhooks.results import Outcome, settle_attempts
-from recorder.webhooks.retry_schedule import Schedule
-from recorder.webhooks.secrets import SecretBox
+from recorder.webhooks.endpoints import SecretBox
+from recorder.webhooks.outbox import dispatch_events, has_events
+from recorder.webhooks.scheduling import Lanes, Schedule
 
 log = logging.getLogger("recorder.webhooks")
 

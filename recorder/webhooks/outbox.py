@@ -1,13 +1,18 @@
 """The outbox: events of spec §6.1, written in the transaction of the change they report."""
 
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
+from sqlalchemy import bindparam, exists
 from sqlmodel import Session as DbSession
+from sqlmodel import col, delete, insert, select, update
 
 from recorder import clock
-from recorder.ids import new_id
+from recorder.ids import new_id, new_timed_id
 from recorder.models.operations import OutboxRow
+from recorder.models.webhook import DeliveryRow, WebhookRow
 from recorder.request_context import current_request_id
 from recorder.tenant import Tenant
 
@@ -46,3 +51,101 @@ def encode_event(row: OutboxRow) -> bytes:
     return orjson.dumps(
         {"id": row.id, "type": row.type, "created_at": clock.to_iso(row.created_at), "data": row.data}
     )
+
+
+#: Events of one transaction, and the attempts after which it takes no further event: it must stay short.
+_EVENTS = 100
+_ATTEMPTS = 500
+
+
+def has_events(db: DbSession) -> bool:
+    """Whether events wait in the outbox."""
+    waiting = select(exists(select(OutboxRow.id).where(col(OutboxRow.dispatched_at).is_(None))))
+    return bool(db.exec(waiting).one())
+
+
+def dispatch_events(db: DbSession) -> bool:
+    """Hand waiting events to the webhooks that existed when they happened, oldest first.
+
+    An event that no webhook takes has no further use and goes. Needs a write transaction; several workers
+    share the outbox without waiting for each other.
+
+    Returns:
+        Whether more may be waiting.
+    """
+    events = _waiting(db)
+    webhooks = _webhooks(db, {event.workspace_id for event in events})
+    now = clock.now()
+    attempts: list[dict[str, Any]] = []
+    taken: list[dict[str, Any]] = []
+    ignored: list[str] = []
+    for event in events:
+        takers = [row.id for row in webhooks[event.workspace_id, event.mode] if _takes(row, event)]
+        attempts += [_first_attempt(webhook_id, event) for webhook_id in takers]
+        if takers:
+            taken.append({"event_id": event.id, "dispatched_at": now, "body": encode_event(event)})
+        else:
+            ignored.append(event.id)
+        if len(attempts) >= _ATTEMPTS:
+            break
+    _write(db, attempts, taken, ignored)
+    return len(taken) + len(ignored) == _EVENTS or len(attempts) >= _ATTEMPTS
+
+
+def new_attempt(
+    webhook_id: str, *, event_id: str, event_type: str, due_ms: int | None = None, **members: Any
+) -> dict[str, Any]:
+    """The row of an attempt that is still to be made, by column; due at once unless said otherwise."""
+    delivery_id, now = new_timed_id("dlv")
+    return {
+        "id": delivery_id,
+        "webhook_id": webhook_id,
+        "event_id": event_id,
+        "event_type": event_type,
+        "attempt": 1,
+        "trigger": "automatic",
+        "redelivery_of": None,
+        "status": "pending",
+        "due_ms": clock.to_ms(now) if due_ms is None else due_ms,
+        "created_at": now,
+        **members,
+    }
+
+
+def _waiting(db: DbSession) -> Sequence[OutboxRow]:
+    statement = select(OutboxRow).where(col(OutboxRow.dispatched_at).is_(None))
+    return db.exec(
+        statement.order_by(col(OutboxRow.id)).limit(_EVENTS).with_for_update(skip_locked=True)
+    ).all()
+
+
+def _webhooks(db: DbSession, workspace_ids: set[str]) -> dict[tuple[str, str], list[WebhookRow]]:
+    found: dict[tuple[str, str], list[WebhookRow]] = defaultdict(list)
+    living = select(WebhookRow).where(col(WebhookRow.deleted_at).is_(None))
+    for row in db.exec(living.where(col(WebhookRow.workspace_id).in_(workspace_ids))):
+        found[row.workspace_id, row.mode].append(row)
+    return found
+
+
+def _takes(webhook: WebhookRow, event: OutboxRow) -> bool:
+    return event.type in webhook.events and webhook.created_at <= event.created_at
+
+
+def _first_attempt(webhook_id: str, event: OutboxRow) -> dict[str, Any]:
+    # Due since the event happened: what waited longest goes first.
+    return new_attempt(
+        webhook_id, event_id=event.id, event_type=event.type, due_ms=clock.to_ms(event.created_at)
+    )
+
+
+def _write(
+    db: DbSession, attempts: list[dict[str, Any]], taken: list[dict[str, Any]], ignored: list[str]
+) -> None:
+    # In bulk and past the objects: ten times as quick for each row.
+    connection = db.connection()
+    if attempts:
+        connection.execute(insert(DeliveryRow), attempts)
+    if taken:
+        connection.execute(update(OutboxRow).where(col(OutboxRow.id) == bindparam("event_id")), taken)
+    if ignored:
+        connection.execute(delete(OutboxRow).where(col(OutboxRow.id).in_(ignored)))

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from recorder.heartbeat import PulseReader, beat
-from recorder.supervisor import log_files
+from recorder.supervisor import output
 from recorder.supervisor.liveness import Liveness, RestartPauses
-from recorder.supervisor.log_files import OLD_LOGS, rotate_log
+from recorder.supervisor.output import OLD_LOGS, WarningWatch, rotate_log
 from recorder.supervisor.processes import Child, ChildFailed, Command, Guard, end_leftovers
 from recorder.supervisor.run_records import SERVICE, AlreadyRunning, RunRecord, read_record
-from recorder.supervisor.warning_watch import WarningWatch
 from tests.support.deployment_processes import ROOT
 
 
@@ -201,7 +200,7 @@ def test_a_log_is_moved_when_it_is_large_and_five_files_stay(tmp_path: Path) -> 
         "part.log.3": "6",
         "part.log.4": "5",
     }
-    assert OLD_LOGS == 4 and log_files.LOG_BYTES == 10_000_000
+    assert OLD_LOGS == 4 and output.LOG_BYTES == 10_000_000
 
 
 def test_a_folder_is_locked_by_one_service_and_free_once_it_has_ended(tmp_path: Path) -> None:

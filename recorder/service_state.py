@@ -1,13 +1,111 @@
-"""Warnings about a deployment that answers, and yet does not do all of its work. Contract §9."""
+"""What waits to be done, as the database tells it: the same whichever process asks. Contract §9 (metrics)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import get_args
 
+from sqlalchemy import ColumnClause, func, literal_column
 from sqlmodel import Session as DbSession
+from sqlmodel import col, delete, select
 
 from recorder import clock
-from recorder.orchestration import Status, read_statuses
+from recorder.ids import first_id_at
+from recorder.models.export import ExportRow
+from recorder.models.operations import Kind, OrchestrationStatusRow, OutboxRow
+from recorder.models.webhook import DeliveryRow, DeliveryStatus
 from recorder.sealing.quarantine import SealingBacklog, read_sealing_backlog
+from recorder.storage.database import Database
+
+# As text in the statement: a partial index is not found by a bound value.
+_PENDING: ColumnClause[str] = literal_column("'pending'")
+_RECENT = timedelta(hours=1)
+_OUTCOMES = get_args(DeliveryStatus)
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """Work that nobody has finished yet."""
+
+    #: Unfinished exports by status.
+    exports: dict[str, int]
+    #: Events that were not handed to webhooks yet, and when the oldest of them happened.
+    outbox_pending: int
+    oldest_event: datetime | None
+    #: Attempts to deliver that wait or are under way, and those of the last hour by what became of them.
+    deliveries_pending: int
+    deliveries: dict[str, int]
+
+
+def count_backlog(db: DbSession) -> Backlog:
+    """Count what waits now; every count reads an index or few rows."""
+    exports = (
+        select(ExportRow.status, func.count())
+        .where(col(ExportRow.status).in_(("queued", "running")))
+        .group_by(ExportRow.status)
+    )
+    outbox = select(func.count(), func.min(OutboxRow.created_at)).where(
+        col(OutboxRow.dispatched_at).is_(None)
+    )
+    pending = select(func.count()).where(col(DeliveryRow.status) == _PENDING)
+    recent = (
+        select(DeliveryRow.status, func.count())
+        .where(DeliveryRow.id >= first_id_at("dlv", clock.now() - _RECENT))
+        .group_by(DeliveryRow.status)
+    )
+    outbox_pending, oldest_event = db.exec(outbox).one()
+    return Backlog(
+        exports={"queued": 0, "running": 0, **dict(db.exec(exports).all())},
+        outbox_pending=outbox_pending,
+        oldest_event=oldest_event,
+        deliveries_pending=db.exec(pending).one(),
+        deliveries={**dict.fromkeys(_OUTCOMES, 0), **dict(db.exec(recent).all())},
+    )
+
+
+#: Without a change the rows are written again after so long: their age is Dagster's sign of life.
+REPEAT_AFTER = timedelta(seconds=30)
+
+
+@dataclass(frozen=True)
+class Status:
+    """State of one sensor, schedule or daemon, as Dagster's side reported it."""
+
+    kind: Kind
+    name: str
+    is_on: bool
+    seen_at: datetime
+
+
+def store_statuses(database: Database, statuses: Sequence[Status]) -> bool:
+    """Replace the stored statuses if they differ or are old; returns whether they were replaced."""
+    with database.transaction(write=False) as db:
+        if not _is_due(read_statuses(db), statuses):
+            return False
+    with database.transaction(write=True) as db:
+        db.exec(delete(OrchestrationStatusRow))
+        db.add_all(
+            OrchestrationStatusRow(
+                kind=one.kind, name=one.name, state="on" if one.is_on else "off", seen_at=one.seen_at
+            )
+            for one in statuses
+        )
+    return True
+
+
+def read_statuses(db: DbSession) -> list[Status]:
+    """Return the stored statuses; none where Dagster has never run."""
+    rows = db.exec(select(OrchestrationStatusRow).order_by("kind", "name"))
+    return [Status(row.kind, row.name, row.state == "on", row.seen_at) for row in rows]  # type: ignore[arg-type]
+
+
+def _is_due(stored: Sequence[Status], seen: Sequence[Status]) -> bool:
+    before = {(one.kind, one.name): one for one in stored}
+    after = {(one.kind, one.name): one for one in seen}
+    if before.keys() != after.keys() or any(before[key].is_on != after[key].is_on for key in after):
+        return True
+    return any(after[key].seen_at - before[key].seen_at >= REPEAT_AFTER for key in after)
+
 
 # A sensor of ours reports every thirty seconds at the latest.
 _DAGSTER_SILENT = timedelta(seconds=90)
