@@ -7,9 +7,11 @@ stdout carries data (`--json` everywhere), stderr words for people. Exit codes: 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Annotated
 
 import typer
 
+from recorder import __version__
 from recorder.cli import (
     audit,
     datasets,
@@ -25,11 +27,28 @@ from recorder.errors import RecorderError
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     # A defect shows its plain trace: boxes and colours are no use in a log file.
     pretty_exceptions_enable=False,
-    help="Record work, learn its paths, export datasets.",
 )
+
+
+def _print_version(is_wanted: bool) -> None:
+    """Print the release and end the command, where `--version` was given."""
+    if is_wanted:
+        typer.echo(f"recorder {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def read_global_options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the release and exit.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Record work, learn its paths, export datasets."""
+
+
 app.command()(service.up)
 app.command()(service.status)
 app.command("dagster-webserver")(service.dagster_webserver)
@@ -52,13 +71,14 @@ app.command()(service.demo)
 
 
 def main() -> None:
-    """Run the command line; what the service or the client refuses becomes one sentence and an exit code."""
-    with _told_errors():
+    """Run the command line; print refusals of the service or client as one sentence, with an exit code."""
+    with _print_errors():
         app()
 
 
 @contextmanager
-def _told_errors() -> Iterator[None]:
+def _print_errors() -> Iterator[None]:
+    """Print the errors that service and client raise, and end the process with their exit code."""
     try:
         yield
     except Exception as error:
@@ -70,7 +90,7 @@ def _told_errors() -> Iterator[None]:
 
 
 def _exit_code(error: Exception) -> int | None:
-    """What the shell is told; None for what nobody foresaw, which keeps its trace."""
+    """Return the exit code of an error of ours; None for a defect, which keeps its trace."""
     from recorder.client.errors import ApiError, ClientError, Unreachable
 
     if isinstance(error, Unreachable):

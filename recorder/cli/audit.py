@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from recorder.cli.options import AsJson, DataDir, print_json
+from recorder.cli.options import AsJson, DataDir, opened, print_json
 
 app = typer.Typer(no_args_is_help=True, help="The audit log and its hash chains.")
 
@@ -61,7 +61,6 @@ def show_heads(workspace: _Workspace = None, data: DataDir = None, as_json: AsJs
 def _opened(data: Path | None, workspace: str | None) -> Iterator[tuple[Any, str | None]]:
     """The deployment's database, and the id of the workspace that was named."""
     from recorder.access.workspaces import find_workspace
-    from recorder.cli.options import opened
 
     with opened(data) as runtime:
         workspace_id = None

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from recorder.cli.options import AsJson, DataDir, print_json
+from recorder.cli.options import AsJson, DataDir, opened, print_json, workspace_id_of
 from recorder.tenant import Tenant
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ def backtest(
     as_json: AsJson = False,
 ) -> None:
     """Replay the stored history of a workflow: what drift would have told, and when. Nobody is told."""
-    from recorder.cli.options import opened, workspace_id_of
     from recorder.memory.drift.thresholds import Rules
     from recorder.memory.grouping.nodes import GraphScope
 
@@ -60,7 +59,6 @@ def list_alarms(
 ) -> None:
     """The alarms that were given, the newest first."""
     from recorder import clock
-    from recorder.cli.options import opened, workspace_id_of
     from recorder.memory.drift.store import list_alarms as stored_alarms
 
     with opened(data) as runtime, runtime.database.transaction(write=False) as db:

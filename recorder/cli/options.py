@@ -3,20 +3,17 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from sqlmodel import Session as DbSession
+
     from recorder.client import Client
-from dataclasses import replace
-
-from sqlmodel import Session as DbSession
-
-from recorder.access.workspaces import find_workspace, list_workspaces
-from recorder.runtime import Runtime
-from recorder.settings import Settings
+    from recorder.runtime import Runtime
 
 DataDir = Annotated[
     Path | None, typer.Option("--data", help="Data folder. [default: RECORDER_DATA_DIR or ./recorder-data]")
@@ -77,7 +74,7 @@ def connected(url: str, key: str) -> Iterator["Client"]:
 
 
 @contextmanager
-def opened(data: Path | None, *, create: bool = False, is_reslotting: bool = False) -> Iterator[Runtime]:
+def opened(data: Path | None, *, create: bool = False, is_reslotting: bool = False) -> Iterator["Runtime"]:
     """Open the parts of the deployment in this data folder, or in the environment's.
 
     Args:
@@ -88,6 +85,9 @@ def opened(data: Path | None, *, create: bool = False, is_reslotting: bool = Fal
     Raises:
         NoDeployment: if there is none and none is to be created; nothing is created then.
     """
+    from recorder.runtime import Runtime
+    from recorder.settings import Settings
+
     settings = Settings.from_env(data_dir=data, create=create)
     if is_reslotting:
         settings = replace(settings, seal_slots=None)
@@ -98,18 +98,20 @@ def opened(data: Path | None, *, create: bool = False, is_reslotting: bool = Fal
         runtime.close()
 
 
-def print_folder(runtime: Runtime) -> None:
+def print_folder(runtime: "Runtime") -> None:
     """Print on stderr which data folder a command worked on."""
     typer.echo(f"Data folder: {runtime.settings.data_dir}", err=True)
 
 
-def workspace_id_of(db: DbSession, workspace: str | None) -> str:
+def workspace_id_of(db: "DbSession", workspace: str | None) -> str:
     """The workspace that a command names by name or id, or the only one there is.
 
     Raises:
         NotFound: if there is none of this name.
         BadParameter: if none is named and there is not exactly one.
     """
+    from recorder.access.workspaces import find_workspace, list_workspaces
+
     if workspace is not None:
         return find_workspace(db, workspace).id
     found = list_workspaces(db)

@@ -4,7 +4,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from recorder.cli.options import AsJson, DataDir, Format, Sampling, Split, To, Where, members_of, print_json
+from recorder.cli.options import (
+    AsJson,
+    DataDir,
+    Format,
+    Sampling,
+    Split,
+    To,
+    Where,
+    members_of,
+    opened,
+    print_json,
+    workspace_id_of,
+)
 from recorder.tenant import Tenant
 
 if TYPE_CHECKING:
@@ -38,7 +50,6 @@ def add(
     """Save a recipe; the running service follows it. Its destination is tried at once."""
     from recorder import clock
     from recorder.audit.log import Origin
-    from recorder.cli.options import opened, workspace_id_of
     from recorder.exports.requests import recipes
 
     members = members_of(workflow, format=format, to=to, where=where, sampling=sampling, split=split)
@@ -64,7 +75,6 @@ def list_all(
     as_json: AsJson = False,
 ) -> None:
     """Recipes: when each is due, what its last export came to, what went wrong."""
-    from recorder.cli.options import opened, workspace_id_of
     from recorder.exports.requests.recipes import list_recipes
 
     with opened(data) as runtime, runtime.database.transaction(write=False) as db:
@@ -82,7 +92,6 @@ def list_all(
 def remove(name: _Name, workspace: _Workspace = None, mode: _Mode = "live", data: DataDir = None) -> None:
     """Make no more exports of a recipe; those it made stay."""
     from recorder.audit.log import Origin
-    from recorder.cli.options import opened, workspace_id_of
     from recorder.exports.requests.recipes import remove_recipe
 
     with opened(data) as runtime, runtime.database.transaction(write=True) as db:
@@ -101,7 +110,6 @@ def run(
 ) -> None:
     """Make the export of a recipe now, beside its times; prints the export's id."""
     from recorder.audit.log import Origin
-    from recorder.cli.options import opened, workspace_id_of
     from recorder.exports.requests.recipes import run_recipe
 
     with opened(data) as runtime:

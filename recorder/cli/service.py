@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recorder.cli.options import AsJson, DataDir, print_json
+from recorder.cli.options import AsJson, DataDir, opened, print_json
 from recorder.invocation import command_line, short_path
 
 if TYPE_CHECKING:
@@ -160,7 +160,6 @@ def reslot(
     as_json: AsJson = False,
 ) -> None:
     """Divide the workflows of each workspace into another number of sealing slots; stop the service first."""
-    from recorder.cli.options import opened
     from recorder.sealing.slot_changes import change_slots
 
     with opened(data, is_reslotting=True) as runtime, runtime.database.transaction(write=True) as db:

@@ -18,8 +18,10 @@ from recorder.cli.options import (
     Url,
     Where,
     connected,
+    opened,
     print_json,
     read_filters,
+    workspace_id_of,
 )
 
 if TYPE_CHECKING:
@@ -94,7 +96,6 @@ def tail_sessions(
 def list_quarantined(workspace: _Workspace = None, data: DataDir = None, as_json: AsJson = False) -> None:
     """List the sessions that could not be sealed and were set aside, with the reason."""
     from recorder import clock
-    from recorder.cli.options import opened, workspace_id_of
     from recorder.sealing.quarantine import list_set_aside
 
     with opened(data) as runtime, runtime.database.transaction(write=False) as db:
@@ -117,7 +118,6 @@ def reseal_sessions(
     as_json: AsJson = False,
 ) -> None:
     """Let sessions that were set aside wait to be sealed again."""
-    from recorder.cli.options import opened
     from recorder.sealing.quarantine import reseal
 
     with opened(data) as runtime, runtime.database.transaction(write=True) as db:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from recorder import limits
-from recorder.cli.options import AsJson, DataDir, print_json
+from recorder.cli.options import AsJson, DataDir, opened, print_folder, print_json
 from recorder.tenant import Tenant
 
 app = typer.Typer(no_args_is_help=True, help="Workspaces of a deployment.")
@@ -35,7 +35,6 @@ def create_workspace(
 ) -> None:
     """Make a workspace and its first key; the key is shown this once."""
     from recorder.access import workspaces
-    from recorder.cli.options import opened, print_folder
 
     if not 1 <= len(name) <= limits.WORKSPACE_NAME_CHARACTERS or not name.isprintable():
         most = limits.WORKSPACE_NAME_CHARACTERS
@@ -57,7 +56,6 @@ def create_workspace(
 def list_workspaces(data: DataDir = None, as_json: AsJson = False) -> None:
     """All workspaces by name: id, status, tier, region, name."""
     from recorder.access import workspaces
-    from recorder.cli.options import opened
 
     with opened(data) as runtime, runtime.database.transaction(write=False) as db:
         found = workspaces.list_workspaces(db)
@@ -73,7 +71,6 @@ def show_workspace(name: _Name, data: DataDir = None, as_json: AsJson = False) -
     """A workspace with its settings, and what it used this month."""
     from recorder.access import workspaces
     from recorder.access.quota import read_quota
-    from recorder.cli.options import opened
 
     with opened(data) as runtime, runtime.database.transaction(write=False) as db:
         workspace = workspaces.to_wire(workspaces.find_workspace(db, name))
@@ -98,7 +95,6 @@ def set_workspace(
 ) -> None:
     """Give a workspace another tier or status; in force everywhere within 5 seconds."""
     from recorder.access import workspaces
-    from recorder.cli.options import opened
 
     if tier is None and status is None:
         raise typer.BadParameter("name what to change: --tier, --status", param_hint="set")
@@ -137,7 +133,6 @@ def create_key(
     from recorder.access.key_admin import issue_key
     from recorder.access.workspaces import find_workspace
     from recorder.audit.log import Origin
-    from recorder.cli.options import opened, print_folder
     from recorder.models.key import KeyCreate
 
     given = {"label": label, "scope": scope, "mode": mode, "expires_at": expires_at}
@@ -163,7 +158,6 @@ def list_keys(workspace: _Name, data: DataDir = None, as_json: AsJson = False) -
     """The keys of a workspace that were not revoked, newest first: id, scope, mode, last letters, label."""
     from recorder.access import key_admin
     from recorder.access.workspaces import find_workspace
-    from recorder.cli.options import opened, print_folder
 
     with opened(data) as runtime:
         print_folder(runtime)
@@ -183,7 +177,6 @@ def revoke_key(
     """End a key; running processes refuse it within 5 seconds."""
     from recorder.access import key_admin
     from recorder.audit.log import Origin
-    from recorder.cli.options import opened, print_folder
 
     with opened(data) as runtime:
         print_folder(runtime)

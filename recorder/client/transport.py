@@ -1,10 +1,9 @@
 """One request with its retries: what is repeated, how often, after which wait. Contract §1 (idempotency)."""
 
-import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 from types import TracebackType
@@ -12,11 +11,10 @@ from typing import Any, Self
 
 import httpx
 import orjson
-import stamina
-from stamina.instrumentation import RetryDetails, RetryHook, get_on_retry_hooks, set_on_retry_hooks
 
 from recorder import ids, limits
 from recorder.client.errors import ApiError, ClientError, Unreachable
+from recorder.retries import retry
 
 _ATTEMPTS = 8
 _WAIT_FIRST_S = 0.2
@@ -29,8 +27,6 @@ _CONNECT_TIMEOUT_S = 5.0
 _NOTHING_STORED = (429, 503)
 #: A gateway's answers: the request may have been carried out behind it.
 _GATEWAY = (502, 504)
-
-_log = logging.getLogger(__name__)
 
 Params = Mapping[str, str | int | float | list[str] | None]
 
@@ -85,17 +81,17 @@ class Transport:
             ApiError: if the service refuses, or still asks to wait when patience ends.
             Unreachable: if there is no answer.
         """
-        for attempt in stamina.retry_context(
-            on=lambda error: self._wait(error, call),
+        for attempt in retry(
+            lambda error: self._wait(error, call),
             attempts=_ATTEMPTS,
-            timeout=self._patience_s,
-            wait_initial=_WAIT_FIRST_S,
-            wait_max=_WAIT_MAX_S,
-            wait_jitter=_JITTER_S,
+            first_s=_WAIT_FIRST_S,
+            longest_s=_WAIT_MAX_S,
+            jitter_s=_JITTER_S,
+            timeout_s=self._patience_s,
         ):
             with attempt:
                 return self._try(call)
-        raise AssertionError("stamina returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     def json(self, call: Call) -> Any:
         """The JSON of the answer; None where it has no body.
@@ -207,21 +203,6 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _without_ours(hook: RetryHook) -> RetryHook:
-    def tell(details: RetryDetails) -> AbstractContextManager[None] | None:
-        if not isinstance(details.caused_by, ClientError):
-            return hook(details)
-        _log.debug("try %d in %.1f s: %s", details.retry_num + 1, details.wait_for, details.caused_by)
-        return None
-
-    return tell
-
-
-# stamina reports every retry through structlog where that is installed, and structlog prints to stdout unless
-# told otherwise: there stand the data of our commands. Retries of other callers are reported as before.
-set_on_retry_hooks([_without_ours(hook) for hook in get_on_retry_hooks()])
 
 
 Json = dict[str, Any]
