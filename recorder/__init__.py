@@ -3,12 +3,12 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from recorder.version import __version__
+
 if TYPE_CHECKING:
     from recorder.client import Client, SessionRecorder
     from recorder.loading import open_export
     from recorder.webhooks.signing import verify_signature
-
-__version__ = "2026.5.0"
 
 __all__ = ["Client", "SessionRecorder", "__version__", "open_export", "verify_signature"]
 

@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 
-from recorder import __version__
 from recorder.cli import (
     audit,
     datasets,
@@ -24,6 +23,7 @@ from recorder.cli import (
     workspaces,
 )
 from recorder.errors import RecorderError
+from recorder.version import __version__
 
 app = typer.Typer(
     no_args_is_help=True,

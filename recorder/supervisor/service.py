@@ -18,7 +18,7 @@ from types import FrameType
 import httpx
 from rich.console import Console
 
-from recorder import __version__, clock
+from recorder import clock
 from recorder.access.dagster_login import LoginLinks, open_dagster
 from recorder.errors import RecorderError
 from recorder.invocation import command_line, short_path
@@ -46,6 +46,7 @@ from recorder.supervisor.processes import (
     stop_children,
 )
 from recorder.supervisor.run_records import PATIENCE_S, SERVICE, RunRecord, has_record
+from recorder.version import __version__
 
 DAGSTER_HOST = "127.0.0.1"
 

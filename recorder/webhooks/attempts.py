@@ -11,10 +11,11 @@ from sqlalchemy import Row, bindparam, delete, insert, select, text, update
 from sqlmodel import Session as DbSession
 from sqlmodel import col
 
-from recorder import __version__, clock
+from recorder import clock
 from recorder.models.operations import OutboxRow
 from recorder.models.webhook import DeliveryRow, WebhookRow
 from recorder.net.client import BODY_BYTES, Exchange
+from recorder.version import __version__
 from recorder.webhooks.endpoints import SecretBox, read_secrets
 from recorder.webhooks.outbox import new_attempt
 from recorder.webhooks.scheduling import Lane, Schedule

@@ -9,11 +9,11 @@ import orjson
 import polars as pl
 import pyarrow as pa
 
-from recorder import __version__
 from recorder.digest import canonical_json
 from recorder.exports.formats import FORMATS, FileKind, Format, FormatName
 from recorder.exports.planning.sampling import Sampling
 from recorder.rowset import row_set_sha256
+from recorder.version import __version__
 
 #: Stored plans of another version are made anew: what they say of files no longer holds.
 PLAN_VERSION = 3
