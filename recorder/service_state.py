@@ -1,4 +1,7 @@
-"""What waits to be done, as the database tells it: the same whichever process asks. Contract §9 (metrics)."""
+"""State of a deployment: backlog, status of Dagster, and warnings to its operator. Contract §9.
+
+All of it is in the database, so every process computes the same.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,20 +28,20 @@ _OUTCOMES = get_args(DeliveryStatus)
 
 @dataclass(frozen=True)
 class Backlog:
-    """Work that nobody has finished yet."""
+    """Numbers of unfinished objects."""
 
     #: Unfinished exports by status.
     exports: dict[str, int]
-    #: Events that were not handed to webhooks yet, and when the oldest of them happened.
+    #: Events that were not dispatched to webhooks yet, and the time of the oldest.
     outbox_pending: int
     oldest_event: datetime | None
-    #: Attempts to deliver that wait or are under way, and those of the last hour by what became of them.
+    #: Attempts to deliver that wait or are under way, and those of the last hour by status.
     deliveries_pending: int
     deliveries: dict[str, int]
 
 
 def count_backlog(db: DbSession) -> Backlog:
-    """Count what waits now; every count reads an index or few rows."""
+    """Count unfinished objects; every count reads an index or few rows."""
     exports = (
         select(ExportRow.status, func.count())
         .where(col(ExportRow.status).in_(("queued", "running")))
@@ -78,17 +81,20 @@ class Status:
 
 
 def store_statuses(database: Database, statuses: Sequence[Status]) -> bool:
-    """Replace the stored statuses if they differ or are old; returns whether they were replaced."""
+    """Replace the stored statuses if they differ or are old; return whether they were replaced."""
     with database.transaction(write=False) as db:
-        if not _is_due(read_statuses(db), statuses):
+        if not _must_store(read_statuses(db), statuses):
             return False
     with database.transaction(write=True) as db:
         db.exec(delete(OrchestrationStatusRow))
         db.add_all(
             OrchestrationStatusRow(
-                kind=one.kind, name=one.name, state="on" if one.is_on else "off", seen_at=one.seen_at
+                kind=status.kind,
+                name=status.name,
+                state="on" if status.is_on else "off",
+                seen_at=status.seen_at,
             )
-            for one in statuses
+            for status in statuses
         )
     return True
 
@@ -99,9 +105,9 @@ def read_statuses(db: DbSession) -> list[Status]:
     return [Status(row.kind, row.name, row.state == "on", row.seen_at) for row in rows]  # type: ignore[arg-type]
 
 
-def _is_due(stored: Sequence[Status], seen: Sequence[Status]) -> bool:
-    before = {(one.kind, one.name): one for one in stored}
-    after = {(one.kind, one.name): one for one in seen}
+def _must_store(stored: Sequence[Status], seen: Sequence[Status]) -> bool:
+    before = {(status.kind, status.name): status for status in stored}
+    after = {(status.kind, status.name): status for status in seen}
     if before.keys() != after.keys() or any(before[key].is_on != after[key].is_on for key in after):
         return True
     return any(after[key].seen_at - before[key].seen_at >= REPEAT_AFTER for key in after)
@@ -116,7 +122,7 @@ _SEALING_BEHIND_S = 60.0
 
 @dataclass(frozen=True)
 class ServiceWarning:
-    """One thing that an operator should look at."""
+    """Condition that an operator should check."""
 
     code: str
     message: str
@@ -131,8 +137,8 @@ class ServiceState:
 
     @property
     def switched_off(self) -> list[Status]:
-        """Sensors and schedules of ours that somebody switched off."""
-        return [one for one in self.statuses if not one.is_on]
+        """Sensors and schedules of the service that are switched off."""
+        return [status for status in self.statuses if not status.is_on]
 
 
 def read_state(db: DbSession) -> ServiceState:
@@ -147,11 +153,11 @@ def list_warnings(state: ServiceState, now: datetime | None = None) -> list[Serv
         *_warn_of_dagster(state.statuses, now),
         *(
             ServiceWarning(
-                f"{one.kind}_off",
-                f"The {one.kind} `{one.name}` is switched off in Dagster. Switch it on in Dagster's pages, "
-                "under Automation.",
+                f"{status.kind}_off",
+                f"The {status.kind} `{status.name}` is switched off in Dagster. Switch it on in Dagster's "
+                "pages, under Automation.",
             )
-            for one in state.switched_off
+            for status in state.switched_off
         ),
         *_warn_of_sealing(state.backlog),
     ]
@@ -166,50 +172,51 @@ def _warn_of_dagster(statuses: list[Status], now: datetime) -> list[ServiceWarni
                 "`queued`. Start Dagster with the same database, or leave out `--no-dagster`.",
             )
         ]
-    looked_at = [one.seen_at for one in statuses if one.kind != "daemon"]
-    silence = now - max(looked_at, default=datetime.min.replace(tzinfo=now.tzinfo))
+    report_times = [status.seen_at for status in statuses if status.kind != "daemon"]
+    silence = now - max(report_times, default=datetime.min.replace(tzinfo=now.tzinfo))
     if silence >= _DAGSTER_SILENT:
         return [
             ServiceWarning(
                 "dagster_silent",
-                f"Dagster has not reported for {_shown(silence)}: no sensor runs, and nothing is sealed or "
-                "exported for long. Look whether its daemon and code server run, and whether all sensors "
+                f"Dagster has not reported for {_format_age(silence)}: no sensor runs, and nothing is sealed "
+                "or exported for long. Check that its daemon and code server run, and that not all sensors "
                 "are switched off.",
             )
         ]
     return [
         ServiceWarning(
             "daemon_late",
-            f"Dagster's {one.name.lower()} daemon has sent no heartbeat for {_shown(now - one.seen_at)}. "
-            "Look into its log; `recorder up` starts a daemon again that falls silent.",
+            f"Dagster's {status.name.lower()} daemon has sent no heartbeat for "
+            f"{_format_age(now - status.seen_at)}. "
+            "Check its log; `recorder up` restarts a silent daemon.",
         )
-        for one in statuses
-        if one.kind == "daemon" and now - one.seen_at >= _DAEMON_LATE
+        for status in statuses
+        if status.kind == "daemon" and now - status.seen_at >= _DAEMON_LATE
     ]
 
 
 def _warn_of_sealing(backlog: SealingBacklog) -> list[ServiceWarning]:
-    found = []
+    warnings = []
     if backlog.oldest_waiting_s is not None and backlog.oldest_waiting_s >= _SEALING_BEHIND_S:
-        age = _shown(timedelta(seconds=backlog.oldest_waiting_s))
-        found.append(
+        age = _format_age(timedelta(seconds=backlog.oldest_waiting_s))
+        warnings.append(
             ServiceWarning(
                 "sealing_behind",
-                f"Sessions waiting to be sealed: {backlog.waiting}, the oldest for {age}. Look at the runs "
+                f"Sessions waiting to be sealed: {backlog.waiting}, the oldest for {age}. Check the runs "
                 "of `seal_stopped_sessions` in Dagster's pages.",
             )
         )
     if backlog.set_aside:
-        found.append(
+        warnings.append(
             ServiceWarning(
                 "sessions_set_aside",
                 f"Sessions that could not be sealed and were set aside: {backlog.set_aside}. "
                 "`recorder sessions quarantined` lists them with the reason.",
             )
         )
-    return found
+    return warnings
 
 
-def _shown(span: timedelta) -> str:
+def _format_age(span: timedelta) -> str:
     seconds = int(span.total_seconds())
     return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min"

@@ -9,7 +9,7 @@ from api.gate.endpoints import ENDPOINTS
 from api.gate.key_cache import ForgettingDep
 from api.strict_routes import StrictRoute
 from recorder.access import quota, workspaces
-from recorder.access.rate_tiers import limits_in_force
+from recorder.access.rate_tiers import describe_limits
 from recorder.models.limits import Limits
 from recorder.models.notification import EventTypes
 from recorder.models.workspace import Quota, Workspace
@@ -43,7 +43,7 @@ _ADDRESSES = [(one.surface, one.method, one.path.replace(":path}", "}")) for one
 @router.get("/limits", tags=["limits"], responses=problem_responses(401, 422))
 async def get_limits(caller: CallerDep, runtime: RuntimeDep) -> Limits:
     """The limits in force for the caller's workspace: rates and bursts, streams, batches, bytes, pages."""
-    return limits_in_force(caller.tier, _ADDRESSES, session_size=runtime.settings.session_size)
+    return describe_limits(caller.tier, _ADDRESSES, session_size=runtime.settings.session_size)
 
 
 @router.get("/quota", tags=["usage"], responses=problem_responses(401))

@@ -1,4 +1,7 @@
-"""The names of what is recorded, `<resource>.<verb>`; docs/audit.md says who does each. Contract §7."""
+"""Audit log: entries in a hash chain for each workspace, written and read. Contract §7 (audit).
+
+Actions are named `<resource>.<verb>`; docs/audit.md lists who does each.
+"""
 
 import getpass
 import hashlib
@@ -44,12 +47,12 @@ Action = Literal[
 
 
 def first_hash(workspace_id: str) -> str:
-    """What stands before a workspace's first entry: a chain moved to another workspace does not fit."""
+    """Return the hash before a workspace's first entry, so that no chain fits another workspace."""
     return digest.sha256_of(workspace_id.encode())
 
 
 def entry_of(row: AuditRow) -> dict[str, Any]:
-    """An entry as it leaves the service, in JSON types, without its hash."""
+    """Return an entry in JSON types as the API shows it, without its hash."""
     return {
         "id": row.id,
         "at": clock.to_iso(row.at),
@@ -65,12 +68,12 @@ def entry_of(row: AuditRow) -> dict[str, Any]:
 
 
 def hash_entry(entry: dict[str, Any]) -> str:
-    """Hex SHA-256 of the previous entry's hash and this entry's canonical JSON (without `hash`)."""
+    """Return the hex SHA-256 of the previous hash and this entry's canonical JSON (without `hash`)."""
     return hashlib.sha256(entry["prev_hash"].encode() + digest.canonical_json(entry)).hexdigest()
 
 
 def describe_changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """The members that differ, each as it was and as it is; empty where none does."""
+    """Return the members that differ, each before and after the change."""
     return {
         name: {"from": before.get(name), "to": value}
         for name, value in after.items()
@@ -79,17 +82,19 @@ def describe_changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str,
 
 
 def describe_masking(masking: Masking) -> dict[str, Any]:
-    """A masking policy without its expressions: they may name people, and entries outlive erasures."""
-    patterns = {one.name: sha256_of([one.pattern, one.replacement]) for one in masking.patterns}
+    """Return a masking policy without its expressions: they may name people, and entries outlive erasures."""
+    patterns = {
+        pattern.name: sha256_of([pattern.pattern, pattern.replacement]) for pattern in masking.patterns
+    }
     return {"builtins": sorted(masking.builtins), "patterns": patterns}
 
 
-_WAITING = "audit_entries"
+_PENDING = "audit_entries"
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a change comes from: a key's request, the operator's command line, or the service itself."""
+    """Actor of a change: a key's request, the operator's command line, or the service itself."""
 
     workspace_id: str
     actor_type: ActorType
@@ -101,17 +106,17 @@ class Origin:
 
     @classmethod
     def operator(cls, workspace_id: str) -> "Origin":
-        """The person at the command line of the deployment."""
-        return cls(workspace_id, "operator", _account())
+        """Return the origin of changes from the deployment's command line."""
+        return cls(workspace_id, "operator", _read_account())
 
     @classmethod
     def system(cls, workspace_id: str, part: str) -> "Origin":
-        """A part of the service that acts by itself, such as `retention`."""
+        """Return the origin of changes by a part of the service, such as `retention`."""
         return cls(workspace_id, "system", part)
 
 
-def _account() -> str:
-    """The account at the command line; a container may run under a number that has no name."""
+def _read_account() -> str:
+    """Return the account name at the command line; a container may run under a number without a name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -119,7 +124,7 @@ def _account() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _PendingEntry:
     origin: Origin
     action: Action
     resource_type: str
@@ -140,35 +145,43 @@ def record(
 ) -> None:
     """Add an entry to the workspace's chain, when the transaction commits.
 
-    The chain's head is locked then and not before: it is the last row that a transaction takes, so nobody
-    waits for a row while others wait for the head.
+    A session event does it because the chain's head must be the last row that a transaction locks: no
+    transaction then waits for a row while others wait for the head.
 
     Args:
-        details: what changed, in JSON types; never a secret, never recorded data.
+        db: the transaction of the change.
+        origin: actor of the change, and its workspace.
+        action: the action.
+        resource_type: type of the changed resource, such as `key`.
+        resource_id: id of the changed resource.
+        outcome: whether the action succeeded.
+        details: the changes, in JSON types; never a secret, never recorded data.
     """
-    if _WAITING not in db.info:
-        db.info[_WAITING] = []
-        event.listen(db, "before_commit", _append_waiting)
-    entry = _Waiting(origin, action, resource_type, resource_id, outcome, details or {})
-    db.info[_WAITING].append(entry)
+    if _PENDING not in db.info:
+        db.info[_PENDING] = []
+        event.listen(db, "before_commit", _append_pending)
+    entry = _PendingEntry(origin, action, resource_type, resource_id, outcome, details or {})
+    db.info[_PENDING].append(entry)
 
 
-def _append_waiting(db: DbSession) -> None:
-    waiting: list[_Waiting] = db.info[_WAITING]
+def _append_pending(db: DbSession) -> None:
+    waiting: list[_PendingEntry] = db.info[_PENDING]
     if not waiting or db.in_nested_transaction():
         return
     db.flush()
-    # In one order everywhere, should a transaction ever concern two workspaces.
+    # In one order everywhere, in case a transaction changes two workspaces.
     for workspace_id in sorted({entry.origin.workspace_id for entry in waiting}):
-        _append(db, workspace_id, [entry for entry in waiting if entry.origin.workspace_id == workspace_id])
+        _append_entries(
+            db, workspace_id, [entry for entry in waiting if entry.origin.workspace_id == workspace_id]
+        )
     waiting.clear()
 
 
-def _append(db: DbSession, workspace_id: str, entries: list[_Waiting]) -> None:
+def _append_entries(db: DbSession, workspace_id: str, entries: list[_PendingEntry]) -> None:
     number, last_hash = _lock_head(db, workspace_id)
     for entry in entries:
         number += 1
-        row = _row(entry, number, last_hash)
+        row = _make_row(entry, number, last_hash)
         db.add(row)
         last_hash = row.hash
     moved = update(AuditHeadRow).where(col(AuditHeadRow.workspace_id) == workspace_id)
@@ -176,18 +189,18 @@ def _append(db: DbSession, workspace_id: str, entries: list[_Waiting]) -> None:
 
 
 def _lock_head(db: DbSession, workspace_id: str) -> tuple[int, str]:
-    """Number and hash of the last entry, locked; writers of one chain pass here one by one."""
+    """Lock the head of a chain; return number and hash of its last entry."""
     connection = db.connection()
     head = select(AuditHeadRow.number, AuditHeadRow.hash).where(AuditHeadRow.workspace_id == workspace_id)
-    found = connection.execute(head.with_for_update()).one_or_none()
-    if found is None:
+    last = connection.execute(head.with_for_update()).one_or_none()
+    if last is None:
         first = {"workspace_id": workspace_id, "number": 0, "hash": first_hash(workspace_id)}
         insert_if_missing(db, AuditHeadRow, first)
-        found = connection.execute(head.with_for_update()).one()
-    return found.number, found.hash
+        last = connection.execute(head.with_for_update()).one()
+    return last.number, last.hash
 
 
-def _row(entry: _Waiting, number: int, prev_hash: str) -> AuditRow:
+def _make_row(entry: _PendingEntry, number: int, prev_hash: str) -> AuditRow:
     origin = entry.origin
     row = AuditRow(
         workspace_id=origin.workspace_id,
@@ -216,10 +229,10 @@ _STREAM_ROWS = 500
 
 @dataclass(frozen=True, kw_only=True)
 class AuditFilter:
-    """What `GET /v1/audit` may filter by; None matches everything."""
+    """Filters of `GET /v1/audit`; None matches everything."""
 
     workspace_id: str
-    #: `test` leaves only what test keys did; None shows the whole chain.
+    #: `test` selects entries of test keys; None selects the whole chain.
     mode: str | None = None
     since: datetime | None = None
     until: datetime | None = None
@@ -232,20 +245,20 @@ class AuditFilter:
 
 
 def list_entries(db: DbSession, filters: AuditFilter, *, limit: int) -> tuple[list[AuditEntry], int | None]:
-    """A page of entries in the order of the chain, and the number of its last one if more follow."""
-    rows = _rows(db, filters, limit + 1)
+    """Return a page of entries in chain order, and the number of its last one if more follow."""
+    rows = _read_rows(db, filters, limit + 1)
     page = rows[:limit]
     return [to_wire(row) for row in page], page[-1].number if len(rows) > limit else None
 
 
 def stream_entries(database: Database, filters: AuditFilter) -> Iterator[bytes]:
-    """All entries as NDJSON, a few hundred at a time, each time in a transaction of its own.
+    """Yield all entries as NDJSON, a few hundred in each transaction.
 
-    Entries are only ever added, at the end: what is read in parts is what one transaction would have read.
+    Entries are only appended, so several transactions read the same entries as one would.
     """
     while True:
         with database.transaction(write=False) as db:
-            rows = _rows(db, filters, _STREAM_ROWS)
+            rows = _read_rows(db, filters, _STREAM_ROWS)
         if rows:
             yield b"".join(to_wire(row).model_dump_json().encode() + b"\n" for row in rows)
             filters = replace(filters, after_number=rows[-1].number)
@@ -254,11 +267,11 @@ def stream_entries(database: Database, filters: AuditFilter) -> Iterator[bytes]:
 
 
 def to_wire(row: AuditRow) -> AuditEntry:
-    """The wire object of a row."""
+    """Return the wire object of a row."""
     return AuditEntry.model_validate({**entry_of(row), "hash": row.hash})
 
 
-def _rows(db: DbSession, filters: AuditFilter, limit: int) -> list[AuditRow]:
+def _read_rows(db: DbSession, filters: AuditFilter, limit: int) -> list[AuditRow]:
     statement = select(AuditRow).where(
         AuditRow.workspace_id == filters.workspace_id, col(AuditRow.number) > filters.after_number
     )

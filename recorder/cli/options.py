@@ -1,4 +1,4 @@
-"""What commands share: options by name, and how values are printed."""
+"""Shared options of the commands: deployment, service, filters and members of exports. Contract §5, §9."""
 
 import json
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ _ANSWER_S = 5.0
 
 
 def read_filters(where: list[str] | None) -> dict[str, str]:
-    """The filters that `--where` names.
+    """Return the filters of `--where`.
 
     Raises:
         typer.BadParameter: if one has no value, or a name comes twice.
@@ -50,11 +50,11 @@ def print_json(value: Any) -> None:
 
 @contextmanager
 def connected(url: str, key: str) -> Iterator["Client"]:
-    """Give a client of a service that answers now.
+    """Yield a client of a service that answers now.
 
     Raises:
         Unreachable: if nothing answers within some seconds.
-        typer.BadParameter: if the address is none.
+        typer.BadParameter: if the address is not valid.
     """
     from recorder.client import ApiError, Client
     from recorder.client.transport import Call, Transport
@@ -80,10 +80,10 @@ def opened(data: Path | None, *, create: bool = False, is_reslotting: bool = Fal
     Args:
         data: the data folder.
         create: create the deployment where there is none.
-        is_reslotting: whatever RECORDER_SEAL_SLOTS says, since the number of slots is about to change.
+        is_reslotting: ignore RECORDER_SEAL_SLOTS, since the number of slots is about to change.
 
     Raises:
-        NoDeployment: if there is none and none is to be created; nothing is created then.
+        NoDeployment: if there is none and `create` is False.
     """
     from recorder.runtime import Runtime
     from recorder.settings import Settings
@@ -104,7 +104,7 @@ def print_folder(runtime: "Runtime") -> None:
 
 
 def workspace_id_of(db: "DbSession", workspace: str | None) -> str:
-    """The workspace that a command names by name or id, or the only one there is.
+    """Return the id of the workspace that a command names by name or id, or of the only one.
 
     Raises:
         NotFound: if there is none of this name.
@@ -114,13 +114,13 @@ def workspace_id_of(db: "DbSession", workspace: str | None) -> str:
 
     if workspace is not None:
         return find_workspace(db, workspace).id
-    found = list_workspaces(db)
-    if len(found) != 1:
+    workspaces = list_workspaces(db)
+    if len(workspaces) != 1:
         raise typer.BadParameter(
-            f"there are {len(found)} workspaces; name one (`recorder workspaces list` shows them)",
+            f"there are {len(workspaces)} workspaces; name one (`recorder workspaces list` shows them)",
             param_hint="--workspace",
         )
-    return found[0].id
+    return workspaces[0].id
 
 
 Format = Annotated[str, typer.Option(help="parquet, webdataset, jsonl or arrow.")]
@@ -152,22 +152,22 @@ _LISTS = ("exclude_session_ids",)
 def members_of(
     workflow: list[str], *, format: str, to: str, where: Where, sampling: str, split: str | None
 ) -> dict[str, Any]:
-    """The members of the body that these options stand for, unchecked but for their form.
+    """Return the members of `POST /v1/exports` that these options denote; only their form is checked.
 
     Raises:
-        typer.BadParameter: if one has not the form that its help says.
+        typer.BadParameter: if one does not have the form that its help shows.
     """
     members: dict[str, Any] = {
         "workflow": workflow,
         "format": format,
-        "filter": {name: _filter_value(name, value) for name, value in read_filters(where).items()},
-        "frame_sampling": _sampling(sampling),
-        "destination": _destination(to),
+        "filter": {name: _read_filter_value(name, value) for name, value in read_filters(where).items()},
+        "frame_sampling": _read_sampling(sampling),
+        "destination": _read_destination(to),
     }
-    return members if split is None else members | {"split": _split(split)}
+    return members if split is None else members | {"split": _read_split(split)}
 
 
-def _filter_value(name: str, text: str) -> Any:
+def _read_filter_value(name: str, text: str) -> Any:
     if name in _LISTS:
         return text.split(",")
     if name not in _WHOLE_NUMBERS:
@@ -178,7 +178,7 @@ def _filter_value(name: str, text: str) -> Any:
         raise typer.BadParameter(f"{name} takes a whole number", param_hint="--where") from error
 
 
-def _sampling(text: str) -> dict[str, Any]:
+def _read_sampling(text: str) -> dict[str, Any]:
     chosen, plus, added = text.partition("+")
     mode, colon, interval = chosen.partition(":")
     if (plus and added != "actions") or (colon and not interval.isdecimal()):
@@ -189,7 +189,7 @@ def _sampling(text: str) -> dict[str, Any]:
     return {"mode": mode, "keep_action_frames": bool(plus), **cadence}
 
 
-def _split(text: str) -> dict[str, Any]:
+def _read_split(text: str) -> dict[str, Any]:
     unit, *shares = text.split(":")
     try:
         validation, test = (float(share) for share in shares)
@@ -200,7 +200,7 @@ def _split(text: str) -> dict[str, Any]:
     return {"by": unit, "validation": validation, "test": test}
 
 
-def _destination(text: str) -> dict[str, Any]:
+def _read_destination(text: str) -> dict[str, Any]:
     if text == "signed_url":
         return {"kind": "signed_url"}
     if text.startswith("{"):
@@ -209,17 +209,17 @@ def _destination(text: str) -> dict[str, Any]:
         except json.JSONDecodeError as error:
             raise typer.BadParameter("this JSON cannot be read", param_hint="--to") from error
         return described
-    scheme, is_address, place = text.partition("://")
+    scheme, is_address, location = text.partition("://")
     if not is_address:
         return {"kind": "local", "path": text}
-    first, _, rest = place.partition("/")
+    first, _, rest = location.partition("/")
     if scheme in ("s3", "gs"):
-        return _with_prefix({"kind": "s3" if scheme == "s3" else "gcs", "bucket": first}, rest)
+        return _add_prefix({"kind": "s3" if scheme == "s3" else "gcs", "bucket": first}, rest)
     if scheme == "az":
         container, _, prefix = rest.partition("/")
-        return _with_prefix({"kind": "azure_blob", "account": first, "container": container}, prefix)
+        return _add_prefix({"kind": "azure_blob", "account": first, "container": container}, prefix)
     raise typer.BadParameter("takes s3://, gs:// or az://, a folder, or signed_url", param_hint="--to")
 
 
-def _with_prefix(destination: dict[str, Any], prefix: str) -> dict[str, Any]:
+def _add_prefix(destination: dict[str, Any], prefix: str) -> dict[str, Any]:
     return destination | ({"prefix": prefix} if prefix else {})

@@ -1,4 +1,4 @@
-"""`recorder sessions`: listed and followed by URL and key; set aside and resealed on the data folder."""
+"""`recorder sessions` and `recorder import`: list, follow, reseal and import sessions. Contract §9."""
 
 import time
 from collections.abc import Iterator
@@ -54,15 +54,15 @@ def list_sessions(
 
     filters = read_filters(where)
     with connected(url, key) as client:
-        found = list(islice(client.list_sessions(workflow=workflow or None, **filters), limit))
+        sessions = list(islice(client.list_sessions(workflow=workflow or None, **filters), limit))
     if as_json:
-        print_json(found)
+        print_json(sessions)
         return
-    if not found:
+    if not sessions:
         typer.echo("No session matches.", err=True)
         return
     typer.echo(_HEAD, err=True)
-    for session in found:
+    for session in sessions:
         typer.echo(_describe_session(session))
 
 
@@ -100,14 +100,14 @@ def list_quarantined(workspace: _Workspace = None, data: DataDir = None, as_json
 
     with opened(data) as runtime, runtime.database.transaction(write=False) as db:
         workspace_id = None if workspace is None else workspace_id_of(db, workspace)
-        found = list_set_aside(db, workspace_id)
+        quarantined = list_set_aside(db, workspace_id)
     if as_json:
-        print_json([{**asdict(one), "at": clock.to_iso(one.at)} for one in found])
+        print_json([{**asdict(session), "at": clock.to_iso(session.at)} for session in quarantined])
         return
-    for one in found:
-        typer.echo(f"{one.session_id}  {one.workspace_id}  {one.mode}  {one.workflow}")
-        typer.echo(f"  {clock.to_iso(one.at)}  {one.code}: {one.message}")
-    if not found:
+    for session in quarantined:
+        typer.echo(f"{session.session_id}  {session.workspace_id}  {session.mode}  {session.workflow}")
+        typer.echo(f"  {clock.to_iso(session.at)}  {session.code}: {session.message}")
+    if not quarantined:
         typer.echo("No session is set aside.", err=True)
 
 
@@ -146,14 +146,16 @@ def _print_new_sessions(client: "Client", workflow: list[str] | None, *, as_json
     seen: dict[str, datetime] | None = None
     while True:
         since = "10s" if newest is None else clock.to_iso(newest - _OVERLAP)
-        found = list(client.list_sessions(workflow=workflow, since=since))
-        for session in reversed(found):
+        sessions = list(client.list_sessions(workflow=workflow, since=since))
+        for session in reversed(sessions):
             if seen is not None and session["id"] not in seen:
                 print_json(session) if as_json else typer.echo(_describe_session(session))
         if seen is None:
             typer.echo("Waiting for new sessions; Ctrl-C ends it.", err=True)
         # The overlap bounds what is kept.
-        seen = {one["id"]: clock.parse_time(one["created_at"], name="created_at") for one in found}
+        seen = {
+            session["id"]: clock.parse_time(session["created_at"], name="created_at") for session in sessions
+        }
         newest = max([newest, *seen.values()] if newest else seen.values(), default=None)
         time.sleep(_POLL_S)
 
@@ -171,7 +173,7 @@ def _print_messages(client: "Client", session_id: str, *, from_start: bool, as_j
 def _describe_session(session: dict[str, Any]) -> str:
     """Return a session as one line; workflow names come last, since they may be long."""
     outcome = session["outcome"] or "-"
-    age = _age(session["created_at"])
+    age = _format_age(session["created_at"])
     return f"{session['id']}  {session['status']:<9}  {outcome:<9}  {age:>5}  {session['workflow']}"
 
 
@@ -196,7 +198,7 @@ def _describe_message(message: dict[str, Any]) -> str:
     return f"{at}  {one_line(kind, _LABEL_LENGTH)}"
 
 
-def _age(created_at: str) -> str:
+def _format_age(created_at: str) -> str:
     """Return the time since a moment in its largest unit, such as `3 m`."""
     from recorder import clock
 
@@ -230,7 +232,7 @@ def import_(
     error: Annotated[list[str], typer.Option(help="Traces that ended badly: attribute=value.")] = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
-    """Bring in recordings made elsewhere, each as one session: MiniWoB++ demonstrations, XES event logs."""
+    """Import recordings made elsewhere, each as one session: MiniWoB++ demonstrations, XES event logs."""
     from recorder.importers.folder import import_folder
     from recorder.importers.xes import import_log, is_log, outcome_rules
 

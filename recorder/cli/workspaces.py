@@ -1,4 +1,4 @@
-"""`recorder workspaces`: the tenants of a deployment. Contract §9."""
+"""`recorder workspaces` and `recorder keys`: tenants of a deployment and their keys. Contract §9."""
 
 from typing import Annotated, Any, Literal
 
@@ -11,7 +11,7 @@ from recorder.tenant import Tenant
 app = typer.Typer(no_args_is_help=True, help="Workspaces of a deployment.")
 
 
-def _known_tier(name: str | None) -> str | None:
+def _check_tier(name: str | None) -> str | None:
     from recorder.access.rate_tiers import TIERS
 
     if name is not None and name not in TIERS:
@@ -19,7 +19,7 @@ def _known_tier(name: str | None) -> str | None:
     return name
 
 
-_TIER = typer.Option(help="Its table of limits.", callback=_known_tier)
+_TIER = typer.Option(help="Its table of limits.", callback=_check_tier)
 _Name = Annotated[str, typer.Argument(help="Name or id of a workspace.")]
 
 
@@ -33,7 +33,7 @@ def create_workspace(
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a workspace and its first key; the key is shown this once."""
+    """Create a workspace and its first key; the key is shown only once."""
     from recorder.access import workspaces
 
     if not 1 <= len(name) <= limits.WORKSPACE_NAME_CHARACTERS or not name.isprintable():
@@ -54,21 +54,23 @@ def create_workspace(
 
 @app.command("list")
 def list_workspaces(data: DataDir = None, as_json: AsJson = False) -> None:
-    """All workspaces by name: id, status, tier, region, name."""
+    """List all workspaces by name: id, status, tier, region, name."""
     from recorder.access import workspaces
 
     with opened(data) as runtime, runtime.database.transaction(write=False) as db:
-        found = workspaces.list_workspaces(db)
+        rows = workspaces.list_workspaces(db)
     if as_json:
-        print_json([workspace.model_dump(mode="json") for workspace in found])
+        print_json([workspace.model_dump(mode="json") for workspace in rows])
         return
-    for one in found:
-        typer.echo(f"{one.id}  {one.status}  {one.tier}  {one.region}  {one.name}")
+    for workspace in rows:
+        typer.echo(
+            f"{workspace.id}  {workspace.status}  {workspace.tier}  {workspace.region}  {workspace.name}"
+        )
 
 
 @app.command("show")
 def show_workspace(name: _Name, data: DataDir = None, as_json: AsJson = False) -> None:
-    """A workspace with its settings, and what it used this month."""
+    """Show a workspace with its settings and its usage of this month."""
     from recorder.access import workspaces
     from recorder.access.quota import read_quota
 
@@ -79,7 +81,7 @@ def show_workspace(name: _Name, data: DataDir = None, as_json: AsJson = False) -
     if as_json:
         print_json(shown)
         return
-    for member, value in _lines(shown):
+    for member, value in _list_members(shown):
         typer.echo(f"{member}: {value}")
 
 
@@ -106,11 +108,13 @@ def set_workspace(
     typer.echo(f"{workspace.name}: tier {workspace.tier}, {workspace.status}.", err=True)
 
 
-def _lines(shown: dict[str, Any], above: str = "") -> list[tuple[str, Any]]:
-    """Members and their values, those of objects under both names."""
+def _list_members(shown: dict[str, Any], above: str = "") -> list[tuple[str, Any]]:
+    """Return members and their values, those of nested objects as `outer.inner`."""
     lines: list[tuple[str, Any]] = []
     for name, value in shown.items():
-        lines += _lines(value, f"{above}{name}.") if isinstance(value, dict) else [(above + name, value)]
+        lines += (
+            _list_members(value, f"{above}{name}.") if isinstance(value, dict) else [(above + name, value)]
+        )
     return lines
 
 
@@ -127,7 +131,7 @@ def create_key(
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key; it is shown this once."""
+    """Create a key; it is shown only once."""
     from pydantic import ValidationError
 
     from recorder.access.key_admin import issue_key
@@ -139,8 +143,8 @@ def create_key(
     try:
         wanted = KeyCreate.model_validate(given)
     except ValidationError as error:
-        told = [f"{found['loc'][0]}: {found['msg']}" for found in error.errors()]
-        raise typer.BadParameter("; ".join(told)) from error
+        problems = [f"{problem['loc'][0]}: {problem['msg']}" for problem in error.errors()]
+        raise typer.BadParameter("; ".join(problems)) from error
     with opened(data) as runtime:
         print_folder(runtime)
         with runtime.database.transaction(write=True) as db:
@@ -155,7 +159,7 @@ def create_key(
 
 @keys_app.command("list")
 def list_keys(workspace: _Name, data: DataDir = None, as_json: AsJson = False) -> None:
-    """The keys of a workspace that were not revoked, newest first: id, scope, mode, last letters, label."""
+    """List the keys of a workspace, newest first: id, scope, mode, last letters, label."""
     from recorder.access import key_admin
     from recorder.access.workspaces import find_workspace
 
@@ -174,7 +178,7 @@ def list_keys(workspace: _Name, data: DataDir = None, as_json: AsJson = False) -
 def revoke_key(
     key_id: Annotated[str, typer.Argument(help="Id of a key, as `list` shows it.")], data: DataDir = None
 ) -> None:
-    """End a key; running processes refuse it within 5 seconds."""
+    """Revoke a key; running processes refuse it within 5 seconds."""
     from recorder.access import key_admin
     from recorder.audit.log import Origin
 

@@ -1,4 +1,4 @@
-"""The client of the HTTP interface: upload recordings, ask the memory graph, export. Spec §4, design §2."""
+"""The client of the HTTP interface: upload recordings, query the memory graph, export. Spec §4, design §2."""
 
 from recorder.client.batches import CapturedFrame
 from recorder.client.client import Client, SessionRecorder

@@ -1,4 +1,4 @@
-"""The client: one method for each thing that the interface does. Spec §4, contract §2–§7."""
+"""Client of the HTTP interface, and the recorder of a session in progress. Spec §4, contract §2–§7."""
 
 import time
 from types import TracebackType
@@ -14,10 +14,10 @@ from recorder.ids import new_id
 
 
 class Client(Recording, Datasets, Administration):
-    """A connection to the service; close it, or use it as a context manager. Safe to share among threads.
+    """Client of the service with one method for each operation; close it, or use it as a context manager.
 
-    Answers are the interface's own JSON objects. Every method raises `ApiError` where the service refuses
-    and `Unreachable` where it does not answer; what may safely be repeated was repeated before.
+    Threads may share a client. Answers are the JSON objects of the interface. A method raises `ApiError` if
+    the service refuses and `Unreachable` if it does not answer, after repeating what may be repeated.
     """
 
 
@@ -25,10 +25,10 @@ _FLUSH_BYTES = 8 * 1024 * 1024
 
 
 class SessionRecorder:
-    """Records one run: created and started on entry, flushed and stopped on exit.
+    """Recorder of one session: created and started on entry, flushed and stopped on exit.
 
-    An exception of the block flushes what there is, tags the session `error` with the exception's type (its
-    text may hold secrets) and goes on its way; an interruption from the keyboard stops it without a tag.
+    After an exception of the block it flushes, tags the session `error` with the exception's type (the text
+    may hold secrets) and raises the exception again; a keyboard interrupt stops it without a tag.
     """
 
     def __init__(
@@ -95,12 +95,12 @@ class SessionRecorder:
         return str(frame.item["id"])
 
     def tag(self, name: str, *, t_ms: int | None = None, **data: Any) -> None:
-        """Mark this moment; `data` is the tag's payload."""
+        """Tag this moment; `data` is the tag's payload."""
         self._client.tag(self.id, name, data=data or None, t_ms=self.now_ms if t_ms is None else t_ms)
 
     def flush(self) -> None:
-        """Send what is buffered; called on its own when a batch is full and at the end."""
-        # What is being sent leaves its buffer first: after an error it may be stored, so it is not sent anew.
+        """Send the buffers; called automatically when a batch is full and at the end."""
+        # Emptied before sending: after an error the contents may be stored, and are not sent again.
         frames, self._frames, self._frame_bytes = self._frames, [], 0
         self._client.add_frames(self.id, frames)
         events, self._events = self._events, []

@@ -1,4 +1,4 @@
-"""One request with its retries: what is repeated, how often, after which wait. Contract §1 (idempotency)."""
+"""Requests of the client: connections, retries and pages. Contract §1 (idempotency)."""
 
 import secrets
 import time
@@ -23,9 +23,9 @@ _JITTER_S = 0.5
 # Below the 5 s after which the server closes an idle connection: a request never meets that closing.
 _KEEP_ALIVE_S = 2.0
 _CONNECT_TIMEOUT_S = 5.0
-#: Nothing was acknowledged, so anyone may try again.
+#: Nothing was stored, so every request may be repeated.
 _NOTHING_STORED = (429, 503)
-#: A gateway's answers: the request may have been carried out behind it.
+#: Answers of a gateway: the service may have carried out the request.
 _GATEWAY = (502, 504)
 
 Params = Mapping[str, str | int | float | list[str] | None]
@@ -33,24 +33,24 @@ Params = Mapping[str, str | int | float | list[str] | None]
 
 @dataclass(frozen=True)
 class Call:
-    """One request as it is sent, byte for byte the same on every try."""
+    """Request, byte for byte the same on every attempt."""
 
     method: str
     path: str
     content: bytes | None = None
     content_type: str = "application/json"
-    #: Its Idempotency-Key: the service carries it out once, however often it comes.
+    #: Its Idempotency-Key: the service carries the request out once, however often it is sent.
     key: str | None = None
     params: Params | None = None
-    #: Whether sending it twice does no harm (reads, state changes, whatever has a key).
+    #: Whether it may be sent twice (reads, state changes, requests with a key).
     repeatable: bool = False
 
 
 class Transport:
-    """Sends calls with the key, and repeats those that may be repeated.
+    """HTTP connections that send calls with the key, and repeat calls that may be repeated.
 
-    A call that is not repeatable is tried again only where nothing can have been stored: the connection
-    was refused, or the answer was 429 or 503.
+    A call that is not repeatable is sent again only if nothing can have been stored: the connection was
+    refused, or the answer was 429 or 503.
     """
 
     def __init__(self, base_url: str, key: str, *, timeout_s: float, patience_s: float) -> None:
@@ -71,18 +71,18 @@ class Transport:
         )
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._http.close()
 
     def send(self, call: Call) -> httpx.Response:
-        """The answer, after as many tries as the call admits.
+        """Return the answer, after as many attempts as the call admits.
 
         Raises:
-            ApiError: if the service refuses, or still asks to wait when patience ends.
+            ApiError: if the service refuses, or still asks to wait when the patience ends.
             Unreachable: if there is no answer.
         """
         for attempt in retry(
-            lambda error: self._wait(error, call),
+            lambda error: self._find_wait(error, call),
             attempts=_ATTEMPTS,
             first_s=_WAIT_FIRST_S,
             longest_s=_WAIT_MAX_S,
@@ -90,14 +90,14 @@ class Transport:
             timeout_s=self._patience_s,
         ):
             with attempt:
-                return self._try(call)
+                return self._send_once(call)
         raise AssertionError("the last attempt returns or raises")
 
     def json(self, call: Call) -> Any:
-        """The JSON of the answer; None where it has no body.
+        """Return the JSON of the answer; None if it has no body.
 
         Raises:
-            Unreachable: if something else than the service answers at this address.
+            Unreachable: if another server than the service answers at this address.
         """
         response = self.send(call)
         if not response.content:
@@ -112,18 +112,21 @@ class Transport:
     def streamed(
         self, path: str, params: dict[str, str], headers: dict[str, str], *, silence_s: float
     ) -> Iterator[httpx.Response]:
-        """One try of a GET whose answer is read while it comes.
+        """Send a GET request once, and read its answer while it arrives.
 
         Args:
+            path: path of the request.
+            params: query parameters.
+            headers: headers besides the key.
             silence_s: seconds after which a silent connection counts as broken.
 
         Raises:
             ApiError: if the service refuses.
-            Unreachable: if there is no answer, or if it breaks off inside the block.
+            Unreachable: if there is no answer, or if the connection breaks inside the block.
         """
         timeout = httpx.Timeout(silence_s, connect=_CONNECT_TIMEOUT_S)
         with (
-            self._reached(),
+            self._translate_errors(),
             self._http.stream("GET", path, params=params, headers=headers, timeout=timeout) as response,
         ):
             if not response.is_success:
@@ -131,12 +134,12 @@ class Transport:
                 raise api_error(response)
             yield response
 
-    def _try(self, call: Call) -> httpx.Response:
+    def _send_once(self, call: Call) -> httpx.Response:
         headers = {"Content-Type": call.content_type} if call.content is not None else {}
         if call.key is not None:
             headers["Idempotency-Key"] = call.key
         params = {name: value for name, value in (call.params or {}).items() if value is not None}
-        with self._reached():
+        with self._translate_errors():
             response = self._http.request(
                 call.method, call.path, content=call.content, headers=headers, params=params
             )
@@ -145,8 +148,8 @@ class Transport:
         raise api_error(response)
 
     @contextmanager
-    def _reached(self) -> Iterator[None]:
-        """Tell by our own error that the service does not answer."""
+    def _translate_errors(self) -> Iterator[None]:
+        """Raise `Unreachable` for the errors of a connection."""
         try:
             yield
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
@@ -155,18 +158,18 @@ class Transport:
             what = f"the connection broke ({type(error).__name__})"
             raise Unreachable(self.base_url, what, may_be_done=True) from error
 
-    def _wait(self, error: Exception, call: Call) -> bool | float:
-        """Whether to try again, or the seconds to wait before; jitter keeps many clients apart."""
+    def _find_wait(self, error: Exception, call: Call) -> bool | float:
+        """Return whether to repeat the call, or the seconds to wait before, with jitter for many clients."""
         if not isinstance(error, ClientError) or not _may_repeat(error, call):
             return False
-        asked_s = error.retry_after_s if isinstance(error, ApiError) else None
-        if asked_s is None:
+        wait_s = error.retry_after_s if isinstance(error, ApiError) else None
+        if wait_s is None:
             return True
-        return asked_s + secrets.randbelow(1000) / 1000 * _JITTER_S if asked_s <= self._patience_s else False
+        return wait_s + secrets.randbelow(1000) / 1000 * _JITTER_S if wait_s <= self._patience_s else False
 
 
 def api_error(response: httpx.Response) -> ApiError:
-    """The error that a problem document (or anything else with an error status) stands for."""
+    """Return the error of a problem document, or of any answer with an error status."""
     try:
         body = orjson.loads(response.content)
     except orjson.JSONDecodeError:
@@ -179,7 +182,7 @@ def api_error(response: httpx.Response) -> ApiError:
         str(problem.get("detail") or response.reason_phrase or "No detail was given."),
         request_id=problem.get("request_id") or response.headers.get("X-Request-Id"),
         errors=[item for item in errors if isinstance(item, dict)] if isinstance(errors, list) else None,
-        retry_after_s=_seconds(response.headers.get("Retry-After")),
+        retry_after_s=_parse_seconds(response.headers.get("Retry-After")),
     )
 
 
@@ -193,8 +196,8 @@ def _may_repeat(error: ClientError, call: Call) -> bool:
     return call.repeatable and (error.status in _GATEWAY or error.code == "idempotency_in_progress")
 
 
-def _seconds(header: str | None) -> float | None:
-    """`Retry-After` in seconds; its date form is not used by the service."""
+def _parse_seconds(header: str | None) -> float | None:
+    """Return `Retry-After` in seconds; the service does not use its date form."""
     return float(header) if header is not None and header.isdecimal() else None
 
 
@@ -214,7 +217,7 @@ _POLL_MAX_S = 2.0
 
 
 class Requests:
-    """A connection to the service; close it, or use it as a context manager."""
+    """Base of the client: requests by kind, and pages."""
 
     def __init__(
         self, base_url: str, key: str, *, timeout_s: float = _TIMEOUT_S, patience_s: float = _PATIENCE_S
@@ -223,7 +226,7 @@ class Requests:
 
         Args:
             base_url: address of the service, such as http://127.0.0.1:8700.
-            key: an API key; it is sent with every request and shown nowhere.
+            key: an API key; it is sent with every request and never shown.
             timeout_s: seconds to wait for one answer.
             patience_s: seconds over which a request is repeated before its error is raised.
         """
@@ -242,7 +245,7 @@ class Requests:
         self.close()
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._transport.close()
 
     def _get(self, path: str, params: Params | None = None) -> Json:
@@ -250,7 +253,7 @@ class Requests:
         return answer
 
     def _create(self, path: str, body: Json) -> Json:
-        """A POST that makes something: under a key of its own it makes it once, however often it is sent."""
+        """Send a POST that creates an object once, under an Idempotency-Key, however often it is repeated."""
         key = f"cre_{ids.encode(ids.reserve(1))}"
         answer: Json = self._transport.json(
             Call("POST", path, content=orjson.dumps(body), key=key, repeatable=True)
@@ -258,40 +261,40 @@ class Requests:
         return answer
 
     def _create_once(self, path: str, body: Json) -> Json:
-        """A POST whose answer shows a secret: a second answer would show another, or none."""
+        """Send a POST whose answer shows a secret; it is not repeated, since that could create another."""
         answer: Json = self._transport.json(Call("POST", path, content=orjson.dumps(body)))
         return answer
 
     def _post(self, path: str, body: Json | None = None) -> Json:
-        """A POST that changes a state: sent twice it leaves the same one."""
+        """Send a POST that changes a state; it may be repeated."""
         content = None if body is None else orjson.dumps(body)
         answer: Json = self._transport.json(Call("POST", path, content=content, repeatable=True))
         return answer
 
     def _patch(self, path: str, settings: Json) -> Json:
-        """A PATCH: sent twice it leaves the same settings."""
+        """Send a PATCH; it may be repeated."""
         answer: Json = self._transport.json(
             Call("PATCH", path, content=orjson.dumps(settings), repeatable=True)
         )
         return answer
 
     def _pages(self, path: str, params: Params | None = None) -> Iterator[Json]:
-        asked = {**(params or {}), "limit": limits.LIST_MAX}
+        query = {**(params or {}), "limit": limits.LIST_MAX}
         while True:
-            page = self._get(path, asked)
+            page = self._get(path, query)
             yield from page["data"]
             if not page["has_more"]:
                 return
-            asked["cursor"] = page["next_cursor"]
+            query["cursor"] = page["next_cursor"]
 
 
 def poll(read: Callable[[], Json], wanted: tuple[str, ...], deadline: float) -> Json | None:
-    """What `read` gives once its status is a wanted one; None when the deadline passes first."""
+    """Call `read` until its status is a wanted one; return None when the deadline passes first."""
     wait_s = _POLL_FIRST_S
     while True:
-        found = read()
-        if found["status"] in wanted:
-            return found
+        answer = read()
+        if answer["status"] in wanted:
+            return answer
         if time.monotonic() + wait_s > deadline:
             return None
         time.sleep(wait_s)

@@ -1,4 +1,8 @@
-"""What came of attempts, and when the next one is due. Spec §6.3, contract §6."""
+"""Delivery attempts: claimed under a lease, and ended with a result. Spec §6.3, contract §6.
+
+An attempt counts from its claim on, which is committed before anything is sent. If a worker dies, its
+attempts stay under way; once the lease is over, another worker ends them as failed and plans the next ones.
+"""
 
 import logging
 import secrets
@@ -23,7 +27,7 @@ from recorder.webhooks.signing import signature_headers
 
 log = logging.getLogger("recorder.webhooks")
 
-#: What ending an attempt needs to know of it.
+#: Columns that ending an attempt needs.
 COLUMNS: tuple[Any, ...] = tuple(
     col(column)
     for column in (
@@ -42,7 +46,7 @@ AttemptRow = Row[*tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of an attempt that a worker claimed."""
+    """Outcome of an attempt that this worker claimed."""
 
     delivery_id: str
     begun_ms: int
@@ -50,17 +54,17 @@ class Outcome:
 
 
 def settle_attempts(db: DbSession, schedule: Schedule, outcomes: Sequence[Outcome], *, now: datetime) -> None:
-    """Write down what came of attempts, and plan the ones after those that failed.
+    """Store the outcomes of attempts, and plan the attempts after failed ones.
 
-    What another worker has taken for dead meanwhile is left as it is. Needs a write transaction.
+    Attempts that another worker has taken over are skipped. Needs a write transaction.
     """
     by_id = {outcome.delivery_id: outcome for outcome in outcomes}
     statement = select(*COLUMNS).where(
         col(DeliveryRow.id).in_(list(by_id)), col(DeliveryRow.status) == "pending"
     )
     rows = db.connection().execute(statement.order_by(col(DeliveryRow.id)).with_for_update())
-    still_ours = [row for row in rows if row.begun_ms == by_id[row.id].begun_ms]
-    end_attempts(db, schedule, [(row, by_id[row.id].exchange) for row in still_ours], clock.to_ms(now))
+    held = [row for row in rows if row.begun_ms == by_id[row.id].begun_ms]
+    end_attempts(db, schedule, [(row, by_id[row.id].exchange) for row in held], clock.to_ms(now))
 
 
 def end_attempts(
@@ -69,7 +73,7 @@ def end_attempts(
     ended: Sequence[tuple[AttemptRow, Exchange | None]],
     now_ms: int,
 ) -> None:
-    """Give each attempt its result; None is for one whose worker died and that nobody knows anything of."""
+    """Store the result of each attempt; None is the result of one whose worker died."""
     results, following = [], []
     for row, exchange in ended:
         is_success = exchange is not None and exchange.is_success
@@ -77,35 +81,35 @@ def end_attempts(
         if not is_success:
             share = secrets.randbelow(1_001) / 1_000
             due_ms = schedule.next_due_ms(row.attempt, failed_ms=now_ms, share=share)
-        results.append(_result(row, exchange, is_success=is_success, due_ms=due_ms))
+        results.append(_make_result(row, exchange, is_success=is_success, due_ms=due_ms))
         if due_ms is not None:
-            following.append(_following(row, due_ms))
+            following.append(_make_next_attempt(row, due_ms))
         elif not is_success:
             names = {"webhook_id": row.webhook_id, "event_id": row.event_id, "attempts": row.attempt}
-            log.warning("a delivery was given up", extra=names)
+            log.warning("a delivery failed for the last time", extra=names)
     update_attempts(db, results)
     if following:
         db.connection().execute(insert(DeliveryRow), following)
 
 
-def _result(
+def _make_result(
     row: AttemptRow, exchange: Exchange | None, *, is_success: bool, due_ms: int | None
 ) -> dict[str, Any]:
     status = "succeeded" if is_success else "exhausted" if due_ms is None else "failed"
     return {
         "delivery_id": row.id,
         "status": status,
-        "response": None if exchange is None else _response(exchange),
+        "response": None if exchange is None else _describe_response(exchange),
         "error": None if exchange is None else exchange.error,
         "duration_ms": None if exchange is None else exchange.duration_ms,
         "next_attempt_at": None if due_ms is None else clock.from_ms(due_ms),
     }
 
 
-def _response(exchange: Exchange) -> dict[str, Any] | None:
+def _describe_response(exchange: Exchange) -> dict[str, Any] | None:
     if exchange.status is None:
         return None
-    # PostgreSQL takes no NUL in any text; what is no UTF-8 grows, and is cut to the promised length again.
+    # PostgreSQL takes no NUL in a text; replacing bytes that are not UTF-8 lengthens it, so it is cut again.
     text = exchange.body.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}").encode()
     return {
         "status": exchange.status,
@@ -115,7 +119,7 @@ def _response(exchange: Exchange) -> dict[str, Any] | None:
     }
 
 
-def _following(row: AttemptRow, due_ms: int) -> dict[str, Any]:
+def _make_next_attempt(row: AttemptRow, due_ms: int) -> dict[str, Any]:
     return new_attempt(
         row.webhook_id,
         event_id=row.event_id,
@@ -128,14 +132,14 @@ def _following(row: AttemptRow, due_ms: int) -> dict[str, Any]:
 
 
 def update_attempts(db: DbSession, values: list[dict[str, Any]]) -> None:
-    """Change many attempts at once; each of the values names its `delivery_id`, all name the same columns."""
+    """Update many attempts at once; each item of `values` has its `delivery_id` and the same columns."""
     if values:
         db.connection().execute(
             update(DeliveryRow).where(col(DeliveryRow.id) == bindparam("delivery_id")), values
         )
 
 
-#: Longer than any attempt may take, and what its outcome then waits for the database.
+#: Longer than an attempt and the storing of its outcome may take.
 LEASE_MS = 30_000
 
 # A loose index scan: one step for each webhook that has attempts waiting, however many those are.
@@ -162,7 +166,7 @@ _LANES = text(
 
 @dataclass(frozen=True)
 class Claim:
-    """An attempt to make now, with what is to be sent."""
+    """Attempt to make now: URL, headers and body."""
 
     id: str
     webhook_id: str
@@ -175,17 +179,17 @@ class Claim:
 
 @dataclass(frozen=True)
 class Claimed:
-    """What a look into lanes brought."""
+    """Result of a claim over several webhooks."""
 
     claims: list[Claim]
-    #: Webhooks that had nothing to give after all.
+    #: Webhooks without an attempt to claim.
     empty: list[str]
-    #: Whether attempts of dead workers were out of the way, and what is behind them may be due.
+    #: Whether attempts of dead workers or erased events were removed; later attempts may be due now.
     has_cleared: bool
 
 
 def due_lanes(db: DbSession, *, now_ms: int) -> list[Lane]:
-    """The webhooks of active workspaces with attempts that are due, or whose worker died."""
+    """Return the webhooks of active workspaces with attempts that are due, or whose worker died."""
     return [Lane(*row) for row in db.connection().execute(_LANES, {"now_ms": now_ms})]
 
 
@@ -198,37 +202,42 @@ def claim_attempts(
     now: datetime,
     lease_ms: int = LEASE_MS,
 ) -> Claimed:
-    """Begin what is due, oldest first; several workers do so side by side. Needs a write transaction.
+    """Claim attempts that are due, oldest first; several workers can claim at once.
 
     Args:
-        wanted: attempts at most, by webhook.
+        db: a write transaction.
+        box: decrypts signing secrets.
+        schedule: waits before the attempts after failed ones.
+        wanted: most attempts, by webhook.
+        now: the present instant.
+        lease_ms: time after which a claimed attempt counts as lost.
     """
     keys = read_secrets(db, box, wanted, now=now)
     now_ms = clock.to_ms(now)
     claims: list[Claim] = []
     empty: list[str] = []
     lost: list[tuple[AttemptRow, None]] = []
-    gone: list[str] = []
+    erased: list[str] = []
     for webhook_id, count in wanted.items():
-        # Without a secret it is held until it can be signed.
-        rows = _due(db, webhook_id, now_ms=now_ms, limit=count) if webhook_id in keys else []
+        # Without a secret its attempts wait until they can be signed.
+        rows = _select_due(db, webhook_id, now_ms=now_ms, limit=count) if webhook_id in keys else []
         if not rows:
             empty.append(webhook_id)
         for row in rows:
             if row.body is None:
-                gone.append(row.id)
+                erased.append(row.id)
             elif row.begun_ms is not None:
                 lost.append((row, None))
             else:
-                claims.append(_claim(row, keys[webhook_id], now_ms))
-    if gone:  # the event was erased
-        db.connection().execute(delete(DeliveryRow).where(col(DeliveryRow.id).in_(gone)))
+                claims.append(_make_claim(row, keys[webhook_id], now_ms))
+    if erased:
+        db.connection().execute(delete(DeliveryRow).where(col(DeliveryRow.id).in_(erased)))
     end_attempts(db, schedule, lost, now_ms)
-    _begin(db, claims, due_ms=now_ms + lease_ms)
-    return Claimed(claims, empty, has_cleared=bool(lost or gone))
+    _store_claims(db, claims, due_ms=now_ms + lease_ms)
+    return Claimed(claims, empty, has_cleared=bool(lost or erased))
 
 
-def _due(db: DbSession, webhook_id: str, *, now_ms: int, limit: int) -> Sequence[AttemptRow]:
+def _select_due(db: DbSession, webhook_id: str, *, now_ms: int, limit: int) -> Sequence[AttemptRow]:
     more = (OutboxRow.body, OutboxRow.request_id, WebhookRow.url, WebhookRow.workspace_id)
     statement = (
         select(*COLUMNS, *map(col, more))
@@ -247,7 +256,7 @@ def _due(db: DbSession, webhook_id: str, *, now_ms: int, limit: int) -> Sequence
     return db.connection().execute(statement).all()
 
 
-def _claim(row: AttemptRow, keys: list[str], now_ms: int) -> Claim:
+def _make_claim(row: AttemptRow, keys: list[str], now_ms: int) -> Claim:
     headers = {
         "Content-Type": "application/json",
         "User-Agent": f"workflow-recorder/{__version__}",
@@ -259,7 +268,7 @@ def _claim(row: AttemptRow, keys: list[str], now_ms: int) -> Claim:
     return Claim(row.id, row.webhook_id, row.workspace_id, now_ms, row.url, headers, row.body)
 
 
-def _begin(db: DbSession, claims: Sequence[Claim], *, due_ms: int) -> None:
+def _store_claims(db: DbSession, claims: Sequence[Claim], *, due_ms: int) -> None:
     values = [
         {
             "delivery_id": claim.id,

@@ -1,4 +1,7 @@
-"""The outbox: events of spec §6.1, written in the transaction of the change they report."""
+"""Outbox: events written in the transaction of their change, and dispatched to webhooks. Spec §6.1.
+
+Dispatching makes one pending delivery attempt for each webhook that subscribed to the event. Contract §6.
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -20,11 +23,13 @@ from recorder.tenant import Tenant
 def add_event(
     db: DbSession, *, tenant: Tenant, type: str, subject_id: str, data: dict[str, Any]
 ) -> OutboxRow:
-    """Queue an event for every webhook that subscribed to its type; the request at work is noted with it.
+    """Queue an event, with the id of the current request, for every webhook that subscribed to its type.
 
     Args:
+        db: the transaction of the change.
+        tenant: workspace and mode of the change.
         type: one of spec §6.1, such as `session.sealed`.
-        subject_id: id of the session, export, … it is about.
+        subject_id: id of the session, export or other object of the event.
         data: the payload's `data`, in JSON types, as contract §6 gives it.
     """
     row = make_event(tenant=tenant, type=type, subject_id=subject_id, data=data)
@@ -33,7 +38,7 @@ def add_event(
 
 
 def make_event(*, tenant: Tenant, type: str, subject_id: str, data: dict[str, Any]) -> OutboxRow:
-    """The row that `add_event` adds; for the ingest writer, which inserts it by itself."""
+    """Return the row that `add_event` adds, for the ingest writer, which inserts it itself."""
     return OutboxRow(
         id=new_id("evt"),
         workspace_id=tenant.workspace_id,
@@ -47,55 +52,57 @@ def make_event(*, tenant: Tenant, type: str, subject_id: str, data: dict[str, An
 
 
 def encode_event(row: OutboxRow) -> bytes:
-    """What receivers are sent: id, type, time and data of an event as JSON. Spec §6.2."""
+    """Return the JSON that receivers get: id, type, time and data of an event. Spec §6.2."""
     return orjson.dumps(
         {"id": row.id, "type": row.type, "created_at": clock.to_iso(row.created_at), "data": row.data}
     )
 
 
-#: Events of one transaction, and the attempts after which it takes no further event: it must stay short.
+#: Most events of one transaction, and the attempts after which it takes no further event: it must be short.
 _EVENTS = 100
 _ATTEMPTS = 500
 
 
 def has_events(db: DbSession) -> bool:
-    """Whether events wait in the outbox."""
+    """Return whether events wait in the outbox."""
     waiting = select(exists(select(OutboxRow.id).where(col(OutboxRow.dispatched_at).is_(None))))
     return bool(db.exec(waiting).one())
 
 
 def dispatch_events(db: DbSession) -> bool:
-    """Hand waiting events to the webhooks that existed when they happened, oldest first.
+    """Dispatch waiting events to the webhooks that existed when they happened, oldest first.
 
-    An event that no webhook takes has no further use and goes. Needs a write transaction; several workers
-    share the outbox without waiting for each other.
+    Events without a subscriber are deleted. Needs a write transaction; several workers share the outbox
+    without waiting for each other.
 
     Returns:
         Whether more may be waiting.
     """
-    events = _waiting(db)
-    webhooks = _webhooks(db, {event.workspace_id for event in events})
+    events = _select_waiting(db)
+    webhooks = _read_webhooks(db, {event.workspace_id for event in events})
     now = clock.now()
     attempts: list[dict[str, Any]] = []
     taken: list[dict[str, Any]] = []
     ignored: list[str] = []
     for event in events:
-        takers = [row.id for row in webhooks[event.workspace_id, event.mode] if _takes(row, event)]
-        attempts += [_first_attempt(webhook_id, event) for webhook_id in takers]
-        if takers:
+        subscriber_ids = [
+            row.id for row in webhooks[event.workspace_id, event.mode] if _is_subscribed(row, event)
+        ]
+        attempts += [_make_first_attempt(webhook_id, event) for webhook_id in subscriber_ids]
+        if subscriber_ids:
             taken.append({"event_id": event.id, "dispatched_at": now, "body": encode_event(event)})
         else:
             ignored.append(event.id)
         if len(attempts) >= _ATTEMPTS:
             break
-    _write(db, attempts, taken, ignored)
+    _store_dispatch(db, attempts, taken, ignored)
     return len(taken) + len(ignored) == _EVENTS or len(attempts) >= _ATTEMPTS
 
 
 def new_attempt(
     webhook_id: str, *, event_id: str, event_type: str, due_ms: int | None = None, **members: Any
 ) -> dict[str, Any]:
-    """The row of an attempt that is still to be made, by column; due at once unless said otherwise."""
+    """Return the columns of an attempt to be made; it is due at once by default."""
     delivery_id, now = new_timed_id("dlv")
     return {
         "id": delivery_id,
@@ -112,36 +119,36 @@ def new_attempt(
     }
 
 
-def _waiting(db: DbSession) -> Sequence[OutboxRow]:
+def _select_waiting(db: DbSession) -> Sequence[OutboxRow]:
     statement = select(OutboxRow).where(col(OutboxRow.dispatched_at).is_(None))
     return db.exec(
         statement.order_by(col(OutboxRow.id)).limit(_EVENTS).with_for_update(skip_locked=True)
     ).all()
 
 
-def _webhooks(db: DbSession, workspace_ids: set[str]) -> dict[tuple[str, str], list[WebhookRow]]:
-    found: dict[tuple[str, str], list[WebhookRow]] = defaultdict(list)
+def _read_webhooks(db: DbSession, workspace_ids: set[str]) -> dict[tuple[str, str], list[WebhookRow]]:
+    webhooks: dict[tuple[str, str], list[WebhookRow]] = defaultdict(list)
     living = select(WebhookRow).where(col(WebhookRow.deleted_at).is_(None))
     for row in db.exec(living.where(col(WebhookRow.workspace_id).in_(workspace_ids))):
-        found[row.workspace_id, row.mode].append(row)
-    return found
+        webhooks[row.workspace_id, row.mode].append(row)
+    return webhooks
 
 
-def _takes(webhook: WebhookRow, event: OutboxRow) -> bool:
+def _is_subscribed(webhook: WebhookRow, event: OutboxRow) -> bool:
     return event.type in webhook.events and webhook.created_at <= event.created_at
 
 
-def _first_attempt(webhook_id: str, event: OutboxRow) -> dict[str, Any]:
-    # Due since the event happened: what waited longest goes first.
+def _make_first_attempt(webhook_id: str, event: OutboxRow) -> dict[str, Any]:
+    # Due since the event happened, so that the oldest event is sent first.
     return new_attempt(
         webhook_id, event_id=event.id, event_type=event.type, due_ms=clock.to_ms(event.created_at)
     )
 
 
-def _write(
+def _store_dispatch(
     db: DbSession, attempts: list[dict[str, Any]], taken: list[dict[str, Any]], ignored: list[str]
 ) -> None:
-    # In bulk and past the objects: ten times as quick for each row.
+    # Bulk statements without model objects: ten times as fast for each row.
     connection = db.connection()
     if attempts:
         connection.execute(insert(DeliveryRow), attempts)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from recorder.client.progress import _Bar, _clock, _Lines, byte_bar, told
+from recorder.client.progress import _Bar, _format_duration, _Lines, byte_bar, describe_state
 from recorder.exports.formats import count_files
 
 EXPORT_ID = "exp_01m82rdvtw8j5xwrm3pyx42bds"
@@ -40,7 +40,11 @@ def test_a_state_fits_on_one_line_with_the_time_it_took(
 ) -> None:
     bar = _Bar(Console(width=width, file=StringIO(), force_terminal=True), EXPORT_ID)
     line = bar._line(found, waited_s)
-    assert line.plain.startswith(EXPORT_ID) and expected in line.plain and _clock(waited_s) in line.plain
+    assert (
+        line.plain.startswith(EXPORT_ID)
+        and expected in line.plain
+        and _format_duration(waited_s) in line.plain
+    )
     if width >= 80:  # the spinner takes two
         assert len(line.plain) <= width - 2
 
@@ -85,7 +89,7 @@ def test_without_a_terminal_there_is_a_line_for_each_state() -> None:
 )
 def test_one_file_is_no_plural(number: int, words: str) -> None:
     assert count_files(number) == words
-    assert told(export("completed", rows=1, frames=0, shards=number)).endswith(f" in {words}")
+    assert describe_state(export("completed", rows=1, frames=0, shards=number)).endswith(f" in {words}")
 
 
 def test_a_bar_over_bytes_appears_once_the_size_is_known(

@@ -1,4 +1,4 @@
-"""The way to the Redis that processes share, and what is made of its silence. Contract §1 (rate limits)."""
+"""Stores of token buckets: Redis shared by processes, memory while it does not answer. Decision 0012."""
 
 import asyncio
 import hashlib
@@ -17,30 +17,30 @@ from recorder.settings import Settings
 
 log = logging.getLogger(__name__)
 
-#: A request waits for its limits no longer than this; then it goes by what this process knows.
+#: Longest wait of a request for Redis; after it the buckets of this process decide.
 TIMEOUT_S = 0.5
 _RETRY_S = 1.0
-#: What says that Redis is away, or not able to answer.
+#: Errors of a Redis that does not answer.
 AWAY = (RedisError, OSError, TimeoutError)
 
 
 def connect(url: str, *, timeout_s: float = TIMEOUT_S) -> "Redis":
-    """A client that gives up soon, and repeats nothing by itself."""
+    """Return a client with short timeouts that repeats nothing: rate limits must not delay requests."""
     return Redis.from_url(
         url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0)
     )
 
 
 class Presence:
-    """Whether Redis answers: while it does not, one call in a second tries it. Both turns are logged once."""
+    """State of Redis: while it does not answer, one call a second tries it. Each change is logged once."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._is_away = False
         self._retry_at = 0.0
 
-    def may_ask(self) -> bool:
-        """Whether the next call should go to Redis."""
+    def may_call(self) -> bool:
+        """Return whether the next call should go to Redis."""
         if not self._is_away:
             return True
         now = time.monotonic()
@@ -50,13 +50,13 @@ class Presence:
         return True
 
     def answered(self) -> None:
-        """Note that it is there."""
+        """Record that Redis answered."""
         if self._is_away:
             self._is_away = False
             log.warning("Redis answers again; all processes share %s", self._what)
 
     def failed(self, error: BaseException) -> None:
-        """Note that it is away."""
+        """Record that Redis did not answer."""
         self._retry_at = time.monotonic() + _RETRY_S
         if not self._is_away:
             self._is_away = True
@@ -100,12 +100,12 @@ return answer
 
 _SCRIPT = _CLOCK + ARITHMETIC
 _SHA = hashlib.sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
-# So many decisions go to Redis in one write: what came together while it was busy with those before.
+# Most decisions of one round trip: those that arrived while the one before was under way.
 _PIPELINE = 256
 
 
 class RedisBuckets:
-    """The buckets of all processes that share a Redis; used from one event loop.
+    """Token buckets of all processes that share a Redis; used from one event loop.
 
     Decisions that wait at the same time share a round trip: that is a third of the work of one for each.
     """
@@ -120,7 +120,7 @@ class RedisBuckets:
 
         Raises:
             RedisError: if Redis refuses.
-            OSError: if it does not answer (a timeout is one).
+            OSError: if Redis does not answer (a timeout is one).
         """
         keys = [bucket.name for bucket in buckets]
         costs = cost if isinstance(cost, tuple) else (cost,) * len(buckets)
@@ -136,7 +136,7 @@ class RedisBuckets:
         return await answer
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         if self._sender is not None:
             await self._sender
         await self._redis.aclose()
@@ -146,92 +146,92 @@ class RedisBuckets:
             while self._waiting:
                 batch, self._waiting = self._waiting[:_PIPELINE], self._waiting[_PIPELINE:]
                 try:
-                    found = await self._decide([arguments for arguments, _ in batch])
+                    answers = await self._send_batch([arguments for arguments, _ in batch])
                 except Exception as error:
-                    # Those behind would wait as long for the same.
+                    # Decisions that wait would fail after the same timeout.
                     batch, self._waiting = batch + self._waiting, []
-                    found = [error] * len(batch)
-                for (_, answer), one in zip(batch, found, strict=True):
-                    _tell(answer, one)
+                    answers = [error] * len(batch)
+                for (_, answer), decision in zip(batch, answers, strict=True):
+                    _resolve(answer, decision)
         finally:
             self._sender = None
 
-    async def _decide(self, calls: list[list[Any]]) -> list[Any]:
-        found = await self._call("EVALSHA", _SHA, calls)
-        missing = [n for n, one in enumerate(found) if isinstance(one, NoScriptError)]
+    async def _send_batch(self, calls: list[list[Any]]) -> list[Any]:
+        answers = await self._execute("EVALSHA", _SHA, calls)
+        missing = [n for n, decision in enumerate(answers) if isinstance(decision, NoScriptError)]
         if missing:  # they were not run, so they can be run now
-            again = await self._call("EVAL", _SCRIPT, [calls[n] for n in missing])
-            for n, one in zip(missing, again, strict=True):
-                found[n] = one
-        return found
+            again = await self._execute("EVAL", _SCRIPT, [calls[n] for n in missing])
+            for n, decision in zip(missing, again, strict=True):
+                answers[n] = decision
+        return answers
 
-    async def _call(self, command: str, script: str, calls: list[list[Any]]) -> list[Any]:
+    async def _execute(self, command: str, script: str, calls: list[list[Any]]) -> list[Any]:
         pipeline = self._redis.pipeline(transaction=False)
         for arguments in calls:
             pipeline.execute_command(command, script, *arguments)
-        found: list[Any] = await pipeline.execute(raise_on_error=False)
-        return found
+        answers: list[Any] = await pipeline.execute(raise_on_error=False)
+        return answers
 
 
-def _tell(answer: "asyncio.Future[Draw]", found: Any) -> None:
-    if answer.done():  # whoever asked has gone
+def _resolve(answer: "asyncio.Future[Draw]", decision: Any) -> None:
+    if answer.done():  # the request was cancelled
         return
-    if isinstance(found, Exception):
-        answer.set_exception(found)
+    if isinstance(decision, Exception):
+        answer.set_exception(decision)
     else:
-        answer.set_result((found[0] == 1, [float(tokens) for tokens in found[1:]]))
+        answer.set_result((decision[0] == 1, [float(tokens) for tokens in decision[1:]]))
 
 
 class SharedBuckets:
-    """The buckets in Redis; while it does not answer, those of this process alone.
+    """Token buckets in Redis, or of this process while Redis does not answer.
 
-    So a request is never refused, nor let through unlimited, because Redis is away: each process then grants
-    as much as all of them should together.
+    A missing Redis neither refuses requests nor lifts the limits: each process then grants as much as all
+    processes should together.
     """
 
-    def __init__(self, shared: RedisBuckets, own: MemoryBuckets, presence: Presence) -> None:
+    def __init__(self, shared: RedisBuckets, local: MemoryBuckets, presence: Presence) -> None:
         self._shared = shared
-        self._own = own
+        self._local = local
         self._presence = presence
 
     async def draw(self, buckets: Sequence[Bucket], *, cost: Cost = 1.0) -> Draw:
         """Take tokens from all buckets, or from none where one of them has too few."""
-        if not self._presence.may_ask():
-            return await self._own.draw(buckets, cost=cost)
+        if not self._presence.may_call():
+            return await self._local.draw(buckets, cost=cost)
         try:
-            found = await self._shared.draw(buckets, cost=cost)
+            drawn = await self._shared.draw(buckets, cost=cost)
         except AWAY as error:
             self._presence.failed(error)
-            return await self._own.draw(buckets, cost=cost)
+            return await self._local.draw(buckets, cost=cost)
         self._presence.answered()
-        return found
+        return drawn
 
     def draw_now(self, group: Group, *, cost: Cost = 1.0) -> Draw | None:
-        """Nothing: whether Redis answers is known only after waiting for it."""
+        """Return None: the decision needs a round trip to Redis."""
         return None
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         await self._shared.close()
 
 
 class Buckets(Protocol):
-    """A place where buckets are kept."""
+    """Store of token buckets."""
 
     async def draw(self, buckets: Sequence[Bucket], *, cost: Cost = 1.0) -> Draw:
-        """Take tokens from all buckets, or from none where one has too few; a cost of 0 only looks."""
+        """Take tokens from all buckets, or from none where one has too few; 0 only reads the levels."""
 
     def draw_now(self, group: Group, *, cost: Cost = 1.0) -> Draw | None:
-        """The same at once; None where others must be asked, and waited for."""
+        """Take tokens without waiting; return None where the decision needs a round trip."""
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
 
 
 def open_buckets(settings: Settings) -> tuple[Buckets, Buckets]:
-    """Buckets of callers and, apart from them in memory, of addresses; shared where there is a Redis.
+    """Return the buckets of callers and those of client addresses, shared where the settings name a Redis.
 
-    So a flood of addresses costs no caller the memory of its bucket.
+    They are apart in memory, so that a flood of addresses does not push out the buckets of callers.
     """
     if settings.redis_url is None:
         return MemoryBuckets(), MemoryBuckets()

@@ -1,7 +1,7 @@
-"""Slots of open streams: so many a key, so many a workspace, in all processes together. Spec §8.1.
+"""Limits on open streams per key and per workspace, across all processes. Spec §8.1.
 
-A process counts its own streams. With a Redis it also claims a slot for each there, under a lease that it
-renews while the stream is open, so the slots of a process that was killed come free by themselves.
+A process counts its own streams. With a Redis it also claims a slot there for each stream, under a lease that
+it renews while the stream is open, so that the slots of a killed process become free when their leases end.
 """
 
 import asyncio
@@ -31,22 +31,22 @@ class Slot:
 
 
 class SharedSlots(Protocol):
-    """The slots of all processes; what is away is taken for free."""
+    """Slots of all processes; while their store does not answer, every slot counts as free."""
 
     #: Seconds between two renewals.
     renew_s: float
 
     async def claim(self, slot: Slot, *, per_key: int, per_workspace: int) -> str | None:
-        """Take a slot; where none is free, say whose are all taken: `per_key` or `per_workspace`."""
+        """Claim a slot; return the limit that is reached, `per_key` or `per_workspace`, or None."""
 
     async def renew(self, slots: Iterable[Slot]) -> None:
-        """Hold these for another lease."""
+        """Renew the leases of these slots."""
 
     async def free(self, slots: Iterable[Slot]) -> None:
-        """Give these back."""
+        """Release these slots."""
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
 
 
 class StreamSlots:
@@ -62,7 +62,7 @@ class StreamSlots:
         self._renewal: asyncio.Task[None] | None = None
         self._is_closing = False
         self._freeing: set[asyncio.Task[None]] = set()
-        # A slot that is given back while others are renewed must not be renewed after it.
+        # A slot that is released while others are renewed must not be renewed afterwards.
         self._turn = asyncio.Lock()
 
     @property
@@ -72,7 +72,7 @@ class StreamSlots:
 
     @asynccontextmanager
     async def hold(self, caller: Caller) -> AsyncIterator[None]:
-        """A slot for as long as the block runs; enter it before the answer begins.
+        """Hold a slot while the block runs; enter it before the answer begins.
 
         Raises:
             TooManyStreams: if the key or the workspace has as many open as its tier admits.
@@ -84,7 +84,7 @@ class StreamSlots:
             self.release(slot)
 
     async def acquire(self, caller: Caller) -> Slot:
-        """Take a slot, to be given to `release` whatever happens.
+        """Claim a slot; the caller must release it.
 
         Raises:
             TooManyStreams: if the key or the workspace has as many open as its tier admits.
@@ -104,23 +104,23 @@ class StreamSlots:
             raise
         if taken is None:
             return slot
-        self._forget(slot)
+        self._remove(slot)
         raise (
             TooManyStreams(_KEY, per_key) if taken == "per_key" else TooManyStreams(_WORKSPACE, per_workspace)
         )
 
     def release(self, slot: Slot) -> None:
-        """Give a slot back; again is no harm. It waits for nothing, so a cancelled request can do it too."""
+        """Release a slot; further calls do nothing. It does not wait, so a cancelled request can call it."""
         if slot.name not in self._open:
             return
-        self._forget(slot)
+        self._remove(slot)
         if self._shared is not None:
             task = asyncio.create_task(self._free(self._shared, slot))
             self._freeing.add(task)
             task.add_done_callback(self._freeing.discard)
 
     async def close(self) -> None:
-        """Give everything back, at the end of the process."""
+        """Release all slots, at the end of the process."""
         if self._shared is None:
             return
         self._is_closing = True
@@ -142,7 +142,7 @@ class StreamSlots:
             self._renewal = asyncio.create_task(self._renew(self._shared))
         return slot
 
-    def _forget(self, slot: Slot) -> None:
+    def _remove(self, slot: Slot) -> None:
         del self._open[slot.name]
         for counts, name in ((self._of_key, slot.key_id), (self._of_workspace, slot.workspace_id)):
             counts[name] -= 1
@@ -176,7 +176,7 @@ end
 return 0
 """
 
-# KEYS: the same two. ARGV: the lease in ms, then the slots. A Redis that came back empty learns of them so.
+# KEYS: the same two. ARGV: the lease in ms, then the slots; a Redis that restarted empty gets them again.
 _RENEW = """
 local time = redis.call('TIME')
 local until_ms = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[1]
@@ -190,12 +190,16 @@ _FULL = (None, "per_key", "per_workspace")
 
 
 class RedisSlots:
-    """The slots of all processes that share a Redis; while it is away every slot is free."""
+    """Slots in Redis: a sorted set for each key and each workspace, ordered by the ends of leases.
+
+    Redis is the clock. While it does not answer, every slot counts as free.
+    """
 
     def __init__(self, url: str, *, lease_s: float = 30.0) -> None:
-        """Connect when the first slot is claimed.
+        """Create the store; it connects at the first claim.
 
         Args:
+            url: address of the Redis.
             lease_s: seconds after which the slots of a killed process are free.
         """
         self.renew_s = lease_s / 3
@@ -206,11 +210,11 @@ class RedisSlots:
         self._presence = Presence("count of open streams")
 
     async def claim(self, slot: Slot, *, per_key: int, per_workspace: int) -> str | None:
-        """Take a slot; where none is free, say whose are all taken: `per_key` or `per_workspace`."""
-        if not self._presence.may_ask():
+        """Claim a slot; return the limit that is reached, `per_key` or `per_workspace`, or None."""
+        if not self._presence.may_call():
             return None
         try:
-            full = await self._claim(_sets(slot), [slot.name, self._lease_ms, per_key, per_workspace])
+            full = await self._claim(_name_sets(slot), [slot.name, self._lease_ms, per_key, per_workspace])
         except AWAY as error:
             self._presence.failed(error)
             return None
@@ -218,11 +222,11 @@ class RedisSlots:
         return _FULL[full]
 
     async def renew(self, slots: Iterable[Slot]) -> None:
-        """Hold these for another lease."""
+        """Renew the leases of these slots."""
         names = defaultdict(list)
         for slot in slots:
-            names[tuple(_sets(slot))].append(slot.name)
-        if not names or not self._presence.may_ask():
+            names[tuple(_name_sets(slot))].append(slot.name)
+        if not names or not self._presence.may_call():
             return
         try:
             for sets, held in names.items():
@@ -233,23 +237,23 @@ class RedisSlots:
             self._presence.answered()
 
     async def free(self, slots: Iterable[Slot]) -> None:
-        """Give these back; where Redis is away, their leases run out."""
+        """Release these slots; while Redis does not answer, their leases end by themselves."""
         given = list(slots)
-        if not given or not self._presence.may_ask():
+        if not given or not self._presence.may_call():
             return
         try:
             for slot in given:
-                for name in _sets(slot):
+                for name in _name_sets(slot):
                     await self._redis.zrem(name, slot.name)
         except AWAY as error:
             self._presence.failed(error)
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         await self._redis.aclose()
 
 
-def _sets(slot: Slot) -> list[str]:
+def _name_sets(slot: Slot) -> list[str]:
     return [f"recorder:streams:{slot.key_id}", f"recorder:streams:{slot.workspace_id}"]
 
 
