@@ -47,10 +47,10 @@ faults: $(INSTALLED) ## kill API and sealing, cut the power; KILLS=300 EVENTS=10
 		RECORDER_FAULT_UPS=$(or $(UPS),20) \
 		RECORDER_FAULT_SESSIONS=$(or $(SESSIONS),2000) RECORDER_FAULT_AWAY_S=$(or $(AWAY),600) \
 		RECORDER_FAULT_CONTENTS=$(or $(CONTENTS),10000) \
-		$(BIN)/python -m pytest tests/faults tests/core/test_sealing_faults.py --timeout 0 --capture no $(ARGS)
+		$(BIN)/python -m pytest tests/faults tests/sealing/test_sealing_faults.py --timeout 0 --capture no $(ARGS)
 
 fuzz: $(INSTALLED) ## made-up requests on the running service, on each engine; CASES=100000 EXAMPLES=2000
-	RECORDER_FUZZ_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest tests/core tests/exports -m hypothesis --timeout 0 $(ARGS)
+	RECORDER_FUZZ_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest tests -m hypothesis --ignore=tests/end_to_end --ignore=tests/fuzz --timeout 0 $(ARGS)
 	RECORDER_FUZZ_CASES=$(or $(CASES),100000) $(BIN)/python -m pytest tests/fuzz --timeout 0 --capture no $(ARGS)
 
 mutation: $(INSTALLED) ## break the code in small ways and see that tests fail; ARGS="--seconds 500" goes on where it ended

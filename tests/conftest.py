@@ -14,8 +14,14 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.support.databases import create_database, create_file, part_is_missing
+from tests.support.captured_minutes import make_tenant, other_writer, tenant, writer
+from tests.support.databases import create_database, create_file, database, part_is_missing
+from tests.support.delivery_loop import workspace_id
 from tests.support.redis_server import running_redis
+from tests.support.sealed_sessions import runtime
+
+# Fixtures that the tests of several packages use; the folder of a package may define its own.
+__all__ = ["database", "make_tenant", "other_writer", "runtime", "tenant", "workspace_id", "writer"]
 
 # A machine that is busy with something else is no failure. `make fuzz` looks at many more examples.
 hypothesis.settings.register_profile(
@@ -48,7 +54,6 @@ _FIRST = (
     "fuzz/",
     "end_to_end/",
     "faults/",
-    "stores/",
 )
 
 

@@ -22,7 +22,7 @@ def test_a_hostile_page_gets_nowhere() -> None:
     if subprocess.run([*_ENTER, "true"], capture_output=True, check=False).returncode != 0:
         # A right, not a part that could be installed: where it is missing this test never runs open.
         pytest.skip("This user may not make a network of its own (unshare --net).")
-    file = str(ROOT / "tests" / "isolated" / "attack_page.py")
+    file = str(ROOT / "tests" / "net" / "isolated" / "attack_page.py")
     tests = ["-m", "pytest", "-q", "-p", "no:cacheprovider", file]
     done = subprocess.run(
         [*_ENTER, "sh", "-c", _BEGIN, "sh", sys.executable, *tests],

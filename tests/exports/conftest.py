@@ -7,21 +7,11 @@ import pytest
 
 from recorder.models.workspace import WorkspaceRow
 from recorder.runtime import Runtime
-from tests.support.captured_minutes import make_tenant, tenant
-from tests.support.databases import create_database, database
-from tests.support.sealed_sessions import START, WORKSPACE, make_runtime, runtime
+from tests.support.databases import create_database
+from tests.support.sealed_sessions import START, WORKSPACE, make_runtime
 from tests.support.spoiled_datasets import copy, originals
 
-__all__ = [
-    "copy",
-    "database",
-    "make_tenant",
-    "many_buckets",
-    "on_either_engine",
-    "originals",
-    "runtime",
-    "tenant",
-]
+__all__ = ["copy", "many_buckets", "on_either_engine", "originals"]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

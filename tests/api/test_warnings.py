@@ -1,0 +1,158 @@
+"""Warnings of `/readyz` and their gauges: sealing behind, sessions set aside, Dagster. Contract §9."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from recorder import clock
+from recorder.errors import Unavailable
+from recorder.models.session import SessionRow
+from recorder.sealing.quarantine import read_sealing_backlog, set_aside
+from recorder.service_state import Status, list_warnings, read_state, read_statuses, store_statuses
+from tests.api.test_metrics import scrape
+from tests.support.databases import create_database, create_file
+from tests.support.factories import Caller, Service, running_app
+
+
+@pytest.fixture(autouse=True)
+def now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each test begin now: the service compares with its own clock."""
+    begin = clock.now()
+    monkeypatch.setitem(globals(), "NOW", begin)
+    kinds = (("sensor", "stopped_sessions"), ("schedule", "nightly_rebuild"), ("daemon", "SENSOR"))
+    monkeypatch.setitem(globals(), "RUNNING", [Status(kind, name, True, begin) for kind, name in kinds])
+
+
+NOW = clock.now()
+RUNNING: list[Status] = []
+
+
+@pytest.fixture
+def fresh(database_url: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Service]:
+    """A service without a session or a report of Dagster, on the engine of the test."""
+    if database_url.startswith("sqlite"):
+        url = create_file(tmp_path)
+    else:
+        url = create_database(request.getfixturevalue("postgres"))
+    with running_app(tmp_path, url) as running:
+        yield running
+
+
+def warn(service: Service, **later: float) -> dict[str, str]:
+    """The messages by code, as they would be so much later."""
+    with service.runtime.database.transaction(write=False) as db:
+        found = list_warnings(read_state(db), NOW + timedelta(**later))
+    assert len({one.code for one in found}) == len(found)
+    return {one.code: one.message for one in found}
+
+
+def test_a_service_that_dagster_never_reported_to_says_what_stands_still(fresh: Service) -> None:
+    found = warn(fresh)
+    assert list(found) == ["dagster_silent"]
+    assert "never reported" in found["dagster_silent"] and "--no-dagster" in found["dagster_silent"]
+    answer = fresh.client.get("/readyz")
+    assert answer.status_code == 200 and answer.json()["status"] == "ok"
+    assert answer.json()["warnings"] == [{"code": "dagster_silent", "message": found["dagster_silent"]}]
+
+
+def test_while_dagster_reports_there_is_nothing_to_warn_of(fresh: Service) -> None:
+    assert store_statuses(fresh.runtime.database, RUNNING)
+    assert warn(fresh, seconds=89) == {}
+    assert fresh.client.get("/readyz").json()["warnings"] == []
+
+
+def test_an_old_report_is_dagster_s_silence(fresh: Service) -> None:
+    store_statuses(fresh.runtime.database, RUNNING)
+    assert "for 95 s" in warn(fresh, seconds=95)["dagster_silent"]
+    assert "for 10 min" in warn(fresh, minutes=10)["dagster_silent"]
+
+
+def test_what_somebody_switched_off_is_named_and_counted(fresh: Service) -> None:
+    off = [replace(one, is_on=one.kind == "daemon") for one in RUNNING]
+    store_statuses(fresh.runtime.database, off)
+    found = warn(fresh)
+    assert list(found) == ["schedule_off", "sensor_off"]
+    assert "`stopped_sessions`" in found["sensor_off"] and "`nightly_rebuild`" in found["schedule_off"]
+    assert scrape(fresh)[("recorder_sensors_off", frozenset())] == 2
+
+
+def test_a_daemon_whose_heartbeat_is_old_is_named(fresh: Service) -> None:
+    late = replace(RUNNING[2], seen_at=NOW - timedelta(seconds=200))
+    store_statuses(fresh.runtime.database, [*RUNNING[:2], late])
+    assert "sensor daemon" in warn(fresh)["daemon_late"]
+    store_statuses(fresh.runtime.database, RUNNING)
+    assert warn(fresh) == {}
+
+
+def test_reports_are_stored_when_they_differ_or_are_old(fresh: Service) -> None:
+    database = fresh.runtime.database
+
+    def report(seconds: float, *, is_on: bool = True) -> bool:
+        moved = [replace(one, seen_at=one.seen_at + timedelta(seconds=seconds)) for one in RUNNING]
+        return store_statuses(database, [replace(moved[0], is_on=is_on), *moved[1:]])
+
+    assert [report(0), report(10), report(29), report(30), report(40)] == [True, False, False, True, False]
+    assert [report(41, is_on=False), report(42, is_on=False), report(43)] == [True, False, True]
+    assert store_statuses(database, RUNNING[:1])
+    with database.transaction(write=False) as db:
+        assert [one.name for one in read_statuses(db)] == ["stopped_sessions"]
+
+
+def test_the_backlog_counts_what_waits_and_what_was_set_aside(fresh: Service) -> None:
+    caller, runtime = fresh.make_caller(), fresh.runtime
+    store_statuses(runtime.database, RUNNING)
+    waiting = [caller.make_session(status="stopped") for _ in range(3)]
+    caller.make_session(status="deleted")
+    caller.make_session()
+    aside = caller.make_session(status="stopped")
+    with runtime.database.transaction(write=True) as db:
+        assert set_aside(db, aside, "worker_killed", "The process that sealed it was killed.")
+    with runtime.database.transaction(write=True) as db:
+        row = db.get_one(SessionRow, waiting[1])
+        row.waiting_since = NOW - timedelta(minutes=5)
+        db.add(row)
+    with runtime.database.transaction(write=False) as db:
+        backlog = read_sealing_backlog(db)
+    assert (backlog.waiting, backlog.set_aside) == (3, 1)
+    assert backlog.oldest_waiting_s is not None and 300 <= backlog.oldest_waiting_s < 400
+    found = warn(fresh)
+    assert list(found) == ["sealing_behind", "sessions_set_aside"]
+    assert ": 3, the oldest for 5 min" in found["sealing_behind"] and ": 1." in found["sessions_set_aside"]
+    samples = scrape(fresh)
+    assert samples[("recorder_sessions_to_seal", frozenset())] == 3
+    assert samples[("recorder_sessions_set_aside", frozenset())] == 1
+    assert 300 <= samples[("recorder_oldest_unsealed_seconds", frozenset())] < 400
+
+
+def test_an_import_waits_since_it_was_stopped_here(fresh: Service) -> None:
+    caller = fresh.make_caller()
+    assert read_age(fresh) is None
+    caller.make_session(status="stopped", started_at="2020-01-01T00:00:00Z")
+    age = read_age(fresh)
+    assert age is not None and age < 60
+    assert scrape(fresh)[("recorder_sessions_to_seal", frozenset())] == 1
+
+
+def read_age(service: Service) -> float | None:
+    """Seconds that the oldest session waits."""
+    with service.runtime.database.transaction(write=False) as db:
+        return read_sealing_backlog(db).oldest_waiting_s
+
+
+def test_a_database_that_is_away_brings_no_warnings_along(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readiness = caller.service.app.state.readiness
+    for name in ("_asked_at", "_warned_at"):
+        monkeypatch.setattr(readiness, name, float("-inf"))
+    monkeypatch.setattr(readiness._runtime.database, "transaction", _refuse)
+    answer = caller.service.client.get("/readyz")
+    monkeypatch.undo()
+    assert (answer.status_code, answer.json()["warnings"]) == (503, [])
+
+
+def _refuse(*, write: bool) -> None:
+    raise Unavailable("The database")

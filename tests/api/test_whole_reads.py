@@ -1,0 +1,303 @@
+"""Whole-session reads: in portions, limited, ended with their client or their session. Contract §1, §2."""
+
+import asyncio
+import socket
+from contextlib import ExitStack, closing
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from api.streams import event_download
+from api.streams.event_download import ARROW, NDJSON, EventDownload, Ndjson
+from recorder import limits
+from recorder.access.keys import Caller as KeyHolder
+from recorder.errors import RateLimited
+from recorder.recording import session_events
+from recorder.recording.hot_events import EVERY_EVENT
+from recorder.recording.session_events import EventPortions
+from recorder.recording.whole_reads import WholeReads
+from recorder.sealing import Sealer
+from recorder.tenant import Tenant
+from tests.support.factories import Caller, assert_problem, event
+from tests.support.recorded_sessions import execute
+from tests.support.stream_clients import Streamer, StreamService, wait_for
+
+#: More than sockets and the service hold together, so that a client that does not read holds a read up.
+_LARGE = "x" * 60_000
+
+
+@pytest.fixture
+def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Portions of three events."""
+    monkeypatch.setattr(session_events, "PORTION_EVENTS", 3)
+
+
+def add_large_events(streamer: Streamer, session_id: str, *, batches: int = 4) -> None:
+    """Send 6 MB of events with each batch."""
+    for n in range(batches):
+        items = [event(100 * n + m, data={"text": _LARGE}) for m in range(100)]
+        streamer.add_events(session_id, *items)
+
+
+def begin_read(streamer: Streamer, session_id: str, accept: str = NDJSON) -> socket.socket:
+    """Ask for a whole session on a connection with a small buffer, and read nothing but the status."""
+    address = urlsplit(streamer.url)
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.settimeout(20)
+    connection.connect((address.hostname, address.port))
+    head = [f"GET /v1/sessions/{session_id}/events HTTP/1.1", "Host: testserver", f"Accept: {accept}"]
+    head += [f"Authorization: Bearer {streamer.key.key}", "", ""]
+    connection.sendall("\r\n".join(head).encode())
+    assert connection.recv(12) == b"HTTP/1.1 200"
+    return connection
+
+
+def reads_of(service: StreamService) -> WholeReads:
+    """The whole-session reads of a running service."""
+    found: WholeReads = service.app.state.whole_reads
+    return found
+
+
+def sealed(streamer: Streamer, service: StreamService, session_id: str) -> None:
+    """Stop, seal and sweep a session."""
+    streamer.post(f"/v1/sessions/{session_id}/stop")
+    sealer = Sealer(service.runtime, owner="tests")
+    assert sealer.take()
+    while sealer.seal_batch() is not None:
+        pass
+    execute(service.runtime, "UPDATE sessions SET sealed_at = '2020-01-01' WHERE id = :id", id=session_id)
+    sealer.maintain()
+    sealer.release()
+
+
+@pytest.mark.parametrize("accept", [NDJSON, ARROW])
+@pytest.mark.usefixtures("small_portions")
+def test_portions_end_at_the_same_events_before_and_after_sealing(
+    stream_service: StreamService, streamer: Streamer, accept: str
+) -> None:
+    session_id = streamer.make_session()
+    streamer.add_events(session_id, *[event(n // 4, data={"n": n}) for n in range(10)])
+    streamer.add_events(session_id, *[event(n, frame_id="frm_a" if n % 2 else None) for n in range(7)])
+    path = f"/v1/sessions/{session_id}/events"
+    hot = streamer.http.get(path, headers={"Accept": accept}).content
+    sealed(streamer, stream_service, session_id)
+    assert streamer.http.get(path, headers={"Accept": accept}).content == hot
+    # The cursor of a page is where a whole read may begin, too.
+    cursor = streamer.http.get(f"{path}?limit=5").json()["next_cursor"]
+    rest = streamer.http.get(path, params={"cursor": cursor}, headers={"Accept": NDJSON}).content
+    assert len(rest.splitlines()) == 12
+
+
+@pytest.mark.usefixtures("small_portions")
+def test_a_portion_is_read_once_the_one_before_was_taken(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session_id = caller.make_session()
+    caller.add_events(session_id, *[event(n) for n in range(30)])
+    read: list[int] = []
+    real = EventPortions.read
+
+    def counted(portions: EventPortions) -> Any:
+        found = real(portions)
+        read.append(0 if found is None else found.num_rows)
+        return found
+
+    monkeypatch.setattr(EventPortions, "read", counted)
+
+    async def run() -> None:
+        reads, taken, wanted = WholeReads(), [], asyncio.Semaphore(0)
+
+        async def send(message: Any) -> None:
+            if message.get("body"):
+                await wanted.acquire()
+                taken.append(message["body"])
+
+        download = make_download(caller, reads, session_id)
+        task = asyncio.create_task(download({"state": {}}, never_gone, send))
+        for n in range(1, 11):
+            while len(read) < n:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.02)
+            # The client has taken n - 1 portions; the service holds the next one and no more.
+            assert (len(read), len(taken), reads.count) == (n, n - 1, 1)
+            wanted.release()
+        await asyncio.wait_for(task, 20)
+        assert read == [3] * 10 + [0] and len(taken) == 10 and reads.count == 0
+        reads.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.usefixtures("small_portions")
+def test_a_client_that_goes_away_ends_the_work(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    session_id = caller.make_session()
+    caller.add_events(session_id, *[event(n) for n in range(30)])
+    closed: list[EventPortions] = []
+    monkeypatch.setattr(EventPortions, "close", lambda portions: closed.append(portions))
+
+    async def run() -> None:
+        reads, gone, sent = WholeReads(), asyncio.Event(), []
+
+        async def receive() -> dict[str, Any]:
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+            if message.get("body"):
+                gone.set()
+                await asyncio.Event().wait()
+
+        await asyncio.wait_for(make_download(caller, reads, session_id)({"state": {}}, receive, send), 20)
+        assert reads.count == 0 and len([one for one in sent if one.get("body")]) == 1
+        while not closed:
+            await asyncio.sleep(0.001)
+        reads.close()
+
+    asyncio.run(run())
+
+
+async def never_gone() -> dict[str, Any]:
+    """Receive from a client that stays."""
+    await asyncio.Event().wait()
+    return {}
+
+
+def make_download(caller: Caller, reads: WholeReads, session_id: str) -> EventDownload:
+    """A read of a whole session as NDJSON."""
+    holder = KeyHolder(Tenant(caller.key.workspace_id, "live"), caller.key.key_id)
+    runtime = caller.service.runtime
+    return EventDownload(runtime, reads, holder, session_id, after=None, wanted=EVERY_EVENT, format=Ndjson())
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+@pytest.mark.parametrize("accept", [NDJSON, ARROW])
+def test_a_session_that_is_deleted_cuts_its_read(
+    stream_service: StreamService, streamer: Streamer, accept: str, is_sealed: bool
+) -> None:
+    session_id = streamer.make_session()
+    add_large_events(streamer, session_id)
+    if is_sealed:
+        sealed(streamer, stream_service, session_id)
+    with closing(begin_read(streamer, session_id, accept)) as connection:
+        streamer.delete(f"/v1/sessions/{session_id}")
+        received = b""
+        with pytest.raises(ConnectionResetError):
+            while True:
+                part = connection.recv(1 << 20)
+                assert part, "the body ended as if it were whole"
+                received += part
+        assert not received.endswith(b"0\r\n\r\n") and len(received) < 24_000_000
+    wait_for(lambda: reads_of(stream_service).count == 0)
+
+
+def test_a_read_continues_in_the_lake_where_its_session_was_swept(
+    stream_service: StreamService, streamer: Streamer
+) -> None:
+    session_id = streamer.make_session()
+    add_large_events(streamer, session_id)
+    path = f"/v1/sessions/{session_id}/events"
+    with streamer.http.stream("GET", path, headers={"Accept": NDJSON}) as answer:
+        chunks = answer.iter_bytes(65_536)
+        body = next(chunks)
+        sealed(streamer, stream_service, session_id)
+        body += b"".join(chunks)
+    assert body == streamer.http.get(path, headers={"Accept": NDJSON}).content
+    assert len(body.splitlines()) == 400
+
+
+def test_a_key_has_so_many_whole_reads_under_way(stream_service: StreamService, streamer: Streamer) -> None:
+    session_id = streamer.make_session()
+    add_large_events(streamer, session_id)
+    path = f"/v1/sessions/{session_id}/events"
+    with ExitStack() as stack:
+        for _ in range(limits.WHOLE_READS_PER_KEY):
+            stack.enter_context(closing(begin_read(streamer, session_id)))
+        for refused in (
+            streamer.http.get(path, headers={"Accept": ARROW}),
+            streamer.http.get(f"{path}/stream?from=start"),
+        ):
+            assert_problem(refused, 429, "rate_limited")
+            assert int(refused.headers["retry-after"]) >= 1
+            told = {name: refused.headers[f"x-{name}"] for name in ("scope", "ratelimit-limit")}
+            assert told == {"scope": "per_key_concurrency", "ratelimit-limit": "8"}
+        # Pages, streams from the tail, and other keys go on.
+        assert streamer.http.get(path).status_code == 200
+        with streamer.connect(session_id):
+            pass
+        with stream_service.streamer(workspace_id=streamer.key.workspace_id) as other:
+            assert other.http.get(path, headers={"Accept": NDJSON}).status_code == 200
+    wait_for(lambda: reads_of(stream_service).count == 0)
+    assert streamer.http.get(path, headers={"Accept": NDJSON}).status_code == 200
+
+
+def test_a_stream_from_the_start_counts_while_it_replays(
+    stream_service: StreamService, streamer: Streamer
+) -> None:
+    session_id = streamer.make_session()
+    streamer.add_events(session_id, event(1))
+    reads = reads_of(stream_service)
+    with streamer.connect(session_id, "?from=start") as stream:
+        assert [stream.recv(timeout=20) for _ in range(3)]
+        wait_for(lambda: reads.count == 0)  # it has caught up, and stays open
+        streamer.add_events(session_id, event(2))
+        assert stream.recv(timeout=20)
+    add_large_events(streamer, session_id)
+    with streamer.connect(session_id, "?from=start") as stream:
+        assert stream.recv(timeout=20)
+        assert reads.count == 1
+    wait_for(lambda: reads.count == 0)
+
+
+def test_a_workspace_and_a_process_have_so_many_whole_reads_under_way() -> None:
+    async def run() -> None:
+        reads = WholeReads()
+        with ExitStack() as stack:
+            for n in range(limits.WHOLE_READS_PER_WORKSPACE):
+                stack.enter_context(reads.hold(KeyHolder(Tenant("wsp_a", "live"), f"key_{n}")))
+            with (
+                pytest.raises(RateLimited) as refused,
+                reads.hold(KeyHolder(Tenant("wsp_a", "live"), "key_other")),
+            ):
+                pass
+            assert refused.value.scope == "per_workspace_concurrency"
+            for n in range(limits.WHOLE_READS_PER_PROCESS - limits.WHOLE_READS_PER_WORKSPACE):
+                stack.enter_context(reads.hold(KeyHolder(Tenant("wsp_b", "live"), f"key_b{n}")))
+            with (
+                pytest.raises(RateLimited) as refused,
+                reads.hold(KeyHolder(Tenant("wsp_c", "live"), "key_c")),
+            ):
+                pass
+            assert refused.value.scope == "per_process_concurrency"
+        assert reads.count == 0
+        reads.close()
+
+    asyncio.run(run())
+
+
+def test_a_client_that_takes_nothing_is_cut_off(
+    stream_service: StreamService, streamer: Streamer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_download.limits, "WHOLE_READ_PATIENCE_S", 0.3)
+    session_id = streamer.make_session()
+    add_large_events(streamer, session_id)
+    with closing(begin_read(streamer, session_id)) as connection:
+        wait_for(lambda: reads_of(stream_service).count == 0)
+        with pytest.raises(ConnectionResetError):
+            while connection.recv(1 << 20):
+                pass
+
+
+def test_the_limits_are_listed(streamer: Streamer) -> None:
+    told = streamer.http.get("/v1/limits").json()["whole_session_reads"]
+    assert told == {"per_key": 8, "per_workspace": 20, "per_process": 24}
+
+
+@pytest.mark.parametrize("accept", [NDJSON, ARROW])
+def test_what_is_wrong_is_answered_before_the_body_begins(streamer: Streamer, accept: str) -> None:
+    missing = streamer.http.get(f"/v1/sessions/ses_{'0' * 26}/events", headers={"Accept": accept})
+    assert_problem(missing, 404, "not_found")
+    empty = streamer.http.get(f"/v1/sessions/{streamer.make_session()}/events", headers={"Accept": accept})
+    assert empty.status_code == 200 and (accept == ARROW or empty.content == b"")

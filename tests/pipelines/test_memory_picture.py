@@ -1,0 +1,54 @@
+"""What Dagster's pages show of a graph. Design §3."""
+
+import base64
+from xml.etree import ElementTree
+
+import dagster as dg
+
+from pipelines.memory_picture import graph_metadata, paths_table
+from recorder.memory.queries.paths import describe_paths
+from recorder.models.memory import MemoryPath
+from tests.memory.test_memory_formats import hostile
+from tests.support.graph_columns import INVOICES, columns_of, invoices, view_for
+
+
+def paths() -> list[MemoryPath]:
+    """The paths of the console's drawing."""
+    columns = columns_of(INVOICES)
+    return describe_paths(columns, columns.current())
+
+
+def test_the_picture_is_a_whole_svg_inside_markdown() -> None:
+    value = graph_metadata(invoices())["graph"]
+    assert isinstance(value, dg.MarkdownMetadataValue) and value.md_str is not None
+    start = "![memory graph](data:image/svg+xml;base64,"
+    assert value.md_str.startswith(start)
+    assert ElementTree.fromstring(base64.b64decode(value.md_str.removeprefix(start)[:-1])).tag.endswith("svg")
+
+
+def test_figures_stand_beside_it_and_paths_where_they_are_given() -> None:
+    made = graph_metadata(invoices(), paths())
+    assert (made["sessions"].value, made["nodes"].value, made["edges"].value) == (412, 15, 18)
+    assert "paths" in made and "paths" not in graph_metadata(invoices())
+
+
+def test_the_table_tells_how_paths_differ() -> None:
+    rows = paths_table(invoices(), paths()).splitlines()
+    assert "| █████░░░░░&nbsp;46% | 190 |" in rows[2]
+    assert "the common path: 9 steps, Sign in … Approved" in rows[2]
+    assert rows[3].endswith("| 84 | 100%&nbsp;success | 9.0&nbsp;s | − Write note |")
+    assert rows[7].split("|")[4].strip() == "100%&nbsp;abandoned"
+
+
+def test_labels_cannot_break_the_table() -> None:
+    view = hostile()
+    path = paths()[0].model_copy(update={"node_ids": [node.node_id for node in view.nodes]})
+    other = path.model_copy(update={"node_ids": path.node_ids[::-1]})
+    rows = paths_table(view, [path, other]).splitlines()
+    assert len(rows) == 4
+    assert all(row.count("|") - row.count("\\|") == 7 for row in rows)
+    assert "<" not in rows[3]
+
+
+def test_an_empty_graph_has_its_picture_too() -> None:
+    assert graph_metadata(view_for([]))["sessions"].value == 0

@@ -1,0 +1,339 @@
+"""Sessions that cannot be sealed: retried, set aside alone, resealed; the others go on. Contract §2."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlmodel import col, select
+
+from recorder.errors import InvalidState, NotFound, Unavailable
+from recorder.memory.storage.indexing import GraphIndexer
+from recorder.models.audit import AuditRow
+from recorder.models.operations import OutboxRow, SealBatchRow
+from recorder.recording.sessions import to_wire
+from recorder.runtime import Runtime
+from recorder.sealing import Sealer, failed_batches, has_work, open_sealer, turns
+from recorder.sealing.quarantine import list_set_aside, reseal
+from recorder.tenant import Tenant
+from tests.support.databases import create_database
+from tests.support.factories import picture
+from tests.support.recorded_sessions import (
+    WORKSPACE,
+    assert_sealed_exactly_once,
+    delete,
+    execute,
+    let_lease_run_out,
+    open_desk,
+    outbox_types,
+    png_item,
+    session_row,
+)
+from tests.support.sealed_sessions import make_settings
+
+Kill = type("Kill", (BaseException,), {"__doc__": "Stands for the end of the process."})
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def runtime(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Runtime]:
+    """A deployment of its own, on either engine, that does not wait before it tries again."""
+    monkeypatch.setattr(failed_batches, "RETRY_AFTER", timedelta(0))
+    monkeypatch.setattr(turns, "STORE_RETRY_AFTER", timedelta(0))
+    chosen = {}
+    if request.param == "postgresql":
+        chosen["database_url"] = create_database(request.getfixturevalue("postgres"))
+    opened = Runtime.open(make_settings(tmp_path, **chosen))
+    yield opened
+    opened.close()
+
+
+def record(runtime: Runtime, count: int = 1, *, frames: bool = True) -> list[str]:
+    """Record stopped sessions with two events, and a frame each."""
+    with open_desk(runtime) as desk:
+        return [desk.record(frames=[png_item(1, picture(n))] if frames else []) for n in range(count)]
+
+
+def seal_all(runtime: Runtime) -> None:
+    """Seal until nothing waits."""
+    with open_sealer(runtime, "run") as sealer:
+        assert sealer is not None
+        while sealer.seal_batch() is not None:
+            pass
+
+
+def damage_events(runtime: Runtime, session_id: str) -> None:
+    """Overwrite the stored batch of a session."""
+    execute(
+        runtime,
+        "UPDATE event_batches SET payload = :junk WHERE session_id = :id",
+        junk=b"\0junk",
+        id=session_id,
+    )
+
+
+def remove_pictures(runtime: Runtime, session_id: str) -> None:
+    """Delete the frame objects of a session."""
+    for key in list(runtime.blobs.keys("frames")):
+        if session_id in key:
+            runtime.blobs.delete(key)
+
+
+@contextmanager
+def failing_index(monkeypatch: pytest.MonkeyPatch, session_id: str, error: BaseException) -> Iterator[None]:
+    """Let the graph's index fail on every batch with this session, as a defect of ours would."""
+    prepare = GraphIndexer.prepare
+
+    def fail(self: GraphIndexer, db: Any, rows: Any, steps: Any) -> Any:
+        if any(row.id == session_id for row in rows):
+            raise error
+        return prepare(self, db, rows, steps)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GraphIndexer, "prepare", fail)
+        yield
+
+
+def set_aside_codes(runtime: Runtime) -> dict[str, str]:
+    """Return what is set aside, by session."""
+    with runtime.database.transaction(write=False) as db:
+        return {one.session_id: one.code for one in list_set_aside(db)}
+
+
+@pytest.mark.parametrize(
+    ("damage", "code"), [(damage_events, "content_unreadable"), (remove_pictures, "content_missing")]
+)
+def test_the_session_that_cannot_be_read_is_set_aside_and_the_others_are_sealed(
+    runtime: Runtime, damage: Callable[[Runtime, str], None], code: str
+) -> None:
+    ids = record(runtime, 5)
+    damage(runtime, ids[2])
+    seal_all(runtime)
+    assert set_aside_codes(runtime) == {ids[2]: code}
+    assert_sealed_exactly_once(runtime, [one for one in ids if one != ids[2]])
+    row = session_row(runtime, ids[2])
+    assert (row.status, row.waiting_since, row.seal_failures) == ("stopped", None, 3)
+    with runtime.database.transaction(write=False) as db:
+        assert not has_work(db)
+
+
+def test_setting_aside_is_reported_once(runtime: Runtime) -> None:
+    (session_id,) = record(runtime)
+    damage_events(runtime, session_id)
+    for _ in range(2):
+        seal_all(runtime)
+        assert outbox_types(runtime, session_id).count("session.error") == 1
+        with runtime.database.transaction(write=True) as db:
+            reseal(db, session_id)
+    with runtime.database.transaction(write=False) as db:
+        event = db.exec(
+            select(OutboxRow).where(OutboxRow.subject_id == session_id, OutboxRow.type == "session.error")
+        ).one()
+        audited = db.exec(
+            select(AuditRow.action).where(AuditRow.resource_id == session_id).order_by(col(AuditRow.number))
+        ).all()
+    error = {"source": "seal", "name": "content_unreadable", "id": None, "t_ms": None}
+    assert event.data["error"] == error
+    assert event.data["session"]["seal_error"]["code"] == "content_unreadable"
+    assert list(audited) == ["session.set_aside", "session.reseal"] * 2
+
+
+def test_a_session_that_was_set_aside_can_be_sealed_once_it_is_whole(runtime: Runtime) -> None:
+    ids = record(runtime, 2)
+    with runtime.database.transaction(write=False) as db:
+        statement = "SELECT payload FROM event_batches WHERE session_id = :id"
+        from sqlalchemy import text
+
+        whole = bytes(db.connection().execute(text(statement), {"id": ids[0]}).scalar_one())
+    damage_events(runtime, ids[0])
+    seal_all(runtime)
+    wire = to_wire(session_row(runtime, ids[0]), {})
+    assert wire.seal_error is not None and wire.seal_error.code == "content_unreadable"
+    execute(
+        runtime, "UPDATE event_batches SET payload = :whole WHERE session_id = :id", whole=whole, id=ids[0]
+    )
+    with runtime.database.transaction(write=True) as db:
+        reseal(db, ids[0])
+    seal_all(runtime)
+    assert_sealed_exactly_once(runtime, ids)
+    assert to_wire(session_row(runtime, ids[0]), {}).seal_error is None
+
+
+def test_only_a_session_that_was_set_aside_is_resealed(runtime: Runtime) -> None:
+    (session_id,) = record(runtime)
+    with runtime.database.transaction(write=True) as db, pytest.raises(InvalidState):
+        reseal(db, session_id)
+    with runtime.database.transaction(write=True) as db, pytest.raises(NotFound):
+        reseal(db, "ses_missing")
+
+
+def test_a_batch_that_fails_for_an_unknown_reason_is_halved_until_one_session_is_alone(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = record(runtime, 7, frames=False)
+    with failing_index(monkeypatch, ids[4], RuntimeError("a defect")):
+        seal_all(runtime)
+    assert set_aside_codes(runtime) == {ids[4]: "content_unreadable"}
+    assert_sealed_exactly_once(runtime, [one for one in ids if one != ids[4]])
+    assert "RuntimeError" in (session_row(runtime, ids[4]).seal_error_message or "")
+
+
+def test_what_a_failed_batch_wrote_to_the_lake_is_taken_back(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = record(runtime, 4)
+    commit = GraphIndexer.commit
+
+    def fail(self: GraphIndexer, db: Any, prepared: Any, rows: Any) -> Any:
+        if any(row.id == ids[1] for row in rows):
+            raise RuntimeError("a defect")
+        return commit(self, db, prepared, rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GraphIndexer, "commit", fail)
+        seal_all(runtime)
+    assert set_aside_codes(runtime) == {ids[1]: "content_unreadable"}
+    assert_sealed_exactly_once(runtime, [ids[0], *ids[2:]])
+    for kind in ("events", "frames", "sessions", "steps"):
+        rows = runtime.lake.scan(kind, Tenant(WORKSPACE, "live")).collect()
+        assert ids[1] not in rows["session_id"].to_list()
+
+
+def test_a_session_that_kills_its_run_is_set_aside_alone(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = record(runtime, 4, frames=False)
+    kills = 0
+    with failing_index(monkeypatch, ids[3], Kill()):
+        while True:
+            sealer = Sealer(runtime, owner=f"run {kills}")
+            assert sealer.take()
+            try:
+                while sealer.seal_batch() is not None:
+                    pass
+                break
+            except Kill:
+                kills += 1
+                sealer._turns._keeper.stop()
+                sealer._writers.shutdown()
+                sealer._digests.close()
+                let_lease_run_out(runtime)
+            assert kills < 40
+        sealer.release()
+    assert set_aside_codes(runtime) == {ids[3]: "worker_killed"}
+    assert_sealed_exactly_once(runtime, ids[:3])
+
+
+def test_nothing_is_counted_while_the_store_of_frames_is_away(runtime: Runtime, tmp_path: Path) -> None:
+    ids = record(runtime, 3)
+    folder = Path(runtime.settings.blob_url)
+    folder.rename(folder.with_name("away"))
+    with open_sealer(runtime, "run") as sealer:
+        assert sealer is not None
+        for _ in range(10):
+            with pytest.raises(Unavailable):
+                sealer.seal_batch()
+        if folder.exists():  # a write may have made it anew
+            import shutil
+
+            shutil.rmtree(folder)
+        folder.with_name("away").rename(folder)
+        while sealer.seal_batch() is not None:
+            pass
+    assert set_aside_codes(runtime) == {}
+    assert_sealed_exactly_once(runtime, ids)
+    assert {session_row(runtime, one).seal_failures for one in ids} == {0}
+
+
+def test_a_store_that_fails_in_the_middle_counts_as_no_failure(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = record(runtime, 2)
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise Unavailable("The lake")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime.lake, "commit", fail)
+        with open_sealer(runtime, "run") as sealer:
+            assert sealer is not None
+            for _ in range(8):
+                with pytest.raises(Unavailable):
+                    sealer.seal_batch()
+    with runtime.database.transaction(write=False) as db:
+        (batch,) = db.exec(select(SealBatchRow))
+        assert (batch.failures, batch.begun - batch.ended, len(batch.session_ids)) == (0, 0, 2)
+    seal_all(runtime)
+    assert_sealed_exactly_once(runtime, ids)
+
+
+def test_a_session_that_is_deleted_is_taken_out_of_its_open_batch(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = record(runtime, 3, frames=False)
+    with failing_index(monkeypatch, ids[0], RuntimeError("a defect")), open_sealer(runtime, "run") as sealer:
+        assert sealer is not None
+        turn = sealer._turns.take()
+        assert turn is not None and sealer._work(turn) is None
+    delete(runtime, ids[0])
+    with failing_index(monkeypatch, ids[0], RuntimeError("a defect")):
+        seal_all(runtime)
+    assert set_aside_codes(runtime) == {}
+    assert session_row(runtime, ids[0]).status == "stopped"
+    assert_sealed_exactly_once(runtime, ids[1:])
+
+
+def test_rows_that_the_lake_lost_are_sealed_again_before_the_sweep(runtime: Runtime) -> None:
+    ids = record(runtime, 3)
+    seal_all(runtime)
+    lose_rows(runtime, ids[1])
+    age(runtime)
+    with open_sealer(runtime, "run") as sealer:
+        assert sealer is not None
+        done = sealer.maintain()
+        assert (done.swept_sessions, done.requeued_sessions) == (2, 1)
+        assert session_row(runtime, ids[1]).is_hot
+        while sealer.seal_batch() is not None:
+            pass
+        assert sealer.maintain().swept_sessions == 1
+    assert_sealed_exactly_once(runtime, ids)
+    assert not session_row(runtime, ids[1]).is_hot
+
+
+def test_a_session_whose_rows_are_lost_again_keeps_its_hot_rows(runtime: Runtime) -> None:
+    (session_id,) = record(runtime)
+    seal_all(runtime)
+    for _ in range(2):
+        lose_rows(runtime, session_id)
+        age(runtime)
+        with open_sealer(runtime, "run") as sealer:
+            assert sealer is not None
+            sealer.maintain()
+            while sealer.seal_batch() is not None:
+                pass
+    assert set_aside_codes(runtime) == {session_id: "rows_differ"}
+    row = session_row(runtime, session_id)
+    assert (row.status, row.is_hot) == ("sealed", True)
+    age(runtime)
+    with open_sealer(runtime, "run") as sealer:
+        assert sealer is not None and sealer.maintain().swept_sessions == 0
+
+
+def lose_rows(runtime: Runtime, session_id: str) -> None:
+    """Let the lake lose the events of a session."""
+    row = session_row(runtime, session_id)
+    runtime.lake.delete_sessions(
+        "events",
+        Tenant(WORKSPACE, "live"),
+        workflow=row.workflow,
+        date=row.lake_date or "",
+        session_ids=[session_id],
+    )
+
+
+def age(runtime: Runtime) -> None:
+    """Let all sessions have been sealed long ago."""
+    execute(runtime, "UPDATE sessions SET sealed_at = '2026-01-01 00:00:00.000000'")
