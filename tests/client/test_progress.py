@@ -39,7 +39,7 @@ def test_a_state_fits_on_one_line_with_the_time_it_took(
     found: dict[str, Any], waited_s: float, expected: str, width: int
 ) -> None:
     bar = _Bar(Console(width=width, file=StringIO(), force_terminal=True), EXPORT_ID)
-    line = bar._line(found, waited_s)
+    line = bar._format_line(found, waited_s)
     assert (
         line.plain.startswith(EXPORT_ID)
         and expected in line.plain
@@ -52,7 +52,7 @@ def test_a_state_fits_on_one_line_with_the_time_it_took(
 def test_the_bar_shows_the_share_and_the_time_left() -> None:
     bar = _Bar(Console(width=80, file=StringIO(), force_terminal=True), EXPORT_ID)
     bar._running_since_s = 8.0
-    line = bar._line(export("running", 1, 4), 18.0)
+    line = bar._format_line(export("running", 1, 4), 18.0)
     assert line.plain.endswith(" 0:18, 0:30 left")
     full, empty = (len(line.plain[span.start : span.end]) for span in line.spans)
     assert 0 < full < empty and 3 * full <= empty + 2
