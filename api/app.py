@@ -46,7 +46,7 @@ from api.routes import (
     workflows,
 )
 from recorder import __version__
-from recorder.access.ratelimit.stores import open_stream_slots
+from recorder.access.ratelimit.stream_slots import open_stream_slots
 from recorder.logs import configure_logs, logged_start
 from recorder.net.guard import Guard
 from recorder.net.host_names import AllowedHosts

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import uvloop
 
 from recorder.access.rate_tiers import Rate
-from recorder.access.ratelimit.memory_buckets import MemoryBuckets
-from recorder.access.ratelimit.redis_buckets import RedisBuckets
-from recorder.access.ratelimit.token_buckets import Bucket
+from recorder.access.ratelimit.stores import RedisBuckets
+from recorder.access.ratelimit.token_buckets import Bucket, MemoryBuckets
 from recorder.ids import new_id
 
 #: Of the two, the workspace's is the one that is reached: its keys ask for more together.

@@ -19,10 +19,9 @@ from rich.text import Text
 from examples import demo_report
 from examples.dagster_runs import wait_for_export_checks
 from examples.demo_workflows import demo_sources
-from recorder import __version__, clock
+from recorder import Client, __version__, clock
 from recorder.access.dagster_login import LoginLinks
 from recorder.access.keys import NewKey, create_workspace
-from recorder.client import Client
 from recorder.client.progress import count_files, watch_export
 from recorder.exports.verify import verify_manifest
 from recorder.importers.miniwob.demonstration import import_folder, shown_progress

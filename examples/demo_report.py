@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 from sqlmodel import func, select
 
+from recorder import Client
 from recorder.access.keys import NewKey
-from recorder.client import Client
 from recorder.invocation import short_path
 from recorder.memory.queries.paths import path_labels
 from recorder.models.session import SessionRow

@@ -10,7 +10,7 @@ from dagster._core.scheduler.instigation import InstigatorStatus
 from pipelines.resources import RecorderResource
 from pipelines.runs import instance_of
 from recorder import clock
-from recorder.orchestration import Status, store_statuses
+from recorder.service_state import Status, store_statuses
 
 
 def read_dagster_statuses(

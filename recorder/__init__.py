@@ -1,16 +1,35 @@
-"""The Workflow Recording Service as a library: recordings, memory graph, exports. Light on purpose."""
+"""The Workflow Recording Service as a library: record sessions, query the memory graph, load exports."""
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from recorder.webhooks.signing import verify_signature
+from recorder.version import __version__
 
-__version__ = "2026.5.0"
+if TYPE_CHECKING:
+    from recorder.client import Client, SessionRecorder
+    from recorder.loading import open_export
+    from recorder.webhooks.signing import verify_signature
 
-__all__ = ["__version__", "open_export", "verify_signature"]
+__all__ = ["Client", "SessionRecorder", "__version__", "open_export", "verify_signature"]
+
+# Imported at first use: `import recorder` must stay cheap for processes that need one of them or none.
+_MODULE_BY_NAME = {
+    "Client": "recorder.client",
+    "SessionRecorder": "recorder.client",
+    "open_export": "recorder.loading",
+    "verify_signature": "recorder.webhooks.signing",
+}
 
 
-def open_export(source: Any, **options: Any) -> Any:
-    """Open a finished export for loading: `recorder.loading.open_export`, which has the types."""
-    # By name: modules that loading stands on import this one for its version.
-    return import_module("recorder.loading").open_export(source, **options)
+def __getattr__(name: str) -> Any:
+    """Import a public name from its module."""
+    if name not in _MODULE_BY_NAME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_MODULE_BY_NAME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return __all__

@@ -1,4 +1,4 @@
-"""Time has one home: aware UTC, milliseconds. Spec §1 (timestamps), contract §1 (time, relative times)."""
+"""Clock: the only source of the current time, in UTC and milliseconds. Spec §1, contract §1 (time)."""
 
 import re
 import time
@@ -17,40 +17,40 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def now() -> datetime:
-    """The present instant, UTC, cut to whole milliseconds."""
+    """Return the present instant, UTC, cut to whole milliseconds."""
     return truncate(datetime.now(UTC))
 
 
 def now_ms() -> int:
-    """The present instant as milliseconds since 1970."""
+    """Return the present instant as milliseconds since 1970."""
     return to_ms(datetime.now(UTC))
 
 
 def truncate(moment: datetime) -> datetime:
-    """The same instant without its microseconds below a millisecond."""
+    """Return the instant without its microseconds below a millisecond."""
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
 def to_ms(moment: datetime) -> int:
-    """Milliseconds since 1970, exact (no float on the way)."""
+    """Return exact milliseconds since 1970 (no float is involved)."""
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 def from_ms(milliseconds: int) -> datetime:
-    """The instant that lies so many milliseconds after 1970."""
+    """Return the instant of a number of milliseconds since 1970."""
     return _EPOCH + timedelta(milliseconds=milliseconds)
 
 
 def to_iso(moment: datetime) -> str:
-    """ISO 8601 with milliseconds and `Z`, the one form that leaves the service."""
+    """Return ISO 8601 with milliseconds and `Z`, the form of all instants in answers."""
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 def parse_time(text: str, *, name: str) -> datetime:
-    """The instant of an ISO 8601 string with a time zone.
+    """Return the instant of an ISO 8601 string with a time zone.
 
     Raises:
-        InvalidTime: if it is not one, or lies outside the years 1 to 9999.
+        InvalidTime: if the text is not one, or is outside the years 1 to 9999.
     """
     if not _ISO.fullmatch(text):
         raise InvalidTime(name)
@@ -61,10 +61,10 @@ def parse_time(text: str, *, name: str) -> datetime:
 
 
 def resolve_time(text: str, *, now: datetime, name: str) -> datetime:
-    """An ISO instant, or a duration (`90s 15m 1h 30d 2w`) counted back from `now`.
+    """Return an ISO instant, or a duration (`90s 15m 1h 30d 2w`) counted back from `now`.
 
     Raises:
-        InvalidTime: if it is neither, or reaches back before the year 1.
+        InvalidTime: if the text is neither, or the instant is before the year 1.
     """
     relative = _RELATIVE.fullmatch(text)
     if relative is None:

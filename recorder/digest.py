@@ -1,4 +1,4 @@
-"""Hashes and canonical JSON have one home: row sets, manifests, cursors, idempotency, buckets."""
+"""Hashes and canonical JSON: row sets, manifests, cursors, idempotency, buckets."""
 
 import hashlib
 import hmac
@@ -8,22 +8,22 @@ import orjson
 
 
 def canonical_json(value: Any) -> bytes:
-    """Compact UTF-8 JSON with sorted keys: equal values give equal bytes."""
+    """Return compact UTF-8 JSON with sorted keys: equal values give equal bytes."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
 
 def sha256_of(value: Any) -> str:
-    """Hex SHA-256 of a value's canonical JSON (bytes are hashed as they are)."""
+    """Return the hex SHA-256 of a value's canonical JSON (bytes are hashed as they are)."""
     return hashlib.sha256(value if isinstance(value, bytes) else canonical_json(value)).hexdigest()
 
 
 def keyed_digest(secret: bytes, purpose: str, data: bytes) -> bytes:
-    """HMAC-SHA256 under the deployment's secret, apart for each purpose."""
+    """Return an HMAC-SHA256 under the deployment's secret, separate for each purpose."""
     return hmac.digest(secret, purpose.encode() + b"\0" + data, "sha256")
 
 
 def bucket_of(session_id: str) -> int:
-    """The hash bucket of a session, 0 to 65535: the first two bytes of its SHA-256.
+    """Return the hash bucket of a session, 0 to 65535: the first two bytes of its SHA-256.
 
     The lake sorts by it and exports cut shards along it (docs/decisions/0004-hash-buckets.md).
     """

@@ -1,4 +1,4 @@
-"""Signs of life of a process without an address: it touches a file whose time its supervisor reads."""
+"""Heartbeats of processes without an address: files whose time the supervisor reads."""
 
 import os
 from contextlib import suppress

@@ -40,26 +40,26 @@ _last = 0
 
 
 def reserve(count: int) -> int:
-    """The first of `count` consecutive ULID values; later calls return higher ones.
+    """Return the first of `count` consecutive ULID values; later calls return higher ones.
 
     A batch of events takes its ids as one range, so that only the first need be stored.
     """
     global _last
     fresh = (time.time_ns() // 1_000_000 << _RANDOM_BITS) | secrets.randbits(_RANDOM_BITS - 1)
     with _lock:
-        # The clock may stand still or go back: then the range follows the last one.
+        # If the clock stops or goes back, the range follows the last one.
         first = max(fresh, _last + 1)
         _last = first + count - 1
     return first
 
 
 def encode(value: int) -> str:
-    """The 26 characters of a 128-bit ULID value."""
+    """Return the 26 characters of a 128-bit ULID value."""
     return "".join([_PAIRS[(value >> shift) & 1023] for shift in range(120, -1, -10)])
 
 
 def decode(ulid: str) -> int:
-    """The 128-bit value of 26 ULID characters."""
+    """Return the 128-bit value of 26 ULID characters."""
     value = 0
     for letter in ulid:
         value = value << 5 | _VALUE[letter]
@@ -67,15 +67,15 @@ def decode(ulid: str) -> int:
 
 
 def new_id(prefix: str) -> str:
-    """A fresh id such as `ses_01k…`."""
+    """Return a new id such as `ses_01k…`."""
     return f"{prefix}_{encode(reserve(1))}"
 
 
 class IdCounter:
-    """Ids of one prefix by the hundred thousand: a random part is drawn once, and counted on.
+    """Fast source of ids of one prefix: a random part is drawn once and then counted.
 
-    They rise like those of `new_id`, but the next one can be told from the last: for what is no secret, such
-    as requests. For one thread; 0.2 µs each, a tenth of `new_id`.
+    Ids rise like those of `new_id`, but are predictable: use it for ids that need not be secret, such as
+    those of requests, in one thread. An id takes 0.2 µs, a tenth of `new_id`.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -87,27 +87,27 @@ class IdCounter:
         self._head = ""
 
     def next(self) -> str:
-        """The id that follows."""
+        """Return the next id."""
         self._count = count = (self._count + 1) & 0xFFFFF
         now_ns = time.time_ns()
-        # The last four letters count; where they begin anew, the time moves on at least by one.
+        # The last four letters count; when they wrap, the time advances by at least one.
         if now_ns >= self._next_ms_ns or not count:
-            self._move_on(now_ns)
+            self._advance(now_ns)
         return f"{self._head}{_PAIRS[count >> 10]}{_PAIRS[count & 1023]}"
 
-    def _move_on(self, now_ns: int) -> None:
+    def _advance(self, now_ns: int) -> None:
         self._ms = max(now_ns // 1_000_000, self._ms + 1)
         self._next_ms_ns = (self._ms + 1) * 1_000_000
         self._head = f"{self._prefix}_{encode(self._ms << _RANDOM_BITS)[:10]}{self._drawn}"
 
 
 def id_range(first_id: str, count: int) -> list[str]:
-    """The `count` ids that begin at `first_id` and follow each other."""
+    """Return the `count` ids that begin at `first_id` and follow each other."""
     prefix, _, ulid = first_id.partition("_")
     value = decode(ulid)
     ids: list[str] = []
     while len(ids) < count:
-        # Ids that share all but their last two letters are told at once: a twentieth of the time.
+        # Ids that share all but their last two letters are made together, in a twentieth of the time.
         head, low = f"{prefix}_{encode(value)[:-2]}", value & 1023
         run = _PAIRS[low : low + count - len(ids)]
         ids += [head + pair for pair in run]
@@ -116,21 +116,21 @@ def id_range(first_id: str, count: int) -> list[str]:
 
 
 def new_timed_id(prefix: str) -> tuple[str, datetime]:
-    """A fresh id and the instant in it: ordering by id is then ordering by (that instant, id)."""
+    """Return a new id and its instant: ordering by id is then ordering by (that instant, id)."""
     value = reserve(1)
     return f"{prefix}_{encode(value)}", from_ms(value >> _RANDOM_BITS)
 
 
 def first_id_at(prefix: str, moment: datetime) -> str:
-    """The lowest id of that instant: ids compare with it as their instants with the moment."""
+    """Return the lowest id of an instant, to select ids by time."""
     return f"{prefix}_{encode(max(0, to_ms(moment)) << _RANDOM_BITS)}"
 
 
 def is_id(text: str, prefix: str) -> bool:
-    """Whether this is an id that the service itself could have given for `prefix`."""
+    """Return whether this is a well-formed id of the service with `prefix`."""
     return text.startswith(prefix + "_") and _ULID.fullmatch(text, len(prefix) + 1) is not None
 
 
 def is_client_id(text: str, prefix: str) -> bool:
-    """Whether a client may name an event (`evt`) or a frame (`frm`) so. Contract §3."""
+    """Return whether a client may use this id for an event (`evt`) or frame (`frm`). Contract §3."""
     return text.startswith(prefix) and _CLIENT_ID.fullmatch(text) is not None

@@ -1,4 +1,4 @@
-"""The numbers of spec §8 and contract §2–§5, each in one place."""
+"""Limits of spec §8 and contract §2–§5."""
 
 EVENTS_PER_BATCH = 100
 FRAMES_PER_BATCH = 50
@@ -26,7 +26,7 @@ BODY_BYTES = 1024 * 1024
 BODY_MEMORY_BYTES = 512 * 1024 * 1024
 EMBEDDED_EVENTS = 1_000
 JSON_DEPTH = 64
-#: A request's head, and its body behind it, arrive within these; clients that hold a connection are cut off.
+#: A request's head, and its body arrive within these; slower clients are cut off.
 REQUEST_HEAD_SECONDS = 10
 REQUEST_HEAD_BYTES = 65_536
 REQUEST_BODY_SECONDS = 30
@@ -40,9 +40,9 @@ BATCH_KEY_CHARACTERS = 255
 MASKING_PATTERNS = 50
 MASKING_PATTERN_CHARACTERS = 1_000
 MASKING_REPLACEMENT_CHARACTERS = 100
-#: Places of all patterns, at all of which a scan may stand at once: what a byte costs at worst.
+#: States of all patterns together, which bound the cost of a byte.
 MASKING_STATES = 2_000
-#: RE2 instructions of all patterns: Unicode classes take a thousand each.
+#: RE2 instructions of all patterns: Unicode classes have a thousand each.
 MASKING_INSTRUCTIONS = 20_000
 #: CPU time that a pattern, and all patterns of a policy, may take for a megabyte of text when they are saved.
 MASKING_MS_PER_MB = 250

@@ -1,7 +1,6 @@
 """Logs: one JSON object per line on stderr, without keys, bodies or control characters. Contract §9.
 
-Modules log through the standard library; this is the one place that gives the lines their form. The form of
-values is up to the caller, so what must not be in a log is taken out here, whoever wrote it there.
+Modules log through the standard library. This module formats the lines, and removes secrets from all values.
 """
 
 import json
@@ -30,7 +29,7 @@ log = logging.getLogger("recorder.start")
 
 _SECRETS = re.compile(r"\b(nsk_(?:live|test|local)_|whsec_)[\w+/=-]+|\b((?:sig|token|secret)=)[^\s&\"']+")
 _CREDENTIALS = re.compile(r"(?<=://)[^\s/@]+:[^\s/@]*@")
-# The words once more: left on a record by uvicorn and by other handlers.
+# Copies of the message that uvicorn and other handlers leave on a record.
 _TWICE = ("color_message", "message", "asctime")
 _FRAMES = 20
 _TEXTS = 100
@@ -68,7 +67,7 @@ class RepeatedWarnings(logging.Filter):
 
 
 class _Stderr(logging.StreamHandler[Any]):
-    """Writes to what stderr is when a line comes, as the standard library's last resort does."""
+    """Handler that writes to the current `sys.stderr`, as the standard library's last resort does."""
 
     def __init__(self, formatter: logging.Formatter) -> None:
         logging.Handler.__init__(self)
@@ -80,7 +79,7 @@ class _Stderr(logging.StreamHandler[Any]):
 
 
 def configure_logs(level: str) -> None:
-    """Let this process log so: what the service says from this level on, what libraries say from warnings on.
+    """Configure the logs of this process: the service from a level on, libraries from warnings on.
 
     Raises:
         UnknownLogLevel: if there is no such level.
@@ -88,7 +87,7 @@ def configure_logs(level: str) -> None:
     if level not in LOG_LEVELS:
         raise UnknownLogLevel
     root = logging.getLogger()
-    for handler in [found for found in root.handlers if isinstance(found, _Stderr)]:
+    for handler in [each for each in root.handlers if isinstance(each, _Stderr)]:
         root.removeHandler(handler)
     root.addHandler(_Stderr(make_formatter()))
     logging.getLogger("recorder").setLevel(level.upper())
@@ -98,7 +97,7 @@ def configure_logs(level: str) -> None:
 
 @contextmanager
 def logged_start() -> Iterator[None]:
-    """Let a start that fails write one line of JSON, and end the process.
+    """Log a failed start as one line of JSON, and end the process.
 
     Raises:
         SystemExit: with `START_REFUSED` if settings or data do not admit the start, with 1 after a defect.
@@ -122,7 +121,7 @@ def _configure_if_bare() -> None:
 
 
 def make_formatter() -> logging.Formatter:
-    """Turns a log record into its line."""
+    """Return the formatter of log lines."""
     shared: list[Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
@@ -130,7 +129,7 @@ def make_formatter() -> logging.Formatter:
         _add_request_id,
         _add_exception,
         _put_time_first,
-        _clean,
+        _redact_entry,
     ]
     return ProcessorFormatter(
         processors=[*shared, ProcessorFormatter.remove_processors_meta, _render], use_get_message=True
@@ -138,14 +137,14 @@ def make_formatter() -> logging.Formatter:
 
 
 def _take_over_server_logs() -> None:
-    """Give the server's words this form too; its access lines, which hold queries, are left out."""
+    """Format the server's log lines too; drop its access lines, which hold queries."""
     server, access = logging.getLogger("uvicorn"), logging.getLogger("uvicorn.access")
     server.handlers.clear()
     server.propagate = True
     access.handlers.clear()
     access.propagate = False
     errors = logging.getLogger("uvicorn.error")
-    if not any(isinstance(found, RepeatedWarnings) for found in errors.filters):
+    if not any(isinstance(each, RepeatedWarnings) for each in errors.filters):
         errors.addFilter(RepeatedWarnings())
 
 
@@ -165,48 +164,48 @@ def _put_time_first(_: Any, __: str, entry: EventDict) -> EventDict:
 
 
 def _add_exception(_: Any, __: str, entry: EventDict) -> EventDict:
-    found = entry.pop("exc_info", None)
-    if found and found[1] is not None:
-        entry["exception"] = describe_exception(found[1])
+    exc_info = entry.pop("exc_info", None)
+    if exc_info and exc_info[1] is not None:
+        entry["exception"] = describe_exception(exc_info[1])
     return entry
 
 
 def describe_exception(error: BaseException) -> list[dict[str, Any]]:
-    """An error and what it came from, the last first: kind, places, and the text only where it is ours.
+    """Return an error and its causes, the last first: type, frames, and the text of the service's own errors.
 
-    Drivers and validators quote values in their texts: a row's parameters, a member of a body.
+    Texts of drivers and validators are left out: they quote parameters of rows and members of bodies.
     """
-    told: list[dict[str, Any]] = []
+    causes: list[dict[str, Any]] = []
     current: BaseException | None = error
-    while current is not None and len(told) < _CAUSES:
-        told.append(_describe(current))
+    while current is not None and len(causes) < _CAUSES:
+        causes.append(_describe(current))
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
-    return told
+    return causes
 
 
 def _describe(error: BaseException) -> dict[str, Any]:
-    told: dict[str, Any] = {"type": f"{type(error).__module__}.{type(error).__qualname__}"}
+    members: dict[str, Any] = {"type": f"{type(error).__module__}.{type(error).__qualname__}"}
     if isinstance(error, RecorderError):
-        told["message"] = str(error)
+        members["message"] = str(error)
     elif isinstance(error, OSError) and error.strerror:
-        told["message"] = error.strerror
+        members["message"] = error.strerror
     elif isinstance(error, BaseExceptionGroup):
-        told["group"] = [describe_exception(member) for member in error.exceptions[:_CAUSES]]
+        members["group"] = [describe_exception(member) for member in error.exceptions[:_CAUSES]]
     frames = traceback.walk_tb(error.__traceback__)
     places = [f"{frame.f_code.co_filename}:{line} {frame.f_code.co_name}" for frame, line in frames]
-    told["frames"] = places[-_FRAMES:]
-    return told
+    members["frames"] = places[-_FRAMES:]
+    return members
 
 
-def _clean(_: Any, __: str, entry: EventDict) -> EventDict:
-    return {name: _cleaned(value) if name[0] != "_" else value for name, value in entry.items()}
+def _redact_entry(_: Any, __: str, entry: EventDict) -> EventDict:
+    return {name: _redact(value) if name[0] != "_" else value for name, value in entry.items()}
 
 
-def _cleaned(value: Any) -> Any:
+def _redact(value: Any) -> Any:
     if isinstance(value, dict):
-        return {_cleaned(str(name)): _cleaned(member) for name, member in value.items()}
+        return {_redact(str(name)): _redact(member) for name, member in value.items()}
     if isinstance(value, list | tuple):
-        return [_cleaned(member) for member in value]
+        return [_redact(member) for member in value]
     if value is None or isinstance(value, bool | int | float):
         return value
     return _CREDENTIALS.sub("[redacted]@", _SECRETS.sub(r"\1\2[redacted]", str(value)))

@@ -1,7 +1,7 @@
-"""What a process counts about its own work, for Prometheus. `docs/observability.md` is the table of these.
+"""Prometheus metrics of a process; `docs/observability.md` lists them.
 
 Counting happens on the hot path, so labels are resolved once per route (0.3 µs to count, 0.7 to observe).
-What lies in the database is no metric of a process: `recorder/backlog.py` reads it when somebody asks.
+The database's figures are no metrics of a process: `recorder/service_state.py` reads them at each scrape.
 """
 
 from typing import Final, Literal
@@ -58,7 +58,7 @@ _STORED: Final = {"events": _ITEMS.labels("events"), "frames": _ITEMS.labels("fr
 
 
 def count_group(seconds: float, stored: list[tuple[Literal["events", "frames"], int]]) -> None:
-    """Note that a group of batches was committed, and how many items each of them added."""
+    """Count a committed group of batches, and the items that each of them added."""
     _COMMIT_SECONDS.observe(seconds)
     _GROUP_BATCHES.observe(len(stored))
     events = sum(count for kind, count in stored if kind == "events")

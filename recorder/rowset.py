@@ -1,6 +1,6 @@
-"""The digest of a row set: what a dataset holds, apart from file format and library. Spec §4.3 (determinism).
+"""Digests of row sets: the contents of a dataset, independent of the file format. Spec §4.3 (determinism).
 
-Sealing computes the events' digest once per session; exports put the sessions together; `verify` computes
+Sealing computes the events' digest once per session; exports combine the sessions; `verify` computes
 both again from the files alone.
 """
 
@@ -30,7 +30,7 @@ class EventKey(NamedTuple):
 
 
 class SessionRows(NamedTuple):
-    """How many rows of one kind a session adds to a row set, and their digest."""
+    """Number and digest of the rows of one kind that a session adds to a row set."""
 
     kind: RowKind
     session_id: str
@@ -75,7 +75,7 @@ def events_digest(rows: Iterable[EventKey | tuple[str, int, int, str, str | None
 
 
 def frames_digest(rows: Iterable[tuple[str, str]]) -> str:
-    """Hex SHA-256 of one session's selected frames.
+    """Return the hex SHA-256 of one session's selected frames.
 
     Args:
         rows: `(frame_id, sha256)` in `(t_ms, frame_id)` order; each becomes `frame_id<TAB>sha256`, joined by
@@ -87,7 +87,7 @@ def frames_digest(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def samples_digest(rows: Iterable[tuple[str, str, Iterable[str]]]) -> str:
-    """Hex SHA-256 of one session's samples: selected frames with the events bound to them.
+    """Return the hex SHA-256 of one session's samples: selected frames with the events bound to them.
 
     Args:
         rows: `(frame_id, sha256, event_ids)` in `(t_ms, frame_id)` order, each one's events in `(t_ms,
@@ -98,14 +98,14 @@ def samples_digest(rows: Iterable[tuple[str, str, Iterable[str]]]) -> str:
 
 
 def row_set_sha256(sessions: pl.DataFrame) -> str:
-    """Hex SHA-256 of a whole row set.
+    """Return the hex SHA-256 of a whole row set.
 
     Its lines are `kind<TAB>session_id<TAB>n_rows<TAB>digest`, each ended by a newline, ordered by kind and
     session. A session without rows of a kind has no line for it, so that the figure can be computed from
     the files, where such a session does not appear.
 
     Args:
-        sessions: columns of `SessionRows`, any order; a session may be there once for each kind.
+        sessions: columns of `SessionRows`, any order; a session may occur once for each kind.
     """
     line = pl.concat_str([*SessionRows._fields], separator="\t") + "\n"
     digest = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""What a process of the service works with, put together once. Design §2."""
+"""Runtime of a process: settings, database, blobs and lake. Design §2."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from recorder.storage.lake import Lake
 
 @dataclass(frozen=True)
 class Runtime:
-    """The parts that operations take: handed to `api`, `pipelines` and the command line."""
+    """Parts that operations take; `api`, `pipelines` and the command line open one."""
 
     settings: Settings
     database: Database
@@ -28,7 +28,7 @@ class Runtime:
             create: create the schema in an empty database.
 
         Raises:
-            NoDeployment: if the database is empty and is to stay so.
+            NoDeployment: if the database is empty and `create` is False.
             UnknownSchema: if the database was created by another release.
             UnknownRegion, WrongRegion: if the stores are not of the deployment's region.
             DatabaseUnusable: if the database does not answer.
@@ -44,5 +44,5 @@ class Runtime:
         return cls(settings, database, blobs, lake)
 
     def close(self) -> None:
-        """Give connections back."""
+        """Close the connections."""
         self.database.close()

@@ -104,9 +104,9 @@ class DataFolderUnusable(Conflict):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a deployment may choose; everything has a default under one data folder."""
+    """Settings of a deployment; all have defaults under one data folder."""
 
-    #: Everything the embedded deployment writes lies below this folder.
+    #: The embedded deployment writes only below this folder.
     data_dir: Path
     #: SQLAlchemy address of the control plane and the hot rows.
     database_url: str
@@ -172,7 +172,7 @@ class Settings:
         data_dir: Path | None = None,
         create: bool = True,
     ) -> "Settings":
-        """The settings that the environment names, with the embedded defaults for the rest.
+        """Return the settings that the environment names, with the embedded defaults for the rest.
 
         Args:
             environment: read instead of the process's own.
@@ -235,7 +235,7 @@ class Settings:
         return self.database_url == _embedded_database(self.data_dir)
 
     def as_env(self) -> dict[str, str]:
-        """The variables that give a child process these same settings (the secret stays in its file)."""
+        """Return the variables that give a child process the same settings, without the secret."""
         chosen = {
             "RECORDER_DATA_DIR": str(self.data_dir),
             "RECORDER_DATABASE_URL": self.database_url,
@@ -317,12 +317,12 @@ def unknown_settings(environment: Mapping[str, str] | None = None) -> list[str]:
 
 
 def child_environment(settings: Settings, extra: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment for a child that serves the same deployment."""
+    """Return this process's environment for a child that serves the same deployment."""
     return environment_with({**settings.as_env(), **extra})
 
 
 def environment_with(extra: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment for a child, with some variables set otherwise."""
+    """Return this process's environment for a child, with some variables replaced."""
     return {**os.environ, **extra}
 
 
@@ -334,7 +334,7 @@ def _export_executor(text: str) -> str:
 
 
 def azure_account_key() -> str | None:
-    """The key of the operator's own Azure-like store, which each process reads for itself."""
+    """Return the key of the operator's own Azure-like store, which each process reads for itself."""
     return os.environ.get("AZURE_STORAGE_ACCOUNT_KEY") or None
 
 
@@ -352,13 +352,17 @@ def dagster_folder(settings: Settings) -> Path:
 
 def store_addresses() -> list[str]:
     """Return the addresses of stores and databases that libraries read from variables of their own."""
-    found = [os.environ[name] for name in _STORE_VARIABLES if os.environ.get(name)]
+    addresses = [os.environ[name] for name in _STORE_VARIABLES if os.environ.get(name)]
     account = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
-    found += [part.partition("=")[2] for part in account.split(";") if part.startswith("BlobEndpoint=")]
+    addresses += [part.partition("=")[2] for part in account.split(";") if part.startswith("BlobEndpoint=")]
     if os.environ.get("PGHOST") or os.environ.get("PGPORT"):
         host, port = os.environ.get("PGHOST", ""), os.environ.get("PGPORT", "5432")
-        found += [f"postgresql://{one}:{port}" for one in host.split(",") if not one.startswith("/")]
-    return found
+        addresses += [
+            f"postgresql://{host_name}:{port}"
+            for host_name in host.split(",")
+            if not host_name.startswith("/")
+        ]
+    return addresses
 
 
 def _own_addresses(text: str) -> tuple[str, ...]:
@@ -382,7 +386,7 @@ def _address(env: Mapping[str, str], name: str) -> str | None:
 
 
 def _store(env: Mapping[str, str], name: str) -> str:
-    """An address that may be shown: it is logged, and handed to workers."""
+    """Check that an address holds no credentials: it is logged and passed to workers."""
     url = env.get(name, "")
     if _PASSWORD.search(url):
         raise InvalidSetting(
@@ -433,7 +437,7 @@ def _trusted_proxies(text: str) -> tuple[str, ...]:
     except ValueError as error:
         raise InvalidSetting(
             "RECORDER_TRUSTED_PROXIES",
-            "addresses and networks such as 10.1.0.0/16 (no bits behind the prefix), with commas between",
+            "addresses and networks such as 10.1.0.0/16 (no bits after the prefix), with commas between",
         ) from error
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from recorder import limits
+from recorder.access.keys import Level
 from recorder.access.rate_tiers import Surface
-from recorder.access.scopes import Level
 
 
 @dataclass(frozen=True, slots=True)

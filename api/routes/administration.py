@@ -14,8 +14,8 @@ from api.negotiation import choose_format
 from api.streams.event_download import JSON, NDJSON
 from api.strict_routes import StrictRoute
 from recorder.access import key_admin, quota, workspaces
-from recorder.access.ratelimit.limits_in_force import limits_in_force
-from recorder.audit.entries import AuditFilter, list_entries, stream_entries
+from recorder.access.rate_tiers import describe_limits
+from recorder.audit.log import AuditFilter, list_entries, stream_entries
 from recorder.models.audit import AuditEntry
 from recorder.models.key import Key, KeyCreate, KeyCreated
 from recorder.models.limits import Limits
@@ -59,7 +59,7 @@ def update_workspace(
 @router.get("/limits", tags=["limits"])
 async def get_limits(caller: CallerDep, runtime: RuntimeDep) -> Limits:
     """Return the limits in force for the workspace: rates and bursts, streams, batches, bytes, pages."""
-    return limits_in_force(caller.tier, _ADDRESSES, session_size=runtime.settings.session_size)
+    return describe_limits(caller.tier, _ADDRESSES, session_size=runtime.settings.session_size)
 
 
 @router.get("/quota", tags=["usage"])

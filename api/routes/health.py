@@ -22,11 +22,17 @@ from api.errors import problem_responses
 from api.gate.responses import client_address
 from api.negotiation import choose_format
 from recorder import __version__, clock
-from recorder.backlog import Backlog, count_backlog
 from recorder.errors import MissingAuthorization, NoSuchAddress, NotAcceptable, RecorderError, Unauthenticated
 from recorder.metrics import REGISTRY
 from recorder.runtime import Runtime
-from recorder.service_warnings import ServiceState, ServiceWarning, list_warnings, read_state
+from recorder.service_state import (
+    Backlog,
+    ServiceState,
+    ServiceWarning,
+    count_backlog,
+    list_warnings,
+    read_state,
+)
 from recorder.supervisor.run_records import SERVICE, read_record
 
 router = APIRouter(tags=["health"])

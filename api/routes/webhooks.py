@@ -19,7 +19,7 @@ from recorder.models.webhook import (
 from recorder.models.wire import Page
 from recorder.net.guard import Guard
 from recorder.webhooks import deliveries, endpoints
-from recorder.webhooks.secrets import SecretBox
+from recorder.webhooks.endpoints import SecretBox
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], route_class=StrictRoute)
 

@@ -29,7 +29,7 @@ LINK_PATH: Final = "/login/"
 
 _FOLDER = "dagster-login"
 _ENDED = "ended"
-#: Links that wait to be opened; the oldest gives way.
+#: Links that wait to be opened; the oldest is deleted.
 _MOST_LINKS = 20
 #: Eight characters name the file, the others are the secret: 144 bits.
 _TOKEN = re.compile(r"([0-9A-Za-z_-]{8})([0-9A-Za-z_-]{24})")
@@ -48,7 +48,7 @@ class LoginLinks:
         self._delete_surplus()
         token = secrets.token_urlsafe(24)
         name, secret = token[:8], token[8:]
-        _write_private(self._folder / name, f"{_now_s() + LINK_SECONDS} {_hash(secret)}")
+        _write_private(self._folder / name, f"{_read_clock_s() + LINK_SECONDS} {_hash_secret(secret)}")
         return f"{dagster_url}{LINK_PATH}{token}"
 
     def redeem(self, token: str) -> bool:
@@ -61,13 +61,13 @@ class LoginLinks:
             expires_s, expected = path.read_text().split()
         except (OSError, ValueError):
             return False
-        if not hmac.compare_digest(_hash(parts[2]), expected):
+        if not hmac.compare_digest(_hash_secret(parts[2]), expected):
             return False
         try:
             path.unlink()  # of two requests at once, one deletes it
         except FileNotFoundError:
             return False
-        return _now_s() < int(expires_s)
+        return _read_clock_s() < int(expires_s)
 
     def _delete_surplus(self) -> None:
         """Delete expired links, and the oldest ones where too many wait."""
@@ -79,13 +79,13 @@ class LoginLinks:
                 continue  # it was opened just now
         newest_first = sorted(made_s, key=lambda path: made_s[path], reverse=True)
         for number, path in enumerate(newest_first, start=1):
-            if number >= _MOST_LINKS or made_s[path] < _now_s() - LINK_SECONDS:
+            if number >= _MOST_LINKS or made_s[path] < _read_clock_s() - LINK_SECONDS:
                 path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
 class Login:
-    """A login: who it belongs to is not known, only that they opened a link."""
+    """Login of a browser that opened a link; it names no person."""
 
     id: str
     expires_s: int
@@ -103,7 +103,7 @@ class LoginCookies:
 
     def make_cookie(self) -> str:
         """Return the value of a new login's cookie."""
-        signed = f"{_now_s() + LOGIN_SECONDS}.{secrets.token_hex(16)}"
+        signed = f"{_read_clock_s() + LOGIN_SECONDS}.{secrets.token_hex(16)}"
         return f"{signed}.{self._sign(signed)}"
 
     def find_login(self, values: list[str]) -> Login | None:
@@ -113,7 +113,7 @@ class LoginCookies:
             if parts is None or not hmac.compare_digest(self._sign(f"{parts[1]}.{parts[2]}"), parts[3]):
                 continue
             login = Login(parts[2], int(parts[1]))
-            if _now_s() < login.expires_s and login.id not in self._ended:
+            if _read_clock_s() < login.expires_s and login.id not in self._ended:
                 return login
         return None
 
@@ -126,7 +126,7 @@ class LoginCookies:
     def _read_ended(self) -> set[str]:
         ended = set()
         for path in self._ended_folder.glob("*"):
-            if path.stat().st_mtime < _now_s() - LOGIN_SECONDS:
+            if path.stat().st_mtime < _read_clock_s() - LOGIN_SECONDS:
                 path.unlink(missing_ok=True)  # its cookie has expired
             else:
                 ended.add(path.name)
@@ -138,7 +138,7 @@ class LoginCookies:
 
 @contextmanager
 def open_dagster(settings: Settings, dagster_url: str) -> Iterator[httpx.Client]:
-    """Give a client that is logged in to a deployment's Dagster pages, for programs of its operator.
+    """Yield a client that is logged in to a deployment's Dagster pages, for programs of its operator.
 
     It sends `Origin`, as a page of Dagster does: without it nothing that changes state is served.
 
@@ -151,11 +151,11 @@ def open_dagster(settings: Settings, dagster_url: str) -> Iterator[httpx.Client]
         yield client
 
 
-def _now_s() -> int:
+def _read_clock_s() -> int:
     return clock.now_ms() // 1000
 
 
-def _hash(secret: str) -> str:
+def _hash_secret(secret: str) -> str:
     return sha256(secret.encode()).hexdigest()
 
 

@@ -1,7 +1,7 @@
-"""Answers kept under an Idempotency-Key: a request that is sent twice is carried out once. Contract §1.
+"""Idempotency keys: a request that is sent twice is carried out once, and answered alike. Contract §1.
 
-The key is claimed by the first statement of the request's transaction and its answer is stored by the last:
-both are there, with what the request made, or neither is.
+The first statement of the request's transaction claims the key and the last one stores the answer: key,
+answer and the changes of the request are committed together or not at all.
 """
 
 import threading
@@ -24,13 +24,13 @@ from recorder.storage.upsert import insert_or_update
 
 _ANSWERS = SQLModel.metadata.tables[str(IdempotencyRow.__tablename__)]
 _IDENTITY = tuple(_ANSWERS.primary_key.columns)
-#: Expired answers that each new one takes along: fewer than these would let them pile up.
+#: Expired answers that are deleted with each new one; with fewer, expired answers would accumulate.
 _PURGED_BY_EACH = 10
 
 
 @dataclass(frozen=True, slots=True)
 class RequestKey:
-    """What tells a repeated request from another one, and whether its body is the same."""
+    """Identity of a request: tenant, method, path and key, with a digest of its body."""
 
     workspace_id: str
     mode: str
@@ -45,7 +45,7 @@ class RequestKey:
     def of(
         cls, caller: Caller, key: str, body: Any, *, method: str, path: str, concrete_path: str, secret: bytes
     ) -> Self:
-        """The key of a request; bodies are the same if their JSON values are."""
+        """Return the key of a request; bodies are the same if their JSON values are."""
         at_address = canonical_json([concrete_path, key])
         return cls(
             caller.workspace_id,
@@ -58,23 +58,23 @@ class RequestKey:
 
     @property
     def identity(self) -> tuple[str, str, str, str, str]:
-        """The primary key of its row."""
+        """Primary key of the stored answer."""
         return self.workspace_id, self.mode, self.method, self.path, self.key
 
     @property
     def lock_number(self) -> int:
-        """The number under which PostgreSQL locks it."""
+        """Number of the PostgreSQL advisory lock for this key."""
         return int.from_bytes(bytes.fromhex(sha256_of(self.identity))[:8], signed=True)
 
 
 def is_idempotency_key(text: str) -> bool:
-    """Whether a text may be a key: 1 to 255 visible ASCII characters."""
+    """Return whether a text may be a key: 1 to 255 visible ASCII characters."""
     visible = all("!" <= letter <= "~" for letter in text)
     return 1 <= len(text) <= limits.BATCH_KEY_CHARACTERS and visible
 
 
 class AnswerKept(Exception):
-    """The request was answered before; not an error, but the end of what it would do."""
+    """Signal that the request was answered before: the stored answer is sent again."""
 
     def __init__(self, status: int, body: bytes) -> None:
         super().__init__("answered before")
@@ -83,7 +83,7 @@ class AnswerKept(Exception):
 
 
 class RunningKeys:
-    """The keys whose first request still runs in this process."""
+    """Set of the keys whose first request still runs in this process."""
 
     def __init__(self) -> None:
         self._running: set[tuple[str, ...]] = set()
@@ -108,15 +108,15 @@ class RunningKeys:
 
 
 def claim_at_first_statement(db: DbSession, key: RequestKey) -> None:
-    """Let the transaction's first statement find out whether the request may be carried out.
+    """Claim the key when the transaction executes its first statement.
 
-    What an operation refuses before it asks the database is validation, and that comes first. Then one of
-    these is raised out of the operation:
+    Validation comes before the first statement, so an invalid request claims nothing. A session event is used
+    because the operation, not this module, decides which statement is the first; the errors come out of it.
 
     Raises:
-        AnswerKept: if it was carried out before.
+        AnswerKept: if the request was carried out before.
         IdempotencyKeyReused: if the key came with another body then.
-        IdempotencyInProgress: if another process carries it out right now.
+        IdempotencyInProgress: if another process carries the request out now.
     """
 
     def claim(_: DbSession, __: Any, connection: Connection) -> None:
@@ -126,11 +126,14 @@ def claim_at_first_statement(db: DbSession, key: RequestKey) -> None:
 
 
 def keep_answer(db: DbSession, key: RequestKey, *, status: int, body: bytes, session_id: str | None) -> None:
-    """Store what a request was answered, for the repetitions of the next 24 hours.
+    """Store the answer to a request, for repetitions within 24 hours.
 
     Args:
-        body: without secrets.
-        session_id: the session that it shows.
+        db: the transaction of the request.
+        key: the key of the request.
+        status: HTTP status of the answer.
+        body: body of the answer, without secrets.
+        session_id: session that the body shows; its deletion deletes the answer too.
     """
     now = clock.now()
     answer = {
@@ -141,18 +144,18 @@ def keep_answer(db: DbSession, key: RequestKey, *, status: int, body: bytes, ses
         "created_at": now,
     }
     identity = dict(zip((column.key for column in _IDENTITY), key.identity, strict=True))
-    is_expired = _ANSWERS.c.created_at <= _oldest(now)
+    is_expired = _ANSWERS.c.created_at <= _expiry_limit(now)
     insert_or_update(db, IdempotencyRow, {**identity, **answer}, update=answer, where=is_expired)
     purge_expired(db, limit=_PURGED_BY_EACH)
 
 
 def purge_expired(db: DbSession, *, limit: int) -> int:
-    """Forget answers older than 24 hours; returns how many."""
-    expired = select(*_IDENTITY).where(_ANSWERS.c.created_at <= _oldest(clock.now()))
-    # Rows that another transaction purges are left to it: nobody waits for anybody.
+    """Delete answers older than 24 hours; return their number."""
+    expired = select(*_IDENTITY).where(_ANSWERS.c.created_at <= _expiry_limit(clock.now()))
+    # Rows that another transaction deletes are skipped, so that no transaction waits for another.
     expired = expired.limit(limit).with_for_update(skip_locked=True)
-    gone = db.connection().execute(delete(_ANSWERS).where(tuple_(*_IDENTITY).in_(expired)))
-    return gone.rowcount
+    deleted = db.connection().execute(delete(_ANSWERS).where(tuple_(*_IDENTITY).in_(expired)))
+    return deleted.rowcount
 
 
 def _claim(connection: Connection, key: RequestKey) -> None:
@@ -161,15 +164,15 @@ def _claim(connection: Connection, key: RequestKey) -> None:
         if not connection.scalar(lock, {"number": key.lock_number}):
             raise IdempotencyInProgress
     columns = select(_ANSWERS.c.body_digest, _ANSWERS.c.status, _ANSWERS.c.answer)
-    found = connection.execute(
-        columns.where(tuple_(*_IDENTITY) == key.identity, _ANSWERS.c.created_at > _oldest(clock.now()))
+    stored = connection.execute(
+        columns.where(tuple_(*_IDENTITY) == key.identity, _ANSWERS.c.created_at > _expiry_limit(clock.now()))
     ).one_or_none()
-    if found is None:
+    if stored is None:
         return
-    if bytes(found.body_digest) != key.body_digest:
+    if bytes(stored.body_digest) != key.body_digest:
         raise IdempotencyKeyReused
-    raise AnswerKept(found.status, bytes(found.answer))
+    raise AnswerKept(stored.status, bytes(stored.answer))
 
 
-def _oldest(now: datetime) -> datetime:
+def _expiry_limit(now: datetime) -> datetime:
     return now - timedelta(hours=limits.IDEMPOTENCY_HOURS)

@@ -1,12 +1,11 @@
-"""Administering the keys of a workspace: make, list, revoke. Spec §4.5, §5; contract §1 (keys)."""
+"""Administration of API keys: create, list and revoke them. Spec §4.5, §5; contract §1 (keys)."""
 
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 from sqlmodel.sql.expression import SelectOfScalar
 
 from recorder import clock
-from recorder.access.keys import Caller, add_key
-from recorder.access.scopes import LIVE_REPLAY, Scope
+from recorder.access.keys import LIVE_REPLAY, Caller, Scope, add_key
 from recorder.audit.log import Origin, record
 from recorder.errors import InsufficientScope, InvalidTime, NotFound, ValidationFailed
 from recorder.models.key import Key, KeyCreate, KeyCreated, KeyRow
@@ -15,48 +14,51 @@ from recorder.tenant import Tenant
 
 
 class LiveModeNotHeld(InsufficientScope):
-    """A test key asked for one that sees live data."""
+    """A test key was used to create a live key."""
 
     def __init__(self) -> None:
         super().__init__("admin, of live mode: a test key makes test keys alone")
 
 
 def grant_key(db: DbSession, caller: Caller, origin: Origin, wanted: KeyCreate, secret: bytes) -> KeyCreated:
-    """Make a key that may do no more than the caller's own.
+    """Create a key that may do no more than the caller's.
 
     Raises:
         ValidationFailed: if label or scope are malformed.
-        InvalidTime: if it would be expired from the beginning.
-        InsufficientScope: if it could do what the caller cannot: see live data, or replay live.
+        InvalidTime: if it would expire at once.
+        InsufficientScope: if the key could do what the caller cannot: see live data, or replay live.
     """
-    scope = _check(wanted)
+    scope = _check_request(wanted)
     mode = wanted.mode or caller.mode
     if mode == "live" and caller.mode == "test":
         raise LiveModeNotHeld
     if not caller.scope.includes(scope):
         raise InsufficientScope(LIVE_REPLAY if caller.scope.reaches(scope.level) else scope.level)
-    return _create(db, origin, wanted, scope, mode, secret)
+    return _create_recorded_key(db, origin, wanted, scope, mode, secret)
 
 
 def issue_key(db: DbSession, origin: Origin, wanted: KeyCreate, secret: bytes) -> KeyCreated:
-    """Make any key, as the operator of the deployment may; live unless said otherwise.
+    """Create any key, for the operator of the deployment; its mode is live by default.
 
     Raises:
         ValidationFailed: if label or scope are malformed.
-        InvalidTime: if it would be expired from the beginning.
+        InvalidTime: if it would expire at once.
     """
-    return _create(db, origin, wanted, _check(wanted), wanted.mode or "live", secret)
+    return _create_recorded_key(db, origin, wanted, _check_request(wanted), wanted.mode or "live", secret)
 
 
 def list_keys(
     db: DbSession, tenant: Tenant, *, before_id: str | None = None, limit: int | None = None
 ) -> tuple[list[Key], bool]:
-    """Keys that were not revoked, newest first, and whether there are more; expired ones stand among them.
+    """Return keys that were not revoked, newest first, and whether more follow; expired keys are included.
 
     Args:
+        db: a transaction.
         tenant: the caller's; a live key administers all keys of its workspace, a test key those of test mode.
+        before_id: id of the last key of the page before.
+        limit: most keys of the page; None sets no limit.
     """
-    statement = _visible(tenant).order_by(col(KeyRow.id).desc())
+    statement = _select_visible(tenant).order_by(col(KeyRow.id).desc())
     if before_id is not None:
         statement = statement.where(col(KeyRow.id) < before_id)
     if limit is not None:
@@ -67,12 +69,12 @@ def list_keys(
 
 
 def revoke_key(db: DbSession, tenant: Tenant, origin: Origin, key_id: str) -> None:
-    """End a key; it may be the one that asks.
+    """Revoke a key; a key may revoke itself.
 
     Raises:
-        NotFound: if who asks sees no such key, or it was revoked before.
+        NotFound: if the tenant has no such key, or it was revoked before.
     """
-    row = db.exec(_visible(tenant).where(KeyRow.id == key_id).with_for_update()).first()
+    row = db.exec(_select_visible(tenant).where(KeyRow.id == key_id).with_for_update()).first()
     if row is None:
         raise NotFound("key")
     row.revoked_at = clock.now()
@@ -81,7 +83,7 @@ def revoke_key(db: DbSession, tenant: Tenant, origin: Origin, key_id: str) -> No
 
 
 def find_key(db: DbSession, key_id: str) -> KeyRow:
-    """A key of any workspace, for the operator of the deployment.
+    """Return a key of any workspace, for the operator of the deployment.
 
     Raises:
         NotFound: if there is none, or it was revoked.
@@ -96,28 +98,28 @@ def _to_wire(row: KeyRow) -> Key:
     return Key.model_validate(row.model_dump(include=set(Key.model_fields)))
 
 
-def _visible(tenant: Tenant) -> SelectOfScalar[KeyRow]:
+def _select_visible(tenant: Tenant) -> SelectOfScalar[KeyRow]:
     statement = select(KeyRow).where(
         KeyRow.workspace_id == tenant.workspace_id, col(KeyRow.revoked_at).is_(None)
     )
     return statement if tenant.mode == "live" else statement.where(KeyRow.mode == tenant.mode)
 
 
-def _check(wanted: KeyCreate) -> Scope:
-    """The scope of a key that can be made."""
+def _check_request(wanted: KeyCreate) -> Scope:
+    """Return the scope of a valid request."""
     if not wanted.label.isprintable():
         raise ValidationFailed.of("/label", "invalid_string", message="label takes printable characters.")
     try:
         scope = Scope.parse(wanted.scope)
     except ValueError as error:
-        text = f"scope takes read, write or admin, and {LIVE_REPLAY} behind it for live replays."
+        text = f"scope takes read, write or admin, followed by {LIVE_REPLAY} for live replays."
         raise ValidationFailed.of("/scope", "invalid_value", message=text) from error
     if wanted.expires_at is not None and wanted.expires_at <= clock.now():
-        raise InvalidTime("/expires_at", "expires_at lies in the future.", where="body")
+        raise InvalidTime("/expires_at", "expires_at takes a time in the future.", where="body")
     return scope
 
 
-def _create(
+def _create_recorded_key(
     db: DbSession, origin: Origin, wanted: KeyCreate, scope: Scope, mode: Mode, secret: bytes
 ) -> KeyCreated:
     row, key = add_key(
@@ -129,8 +131,8 @@ def _create(
         secret=secret,
         expires_at=wanted.expires_at,
     )
-    ends = None if row.expires_at is None else clock.to_iso(row.expires_at)
-    details = {"label": row.label, "scope": row.scope, "mode": mode, "expires_at": ends}
+    expires_at = None if row.expires_at is None else clock.to_iso(row.expires_at)
+    details = {"label": row.label, "scope": row.scope, "mode": mode, "expires_at": expires_at}
     record(db, origin, "key.create", resource_type="key", resource_id=row.id, details=details)
     return KeyCreated(
         id=row.id,

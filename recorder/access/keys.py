@@ -1,18 +1,21 @@
-"""Workspaces and API keys: making them, and telling who calls. Spec §5, contract §1 (keys)."""
+"""API keys and their scopes: creation of keys and workspaces, authentication. Spec §5, contract §1 (keys).
+
+Scopes are `read`, `write` and `admin`, each including the one before it; `replay:live` may follow.
+"""
 
 import secrets
 import zlib
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Literal, get_args
 
 from sqlmodel import Session as DbSession
 from sqlmodel import select
 
 from recorder import clock
 from recorder.access.rate_tiers import TIERS, Tier
-from recorder.access.scopes import Scope
 from recorder.digest import keyed_digest
-from recorder.errors import Conflict, InvalidApiKey, WorkspaceDisabled
+from recorder.errors import Conflict, InsufficientScope, InvalidApiKey, WorkspaceDisabled
 from recorder.ids import new_id
 from recorder.masking.policies import MaskingPolicies, load_policies
 from recorder.models.key import KeyRow
@@ -21,8 +24,56 @@ from recorder.models.workspace import WorkspaceRow
 from recorder.storage.deployment import require_region
 from recorder.tenant import Tenant
 
+Level = Literal["read", "write", "admin"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+LIVE_REPLAY = "replay:live"
+_RANK = {level: rank for rank, level in enumerate(LEVELS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Rights of a key."""
+
+    level: Level
+    live_replay: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> "Scope":
+        """Return the scope of a text such as `write replay:live`; the order of the words does not matter.
+
+        Raises:
+            ValueError: if the text names no scope.
+        """
+        words = text.split(" ")
+        levels = [level for level in LEVELS if level in words]
+        rest = [word for word in words if word not in LEVELS]
+        if len(levels) != 1 or rest not in ([], [LIVE_REPLAY]) or len(words) != 1 + len(rest):
+            raise ValueError("a scope is read, write or admin, and may be followed by replay:live")
+        return cls(levels[0], bool(rest))
+
+    def includes(self, other: "Scope") -> bool:
+        """Return whether a key of this scope may create a key of the other scope."""
+        return self.reaches(other.level) and (self.live_replay or not other.live_replay)
+
+    def reaches(self, level: Level) -> bool:
+        """Return whether this scope has at least that level."""
+        return _RANK[self.level] >= _RANK[level]
+
+    def require(self, level: Level) -> None:
+        """Check that this scope has at least that level.
+
+        Raises:
+            InsufficientScope: if it has a lower level.
+        """
+        if not self.reaches(level):
+            raise InsufficientScope(level)
+
+    def __str__(self) -> str:
+        return f"{self.level} {LIVE_REPLAY}" if self.live_replay else self.level
+
+
 _BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-# A self-hosted deployment issues these; it takes no key that says it is of the hosted one.
+# Prefixes of self-hosted deployments; keys with the prefix of the hosted service are refused.
 _PREFIXES: dict[Mode, str] = {"live": "nsk_local_", "test": "nsk_test_"}
 _RANDOM_CHARACTERS = 43  # 256 bits in base 62
 _CHECKSUM_CHARACTERS = 6
@@ -32,7 +83,7 @@ FIRST_SCOPE = "admin replay:live"
 
 
 class WorkspaceExists(Conflict):
-    """A workspace of this name is there already."""
+    """The name of a new workspace is taken."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -43,17 +94,17 @@ class WorkspaceExists(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who makes a request: every query is bounded by its workspace and mode."""
+    """Caller of a request: its tenant bounds every query."""
 
     tenant: Tenant
     key_id: str
     scope: Scope = _ADMIN
     tier: Tier = _DEFAULT_TIER
     expires_at: datetime | None = None
-    #: What is masked in this workspace and mode; None where nothing is.
+    #: Masking rules of this workspace and mode; None where nothing is masked.
     masking: MaskingPolicies | None = None
     workspace_status: str = "active"
-    #: Key of digests that are kept in the place of what people sent.
+    #: Key of the digests that are stored instead of values.
     digest_key: bytes = field(default=b"", repr=False)
 
     @property
@@ -67,7 +118,7 @@ class Caller:
         return "test" if self.tenant.mode == "test" else "live"
 
     def require_active(self) -> None:
-        """Let only callers of active workspaces pass.
+        """Check that the workspace of the caller is active.
 
         Raises:
             WorkspaceDisabled: if the workspace is suspended or expired.
@@ -78,7 +129,7 @@ class Caller:
 
 @dataclass(frozen=True)
 class NewKey:
-    """A key at the one moment when its full value is known."""
+    """New key with its full value, which is not stored."""
 
     workspace_id: str
     key_id: str
@@ -88,13 +139,17 @@ class NewKey:
 def create_workspace(
     db: DbSession, name: str, *, region: str, secret: bytes, tier: str = "default"
 ) -> NewKey:
-    """Make a workspace and its first key, which may do everything.
+    """Create a workspace and its first key, which has all rights.
 
     Args:
+        db: a write transaction.
+        name: unique name of the workspace.
+        region: region of the workspace; it must be the deployment's.
+        secret: secret of the deployment, under which keys are hashed.
         tier: name of its table of limits.
 
     Raises:
-        WrongRegion: if the deployment is of another region.
+        WrongRegion: if the deployment belongs to another region.
         WorkspaceExists: if the name is taken.
     """
     require_region(db, region)
@@ -115,7 +170,7 @@ def create_key(
     secret: bytes,
     expires_at: datetime | None = None,
 ) -> NewKey:
-    """Make a key, without asking who wants it: `recorder.access.key_admin` does."""
+    """Create a key without checking a caller; `recorder.access.key_admin` checks."""
     row, key = add_key(
         db, workspace_id, label=label, scope=scope, mode=mode, secret=secret, expires_at=expires_at
     )
@@ -132,15 +187,15 @@ def add_key(
     secret: bytes,
     expires_at: datetime | None,
 ) -> tuple[KeyRow, str]:
-    """The same, as a row and the value that only this answer knows."""
-    key = _new_key(_PREFIXES[mode])
+    """Create a key; return its row and its value, which is not stored."""
+    key = _generate_key(_PREFIXES[mode])
     row = KeyRow(
         id=new_id("key"),
         workspace_id=workspace_id,
         mode=mode,
         label=label,
         scope=scope,
-        key_hash=_hash(key, secret),
+        key_hash=_hash_key(key, secret),
         last4=key[-4:],
         created_at=clock.now(),
         expires_at=expires_at,
@@ -150,20 +205,20 @@ def add_key(
 
 
 def is_well_formed(key: str) -> bool:
-    """Whether prefix, length and checksum fit: a typo costs no look-up."""
+    """Return whether prefix, length and checksum are right, so that a typing error costs no query."""
     prefix = next((prefix for prefix in _PREFIXES.values() if key.startswith(prefix)), None)
     if prefix is None or len(key) != len(prefix) + _RANDOM_CHARACTERS + _CHECKSUM_CHARACTERS:
         return False
-    return key.isascii() and secrets.compare_digest(_checksum(key[:-_CHECKSUM_CHARACTERS]), key[-6:])
+    return key.isascii() and secrets.compare_digest(_compute_checksum(key[:-_CHECKSUM_CHARACTERS]), key[-6:])
 
 
 def authenticate(db: DbSession, key: str, *, secret: bytes) -> Caller:
-    """The caller that a key stands for; whether its workspace is active is for the caller to ask.
+    """Return the caller that a key belongs to, also of a workspace that is not active.
 
     Raises:
         InvalidApiKey: if the key is unknown, revoked or expired.
     """
-    row = db.exec(select(KeyRow).where(KeyRow.key_hash == _hash(key, secret))).first()
+    row = db.exec(select(KeyRow).where(KeyRow.key_hash == _hash_key(key, secret))).first()
     if row is None or row.revoked_at is not None or (row.expires_at and row.expires_at <= clock.now()):
         raise InvalidApiKey
     workspace = db.get(WorkspaceRow, row.workspace_id)
@@ -182,12 +237,12 @@ def authenticate(db: DbSession, key: str, *, secret: bytes) -> Caller:
     )
 
 
-def _new_key(prefix: str) -> str:
+def _generate_key(prefix: str) -> str:
     body = prefix + "".join(secrets.choice(_BASE62) for _ in range(_RANDOM_CHARACTERS))
-    return body + _checksum(body)
+    return body + _compute_checksum(body)
 
 
-def _checksum(body: str) -> str:
+def _compute_checksum(body: str) -> str:
     value = zlib.crc32(body.encode())
     digits = []
     for _ in range(_CHECKSUM_CHARACTERS):
@@ -196,5 +251,5 @@ def _checksum(body: str) -> str:
     return "".join(reversed(digits))
 
 
-def _hash(key: str, secret: bytes) -> str:
+def _hash_key(key: str, secret: bytes) -> str:
     return keyed_digest(secret, "api-key", key.encode()).hex()

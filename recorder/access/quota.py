@@ -1,4 +1,4 @@
-"""Quotas as arithmetic: months, what is left of them, and when that is told. Spec §2.9, §8.2; contract §7."""
+"""Monthly quotas: usage, reservations and the notices about them. Spec §2.9, §8.2; contract §7."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ Metric = Literal["captured_minutes", "exported_rows"]
 
 MINUTE_MS = 60_000
 _WARNING_PERCENT = 80
-#: What is told of a metric, in this order; each once a period.
+#: Webhook events about a metric, in this order; each is sent once a period.
 _NOTICES = ("quota.warning", "quota.exhausted")
-#: How the errors and pages call the metrics.
+#: Names of the metrics in errors and pages.
 NAMES: dict[Metric, str] = {"captured_minutes": "captured minutes", "exported_rows": "exported rows"}
 
 
@@ -35,24 +35,24 @@ class Period:
 
     @property
     def key(self) -> str:
-        """`YYYY-MM`, the name under which its usage is kept."""
+        """`YYYY-MM`, the name under which usage is stored."""
         return self.start.strftime("%Y-%m")
 
 
 def period_of(moment: datetime) -> Period:
-    """The period that an instant lies in."""
+    """Return the period that contains an instant."""
     start = moment.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     return Period(start, _next_month(start))
 
 
 def period_named(key: str) -> Period:
-    """The period that is kept under a name."""
+    """Return the period of a stored name."""
     start = datetime.strptime(key, "%Y-%m").replace(tzinfo=UTC)
     return Period(start, _next_month(start))
 
 
 def quota_of(period: Period, tier: Tier, *, captured_ms: int, exported_rows: int) -> Quota:
-    """What was used of a period, beside the limits of a tier."""
+    """Return the usage of a period with the limits of a tier."""
     return Quota(
         period_start=period.start,
         period_end=period.end,
@@ -64,24 +64,26 @@ def quota_of(period: Period, tier: Tier, *, captured_ms: int, exported_rows: int
 
 
 def due_level(used: int, limit: int | None) -> int:
-    """How many of the two notices are due: none, the warning, or both."""
+    """Return how many of the two notices are due: none, the warning, or both."""
     if limit is None or used * 100 < limit * _WARNING_PERCENT:
         return 0
     return 1 if used < limit else 2
 
 
 def due_level_of(quota: Quota, metric: Metric) -> int:
-    """The same for a metric of a quota."""
+    """Return how many notices of a quota's metric are due."""
     return due_level(getattr(quota, metric), getattr(quota, f"{metric}_limit"))
 
 
-def due_notices(quota: Quota, metric: Metric, told: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The events that are due and were not told: type and `data`.
+def due_notices(quota: Quota, metric: Metric, sent_level: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield type and `data` of the notices that are due and were not sent.
 
     Args:
-        told: the level up to which they were.
+        quota: usage and limits of a period.
+        metric: the metric that the notices are about.
+        sent_level: number of notices that were sent before.
     """
-    for type in _NOTICES[told : due_level_of(quota, metric)]:
+    for type in _NOTICES[sent_level : due_level_of(quota, metric)]:
         yield (
             type,
             {
@@ -99,61 +101,63 @@ def _next_month(start: datetime) -> datetime:
 
 #: A tier without quotas.
 _FREE = TIERS["default"]
-#: Per metric: the column that keeps how much of it was told.
-_TOLD: dict[Metric, str] = {"captured_minutes": "captured_told", "exported_rows": "exported_told"}
+#: Column that counts the notices sent, by metric.
+_SENT_COLUMNS: dict[Metric, str] = {"captured_minutes": "captured_told", "exported_rows": "exported_told"}
 
 
 def read_quota(db: DbSession, tenant: Tenant) -> Quota:
-    """The quota of the current period; in test mode nothing counts and nothing is limited."""
+    """Return the quota of the current period; in test mode nothing counts and nothing is limited."""
     period = period_of(clock.now())
     if tenant.mode == "test":
         return quota_of(period, _FREE, captured_ms=0, exported_rows=0)
-    row = _find(db, tenant.workspace_id, period)
+    row = _read_usage(db, tenant.workspace_id, period)
     return quota_of(
-        period, _tier(db, tenant.workspace_id), captured_ms=row.captured_ms, exported_rows=row.exported_rows
+        period,
+        _read_tier(db, tenant.workspace_id),
+        captured_ms=row.captured_ms,
+        exported_rows=row.exported_rows,
     )
 
 
 def require_minutes(db: DbSession, tenant: Tenant) -> None:
-    """Let pass while captured minutes are left.
+    """Check that captured minutes are left.
 
     Raises:
-        QuotaExceeded: if none are.
+        QuotaExceeded: if none are left.
     """
-    limit = None if tenant.mode == "test" else _tier(db, tenant.workspace_id).captured_minutes
-    if limit is not None and _now(db, tenant.workspace_id).captured_ms >= limit * MINUTE_MS:
+    limit = None if tenant.mode == "test" else _read_tier(db, tenant.workspace_id).captured_minutes
+    if limit is not None and _read_current(db, tenant.workspace_id).captured_ms >= limit * MINUTE_MS:
         raise QuotaExceeded(NAMES["captured_minutes"])
 
 
 def charge_time(db: DbSession, workspace_id: str, captured_ms: int) -> None:
-    """Count captured time that a stop adds; never refused.
+    """Add the captured time of a stopped session; it is never refused.
 
-    The last row that a transaction may take, but for the audit log's: the ingest writer takes sessions first,
-    then this one.
+    This locks the last row of a transaction before the audit log's: the ingest writer locks sessions first.
     """
     if captured_ms > 0:
-        _add(db, workspace_id, period_of(clock.now()), "captured_minutes", captured_ms=captured_ms)
+        _add_usage(db, workspace_id, period_of(clock.now()), "captured_minutes", captured_ms=captured_ms)
 
 
 def require_rows(db: DbSession, tenant: Tenant) -> None:
-    """Let pass while rows to export are left; those that running exports hold are not.
+    """Check that rows to export are left; rows reserved by running exports are not.
 
     Raises:
-        QuotaExceeded: if none are.
+        QuotaExceeded: if none are left.
     """
-    limit = None if tenant.mode == "test" else _tier(db, tenant.workspace_id).exported_rows
+    limit = None if tenant.mode == "test" else _read_tier(db, tenant.workspace_id).exported_rows
     if limit is None:
         return
-    row = _now(db, tenant.workspace_id)
+    row = _read_current(db, tenant.workspace_id)
     if row.exported_rows + row.reserved_rows >= limit:
         raise QuotaExceeded(NAMES["exported_rows"])
 
 
 def reserve_rows(db: DbSession, tenant: Tenant, rows: int) -> str | None:
-    """Hold the rows of a plan until its export ends.
+    """Reserve the rows of a plan until its export ends.
 
     Returns:
-        The period that holds them; None where nothing is counted.
+        The period of the reservation; None where nothing is counted.
 
     Raises:
         QuotaExceeded: if fewer are left; the transaction must then be rolled back.
@@ -161,8 +165,8 @@ def reserve_rows(db: DbSession, tenant: Tenant, rows: int) -> str | None:
     if tenant.mode == "test":
         return None
     period = period_of(clock.now())
-    row = _add(db, tenant.workspace_id, period, reserved_rows=rows)
-    limit = _tier(db, tenant.workspace_id).exported_rows
+    row = _add_usage(db, tenant.workspace_id, period, reserved_rows=rows)
+    limit = _read_tier(db, tenant.workspace_id).exported_rows
     left = rows if limit is None else limit - row.exported_rows - row.reserved_rows + rows
     if rows > left:
         raise QuotaExceeded(NAMES["exported_rows"], needed=rows, left=max(0, left))
@@ -170,12 +174,16 @@ def reserve_rows(db: DbSession, tenant: Tenant, rows: int) -> str | None:
 
 
 def settle_rows(db: DbSession, workspace_id: str, period: str, *, reserved: int, exported: int) -> None:
-    """Give back what a plan held, and count what its export wrote; 0 where it failed.
+    """Release the reserved rows of a plan, and count the rows that its export wrote.
 
     Args:
-        period: the one that holds them: an export counts in the month of its plan.
+        db: a write transaction.
+        workspace_id: workspace of the export.
+        period: period of the reservation: an export counts in the month of its plan.
+        reserved: rows that the plan reserved.
+        exported: rows that were written; 0 where the export failed.
     """
-    _add(
+    _add_usage(
         db,
         workspace_id,
         period_named(period),
@@ -185,38 +193,38 @@ def settle_rows(db: DbSession, workspace_id: str, period: str, *, reserved: int,
     )
 
 
-def _tier(db: DbSession, workspace_id: str) -> Tier:
+def _read_tier(db: DbSession, workspace_id: str) -> Tier:
     row = db.get(WorkspaceRow, workspace_id)
     return TIERS["default" if row is None else row.tier]
 
 
-def _now(db: DbSession, workspace_id: str) -> UsageRow:
-    return _find(db, workspace_id, period_of(clock.now()))
+def _read_current(db: DbSession, workspace_id: str) -> UsageRow:
+    return _read_usage(db, workspace_id, period_of(clock.now()))
 
 
-def _find(db: DbSession, workspace_id: str, period: Period) -> UsageRow:
-    """The usage of a period; zero before its first use."""
+def _read_usage(db: DbSession, workspace_id: str, period: Period) -> UsageRow:
+    """Return the usage of a period; zero before its first use."""
     row = db.get(UsageRow, (workspace_id, period.key), populate_existing=True)
     return row or UsageRow(workspace_id=workspace_id, period=period.key)
 
 
-def _add(
+def _add_usage(
     db: DbSession, workspace_id: str, period: Period, metric: Metric | None = None, **amounts: int
 ) -> Any:
-    """Add to the row in one statement, which also locks it; `metric` is told where it is due."""
+    """Add to the usage in one statement, which also locks it, and send due notices of `metric`."""
     fresh = {"workspace_id": workspace_id, "period": period.key, **amounts}
     added = {name: col(getattr(UsageRow, name)) + amount for name, amount in amounts.items()}
     row = insert_or_update(db, UsageRow, fresh, update=added)
     if metric is not None:
-        _tell(db, row, period, metric)
+        _send_notices(db, row, period, metric)
     return row
 
 
-def _tell(db: DbSession, row: Any, period: Period, metric: Metric) -> None:
-    tier = _tier(db, row.workspace_id)
+def _send_notices(db: DbSession, row: Any, period: Period, metric: Metric) -> None:
+    tier = _read_tier(db, row.workspace_id)
     quota = quota_of(period, tier, captured_ms=row.captured_ms, exported_rows=row.exported_rows)
-    told = getattr(row, _TOLD[metric])
-    for type, data in due_notices(quota, metric, told):
+    sent_level = getattr(row, _SENT_COLUMNS[metric])
+    for type, data in due_notices(quota, metric, sent_level):
         add_event(
             db,
             tenant=Tenant(row.workspace_id, "live"),
@@ -225,6 +233,6 @@ def _tell(db: DbSession, row: Any, period: Period, metric: Metric) -> None:
             data=data,
         )
     level = due_level_of(quota, metric)
-    if level > told:
-        own = update(UsageRow).filter_by(workspace_id=row.workspace_id, period=period.key)
-        db.connection().execute(own.values({_TOLD[metric]: level}))
+    if level > sent_level:
+        usage = update(UsageRow).filter_by(workspace_id=row.workspace_id, period=period.key)
+        db.connection().execute(usage.values({_SENT_COLUMNS[metric]: level}))

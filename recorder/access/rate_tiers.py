@@ -1,7 +1,25 @@
-"""Surfaces that are limited apart, and what each tier may do on them. Spec §8.1, contract §1."""
+"""Rate limits of each tier, by surface, and their form in `GET /v1/limits`. Spec §8.1, contract §1, §7."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
+
+from recorder import limits
+from recorder.models.limits import (
+    Address,
+    BatchLimits,
+    ByteLimits,
+    Limits,
+    ListLimits,
+    PairOfRates,
+    RateLimit,
+    SessionLimits,
+    StreamLimits,
+    SurfaceLimits,
+    WholeReadLimits,
+    WorkLimits,
+)
+from recorder.settings import SessionSize
 
 Surface = Literal[
     "create_session", "append_events", "append_frames", "reads", "exports", "live_replays", "other"
@@ -11,7 +29,7 @@ SURFACES: tuple[Surface, ...] = get_args(Surface)
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many requests, or bytes, in a window; continuously refilled."""
+    """Most requests, or bytes, in a window; refilled continuously."""
 
     limit: int
     window_s: int = 1
@@ -23,7 +41,7 @@ class Rate:
 
     @property
     def per_second(self) -> float:
-        """Tokens that come back each second."""
+        """Tokens that are refilled each second."""
         return self.limit / self.window_s
 
 
@@ -53,32 +71,32 @@ class Tier:
     exported_rows: int | None = None
 
 
-def _per_second(key: int, workspace: int) -> SurfaceRates:
+def _rates_per_second(key: int, workspace: int) -> SurfaceRates:
     return SurfaceRates(Rate(key), Rate(workspace))
 
 
-def _per_minute(key: int, workspace: int) -> SurfaceRates:
+def _rates_per_minute(key: int, workspace: int) -> SurfaceRates:
     return SurfaceRates(Rate(key, 60), Rate(workspace, 60))
 
 
-def _tier(
+def _make_tier(
     name: str, factor: int, *, captured_minutes: int | None = None, exported_rows: int | None = None
 ) -> Tier:
     rates: dict[Surface, SurfaceRates] = {
-        "create_session": _per_second(30 * factor, 200 * factor),
-        "append_events": _per_second(1000 * factor, 5000 * factor),
-        "append_frames": _per_second(200 * factor, 1000 * factor),
-        "reads": _per_second(200 * factor, 2000 * factor),
-        "exports": _per_minute(5 * factor, 30 * factor),
-        "live_replays": _per_minute(10 * factor, 50 * factor),
-        "other": _per_second(50 * factor, 500 * factor),
+        "create_session": _rates_per_second(30 * factor, 200 * factor),
+        "append_events": _rates_per_second(1000 * factor, 5000 * factor),
+        "append_frames": _rates_per_second(200 * factor, 1000 * factor),
+        "reads": _rates_per_second(200 * factor, 2000 * factor),
+        "exports": _rates_per_minute(5 * factor, 30 * factor),
+        "live_replays": _rates_per_minute(10 * factor, 50 * factor),
+        "other": _rates_per_second(50 * factor, 500 * factor),
     }
     return Tier(
         name,
         rates,
         streams_per_key=50 * factor,
         streams_per_workspace=500 * factor,
-        body_bytes=_per_second(50_000_000 * factor, 100_000_000 * factor),
+        body_bytes=_rates_per_second(50_000_000 * factor, 100_000_000 * factor),
         requests_per_key=32 * factor,
         requests_per_workspace=128 * factor,
         captured_minutes=captured_minutes,
@@ -91,11 +109,11 @@ def _tier(
 TIERS: dict[str, Tier] = {
     tier.name: tier
     for tier in (
-        _tier("default", 1),
-        _tier("trial", 1, captured_minutes=1_000, exported_rows=1_000_000),
-        _tier("team", 2),
-        _tier("scale", 10),
-        _tier("unlimited", 1_000),
+        _make_tier("default", 1),
+        _make_tier("trial", 1, captured_minutes=1_000, exported_rows=1_000_000),
+        _make_tier("team", 2),
+        _make_tier("scale", 10),
+        _make_tier("unlimited", 1_000),
     )
 }
 
@@ -105,3 +123,73 @@ STRANGERS = Rate(20)
 SIGNED_READS = Rate(200)
 #: Redeliveries and test events, per webhook.
 WEBHOOK_CALLS = Rate(10, 60)
+
+
+def describe_limits(
+    tier: Tier, addresses: Iterable[tuple[Surface, str, str]], *, session_size: SessionSize
+) -> Limits:
+    """Return the limits of a tier; surfaces without an address are left out.
+
+    Args:
+        tier: the table of limits.
+        addresses: surface, method and path of every address.
+        session_size: most events and frames of a session.
+    """
+    of_surface: dict[Surface, list[Address]] = {surface: [] for surface in SURFACES}
+    for surface, method, path in addresses:
+        of_surface[surface].append(Address(method=method, path=path))
+    return Limits(
+        tier=tier.name,
+        rate_limits=[
+            _describe_surface(tier, surface, listed) for surface, listed in of_surface.items() if listed
+        ],
+        body_bytes=PairOfRates(
+            per_key=_describe_rate(tier.body_bytes.per_key),
+            per_workspace=_describe_rate(tier.body_bytes.per_workspace),
+        ),
+        concurrent_requests=WorkLimits(
+            per_key=tier.requests_per_key, per_workspace=tier.requests_per_workspace
+        ),
+        concurrent_streams=StreamLimits(
+            per_key=tier.streams_per_key, per_workspace=tier.streams_per_workspace
+        ),
+        whole_session_reads=WholeReadLimits(
+            per_key=limits.WHOLE_READS_PER_KEY,
+            per_workspace=limits.WHOLE_READS_PER_WORKSPACE,
+            per_process=limits.WHOLE_READS_PER_PROCESS,
+        ),
+        batch=BatchLimits(
+            events=limits.EVENTS_PER_BATCH,
+            frames=limits.FRAMES_PER_BATCH,
+            batch_stop_ids=limits.BATCH_STOP_IDS,
+        ),
+        session=SessionLimits(**session_size._asdict()),
+        bytes=ByteLimits(
+            request=limits.BODY_BYTES,
+            events_request=limits.EVENTS_REQUEST_BYTES,
+            frames_request=limits.FRAMES_REQUEST_BYTES,
+            event=limits.EVENT_BYTES,
+            frame=limits.FRAME_BYTES,
+            dom=limits.DOM_BYTES,
+            frame_members=limits.FRAME_MEMBERS_BYTES,
+            metadata=limits.METADATA_BYTES,
+            tag_data=limits.TAG_DATA_BYTES,
+        ),
+        list=ListLimits(default=limits.LIST_DEFAULT, max=limits.LIST_MAX),
+    )
+
+
+def _describe_surface(tier: Tier, surface: Surface, addresses: list[Address]) -> SurfaceLimits:
+    rates = tier.rates[surface]
+    return SurfaceLimits(
+        surface=surface,
+        method=addresses[0].method,
+        path=addresses[0].path,
+        addresses=addresses,
+        per_key=_describe_rate(rates.per_key),
+        per_workspace=_describe_rate(rates.per_workspace),
+    )
+
+
+def _describe_rate(rate: Rate) -> RateLimit:
+    return RateLimit(limit=rate.limit, window_s=rate.window_s, burst=rate.burst)

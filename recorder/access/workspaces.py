@@ -1,4 +1,4 @@
-"""Workspaces and their settings: found, shown, changed by administrators and by the operator. Spec §2.10."""
+"""Workspaces: reading and changing them and their settings. Spec §2.10."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ from recorder.settings import Settings
 
 
 class UnknownWorkspace(NotFound):
-    """The operator named a workspace that is not there."""
+    """No workspace has the name or id that the operator gave."""
 
     def __init__(self) -> None:
         text = "No workspace has this name or id; `recorder workspaces list` shows them."
@@ -30,14 +30,14 @@ class UnknownWorkspace(NotFound):
 
 
 class LiveModeNeeded(InsufficientScope):
-    """A test key asked to change what holds for live data too."""
+    """A test key was used to change settings, which hold for live data too."""
 
     def __init__(self) -> None:
         super().__init__("admin, of live mode: settings hold for live data too")
 
 
 def find_workspace(db: DbSession, name_or_id: str) -> WorkspaceRow:
-    """The workspace of this name or id.
+    """Return the workspace of this name or id.
 
     Raises:
         UnknownWorkspace: if there is none.
@@ -50,66 +50,66 @@ def find_workspace(db: DbSession, name_or_id: str) -> WorkspaceRow:
 
 
 def list_workspaces(db: DbSession) -> list[Workspace]:
-    """All workspaces of the deployment, by name."""
+    """Return all workspaces of the deployment, by name."""
     rows = db.exec(select(WorkspaceRow))
     return sorted((to_wire(row) for row in rows), key=lambda workspace: workspace.name)
 
 
 def get_workspace(db: DbSession, workspace_id: str) -> Workspace:
-    """One workspace with its settings."""
+    """Return a workspace with its settings."""
     return to_wire(db.get_one(WorkspaceRow, workspace_id))
 
 
 def open_workspace(db: DbSession, settings: Settings, name: str, *, tier: str) -> NewKey:
-    """Make a workspace of this deployment's region, as its operator does, with its first key.
+    """Create a workspace in this deployment's region, for its operator, with its first key.
 
     Raises:
         WorkspaceExists: if the name is taken.
     """
     made = create_workspace(db, name, region=settings.region, secret=settings.secret, tier=tier)
     details = {"name": name, "tier": tier, "region": settings.region, "key_id": made.key_id}
-    _record(db, Origin.operator(made.workspace_id), "workspace.create", details)
+    _record_change(db, Origin.operator(made.workspace_id), "workspace.create", details)
     return made
 
 
 def update_workspace(db: DbSession, caller: Caller, origin: Origin, body: WorkspaceUpdate) -> Workspace:
-    """Change settings of the caller's workspace; what was not sent stays.
+    """Change settings of the caller's workspace; members that were not sent stay.
 
     Raises:
-        LiveModeNeeded: if a test key asks.
+        LiveModeNeeded: if the caller uses a test key.
     """
     if caller.mode == "test":
         raise LiveModeNeeded
-    row = _lock(db, caller.workspace_id)
-    before = _settings(row)
-    _apply(row, body)
+    row = _lock_row(db, caller.workspace_id)
+    before = _list_settings(row)
+    _apply_update(row, body)
     db.add(row)
-    changes = describe_changes(before, _settings(row))
+    changes = describe_changes(before, _list_settings(row))
     if changes:
-        _record(db, origin, "workspace.update", changes)
+        _record_change(db, origin, "workspace.update", changes)
     return to_wire(row)
 
 
 def set_workspace(
     db: DbSession, name_or_id: str, *, tier: str | None = None, status: WorkspaceStatus | None = None
 ) -> Workspace:
-    """Give a workspace another tier or status, as the operator does.
+    """Give a workspace another tier or status, for the operator.
 
     Raises:
         UnknownWorkspace: if there is none.
     """
-    row = _lock(db, find_workspace(db, name_or_id).id)
+    row = _lock_row(db, find_workspace(db, name_or_id).id)
     before = {"tier": row.tier, "status": row.status}
     row.tier, row.status = tier or row.tier, status or row.status
     db.add(row)
     changes = describe_changes(before, {"tier": row.tier, "status": row.status})
     if changes:
-        _record(db, Origin.operator(row.id), "workspace.update", changes)
+        _record_change(db, Origin.operator(row.id), "workspace.update", changes)
     return to_wire(row)
 
 
 def to_wire(row: WorkspaceRow) -> Workspace:
-    """The workspace object of contract §7."""
+    """Return the workspace object of contract §7."""
     return Workspace.model_validate(
         {
             **row.model_dump(include={"id", "name", "region", "status", "tier", "created_at"}),
@@ -120,11 +120,11 @@ def to_wire(row: WorkspaceRow) -> Workspace:
     )
 
 
-def _lock(db: DbSession, workspace_id: str) -> WorkspaceRow:
+def _lock_row(db: DbSession, workspace_id: str) -> WorkspaceRow:
     return db.exec(select(WorkspaceRow).where(col(WorkspaceRow.id) == workspace_id).with_for_update()).one()
 
 
-def _apply(row: WorkspaceRow, body: WorkspaceUpdate) -> None:
+def _apply_update(row: WorkspaceRow, body: WorkspaceUpdate) -> None:
     sent = body.model_fields_set
     if "retention" in sent:
         for name, days in body.retention.model_dump(exclude_unset=True).items():
@@ -135,8 +135,8 @@ def _apply(row: WorkspaceRow, body: WorkspaceUpdate) -> None:
         row.live_hosts = body.live_replay.allow_hosts
 
 
-def _settings(row: WorkspaceRow) -> dict[str, Any]:
-    """What a PATCH may change, in the form in which the audit log tells it."""
+def _list_settings(row: WorkspaceRow) -> dict[str, Any]:
+    """Return the settings that a PATCH may change, as the audit log shows them."""
     shown = to_wire(row)
     days = {f"retention.{name}": value for name, value in shown.retention.model_dump().items()}
     return {
@@ -146,5 +146,5 @@ def _settings(row: WorkspaceRow) -> dict[str, Any]:
     }
 
 
-def _record(db: DbSession, origin: Origin, action: Action, details: dict[str, Any]) -> None:
+def _record_change(db: DbSession, origin: Origin, action: Action, details: dict[str, Any]) -> None:
     record(db, origin, action, resource_type="workspace", resource_id=origin.workspace_id, details=details)

@@ -1,19 +1,25 @@
-"""The names of what is recorded, `<resource>.<verb>`; docs/audit.md says who does each. Contract §7."""
+"""Audit log: entries in a hash chain for each workspace, written and read. Contract §7 (audit).
+
+Actions are named `<resource>.<verb>`; docs/audit.md lists who does each.
+"""
 
 import getpass
 import hashlib
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Literal
 
 from sqlalchemy import event
 from sqlmodel import Session as DbSession
-from sqlmodel import col, select, update
+from sqlmodel import col, or_, select, update
 
 from recorder import clock, digest
 from recorder.digest import sha256_of
 from recorder.ids import new_id
-from recorder.models.audit import ActorType, AuditHeadRow, AuditOutcome, AuditRow
+from recorder.models.audit import ActorType, AuditEntry, AuditHeadRow, AuditOutcome, AuditRow
 from recorder.models.masking import Masking
+from recorder.storage.database import Database
 from recorder.storage.upsert import insert_if_missing
 
 Action = Literal[
@@ -41,12 +47,12 @@ Action = Literal[
 
 
 def first_hash(workspace_id: str) -> str:
-    """What stands before a workspace's first entry: a chain moved to another workspace does not fit."""
+    """Return the hash before a workspace's first entry, so that no chain fits another workspace."""
     return digest.sha256_of(workspace_id.encode())
 
 
 def entry_of(row: AuditRow) -> dict[str, Any]:
-    """An entry as it leaves the service, in JSON types, without its hash."""
+    """Return an entry in JSON types as the API shows it, without its hash."""
     return {
         "id": row.id,
         "at": clock.to_iso(row.at),
@@ -62,12 +68,12 @@ def entry_of(row: AuditRow) -> dict[str, Any]:
 
 
 def hash_entry(entry: dict[str, Any]) -> str:
-    """Hex SHA-256 of the previous entry's hash and this entry's canonical JSON (without `hash`)."""
+    """Return the hex SHA-256 of the previous hash and this entry's canonical JSON (without `hash`)."""
     return hashlib.sha256(entry["prev_hash"].encode() + digest.canonical_json(entry)).hexdigest()
 
 
 def describe_changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """The members that differ, each as it was and as it is; empty where none does."""
+    """Return the members that differ, each before and after the change."""
     return {
         name: {"from": before.get(name), "to": value}
         for name, value in after.items()
@@ -76,17 +82,19 @@ def describe_changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str,
 
 
 def describe_masking(masking: Masking) -> dict[str, Any]:
-    """A masking policy without its expressions: they may name people, and entries outlive erasures."""
-    patterns = {one.name: sha256_of([one.pattern, one.replacement]) for one in masking.patterns}
+    """Return a masking policy without its expressions: they may name people, and entries outlive erasures."""
+    patterns = {
+        pattern.name: sha256_of([pattern.pattern, pattern.replacement]) for pattern in masking.patterns
+    }
     return {"builtins": sorted(masking.builtins), "patterns": patterns}
 
 
-_WAITING = "audit_entries"
+_PENDING = "audit_entries"
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a change comes from: a key's request, the operator's command line, or the service itself."""
+    """Actor of a change: a key's request, the operator's command line, or the service itself."""
 
     workspace_id: str
     actor_type: ActorType
@@ -98,17 +106,17 @@ class Origin:
 
     @classmethod
     def operator(cls, workspace_id: str) -> "Origin":
-        """The person at the command line of the deployment."""
-        return cls(workspace_id, "operator", _account())
+        """Return the origin of changes from the deployment's command line."""
+        return cls(workspace_id, "operator", _read_account())
 
     @classmethod
     def system(cls, workspace_id: str, part: str) -> "Origin":
-        """A part of the service that acts by itself, such as `retention`."""
+        """Return the origin of changes by a part of the service, such as `retention`."""
         return cls(workspace_id, "system", part)
 
 
-def _account() -> str:
-    """The account at the command line; a container may run under a number that has no name."""
+def _read_account() -> str:
+    """Return the account name at the command line; a container may run under a number without a name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -116,7 +124,7 @@ def _account() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _PendingEntry:
     origin: Origin
     action: Action
     resource_type: str
@@ -137,35 +145,43 @@ def record(
 ) -> None:
     """Add an entry to the workspace's chain, when the transaction commits.
 
-    The chain's head is locked then and not before: it is the last row that a transaction takes, so nobody
-    waits for a row while others wait for the head.
+    A session event does it because the chain's head must be the last row that a transaction locks: no
+    transaction then waits for a row while others wait for the head.
 
     Args:
-        details: what changed, in JSON types; never a secret, never recorded data.
+        db: the transaction of the change.
+        origin: actor of the change, and its workspace.
+        action: the action.
+        resource_type: type of the changed resource, such as `key`.
+        resource_id: id of the changed resource.
+        outcome: whether the action succeeded.
+        details: the changes, in JSON types; never a secret, never recorded data.
     """
-    if _WAITING not in db.info:
-        db.info[_WAITING] = []
-        event.listen(db, "before_commit", _append_waiting)
-    entry = _Waiting(origin, action, resource_type, resource_id, outcome, details or {})
-    db.info[_WAITING].append(entry)
+    if _PENDING not in db.info:
+        db.info[_PENDING] = []
+        event.listen(db, "before_commit", _append_pending)
+    entry = _PendingEntry(origin, action, resource_type, resource_id, outcome, details or {})
+    db.info[_PENDING].append(entry)
 
 
-def _append_waiting(db: DbSession) -> None:
-    waiting: list[_Waiting] = db.info[_WAITING]
+def _append_pending(db: DbSession) -> None:
+    waiting: list[_PendingEntry] = db.info[_PENDING]
     if not waiting or db.in_nested_transaction():
         return
     db.flush()
-    # In one order everywhere, should a transaction ever concern two workspaces.
+    # In one order everywhere, in case a transaction changes two workspaces.
     for workspace_id in sorted({entry.origin.workspace_id for entry in waiting}):
-        _append(db, workspace_id, [entry for entry in waiting if entry.origin.workspace_id == workspace_id])
+        _append_entries(
+            db, workspace_id, [entry for entry in waiting if entry.origin.workspace_id == workspace_id]
+        )
     waiting.clear()
 
 
-def _append(db: DbSession, workspace_id: str, entries: list[_Waiting]) -> None:
+def _append_entries(db: DbSession, workspace_id: str, entries: list[_PendingEntry]) -> None:
     number, last_hash = _lock_head(db, workspace_id)
     for entry in entries:
         number += 1
-        row = _row(entry, number, last_hash)
+        row = _make_row(entry, number, last_hash)
         db.add(row)
         last_hash = row.hash
     moved = update(AuditHeadRow).where(col(AuditHeadRow.workspace_id) == workspace_id)
@@ -173,18 +189,18 @@ def _append(db: DbSession, workspace_id: str, entries: list[_Waiting]) -> None:
 
 
 def _lock_head(db: DbSession, workspace_id: str) -> tuple[int, str]:
-    """Number and hash of the last entry, locked; writers of one chain pass here one by one."""
+    """Lock the head of a chain; return number and hash of its last entry."""
     connection = db.connection()
     head = select(AuditHeadRow.number, AuditHeadRow.hash).where(AuditHeadRow.workspace_id == workspace_id)
-    found = connection.execute(head.with_for_update()).one_or_none()
-    if found is None:
+    last = connection.execute(head.with_for_update()).one_or_none()
+    if last is None:
         first = {"workspace_id": workspace_id, "number": 0, "hash": first_hash(workspace_id)}
         insert_if_missing(db, AuditHeadRow, first)
-        found = connection.execute(head.with_for_update()).one()
-    return found.number, found.hash
+        last = connection.execute(head.with_for_update()).one()
+    return last.number, last.hash
 
 
-def _row(entry: _Waiting, number: int, prev_hash: str) -> AuditRow:
+def _make_row(entry: _PendingEntry, number: int, prev_hash: str) -> AuditRow:
     origin = entry.origin
     row = AuditRow(
         workspace_id=origin.workspace_id,
@@ -206,3 +222,71 @@ def _row(entry: _Waiting, number: int, prev_hash: str) -> AuditRow:
     )
     row.hash = hash_entry(entry_of(row))
     return row
+
+
+_STREAM_ROWS = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditFilter:
+    """Filters of `GET /v1/audit`; None matches everything."""
+
+    workspace_id: str
+    #: `test` selects entries of test keys; None selects the whole chain.
+    mode: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    action: str | None = None
+    #: An actor's id, or its type.
+    actor: str | None = None
+    #: A resource's id, or its type.
+    resource: str | None = None
+    after_number: int = 0
+
+
+def list_entries(db: DbSession, filters: AuditFilter, *, limit: int) -> tuple[list[AuditEntry], int | None]:
+    """Return a page of entries in chain order, and the number of its last one if more follow."""
+    rows = _read_rows(db, filters, limit + 1)
+    page = rows[:limit]
+    return [to_wire(row) for row in page], page[-1].number if len(rows) > limit else None
+
+
+def stream_entries(database: Database, filters: AuditFilter) -> Iterator[bytes]:
+    """Yield all entries as NDJSON, a few hundred in each transaction.
+
+    Entries are only appended, so several transactions read the same entries as one would.
+    """
+    while True:
+        with database.transaction(write=False) as db:
+            rows = _read_rows(db, filters, _STREAM_ROWS)
+        if rows:
+            yield b"".join(to_wire(row).model_dump_json().encode() + b"\n" for row in rows)
+            filters = replace(filters, after_number=rows[-1].number)
+        if len(rows) < _STREAM_ROWS:
+            return
+
+
+def to_wire(row: AuditRow) -> AuditEntry:
+    """Return the wire object of a row."""
+    return AuditEntry.model_validate({**entry_of(row), "hash": row.hash})
+
+
+def _read_rows(db: DbSession, filters: AuditFilter, limit: int) -> list[AuditRow]:
+    statement = select(AuditRow).where(
+        AuditRow.workspace_id == filters.workspace_id, col(AuditRow.number) > filters.after_number
+    )
+    if filters.mode is not None:
+        statement = statement.where(AuditRow.mode == filters.mode)
+    if filters.since is not None:
+        statement = statement.where(col(AuditRow.at) >= filters.since)
+    if filters.until is not None:
+        statement = statement.where(col(AuditRow.at) < filters.until)
+    if filters.action is not None:
+        statement = statement.where(AuditRow.action == filters.action)
+    if filters.actor is not None:
+        named = or_(AuditRow.actor_id == filters.actor, AuditRow.actor_type == filters.actor)
+        statement = statement.where(named)
+    if filters.resource is not None:
+        named = or_(AuditRow.resource_id == filters.resource, AuditRow.resource_type == filters.resource)
+        statement = statement.where(named)
+    return list(db.exec(statement.order_by(col(AuditRow.number)).limit(limit)))

@@ -1,7 +1,8 @@
-"""Walking the chains: whether every entry stands as written, and where one does not. Contract §7 (audit).
+"""Verification of audit chains: changed, missing and reordered entries. Contract §7 (audit).
 
-A chain alone shows change, not truncation: who can write to the database can cut its end off and move the
-head back. So the operator keeps heads outside (`recorder audit head`), and `verify --head` looks for them.
+A chain alone shows changes, not truncation: a person who can write to the database can delete its last
+entries and move the head back. The operator therefore keeps heads outside (`recorder audit head`), and
+`verify --head` checks that the chains still contain them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,7 +34,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Break:
-    """A place where a chain does not hold."""
+    """Break of a chain at one entry."""
 
     number: int
     kind: Kind
@@ -42,7 +43,7 @@ class Break:
 
 @dataclass
 class ChainReport:
-    """What walking one chain found; at most 100 breaks are told."""
+    """Result for one chain, with at most 100 breaks."""
 
     workspace_id: str
     entries: int
@@ -50,25 +51,25 @@ class ChainReport:
 
     @property
     def is_valid(self) -> bool:
-        """Whether every entry stands as it was written."""
+        """Return whether every entry is as it was written."""
         return not self.breaks
 
 
 @dataclass
 class AuditReport:
-    """What walking the chains found, and which of the heads kept outside are in none of them."""
+    """Results for all chains, and the outside heads that none of them contains."""
 
     chains: list[ChainReport]
     lost_heads: list[str]
 
     @property
     def is_valid(self) -> bool:
-        """Whether all chains hold, and hold all heads."""
+        """Return whether all chains are unbroken and contain all outside heads."""
         return not self.lost_heads and all(chain.is_valid for chain in self.chains)
 
 
 def read_heads(database: Database, workspace_id: str | None = None) -> list[Head]:
-    """The heads of all chains, or of one: what an operator keeps outside."""
+    """Return the heads of all chains, or of one, for the operator to keep outside."""
     statement = select(AuditHeadRow).order_by(col(AuditHeadRow.workspace_id))
     if workspace_id is not None:
         statement = statement.where(AuditHeadRow.workspace_id == workspace_id)
@@ -79,67 +80,69 @@ def read_heads(database: Database, workspace_id: str | None = None) -> list[Head
 def verify_audit(
     database: Database, *, workspace_id: str | None = None, heads: Iterable[str] = ()
 ) -> AuditReport:
-    """Walk the chains of all workspaces, or of one.
+    """Verify the chains of all workspaces, or of one.
 
     Args:
-        heads: hashes that were heads once; each must still stand in one of the chains.
+        database: the deployment's database.
+        workspace_id: workspace to verify; None verifies all.
+        heads: hashes that were heads once; each must still be in one of the chains.
     """
     with database.transaction(write=False) as db:
-        found = [workspace_id] if workspace_id is not None else _workspaces(db)
+        workspace_ids = [workspace_id] if workspace_id is not None else _list_workspaces(db)
     return AuditReport(
-        chains=[_walk(database, one) for one in found],
-        lost_heads=[head for head in heads if not _holds(database, found, head)],
+        chains=[_verify_chain(database, each_id) for each_id in workspace_ids],
+        lost_heads=[head for head in heads if not _contains(database, workspace_ids, head)],
     )
 
 
-def _workspaces(db: DbSession) -> list[str]:
+def _list_workspaces(db: DbSession) -> list[str]:
     with_head = set(db.exec(select(AuditHeadRow.workspace_id)))
     return sorted(with_head | set(db.exec(select(AuditRow.workspace_id).distinct())))
 
 
-def _holds(database: Database, workspaces: list[str], head: str) -> bool:
+def _contains(database: Database, workspaces: list[str], head: str) -> bool:
     with database.transaction(write=False) as db:
         rows = db.exec(select(AuditRow.workspace_id).where(AuditRow.hash == head))
         return not set(rows).isdisjoint(workspaces)
 
 
-def _walk(database: Database, workspace_id: str) -> ChainReport:
-    # One snapshot: entries that are added meanwhile are behind the head that it sees.
+def _verify_chain(database: Database, workspace_id: str) -> ChainReport:
+    # One snapshot: entries that are added during the verification come after its head.
     with database.transaction(write=False) as db:
         report = ChainReport(workspace_id, entries=0)
-        for broken in _breaks(db, report):
+        for broken in _find_breaks(db, report):
             if len(report.breaks) < _MOST_BREAKS:
                 report.breaks.append(broken)
     return report
 
 
-def _breaks(db: DbSession, report: ChainReport) -> Iterator[Break]:
+def _find_breaks(db: DbSession, report: ChainReport) -> Iterator[Break]:
     number, last_hash = 0, first_hash(report.workspace_id)
-    for entry in _entries(db, report.workspace_id):
+    for entry in _read_entries(db, report.workspace_id):
         report.entries += 1
         if entry.number > number + 1:
             yield Break(number + 1, "missing", f"entries {number + 1} to {entry.number - 1} are gone")
         elif entry.prev_hash != last_hash:
-            yield _unlinked(db, report.workspace_id, entry)
+            yield _describe_unlinked(db, report.workspace_id, entry)
         if entry.computed != entry.hash:
             yield Break(entry.number, "changed", "its content does not give its hash")
         number, last_hash = entry.number, entry.hash
     head = db.get(AuditHeadRow, report.workspace_id)
     if head is None or (head.number, head.hash) != (number, last_hash):
-        yield _headless(head, number)
+        yield _describe_head(head, number)
 
 
-def _unlinked(db: DbSession, workspace_id: str, entry: "_Entry") -> Break:
-    """What to say of an entry that does not follow the one before it."""
+def _describe_unlinked(db: DbSession, workspace_id: str, entry: "_Entry") -> Break:
+    """Return the break at an entry that does not follow the one before it."""
     elsewhere = select(AuditRow.number).where(
         AuditRow.workspace_id == workspace_id, AuditRow.hash == entry.prev_hash
     )
     if entry.prev_hash == first_hash(workspace_id) or db.exec(elsewhere).first() is not None:
-        return Break(entry.number, "reordered", "the entry that it followed stands elsewhere")
-    return Break(entry.number, "missing", "the entry that it followed is gone, or was written anew")
+        return Break(entry.number, "reordered", "the entry before it is elsewhere in the chain")
+    return Break(entry.number, "missing", "the entry before it is gone or was replaced")
 
 
-def _headless(head: AuditHeadRow | None, number: int) -> Break:
+def _describe_head(head: AuditHeadRow | None, number: int) -> Break:
     if head is None:
         return Break(number, "missing", "the head of the chain is gone")
     if head.number > number:
@@ -151,20 +154,20 @@ class _Entry(NamedTuple):
     number: int
     prev_hash: str
     hash: str
-    #: What the content gives; None where it cannot even be read.
+    #: Hash of the content; None where the content cannot be read.
     computed: str | None
 
 
-def _entries(db: DbSession, workspace_id: str) -> Iterator[_Entry]:
-    """A chain by number, a few hundred entries in memory at a time."""
+def _read_entries(db: DbSession, workspace_id: str) -> Iterator[_Entry]:
+    """Yield a chain by number, with a few hundred entries in memory."""
     number = 0
     while True:
         try:
             page = [
                 _Entry(row.number, row.prev_hash, row.hash, hash_entry(entry_of(row)))
-                for row in db.exec(_rows(workspace_id, number).limit(_PAGE_ROWS))
+                for row in db.exec(_select_rows(workspace_id, number).limit(_PAGE_ROWS))
             ]
-        except ValueError:  # Somebody wrote a time or JSON that is none.
+        except ValueError:  # A stored time or JSON text is malformed.
             page = _entries_one_by_one(db, workspace_id, number)
         yield from page
         if len(page) < _PAGE_ROWS:
@@ -178,13 +181,13 @@ def _entries_one_by_one(db: DbSession, workspace_id: str, after: int) -> list[_E
     page = []
     for number, prev_hash, stored in db.exec(links.order_by(col(AuditRow.number)).limit(_PAGE_ROWS)):
         try:
-            row = db.exec(_rows(workspace_id, number - 1).limit(1)).one()
+            row = db.exec(_select_rows(workspace_id, number - 1).limit(1)).one()
             page.append(_Entry(number, prev_hash, stored, hash_entry(entry_of(row))))
         except ValueError:
             page.append(_Entry(number, prev_hash, stored, None))
     return page
 
 
-def _rows(workspace_id: str, after: int) -> SelectOfScalar[AuditRow]:
+def _select_rows(workspace_id: str, after: int) -> SelectOfScalar[AuditRow]:
     statement = select(AuditRow).where(AuditRow.workspace_id == workspace_id, col(AuditRow.number) > after)
     return statement.order_by(col(AuditRow.number))

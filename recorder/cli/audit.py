@@ -1,4 +1,4 @@
-"""`recorder audit`: the chains of the audit log, walked and their heads told. Contract §7 (audit), §9."""
+"""`recorder audit`: chains of the audit log, their verification and heads. Contract §7 (audit), §9."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from recorder.cli.options import AsJson, DataDir, print_json
+from recorder.cli.options import AsJson, DataDir, opened, print_json
 
 app = typer.Typer(no_args_is_help=True, help="The audit log and its hash chains.")
 
@@ -27,7 +27,7 @@ def verify_audit(
     """Walk the chain of every workspace; say where an entry was changed, is missing or was moved."""
     from recorder.audit import verify
 
-    with _opened(data, workspace) as (database, workspace_id):
+    with _open_database(data, workspace) as (database, workspace_id):
         report = verify.verify_audit(database, workspace_id=workspace_id, heads=head)
     if as_json:
         chains = [{**asdict(chain), "is_valid": chain.is_valid} for chain in report.chains]
@@ -39,7 +39,7 @@ def verify_audit(
             for broken in chain.breaks:
                 typer.echo(f"  at {broken.number}, {broken.kind}: {broken.detail}")
         for lost in report.lost_heads:
-            typer.echo(f"The head {lost} is in none of these chains: they were cut off, or written anew.")
+            typer.echo(f"The head {lost} is in none of these chains: they were truncated or replaced.")
     raise typer.Exit(0 if report.is_valid else 1)
 
 
@@ -48,7 +48,7 @@ def show_heads(workspace: _Workspace = None, data: DataDir = None, as_json: AsJs
     """Print workspace, number and hash of the last entry of every chain, to be kept outside."""
     from recorder.audit import verify
 
-    with _opened(data, workspace) as (database, workspace_id):
+    with _open_database(data, workspace) as (database, workspace_id):
         heads = verify.read_heads(database, workspace_id)
     if as_json:
         print_json([asdict(head) for head in heads])
@@ -58,10 +58,9 @@ def show_heads(workspace: _Workspace = None, data: DataDir = None, as_json: AsJs
 
 
 @contextmanager
-def _opened(data: Path | None, workspace: str | None) -> Iterator[tuple[Any, str | None]]:
-    """The deployment's database, and the id of the workspace that was named."""
+def _open_database(data: Path | None, workspace: str | None) -> Iterator[tuple[Any, str | None]]:
+    """Open the deployment's database; yield it with the id of the named workspace."""
     from recorder.access.workspaces import find_workspace
-    from recorder.cli.options import opened
 
     with opened(data) as runtime:
         workspace_id = None

@@ -1,4 +1,4 @@
-"""`recorder export` and `recorder verify`: datasets out, and checked. Contract §9."""
+"""`recorder export` and `recorder verify`: creation and verification of datasets. Contract §9."""
 
 import sys
 from dataclasses import asdict
@@ -7,8 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recorder.cli.export_options import Format, Split, To, members_of
-from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, Where, connected, print_json
+from recorder.cli.options import (
+    DEFAULT_URL,
+    AsJson,
+    Format,
+    Key,
+    Split,
+    To,
+    Url,
+    Where,
+    connected,
+    members_of,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from recorder.client import Client
@@ -30,7 +41,7 @@ def export(
         typer.Option(min=1, help="With every_n_ms: milliseconds between frames.", show_default=False),
     ] = None,
     keep_action_frames: Annotated[
-        bool, typer.Option("--keep-action-frames", help="Also the frames on which somebody acted.")
+        bool, typer.Option("--keep-action-frames", help="Also the frames on which an action happened.")
     ] = False,
     to: To = "signed_url",
     role_arn: Annotated[
@@ -57,7 +68,7 @@ def export(
         format=format,
         to=to,
         where=where,
-        sampling=_sampling(sampling, interval_ms, keep_action_frames),
+        sampling=_combine_sampling(sampling, interval_ms, keep_action_frames),
         split=split,
     )
     given = {
@@ -75,11 +86,12 @@ def export(
             members["destination"][name] = value
     if download is not None and members["destination"]["kind"] != "signed_url":
         raise typer.BadParameter(
-            "belongs to --to signed_url; other files lie where --to says", param_hint="--download"
+            "belongs to --to signed_url; other destinations hold the files themselves",
+            param_hint="--download",
         )
     with connected(url, key) as client:
         made = client.create_export(members.pop("workflow"), **members, tag=tag)
-        answer = _watched(client, made["id"]) if watch or download is not None else made
+        answer = _watch(client, made["id"]) if watch or download is not None else made
     if download is not None:
         answer["folder"] = str(
             _download(f"{url}/v1/exports/{made['id']}/manifest", key, download / made["id"])
@@ -95,7 +107,7 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Check a dataset against its manifest, offline: sizes, rows, hashes, row set."""
-    report = _verified(manifest)
+    report = _verify(manifest)
     if as_json:
         print_json({**asdict(report), "is_valid": report.is_valid})
     else:
@@ -106,8 +118,8 @@ def verify(
     raise typer.Exit(0 if report.is_valid else 1)
 
 
-def _sampling(mode: str, interval_ms: int | None, keep_action_frames: bool) -> str:
-    """The three options as the one that recipes take."""
+def _combine_sampling(mode: str, interval_ms: int | None, keep_action_frames: bool) -> str:
+    """Return the three options as the one option that recipes take."""
     if mode == "every_n_ms" and interval_ms is None:
         raise typer.BadParameter("every_n_ms needs --interval-ms", param_hint="--sampling")
     if interval_ms is not None and mode != "every_n_ms":
@@ -116,14 +128,14 @@ def _sampling(mode: str, interval_ms: int | None, keep_action_frames: bool) -> s
     return f"{mode}{cadence}{'+actions' if keep_action_frames else ''}"
 
 
-def _watched(client: "Client", export_id: str) -> dict[str, Any]:
-    """The completed export. Ctrl-C asks whether it shall go on; where nobody can be asked it does."""
+def _watch(client: "Client", export_id: str) -> dict[str, Any]:
+    """Return the completed export; on Ctrl-C ask whether it continues, which it does without a terminal."""
     from recorder.client.progress import watch_export
 
     try:
         return watch_export(client, export_id)
     except KeyboardInterrupt:
-        if not _can_ask() or typer.confirm(f"Leave {export_id} running?", default=True, err=True):
+        if not _has_terminal() or typer.confirm(f"Leave {export_id} running?", default=True, err=True):
             typer.echo(f"{export_id} goes on; read it at /v1/exports/{export_id}.", err=True)
         else:
             client.cancel_export(export_id)
@@ -131,7 +143,7 @@ def _watched(client: "Client", export_id: str) -> dict[str, Any]:
         raise typer.Exit(1) from None
 
 
-def _can_ask() -> bool:
+def _has_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -142,14 +154,14 @@ def _download(manifest_url: str, key: str, folder: Path) -> Path:
 
     with byte_bar("fetching") as move:
         open_export(manifest_url, key=key).download(folder, on_progress=move)
-    report = _verified(str(folder))
+    report = _verify(str(folder))
     if not report.is_valid:
         typer.echo("\n".join(report.problems), err=True)
         raise typer.Exit(1)
     return folder
 
 
-def _verified(source: str) -> "VerifyReport":
+def _verify(source: str) -> "VerifyReport":
     from recorder.client.progress import byte_bar
     from recorder.exports.verify import verify_manifest
 

@@ -1,10 +1,10 @@
-"""`recorder drift`: a workflow's past through the rules, and the alarms that were given. Contract §9."""
+"""`recorder drift`: backtests of the drift rules, and stored alarms. Contract §9."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from recorder.cli.options import AsJson, DataDir, print_json
+from recorder.cli.options import AsJson, DataDir, opened, print_json, workspace_id_of
 from recorder.tenant import Tenant
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ def backtest(
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay the stored history of a workflow: what drift would have told, and when. Nobody is told."""
-    from recorder.cli.options import opened, workspace_id_of
+    """Replay the stored history of a workflow: list the alarms that drift detection would send; send none."""
     from recorder.memory.drift.thresholds import Rules
     from recorder.memory.graph.nodes import GraphScope
 
@@ -41,11 +40,11 @@ def backtest(
     with opened(data) as runtime:
         with runtime.database.transaction(write=False) as db:
             scope = GraphScope(Tenant(workspace_id_of(db, workspace), mode), workflow)
-        found = _replay(runtime, scope, rules)
+        result = _replay(runtime, scope, rules)
     if as_json:
-        print_json(_as_json(workflow, baseline, found))
+        print_json(_to_json(workflow, baseline, result))
     else:
-        _print_backtest(workflow, found)
+        _print_backtest(workflow, result)
 
 
 @app.command("list")
@@ -57,9 +56,8 @@ def list_alarms(
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """The alarms that were given, the newest first."""
+    """List the alarms that were sent, the newest first."""
     from recorder import clock
-    from recorder.cli.options import opened, workspace_id_of
     from recorder.memory.drift.store import list_alarms as stored_alarms
 
     with opened(data) as runtime, runtime.database.transaction(write=False) as db:
@@ -81,7 +79,7 @@ def list_alarms(
         )
         return
     if not rows:
-        typer.echo("No alarm was given.", err=True)
+        typer.echo("No alarm was sent.", err=True)
         return
     _print_table(
         ("given", "workspace", "mode", "workflow", "event", "about", "why"),
@@ -92,7 +90,7 @@ def list_alarms(
                 row.mode,
                 row.workflow,
                 row.type,
-                _about(row.data),
+                _describe_subject(row.data),
                 row.data["window"]["explanation"],
             )
             for row in rows
@@ -101,7 +99,7 @@ def list_alarms(
 
 
 def _replay(runtime: "Runtime", scope: "GraphScope", rules: Any) -> "Backtest":
-    """The replay, with a bar on the terminal while it lasts."""
+    """Replay the history with a progress bar on the terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -117,16 +115,16 @@ def _replay(runtime: "Runtime", scope: "GraphScope", rules: Any) -> "Backtest":
         )
 
 
-def _as_json(workflow: str, baseline: int, found: "Backtest") -> dict[str, Any]:
+def _to_json(workflow: str, baseline: int, result: "Backtest") -> dict[str, Any]:
     from recorder import clock
 
     return {
         "workflow": workflow,
         "baseline": baseline,
-        "sessions": found.sessions,
-        "judged": found.judged,
-        "terms": found.terms,
-        "alarms_per_2000": found.rates,
+        "sessions": result.sessions,
+        "judged": result.judged,
+        "terms": result.terms,
+        "alarms_per_2000": result.rates,
         "alarms": [
             {
                 "place": alarm.position,
@@ -134,15 +132,15 @@ def _as_json(workflow: str, baseline: int, found: "Backtest") -> dict[str, Any]:
                 "type": alarm.type,
                 "data": alarm.data,
             }
-            for alarm in found.alarms
+            for alarm in result.alarms
         ],
     }
 
 
-def _print_backtest(workflow: str, found: "Backtest") -> None:
+def _print_backtest(workflow: str, result: "Backtest") -> None:
     from recorder import clock
 
-    if found.alarms:
+    if result.alarms:
         _print_table(
             ("session", "began", "event", "about", "why"),
             [
@@ -150,25 +148,25 @@ def _print_backtest(workflow: str, found: "Backtest") -> None:
                     f"{alarm.position:,}",
                     clock.to_iso(alarm.began_at),
                     alarm.type,
-                    _about(alarm.data),
+                    _describe_subject(alarm.data),
                     alarm.data["window"]["explanation"],
                 )
-                for alarm in found.alarms
+                for alarm in result.alarms
             ],
         )
-    if not found.judged:
-        typer.echo(f"{workflow} has {found.sessions:,} sessions: too few for a baseline.", err=True)
+    if not result.judged:
+        typer.echo(f"{workflow} has {result.sessions:,} sessions: too few for a baseline.", err=True)
         return
-    rates = ", ".join(f"{rate:.2f} {type}" for type, rate in found.rates.items())
+    rates = ", ".join(f"{rate:.2f} {type}" for type, rate in result.rates.items())
     typer.echo(
-        f"{found.judged:,} of {found.sessions:,} sessions of {workflow} judged, against {found.terms} "
+        f"{result.judged:,} of {result.sessions:,} sessions of {workflow} judged, against {result.terms} "
         f"baselines. Per 2,000 sessions: {rates}.",
         err=True,
     )
 
 
-def _about(data: dict[str, Any]) -> str:
-    """Id and words of what an alarm is about."""
+def _describe_subject(data: dict[str, Any]) -> str:
+    """Return id and label of the node or path of an alarm."""
     if "node" in data:
         return f"{data['node']['node_id']}\n{data['node']['label']}"
     return f"{data['path']['path_id']}\n{' → '.join(data['path']['labels'])}"

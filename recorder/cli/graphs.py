@@ -1,4 +1,4 @@
-"""`recorder graph`: the memory graph of a workflow, drawn or as data. Contract §4 (graph), §9."""
+"""`recorder graph` and `recorder log`: memory graphs, and event logs of sessions. Contract §4 (graph), §9."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,19 +32,19 @@ def graph(
     if out is not None and (out.is_dir() or not out.resolve().parent.is_dir()):
         raise typer.BadParameter("takes a file in a folder that exists", param_hint="--out")
     with connected(url, key) as client:
-        found = client.memory_graph(workflow, format=format, min_frequency=min_frequency, **filters)
+        drawn = client.memory_graph(workflow, format=format, min_frequency=min_frequency, **filters)
     if out is not None:
-        _write(out, found)
-    elif isinstance(found, str):
-        typer.echo(found, nl=False)
+        _write_file(out, drawn)
+    elif isinstance(drawn, str):
+        typer.echo(drawn, nl=False)
     else:
-        print_json(found)
+        print_json(drawn)
 
 
-def _write(out: Path, found: object) -> None:
+def _write_file(out: Path, drawn: object) -> None:
     import orjson
 
-    content = found.encode() if isinstance(found, str) else orjson.dumps(found)
+    content = drawn.encode() if isinstance(drawn, str) else orjson.dumps(drawn)
     try:
         out.write_bytes(content)
     except OSError as error:
@@ -54,7 +54,7 @@ def _write(out: Path, found: object) -> None:
     typer.echo(f"{len(content):,} bytes.", err=True)
 
 
-app = typer.Typer(no_args_is_help=True, help="Event logs: look into one, and write sessions as one.")
+app = typer.Typer(no_args_is_help=True, help="Event logs: summarize one, and write sessions as one.")
 _SHOWN_LABELS = 12
 
 
@@ -80,7 +80,7 @@ def export(
     filters = read_filters(where)
     if not out.resolve().parent.is_dir():
         raise typer.BadParameter("takes a file in a folder that exists", param_hint="--out")
-    with connected(url, key) as client, _shown_progress() as (on_total, on_done):
+    with connected(url, key) as client, _show_progress() as (on_total, on_done):
         report = export_log(
             client,
             workflow,
@@ -107,7 +107,7 @@ def summary(
     collapse: Annotated[bool, typer.Option(help="Count equal activities in a row once.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a log holds, without a service: activities, the commonest variants, how long they take."""
+    """Summarize a log without a service: activities, the commonest variants, their durations."""
     from recorder.interchange.event_logs import directly_follows, log_rows
     from recorder.interchange.xes_reader import read_traces
     from recorder.memory.graph.directly_follows import aggregate_log
@@ -117,8 +117,8 @@ def summary(
     counts = {"sessions": log.sessions.height, "events": rows.height, "variants": log.variants.height}
     shown = log.variants.head(top).select("sequence", "n", "median_duration_ms")
     if as_json:
-        found = {**counts, "nodes": log.nodes.to_dicts(), "top_variants": shown.to_dicts()}
-        print_json({**found, **directly_follows(log)})
+        figures = {**counts, "nodes": log.nodes.to_dicts(), "top_variants": shown.to_dicts()}
+        print_json({**figures, **directly_follows(log)})
         return
     typer.echo(" · ".join(f"{count} {name}" for name, count in counts.items()))
     typer.echo("\nvisits  sessions  activity")
@@ -126,17 +126,17 @@ def summary(
         typer.echo(f"{visits:6}  {sessions:8}  {one_line(label)}")
     typer.echo("\n     n  median  variant")
     for sequence, n, median_ms in shown.rows():
-        typer.echo(f"{n:6}  {_duration(median_ms):>6}  {_route(sequence)}")
+        typer.echo(f"{n:6}  {_format_duration(median_ms):>6}  {_format_sequence(sequence)}")
 
 
-def _route(sequence: list[str]) -> str:
+def _format_sequence(sequence: list[str]) -> str:
     more = len(sequence) - _SHOWN_LABELS
     shown = " → ".join(one_line(label) for label in sequence[:_SHOWN_LABELS])
     return f"{shown} → … ({more} more)" if more > 0 else shown
 
 
-def _duration(milliseconds: int) -> str:
-    """A duration in the largest unit of which it has two, such as `5 d`."""
+def _format_duration(milliseconds: int) -> str:
+    """Return a duration in the largest unit of which it has two, such as `5 d`."""
     for unit, length in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
         if milliseconds >= 2 * length:
             return f"{milliseconds // length} {unit}"
@@ -144,8 +144,8 @@ def _duration(milliseconds: int) -> str:
 
 
 @contextmanager
-def _shown_progress() -> Iterator[tuple[Callable[[int], None], Callable[[object], None]]]:
-    """A bar on stderr: told the number of sessions, then each that was read."""
+def _show_progress() -> Iterator[tuple[Callable[[int], None], Callable[[object], None]]]:
+    """Show a bar on stderr; yield functions for the number of sessions and for each session read."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -1,22 +1,19 @@
-"""What commands share: options by name, and how values are printed."""
+"""Shared options of the commands: deployment, service, filters and members of exports. Contract §5, §9."""
 
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from sqlmodel import Session as DbSession
+
     from recorder.client import Client
-from dataclasses import replace
-
-from sqlmodel import Session as DbSession
-
-from recorder.access.workspaces import find_workspace, list_workspaces
-from recorder.runtime import Runtime
-from recorder.settings import Settings
+    from recorder.runtime import Runtime
 
 DataDir = Annotated[
     Path | None, typer.Option("--data", help="Data folder. [default: RECORDER_DATA_DIR or ./recorder-data]")
@@ -34,7 +31,7 @@ _ANSWER_S = 5.0
 
 
 def read_filters(where: list[str] | None) -> dict[str, str]:
-    """The filters that `--where` names.
+    """Return the filters of `--where`.
 
     Raises:
         typer.BadParameter: if one has no value, or a name comes twice.
@@ -53,11 +50,11 @@ def print_json(value: Any) -> None:
 
 @contextmanager
 def connected(url: str, key: str) -> Iterator["Client"]:
-    """Give a client of a service that answers now.
+    """Yield a client of a service that answers now.
 
     Raises:
         Unreachable: if nothing answers within some seconds.
-        typer.BadParameter: if the address is none.
+        typer.BadParameter: if the address is not valid.
     """
     from recorder.client import ApiError, Client
     from recorder.client.transport import Call, Transport
@@ -77,17 +74,20 @@ def connected(url: str, key: str) -> Iterator["Client"]:
 
 
 @contextmanager
-def opened(data: Path | None, *, create: bool = False, is_reslotting: bool = False) -> Iterator[Runtime]:
+def opened(data: Path | None, *, create: bool = False, is_reslotting: bool = False) -> Iterator["Runtime"]:
     """Open the parts of the deployment in this data folder, or in the environment's.
 
     Args:
         data: the data folder.
         create: create the deployment where there is none.
-        is_reslotting: whatever RECORDER_SEAL_SLOTS says, since the number of slots is about to change.
+        is_reslotting: ignore RECORDER_SEAL_SLOTS, since the number of slots is about to change.
 
     Raises:
-        NoDeployment: if there is none and none is to be created; nothing is created then.
+        NoDeployment: if there is none and `create` is False.
     """
+    from recorder.runtime import Runtime
+    from recorder.settings import Settings
+
     settings = Settings.from_env(data_dir=data, create=create)
     if is_reslotting:
         settings = replace(settings, seal_slots=None)
@@ -98,24 +98,128 @@ def opened(data: Path | None, *, create: bool = False, is_reslotting: bool = Fal
         runtime.close()
 
 
-def print_folder(runtime: Runtime) -> None:
+def print_folder(runtime: "Runtime") -> None:
     """Print on stderr which data folder a command worked on."""
     typer.echo(f"Data folder: {runtime.settings.data_dir}", err=True)
 
 
-def workspace_id_of(db: DbSession, workspace: str | None) -> str:
-    """The workspace that a command names by name or id, or the only one there is.
+def workspace_id_of(db: "DbSession", workspace: str | None) -> str:
+    """Return the id of the workspace that a command names by name or id, or of the only one.
 
     Raises:
         NotFound: if there is none of this name.
         BadParameter: if none is named and there is not exactly one.
     """
+    from recorder.access.workspaces import find_workspace, list_workspaces
+
     if workspace is not None:
         return find_workspace(db, workspace).id
-    found = list_workspaces(db)
-    if len(found) != 1:
+    workspaces = list_workspaces(db)
+    if len(workspaces) != 1:
         raise typer.BadParameter(
-            f"there are {len(found)} workspaces; name one (`recorder workspaces list` shows them)",
+            f"there are {len(workspaces)} workspaces; name one (`recorder workspaces list` shows them)",
             param_hint="--workspace",
         )
-    return found[0].id
+    return workspaces[0].id
+
+
+Format = Annotated[str, typer.Option(help="parquet, webdataset, jsonl or arrow.")]
+Sampling = Annotated[
+    str,
+    typer.Option(
+        help="event_only, every_n_ms:MILLISECONDS, keyframes_only or all; `+actions` keeps action frames."
+    ),
+]
+Split = Annotated[
+    str | None,
+    typer.Option(
+        help="Parts of the dataset: session or actor, and the shares of validation and test: actor:0.1:0.1.",
+        show_default=False,
+    ),
+]
+To = Annotated[
+    str,
+    typer.Option(
+        help="signed_url (the service hosts it), a folder of its machine, s3://BUCKET/PREFIX, "
+        "gs://BUCKET/PREFIX, az://ACCOUNT/CONTAINER/PREFIX, or the destination as JSON."
+    ),
+]
+
+_WHOLE_NUMBERS = ("min_duration_ms", "max_duration_ms")
+_LISTS = ("exclude_session_ids",)
+
+
+def members_of(
+    workflow: list[str], *, format: str, to: str, where: Where, sampling: str, split: str | None
+) -> dict[str, Any]:
+    """Return the members of `POST /v1/exports` that these options denote; only their form is checked.
+
+    Raises:
+        typer.BadParameter: if one does not have the form that its help shows.
+    """
+    members: dict[str, Any] = {
+        "workflow": workflow,
+        "format": format,
+        "filter": {name: _read_filter_value(name, value) for name, value in read_filters(where).items()},
+        "frame_sampling": _read_sampling(sampling),
+        "destination": _read_destination(to),
+    }
+    return members if split is None else members | {"split": _read_split(split)}
+
+
+def _read_filter_value(name: str, text: str) -> Any:
+    if name in _LISTS:
+        return text.split(",")
+    if name not in _WHOLE_NUMBERS:
+        return text
+    try:
+        return int(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{name} takes a whole number", param_hint="--where") from error
+
+
+def _read_sampling(text: str) -> dict[str, Any]:
+    chosen, plus, added = text.partition("+")
+    mode, colon, interval = chosen.partition(":")
+    if (plus and added != "actions") or (colon and not interval.isdecimal()):
+        raise typer.BadParameter(
+            "takes MODE, every_n_ms:MILLISECONDS or MODE+actions", param_hint="--sampling"
+        )
+    cadence = {"interval_ms": int(interval)} if colon else {}
+    return {"mode": mode, "keep_action_frames": bool(plus), **cadence}
+
+
+def _read_split(text: str) -> dict[str, Any]:
+    unit, *shares = text.split(":")
+    try:
+        validation, test = (float(share) for share in shares)
+    except ValueError as error:
+        raise typer.BadParameter(
+            "takes UNIT:VALIDATION:TEST, such as actor:0.1:0.1", param_hint="--split"
+        ) from error
+    return {"by": unit, "validation": validation, "test": test}
+
+
+def _read_destination(text: str) -> dict[str, Any]:
+    if text == "signed_url":
+        return {"kind": "signed_url"}
+    if text.startswith("{"):
+        try:
+            described: dict[str, Any] = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise typer.BadParameter("this JSON cannot be read", param_hint="--to") from error
+        return described
+    scheme, is_address, location = text.partition("://")
+    if not is_address:
+        return {"kind": "local", "path": text}
+    first, _, rest = location.partition("/")
+    if scheme in ("s3", "gs"):
+        return _add_prefix({"kind": "s3" if scheme == "s3" else "gcs", "bucket": first}, rest)
+    if scheme == "az":
+        container, _, prefix = rest.partition("/")
+        return _add_prefix({"kind": "azure_blob", "account": first, "container": container}, prefix)
+    raise typer.BadParameter("takes s3://, gs:// or az://, a folder, or signed_url", param_hint="--to")
+
+
+def _add_prefix(destination: dict[str, Any], prefix: str) -> dict[str, Any]:
+    return destination | ({"prefix": prefix} if prefix else {})

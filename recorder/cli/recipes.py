@@ -1,17 +1,28 @@
-"""`recorder recipes`: exports that are made again and again. Contract §9, docs/recipes.md."""
+"""`recorder recipes`: exports that are repeated on a schedule. Contract §9, docs/recipes.md."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from recorder.cli.export_options import Format, Sampling, Split, To, members_of
-from recorder.cli.options import AsJson, DataDir, Where, print_json
+from recorder.cli.options import (
+    AsJson,
+    DataDir,
+    Format,
+    Sampling,
+    Split,
+    To,
+    Where,
+    members_of,
+    opened,
+    print_json,
+    workspace_id_of,
+)
 from recorder.tenant import Tenant
 
 if TYPE_CHECKING:
     from recorder.exports.requests.recipes import ListedRecipe
 
-app = typer.Typer(no_args_is_help=True, help="Exports that are made again and again.")
+app = typer.Typer(no_args_is_help=True, help="Exports that are repeated on a schedule.")
 
 _Name = Annotated[str, typer.Argument(help="Name of the recipe, and of its dataset.")]
 _Workspace = Annotated[
@@ -36,10 +47,9 @@ def add(
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Save a recipe; the running service follows it. Its destination is tried at once."""
+    """Save a recipe for the running service; its destination is checked at once."""
     from recorder import clock
     from recorder.audit.log import Origin
-    from recorder.cli.options import opened, workspace_id_of
     from recorder.exports.requests import recipes
 
     members = members_of(workflow, format=format, to=to, where=where, sampling=sampling, split=split)
@@ -52,7 +62,7 @@ def add(
             runtime, Tenant(workspace_id, mode), body, cron=cron, timezone=timezone, origin=origin
         )
     if as_json:
-        print_json(_as_json(recipes.ListedRecipe(made, None)))
+        print_json(_to_json(recipes.ListedRecipe(made, None)))
         return
     typer.echo(f"{name} is due at {clock.to_iso(made.next_at)}.", err=True)
 
@@ -64,26 +74,24 @@ def list_all(
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recipes: when each is due, what its last export came to, what went wrong."""
-    from recorder.cli.options import opened, workspace_id_of
+    """List recipes: when each is due, the result of its last export, and errors."""
     from recorder.exports.requests.recipes import list_recipes
 
     with opened(data) as runtime, runtime.database.transaction(write=False) as db:
         workspace_id = None if workspace is None else workspace_id_of(db, workspace)
-        found = list_recipes(db, workspace_id=workspace_id, mode=mode)
+        listed = list_recipes(db, workspace_id=workspace_id, mode=mode)
     if as_json:
-        print_json([_as_json(one) for one in found])
-    elif found:
-        _print_table(found)
+        print_json([_to_json(recipe) for recipe in listed])
+    elif listed:
+        _print_table(listed)
     else:
-        typer.echo("There is no recipe; `recorder recipes add` makes one.", err=True)
+        typer.echo("There is no recipe; `recorder recipes add` creates one.", err=True)
 
 
 @app.command("remove")
 def remove(name: _Name, workspace: _Workspace = None, mode: _Mode = "live", data: DataDir = None) -> None:
-    """Make no more exports of a recipe; those it made stay."""
+    """Remove a recipe; its exports stay."""
     from recorder.audit.log import Origin
-    from recorder.cli.options import opened, workspace_id_of
     from recorder.exports.requests.recipes import remove_recipe
 
     with opened(data) as runtime, runtime.database.transaction(write=True) as db:
@@ -100,9 +108,8 @@ def run(
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make the export of a recipe now, beside its times; prints the export's id."""
+    """Create the export of a recipe now, besides its schedule; print the export's id."""
     from recorder.audit.log import Origin
-    from recorder.cli.options import opened, workspace_id_of
     from recorder.exports.requests.recipes import run_recipe
 
     with opened(data) as runtime:
@@ -115,10 +122,10 @@ def run(
     typer.echo(export.id)
 
 
-def _as_json(one: "ListedRecipe") -> dict[str, Any]:
+def _to_json(listed: "ListedRecipe") -> dict[str, Any]:
     from recorder import clock
 
-    row, export = one.recipe, one.export
+    row, export = listed.recipe, listed.export
     last = export and {"id": export.id, "status": export.status, "rows": export.rows}
     return {
         "name": row.name,
@@ -126,16 +133,16 @@ def _as_json(one: "ListedRecipe") -> dict[str, Any]:
         "mode": row.mode,
         "cron": row.cron,
         "timezone": row.timezone,
-        "dataset": one.dataset,
+        "dataset": listed.dataset,
         "next_at": clock.to_iso(row.next_at),
         "last_at": row.last_at and clock.to_iso(row.last_at),
         "last_export": last,
-        "error": one.error,
+        "error": listed.error,
         "request": row.body,
     }
 
 
-def _print_table(found: list["ListedRecipe"]) -> None:
+def _print_table(recipes: list["ListedRecipe"]) -> None:
     import sys
 
     from rich.console import Console
@@ -143,19 +150,19 @@ def _print_table(found: list["ListedRecipe"]) -> None:
     from rich.text import Text
 
     table = Table("recipe", "workspace", "when", "asks for", "next", "last export", "error", show_lines=True)
-    for one in found:
+    for listed in recipes:
         # Text: what people name things must not be read as markup.
-        table.add_row(*(Text(cell) for cell in _cells(one)))
+        table.add_row(*(Text(cell) for cell in _format_cells(listed)))
     Console(width=None if sys.stdout.isatty() else 200).print(table)
 
 
-def _cells(one: "ListedRecipe") -> tuple[str, ...]:
+def _format_cells(listed: "ListedRecipe") -> tuple[str, ...]:
     from recorder import clock
 
-    row, export = one.recipe, one.export
-    body, error = row.body, one.error
-    asked = [f"{', '.join(body['workflow'])} as {body['format']}, {body['destination']['kind']}"]
-    asked += [f"{name}={value}" for name, value in body.get("filter", {}).items()]
+    row, export = listed.recipe, listed.export
+    body, error = row.body, listed.error
+    request = [f"{', '.join(body['workflow'])} as {body['format']}, {body['destination']['kind']}"]
+    request += [f"{name}={value}" for name, value in body.get("filter", {}).items()]
     last = "none yet"
     if export is not None:
         figures = "" if export.rows is None else f", {export.rows:,} rows"
@@ -164,7 +171,7 @@ def _cells(one: "ListedRecipe") -> tuple[str, ...]:
         row.name,
         f"{row.workspace_id}\n{row.mode}",
         f"{row.cron}\n{row.timezone}",
-        "\n".join(asked),
+        "\n".join(request),
         clock.to_iso(row.next_at),
         last,
         "" if error is None else f"{error['code']}: {error['message']}",

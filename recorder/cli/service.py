@@ -1,4 +1,4 @@
-"""`recorder up` and `recorder demo`: serving on this machine. Contract §9."""
+"""`recorder up`, `status`, `demo`, `dagster-webserver`, `db`: a deployment on this machine. Contract §9."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recorder.cli.options import AsJson, DataDir, print_json
+from recorder.cli.options import AsJson, DataDir, opened, print_json
 from recorder.invocation import command_line, short_path
 
 if TYPE_CHECKING:
@@ -50,22 +50,22 @@ _LABEL_WIDTH = 13
 
 def status(data: DataDir = None, as_json: AsJson = False) -> None:
     """Show what runs on a data folder, where it answers, and a link that logs a browser in to Dagster."""
-    found = _read_status(_read_settings(data))
+    state = _read_status(_read_settings(data))
     if as_json:
-        print_json(found)
+        print_json(state)
         return
-    _show("data folder", found["data"])
-    if found["running"]:
-        _show("service", f"release {found['release']}, process {found['process']}, since {found['since']}")
+    _show("data folder", state["data"])
+    if state["running"]:
+        _show("service", f"release {state['release']}, process {state['process']}, since {state['since']}")
     else:
         _show("service", "stopped; start it with")
-        _show("", command_line("up", "--data", short_path(Path(found["data"]))))
+        _show("", command_line("up", "--data", short_path(Path(state["data"]))))
     for label, part in (("API", "api"), ("Dagster", "dagster")):
-        if found[part] is not None:
-            words = "" if found[part]["answers"] else "   does not answer"
-            _show(label, f"{found[part]['url']}{words}")
-    if found["login_url"] is not None:
-        _show("log in", found["login_url"])
+        if state[part] is not None:
+            words = "" if state[part]["answers"] else "   does not answer"
+            _show(label, f"{state[part]['url']}{words}")
+    if state["login_url"] is not None:
+        _show("log in", state["login_url"])
         _show("", "opens Dagster's pages once, within 15 minutes")
 
 
@@ -77,7 +77,7 @@ def dagster_webserver(
         Path | None, typer.Option(exists=True, help="Dagster's workspace file. [default: the checkout's]")
     ] = None,
 ) -> None:
-    """Serve Dagster's pages behind a login until Ctrl-C; `recorder up` starts one by itself."""
+    """Serve Dagster's pages with a login until Ctrl-C; `recorder up` starts one by itself."""
     from recorder.access.dagster_login import LoginLinks
     from recorder.supervisor.commands import claim_port, environment, find_checkout, http_address
 
@@ -106,7 +106,7 @@ def _read_settings(data: Path | None) -> "Settings":
     from recorder.storage.durable_files import keep_files_private
 
     settings = Settings.from_env(data_dir=data, create=False)
-    # A database elsewhere is not asked: it may be away, which status must not depend on.
+    # A database elsewhere is not queried: status must work while it does not answer.
     content = settings.data_dir / ("recorder.db" if settings.is_embedded else "run")
     if not (content.exists() or (settings.data_dir / "run" / "service.json").exists()):
         raise NoDeployment(settings.data_dir)
@@ -121,15 +121,15 @@ def _read_status(settings: "Settings") -> dict[str, Any]:
 
     service = read_record(settings.data_dir, SERVICE)
     pages = read_record(settings.data_dir, DAGSTER_WEBSERVER)
-    found = service or {}
-    dagster_url = pages["url"] if pages else found.get("dagster")
+    members = service or {}
+    dagster_url = pages["url"] if pages else members.get("dagster")
     dagster = _probe(dagster_url) if dagster_url else None
     answering = dagster["url"] if dagster and dagster["answers"] else None
     return {
         "data": str(settings.data_dir),
         "running": service is not None,
-        **{name: found.get(name) for name in ("release", "process", "since")},
-        "api": _probe(found["api"]) if service else None,
+        **{name: members.get(name) for name in ("release", "process", "since")},
+        "api": _probe(members["api"]) if service else None,
         "dagster": dagster,
         "login_url": LoginLinks(settings).make_link(answering) if answering else None,
     }
@@ -148,3 +148,25 @@ def _probe(url: str) -> dict[str, Any]:
 
 def _show(label: str, text: str) -> None:
     typer.echo(f"{label:<{_LABEL_WIDTH}}{text}")
+
+
+database_app = typer.Typer(no_args_is_help=True, help="The database of a deployment.")
+
+
+@database_app.command("reslot")
+def reslot(
+    slots: Annotated[int, typer.Argument(min=1, max=1024, help="New number of slots.")],
+    data: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Divide the workflows of each workspace into another number of sealing slots; stop the service first."""
+    from recorder.sealing.lanes import change_slots
+
+    with opened(data, is_reslotting=True) as runtime, runtime.database.transaction(write=True) as db:
+        before = change_slots(db, slots)
+    if as_json:
+        print_json({"slots": slots, "before": before})
+        return
+    typer.echo(
+        f"{slots} slots instead of {before}. Set RECORDER_SEAL_SLOTS to {slots} where it is set.", err=True
+    )

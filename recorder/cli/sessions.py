@@ -1,4 +1,4 @@
-"""`recorder sessions`: listed and followed by URL and key; set aside and resealed on the data folder."""
+"""`recorder sessions` and `recorder import`: list, follow, reseal and import sessions. Contract §9."""
 
 import time
 from collections.abc import Iterator
@@ -18,12 +18,15 @@ from recorder.cli.options import (
     Url,
     Where,
     connected,
+    opened,
     print_json,
     read_filters,
+    workspace_id_of,
 )
 
 if TYPE_CHECKING:
     from recorder.client import Client
+from pathlib import Path
 
 app = typer.Typer(no_args_is_help=True, help="Sessions: list and follow them, seal again what was set aside.")
 
@@ -51,15 +54,15 @@ def list_sessions(
 
     filters = read_filters(where)
     with connected(url, key) as client:
-        found = list(islice(client.list_sessions(workflow=workflow or None, **filters), limit))
+        sessions = list(islice(client.list_sessions(workflow=workflow or None, **filters), limit))
     if as_json:
-        print_json(found)
+        print_json(sessions)
         return
-    if not found:
+    if not sessions:
         typer.echo("No session matches.", err=True)
         return
     typer.echo(_HEAD, err=True)
-    for session in found:
+    for session in sessions:
         typer.echo(_describe_session(session))
 
 
@@ -93,19 +96,18 @@ def tail_sessions(
 def list_quarantined(workspace: _Workspace = None, data: DataDir = None, as_json: AsJson = False) -> None:
     """List the sessions that could not be sealed and were set aside, with the reason."""
     from recorder import clock
-    from recorder.cli.options import opened, workspace_id_of
     from recorder.sealing.failures import list_set_aside
 
     with opened(data) as runtime, runtime.database.transaction(write=False) as db:
         workspace_id = None if workspace is None else workspace_id_of(db, workspace)
-        found = list_set_aside(db, workspace_id)
+        quarantined = list_set_aside(db, workspace_id)
     if as_json:
-        print_json([{**asdict(one), "at": clock.to_iso(one.at)} for one in found])
+        print_json([{**asdict(session), "at": clock.to_iso(session.at)} for session in quarantined])
         return
-    for one in found:
-        typer.echo(f"{one.session_id}  {one.workspace_id}  {one.mode}  {one.workflow}")
-        typer.echo(f"  {clock.to_iso(one.at)}  {one.code}: {one.message}")
-    if not found:
+    for session in quarantined:
+        typer.echo(f"{session.session_id}  {session.workspace_id}  {session.mode}  {session.workflow}")
+        typer.echo(f"  {clock.to_iso(session.at)}  {session.code}: {session.message}")
+    if not quarantined:
         typer.echo("No session is set aside.", err=True)
 
 
@@ -116,7 +118,6 @@ def reseal_sessions(
     as_json: AsJson = False,
 ) -> None:
     """Let sessions that were set aside wait to be sealed again."""
-    from recorder.cli.options import opened
     from recorder.sealing.failures import reseal
 
     with opened(data) as runtime, runtime.database.transaction(write=True) as db:
@@ -145,14 +146,16 @@ def _print_new_sessions(client: "Client", workflow: list[str] | None, *, as_json
     seen: dict[str, datetime] | None = None
     while True:
         since = "10s" if newest is None else clock.to_iso(newest - _OVERLAP)
-        found = list(client.list_sessions(workflow=workflow, since=since))
-        for session in reversed(found):
+        sessions = list(client.list_sessions(workflow=workflow, since=since))
+        for session in reversed(sessions):
             if seen is not None and session["id"] not in seen:
                 print_json(session) if as_json else typer.echo(_describe_session(session))
         if seen is None:
             typer.echo("Waiting for new sessions; Ctrl-C ends it.", err=True)
         # The overlap bounds what is kept.
-        seen = {one["id"]: clock.parse_time(one["created_at"], name="created_at") for one in found}
+        seen = {
+            session["id"]: clock.parse_time(session["created_at"], name="created_at") for session in sessions
+        }
         newest = max([newest, *seen.values()] if newest else seen.values(), default=None)
         time.sleep(_POLL_S)
 
@@ -170,7 +173,7 @@ def _print_messages(client: "Client", session_id: str, *, from_start: bool, as_j
 def _describe_session(session: dict[str, Any]) -> str:
     """Return a session as one line; workflow names come last, since they may be long."""
     outcome = session["outcome"] or "-"
-    age = _age(session["created_at"])
+    age = _format_age(session["created_at"])
     return f"{session['id']}  {session['status']:<9}  {outcome:<9}  {age:>5}  {session['workflow']}"
 
 
@@ -195,7 +198,7 @@ def _describe_message(message: dict[str, Any]) -> str:
     return f"{at}  {one_line(kind, _LABEL_LENGTH)}"
 
 
-def _age(created_at: str) -> str:
+def _format_age(created_at: str) -> str:
     """Return the time since a moment in its largest unit, such as `3 m`."""
     from recorder import clock
 
@@ -205,3 +208,62 @@ def _age(created_at: str) -> str:
         if seconds >= length:
             return f"{seconds // length} {unit}"
     return f"{seconds} s"
+
+
+def import_(
+    path: Annotated[
+        Path,
+        typer.Argument(exists=True, help="Folder of task folders, one of them, one file, or an event log."),
+    ],
+    key: Key,
+    url: Url = DEFAULT_URL,
+    workflow: Annotated[
+        str | None, typer.Option(help="One workflow for all; the task goes into metadata.")
+    ] = None,
+    workflow_prefix: Annotated[
+        str, typer.Option(help="Put before the slug of each task, or before the log's name.")
+    ] = "",
+    activity: Annotated[
+        str, typer.Option(help="Attribute of a log that names the activity; several with + between.")
+    ] = "concept:name",
+    success: Annotated[
+        list[str], typer.Option(help="Traces that ended well: attribute=value, of trace or event.")
+    ] = [],  # noqa: B006
+    error: Annotated[list[str], typer.Option(help="Traces that ended badly: attribute=value.")] = [],  # noqa: B006
+    as_json: AsJson = False,
+) -> None:
+    """Import recordings made elsewhere, each as one session: MiniWoB++ demonstrations, XES event logs."""
+    from recorder.importers.miniwob.demonstration import import_folder
+    from recorder.importers.xes import import_log, is_log, outcome_rules
+
+    try:
+        rules = outcome_rules(success, error)
+    except ValueError as wrong:
+        raise typer.BadParameter(str(wrong), param_hint="--success, --error") from wrong
+    # Without a service the client would repeat its first request for half a minute.
+    with connected(url, key):
+        pass
+    if is_log(path):
+        report = import_log(
+            path,
+            url=url,
+            key=key,
+            workflow=workflow,
+            workflow_prefix=workflow_prefix,
+            activity=activity.split("+"),
+            rules=rules,
+        )
+    else:
+        report = import_folder(path, url=url, key=key, workflow=workflow, workflow_prefix=workflow_prefix)
+    summary = {
+        "sessions": report.sessions,
+        "events": report.events,
+        "frames": report.frames,
+        "failed": [{"file": name, "reason": reason} for name, reason in report.failed],
+        "seconds": report.seconds,
+    }
+    if as_json:
+        print_json(summary)
+    brought = f"{report.sessions} sessions, {report.events} events, {report.frames} frames"
+    typer.echo(f"{brought} in {report.seconds:.1f} s; {len(report.failed)} skipped.", err=True)
+    raise typer.Exit(1 if report.failed else 0)

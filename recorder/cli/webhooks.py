@@ -1,4 +1,4 @@
-"""`recorder webhooks` and `recorder deliver`: receiving on this terminal, and sending. Contract §6, §9."""
+"""`recorder webhooks` and `recorder deliver`: receive deliveries, and send them. Contract §6."""
 
 import signal
 import threading
@@ -49,7 +49,7 @@ def listen(
     count: Annotated[int | None, typer.Option(min=1, help="End after so many deliveries.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print verified deliveries as they come, until Ctrl-C; what was registered for it is removed again."""
+    """Print verified deliveries as they come, until Ctrl-C; its webhook is removed at the end."""
     from recorder.client.listener import Listener
 
     if key is None and secret is None:
@@ -66,7 +66,7 @@ def listen(
             done.wait()
             return
         with connected(url, key or "") as client:
-            types = event or [one["type"] for one in client.event_types()]
+            types = event or [kind["type"] for kind in client.event_types()]
             made = client.create_webhook(here, types, description="recorder webhooks listen")
             try:
                 listener.trust(made["secret"])
@@ -89,7 +89,7 @@ def deliver(data: DataDir = None, pulse: Pulse = None) -> None:
 
 
 class _Countdown:
-    """Waits for so many deliveries, or for Ctrl-C."""
+    """Countdown of deliveries, ended by Ctrl-C too."""
 
     def __init__(self, count: int | None) -> None:
         self._left = count
@@ -103,7 +103,7 @@ class _Countdown:
                 self._done.set()
 
     def wait(self) -> None:
-        """Return once the last one came; Ctrl-C ends it without ado."""
+        """Return after the last delivery or on Ctrl-C."""
         try:
             self._done.wait()
         except KeyboardInterrupt:
@@ -125,7 +125,7 @@ def _print_pretty(received: "Received") -> bool:
         return _warn()
     console = Console()
     head = f"{received.payload['created_at']}  {received.payload['type']}"
-    ids = f"{received.payload['id']}  {received.delivery_id}  signature holds"
+    ids = f"{received.payload['id']}  {received.delivery_id}  signature valid"
     console.print(head, style="bold", markup=False, highlight=False)
     console.print(ids, style="dim", markup=False, highlight=False)
     # ASCII: what people recorded must not steer this terminal.
@@ -134,5 +134,5 @@ def _print_pretty(received: "Received") -> bool:
 
 
 def _warn() -> bool:
-    typer.echo("Something came whose signature does not hold; it was answered 401.", err=True)
+    typer.echo("A delivery with an invalid signature was refused with 401.", err=True)
     return False

@@ -1,17 +1,17 @@
-"""`recorder workspaces`: the tenants of a deployment. Contract §9."""
+"""`recorder workspaces` and `recorder keys`: tenants of a deployment and their keys. Contract §9."""
 
 from typing import Annotated, Any, Literal
 
 import typer
 
 from recorder import limits
-from recorder.cli.options import AsJson, DataDir, print_json
+from recorder.cli.options import AsJson, DataDir, opened, print_folder, print_json
 from recorder.tenant import Tenant
 
 app = typer.Typer(no_args_is_help=True, help="Workspaces of a deployment.")
 
 
-def _known_tier(name: str | None) -> str | None:
+def _check_tier(name: str | None) -> str | None:
     from recorder.access.rate_tiers import TIERS
 
     if name is not None and name not in TIERS:
@@ -19,7 +19,7 @@ def _known_tier(name: str | None) -> str | None:
     return name
 
 
-_TIER = typer.Option(help="Its table of limits.", callback=_known_tier)
+_TIER = typer.Option(help="Its table of limits.", callback=_check_tier)
 _Name = Annotated[str, typer.Argument(help="Name or id of a workspace.")]
 
 
@@ -33,9 +33,8 @@ def create_workspace(
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a workspace and its first key; the key is shown this once."""
+    """Create a workspace and its first key; the key is shown only once."""
     from recorder.access import workspaces
-    from recorder.cli.options import opened, print_folder
 
     if not 1 <= len(name) <= limits.WORKSPACE_NAME_CHARACTERS or not name.isprintable():
         most = limits.WORKSPACE_NAME_CHARACTERS
@@ -55,25 +54,25 @@ def create_workspace(
 
 @app.command("list")
 def list_workspaces(data: DataDir = None, as_json: AsJson = False) -> None:
-    """All workspaces by name: id, status, tier, region, name."""
+    """List all workspaces by name: id, status, tier, region, name."""
     from recorder.access import workspaces
-    from recorder.cli.options import opened
 
     with opened(data) as runtime, runtime.database.transaction(write=False) as db:
-        found = workspaces.list_workspaces(db)
+        rows = workspaces.list_workspaces(db)
     if as_json:
-        print_json([workspace.model_dump(mode="json") for workspace in found])
+        print_json([workspace.model_dump(mode="json") for workspace in rows])
         return
-    for one in found:
-        typer.echo(f"{one.id}  {one.status}  {one.tier}  {one.region}  {one.name}")
+    for workspace in rows:
+        typer.echo(
+            f"{workspace.id}  {workspace.status}  {workspace.tier}  {workspace.region}  {workspace.name}"
+        )
 
 
 @app.command("show")
 def show_workspace(name: _Name, data: DataDir = None, as_json: AsJson = False) -> None:
-    """A workspace with its settings, and what it used this month."""
+    """Show a workspace with its settings and its usage of this month."""
     from recorder.access import workspaces
     from recorder.access.quota import read_quota
-    from recorder.cli.options import opened
 
     with opened(data) as runtime, runtime.database.transaction(write=False) as db:
         workspace = workspaces.to_wire(workspaces.find_workspace(db, name))
@@ -82,7 +81,7 @@ def show_workspace(name: _Name, data: DataDir = None, as_json: AsJson = False) -
     if as_json:
         print_json(shown)
         return
-    for member, value in _lines(shown):
+    for member, value in _list_members(shown):
         typer.echo(f"{member}: {value}")
 
 
@@ -98,7 +97,6 @@ def set_workspace(
 ) -> None:
     """Give a workspace another tier or status; in force everywhere within 5 seconds."""
     from recorder.access import workspaces
-    from recorder.cli.options import opened
 
     if tier is None and status is None:
         raise typer.BadParameter("name what to change: --tier, --status", param_hint="set")
@@ -110,9 +108,83 @@ def set_workspace(
     typer.echo(f"{workspace.name}: tier {workspace.tier}, {workspace.status}.", err=True)
 
 
-def _lines(shown: dict[str, Any], above: str = "") -> list[tuple[str, Any]]:
-    """Members and their values, those of objects under both names."""
+def _list_members(shown: dict[str, Any], above: str = "") -> list[tuple[str, Any]]:
+    """Return members and their values, those of nested objects as `outer.inner`."""
     lines: list[tuple[str, Any]] = []
     for name, value in shown.items():
-        lines += _lines(value, f"{above}{name}.") if isinstance(value, dict) else [(above + name, value)]
+        lines += (
+            _list_members(value, f"{above}{name}.") if isinstance(value, dict) else [(above + name, value)]
+        )
     return lines
+
+
+keys_app = typer.Typer(no_args_is_help=True, help="Keys of a deployment.")
+
+
+@keys_app.command("create")
+def create_key(
+    workspace: _Name,
+    label: Annotated[str, typer.Argument(help="What the key is for.")],
+    scope: Annotated[str, typer.Option(help="read, write or admin; replay:live may follow.")] = "write",
+    mode: Annotated[Literal["live", "test"], typer.Option(help="Which data it sees.")] = "live",
+    expires_at: Annotated[str | None, typer.Option(help="End of its validity: ISO 8601 with a zone.")] = None,
+    data: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a key; it is shown only once."""
+    from pydantic import ValidationError
+
+    from recorder.access.key_admin import issue_key
+    from recorder.access.workspaces import find_workspace
+    from recorder.audit.log import Origin
+    from recorder.models.key import KeyCreate
+
+    given = {"label": label, "scope": scope, "mode": mode, "expires_at": expires_at}
+    try:
+        wanted = KeyCreate.model_validate(given)
+    except ValidationError as error:
+        problems = [f"{problem['loc'][0]}: {problem['msg']}" for problem in error.errors()]
+        raise typer.BadParameter("; ".join(problems)) from error
+    with opened(data) as runtime:
+        print_folder(runtime)
+        with runtime.database.transaction(write=True) as db:
+            origin = Origin.operator(find_workspace(db, workspace).id)
+            made = issue_key(db, origin, wanted, runtime.settings.secret)
+    if as_json:
+        print_json(made.model_dump(mode="json"))
+        return
+    typer.echo(made.key)
+    typer.echo(f"Key {made.id}, scope {made.scope}. Keep it: it is not shown again.", err=True)
+
+
+@keys_app.command("list")
+def list_keys(workspace: _Name, data: DataDir = None, as_json: AsJson = False) -> None:
+    """List the keys of a workspace, newest first: id, scope, mode, last letters, label."""
+    from recorder.access import key_admin
+    from recorder.access.workspaces import find_workspace
+
+    with opened(data) as runtime:
+        print_folder(runtime)
+        with runtime.database.transaction(write=False) as db:
+            keys, _ = key_admin.list_keys(db, Tenant(find_workspace(db, workspace).id, "live"))
+    if as_json:
+        print_json([key.model_dump(mode="json") for key in keys])
+        return
+    for key in keys:
+        typer.echo(f"{key.id}  {key.scope}  {key.mode}  …{key.last4}  {key.label}")
+
+
+@keys_app.command("revoke")
+def revoke_key(
+    key_id: Annotated[str, typer.Argument(help="Id of a key, as `list` shows it.")], data: DataDir = None
+) -> None:
+    """Revoke a key; running processes refuse it within 5 seconds."""
+    from recorder.access import key_admin
+    from recorder.audit.log import Origin
+
+    with opened(data) as runtime:
+        print_folder(runtime)
+        with runtime.database.transaction(write=True) as db:
+            workspace_id = key_admin.find_key(db, key_id).workspace_id
+            key_admin.revoke_key(db, Tenant(workspace_id, "live"), Origin.operator(workspace_id), key_id)
+    typer.echo(f"Key {key_id} is revoked.", err=True)

@@ -1,4 +1,4 @@
-"""Cuts events and frames into batches, each with its batch id. Spec §8.1, contract §3."""
+"""Batches of events and frames, each with its batch id. Spec §8.1, contract §3."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,24 +11,24 @@ from recorder.client.transport import Call
 
 Item = TypeVar("Item")
 
-#: A quarter of what one request may hold: a batch that breaks off is soon sent again.
+#: A quarter of the limit of a request, so that an interrupted batch is sent again quickly.
 _FRAMES_BATCH_BYTES = limits.FRAMES_REQUEST_BYTES // 4
 _EVENTS_BATCH_BYTES = limits.EVENTS_REQUEST_BYTES - len('{"events":[]}')
 _MAGIC = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"RIFF", "image/webp"))
 
 
 class CapturedFrame(NamedTuple):
-    """A captured screen: the members of its frame item, and the image file's bytes."""
+    """Captured screen: the members of its frame item, and the bytes of the image file."""
 
     item: dict[str, Any]
     image: bytes
 
     @classmethod
     def of(cls, image: bytes, *, t_ms: int, **members: Any) -> "CapturedFrame":
-        """A frame of a PNG, JPEG or WebP file; `members` are the item's others (`id`, `dom`, `url` …).
+        """Return a frame of a PNG, JPEG or WebP file; `members` are the item's others (`id`, `dom`, `url` …).
 
         Raises:
-            ValueError: if the bytes are none of these and no `content_type` is given.
+            ValueError: if the image is none of these and no `content_type` is given.
         """
         content_type = members.pop("content_type", None) or content_type_of(image)
         return cls({"t_ms": t_ms, "content_type": content_type, **members}, image)
@@ -36,7 +36,7 @@ class CapturedFrame(NamedTuple):
 
 @dataclass(frozen=True)
 class EncodedFrame:
-    """A frame with its item as JSON, so that its size is known before it joins a batch."""
+    """Frame with its item as JSON, so that its size is known before it joins a batch."""
 
     item: bytes
     image: bytes
@@ -48,7 +48,7 @@ class EncodedFrame:
 
 
 def content_type_of(image: bytes) -> str:
-    """The type of an image file, by its first bytes."""
+    """Return the content type of an image file, by its first bytes."""
     for magic, content_type in _MAGIC:
         if image.startswith(magic):
             return content_type
@@ -56,15 +56,15 @@ def content_type_of(image: bytes) -> str:
 
 
 def new_batch_id() -> str:
-    """An id for one batch; later ones are higher, so a log of batches sorts itself."""
+    """Return an id for a batch; later ids are higher, so that batches sort by time."""
     return f"bat_{ids.encode(ids.reserve(1))}"
 
 
 def event_calls(session_id: str, events: Iterable[Mapping[str, Any]]) -> Iterator[Call]:
-    """One call for each batch of at most 100 events that fits into a request, in order."""
+    """Yield one call for each batch of at most 100 events that fits into a request, in order."""
     encoded = (orjson.dumps(event) for event in events)
     sized = ((len(item) + 1, item) for item in encoded)
-    for batch in _batches(sized, limits.EVENTS_PER_BATCH, _EVENTS_BATCH_BYTES):
+    for batch in _cut_batches(sized, limits.EVENTS_PER_BATCH, _EVENTS_BATCH_BYTES):
         yield Call(
             "POST",
             f"/v1/sessions/{session_id}/events",
@@ -75,10 +75,10 @@ def event_calls(session_id: str, events: Iterable[Mapping[str, Any]]) -> Iterato
 
 
 def frame_calls(session_id: str, frames: Iterable[CapturedFrame]) -> Iterator[Call]:
-    """One multipart call for each batch of at most 50 frames, in order."""
+    """Yield one multipart call for each batch of at most 50 frames, in order."""
     encoded = (EncodedFrame(orjson.dumps(frame.item), frame.image) for frame in frames)
     sized = ((frame.size, frame) for frame in encoded)
-    for batch in _batches(sized, limits.FRAMES_PER_BATCH, _FRAMES_BATCH_BYTES):
+    for batch in _cut_batches(sized, limits.FRAMES_PER_BATCH, _FRAMES_BATCH_BYTES):
         batch_id = new_batch_id()
         # The boundary is the batch id: the body of a repeated batch is the same to the byte.
         yield Call(
@@ -92,13 +92,17 @@ def frame_calls(session_id: str, frames: Iterable[CapturedFrame]) -> Iterator[Ca
 
 
 def multipart(batch: list[EncodedFrame], *, boundary: str) -> bytes:
-    """The body: the part `frames` (JSON, its items name their parts) and one binary part for each image."""
+    """Return a body: the part `frames` (JSON, its items name their parts) and a part for each image."""
     # The item is a non-empty object: its opening brace makes room for the name of its part.
     items = b",".join(b'{"part":"p%d",' % n + frame.item[1:] for n, frame in enumerate(batch))
-    parts = [_part("frames", content_type="application/json", content=b"[" + items + b"]", boundary=boundary)]
+    parts = [
+        _encode_part(
+            "frames", content_type="application/json", content=b"[" + items + b"]", boundary=boundary
+        )
+    ]
     for n, frame in enumerate(batch):
         parts.append(
-            _part(
+            _encode_part(
                 f"p{n}",
                 content_type="application/octet-stream",
                 content=frame.image,
@@ -109,7 +113,7 @@ def multipart(batch: list[EncodedFrame], *, boundary: str) -> bytes:
     return b"".join(parts) + f"--{boundary}--\r\n".encode()
 
 
-def _part(
+def _encode_part(
     name: str, *, content_type: str, content: bytes, boundary: str, filename: str | None = None
 ) -> bytes:
     named = f'; filename="{filename}"' if filename else ""
@@ -120,8 +124,8 @@ def _part(
     return head.encode() + content + b"\r\n"
 
 
-def _batches(sized: Iterable[tuple[int, Item]], count: int, size: int) -> Iterator[list[Item]]:
-    """Runs of at most `count` items and `size` bytes; an item over the size goes alone, to be refused."""
+def _cut_batches(sized: Iterable[tuple[int, Item]], count: int, size: int) -> Iterator[list[Item]]:
+    """Yield runs of at most `count` items and `size` bytes; a larger item goes alone, and is refused."""
     batch: list[Item] = []
     filled = 0
     for item_size, item in sized:

@@ -1,12 +1,12 @@
-"""What can go wrong on the client's side of the wire. Spec §7, contract §1 (errors).
+"""Errors that the client raises. Spec §7, contract §1 (errors).
 
 ClientError
 ├── ApiError       the service answered with a problem (`status`, `code`, `detail`, `request_id`, `errors`)
 ├── Unreachable    no answer, or one that is not the service's
 ├── ExportFailed   an export that was waited for ended `failed`
-└── TookTooLong    what was waited for did not happen in time
+└── TookTooLong    a state that was waited for was not reached in time
 
-These are not kinds of `recorder.errors`: they tell what a service said, they are never answered by one.
+These are not subclasses of `recorder.errors`: they report answers of a service, which raises the others.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ _NEXT_BY_STATUS = {
     404: "Check the id, and that the key belongs to its workspace and mode.",
     413: "Send it in smaller parts.",
     429: "Wait before you try again, or lower the number of parallel uploads.",
-    503: "The service is starting or its storage is away; try again.",
+    503: "The service is starting or its storage does not answer; try again.",
 }
 _NEXT_BY_CODE = {
     "quota_exceeded": "The quota of this period is used up.",
@@ -69,7 +69,7 @@ class Unreachable(ClientError):
     def __init__(self, base_url: str, what: str, *, may_be_done: bool) -> None:
         self.may_be_done = may_be_done
         then = (
-            "The request may have been carried out; look before you repeat it."
+            "The request may have been carried out; check before you repeat it."
             if may_be_done
             else "Is it running, and is this its address? Start it with: recorder up."
         )
@@ -86,7 +86,7 @@ class ExportFailed(ClientError):
 
 
 class TookTooLong(ClientError):
-    """Something waited for has not happened yet."""
+    """A state that was waited for was not reached in time."""
 
     def __init__(self, what: str, seconds: float) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""A receiver of deliveries for the terminal: verifies what comes and hands it on. Contract §6."""
+"""Receiver of deliveries for the terminal, which verifies their signatures. Contract §6."""
 
 import json
 import threading
@@ -16,7 +16,7 @@ _SECRET_S = 5.0
 
 @dataclass(frozen=True)
 class Received:
-    """A delivery as it came; without a payload where its signature does not hold."""
+    """Received delivery; without a payload if its signature is not valid."""
 
     delivery_id: str
     payload: dict[str, Any] | None
@@ -24,42 +24,43 @@ class Received:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    # With the default of 5 the kernel turns deliveries away that come together.
+    # With the default of 5 the kernel refuses simultaneous deliveries.
     request_queue_size = 256
 
 
 class Listener:
-    """Answers 204 to what is signed with the secret, and 401 to everything else."""
+    """HTTP server that answers 204 to requests signed with the secret, and 401 to all others."""
 
     def __init__(self, take: Callable[[Received], None], *, host: str, port: int) -> None:
-        """Begin to listen.
+        """Bind the port.
 
         Args:
-            take: is given each delivery, one at a time.
-            port: 0 takes a free one.
+            take: called with each delivery, one at a time.
+            host: address to listen on.
+            port: port to listen on; 0 takes a free one.
 
         Raises:
-            OSError: if nothing can listen there.
+            OSError: if the address cannot be bound.
         """
         self._take = take
         self._turn = threading.Lock()
         self._secret: str | None = None
         self._has_secret = threading.Event()
-        self._server = _Server((host, port), self._handler())
+        self._server = _Server((host, port), self._make_handler())
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port that the server listens on."""
         return self._server.server_port
 
     def trust(self, secret: str) -> None:
-        """From now on, take what is signed with this secret; what came before waits a moment for it."""
+        """Accept requests signed with this secret; earlier requests wait a moment for it."""
         self._secret = secret
         self._has_secret.set()
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take deliveries while the block runs."""
+        """Receive deliveries while the block runs."""
         thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1})
         thread.start()
         try:
@@ -70,14 +71,14 @@ class Listener:
             self._server.server_close()
 
     def _receive(self, body: bytes, signature: str, delivery_id: str) -> int:
-        """The status to answer with."""
+        """Pass a delivery on; return the status of the answer."""
         self._has_secret.wait(_SECRET_S)
-        is_ours = self._secret is not None and verify_signature(body, signature, self._secret)
+        is_valid = self._secret is not None and verify_signature(body, signature, self._secret)
         with self._turn:
-            self._take(Received(delivery_id, json.loads(body) if is_ours else None))
-        return 204 if is_ours else 401
+            self._take(Received(delivery_id, json.loads(body) if is_valid else None))
+        return 204 if is_valid else 401
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
+    def _make_handler(self) -> type[BaseHTTPRequestHandler]:
         receive = self._receive
 
         class Handler(BaseHTTPRequestHandler):
@@ -94,6 +95,6 @@ class Listener:
                 self.end_headers()
 
             def log_message(self, format: str, *values: object) -> None:
-                """Keep quiet: what matters is handed on."""
+                """Log nothing: deliveries are passed on."""
 
         return Handler

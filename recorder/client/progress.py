@@ -1,4 +1,4 @@
-"""Waiting for an export, with a bar on stderr. Contract §9 (`recorder export --watch`)."""
+"""Progress of an export on stderr while a command waits for it. Contract §9 (`recorder export --watch`)."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ from recorder.client.errors import ExportFailed, TookTooLong
 _POLL_S = 0.25
 #: A large export waits up to 20 s for a process to start.
 _QUEUED_S = 30.0
-_IS_ANYBODY_THERE = "still queued; no process has taken it up. Is Dagster running? `recorder status` says."
+_STILL_QUEUED = "still queued; no process has taken it up. Is Dagster running? `recorder status` shows it."
 _BAR_WIDTH = 20
 
 Json = dict[str, Any]
@@ -34,16 +34,18 @@ def count_files(number: int) -> str:
 
 
 def watch_export(client: Client, export_id: str, *, timeout_s: float | None = None) -> Json:
-    """The export once it is completed, file by file on a bar meanwhile.
+    """Wait until an export is completed, showing a progress bar, and return it.
 
-    Where stderr is no terminal there is a line for each state instead. An interrupt leaves the export alone.
+    Without a terminal on stderr each state is printed on a line. An interrupt does not cancel the export.
 
     Args:
-        timeout_s: seconds after which to give up; None waits as long as it takes.
+        client: client of the service.
+        export_id: the export.
+        timeout_s: longest wait; None sets no limit.
 
     Raises:
         ExportFailed: if it failed or was cancelled.
-        TookTooLong: if it is not done in time.
+        TookTooLong: if it is not completed in time.
     """
     console = Console(stderr=True)
     show = _Bar(console, export_id) if console.is_terminal else _Lines(console, export_id)
@@ -64,9 +66,9 @@ def watch_export(client: Client, export_id: str, *, timeout_s: float | None = No
 
 @contextmanager
 def byte_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar over bytes on stderr; gives what moves it: `(done, total)`.
+    """Show a bar over bytes on stderr; yield the function that moves it: `(done, total)`.
 
-    Without a terminal there is no bar, nor before the first move: the total is not known until then.
+    There is no bar without a terminal, nor before the first call: the total is not known until then.
     """
     # The bar takes the width that the figures leave.
     columns = (
@@ -82,8 +84,8 @@ def byte_bar(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
 
 
-def told(export: Json) -> str:
-    """The state of an export in a few words."""
+def describe_state(export: Json) -> str:
+    """Return the state of an export in a few words."""
     error, progress = export["error"] or {}, export["progress"]
     if error.get("code") == "cancelled":
         return "cancelled"
@@ -101,7 +103,7 @@ def told(export: Json) -> str:
 
 
 class _Bar:
-    """A line on a terminal that ends as one with the outcome; no width cuts anything off."""
+    """Progress line on a terminal that ends with the outcome; it fits every width."""
 
     def __init__(self, console: Console, export_id: str) -> None:
         self._console, self._id = console, export_id
@@ -116,29 +118,29 @@ class _Bar:
         self._status.stop()
 
     def update(self, export: Json, waited_s: float) -> None:
-        """Show where it stands."""
+        """Show the current state."""
         status = export["status"]
         if status in ("completed", "failed"):
             self._status.stop()
-            self._print(f"{told(export)}, {_clock(waited_s)}")
+            self._print(f"{describe_state(export)}, {_format_duration(waited_s)}")
             return
         if status == "queued" and waited_s > _QUEUED_S and not self._has_warned:
             self._has_warned = True
-            self._print(_IS_ANYBODY_THERE)
+            self._print(_STILL_QUEUED)
         if status == "running" and self._running_since_s is None:
             self._running_since_s = waited_s
-        self._status.update(self._line(export, waited_s))
+        self._status.update(self._format_line(export, waited_s))
 
-    def _line(self, export: Json, waited_s: float) -> Text:
+    def _format_line(self, export: Json, waited_s: float) -> Text:
         done, total = export["progress"]["shards_done"], export["progress"]["shards_total"]
-        times = _clock(waited_s)
+        times = _format_duration(waited_s)
         if total is None or export["status"] == "queued":
-            return Text(f"{self._id} {told(export)}, {times}")
+            return Text(f"{self._id} {describe_state(export)}, {times}")
         if done:
             left_s = (waited_s - (self._running_since_s or 0.0)) * (total - done) / done
-            times += f", {_clock(left_s)} left"
+            times += f", {_format_duration(left_s)} left"
         begin = f"{self._id} {done:,} of {count_files(total)} "
-        # The spinner and a space stand before the line.
+        # The spinner and a space precede the line.
         width = max(0, min(_BAR_WIDTH, self._console.width - len(begin) - len(times) - 4))
         full = width * done // total if total else 0
         return Text.assemble(
@@ -150,11 +152,11 @@ class _Bar:
 
 
 class _Lines:
-    """A line for each state: for logs and pipes."""
+    """Progress as one line for each state, for logs and pipes."""
 
     def __init__(self, console: Console, export_id: str) -> None:
         self._console, self._id = console, export_id
-        self._said = ""
+        self._printed_state = ""
 
     def __enter__(self) -> None:
         return None
@@ -163,16 +165,16 @@ class _Lines:
         return None
 
     def update(self, export: Json, waited_s: float) -> None:
-        """Say what is new."""
+        """Print a state that is new."""
         queued_long = export["status"] == "queued" and waited_s > _QUEUED_S
-        words = _IS_ANYBODY_THERE if queued_long else told(export)
+        words = _STILL_QUEUED if queued_long else describe_state(export)
         state = words.partition(",")[0]
-        if state != self._said:
-            self._said = state
+        if state != self._printed_state:
+            self._printed_state = state
             self._console.print(f"{self._id} {words}", highlight=False, soft_wrap=True)
 
 
-def _clock(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     """Return a duration as m:ss, from an hour on as h:mm:ss."""
     minutes, second = divmod(int(seconds), 60)
     hours, minute = divmod(minutes, 60)

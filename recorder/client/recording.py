@@ -1,21 +1,117 @@
-"""What recording and reading sessions need of the client. Spec §4.1, contract §2–§3."""
+"""Client methods for sessions: recording, reading, and streams that resume after a break. Spec §4.1.
+
+A stream continues after a broken connection at the position of the last message. Contract §2–§3.
+"""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
+import orjson
+
 from recorder import clock, limits
 from recorder.client.batches import CapturedFrame, event_calls, frame_calls
-from recorder.client.errors import TookTooLong
-from recorder.client.requests import Json, Requests, poll
-from recorder.client.streaming import read_stream
-from recorder.client.transport import Call
+from recorder.client.errors import ApiError, ClientError, TookTooLong, Unreachable
+from recorder.client.transport import Call, Json, Requests, Transport, poll
+
+# Silence after which a stream counts as broken: the service sends a comment in each third of it.
+_SILENCE_S = 3.0 * limits.STREAM_KEEP_ALIVE_S
+_PAUSE_FIRST_S = 0.2
+_PAUSE_MAX_S = 3.0
+#: Temporary states: a limit, a restart, a gateway in front of a restarting service.
+_TEMPORARY = (429, 502, 503, 504)
+
+
+@dataclass
+class _Progress:
+    """Position up to which a stream was read."""
+
+    is_from_start: bool
+    #: Position of the last message.
+    position: str | None
+    heard_at: float
+
+    @property
+    def params(self) -> dict[str, str]:
+        return {"from": "start"} if self.is_from_start and self.position is None else {}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        known = {} if self.position is None else {"Last-Event-ID": self.position}
+        return {"Accept": "text/event-stream", **known}
+
+
+def read_stream(
+    transport: Transport, path: str, *, from_start: bool, after: int | None, patience_s: float
+) -> Iterator[dict[str, Any]]:
+    """Yield the messages of a stream until it ends, over several connections where they break.
+
+    The pauses are made here and not by stamina: each message that arrives resets them.
+
+    Args:
+        transport: sends the requests.
+        path: address of the stream.
+        from_start: begin with the first message of the session.
+        after: position of the last message that was received before.
+        patience_s: seconds without a message after which the last error is raised.
+
+    Raises:
+        ApiError: if the service refuses the stream.
+        Unreachable: if it does not answer for so long.
+    """
+    progress = _Progress(from_start, None if after is None else str(after), time.monotonic())
+    pause_s = _PAUSE_FIRST_S
+    while True:
+        heard_at = progress.heard_at
+        try:
+            if (yield from _read_connection(transport, path, progress)):
+                return
+        except ClientError as error:
+            if not _is_temporary(error) or time.monotonic() - progress.heard_at > patience_s:
+                raise
+        pause_s = _PAUSE_FIRST_S if progress.heard_at > heard_at else min(2 * pause_s, _PAUSE_MAX_S)
+        time.sleep(pause_s)
+
+
+def _read_connection(
+    transport: Transport, path: str, progress: _Progress
+) -> Generator[dict[str, Any], None, bool]:
+    """Yield the messages of one connection; return whether the stream is over."""
+    with transport.streamed(path, progress.params, progress.headers, silence_s=_SILENCE_S) as response:
+        if response.status_code == 204:
+            return True
+        for fields in _read_blocks(response.iter_bytes()):
+            progress.heard_at = time.monotonic()
+            progress.position = fields.get("id", progress.position)
+            if fields.get("event") == "stream.end":
+                return True
+            if "data" in fields:
+                message: dict[str, Any] = orjson.loads(fields["data"])
+                yield message
+    return False
+
+
+def _read_blocks(chunks: Iterable[bytes]) -> Iterator[dict[str, str]]:
+    """Yield the fields of each block; a block that is cut off before its empty line is dropped."""
+    rest = b""
+    for chunk in chunks:
+        *blocks, rest = (rest + chunk).split(b"\n\n")
+        for block in blocks:
+            lines = (line.partition(":") for line in block.decode().split("\n"))
+            yield {name: value.removeprefix(" ") for name, _, value in lines}
+
+
+def _is_temporary(error: ClientError) -> bool:
+    if isinstance(error, ApiError):
+        return error.status in _TEMPORARY and error.code != "quota_exceeded"
+    return isinstance(error, Unreachable)
 
 
 class Recording(Requests):
-    """Sessions with their events, frames, tags and streams."""
+    """Methods for sessions with their events, frames, tags and streams."""
 
     def create_session(
         self,
@@ -26,7 +122,7 @@ class Recording(Requests):
         start: bool = False,
         started_at: datetime | None = None,
     ) -> Json:
-        """A new session; `started_at` (with `start`) brings in a recording made elsewhere."""
+        """Create a session; `started_at` (with `start`) imports a recording made elsewhere."""
         body: Json = {"workflow": workflow, "start": start}
         if metadata is not None:
             body["metadata"] = metadata
@@ -37,15 +133,15 @@ class Recording(Requests):
         return self._create("/v1/sessions", body)
 
     def start(self, session_id: str) -> Json:
-        """The session, now recording."""
-        return self._post(f"{_session(session_id)}/start")
+        """Start a session and return it."""
+        return self._post(f"{_session_path(session_id)}/start")
 
     def stop(self, session_id: str) -> Json:
-        """The session, now stopped; the service seals it soon after."""
-        return self._post(f"{_session(session_id)}/stop")
+        """Stop a session and return it; the service seals it soon after."""
+        return self._post(f"{_session_path(session_id)}/stop")
 
     def batch_stop(self, session_ids: Iterable[str]) -> list[Json]:
-        """Stop many sessions; one result for each id."""
+        """Stop many sessions; return one result for each id."""
         wanted = list(session_ids)
         results: list[Json] = []
         for first in range(0, len(wanted), limits.BATCH_STOP_IDS):
@@ -55,39 +151,41 @@ class Recording(Requests):
 
     def delete_session(self, session_id: str, *, hard: bool = False) -> None:
         """Delete a session: softly (gone from every read at once), or at once and for good."""
-        self._transport.send(Call("DELETE", _session(session_id), params={"hard": "true"} if hard else None))
+        self._transport.send(
+            Call("DELETE", _session_path(session_id), params={"hard": "true"} if hard else None)
+        )
 
     def add_events(self, session_id: str, events: Iterable[Mapping[str, Any]]) -> int:
-        """Upload events in batches; returns how many the service took, those sent before included."""
+        """Upload events in batches; return how many the service accepted, those sent before included."""
         answers = map(self._transport.json, event_calls(session_id, events))
         return sum(answer["accepted"] + answer["duplicates"] for answer in answers)
 
     def add_frames(self, session_id: str, frames: Iterable[CapturedFrame]) -> list[Json]:
-        """Upload frames in batches; returns `{id, t_ms, sha256, bytes}` of each, in order."""
+        """Upload frames in batches; return `{id, t_ms, sha256, bytes}` of each, in order."""
         answers = map(self._transport.json, frame_calls(session_id, frames))
         return [frame for answer in answers for frame in answer["data"]]
 
     def tag(
         self, session_id: str, name: str, *, data: Mapping[str, Any] | None = None, t_ms: int | None = None
     ) -> Json:
-        """Mark a moment of a session (without `t_ms`: now, or the end once it is stopped)."""
+        """Tag a moment of a session (without `t_ms`: now, or the end once it is stopped)."""
         body: Json = {"name": name}
         if data is not None:
             body["data"] = data
         if t_ms is not None:
             body["t_ms"] = t_ms
-        return self._create(f"{_session(session_id)}/tags", body)
+        return self._create(f"{_session_path(session_id)}/tags", body)
 
     def get_session(self, session_id: str, *, include: Iterable[str] = ()) -> Json:
-        """A session; `include` adds `events`, `tags`, `frames_summary`."""
-        return self._get(_session(session_id), {"include": ",".join(include) or None})
+        """Return a session; `include` adds `events`, `tags`, `frames_summary`."""
+        return self._get(_session_path(session_id), {"include": ",".join(include) or None})
 
     def list_sessions(self, *, workflow: str | list[str] | None = None, **filters: str) -> Iterator[Json]:
-        """Every session that matches, newest first, page by page.
+        """Yield every session that matches, newest first.
 
         Args:
             workflow: one slug or several.
-            filters: status, outcome, since, until, tag, path; `actor_kind` stands for `actor.kind`.
+            filters: status, outcome, since, until, tag, path; `actor_kind` is sent as `actor.kind`.
         """
         named = {name.replace("actor_kind", "actor.kind"): value for name, value in filters.items()}
         return self._pages("/v1/sessions", {"workflow": workflow, **named})
@@ -100,7 +198,7 @@ class Recording(Requests):
         from_t_ms: int | None = None,
         to_t_ms: int | None = None,
     ) -> Iterator[Json]:
-        """Yield the session's events in order of `(t_ms, id)`, page by page.
+        """Yield the session's events in order of `(t_ms, id)`.
 
         Args:
             session_id: the session.
@@ -110,47 +208,48 @@ class Recording(Requests):
         """
         chosen: dict[str, Any] = {"from_t_ms": from_t_ms, "to_t_ms": to_t_ms, "type": list(types) or None}
         params = {name: value for name, value in chosen.items() if value is not None}
-        return self._pages(f"{_session(session_id)}/events", params)
+        return self._pages(f"{_session_path(session_id)}/events", params)
 
     def list_frames(self, session_id: str) -> Iterator[Json]:
-        """The session's frames (without their bytes) in order of `(t_ms, id)`."""
-        return self._pages(f"{_session(session_id)}/frames")
+        """Yield the session's frames (without their bytes) in order of `(t_ms, id)`."""
+        return self._pages(f"{_session_path(session_id)}/frames")
 
     def list_tags(self, session_id: str) -> Iterator[Json]:
-        """The session's tags in order of `(t_ms, id)`."""
-        return self._pages(f"{_session(session_id)}/tags")
+        """Yield the session's tags in order of `(t_ms, id)`."""
+        return self._pages(f"{_session_path(session_id)}/tags")
 
     def stream(
         self, session_id: str, *, from_start: bool = False, after: int | None = None
     ) -> Iterator[Json]:
-        """The session as it happens, until it is sealed: `{id, event, data}` each, `id` being its position.
+        """Yield messages of a session until it is sealed: `{id, event, data}`, where `id` is the position.
 
-        A connection that breaks is taken up again where it broke: nothing is missed, nothing comes twice.
-        Closing the iterator leaves the stream.
+        The stream continues after a broken connection without missing or repeating a message. Closing the
+        iterator closes the stream.
 
         Args:
-            from_start: begin with what happened so far; else with what happens from now on.
-            after: begin behind this position, of the last half hour.
+            session_id: the session.
+            from_start: begin with the first message; by default with the next one.
+            after: begin after this position, of the last half hour.
 
         Raises:
-            ApiError: also in the middle, where the session or the key is gone.
-            Unreachable: if the service does not answer for as long as the client has patience.
+            ApiError: also later, if the session was deleted or the key was revoked.
+            Unreachable: if the service does not answer within the patience of the client.
         """
         return read_stream(
             self._transport,
-            f"{_session(session_id)}/events/stream",
+            f"{_session_path(session_id)}/events/stream",
             from_start=from_start,
             after=after,
             patience_s=self._patience_s,
         )
 
     def frame_image(self, session_id: str, frame_id: str) -> bytes:
-        """The image file of a frame."""
-        path = f"{_session(session_id)}/frames/{quote(frame_id, safe='')}/image"
+        """Return the image file of a frame."""
+        path = f"{_session_path(session_id)}/frames/{quote(frame_id, safe='')}/image"
         return self._transport.send(Call("GET", path, repeatable=True)).content
 
     def wait_sealed(self, session_ids: str | Iterable[str], *, timeout_s: float = 120.0) -> list[Json]:
-        """The sessions once all of them are sealed, in the order given.
+        """Wait until all sessions are sealed, and return them in the order given.
 
         Raises:
             TookTooLong: if one is not sealed within `timeout_s` seconds.
@@ -166,5 +265,5 @@ class Recording(Requests):
         return session
 
 
-def _session(session_id: str) -> str:
+def _session_path(session_id: str) -> str:
     return f"/v1/sessions/{quote(session_id, safe='')}"

@@ -1,19 +1,20 @@
-"""One request with its retries: what is repeated, how often, after which wait. Contract §1 (idempotency)."""
+"""Requests of the client: connections, retries and pages. Contract §1 (idempotency)."""
 
-import logging
 import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import httpx
 import orjson
-import stamina
-from stamina.instrumentation import RetryDetails, RetryHook, get_on_retry_hooks, set_on_retry_hooks
 
+from recorder import ids, limits
 from recorder.client.errors import ApiError, ClientError, Unreachable
+from recorder.retries import retry
 
 _ATTEMPTS = 8
 _WAIT_FIRST_S = 0.2
@@ -22,36 +23,34 @@ _JITTER_S = 0.5
 # Below the 5 s after which the server closes an idle connection: a request never meets that closing.
 _KEEP_ALIVE_S = 2.0
 _CONNECT_TIMEOUT_S = 5.0
-#: Nothing was acknowledged, so anyone may try again.
+#: Nothing was stored, so every request may be repeated.
 _NOTHING_STORED = (429, 503)
-#: A gateway's answers: the request may have been carried out behind it.
+#: Answers of a gateway: the service may have carried out the request.
 _GATEWAY = (502, 504)
-
-_log = logging.getLogger(__name__)
 
 Params = Mapping[str, str | int | float | list[str] | None]
 
 
 @dataclass(frozen=True)
 class Call:
-    """One request as it is sent, byte for byte the same on every try."""
+    """Request, byte for byte the same on every attempt."""
 
     method: str
     path: str
     content: bytes | None = None
     content_type: str = "application/json"
-    #: Its Idempotency-Key: the service carries it out once, however often it comes.
+    #: Its Idempotency-Key: the service carries the request out once, however often it is sent.
     key: str | None = None
     params: Params | None = None
-    #: Whether sending it twice does no harm (reads, state changes, whatever has a key).
+    #: Whether it may be sent twice (reads, state changes, requests with a key).
     repeatable: bool = False
 
 
 class Transport:
-    """Sends calls with the key, and repeats those that may be repeated.
+    """HTTP connections that send calls with the key, and repeat calls that may be repeated.
 
-    A call that is not repeatable is tried again only where nothing can have been stored: the connection
-    was refused, or the answer was 429 or 503.
+    A call that is not repeatable is sent again only if nothing can have been stored: the connection was
+    refused, or the answer was 429 or 503.
     """
 
     def __init__(self, base_url: str, key: str, *, timeout_s: float, patience_s: float) -> None:
@@ -72,33 +71,33 @@ class Transport:
         )
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._http.close()
 
     def send(self, call: Call) -> httpx.Response:
-        """The answer, after as many tries as the call admits.
+        """Return the answer, after as many attempts as the call admits.
 
         Raises:
-            ApiError: if the service refuses, or still asks to wait when patience ends.
+            ApiError: if the service refuses, or still asks to wait when the patience ends.
             Unreachable: if there is no answer.
         """
-        for attempt in stamina.retry_context(
-            on=lambda error: self._wait(error, call),
+        for attempt in retry(
+            lambda error: self._find_wait(error, call),
             attempts=_ATTEMPTS,
-            timeout=self._patience_s,
-            wait_initial=_WAIT_FIRST_S,
-            wait_max=_WAIT_MAX_S,
-            wait_jitter=_JITTER_S,
+            first_s=_WAIT_FIRST_S,
+            longest_s=_WAIT_MAX_S,
+            jitter_s=_JITTER_S,
+            timeout_s=self._patience_s,
         ):
             with attempt:
-                return self._try(call)
-        raise AssertionError("stamina returns or raises")
+                return self._send_once(call)
+        raise AssertionError("the last attempt returns or raises")
 
     def json(self, call: Call) -> Any:
-        """The JSON of the answer; None where it has no body.
+        """Return the JSON of the answer; None if it has no body.
 
         Raises:
-            Unreachable: if something else than the service answers at this address.
+            Unreachable: if another server than the service answers at this address.
         """
         response = self.send(call)
         if not response.content:
@@ -113,18 +112,21 @@ class Transport:
     def streamed(
         self, path: str, params: dict[str, str], headers: dict[str, str], *, silence_s: float
     ) -> Iterator[httpx.Response]:
-        """One try of a GET whose answer is read while it comes.
+        """Send a GET request once, and read its answer while it arrives.
 
         Args:
+            path: path of the request.
+            params: query parameters.
+            headers: headers besides the key.
             silence_s: seconds after which a silent connection counts as broken.
 
         Raises:
             ApiError: if the service refuses.
-            Unreachable: if there is no answer, or if it breaks off inside the block.
+            Unreachable: if there is no answer, or if the connection breaks inside the block.
         """
         timeout = httpx.Timeout(silence_s, connect=_CONNECT_TIMEOUT_S)
         with (
-            self._reached(),
+            self._translate_errors(),
             self._http.stream("GET", path, params=params, headers=headers, timeout=timeout) as response,
         ):
             if not response.is_success:
@@ -132,12 +134,12 @@ class Transport:
                 raise api_error(response)
             yield response
 
-    def _try(self, call: Call) -> httpx.Response:
+    def _send_once(self, call: Call) -> httpx.Response:
         headers = {"Content-Type": call.content_type} if call.content is not None else {}
         if call.key is not None:
             headers["Idempotency-Key"] = call.key
         params = {name: value for name, value in (call.params or {}).items() if value is not None}
-        with self._reached():
+        with self._translate_errors():
             response = self._http.request(
                 call.method, call.path, content=call.content, headers=headers, params=params
             )
@@ -146,8 +148,8 @@ class Transport:
         raise api_error(response)
 
     @contextmanager
-    def _reached(self) -> Iterator[None]:
-        """Tell by our own error that the service does not answer."""
+    def _translate_errors(self) -> Iterator[None]:
+        """Raise `Unreachable` for the errors of a connection."""
         try:
             yield
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
@@ -156,18 +158,18 @@ class Transport:
             what = f"the connection broke ({type(error).__name__})"
             raise Unreachable(self.base_url, what, may_be_done=True) from error
 
-    def _wait(self, error: Exception, call: Call) -> bool | float:
-        """Whether to try again, or the seconds to wait before; jitter keeps many clients apart."""
+    def _find_wait(self, error: Exception, call: Call) -> bool | float:
+        """Return whether to repeat the call, or the seconds to wait before, with jitter for many clients."""
         if not isinstance(error, ClientError) or not _may_repeat(error, call):
             return False
-        asked_s = error.retry_after_s if isinstance(error, ApiError) else None
-        if asked_s is None:
+        wait_s = error.retry_after_s if isinstance(error, ApiError) else None
+        if wait_s is None:
             return True
-        return asked_s + secrets.randbelow(1000) / 1000 * _JITTER_S if asked_s <= self._patience_s else False
+        return wait_s + secrets.randbelow(1000) / 1000 * _JITTER_S if wait_s <= self._patience_s else False
 
 
 def api_error(response: httpx.Response) -> ApiError:
-    """The error that a problem document (or anything else with an error status) stands for."""
+    """Return the error of a problem document, or of any answer with an error status."""
     try:
         body = orjson.loads(response.content)
     except orjson.JSONDecodeError:
@@ -180,7 +182,7 @@ def api_error(response: httpx.Response) -> ApiError:
         str(problem.get("detail") or response.reason_phrase or "No detail was given."),
         request_id=problem.get("request_id") or response.headers.get("X-Request-Id"),
         errors=[item for item in errors if isinstance(item, dict)] if isinstance(errors, list) else None,
-        retry_after_s=_seconds(response.headers.get("Retry-After")),
+        retry_after_s=_parse_seconds(response.headers.get("Retry-After")),
     )
 
 
@@ -194,8 +196,8 @@ def _may_repeat(error: ClientError, call: Call) -> bool:
     return call.repeatable and (error.status in _GATEWAY or error.code == "idempotency_in_progress")
 
 
-def _seconds(header: str | None) -> float | None:
-    """`Retry-After` in seconds; its date form is not used by the service."""
+def _parse_seconds(header: str | None) -> float | None:
+    """Return `Retry-After` in seconds; the service does not use its date form."""
     return float(header) if header is not None and header.isdecimal() else None
 
 
@@ -206,16 +208,94 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _without_ours(hook: RetryHook) -> RetryHook:
-    def tell(details: RetryDetails) -> AbstractContextManager[None] | None:
-        if not isinstance(details.caused_by, ClientError):
-            return hook(details)
-        _log.debug("try %d in %.1f s: %s", details.retry_num + 1, details.wait_for, details.caused_by)
-        return None
+Json = dict[str, Any]
 
-    return tell
+_TIMEOUT_S = 60.0
+_PATIENCE_S = 60.0
+_POLL_FIRST_S = 0.2
+_POLL_MAX_S = 2.0
 
 
-# stamina reports every retry through structlog where that is installed, and structlog prints to stdout unless
-# told otherwise: there stand the data of our commands. Retries of other callers are reported as before.
-set_on_retry_hooks([_without_ours(hook) for hook in get_on_retry_hooks()])
+class Requests:
+    """Base of the client: requests by kind, and pages."""
+
+    def __init__(
+        self, base_url: str, key: str, *, timeout_s: float = _TIMEOUT_S, patience_s: float = _PATIENCE_S
+    ) -> None:
+        """Connect to `base_url` with an API key.
+
+        Args:
+            base_url: address of the service, such as http://127.0.0.1:8700.
+            key: an API key; it is sent with every request and never shown.
+            timeout_s: seconds to wait for one answer.
+            patience_s: seconds over which a request is repeated before its error is raised.
+        """
+        self._patience_s = patience_s
+        self._transport = Transport(base_url, key, timeout_s=timeout_s, patience_s=patience_s)
+
+    def __repr__(self) -> str:
+        return f"Client({self._transport.base_url!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._transport.close()
+
+    def _get(self, path: str, params: Params | None = None) -> Json:
+        answer: Json = self._transport.json(Call("GET", path, params=params, repeatable=True))
+        return answer
+
+    def _create(self, path: str, body: Json) -> Json:
+        """Send a POST that creates an object once, under an Idempotency-Key, however often it is repeated."""
+        key = f"cre_{ids.encode(ids.reserve(1))}"
+        answer: Json = self._transport.json(
+            Call("POST", path, content=orjson.dumps(body), key=key, repeatable=True)
+        )
+        return answer
+
+    def _create_once(self, path: str, body: Json) -> Json:
+        """Send a POST whose answer shows a secret; it is not repeated, since that could create another."""
+        answer: Json = self._transport.json(Call("POST", path, content=orjson.dumps(body)))
+        return answer
+
+    def _post(self, path: str, body: Json | None = None) -> Json:
+        """Send a POST that changes a state; it may be repeated."""
+        content = None if body is None else orjson.dumps(body)
+        answer: Json = self._transport.json(Call("POST", path, content=content, repeatable=True))
+        return answer
+
+    def _patch(self, path: str, settings: Json) -> Json:
+        """Send a PATCH; it may be repeated."""
+        answer: Json = self._transport.json(
+            Call("PATCH", path, content=orjson.dumps(settings), repeatable=True)
+        )
+        return answer
+
+    def _pages(self, path: str, params: Params | None = None) -> Iterator[Json]:
+        query = {**(params or {}), "limit": limits.LIST_MAX}
+        while True:
+            page = self._get(path, query)
+            yield from page["data"]
+            if not page["has_more"]:
+                return
+            query["cursor"] = page["next_cursor"]
+
+
+def poll(read: Callable[[], Json], wanted: tuple[str, ...], deadline: float) -> Json | None:
+    """Call `read` until its status is a wanted one; return None when the deadline passes first."""
+    wait_s = _POLL_FIRST_S
+    while True:
+        answer = read()
+        if answer["status"] in wanted:
+            return answer
+        if time.monotonic() + wait_s > deadline:
+            return None
+        time.sleep(wait_s)
+        wait_s = min(wait_s * 1.5, _POLL_MAX_S)

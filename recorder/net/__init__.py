@@ -1,1 +1,1 @@
-"""Calls to addresses that somebody else chose: the guard, and the one client behind it. Contract §6."""
+"""Outbound calls to addresses that tenants choose: the guard, and the client that uses it. Contract §6."""

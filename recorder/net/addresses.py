@@ -1,4 +1,4 @@
-"""Which addresses the service may call: public ones, and those that the operator lists. Contract §6."""
+"""Addresses that the service may call: public ones and those that the operator lists. Contract §6."""
 
 import re
 import socket
@@ -14,9 +14,9 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 _LOOPBACK = "loopback"
-_PLACE = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<host>[^\[\]:/]+)):(?P<port>[0-9]{1,5})")
+_HOST_AND_PORT = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<host>[^\[\]:/]+)):(?P<port>[0-9]{1,5})")
 _LOOPBACKS: tuple[Network, ...] = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
-#: All of IPv6 that is handed out to the public; what carries IPv4 inside lies mostly outside.
+#: All of IPv6 that is assigned to the public; most networks that carry IPv4 addresses are outside.
 _PUBLIC_IPV6 = IPv6Network("2000::/3")
 # Where `ipaddress` and the public differ: `is_global` calls some of these global, by the version of Python.
 _NOT_PUBLIC: tuple[Network, ...] = (
@@ -38,65 +38,65 @@ class InvalidAllowList(Invalid):
     def __init__(self) -> None:
         super().__init__(
             "RECORDER_ALLOWED_OUTBOUND takes `loopback`, hosts, addresses, each with a port if you like "
-            "(127.0.0.1:9000), and networks such as 10.1.0.0/16 (without bits behind the prefix), "
+            "(127.0.0.1:9000), and networks such as 10.1.0.0/16 (without bits after the prefix), "
             "separated by commas."
         )
 
 
 @dataclass(frozen=True)
 class AllowList:
-    """What the operator lets the service call beyond public addresses."""
+    """Hosts and addresses that the operator allows beyond the public ones."""
 
     hosts: frozenset[str]
     networks: tuple[Network, ...]
     #: Hosts and addresses that are listed with one port, in the form that a target has.
-    places: frozenset[tuple[str, int]] = frozenset()
+    host_ports: frozenset[tuple[str, int]] = frozenset()
 
     @classmethod
     def parse(cls, words: tuple[str, ...]) -> "AllowList":
-        """The list that a setting holds: `loopback`, hosts, addresses, networks, `host:port`.
+        """Return the list of a setting: `loopback`, hosts, addresses, networks, `host:port`.
 
         Raises:
             InvalidAllowList: if a word is none of these.
         """
         hosts: set[str] = set()
         networks: list[Network] = []
-        places: set[tuple[str, int]] = set()
+        host_ports: set[tuple[str, int]] = set()
         for word in words:
             if word == _LOOPBACK:
                 networks += _LOOPBACKS
-            elif place := _PLACE.fullmatch(word):
-                places.add(_read_place(place))
+            elif parts := _HOST_AND_PORT.fullmatch(word):
+                host_ports.add(_read_host_port(parts))
             elif "/" in word or read_address(word) is not None:
-                networks.append(_network(word))
+                networks.append(_read_network(word))
             else:
                 hosts.add(word.lower().rstrip("."))
-        return cls(frozenset(hosts), tuple(networks), frozenset(places))
+        return cls(frozenset(hosts), tuple(networks), frozenset(host_ports))
 
     def lists(self, host: str, port: int, address: Address) -> bool:
-        """Whether the operator named this host, or an address or network that holds this address."""
+        """Return whether the operator lists this host, this address, or a network with this address."""
         if host in self.hosts or any(address in network for network in self.networks):
             return True
-        return self.lists_place(host, port, address)
+        return self.lists_host_port(host, port, address)
 
     def lists_name(self, host: str, port: int) -> bool:
-        """Return whether the operator named this host, whatever it resolves to."""
-        return host in self.hosts or (host, port) in self.places
+        """Return whether the operator lists this host, whatever it resolves to."""
+        return host in self.hosts or (host, port) in self.host_ports
 
-    def lists_place(self, host: str, port: int, address: Address) -> bool:
+    def lists_host_port(self, host: str, port: int, address: Address) -> bool:
         """Return whether the operator listed exactly this host, or this address, with this port."""
-        return (host, port) in self.places or (str(address), port) in self.places
+        return (host, port) in self.host_ports or (str(address), port) in self.host_ports
 
 
 def read_address(text: str) -> Address | None:
-    """The address that a host stands for, in any form that a resolver would take; None for a name.
+    """Return the address that a host denotes, in any form that a resolver accepts; None for a name.
 
     Decimal, octal, hexadecimal and short forms of IPv4 (`2130706433`, `0177.1`, `0x7f.1`) are addresses;
     IPv4 inside IPv6 is unwrapped, a zone (`%eth0`) dropped.
     """
     if ":" in text:
         try:
-            return _unwrapped(IPv6Address(text.partition("%")[0]))
+            return _unwrap(IPv6Address(text.partition("%")[0]))
         except ValueError:
             return None
     try:
@@ -106,7 +106,7 @@ def read_address(text: str) -> Address | None:
 
 
 def is_public(address: Address) -> bool:
-    """Whether this is an address of the public internet, that one host answers to."""
+    """Return whether this is a unicast address of the public internet."""
     if not address.is_global or address.is_multicast:
         return False
     if address.version == 6 and address not in _PUBLIC_IPV6:
@@ -114,7 +114,7 @@ def is_public(address: Address) -> bool:
     return not any(address in network for network in _NOT_PUBLIC)
 
 
-def _read_place(parts: re.Match[str]) -> tuple[str, int]:
+def _read_host_port(parts: re.Match[str]) -> tuple[str, int]:
     host, port = parts["v6"] or parts["host"], int(parts["port"])
     address = read_address(host)
     if not 0 < port < 65_536 or (parts["v6"] and address is None):
@@ -122,11 +122,11 @@ def _read_place(parts: re.Match[str]) -> tuple[str, int]:
     return str(address) if address is not None else host.lower().rstrip("."), port
 
 
-def _unwrapped(address: IPv6Address) -> Address:
+def _unwrap(address: IPv6Address) -> Address:
     return address.ipv4_mapped or address
 
 
-def _network(word: str) -> Network:
+def _read_network(word: str) -> Network:
     try:
         return ip_network(word)
     except ValueError as error:
@@ -134,13 +134,13 @@ def _network(word: str) -> Network:
 
 
 def parse_resolved(text: str) -> Address:
-    """An address as a resolver gives it, a zone dropped and IPv4 unwrapped.
+    """Return an address of a resolver, without zone and with IPv4 unwrapped.
 
     Raises:
         ValueError: if it is none.
     """
     address = ip_address(text.partition("%")[0])
-    return _unwrapped(address) if address.version == 6 else address
+    return _unwrap(address) if address.version == 6 else address
 
 
 URL_CHARACTERS = 2_048
@@ -152,32 +152,32 @@ _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Za-z:.%_~-]+\]|[^\[\]:@]+)(?::(?P<por
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 # A name whose last label is a number would be read as an address by one library and as a name by another.
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
-# What may stand in a path or query as it is (RFC 3986), and `%` of what is escaped already.
+# Characters that a path or query may hold unescaped (RFC 3986), and `%` of existing escapes.
 _LITERAL = "/?:@!$&'()*+,;=-._~%"
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where a request goes."""
+    """Target of a request."""
 
     scheme: str
     #: In lower case ASCII, without brackets; an address in its usual form.
     host: str
     port: int
-    #: Path and query, as they stand in the request line.
+    #: Path and query as in the request line.
     path: str
-    #: What the host is where it is no name.
+    #: Address of the host; None where the host is a name.
     address: Address | None
 
     @property
     def host_header(self) -> str:
-        """The `Host` header: the port stands in it where it is not the scheme's own."""
+        """Value of the `Host` header, with the port where it is not the default of the scheme."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 def read_url(url: str) -> Target:
-    """The target that a URL names.
+    """Return the target of a URL.
 
     Raises:
         InvalidUrl: if it is not http or https, names a user or a fragment, or cannot be read in one way only.
@@ -191,25 +191,25 @@ def read_url(url: str) -> Target:
     if scheme not in _PORTS:
         raise InvalidUrl("url begins with https://.")
     if "@" in parts["authority"]:
-        raise InvalidUrl("url names no user; a secret can stand in the path.")
+        raise InvalidUrl("url names no user; put a secret into the path.")
     authority = _AUTHORITY.fullmatch(parts["authority"])
     if authority is None:
-        raise InvalidUrl("url names a host, and perhaps a port.")
+        raise InvalidUrl("url takes a host, and perhaps a port.")
     port = int(authority["port"] or _PORTS[scheme])
     if not 0 < port < 65_536:
-        raise InvalidUrl("The port of url lies between 1 and 65535.")
+        raise InvalidUrl("The port of url takes a number from 1 to 65535.")
     host, address = _read_host(authority["host"])
-    return Target(scheme, host, port, _path(parts["rest"]), address)
+    return Target(scheme, host, port, _quote_path(parts["rest"]), address)
 
 
 def _read_host(text: str) -> tuple[str, Address | None]:
-    """The host in its one form, and the address that it is, if any."""
+    """Return the normalized host, and its address where it is no name."""
     if text.startswith("["):
         address = read_address(text[1:-1])
         if address is None or ":" not in text:
             raise InvalidUrl("The host of url is no IPv6 address.")
-        return _form(text[1:-1]), address
-    host = _ascii(text).removesuffix(".")
+        return _normalize_ipv6(text[1:-1]), address
+    host = _encode_ascii(text).removesuffix(".")
     labels = host.split(".")
     if _NUMBER.fullmatch(labels[-1]):
         address = read_address(host)
@@ -221,8 +221,8 @@ def _read_host(text: str) -> tuple[str, Address | None]:
     return host, None
 
 
-def _ascii(text: str) -> str:
-    """A host in lower case ASCII: other alphabets as punycode, look-alikes (`①`, `。`) as what they mean."""
+def _encode_ascii(text: str) -> str:
+    """Return a host in lower case ASCII: punycode for other alphabets, compatible characters (`①`) mapped."""
     if text.isascii():
         return text.lower()
     try:
@@ -231,10 +231,10 @@ def _ascii(text: str) -> str:
         raise InvalidUrl("The host of url is no name that could be resolved.") from error
 
 
-def _form(text: str) -> str:
+def _normalize_ipv6(text: str) -> str:
     return str(IPv6Address(text.partition("%")[0]))
 
 
-def _path(rest: str) -> str:
+def _quote_path(rest: str) -> str:
     path = rest if rest.startswith("/") else f"/{rest}"
     return quote(path, safe=_LITERAL)

@@ -1,4 +1,4 @@
-"""One POST to somebody else's server: guarded, bounded in time and in what is read back. Spec §6.3."""
+"""HTTP client for POST requests to servers of tenants: guarded, and bounded in time and size. Spec §6.3."""
 
 import asyncio
 import ssl
@@ -19,7 +19,7 @@ Failure = Literal["timeout", "dns", "tls", "connection", "blocked_address", "red
 TOTAL_S = 10.0
 BODY_BYTES = 4_096
 _HEADERS_BYTES = 8_192
-# A server that goes on to send is cut off; its goodbye is not waited for.
+# Longest wait for a connection to close; a server that still sends is cut off.
 _CLOSE_S = 0.5
 _FIXED = {"Accept-Encoding": "identity", "Connection": "close"}
 
@@ -28,7 +28,7 @@ _FIXED = {"Accept-Encoding": "identity", "Connection": "close"}
 class Exchange:
     """Result of a call; `status` is None where no answer began.
 
-    Of an answer that tenants may not read, status alone is kept.
+    Of answers that tenants may not read only the status is kept.
     """
 
     error: Failure | None = None
@@ -40,12 +40,12 @@ class Exchange:
 
     @property
     def is_success(self) -> bool:
-        """Whether the receiver took it: any 2xx, read within the time."""
+        """Return whether the receiver answered 2xx within the time."""
         return self.error is None and self.status is not None and 200 <= self.status < 300
 
 
 class OutboundClient:
-    """Makes calls that no redirect, proxy variable, name server or endless answer leads astray."""
+    """HTTP client that follows no redirect and no proxy variable, and bounds every answer."""
 
     def __init__(
         self,
@@ -55,11 +55,12 @@ class OutboundClient:
         ssl_context: ssl.SSLContext | None = None,
         dial: httpcore.AsyncNetworkBackend | None = None,
     ) -> None:
-        """Take a guard.
+        """Create a client.
 
         Args:
-            total_s: seconds from the look-up of the name to the last byte that is read.
-            ssl_context: which certificates are trusted; by default those that browsers trust.
+            guard: checks every address before it is dialled.
+            total_s: seconds from the name look-up to the last byte read.
+            ssl_context: trusted certificates; by default those that browsers trust.
             dial: opens connections to checked addresses.
         """
         self._guard = guard
@@ -68,14 +69,14 @@ class OutboundClient:
         self._dial = dial or httpcore.AnyIOBackend()
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Exchange:
-        """Send a body and read the beginning of the answer; what goes wrong stands in the exchange."""
+        """Send a body and read the beginning of the answer; the exchange holds any failure."""
         began = time.monotonic()
         exchange = Exchange()
         try:
             async with asyncio.timeout(self._total_s):
                 await self._send(read_url(url), headers, body, exchange)
         except _EXPECTED as error:
-            exchange.error = exchange.error or _failure(error)
+            exchange.error = exchange.error or _classify_failure(error)
         exchange.duration_ms = round((time.monotonic() - began) * 1000)
         return exchange
 
@@ -89,21 +90,21 @@ class OutboundClient:
             network_backend=backend,
         )
         try:
-            response = await connection.handle_async_request(_request(target, headers, body))
+            response = await connection.handle_async_request(_build_request(target, headers, body))
             exchange.status = response.status
             if 300 <= response.status < 400:
                 exchange.error = "redirect"
             if backend.dialled is None or not self._guard.may_keep_answer(target, backend.dialled):
                 return
-            exchange.headers = _readable(response.headers)
-            await _read(response, exchange)
+            exchange.headers = _read_headers(response.headers)
+            await _read_body(response, exchange)
         finally:
             with suppress(TimeoutError, OSError):
                 async with asyncio.timeout(_CLOSE_S):
                     await connection.aclose()
 
 
-def _request(target: Target, headers: Mapping[str, str], body: bytes) -> httpcore.Request:
+def _build_request(target: Target, headers: Mapping[str, str], body: bytes) -> httpcore.Request:
     sent = {"Host": target.host_header, **headers, **_FIXED, "Content-Length": str(len(body))}
     url = httpcore.URL(
         scheme=target.scheme.encode(),
@@ -115,9 +116,9 @@ def _request(target: Target, headers: Mapping[str, str], body: bytes) -> httpcor
     return httpcore.Request("POST", url, headers=pairs, content=body)
 
 
-async def _read(response: httpcore.Response, exchange: Exchange) -> None:
-    """Keep the first 4 KB; whether more would have come is known once one byte more is here."""
-    # A generator, though its type does not say so; left open, it would be closed by whoever collects it.
+async def _read_body(response: httpcore.Response, exchange: Exchange) -> None:
+    """Keep the first 4 KB; one byte more shows that the body was cut."""
+    # A generator, though its type does not say so; left open, the garbage collector would close it.
     stream = cast("AsyncGenerator[bytes]", response.aiter_stream())
     async with aclosing(stream) as parts:
         async for part in parts:
@@ -127,12 +128,12 @@ async def _read(response: httpcore.Response, exchange: Exchange) -> None:
                 return
 
 
-def _readable(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Headers as they may be stored: printable, each name once, and no more than 8 KB of them."""
+def _read_headers(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return headers for storage: printable, each name once, at most 8 KB."""
     kept: dict[str, str] = {}
     size = 0
     for raw_name, raw_value in headers:
-        name, value = (_printable(raw) for raw in (raw_name.lower(), raw_value))
+        name, value = (_replace_unprintable(raw) for raw in (raw_name.lower(), raw_value))
         size += len(name) + len(value)
         if size > _HEADERS_BYTES:
             break
@@ -140,7 +141,7 @@ def _readable(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
     return kept
 
 
-def _printable(raw: bytes) -> str:
+def _replace_unprintable(raw: bytes) -> str:
     return "".join(
         letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in raw.decode("latin-1")
     )
@@ -162,8 +163,8 @@ _EXPECTED: tuple[type[Exception], ...] = (
 )
 
 
-def _failure(error: BaseException) -> Failure:
-    """What went wrong, by the error or what it came from; a failed handshake comes as a failed connection."""
+def _classify_failure(error: BaseException) -> Failure:
+    """Return the kind of an error or of its causes; a failed TLS handshake arrives as a connection error."""
     current: BaseException | None = error
     while current is not None:
         for kind, failure in _FAILURES:

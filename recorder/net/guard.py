@@ -1,4 +1,4 @@
-"""The one door for calls to addresses that somebody else chose. Contract §6; docs/decisions/0015."""
+"""Guard for calls to addresses that tenants choose. Contract §6; docs/decisions/0015."""
 
 import asyncio
 import socket
@@ -14,41 +14,41 @@ from recorder.net.addresses import Address, AllowList, Target, is_public, parse_
 from recorder.net.own_addresses import OwnAddresses, Resolve, is_local
 from recorder.settings import Settings
 
-#: How long a registration waits for the name; a slower one is checked at each call anyway.
+#: Longest name look-up of a registration; every call checks the address again.
 _LOOK_UP_S = 3.0
 _LOCALHOST = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
-# Of several addresses the first may be a dead end; the last one may take all the time that is left.
+# Longest connection attempt, except for the last address, which may use the time that is left.
 _CONNECT_S = 3.0
 
 
 class BlockedAddress(Exception):
-    """A call that would have left the public internet; nothing was dialled."""
+    """The target has an address that may not be called; nothing was dialled."""
 
 
 class OwnAddress(BlockedAddress):
-    """A call that would have reached this deployment itself, or what it works with."""
+    """The target is this deployment itself, or a service that it uses."""
 
 
 class UnresolvedName(Exception):
-    """A host without an address."""
+    """The host has no address."""
 
 
 class Guard:
-    """Says which targets may be called, and checks every address again right before it is dialled."""
+    """Check of targets, at registration and again right before each connection."""
 
     def __init__(
-        self, allowed: AllowList, resolve: Resolve | None = None, *, own: OwnAddresses | None = None
+        self, allowed: AllowList, resolve: Resolve | None = None, *, own_addresses: OwnAddresses | None = None
     ) -> None:
-        """Take the rules.
+        """Create a guard.
 
         Args:
-            allowed: what the operator lists beyond public addresses.
-            resolve: looks up names; by default this machine's resolver.
-            own: what is refused whatever is listed; by default nothing.
+            allowed: addresses that the operator lists beyond the public ones.
+            resolve: function that looks up names; by default this machine's resolver.
+            own_addresses: addresses that are refused even if they are listed; by default none.
         """
         self._allowed = allowed
         self._resolve = resolve or resolve_host
-        self._own = own or OwnAddresses(())
+        self._own_addresses = own_addresses or OwnAddresses(())
 
     @classmethod
     def of(cls, settings: Settings) -> "Guard":
@@ -58,58 +58,58 @@ class Guard:
             InvalidAllowList: if the setting of addresses beyond the public ones cannot be read.
         """
         allowed = AllowList.parse(settings.allowed_outbound)
-        return cls(allowed, own=OwnAddresses.of(settings, resolve_host))
+        return cls(allowed, own_addresses=OwnAddresses.of(settings, resolve_host))
 
     async def check(self, url: str) -> None:
-        """Refuse a URL that could not be called, or may not be.
+        """Check that a URL can and may be called.
 
-        A name that does not resolve now passes: it may do so later, and is checked at every call.
+        A name that does not resolve now passes: it may resolve later, and every call checks it.
 
         Raises:
-            InvalidUrl: if it cannot be read.
-            UrlNotAllowed: if it is not https, or leads to an address that is not public.
+            InvalidUrl: if the URL cannot be read.
+            UrlNotAllowed: if the URL is not https, or leads to an address that is not public.
         """
         target = read_url(url)
         try:
             async with asyncio.timeout(_LOOK_UP_S):
                 await self.addresses(target)
         except OwnAddress as error:
-            raise UrlNotAllowed(_OWN) from error
+            raise UrlNotAllowed(_OWN_ADDRESS_REFUSED) from error
         except BlockedAddress as error:
-            raise UrlNotAllowed(_why(target)) from error
+            raise UrlNotAllowed(_explain_refusal(target)) from error
         except (UnresolvedName, TimeoutError) as error:
             if target.scheme == "http" and not self._allowed.lists_name(target.host, target.port):
-                raise UrlNotAllowed(_why(target)) from error
+                raise UrlNotAllowed(_explain_refusal(target)) from error
 
     async def addresses(self, target: Target) -> list[Address]:
-        """Where to dial for a target; its name is resolved once.
+        """Return the addresses to dial for a target; its name is resolved once.
 
         Raises:
             BlockedAddress: if any of its addresses may not be called.
-            OwnAddress: if any of them, or the name, is this deployment's own.
-            UnresolvedName: if it has none.
+            OwnAddress: if any of them, or the name, belongs to this deployment.
+            UnresolvedName: if the name has none.
         """
-        if await self._own.hold(target.host, target.port, ()):
+        if await self._own_addresses.hold(target.host, target.port, ()):
             raise OwnAddress
-        found = [target.address] if target.address is not None else await self._look_up(target.host)
-        if not found:
+        addresses = [target.address] if target.address is not None else await self._look_up(target.host)
+        if not addresses:
             raise UnresolvedName
-        if not all(self._may_call(target, address) for address in found):
+        if not all(self._may_call(target, address) for address in addresses):
             raise BlockedAddress
-        if await self._own.hold(target.host, target.port, found):
+        if await self._own_addresses.hold(target.host, target.port, addresses):
             raise OwnAddress
-        return found
+        return addresses
 
     def may_keep_answer(self, target: Target, address: Address) -> bool:
-        """Return whether a tenant may read what came back from this address.
+        """Return whether a tenant may read the answer of this address.
 
-        Services of this machine often trust whoever reaches them, so the answers of its own addresses are
+        Services of this machine often trust every local caller, so the answers of its own addresses are
         kept only for a `host:port` that the operator lists.
         """
-        return not is_local(address) or self._allowed.lists_place(target.host, target.port, address)
+        return not is_local(address) or self._allowed.lists_host_port(target.host, target.port, address)
 
     async def _look_up(self, host: str) -> list[Address]:
-        # RFC 6761: what these names stand for is not for a name server to say.
+        # RFC 6761: a name server does not decide about these names.
         if host == "localhost" or host.endswith(".localhost"):
             return list(_LOCALHOST)
         if host.endswith(".invalid"):
@@ -123,7 +123,7 @@ class Guard:
 
 
 class GuardedBackend(httpcore.AsyncNetworkBackend):
-    """Dials what the guard lets through; Host and SNI stay those of the URL. Other sockets it has none."""
+    """Network backend that dials only addresses that the guard allows; Host and SNI stay those of the URL."""
 
     def __init__(self, guard: Guard, target: Target, dial: httpcore.AsyncNetworkBackend) -> None:
         self._guard = guard
@@ -140,7 +140,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """A connection to the first checked address that answers.
+        """Connect to the first checked address that answers.
 
         Raises:
             BlockedAddress, UnresolvedName: before anything is dialled.
@@ -157,38 +157,38 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         return stream
 
 
-# A thread that asks a silent name server stays for as long as the resolver does.
+# A thread that waits for a silent name server lives as long as the resolver waits.
 _look_ups = threading.BoundedSemaphore(64)
 
 
 async def resolve_host(host: str) -> list[str]:
-    """The addresses that this machine's resolver gives for a host; none where it gives none, or is overrun.
+    """Return the addresses of a host by this machine's resolver; none if it has none or is overloaded.
 
-    A thread for each look-up: it cannot be cancelled, and one that hangs must hold up neither the others
-    nor the end of the process.
+    Each look-up has a thread: it cannot be cancelled, and one that hangs must delay neither the others nor
+    the end of the process.
     """
     loop = asyncio.get_running_loop()
-    found: asyncio.Future[list[str]] = loop.create_future()
+    result: asyncio.Future[list[str]] = loop.create_future()
 
-    def tell(addresses: list[str]) -> None:
-        if not found.done():
-            found.set_result(addresses)
+    def set_result(addresses: list[str]) -> None:
+        if not result.done():
+            result.set_result(addresses)
 
     def look_up() -> None:
         try:
-            addresses = _ask_resolver(host)
+            addresses = _query_resolver(host)
         finally:
             _look_ups.release()
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(tell, addresses)
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(set_result, addresses)
 
     if not _look_ups.acquire(blocking=False):
         return []
     threading.Thread(target=look_up, name="resolve", daemon=True).start()
-    return await found
+    return await result
 
 
-def _ask_resolver(host: str) -> list[str]:
+def _query_resolver(host: str) -> list[str]:
     try:
         answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -196,10 +196,12 @@ def _ask_resolver(host: str) -> list[str]:
     return [str(answer[4][0]) for answer in answers]
 
 
-_OWN = "url leads to an address that this service uses itself; give the address of your own receiver."
+_OWN_ADDRESS_REFUSED = (
+    "url leads to an address that this service uses itself; give the address of your own receiver."
+)
 
 
-def _why(target: Target) -> str:
+def _explain_refusal(target: Target) -> str:
     if target.scheme == "http":
         return "url takes https; http is for addresses that the operator lists."
     return "url leads to an address that is not public; the operator may list it."

@@ -16,14 +16,14 @@ from recorder.settings import Settings
 LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
 
 _HOST_HEADER = re.compile(rb"(\[[0-9a-f:.]{2,45}\]|[a-z0-9_.-]{1,253})(:[0-9]{1,5})?", re.IGNORECASE)
-#: A client may choose the port and the case of a name freely: bounds what is remembered.
-_REMEMBERED = 1_000
+#: A client may choose the port and the case of a name freely: bounds the cache.
+_CACHED = 1_000
 
 
 def with_listening_host(settings: Settings, host: str) -> Settings:
     """Return the settings of a server that listens on this address: it may be addressed by it.
 
-    An address that stands for all of this machine's names none of them.
+    The wildcard addresses add no name.
     """
     if host in ("0.0.0.0", "::", ""):  # noqa: S104
         return settings
@@ -40,7 +40,7 @@ class AllowedHosts:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(name.lower().encode() for name in names)
-        self._remembered: set[bytes] = set()
+        self._accepted: set[bytes] = set()
 
     @classmethod
     def from_settings(cls, settings: Settings) -> "AllowedHosts":
@@ -52,12 +52,12 @@ class AllowedHosts:
     def allows(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Return whether these headers (names in lower case) hold exactly one `Host`, and an allowed one."""
         sent = [value for name, value in headers if name == b"host"]
-        return len(sent) == 1 and (sent[0] in self._remembered or self._check(sent[0]))
+        return len(sent) == 1 and (sent[0] in self._accepted or self._check(sent[0]))
 
     def _check(self, value: bytes) -> bool:
         host = _HOST_HEADER.fullmatch(value)
         if host is None or not (host[1].lower() in self._names or value.lower() in self._names):
             return False
-        if len(self._remembered) < _REMEMBERED:
-            self._remembered.add(value)
+        if len(self._accepted) < _CACHED:
+            self._accepted.add(value)
         return True

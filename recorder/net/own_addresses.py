@@ -31,10 +31,12 @@ def listening_ports(dagster_dir: Path) -> frozenset[int]:
     if not ports_by_inode:
         return frozenset()
     marker = b"RECORDER_DAGSTER_DIR=" + os.fsencode(dagster_dir)
-    found: set[int] = set()
-    for process in _own_processes(marker):
-        found.update(ports_by_inode[inode] for inode in _socket_inodes(process) if inode in ports_by_inode)
-    return frozenset(found)
+    ports: set[int] = set()
+    for process in _find_own_processes(marker):
+        ports.update(
+            ports_by_inode[inode] for inode in _read_socket_inodes(process) if inode in ports_by_inode
+        )
+    return frozenset(ports)
 
 
 def _read_listeners() -> Iterator[tuple[str, int]]:
@@ -50,7 +52,7 @@ def _read_listeners() -> Iterator[tuple[str, int]]:
                 yield columns[9], int(columns[1].rpartition(":")[2], 16)
 
 
-def _own_processes(marker: bytes) -> Iterator[Path]:
+def _find_own_processes(marker: bytes) -> Iterator[Path]:
     """Yield the folders of processes that were started with this variable."""
     for folder in _PROC.iterdir():
         if not folder.name.isdigit():
@@ -63,7 +65,7 @@ def _own_processes(marker: bytes) -> Iterator[Path]:
             yield folder
 
 
-def _socket_inodes(process: Path) -> Iterator[str]:
+def _read_socket_inodes(process: Path) -> Iterator[str]:
     try:
         descriptors = list((process / "fd").iterdir())
     except OSError:
@@ -81,7 +83,7 @@ def _socket_inodes(process: Path) -> Iterator[str]:
 Resolve = Callable[[str], Awaitable[list[str]]]
 
 _LOOK_UP_S = 2.0
-# Both are asked again after so long: reading all of /proc takes milliseconds, and a name a round trip.
+# Cached for so long: reading all of /proc takes milliseconds, and a name look-up a round trip.
 _PORTS_KEPT_S = 1.0
 _NAMES_KEPT_S = 30.0
 _LOCAL_NAMES = ("localhost", "")
@@ -130,12 +132,12 @@ class OwnAddresses:
         find_ports: Callable[[], frozenset[int]] = frozenset,
         resolve: Resolve | None = None,
     ) -> None:
-        """Take what is known from the start.
+        """Create a set.
 
         Args:
             endpoints: hosts and ports from the settings.
             find_ports: returns the ports that the deployment's processes listen on now.
-            resolve: looks up the names of endpoints.
+            resolve: function that looks up the names of endpoints.
         """
         self._endpoints = tuple(dict.fromkeys(endpoints))
         self._find_ports = find_ports
@@ -156,16 +158,18 @@ class OwnAddresses:
         on_port = [endpoint for endpoint in self._endpoints if endpoint.port == port]
         if any(endpoint.host == host for endpoint in on_port):
             return True
-        spellings = {spelling for address in addresses for spelling in _spell(address)}
+        spellings = {spelling for address in addresses for spelling in _list_spellings(address)}
         if any(is_local(address) for address in spellings):
             if any(_is_local_name(endpoint.host) for endpoint in on_port):
                 return True
             if port in await self._read_ports():
                 return True
         for endpoint in on_port:
-            own = await self._look_up(endpoint.host)
+            own_addresses = await self._look_up(endpoint.host)
             # The name of this machine may lead to another of its addresses.
-            if own & spellings or (any(map(is_local, own)) and any(map(is_local, spellings))):
+            if own_addresses & spellings or (
+                any(map(is_local, own_addresses)) and any(map(is_local, spellings))
+            ):
                 return True
         return False
 
@@ -225,19 +229,19 @@ def read_endpoints(settings: Settings) -> list[Endpoint]:
         settings.export_executor,
         *store_addresses(),
     ]
-    found = [endpoint for url in urls if url for endpoint in _read_url(url)]
+    endpoints = [endpoint for url in urls if url for endpoint in _read_url(url)]
     for word in settings.own_addresses:
         parts = _HOST_PORT.fullmatch(word)
         if parts is not None:
-            found.append(Endpoint(_plain(parts["v6"] or parts["host"]), int(parts["port"])))
-    return found
+            endpoints.append(Endpoint(_normalize_host(parts["v6"] or parts["host"]), int(parts["port"])))
+    return endpoints
 
 
 def _read_url(url: str) -> list[Endpoint]:
     """Return the hosts and ports of one address; a database may have several."""
     if "://" not in url:  # a folder, or `host:port` as some stores' variables take it
         parts = _HOST_PORT.fullmatch(url)
-        return [Endpoint(_plain(parts["v6"] or parts["host"]), int(parts["port"]))] if parts else []
+        return [Endpoint(_normalize_host(parts["v6"] or parts["host"]), int(parts["port"]))] if parts else []
     scheme, _, rest = url.rpartition("://")
     scheme = scheme.rpartition("::")[2].partition("+")[0].lower()
     default = _DEFAULT_PORTS.get(scheme)
@@ -249,19 +253,21 @@ def _read_url(url: str) -> list[Endpoint]:
         query = parse_qs(urlsplit(f"//{rest}").query)
         hosts += ",".join(query.get("host", [])).split(",") if "host" in query else []
         default = int((query.get("port") or ["5432"])[0].partition(",")[0] or 5432)
-    found = []
+    endpoints = []
     for host in hosts:
         parts = _HOST_PORT.fullmatch(host)
         name = (parts["v6"] or parts["host"]) if parts else host.strip("[]")
         # A server on a socket of this machine mostly listens on the same number of a port too.
         is_socket = not name or name.startswith("/") or "%2F" in name.upper()
-        found.append(
-            Endpoint("localhost" if is_socket else _plain(name), int(parts["port"]) if parts else default)
+        endpoints.append(
+            Endpoint(
+                "localhost" if is_socket else _normalize_host(name), int(parts["port"]) if parts else default
+            )
         )
-    return found
+    return endpoints
 
 
-def _plain(host: str) -> str:
+def _normalize_host(host: str) -> str:
     """Return a host in the form that a target has."""
     address = read_address(host)
     return str(address) if address is not None else host.lower().rstrip(".")
@@ -274,7 +280,7 @@ def _is_local_name(host: str) -> bool:
     return address is not None and is_local(address)
 
 
-def _spell(address: Address) -> list[Address]:
+def _list_spellings(address: Address) -> list[Address]:
     """Return an address and the IPv4 address that it carries inside, if any."""
     if isinstance(address, IPv6Address):
         for network, shift in _CARRIERS:

@@ -11,7 +11,7 @@ import zstandard
 from PIL import Image
 
 from recorder import limits
-from recorder.memory.steps.states import Screen, describe_screen
+from recorder.memory.steps.screens import Screen, describe_screen
 from recorder.sealing.digest_messages import DigestBudget
 
 #: From this many differing bits on, two screens count as materially different.

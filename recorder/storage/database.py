@@ -2,9 +2,8 @@
 
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import SQLModel
 
 from recorder.errors import Conflict, Unavailable
+from recorder.retries import retry
 from recorder.settings import NoDeployment, Settings
 
 # WAL with FULL: every acknowledged commit was synced. secure_delete: erased rows leave no bytes behind.
@@ -34,7 +34,7 @@ _PRAGMAS = (
 )
 
 _ENGINES = ("postgresql://", "postgresql+psycopg://", "sqlite:///")
-_WAL_TRIES = 200
+_WAL_ATTEMPTS = 200
 _WAL_PAUSE_S = 0.05
 _MIGRATION_LOCK = 0x5245434F52444552
 #: Key of `Session.info`: ids of the rows that the transaction changed, by listener.
@@ -238,12 +238,11 @@ def _use_wal(cursor: Any) -> None:
 
     SQLite does not wait for this lock, which another process may hold on a new file.
     """
-    for _ in range(_WAL_TRIES):
-        with suppress(sqlite3.OperationalError):
+    for attempt in retry(
+        sqlite3.OperationalError, attempts=_WAL_ATTEMPTS, first_s=_WAL_PAUSE_S, longest_s=_WAL_PAUSE_S
+    ):
+        with attempt:
             cursor.execute("PRAGMA journal_mode=WAL")
-            return
-        time.sleep(_WAL_PAUSE_S)
-    cursor.execute("PRAGMA journal_mode=WAL")
 
 
 def _postgres_engine(url: str) -> Engine:

@@ -6,7 +6,7 @@ writes are durable once the store acknowledged them.
 
 import re
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
 from deltalake import DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import DeltaError
 
 from recorder.digest import bucket_of
 from recorder.errors import Conflict, Unavailable
@@ -151,13 +151,13 @@ class Lake:
         """
         stored = self._table(kind, tenant)
         with _convert_errors():
-            for _ in retry_conflicts():
+            for attempt in retry_conflicts():
                 table = stored.open_for_writing()
                 if _holds_number(table, kind, lane, number):
                     # Whoever committed it may have ended before it was durable.
                     stored.sync()
                     return False
-                with suppress(CommitFailedError):
+                with attempt:
                     stored.commit(table, files, transaction=Transaction(lane, number))
                     return True
         raise Unavailable("The lake")

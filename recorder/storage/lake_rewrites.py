@@ -6,7 +6,6 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
 
 from recorder.digest import bucket_of
 from recorder.errors import Unavailable
@@ -41,7 +40,7 @@ def delete_sessions(stored: LakeTable, workflow: str, date: str, session_ids: Co
         return 0
     wanted = _filter_sessions(session_ids)
     rewritten: dict[str, tuple[int, LakeFile | None]] = {}
-    for _ in retry_conflicts():
+    for attempt in retry_conflicts():
         table = stored.open_for_writing()
         removed, added, count = [], [], 0
         for file in stored.list_files(table, workflow=workflow, date=date):
@@ -58,11 +57,9 @@ def delete_sessions(stored: LakeTable, workflow: str, date: str, session_ids: Co
             # An earlier call may have been killed before its commit was durable.
             stored.sync()
             return 0
-        try:
+        with attempt:
             stored.commit(table, added, removed)
-        except CommitFailedError:
-            continue
-        return count
+            return count
     raise Unavailable("The lake")
 
 
@@ -147,14 +144,12 @@ def _merge_files(stored: LakeTable, group: list[DataFile]) -> int:
     finally:
         pa.default_memory_pool().release_unused()
     paths = {file.path for file in group}
-    for _ in retry_conflicts():
+    for attempt in retry_conflicts():
         table = stored.open_for_writing()
         if paths - {file.path for file in stored.list_files(table, **partition)}:
             # A delete replaced one of the files: the next call joins the rest.
             return 0
-        try:
+        with attempt:
             stored.commit(table, [joined], group)
-        except CommitFailedError:
-            continue
-        return len(group)
+            return len(group)
     raise Unavailable("The lake")

@@ -2,8 +2,6 @@
 
 import logging
 import re
-import secrets
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -15,6 +13,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
+import stamina
 from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
@@ -23,6 +22,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from recorder import clock
 from recorder.errors import Unavailable
 from recorder.ids import new_id
+from recorder.retries import retry
 from recorder.storage.durable_files import make_folder, sync_path
 from recorder.storage.lake_files import DataFile, LakeFile, write_file
 from recorder.storage.lake_log import ACTIONS_MEMBER, LocalLog
@@ -82,15 +82,17 @@ class LakeTable:
         if self._log is not None:
             self._log.make_folder()
             self._log.repair()
-        for _ in retry_conflicts():
+        for attempt in retry_conflicts():
             # Another writer that creates the table or adds the columns at the same time makes this fail.
-            with suppress(CommitFailedError):
+            with attempt:
                 table = self.open() or self._create()
                 present = {field.name for field in table.schema().fields}
                 missing = [field for field in self.layout.schema if field.name not in present]
-                if not missing:
-                    return table
-                table.alter.add_columns([Field.from_arrow(field.with_nullable(True)) for field in missing])
+                if missing:
+                    columns = [Field.from_arrow(field.with_nullable(True)) for field in missing]
+                    table.alter.add_columns(columns)
+                    table.update_incremental()
+                return table
         raise Unavailable("The lake")
 
     def _create(self) -> DeltaTable:
@@ -251,9 +253,9 @@ def _read_named_paths(entry: bytes) -> set[str]:
     }
 
 
-def retry_conflicts() -> Iterator[int]:
-    """Yield the attempts of a commit with growing pauses; other writers may commit first many times."""
-    for attempt in range(_ATTEMPTS):
-        if attempt:
-            time.sleep(min(0.002 * attempt, 0.1) * secrets.randbelow(1_000) / 1_000)
-        yield attempt
+def retry_conflicts() -> Iterator[stamina.Attempt]:
+    """Yield attempts of a commit, with growing waits; end once other writers were faster in all of them."""
+    with suppress(CommitFailedError):
+        yield from retry(
+            CommitFailedError, attempts=_ATTEMPTS, first_s=0.001, longest_s=0.1, jitter_s=0.01, growth=1.05
+        )

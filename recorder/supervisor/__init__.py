@@ -1,4 +1,4 @@
-"""What `recorder up` runs: API, delivery loop and Dagster as children, watched and stopped. Contract §9."""
+"""Supervisor of `recorder up`: API, delivery loop and Dagster as child processes. Contract §9."""
 
 from recorder.supervisor.service import Service, running, serve
 

@@ -1,4 +1,4 @@
-"""What a service consists of: the command line and environment of each child, and when it is ready."""
+"""Commands of the child processes: arguments, environment and readiness checks."""
 
 import json
 import os
@@ -21,7 +21,7 @@ _COLOURING = ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "TTY_COMPATIBLE", "T
 _SOCKET_PATH_BYTES = 100  # the kernel takes 107
 _LIST_S = 20.0
 _API_GRACE_S = 3  # open streams are cut after this; requests end sooner
-_KEEP_ALIVE_S = 75  # longer than balancers let a connection rest, so that it is they who close it
+_KEEP_ALIVE_S = 75  # longer than balancers let a connection rest, so that the balancers close it
 
 
 class NoCheckout(Invalid):
@@ -35,7 +35,7 @@ class NoCheckout(Invalid):
 
 
 class CannotListen(Conflict):
-    """A port that is taken, or an address that is not this machine's."""
+    """A port is taken, or an address is not this machine's."""
 
     def __init__(self, host: str, port: int, option: str) -> None:
         super().__init__(
@@ -55,10 +55,10 @@ class SocketInUse(Conflict):
 
 
 def find_checkout(part: str) -> Path:
-    """The folder that holds `api`, `pipelines` and `dagster_home`: beside this package, or the current one.
+    """Return the folder that holds `api`, `pipelines` and `dagster_home`: beside this package or the current.
 
     Raises:
-        NoCheckout: if neither has the package `part`.
+        NoCheckout: if neither folder has the package `part`.
     """
     for folder in (Path(recorder.__file__).parents[1], Path.cwd()):
         if (folder / part / "__init__.py").is_file():
@@ -67,10 +67,10 @@ def find_checkout(part: str) -> Path:
 
 
 def claim_port(host: str, port: int, *, option: str) -> int:
-    """The port itself, or a free one for 0.
+    """Return the port itself, or a free one for 0.
 
     Raises:
-        CannotListen: if nothing can listen there now; `option` is what changes the port.
+        CannotListen: if the port cannot be bound now; the error names `option`, which changes it.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -83,16 +83,16 @@ def claim_port(host: str, port: int, *, option: str) -> int:
 
 
 def environment(settings: Settings, checkout: Path) -> dict[str, str]:
-    """The variables of every child: the same deployment, the checkout importable from any current folder."""
+    """Return the variables of every child: the same deployment, and the checkout on the import path."""
     fixed = {
         "DAGSTER_HOME": str(checkout / "dagster_home"),
         "DAGSTER_DISABLE_TELEMETRY": "1",
         "DO_NOT_TRACK": "1",
-        # Log files hold no colours, whatever the operator's terminal is told.
+        # Log files hold no colours, whatever the operator's terminal shows.
         "NO_COLOR": "1",
         "MPLCONFIGDIR": str(settings.data_dir / "dagster" / "matplotlib"),
         "PYTHONUNBUFFERED": "1",
-        # Else a folder `api` in the current directory would be taken for ours.
+        # Without it Python would import a folder `api` of the current directory.
         "PYTHONSAFEPATH": "1",
     }
     variables = child_environment(settings, fixed)
@@ -106,7 +106,7 @@ def environment(settings: Settings, checkout: Path) -> dict[str, str]:
 def api_command(
     settings: Settings, variables: dict[str, str], checkout: Path, host: str, port: int
 ) -> Command:
-    """The API: one process, which also carries the streams."""
+    """Return the command of the API: one process, which also serves the streams."""
     arguments = ["uvicorn", "--factory", "api.app:create_app", "--app-dir", str(checkout)]
     arguments += ["--host", host, "--port", str(port), "--no-access-log", "--log-level", "warning"]
     arguments += ["--timeout-graceful-shutdown", str(_API_GRACE_S)]
@@ -119,13 +119,13 @@ def api_command(
     arguments += ["--ws", "api.streams.websockets:WatchedSocket"]
     if settings.trusted_proxies:
         arguments += ["--forwarded-allow-ips", ",".join(settings.trusted_proxies)]
-    else:  # the server would believe loopback, and what FORWARDED_ALLOW_IPS names
+    else:  # by default the server trusts loopback, and addresses in FORWARDED_ALLOW_IPS
         arguments.append("--no-proxy-headers")
     variables = {**variables, **with_listening_host(settings, host).as_env()}
     url = f"{http_address(host, port)}/readyz"
     alive = f"{http_address(host, port)}/healthz"
     timeout_s = answer_timeout_s(settings)
-    return _command(
+    return _make_command(
         "API",
         "api",
         arguments,
@@ -137,19 +137,19 @@ def api_command(
 
 
 def delivery_command(settings: Settings, variables: dict[str, str]) -> Command:
-    """The delivery loop: sends webhooks."""
+    """Return the command of the delivery loop, which sends webhooks."""
     pulse = settings.data_dir / "run" / "deliver.pulse"
     arguments = ["recorder.cli", "deliver", "--pulse", str(pulse)]
     answers = PulseReader(pulse).has_beaten
-    return _command("delivery loop", "deliver", arguments, settings, variables, answers=answers)
+    return _make_command("delivery loop", "deliver", arguments, settings, variables, answers=answers)
 
 
 def dagster_commands(
     settings: Settings, variables: dict[str, str], checkout: Path, host: str, port: int
 ) -> list[Command]:
-    """Dagster: the code server first, then the pages and the daemon, which both talk to it.
+    """Return the commands of Dagster: the code server first, then webserver and daemon, which call it.
 
-    `dagster dev` runs two processes more, and does not survive the end of one of them.
+    `dagster dev` is not used: it runs two processes more, and ends if one of them ends.
     """
     folder = Path(variables["RECORDER_DAGSTER_DIR"])
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -167,7 +167,7 @@ def dagster_commands(
     url = f"{http_address(host, port)}/healthz"
     timeout_s = answer_timeout_s(settings)
     return [
-        _command(
+        _make_command(
             "Dagster code server",
             "dagster-code",
             code,
@@ -176,7 +176,7 @@ def dagster_commands(
             is_ready=lambda: accepts_connections(code_socket),
             answers=lambda: serves_grpc(code_socket, timeout_s=timeout_s),
         ),
-        _command(
+        _make_command(
             "Dagster webserver",
             "dagster-webserver",
             pages,
@@ -185,7 +185,7 @@ def dagster_commands(
             is_ready=lambda: answers_http(url, timeout_s=5.0),
             answers=lambda: answers_http(url, timeout_s=timeout_s),
         ),
-        _command(
+        _make_command(
             "Dagster daemon",
             "dagster-daemon",
             daemon,
@@ -228,12 +228,12 @@ def answer_timeout_s(settings: Settings) -> float:
 
 
 def http_address(host: str, port: int) -> str:
-    """Where this machine reaches a server that listens on `host`."""
+    """Return the URL at which this machine reaches a server that listens on `host`."""
     name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
     return f"http://{name}:{port}"
 
 
-def _command(
+def _make_command(
     name: str,
     log: str,
     arguments: list[str],
@@ -254,7 +254,7 @@ def _command(
 
 
 def _socket_path(folder: Path) -> Path:
-    """Return the path for a socket that only this user reaches: who talks to the code server can run code.
+    """Return the path for a socket that only this user reaches: callers of the code server can run code.
 
     Raises:
         SocketInUse: if a server answers there; its socket stays.

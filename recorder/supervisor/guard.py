@@ -1,6 +1,6 @@
-"""The guard of a service, a small process: once its parent is gone, it ends the groups it was told of.
+"""Guard process of a service: it ends the process groups of the children once its parent is gone.
 
-Run as a file, with nothing but the standard library: it costs a tenth of what the package would.
+It runs as a file with the standard library alone, which costs a tenth of importing the package.
 """
 
 import os
@@ -12,7 +12,7 @@ _GRACE_S = 8.0
 
 
 def main() -> None:
-    """Keep the list that stdin brings (`+123` watch, `-123` forget); once it ends, stop what is on it."""
+    """Read process groups from stdin (`+123` watch, `-123` forget); at its end, stop the watched groups."""
     groups: set[int] = set()
     for line in sys.stdin:
         if line.startswith("+"):
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def _signal(group: int, number: int) -> bool:
-    """Whether the group has a process left that the signal reached."""
+    """Send a signal to a group; return whether it has a process left."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""Questions to the processes of a service: an HTTP address, the health of a gRPC server."""
+"""Liveness of child processes: probes over HTTP, gRPC and sockets, silence, and restart pauses."""
 
 import socket
 import threading
@@ -23,7 +23,7 @@ def has_status_200(url: str, *, timeout_s: float = 5.0) -> bool:
 
 
 def answers_http(url: str, *, timeout_s: float) -> bool:
-    """Return whether an address answers at all: a refusal is a sign of life too."""
+    """Return whether an address answers at all: a refusal also counts."""
     try:
         httpx.get(url, timeout=timeout_s, trust_env=False)
     except httpx.HTTPError:
@@ -56,21 +56,21 @@ def serves_grpc(path: Path, *, timeout_s: float) -> bool:
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
-#: After so long without trouble the next pause is the first one again.
+#: After so long with answers the next pause is the first one again.
 STEADY_AFTER_S = 300.0
 # A start takes longer than an answer: Dagster imports for up to twenty seconds on a busy machine.
 _GRACE = 3.0
-# The supervisor may have been stopped itself, or have had no processor: a silence is one that was asked into.
+# The supervisor itself may have been stopped: a silence counts only after so many unanswered probes.
 _ASKED_AT_LEAST = 2
 
 Clock = Callable[[], float]
 
 
 class Liveness:
-    """Answers of one process: since when it has been silent, life by life."""
+    """Record of the answers of one process, from start to start."""
 
     def __init__(self, *, silence_s: float, now: Clock = time.monotonic) -> None:
-        """Take the limit.
+        """Create a record.
 
         Args:
             silence_s: seconds without an answer after which the process is silent; three times as many
@@ -80,7 +80,7 @@ class Liveness:
         self._silence_s = silence_s
         self._now = now
         self._lock = threading.Lock()
-        #: Number of the life; an answer that was asked for in an earlier one does not count.
+        #: Number of starts; the answer to a probe of an earlier start does not count.
         self.life = 0
         self._began = now()
         self._first: float | None = None
@@ -88,13 +88,13 @@ class Liveness:
         self._unanswered = 0
 
     def begin(self) -> None:
-        """Begin a new life: the process was just started."""
+        """Begin a new record: the process was just started."""
         with self._lock:
             self.life += 1
             self._began, self._first, self._last, self._unanswered = self._now(), None, None, 0
 
     def note(self, has_answered: bool, *, life: int) -> bool:
-        """Take the result of one question; returns whether it is the first answer of this life."""
+        """Record the result of a probe; return whether it is the first answer since the start."""
         with self._lock:
             if life != self.life:
                 return False
@@ -108,7 +108,7 @@ class Liveness:
             return is_first
 
     def excuse(self) -> None:
-        """Let the silence begin again now: another process keeps this one from answering."""
+        """Reset the silence: another process keeps this one from answering."""
         with self._lock:
             if self._last is not None:
                 self._last = self._now()
@@ -118,12 +118,12 @@ class Liveness:
 
     @property
     def is_answering(self) -> bool:
-        """Return whether the last question was answered."""
+        """Return whether the last probe was answered."""
         return self._last is not None and self._unanswered == 0
 
     @property
     def is_silent(self) -> bool:
-        """Return whether the process has not answered for too long although it was asked."""
+        """Return whether the process has not answered its probes for too long."""
         with self._lock:
             limit = self._silence_s if self._last is not None else _GRACE * self._silence_s
             return self._now() - self._last_sign() > limit and self._unanswered >= _ASKED_AT_LEAST
@@ -135,7 +135,7 @@ class Liveness:
 
     @property
     def healthy_s(self) -> float:
-        """Seconds from the first answer of this life to the last."""
+        """Seconds from the first answer since the start to the last."""
         return 0.0 if self._first is None or self._last is None else self._last - self._first
 
     def _last_sign(self) -> float:
@@ -152,7 +152,7 @@ class RestartPauses:
         """Return the seconds to wait now.
 
         Args:
-            healthy_s: how long the process had answered before; five minutes begin the pauses anew.
+            healthy_s: how long the process had answered before; after five minutes the pauses begin at 1 s.
         """
         self._restarts = 1 if healthy_s >= STEADY_AFTER_S else self._restarts + 1
         return float(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self._restarts - 1, 10)))

@@ -1,4 +1,4 @@
-"""Child processes in groups of their own: started with a log, watched, and stopped with all they started."""
+"""Child processes in process groups: start with a log, restart, and stop with their descendants."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from types import FrameType
 from recorder.errors import Unavailable
 from recorder.logs import START_REFUSED
 from recorder.supervisor.liveness import Liveness, RestartPauses
-from recorder.supervisor.log_files import rotate_log
+from recorder.supervisor.output import rotate_log
 
 # A silent process is asked to end and killed after so long; a stopped one (SIGSTOP) is killed at once.
 _TERM_GRACE_S = 5.0
@@ -25,14 +25,14 @@ _TERM_GRACE_S = 5.0
 _SHORTEST_PAUSE_S = 1.0
 _MOST_CHARACTERS = 400
 _LEFTOVER_POLL_S = 0.1
-#: What a child's shell does: it becomes the command, or ends if nobody is left to tell it so.
-_ONCE_TOLD = 'read -r go && exec "$@" < /dev/null'
+#: Shell script of a child: it becomes the command after a line on stdin, or ends with its parent.
+_AFTER_A_LINE = 'read -r go && exec "$@" < /dev/null'
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """What to start, and how to tell that it is ready."""
+    """Process to start, with its readiness and liveness probes."""
 
     name: str
     arguments: Sequence[str]
@@ -44,7 +44,7 @@ class Command:
 
 
 class ChildFailed(Unavailable):
-    """A child ended or did not become ready; the message is one sentence, without a traceback."""
+    """A child ended or did not become ready; the message is one sentence without a traceback."""
 
     def __init__(self, command: Command, *, exit_code: int | None = None) -> None:
         last = _read_last_line(command.log)
@@ -58,12 +58,12 @@ class ChildFailed(Unavailable):
 
 
 class Child:
-    """One process of a service, and what it takes to start it again."""
+    """Process of a service, with its liveness and restarts."""
 
     def __init__(
         self, command: Command, *, silence_s: float, now: Callable[[], float] = time.monotonic
     ) -> None:
-        """Take what to start.
+        """Create a child; it is not started.
 
         Args:
             command: the process.
@@ -87,13 +87,13 @@ class Child:
     def start(self, guard: "Guard") -> None:
         """Start the process as the leader of a new session, with signals as they are by default.
 
-        It waits in its shell until the guard knows of it: killed in between, this process leaves no orphan.
+        It waits in its shell until the guard watches it, so that a kill of this process leaves no orphan.
         """
         self.command.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         rotate_log(self.command.log)
         with self.command.log.open("ab") as log:
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", _ONCE_TOLD, self.command.name, *self.command.arguments],
+                ["/bin/sh", "-c", _AFTER_A_LINE, self.command.name, *self.command.arguments],
                 env=dict(self.command.environment),
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -102,18 +102,18 @@ class Child:
             )
         guard.watch(self)
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError), self._process.stdin as told:
-            told.write(b"go\n")
+        with suppress(BrokenPipeError), self._process.stdin as stdin:
+            stdin.write(b"go\n")
         self._restart_at = self._kill_at = None
         self.liveness.begin()
 
     @property
     def was_started(self) -> bool:
-        """Whether there is, or was, a process."""
+        """Return whether the process was ever started."""
         return self._process is not None
 
     def has_ended(self) -> bool:
-        """Whether the process is gone."""
+        """Return whether the process has ended."""
         return self._process is None or self._process.poll() is not None
 
     @property
@@ -122,7 +122,7 @@ class Child:
         return ChildFailed(self.command, exit_code=self._process.poll() if self._process else None)
 
     def end_group(self) -> None:
-        """Kill what the process may have left behind in its group."""
+        """Kill processes that the process left in its group."""
         signal_group(self.pid, signal.SIGKILL)
 
     def ask_to_end(self) -> None:
@@ -137,11 +137,11 @@ class Child:
 
     @property
     def is_overdue(self) -> bool:
-        """Return whether the process was asked to end and had its time."""
+        """Return whether the process was asked to end and its grace is over."""
         return self._kill_at is not None and self._now() >= self._kill_at
 
     def plan_restart(self, *, since_s: float = 0.0) -> float | None:
-        """Plan the next start; returns the seconds until then, None while it is planned already.
+        """Plan the next start; return the seconds until then, None while it is planned already.
 
         Args:
             since_s: seconds of the pause that have passed: a silent process has paused long enough.
@@ -154,11 +154,11 @@ class Child:
         return left
 
     def is_due(self) -> bool:
-        """Whether the planned restart has come."""
+        """Return whether the planned restart is due."""
         return self._restart_at is not None and self._now() >= self._restart_at
 
     def wait(self, seconds: float) -> None:
-        """Wait until the process is gone or the time is up."""
+        """Wait until the process has ended or the time is up."""
         if self._process is not None:
             try:
                 self._process.wait(max(0.0, seconds))
@@ -167,7 +167,7 @@ class Child:
 
 
 def stop_children(children: Sequence[Child], *, grace_s: float) -> None:
-    """End these processes and all that they started: asked first, killed when the grace is over."""
+    """Ask these processes and their descendants to end, and kill them when the grace is over."""
     started = [child for child in children if child.was_started]
     for child in started:
         signal_group(child.pid, signal.SIGTERM)
@@ -188,7 +188,7 @@ def signal_group(group: int, number: signal.Signals) -> None:
 
 
 class Guard:
-    """A process that outlives this one for a moment and ends its children, should it be killed outright."""
+    """Guard process that ends the children if this process is killed."""
 
     def __init__(
         self, *, keep_open: Sequence[int] = (), on_change: Callable[[list[int]], object] = lambda _: None
@@ -196,7 +196,7 @@ class Guard:
         """Start the guard.
 
         Args:
-            keep_open: descriptors that stay open until the guard has ended, such as a lock's.
+            keep_open: file descriptors that stay open until the guard has ended, such as a lock's.
             on_change: takes the watched groups whenever they change, before a child begins its work.
         """
         self._keep_open = keep_open
@@ -205,31 +205,31 @@ class Guard:
         self._process = self._start()
 
     def watch(self, child: Child) -> None:
-        """Take a child's group under guard."""
+        """Let the guard watch a child's group."""
         self._groups.add(child.pid)
         self._on_change(sorted(self._groups))
-        self._tell(f"+{child.pid}")
+        self._write(f"+{child.pid}")
 
     def forget(self, child: Child) -> None:
-        """This child's group has ended; its number may come to belong to somebody else."""
+        """Stop watching the ended group of a child: the system may give its number to another process."""
         if child.was_started and child.pid in self._groups:
             self._groups.remove(child.pid)
-            self._tell(f"-{child.pid}")
+            self._write(f"-{child.pid}")
             self._on_change(sorted(self._groups))
 
     def restart_if_ended(self) -> bool:
-        """Start another guard where this one was killed; returns whether it was."""
+        """Start another guard where this one was killed; return whether it did."""
         if self._process.poll() is None:
             return False
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._process = self._start()
         for group in sorted(self._groups):
-            self._tell(f"+{group}")
+            self._write(f"+{group}")
         return True
 
     def close(self) -> None:
-        """Let the guard go; it ends what was not forgotten."""
+        """End the guard; it first ends the groups that it still watches."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -244,9 +244,9 @@ class Guard:
             bufsize=0,
         )
 
-    def _tell(self, line: str) -> None:
+    def _write(self, line: str) -> None:
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it was killed: its successor is told all of them
+        with suppress(BrokenPipeError):  # it was killed: its successor gets all groups
             self._process.stdin.write(f"{line}\n".encode())
 
 
@@ -258,8 +258,8 @@ def _is_stopped(pid: int) -> bool:
     return False
 
 
-def hear_signals() -> None:
-    """See to it that children hear SIGINT and SIGTERM although this process ignores them.
+def reset_ignored_signals() -> None:
+    """Let children receive SIGINT and SIGTERM even if this process was started with them ignored.
 
     A shell without job control starts `recorder up &` with SIGINT ignored; children inherit that, and
     Dagster then ignores SIGTERM too. A handler, unlike an ignored signal, is not inherited.
@@ -267,48 +267,48 @@ def hear_signals() -> None:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) is signal.SIG_IGN:
-                signal.signal(number, _hear)
+                signal.signal(number, _ignore)
 
 
-def _hear(number: int, frame: FrameType | None) -> None:
-    """Do nothing, but be a handler."""
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Handle a signal by doing nothing; unlike SIG_IGN, children do not inherit this."""
 
 
 def end_leftovers(groups: Sequence[int], marker: str, *, grace_s: float) -> int:
-    """End the processes of a service that was killed together with its guard; returns how many there were.
+    """End the processes of a service that was killed together with its guard; return their number.
 
-    Numbers of groups are given out again, so a process must also carry the deployment's mark.
+    The system reuses numbers of groups, so a process must also carry the deployment's marker.
 
     Args:
         groups: process groups that the service had started.
-        marker: variable and value that stand in the environment of each child.
+        marker: variable and value in the environment of each child.
         grace_s: seconds between the request to end and the kill.
     """
-    found = _find_processes(groups, marker)
-    for pid in found:
+    pids = _find_processes(groups, marker)
+    for pid in pids:
         _signal_process(pid, signal.SIGTERM)
     until = time.monotonic() + grace_s
-    left = found
-    while left and time.monotonic() < until:
+    remaining = pids
+    while remaining and time.monotonic() < until:
         time.sleep(_LEFTOVER_POLL_S)
-        left = _find_processes(groups, marker)
-    while left := _find_processes(groups, marker):
-        for pid in left:
+        remaining = _find_processes(groups, marker)
+    while remaining := _find_processes(groups, marker):
+        for pid in remaining:
             _signal_process(pid, signal.SIGKILL)
         time.sleep(_LEFTOVER_POLL_S)
-    return len(found)
+    return len(pids)
 
 
 def _find_processes(groups: Sequence[int], marker: str) -> list[int]:
-    """Return the processes of these groups that carry the mark; none on systems without /proc."""
-    found = []
+    """Return the processes of these groups that carry the marker; none on systems without /proc."""
+    pids = []
     for folder in Path("/proc").glob("[0-9]*") if groups else ():
         with suppress(OSError):
             state, _, group = (folder / "stat").read_text().rpartition(") ")[2].split()[:3]
             is_marked = marker.encode() in (folder / "environ").read_bytes().split(b"\0")
             if int(group) in groups and state not in "ZX" and is_marked:
-                found.append(int(folder.name))
-    return found
+                pids.append(int(folder.name))
+    return pids
 
 
 def _signal_process(pid: int, number: signal.Signals) -> None:
@@ -317,7 +317,7 @@ def _signal_process(pid: int, number: signal.Signals) -> None:
 
 
 def _read_last_line(log: Path) -> str:
-    """Return the last line of a log, of a JSON line its sentence."""
+    """Return the last line of a log, or the sentence of a JSON line."""
     text = log.read_text(errors="replace") if log.exists() else ""
     lines = _COLOUR.sub("", text).splitlines()
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -1,4 +1,4 @@
-"""Records of what runs on a data folder: files that their processes keep locked. Contract §9.
+"""Run records: files in a data folder that their processes keep locked. Contract §9.
 
 The record of `recorder up` is the lock of the data folder: one service runs on a folder at a time.
 """
@@ -56,8 +56,8 @@ class RunRecord:
         Args:
             data: the data folder.
             name: `SERVICE` or `DAGSTER_WEBSERVER`.
-            wait_s: how long to wait for what a killed process left behind.
-            members: what the record says beside the process id.
+            wait_s: longest wait for processes that a killed service left.
+            members: members of the record besides the process id.
 
         Raises:
             AlreadyRunning: if another process holds the record of this name.
@@ -84,14 +84,14 @@ class RunRecord:
     @property
     def groups(self) -> list[int]:
         """Process groups that this process, or a killed one before it, has started."""
-        found: list[int] = self._members["groups"]
-        return found
+        groups: list[int] = self._members["groups"]
+        return groups
 
     def update(self, **members: Any) -> None:
         """Set members of the record; the others stay."""
         self._members.update(members)
         content = json.dumps(self._members).encode()
-        # One write, padded with spaces: who reads at the same time never reads an empty record.
+        # One write, padded with spaces: a concurrent reader never reads an empty record.
         os.pwrite(self.descriptor, content.ljust(os.fstat(self.descriptor).st_size), 0)
 
     def release(self) -> None:
@@ -140,10 +140,10 @@ def _lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
 
 def _read_members(descriptor: int) -> dict[str, Any]:
     try:
-        found = json.loads(os.pread(descriptor, _RECORD_BYTES, 0))
+        members = json.loads(os.pread(descriptor, _RECORD_BYTES, 0))
     except ValueError:  # not written yet
         return {}
-    return found if isinstance(found, dict) else {}
+    return members if isinstance(members, dict) else {}
 
 
 def _is_running(pid: Any) -> bool:

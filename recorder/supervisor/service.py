@@ -1,11 +1,10 @@
-"""A deployment's children from start to stop: `serve` for people, `running` for scripts and tests.
+"""Service of a deployment: start, supervision and stop of its child processes.
 
-Supervision goes by answers, not by exits alone; docs/decisions/0032-supervision.md.
+Supervision checks answers, not only exits; docs/decisions/0032-supervision.md.
 """
 
 import logging
 import signal
-import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -18,7 +17,7 @@ from types import FrameType
 import httpx
 from rich.console import Console
 
-from recorder import __version__, clock
+from recorder import clock
 from recorder.access.dagster_login import LoginLinks, open_dagster
 from recorder.errors import RecorderError
 from recorder.invocation import command_line, short_path
@@ -36,24 +35,23 @@ from recorder.supervisor.commands import (
     read_workspace_names,
     start_workspace_list,
 )
-from recorder.supervisor.log_files import close_service_log, open_service_log, rotate_log
+from recorder.supervisor.output import Terminal, WarningWatch, close_service_log, open_service_log, rotate_log
 from recorder.supervisor.processes import (
     Child,
     Command,
     Guard,
     end_leftovers,
-    hear_signals,
+    reset_ignored_signals,
     stop_children,
 )
 from recorder.supervisor.run_records import PATIENCE_S, SERVICE, RunRecord, has_record
-from recorder.supervisor.warning_watch import WarningWatch
+from recorder.version import __version__
 
 DAGSTER_HOST = "127.0.0.1"
 
 _START_S = 90.0
 _STOP_GRACE_S = 8.0  # ten seconds is the promise, and a killed group needs a moment too
 _POLL_S = 0.05
-_COLUMNS = 80
 _ASK_EVERY_S = 1.0
 _ROTATE_EVERY_S = 5.0
 # A link is printed after so long even if a process still does not answer.
@@ -77,14 +75,12 @@ class Service:
             CannotListen: if a port is taken.
             SocketInUse: if another deployment keeps its Dagster files in the same folder.
         """
-        hear_signals()
+        reset_ignored_signals()
         keep_files_private()
         checkout = find_checkout("api")
         if dagster:
             find_checkout("pipelines")
         self._console = console
-        #: Lines that wait until the API answers; None once lines are printed at once.
-        self._held_lines: list[str] | None = []
         # Held first: a second service on this data folder ends here.
         self._record = RunRecord.hold(
             settings.data_dir,
@@ -102,7 +98,7 @@ class Service:
     def _prepare(
         self, settings: Settings, checkout: Path, host: str, port: int, dagster_port: int | None
     ) -> None:
-        """End what a killed service left, claim the ports, and set up the children."""
+        """End processes that a killed service left, claim the ports, and set up the children."""
         leftovers = end_leftovers(
             self._record.groups,
             f"RECORDER_DATA_DIR={settings.data_dir}",
@@ -122,30 +118,33 @@ class Service:
         self._record.update(api=self.base_url, dagster=self.dagster_url, groups=[])
         #: Set it to end `start` and `watch`.
         self.stopping = Event()
+        self._terminal = Terminal(self._console, self.stopping)
         if settings.public_url == Settings.public_url:
             settings = replace(settings, public_url=self.base_url)
         listening = [(host, port)] + ([] if dagster_port is None else [(DAGSTER_HOST, dagster_port)])
-        own = (f"[{name}]:{number}" if ":" in name else f"{name}:{number}" for name, number in listening)
-        settings = replace(settings, own_addresses=(*settings.own_addresses, *own))
+        own_addresses = (
+            f"[{name}]:{number}" if ":" in name else f"{name}:{number}" for name, number in listening
+        )
+        settings = replace(settings, own_addresses=(*settings.own_addresses, *own_addresses))
         variables = environment(settings, checkout)
         self._settings = settings
         self._guard: Guard | None = None
         self._log_handler: logging.Handler | None = None
         self._listing: Popen[bytes] | None = None
-        self._api = self._child(api_command(settings, variables, checkout, host, port))
-        self._delivery = self._child(delivery_command(settings, variables))
+        self._api = self._make_child(api_command(settings, variables, checkout, host, port))
+        self._delivery = self._make_child(delivery_command(settings, variables))
         self._dagster: list[Child] = []
         if dagster_port is not None:
             commands = dagster_commands(settings, variables, checkout, DAGSTER_HOST, dagster_port)
-            self._dagster = [self._child(command) for command in commands]
+            self._dagster = [self._make_child(command) for command in commands]
 
     @property
     def children(self) -> list[Child]:
-        """All of them, the API first."""
+        """All children, the API first."""
         return [self._api, self._delivery, *self._dagster]
 
     def start(self) -> None:
-        """Start the children; returns when the API and Dagster's pages answer, or once told to stop.
+        """Start the children; returns when the API and Dagster's pages answer, or once `stopping` is set.
 
         Raises:
             ChildFailed: if one ends or does not answer in time.
@@ -156,14 +155,14 @@ class Service:
             on_change=lambda groups: self._record.update(groups=groups),
         )
         code, talkers = self._dagster[:1], self._dagster[1:]
-        self._say(f"Data     {short_path(self._settings.data_dir)}")
+        self._terminal.say(f"Data     {short_path(self._settings.data_dir)}")
         for warning in unknown_settings():
-            self._say(warning, wrap=False)
+            self._terminal.say(warning, wrap=False)
         with self._console.status("Starting the API"):
             self._launch(self._api, *code)
             self._wait(self._api)
         # A start that the settings or the data do not admit ends before this: its reason is printed alone.
-        self._print_held_lines()
+        self._terminal.release()
         # The daemon's first sensor and the delivery loop read the database, whose schema the API has brought
         # up to date by now.
         self._launch(self._delivery)
@@ -172,17 +171,17 @@ class Service:
         self._wait(*talkers)
 
     def open_dagster(self) -> AbstractContextManager[httpx.Client]:
-        """Give a client that is logged in to this service's Dagster pages."""
+        """Return a client that is logged in to this service's Dagster pages."""
         assert self.dagster_url is not None, "this service runs without Dagster"
         return open_dagster(self._settings, self.dagster_url)
 
     def watch(self) -> None:
-        """Start again what ends or falls silent, and print warnings, until told to stop.
+        """Restart children that end or fall silent, and print warnings, until `stopping` is set.
 
         Addresses, the login link and the next step are printed once every process answers.
         """
         for child in self.children:
-            Thread(target=self._ask, args=(child,), name=f"ask {child.command.name}", daemon=True).start()
+            Thread(target=self._probe, args=(child,), name=f"probe {child.command.name}", daemon=True).start()
         announce_at: float | None = time.monotonic() + _ANNOUNCE_WITHIN_S
         rotate_at = 0.0
         while not self.stopping.wait(0.1):
@@ -190,7 +189,7 @@ class Service:
             if self._guard is not None and self._guard.restart_if_ended():
                 log.warning("the guard was killed; another one watches")
             for child in self.children:
-                self._tend(child)
+                self._restart_if_needed(child)
             if announce_at is not None and (self._all_answer() or time.monotonic() >= announce_at):
                 announce_at = None
                 Thread(target=self._announce, name="announce", daemon=True).start()
@@ -207,31 +206,35 @@ class Service:
         folder = short_path(self._settings.data_dir)
         self._listing = start_workspace_list(self._settings)
         workspaces = read_workspace_names(self._listing)
-        self._say(f"API      {self.base_url}   documentation: {self.base_url}/docs")
+        self._terminal.say(f"API      {self.base_url}   documentation: {self.base_url}/docs")
         if self.dagster_url:
-            self._say(f"Dagster  {self.dagster_url}")
+            self._terminal.say(f"Dagster  {self.dagster_url}")
             link = LoginLinks(self._settings).make_link(self.dagster_url)
-            self._say(f"Log in   {link}", wrap=False)
-            self._say("         opens Dagster's pages once, within 15 minutes; for another link:")
-            self._say(f"         {command_line('status', '--data', folder)}", wrap=False)
+            self._terminal.say(f"Log in   {link}", wrap=False)
+            self._terminal.say("         opens Dagster's pages once, within 15 minutes; for another link:")
+            self._terminal.say(f"         {command_line('status', '--data', folder)}", wrap=False)
         else:
-            self._say("Dagster  not started: sessions stay `stopped`, exports stay `queued`")
+            self._terminal.say("Dagster  not started: sessions stay `stopped`, exports stay `queued`")
         # A command is on a line of its own, however long: broken in two it cannot be copied.
         if workspaces:
             shown = ", ".join(workspaces[:_WORKSPACES_SHOWN])
             more = f" and {len(workspaces) - _WORKSPACES_SHOWN} more"
-            self._say(f"Has      workspaces: {shown}{more if len(workspaces) > _WORKSPACES_SHOWN else ''}")
-            self._say("Next     use a key of a workspace; Ctrl-C stops the service. For a new key:")
+            self._terminal.say(
+                f"Has      workspaces: {shown}{more if len(workspaces) > _WORKSPACES_SHOWN else ''}"
+            )
+            self._terminal.say("Next     use a key of a workspace; Ctrl-C stops the service. For a new key:")
             command = command_line("keys", "create", workspaces[0], "LABEL", "--data", folder)
         else:
-            self._say("Next     create a workspace and its first API key; Ctrl-C stops the service:")
+            self._terminal.say("Next     create a workspace and its first API key; Ctrl-C stops the service:")
             command = command_line("workspaces", "create", "NAME", "--data", folder)
-        self._say(f"         {command}", wrap=False)
-        warnings = WarningWatch(f"{self.base_url}/readyz", self._say, has_dagster=bool(self._dagster))
+        self._terminal.say(f"         {command}", wrap=False)
+        warnings = WarningWatch(
+            f"{self.base_url}/readyz", self._terminal.say, has_dagster=bool(self._dagster)
+        )
         warnings.run(self.stopping)
 
     def stop(self) -> None:
-        """End every child, and all that it started, within ten seconds."""
+        """End every child and its descendants within ten seconds."""
         log.info("the service stops")
         self.stopping.set()
         if self._listing is not None:
@@ -247,14 +250,14 @@ class Service:
             close_service_log(self._log_handler)
             self._log_handler = None
 
-    def _child(self, command: Command) -> Child:
+    def _make_child(self, command: Command) -> Child:
         return Child(command, silence_s=self._settings.answer_within_s)
 
     def _launch(self, *children: Child) -> None:
         for child in children:
             if not self.stopping.is_set():
                 assert self._guard is not None
-                self._say(f"Starting the {child.command.name}")
+                self._terminal.say(f"Starting the {child.command.name}")
                 child.start(self._guard)
 
     def _wait(self, *children: Child) -> None:
@@ -265,19 +268,19 @@ class Service:
                     raise child.failure
                 time.sleep(_POLL_S)
 
-    def _ask(self, child: Child) -> None:
-        """Ask a child for signs of life, again and again; a question may take long, so each has a thread."""
+    def _probe(self, child: Child) -> None:
+        """Probe a child repeatedly; a probe may take long, so each child has a thread."""
         while not self.stopping.wait(_ASK_EVERY_S):
             life = child.liveness.life
             if child.has_ended():
                 continue
             try:
                 has_answered = child.command.answers()
-            except Exception:  # a question that fails is one without an answer; the next one follows
-                log.exception("the question to the %s failed", child.command.name)
+            except Exception:  # a probe that fails counts as unanswered
+                log.exception("the probe of the %s failed", child.command.name)
                 has_answered = False
             if child.liveness.note(has_answered, life=life):
-                self._say(f"The {child.command.name} answers")
+                self._terminal.say(f"The {child.command.name} answers")
 
     def _excuse_dependents(self) -> None:
         """Let the daemon's silence wait while the code server, which it calls, is silent itself."""
@@ -286,7 +289,7 @@ class Service:
             for child in self._dagster[2:]:
                 child.liveness.excuse()
 
-    def _tend(self, child: Child) -> None:
+    def _restart_if_needed(self, child: Child) -> None:
         """End a silent child, plan the next start of one that ended, and start it when that is due."""
         assert self._guard is not None
         if child.is_due():
@@ -299,41 +302,14 @@ class Service:
                 child.wait(1.0)
                 self._guard.forget(child)
                 words = f"did not answer for {silent_s:.0f} s" if was_silent else "ended"
-                self._say(f"The {child.command.name} {words}: restarting, pause {pause:.0f} s")
-                self._say(f"         its log: {short_path(child.command.log)}")
+                self._terminal.say(f"The {child.command.name} {words}: restarting, pause {pause:.0f} s")
+                self._terminal.say(f"         its log: {short_path(child.command.log)}")
         elif child.liveness.is_silent and not child.is_ending:
             child.ask_to_end()
 
-    def _say(self, sentence: str, *, wrap: bool = True) -> None:
-        log.info(sentence)
-        if self.stopping.is_set():
-            return
-        lines = sentence
-        if wrap:
-            lines = textwrap.fill(
-                sentence,
-                _COLUMNS,
-                subsequent_indent=" " * 9,
-                drop_whitespace=True,
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-        if self._held_lines is not None:
-            self._held_lines.append(lines)
-        else:
-            self._print(lines)
-
-    def _print_held_lines(self) -> None:
-        held, self._held_lines = self._held_lines, None
-        for lines in held or []:
-            self._print(lines)
-
-    def _print(self, lines: str) -> None:
-        self._console.print(lines, highlight=False, markup=False, soft_wrap=True)
-
 
 def serve(data: Path | None, *, host: str, port: int, dagster: bool, dagster_port: int) -> int:
-    """Serve until SIGINT or SIGTERM, then stop every child; what `recorder up` does.
+    """Serve until SIGINT or SIGTERM, then stop every child, as `recorder up` does.
 
     Args:
         data: the data folder; None takes the environment's.

@@ -20,13 +20,13 @@ from recorder.models.notification import (
 )
 from recorder.models.wire import WireOutput
 
-#: Sent on request to one webhook alone; nobody subscribes to it.
+#: Sent on request to one webhook; it cannot be subscribed to.
 TEST_EVENT = "webhook.test"
 
 
 @dataclass(frozen=True)
 class EventKind:
-    """What a type tells, and the model of its payload's `data`."""
+    """Event type: its description and the model of its payload's `data`."""
 
     description: str
     data: type[WireOutput]
@@ -61,7 +61,7 @@ _TEST = EventKind("Somebody asked for a test.", WebhookData)
 
 
 def list_event_types() -> EventTypes:
-    """The catalogue: every type with its words and the schema of its payload."""
+    """Return the catalogue: every type with its description and the schema of its payload."""
     return EventTypes(
         data=[
             EventType(
@@ -76,23 +76,23 @@ def list_event_types() -> EventTypes:
 
 
 def payload_schema(type: str) -> dict[str, Any]:
-    """JSON Schema of a type's whole payload."""
+    """Return the JSON Schema of a type's whole payload."""
     kind = _TEST if type == TEST_EVENT else EVENT_TYPES[type]
     model = Notification[kind.data]  # type: ignore[name-defined]  # the type is data here
     schema: dict[str, Any] = model.model_json_schema(mode="serialization")
     schema["title"] = type
     schema["properties"]["type"] = {"const": type}
-    _open(schema)
+    _allow_members(schema)
     return schema
 
 
-def _open(schema: Any) -> None:
-    """Let objects have more members than today: receivers that check must not break when one is added."""
+def _allow_members(schema: Any) -> None:
+    """Let objects have further members, so that receivers that validate do not break when one is added."""
     if isinstance(schema, dict):
         if schema.get("additionalProperties") is False:
             del schema["additionalProperties"]
         for part in schema.values():
-            _open(part)
+            _allow_members(part)
     elif isinstance(schema, list):
         for part in schema:
-            _open(part)
+            _allow_members(part)

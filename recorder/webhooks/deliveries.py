@@ -1,4 +1,4 @@
-"""Delivery records: read, repeated on request, and test events. Spec §2.4, §4.4; contract §6."""
+"""Delivery records: reading, redelivery, test events and retention. Spec §2.4, §4.4; contract §6."""
 
 import time
 from datetime import datetime, timedelta
@@ -17,33 +17,32 @@ from recorder.models.webhook import Delivery, DeliveryRow, WebhookRow
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
 from recorder.webhooks.catalogue import TEST_EVENT
-from recorder.webhooks.dispatch import new_attempt
 from recorder.webhooks.endpoints import find_webhook
-from recorder.webhooks.outbox import add_event, encode_event
+from recorder.webhooks.outbox import add_event, encode_event, new_attempt
 
 _AS_STORED = set(Delivery.model_fields) - {"request", "next_attempt_at"}
 
 
 def find_delivery(db: DbSession, tenant: Tenant, webhook_id: str, delivery_id: str) -> Delivery:
-    """One record of a webhook.
+    """Return a record of a webhook.
 
     Raises:
-        NotFound: if there is no such webhook, or it has no such record.
+        NotFound: if there is no such webhook or record.
     """
     webhook = find_webhook(db, tenant, webhook_id)
-    return _find(db, webhook, delivery_id)
+    return _read_delivery(db, webhook, delivery_id)
 
 
 def list_deliveries(
     db: DbSession, tenant: Tenant, webhook_id: str, *, before_id: str | None, limit: int
 ) -> list[Delivery]:
-    """Records of a webhook, newest first, from behind `before_id` on.
+    """Return records of a webhook, newest first, from the one after `before_id`.
 
     Raises:
         NotFound: if there is no such webhook.
     """
     webhook = find_webhook(db, tenant, webhook_id)
-    statement = _records(webhook)
+    statement = _select_records(webhook)
     if before_id is not None:
         statement = statement.where(col(DeliveryRow.id) < before_id)
     rows = db.connection().execute(statement.order_by(col(DeliveryRow.id).desc()).limit(limit))
@@ -54,10 +53,10 @@ def redeliver(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: str, de
     """Send the payload of a record again, under a fresh delivery id and on the same schedule.
 
     Raises:
-        NotFound: if there is no such webhook, or it has no such record.
+        NotFound: if there is no such webhook or record.
     """
     webhook = find_webhook(db, tenant, webhook_id)
-    again = _find(db, webhook, delivery_id)
+    again = _read_delivery(db, webhook, delivery_id)
     attempt = new_attempt(
         webhook.id,
         event_id=again.event_id,
@@ -66,12 +65,12 @@ def redeliver(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: str, de
         redelivery_of=again.id,
     )
     details = {"delivery": again.id, "redelivery": attempt["id"]}
-    _record(db, origin, "webhook.redeliver", webhook, details)
-    return _add(db, webhook, attempt)
+    _record_action(db, origin, "webhook.redeliver", webhook, details)
+    return _store_attempt(db, webhook, attempt)
 
 
 def send_test(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: str) -> Delivery:
-    """Send an event that tells nothing but that deliveries arrive; to this webhook alone.
+    """Send a test event to one webhook.
 
     Raises:
         NotFound: if there is no such webhook.
@@ -87,12 +86,12 @@ def send_test(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: str) ->
     event.dispatched_at, event.body = clock.now(), encode_event(event)
     db.flush()
     attempt = new_attempt(webhook.id, event_id=event.id, event_type=event.type, trigger="manual")
-    _record(db, origin, "webhook.test", webhook, {"delivery": attempt["id"]})
-    return _add(db, webhook, attempt)
+    _record_action(db, origin, "webhook.test", webhook, {"delivery": attempt["id"]})
+    return _store_attempt(db, webhook, attempt)
 
 
-def _records(webhook: WebhookRow) -> Any:
-    """The records of a webhook with the bodies that they send."""
+def _select_records(webhook: WebhookRow) -> Any:
+    """Return a statement for the records of a webhook with the bodies that they send."""
     stored = (getattr(DeliveryRow, name) for name in sorted(_AS_STORED))
     more = (
         DeliveryRow.request_headers,
@@ -107,19 +106,19 @@ def _records(webhook: WebhookRow) -> Any:
     )
 
 
-def _find(db: DbSession, webhook: WebhookRow, delivery_id: str) -> Delivery:
+def _read_delivery(db: DbSession, webhook: WebhookRow, delivery_id: str) -> Delivery:
     row = None
     if is_id(delivery_id, "dlv"):
-        one = _records(webhook).where(col(DeliveryRow.id) == delivery_id)
-        row = db.connection().execute(one).one_or_none()
+        statement = _select_records(webhook).where(col(DeliveryRow.id) == delivery_id)
+        row = db.connection().execute(statement).one_or_none()
     if row is None:
         raise NotFound("delivery")
     return _to_wire(row, webhook)
 
 
-def _add(db: DbSession, webhook: WebhookRow, attempt: dict[str, Any]) -> Delivery:
+def _store_attempt(db: DbSession, webhook: WebhookRow, attempt: dict[str, Any]) -> Delivery:
     db.connection().execute(insert(DeliveryRow), [attempt])
-    return _find(db, webhook, attempt["id"])
+    return _read_delivery(db, webhook, attempt["id"])
 
 
 def _to_wire(row: Row[*tuple[Any, ...]], webhook: WebhookRow) -> Delivery:
@@ -130,29 +129,29 @@ def _to_wire(row: Row[*tuple[Any, ...]], webhook: WebhookRow) -> Delivery:
     return Delivery.model_validate({**stored, "request": request, "next_attempt_at": next_attempt_at})
 
 
-def _record(
+def _record_action(
     db: DbSession, origin: Origin, action: Action, webhook: WebhookRow, details: dict[str, Any]
 ) -> None:
     record(db, origin, action, resource_type="webhook", resource_id=webhook.id, details=details)
 
 
-#: Seconds between two looks for what is to go.
+#: Seconds between two removals.
 EVERY_S = 600.0
-# Rows that one transaction removes: others wait for it.
+# Rows that one transaction removes, since others wait for it.
 _ROWS = 500
-# What was under way when a webhook was deleted is written down by then.
+# Attempts under way at the deletion of a webhook have been stored after so long.
 _SETTLED = timedelta(minutes=10)
 
 
 class Sweep:
-    """Removes old records bit by bit, from within a loop that has other things to do."""
+    """Removal of old records in small steps between other work."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._due = time.monotonic()
 
     def step(self) -> None:
-        """Remove some of what is to go, if a look is due."""
+        """Remove some old records, if a removal is due."""
         if time.monotonic() < self._due:
             return
         with self._database.transaction(write=True) as db:
@@ -164,30 +163,30 @@ class Sweep:
 def remove_old(db: DbSession, *, now: datetime) -> bool:
     """Remove some records past thirty days, records of deleted webhooks, and bodies that no record needs.
 
-    What still waits to be sent stays, however old.
+    Attempts that wait to be sent are kept, however old.
 
     Returns:
-        Whether more of them may be there.
+        Whether more may be left.
     """
     limit = now - timedelta(days=limits.DELIVERY_DAYS)
     is_old = (col(DeliveryRow.id) < first_id_at("dlv", limit)) & (col(DeliveryRow.status) != "pending")
     is_needed = exists().where(col(DeliveryRow.event_id) == col(OutboxRow.id))
     is_done = col(OutboxRow.dispatched_at).is_not(None) & (col(OutboxRow.id) < first_id_at("evt", limit))
     removed = [
-        _remove(db, DeliveryRow, is_old),
-        _remove(db, DeliveryRow, col(DeliveryRow.webhook_id).in_(_deleted(now))),
-        _remove(db, OutboxRow, is_done & ~is_needed),
+        _remove_rows(db, DeliveryRow, is_old),
+        _remove_rows(db, DeliveryRow, col(DeliveryRow.webhook_id).in_(_select_deleted(now))),
+        _remove_rows(db, OutboxRow, is_done & ~is_needed),
     ]
     if removed[1] == 0:
-        db.connection().execute(delete(WebhookRow).where(col(WebhookRow.id).in_(_deleted(now))))
+        db.connection().execute(delete(WebhookRow).where(col(WebhookRow.id).in_(_select_deleted(now))))
     return _ROWS in removed
 
 
-def _deleted(now: datetime) -> Select[str]:
-    """Webhooks that nobody can be at work for any more."""
+def _select_deleted(now: datetime) -> Select[str]:
+    """Return a statement for deleted webhooks whose attempts have all ended."""
     return select(col(WebhookRow.id)).where(col(WebhookRow.deleted_at) < now - _SETTLED)
 
 
-def _remove(db: DbSession, table: type[DeliveryRow] | type[OutboxRow], condition: Any) -> int:
+def _remove_rows(db: DbSession, table: type[DeliveryRow] | type[OutboxRow], condition: Any) -> int:
     some = select(col(table.id)).where(condition).limit(_ROWS)
     return db.connection().execute(delete(table).where(col(table.id).in_(some))).rowcount

@@ -1,7 +1,7 @@
-"""The delivery loop: one worker that hands out, sends and writes down, until it is told to stop. Spec §6.3.
+"""Delivery loop: a worker that dispatches events, sends attempts and stores their outcomes. Spec §6.3.
 
-Several may run at once, on one machine or many: each event becomes one delivery for each webhook, and an
-attempt belongs to the worker that claimed it. What a killed worker leaves is taken up when its lease is over.
+Several workers can run, on one machine or many: an attempt belongs to the worker that claimed it, and other
+workers take over the attempts of a killed worker when their leases are over.
 """
 
 import asyncio
@@ -24,44 +24,42 @@ from recorder.net.guard import Guard
 from recorder.settings import Settings
 from recorder.storage.database import Database, open_database
 from recorder.storage.durable_files import keep_files_private
-from recorder.webhooks.claims import LEASE_MS, Claim, claim_attempts, due_lanes
+from recorder.webhooks.attempts import LEASE_MS, Claim, Outcome, claim_attempts, due_lanes, settle_attempts
 from recorder.webhooks.deliveries import Sweep
-from recorder.webhooks.dispatch import dispatch_events, has_events
-from recorder.webhooks.fair_schedule import Lanes
-from recorder.webhooks.results import Outcome, settle_attempts
-from recorder.webhooks.retry_schedule import Schedule
-from recorder.webhooks.secrets import SecretBox
+from recorder.webhooks.endpoints import SecretBox
+from recorder.webhooks.outbox import dispatch_events, has_events
+from recorder.webhooks.scheduling import Lanes, Schedule
 
 log = logging.getLogger("recorder.webhooks")
 
-#: Attempts that a worker has under way at most; each is a task and a socket.
+#: Most attempts of a worker under way; each is a task and a socket.
 SLOTS = 256
-#: How long a worker without work leaves the database alone.
+#: Time between two queries of a worker without work.
 POLL_S = 0.5
-# Attempts begun by one transaction. What a kill catches between that commit and the first byte sent has used
-# up one of its attempts, so the batch is kept small.
+# Attempts claimed by one transaction. A kill between that commit and the first byte sent costs each of them
+# one attempt, so the batch is small.
 _BATCH = 32
-# How long outcomes are gathered before they are written down together: each commit costs a sync.
+# Time for which outcomes are gathered before one commit stores them: each commit costs a sync.
 _GATHER_S = 0.02
-# A lane that had nothing to give (another worker has it, or its secret cannot be read) is left aside so long.
+# Pause of a webhook without an attempt to claim: another worker has it, or its secret cannot be read.
 _EMPTY_LANE_MS = 1_000
-# A database that is away is asked again after this.
+# Pause after a failed query.
 _AWAY_S = 1.0
-# After the stop, attempts under way get this long; then they are cut off and count as failed.
+# Time for attempts under way after the stop; then they are cut off and count as failed.
 _GRACE_S = 5.0
 
 
 @dataclass(frozen=True)
 class _Turn:
-    """What one visit to the database brought."""
+    """Result of one transaction of the loop."""
 
     claims: list[Claim] = field(default_factory=list)
-    #: Whether another visit at once would bring more.
+    #: Whether another transaction would find more at once.
     has_more: bool = False
 
 
 class DeliveryLoop:
-    """Sends what is due, as long as `run` runs."""
+    """Worker that sends due attempts while `run` runs."""
 
     def __init__(
         self,
@@ -73,11 +71,15 @@ class DeliveryLoop:
         slots: int = SLOTS,
         lease_ms: int = LEASE_MS,
     ) -> None:
-        """Take the parts to work with.
+        """Create a worker.
 
         Args:
-            slots: attempts under way at most.
-            lease_ms: when a claimed attempt is taken for lost; longer than the client takes at most.
+            database: the deployment's database.
+            client: sends the attempts.
+            box: decrypts signing secrets.
+            schedule: waits between the attempts of a delivery.
+            slots: most attempts under way.
+            lease_ms: time after which a claimed attempt counts as lost; longer than the client takes.
         """
         self._database = database
         self._client = client
@@ -90,7 +92,7 @@ class DeliveryLoop:
         #: Attempts that ended since the last turn; it frees their slots.
         self._ended: list[tuple[Claim, Exchange]] = []
         self._has_ended = asyncio.Event()
-        #: What came of them, until it is written down.
+        #: Outcomes that are not stored yet.
         self._outcomes: list[Outcome] = []
         self._turned_at = time.monotonic()
 
@@ -100,22 +102,22 @@ class DeliveryLoop:
         return time.monotonic() - self._turned_at
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Deliver until told to stop; then attempts under way are given a few seconds."""
+        """Deliver until `stop` is set; attempts under way then get a few seconds."""
         stopping = asyncio.ensure_future(stop.wait())
         try:
             while not stop.is_set():
                 self._turned_at = time.monotonic()
-                turn = await self._take_turn(self._visit)
+                turn = await self._run_turn(self._visit)
                 for claim in turn.claims:
                     self._start(claim)
                 if not turn.has_more:
                     await self._rest(stopping)
         finally:
             stopping.cancel()
-            await self._wind_up()
+            await self._finish()
 
-    async def _take_turn(self, visit: Callable[[list[Outcome]], _Turn]) -> _Turn:
-        """Visit the database with what ended; while it is away, outcomes are kept."""
+    async def _run_turn(self, visit: Callable[[list[Outcome]], _Turn]) -> _Turn:
+        """Store outcomes and claim attempts; keep the outcomes while the database does not answer."""
         ended, self._ended = self._ended, []
         for claim, exchange in ended:
             self._lanes.end(claim, is_success=exchange.is_success, duration_ms=exchange.duration_ms)
@@ -123,14 +125,14 @@ class DeliveryLoop:
         try:
             turn = await anyio.to_thread.run_sync(visit, self._outcomes)
         except Unavailable:
-            log.warning("the database is away; deliveries wait")
+            log.warning("the database does not answer; deliveries wait")
             await asyncio.sleep(_AWAY_S)
             return _Turn()
         self._outcomes = []
         return turn
 
     def _visit(self, outcomes: list[Outcome]) -> _Turn:
-        """One transaction: write down, hand out, claim. Nothing else touches the lanes meanwhile."""
+        """Store outcomes, dispatch events and claim attempts in one transaction."""
         self._sweep.step()
         now = clock.now()
         if not outcomes and not self._has_work(now):
@@ -140,14 +142,14 @@ class DeliveryLoop:
             has_more = dispatch_events(db)
             lanes = due_lanes(db, now_ms=clock.to_ms(now))
             wanted = self._lanes.allot(lanes, most=_BATCH, now_ms=clock.to_ms(now))
-            found = claim_attempts(db, self._box, self._schedule, wanted, now=now, lease_ms=self._lease_ms)
-        for webhook_id in found.empty:
+            claimed = claim_attempts(db, self._box, self._schedule, wanted, now=now, lease_ms=self._lease_ms)
+        for webhook_id in claimed.empty:
             self._lanes.rest(webhook_id, clock.to_ms(now) + _EMPTY_LANE_MS)
-        is_full = len(found.claims) == _BATCH < self._lanes.free
-        return _Turn(found.claims, has_more or is_full or found.has_cleared)
+        is_full = len(claimed.claims) == _BATCH < self._lanes.free
+        return _Turn(claimed.claims, has_more or is_full or claimed.has_cleared)
 
     def _has_work(self, now: datetime) -> bool:
-        """Whether a write transaction would find something to do."""
+        """Return whether a write transaction would find something to do."""
         with self._database.transaction(write=False) as db:
             return has_events(db) or bool(self._lanes.free and due_lanes(db, now_ms=clock.to_ms(now)))
 
@@ -158,7 +160,7 @@ class DeliveryLoop:
         task.add_done_callback(self._tasks.discard)
 
     async def _attempt(self, claim: Claim) -> None:
-        exchange = Exchange(error="connection")  # what it is if we cut it off ourselves
+        exchange = Exchange(error="connection")  # the outcome if this loop cuts it off
         try:
             exchange = await self._client.post(claim.url, claim.headers, claim.body)
         finally:
@@ -174,29 +176,30 @@ class DeliveryLoop:
             await asyncio.sleep(_GATHER_S)
         self._has_ended.clear()
 
-    async def _wind_up(self) -> None:
+    async def _finish(self) -> None:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_GRACE_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._take_turn(self._write_down)
+        await self._run_turn(self._store_outcomes)
 
-    def _write_down(self, outcomes: list[Outcome]) -> _Turn:
+    def _store_outcomes(self, outcomes: list[Outcome]) -> _Turn:
         with self._database.transaction(write=True) as db:
             settle_attempts(db, self._schedule, outcomes, now=clock.now())
         return _Turn()
 
 
-# A turn may wait thirty seconds for the database's lock, and the loop is well.
+# A turn may wait thirty seconds for the database's lock without being stuck.
 _LONGEST_TURN_S = 60.0
 _BEAT_S = 1.0
 
 
 def deliver(settings: Settings, pulse: Path | None = None) -> None:
-    """Send what is due until SIGINT or SIGTERM; what is under way then gets a few seconds to end.
+    """Send due attempts until SIGINT or SIGTERM; attempts under way then get a few seconds.
 
     Args:
+        settings: the deployment.
         pulse: file that is touched every second while the loop goes on.
 
     Raises:

@@ -1,13 +1,25 @@
-"""Webhooks: made, listed, given new secrets, deleted. Spec §2.4, §4.4; contract §6."""
+"""Webhooks and their signing secrets: creation, listing, change and deletion. Spec §2.4, §4.4, §6.4.
 
+Secrets are stored encrypted; a rotated secret signs beside the new one for a day. Contract §6.
+"""
+
+import base64
+import logging
+import secrets
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sqlalchemy import func
 from sqlmodel import Session as DbSession
-from sqlmodel import col, delete, select
+from sqlmodel import col, delete, or_, select
 from sqlmodel.sql.expression import SelectOfScalar
 
 from recorder import clock, limits
 from recorder.audit.log import Action, Origin, record
-from recorder.errors import LimitReached, NotFound, Problem, ValidationFailed
+from recorder.digest import keyed_digest
+from recorder.errors import Invalid, LimitReached, NotFound, Problem, ValidationFailed
 from recorder.ids import is_id, new_timed_id
 from recorder.models.webhook import (
     DeliveryRow,
@@ -22,14 +34,104 @@ from recorder.models.webhook import (
 from recorder.models.workspace import WorkspaceRow
 from recorder.tenant import Tenant
 from recorder.webhooks.catalogue import EVENT_TYPES
-from recorder.webhooks.secrets import SecretBox, add_secret
+from recorder.webhooks.signing import SECRET_PREFIX
+
+log = logging.getLogger("recorder.webhooks")
+
+_RANDOM_BYTES = 32
+_NONCE_BYTES = 12
+_KEY_ID_CHARACTERS = 8
+_VALID_AT_ONCE = 10
+
+
+class SecretBox:
+    """Encryption of signing secrets under a key of the deployment; each is bound to its webhook."""
+
+    def __init__(self, deployment_secret: bytes) -> None:
+        self._cipher = AESGCM(keyed_digest(deployment_secret, "webhook-secrets", b""))
+        #: Id of the key, by which a changed deployment secret is detected.
+        self.key_id = keyed_digest(deployment_secret, "webhook-secrets-id", b"").hex()[:_KEY_ID_CHARACTERS]
+
+    def close(self, secret: str, webhook_id: str) -> bytes:
+        """Encrypt a secret; return nonce and ciphertext."""
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        return nonce + self._cipher.encrypt(nonce, secret.encode(), webhook_id.encode())
+
+    def open(self, row: WebhookSecretRow) -> str | None:
+        """Decrypt the secret of a row; return None where another deployment secret encrypted it."""
+        nonce, ciphertext = row.ciphertext[:_NONCE_BYTES], row.ciphertext[_NONCE_BYTES:]
+        try:
+            return self._cipher.decrypt(nonce, ciphertext, row.webhook_id.encode()).decode()
+        except InvalidTag:
+            log.error(
+                "a webhook's secret cannot be read: restore RECORDER_SECRET, or rotate the secret",
+                extra={"webhook_id": row.webhook_id, "key_id": row.key_id},
+            )
+            return None
+
+
+class TooManySecrets(Invalid):
+    """More secrets of a webhook are valid than may sign at once."""
+
+    code = "limit_reached"
+    title = "Limit reached"
+
+    def __init__(self) -> None:
+        super().__init__(f"At most {_VALID_AT_ONCE} secrets sign at once; rotate again tomorrow.")
+
+
+def add_secret(db: DbSession, box: SecretBox, webhook_id: str, *, now: datetime) -> str:
+    """Add a secret to a webhook, whose row is new or locked; older secrets sign for 24 hours more.
+
+    Raises:
+        TooManySecrets: if ten are valid.
+    """
+    old = list(db.exec(_select_secrets([webhook_id])))
+    valid = [row for row in old if row.expires_at is None or row.expires_at > now]
+    if len(valid) >= _VALID_AT_ONCE:
+        raise TooManySecrets
+    for row in old:
+        if row not in valid:
+            db.delete(row)
+        elif row.expires_at is None:
+            row.expires_at = now + timedelta(hours=limits.WEBHOOK_SECRET_HOURS)
+            db.add(row)
+    secret = SECRET_PREFIX + base64.b64encode(secrets.token_bytes(_RANDOM_BYTES)).decode()
+    db.add(
+        WebhookSecretRow(
+            webhook_id=webhook_id,
+            number=1 + max((row.number for row in old), default=0),
+            key_id=box.key_id,
+            ciphertext=box.close(secret, webhook_id),
+            created_at=now,
+        )
+    )
+    return secret
+
+
+def read_secrets(
+    db: DbSession, box: SecretBox, webhook_ids: Iterable[str], *, now: datetime
+) -> dict[str, list[str]]:
+    """Return the secrets that sign now, by webhook, the newest first; webhooks without one are left out."""
+    valid = or_(col(WebhookSecretRow.expires_at).is_(None), col(WebhookSecretRow.expires_at) > now)
+    secrets_by_webhook: dict[str, list[str]] = {}
+    for row in db.exec(_select_secrets(list(webhook_ids)).where(valid)):
+        secret = box.open(row)
+        if secret is not None:
+            secrets_by_webhook.setdefault(row.webhook_id, []).append(secret)
+    return secrets_by_webhook
+
+
+def _select_secrets(webhook_ids: list[str]) -> SelectOfScalar[WebhookSecretRow]:
+    wanted = select(WebhookSecretRow).where(col(WebhookSecretRow.webhook_id).in_(webhook_ids))
+    return wanted.order_by(col(WebhookSecretRow.number).desc())
 
 
 def check_events(events: list[str]) -> None:
-    """Refuse event types that the catalogue does not name; there is no `*`.
+    """Check that the catalogue names all event types; there is no `*`.
 
     Raises:
-        ValidationFailed: if there is one.
+        ValidationFailed: if it does not name one of them.
     """
     text = "Each of events is one of GET /v1/event_types."
     problems = [
@@ -44,7 +146,7 @@ def check_events(events: list[str]) -> None:
 def create_webhook(
     db: DbSession, box: SecretBox, tenant: Tenant, origin: Origin, spec: WebhookCreate
 ) -> WebhookCreated:
-    """Make a webhook whose URL was checked, and its secret.
+    """Create a webhook, whose URL was checked, with its secret.
 
     Raises:
         LimitReached: if the workspace has a hundred.
@@ -62,15 +164,18 @@ def create_webhook(
     )
     db.add(row)
     secret = add_secret(db, box, webhook_id, now=now)
-    # The URL is not noted: what people put into it is often a secret too.
-    _record(db, origin, "webhook.create", webhook_id, {"events": row.events, "mode": tenant.mode})
+    # The URL is not recorded: it often holds a secret too.
+    _record_action(db, origin, "webhook.create", webhook_id, {"events": row.events, "mode": tenant.mode})
     return WebhookCreated(id=webhook_id, url=row.url, events=row.events, secret=secret)
 
 
 def find_webhook(db: DbSession, tenant: Tenant, webhook_id: str, *, lock: bool = False) -> WebhookRow:
-    """A webhook that the caller may see.
+    """Return a webhook of the tenant.
 
     Args:
+        db: a transaction.
+        tenant: workspace and mode of the caller.
+        webhook_id: id of the webhook; it need not be well-formed.
         lock: hold the row until the transaction ends.
 
     Raises:
@@ -78,7 +183,7 @@ def find_webhook(db: DbSession, tenant: Tenant, webhook_id: str, *, lock: bool =
     """
     if not is_id(webhook_id, "whk"):
         raise NotFound("webhook")
-    statement = _living(tenant).where(WebhookRow.id == webhook_id)
+    statement = _select_active(tenant).where(WebhookRow.id == webhook_id)
     row = db.exec(statement.with_for_update() if lock else statement).one_or_none()
     if row is None:
         raise NotFound("webhook")
@@ -86,8 +191,8 @@ def find_webhook(db: DbSession, tenant: Tenant, webhook_id: str, *, lock: bool =
 
 
 def list_webhooks(db: DbSession, tenant: Tenant, *, before_id: str | None, limit: int) -> list[Webhook]:
-    """Webhooks, newest first, from behind `before_id` on."""
-    statement = _living(tenant)
+    """Return webhooks, newest first, from the one after `before_id`."""
+    statement = _select_active(tenant)
     if before_id is not None:
         statement = statement.where(col(WebhookRow.id) < before_id)
     rows = db.exec(statement.order_by(col(WebhookRow.id).desc()).limit(limit))
@@ -99,7 +204,7 @@ def update_webhook(
 ) -> Webhook:
     """Change a webhook whose new URL was checked; its secrets and deliveries stay.
 
-    Deliveries that wait go to the new URL, also those of event types that are not listed any more.
+    Waiting deliveries go to the new URL, also those of event types that are no longer listed.
 
     Raises:
         NotFound: if there is no such webhook.
@@ -113,29 +218,29 @@ def update_webhook(
         for name in changed:
             setattr(row, name, changes[name])
         db.add(row)
-        # The URL is not noted: what people put into it is often a secret too.
+        # The URL is not recorded: it often holds a secret too.
         details: dict[str, object] = {"changed": changed, "events": row.events}
-        _record(db, origin, "webhook.update", row.id, details)
+        _record_action(db, origin, "webhook.update", row.id, details)
     return to_wire(row)
 
 
 def rotate_secret(
     db: DbSession, box: SecretBox, tenant: Tenant, origin: Origin, webhook_id: str
 ) -> RotatedSecret:
-    """Give a webhook a new secret; the old one signs beside it for 24 hours.
+    """Add a new secret to a webhook; the old one signs beside it for 24 hours.
 
     Raises:
         NotFound: if there is no such webhook.
-        TooManySecrets: if ten are valid already.
+        TooManySecrets: if ten are valid.
     """
     row = find_webhook(db, tenant, webhook_id, lock=True)
     secret = add_secret(db, box, row.id, now=clock.now())
-    _record(db, origin, "webhook.rotate_secret", row.id, {})
+    _record_action(db, origin, "webhook.rotate_secret", row.id, {})
     return RotatedSecret(id=row.id, secret=secret)
 
 
 def delete_webhook(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: str) -> None:
-    """Remove a webhook with its secrets and what still waited to be sent; its records go with the next sweep.
+    """Delete a webhook with its secrets and waiting attempts; a later sweep removes its records.
 
     Raises:
         NotFound: if there is no such webhook.
@@ -145,23 +250,23 @@ def delete_webhook(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: st
     db.add(row)
     db.exec(delete(WebhookSecretRow).where(col(WebhookSecretRow.webhook_id) == row.id))
     waiting = select(DeliveryRow.id).filter_by(webhook_id=row.id, status="pending")
-    # In the order in which a worker locks them that is about to settle some.
+    # In the order in which workers lock attempts to store outcomes.
     waiting = waiting.order_by(col(DeliveryRow.id)).with_for_update()
     db.exec(delete(DeliveryRow).where(col(DeliveryRow.id).in_(waiting)))
-    _record(db, origin, "webhook.delete", row.id, {})
+    _record_action(db, origin, "webhook.delete", row.id, {})
 
 
 def to_wire(row: WebhookRow) -> Webhook:
-    """The webhook as it is read back: without its secret."""
+    """Return the wire object of a webhook, without its secret."""
     return Webhook.model_validate(row.model_dump(include=set(Webhook.model_fields)))
 
 
-def _living(tenant: Tenant) -> SelectOfScalar[WebhookRow]:
+def _select_active(tenant: Tenant) -> SelectOfScalar[WebhookRow]:
     return select(WebhookRow).filter_by(workspace_id=tenant.workspace_id, mode=tenant.mode, deleted_at=None)
 
 
 def _require_room(db: DbSession, workspace_id: str) -> None:
-    # Whoever else makes a webhook waits here until this transaction ends, and then counts it.
+    # Another creation waits here until this transaction ends, and then counts its webhook.
     db.exec(select(WorkspaceRow.id).filter_by(id=workspace_id).with_for_update()).one()
     of_both_modes = {"workspace_id": workspace_id, "deleted_at": None}
     count = db.exec(select(func.count()).select_from(WebhookRow).filter_by(**of_both_modes)).one()
@@ -169,7 +274,7 @@ def _require_room(db: DbSession, workspace_id: str) -> None:
         raise LimitReached("webhooks", limits.WEBHOOKS_PER_WORKSPACE)
 
 
-def _record(
+def _record_action(
     db: DbSession, origin: Origin, action: Action, webhook_id: str, details: dict[str, object]
 ) -> None:
     record(db, origin, action, resource_type="webhook", resource_id=webhook_id, details=details)

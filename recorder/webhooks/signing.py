@@ -13,17 +13,16 @@ TOLERANCE_S = 300
 def verify_signature(
     payload: bytes, header: str, secret: str, tolerance_s: int = TOLERANCE_S, *, now: float | None = None
 ) -> bool:
-    """Whether a delivery was signed with this secret, and lately; for those who receive deliveries.
+    """Return whether a delivery was signed with this secret, within the tolerance; for receivers.
 
     Args:
-        payload: the body exactly as it came, before any parsing.
+        payload: the body exactly as received, before any parsing.
         header: the value of `Service-Signature`.
         secret: the webhook's secret, `whsec_…`.
-        tolerance_s: how far the time of signing may lie from `now`; an older delivery may be replayed by
-            somebody who overheard it.
+        tolerance_s: most seconds between the signature and `now`: an attacker can replay older deliveries.
         now: seconds since 1970; the present by default.
     """
-    moments, signatures = _read(header)
+    moments, signatures = _read_header(header)
     if len(moments) != 1 or not signatures:
         return False
     moment = int(moments[0])
@@ -35,14 +34,14 @@ def verify_signature(
 
 
 def signature_headers(event_id: str, body: bytes, secrets: Sequence[str], signed_s: int) -> dict[str, str]:
-    """The headers that sign a delivery with every secret that is valid, the newest first.
+    """Return the headers that sign a delivery with every valid secret, the newest first.
 
     `Service-Signature` is the service's own; the others are those of Standard Webhooks.
     """
-    ours = ",".join(f"v1={service_signature(body, secret, signed_s)}" for secret in secrets)
+    service = ",".join(f"v1={service_signature(body, secret, signed_s)}" for secret in secrets)
     standard = " ".join(f"v1,{standard_signature(event_id, body, secret, signed_s)}" for secret in secrets)
     return {
-        "Service-Signature": f"t={signed_s},{ours}",
+        "Service-Signature": f"t={signed_s},{service}",
         "webhook-id": event_id,
         "webhook-timestamp": str(signed_s),
         "webhook-signature": standard,
@@ -50,19 +49,19 @@ def signature_headers(event_id: str, body: bytes, secrets: Sequence[str], signed
 
 
 def service_signature(body: bytes, secret: str, signed_s: int) -> str:
-    """Hex HMAC-SHA256 over `<t>.<raw_body>`, keyed by the whole secret as it is written."""
+    """Return the hex HMAC-SHA256 over `<t>.<raw_body>`, keyed by the whole secret as it is written."""
     return hmac.new(secret.encode(), b"%d." % signed_s + body, hashlib.sha256).hexdigest()
 
 
 def standard_signature(event_id: str, body: bytes, secret: str, signed_s: int) -> str:
-    """Base64 HMAC-SHA256 over `<id>.<t>.<raw_body>`, keyed by the secret's decoded part."""
+    """Return the base64 HMAC-SHA256 over `<id>.<t>.<raw_body>`, keyed by the secret's decoded part."""
     key = base64.b64decode(secret.removeprefix(SECRET_PREFIX))
     signed = f"{event_id}.{signed_s}.".encode() + body
     return base64.b64encode(hmac.digest(key, signed, "sha256")).decode()
 
 
-def _read(header: str) -> tuple[list[str], list[str]]:
-    """The `t` and `v1` values of a header; what is not of their form is left out."""
+def _read_header(header: str) -> tuple[list[str], list[str]]:
+    """Return the `t` and `v1` values of a header; malformed ones are left out."""
     pairs = [part.strip().partition("=") for part in header.split(",")]
     moments = [value for name, _, value in pairs if name == "t" and _is_number(value)]
     signatures = [value for name, _, value in pairs if name == "v1" and value.isascii()]

@@ -10,10 +10,15 @@ import pytest
 import redis
 
 from benchmarks.overload import Grants, overload
-from recorder.access.ratelimit.memory_buckets import MemoryBuckets
-from recorder.access.ratelimit.redis_buckets import TIMEOUT_S, Presence, RedisBuckets
-from recorder.access.ratelimit.stores import Buckets, SharedBuckets, open_buckets
-from recorder.access.ratelimit.token_buckets import Bucket
+from recorder.access.ratelimit.stores import (
+    TIMEOUT_S,
+    Buckets,
+    Presence,
+    RedisBuckets,
+    SharedBuckets,
+    open_buckets,
+)
+from recorder.access.ratelimit.token_buckets import Bucket, MemoryBuckets
 from recorder.ids import new_id
 from tests.support.redis_server import running_redis
 from tests.support.sealed_sessions import make_settings

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recorder.access.rate_tiers import SIGNED_READS, STRANGERS, TIERS, WEBHOOK_CALLS
-from recorder.access.ratelimit.memory_buckets import LONGEST_FILL_S, MemoryBuckets
-from recorder.access.ratelimit.redis_buckets import ARITHMETIC, RedisBuckets
-from recorder.access.ratelimit.token_buckets import Bucket, Group, Level, draw
+from recorder.access.ratelimit.stores import ARITHMETIC, RedisBuckets
+from recorder.access.ratelimit.token_buckets import LONGEST_FILL_S, Bucket, Group, Level, MemoryBuckets, draw
 from recorder.ids import new_id
 
 KEY = Bucket("key", "per_key", 4, 2.0)

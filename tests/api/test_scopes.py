@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import Route, WebSocketRoute
 
 from api.gate.endpoints import ENDPOINTS, Endpoint, find_endpoint
-from recorder.access.scopes import LEVELS, Level
+from recorder.access.keys import LEVELS, Level
 from tests.support.factories import Caller, Service, assert_problem
 from tests.support.hostile_cases import nothing_stored
 

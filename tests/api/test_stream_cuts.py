@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from recorder.client import ApiError, Client, Unreachable, streaming
+from recorder.client import ApiError, Client, Unreachable, recording
 from tests.support.cutting_proxy import cutting
 from tests.support.factories import event
 from tests.support.stream_clients import Streamer, StreamService, seal, stop, wait_for
@@ -14,7 +14,7 @@ from tests.support.stream_clients import Streamer, StreamService, seal, stop, wa
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the client come back at once."""
-    monkeypatch.setattr(streaming, "_PAUSE_FIRST_S", 0.001)
+    monkeypatch.setattr(recording, "_PAUSE_FIRST_S", 0.001)
 
 
 def write_session(stream_service: StreamService, streamer: Streamer, session_id: str, seed: int) -> None:

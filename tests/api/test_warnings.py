@@ -10,9 +10,8 @@ import pytest
 from recorder import clock
 from recorder.errors import Unavailable
 from recorder.models.session import SessionRow
-from recorder.orchestration import Status, read_statuses, store_statuses
 from recorder.sealing.failures import read_sealing_backlog, set_aside
-from recorder.service_warnings import list_warnings, read_state
+from recorder.service_state import Status, list_warnings, read_state, read_statuses, store_statuses
 from tests.api.test_metrics import scrape
 from tests.support.databases import create_database, create_file
 from tests.support.factories import Caller, Service, running_app

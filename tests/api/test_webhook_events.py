@@ -17,7 +17,7 @@ from recorder.runtime import Runtime
 from recorder.sealing import Sealer
 from recorder.tenant import Tenant
 from recorder.webhooks.catalogue import EVENT_TYPES
-from recorder.webhooks.secrets import SecretBox
+from recorder.webhooks.endpoints import SecretBox
 from recorder.webhooks.signing import verify_signature
 from tests.support.delivery_loop import running_loop, wait_until
 from tests.support.drift_workflow import BASELINE, NEEDED, Story

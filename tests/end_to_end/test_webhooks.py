@@ -80,7 +80,7 @@ def test_people_read_them_until_they_end_it_and_nothing_stays_registered(
             said += process.stdout.readline()
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
-    assert "session.tagged" in said and "signature holds" in said
+    assert "session.tagged" in said and "signature valid" in said
     assert "\u001b" not in said and "\\u001b[31mred" in said
     assert (process.returncode, "is removed" in err) == (0, True)
     assert client._get("/v1/webhooks")["data"] == []

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from recorder.access.keys import create_workspace
 from recorder.cli import app as command_line
-from recorder.cli.export_options import members_of
+from recorder.cli.options import members_of
 from recorder.errors import RecorderError
 from recorder.runtime import Runtime
 from tests.support.sealed_sessions import Recording, make_runtime, seal

@@ -23,7 +23,7 @@ from recorder.models.webhook import DeliveryRow
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
 from recorder.webhooks.outbox import add_event
-from recorder.webhooks.retry_schedule import MAX_ATTEMPTS
+from recorder.webhooks.scheduling import MAX_ATTEMPTS
 from tests.support.delivery_loop import attempts, make_webhook
 from tests.support.deployment_processes import ROOT
 from tests.support.webhook_receiver import Answer, Receiver, running_receiver

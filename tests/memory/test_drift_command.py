@@ -88,7 +88,7 @@ def test_what_is_not_there_is_refused(runtime: Runtime, story: Story) -> None:
 
 
 def test_alarms_that_were_given_are_listed(runtime: Runtime, story: Story) -> None:
-    assert "No alarm was given" in run(runtime, "list").stderr
+    assert "No alarm was sent" in run(runtime, "list").stderr
     story.look()
     listed = json.loads(run(runtime, "list", "--json").stdout)
     assert [(alarm["event_id"], alarm["type"]) for alarm in listed] == [

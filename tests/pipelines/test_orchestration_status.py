@@ -18,7 +18,7 @@ from pipelines.orchestration_status import read_dagster_statuses, report_statuse
 from pipelines.resources import RecorderResource
 from recorder import clock
 from recorder.heartbeat import PulseReader
-from recorder.orchestration import read_statuses
+from recorder.service_state import read_statuses
 
 HOME = Path(__file__).parents[2] / "dagster_home"
 

@@ -59,7 +59,7 @@ from recorder.models.webhook import (
 from recorder.models.workflow import OutcomeNames, Workflow, WorkflowGraph, WorkflowUpdate
 from recorder.models.workspace import LiveReplay, Quota, Retention, Workspace, WorkspaceUpdate
 from recorder.webhooks.catalogue import EVENT_TYPES as WEBHOOK_TYPES
-from recorder.webhooks.retry_schedule import MAX_ATTEMPTS
+from recorder.webhooks.scheduling import MAX_ATTEMPTS
 from tests.support.factories import Service
 from tests.support.project_texts import ALL, PAGES, ROOT, SOURCES, calls, prose, table, text_of
 

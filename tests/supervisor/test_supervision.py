@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from recorder.heartbeat import PulseReader, beat
-from recorder.supervisor import log_files
+from recorder.supervisor import output
 from recorder.supervisor.liveness import Liveness, RestartPauses
-from recorder.supervisor.log_files import OLD_LOGS, rotate_log
+from recorder.supervisor.output import OLD_LOGS, WarningWatch, rotate_log
 from recorder.supervisor.processes import Child, ChildFailed, Command, Guard, end_leftovers
 from recorder.supervisor.run_records import SERVICE, AlreadyRunning, RunRecord, read_record
-from recorder.supervisor.warning_watch import WarningWatch
 from tests.support.deployment_processes import ROOT
 
 
@@ -201,7 +200,7 @@ def test_a_log_is_moved_when_it_is_large_and_five_files_stay(tmp_path: Path) -> 
         "part.log.3": "6",
         "part.log.4": "5",
     }
-    assert OLD_LOGS == 4 and log_files.LOG_BYTES == 10_000_000
+    assert OLD_LOGS == 4 and output.LOG_BYTES == 10_000_000
 
 
 def test_a_folder_is_locked_by_one_service_and_free_once_it_has_ended(tmp_path: Path) -> None:
@@ -324,13 +323,18 @@ def test_a_pulse_is_one_that_came_since_the_last_look(tmp_path: Path) -> None:
     assert not reader.has_beaten()
 
 
-def test_a_warning_is_printed_when_it_appears_and_when_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silence_of_dagster_is_not_printed_before_its_first_report_is_due() -> None:
+    printed: list[str] = []
+    watch = WarningWatch("http://127.0.0.1:1/readyz", printed.append, has_dagster=True)
+    watch.take({"warnings": [{"code": "dagster_silent", "message": "Dagster is silent."}]})
+    assert printed == []
+
+
+def test_a_warning_is_printed_when_it_appears_and_when_it_goes() -> None:
     said: list[str] = []
-    watch = WarningWatch("http://127.0.0.1:1/readyz", said.append, has_dagster=True)
+    url = "http://127.0.0.1:1/readyz"
+    watch = WarningWatch(url, said.append, has_dagster=True, first_report_s=0.0)
     fine = {"database": "ok", "lake": "ok"}
-    watch.take({"parts": fine, "warnings": [{"code": "dagster_silent", "message": "Dagster is silent."}]})
-    assert said == []  # it has just been started
-    monkeypatch.setattr(watch, "_dagster_due", 0.0)
     watch.take({"parts": fine, "warnings": [{"code": "sealing_behind", "message": "waiting: 3, for 61 s"}]})
     watch.take({"parts": fine, "warnings": [{"code": "sealing_behind", "message": "waiting: 4, for 66 s"}]})
     watch.take({"parts": {**fine, "lake": "unavailable"}, "warnings": []})

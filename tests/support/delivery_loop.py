@@ -20,10 +20,9 @@ from recorder.net.guard import Guard
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
 from recorder.webhooks.delivery_loop import DeliveryLoop
-from recorder.webhooks.endpoints import create_webhook
+from recorder.webhooks.endpoints import SecretBox, create_webhook
 from recorder.webhooks.outbox import add_event
-from recorder.webhooks.retry_schedule import Schedule
-from recorder.webhooks.secrets import SecretBox
+from recorder.webhooks.scheduling import Schedule
 
 BOX = SecretBox(b"tests")
 #: Without waits between attempts.

@@ -9,7 +9,7 @@ from api.gate.endpoints import Endpoint
 from api.gate.rate_limits import RateLimiter
 from recorder.access import keys
 from recorder.access.rate_tiers import TIERS, SurfaceRates
-from recorder.access.ratelimit.memory_buckets import MemoryBuckets
+from recorder.access.ratelimit.token_buckets import MemoryBuckets
 from recorder.ids import new_id
 from recorder.runtime import Runtime
 from recorder.settings import Settings

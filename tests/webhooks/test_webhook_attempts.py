@@ -17,13 +17,11 @@ from recorder.models.workspace import WorkspaceRow
 from recorder.net.client import Exchange
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
-from recorder.webhooks.claims import LEASE_MS, Claim, claim_attempts, due_lanes
+from recorder.webhooks.attempts import LEASE_MS, Claim, Outcome, claim_attempts, due_lanes, settle_attempts
 from recorder.webhooks.deliveries import find_delivery, redeliver
-from recorder.webhooks.dispatch import dispatch_events
-from recorder.webhooks.endpoints import delete_webhook, rotate_secret
-from recorder.webhooks.results import Outcome, settle_attempts
-from recorder.webhooks.retry_schedule import MAX_ATTEMPTS, WAITS_S, Schedule
-from recorder.webhooks.secrets import SecretBox
+from recorder.webhooks.endpoints import SecretBox, delete_webhook, rotate_secret
+from recorder.webhooks.outbox import dispatch_events
+from recorder.webhooks.scheduling import MAX_ATTEMPTS, WAITS_S, Schedule
 from recorder.webhooks.signing import verify_signature
 from tests.support.delivery_loop import BOX, attempts, make_webhook, put_event
 

@@ -17,8 +17,8 @@ from recorder.models.webhook import DeliveryRow, WebhookRow
 from recorder.request_context import following
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
-from recorder.webhooks.dispatch import dispatch_events, has_events
 from recorder.webhooks.endpoints import delete_webhook
+from recorder.webhooks.outbox import dispatch_events, has_events
 from tests.support.delivery_loop import CREATED, attempts, make_webhook, put_event
 
 URL = "http://127.0.0.1:9/hooks"

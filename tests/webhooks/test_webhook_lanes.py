@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recorder.webhooks.fair_schedule import QUICK_MS, Lane, Lanes
+from recorder.webhooks.scheduling import QUICK_MS, Lane, Lanes
 
 SLOTS = 16
 A, B, C = (Lane(f"whk_{name}", f"wsp_{name}", due_ms) for name, due_ms in (("a", 1), ("b", 2), ("c", 3)))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recorder.webhooks.retry_schedule import JITTER, MAX_ATTEMPTS, WAITS_S, Schedule
+from recorder.webhooks.scheduling import JITTER, MAX_ATTEMPTS, WAITS_S, Schedule
 
 MINUTE, HOUR = 60, 3_600
 

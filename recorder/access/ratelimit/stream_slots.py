@@ -1,19 +1,21 @@
-"""Slots of open streams: so many a key, so many a workspace, in all processes together. Spec §8.1.
+"""Limits on open streams per key and per workspace, across all processes. Spec §8.1.
 
-A process counts its own streams. With a Redis it also claims a slot for each there, under a lease that it
-renews while the stream is open, so the slots of a process that was killed come free by themselves.
+A process counts its own streams. With a Redis it also claims a slot there for each stream, under a lease that
+it renews while the stream is open, so that the slots of a killed process become free when their leases end.
 """
 
 import asyncio
 import secrets
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 from recorder.access.keys import Caller
+from recorder.access.ratelimit.stores import AWAY, Presence, connect
 from recorder.errors import TooManyStreams
+from recorder.settings import Settings
 
 _KEY = "on this key"
 _WORKSPACE = "in this workspace"
@@ -29,22 +31,22 @@ class Slot:
 
 
 class SharedSlots(Protocol):
-    """The slots of all processes; what is away is taken for free."""
+    """Slots of all processes; while their store does not answer, every slot counts as free."""
 
     #: Seconds between two renewals.
     renew_s: float
 
     async def claim(self, slot: Slot, *, per_key: int, per_workspace: int) -> str | None:
-        """Take a slot; where none is free, say whose are all taken: `per_key` or `per_workspace`."""
+        """Claim a slot; return the limit that is reached, `per_key` or `per_workspace`, or None."""
 
     async def renew(self, slots: Iterable[Slot]) -> None:
-        """Hold these for another lease."""
+        """Renew the leases of these slots."""
 
     async def free(self, slots: Iterable[Slot]) -> None:
-        """Give these back."""
+        """Release these slots."""
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
 
 
 class StreamSlots:
@@ -60,7 +62,7 @@ class StreamSlots:
         self._renewal: asyncio.Task[None] | None = None
         self._is_closing = False
         self._freeing: set[asyncio.Task[None]] = set()
-        # A slot that is given back while others are renewed must not be renewed after it.
+        # A slot that is released while others are renewed must not be renewed afterwards.
         self._turn = asyncio.Lock()
 
     @property
@@ -70,7 +72,7 @@ class StreamSlots:
 
     @asynccontextmanager
     async def hold(self, caller: Caller) -> AsyncIterator[None]:
-        """A slot for as long as the block runs; enter it before the answer begins.
+        """Hold a slot while the block runs; enter it before the answer begins.
 
         Raises:
             TooManyStreams: if the key or the workspace has as many open as its tier admits.
@@ -82,7 +84,7 @@ class StreamSlots:
             self.release(slot)
 
     async def acquire(self, caller: Caller) -> Slot:
-        """Take a slot, to be given to `release` whatever happens.
+        """Claim a slot; the caller must release it.
 
         Raises:
             TooManyStreams: if the key or the workspace has as many open as its tier admits.
@@ -102,23 +104,23 @@ class StreamSlots:
             raise
         if taken is None:
             return slot
-        self._forget(slot)
+        self._remove(slot)
         raise (
             TooManyStreams(_KEY, per_key) if taken == "per_key" else TooManyStreams(_WORKSPACE, per_workspace)
         )
 
     def release(self, slot: Slot) -> None:
-        """Give a slot back; again is no harm. It waits for nothing, so a cancelled request can do it too."""
+        """Release a slot; further calls do nothing. It does not wait, so a cancelled request can call it."""
         if slot.name not in self._open:
             return
-        self._forget(slot)
+        self._remove(slot)
         if self._shared is not None:
             task = asyncio.create_task(self._free(self._shared, slot))
             self._freeing.add(task)
             task.add_done_callback(self._freeing.discard)
 
     async def close(self) -> None:
-        """Give everything back, at the end of the process."""
+        """Release all slots, at the end of the process."""
         if self._shared is None:
             return
         self._is_closing = True
@@ -140,7 +142,7 @@ class StreamSlots:
             self._renewal = asyncio.create_task(self._renew(self._shared))
         return slot
 
-    def _forget(self, slot: Slot) -> None:
+    def _remove(self, slot: Slot) -> None:
         del self._open[slot.name]
         for counts, name in ((self._of_key, slot.key_id), (self._of_workspace, slot.workspace_id)):
             counts[name] -= 1
@@ -157,3 +159,104 @@ class StreamSlots:
             await asyncio.sleep(shared.renew_s)
             async with self._turn:
                 await shared.renew(list(self._open.values()))
+
+
+# KEYS: the sets of the key and of the workspace. ARGV: the slot, its lease in ms, and the limits of both.
+_CLAIM = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+for i = 1, 2 do
+  redis.call('ZREMRANGEBYSCORE', KEYS[i], '-inf', now)
+  if redis.call('ZCARD', KEYS[i]) >= tonumber(ARGV[2 + i]) then return i end
+end
+for i = 1, 2 do
+  redis.call('ZADD', KEYS[i], now + ARGV[2], ARGV[1])
+  redis.call('PEXPIRE', KEYS[i], ARGV[2])
+end
+return 0
+"""
+
+# KEYS: the same two. ARGV: the lease in ms, then the slots; a Redis that restarted empty gets them again.
+_RENEW = """
+local time = redis.call('TIME')
+local until_ms = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[1]
+for i = 1, 2 do
+  for j = 2, #ARGV do redis.call('ZADD', KEYS[i], until_ms, ARGV[j]) end
+  redis.call('PEXPIRE', KEYS[i], ARGV[1])
+end
+"""
+
+_FULL = (None, "per_key", "per_workspace")
+
+
+class RedisSlots:
+    """Slots in Redis: a sorted set for each key and each workspace, ordered by the ends of leases.
+
+    Redis is the clock. While it does not answer, every slot counts as free.
+    """
+
+    def __init__(self, url: str, *, lease_s: float = 30.0) -> None:
+        """Create the store; it connects at the first claim.
+
+        Args:
+            url: address of the Redis.
+            lease_s: seconds after which the slots of a killed process are free.
+        """
+        self.renew_s = lease_s / 3
+        self._lease_ms = round(lease_s * 1000)
+        self._redis = connect(url)
+        self._claim = self._redis.register_script(_CLAIM)
+        self._renew = self._redis.register_script(_RENEW)
+        self._presence = Presence("count of open streams")
+
+    async def claim(self, slot: Slot, *, per_key: int, per_workspace: int) -> str | None:
+        """Claim a slot; return the limit that is reached, `per_key` or `per_workspace`, or None."""
+        if not self._presence.may_call():
+            return None
+        try:
+            full = await self._claim(_name_sets(slot), [slot.name, self._lease_ms, per_key, per_workspace])
+        except AWAY as error:
+            self._presence.failed(error)
+            return None
+        self._presence.answered()
+        return _FULL[full]
+
+    async def renew(self, slots: Iterable[Slot]) -> None:
+        """Renew the leases of these slots."""
+        names = defaultdict(list)
+        for slot in slots:
+            names[tuple(_name_sets(slot))].append(slot.name)
+        if not names or not self._presence.may_call():
+            return
+        try:
+            for sets, held in names.items():
+                await self._renew(list(sets), [self._lease_ms, *held])
+        except AWAY as error:
+            self._presence.failed(error)
+        else:
+            self._presence.answered()
+
+    async def free(self, slots: Iterable[Slot]) -> None:
+        """Release these slots; while Redis does not answer, their leases end by themselves."""
+        given = list(slots)
+        if not given or not self._presence.may_call():
+            return
+        try:
+            for slot in given:
+                for name in _name_sets(slot):
+                    await self._redis.zrem(name, slot.name)
+        except AWAY as error:
+            self._presence.failed(error)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._redis.aclose()
+
+
+def _name_sets(slot: Slot) -> list[str]:
+    return [f"recorder:streams:{slot.key_id}", f"recorder:streams:{slot.workspace_id}"]
+
+
+def open_stream_slots(settings: Settings) -> StreamSlots:
+    """Return the slots of open streams, shared where the settings name a Redis."""
+    return StreamSlots() if settings.redis_url is None else StreamSlots(RedisSlots(settings.redis_url))

@@ -1,6 +1,7 @@
-"""Token buckets: the arithmetic alone. Spec §8.1, contract §1 (rate limits), decision 0012."""
+"""Token buckets, and their levels in the memory of one process. Spec §8.1, contract §1, decision 0012."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from recorder.access.rate_tiers import Rate
@@ -8,10 +9,10 @@ from recorder.access.rate_tiers import Rate
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A bucket as it was made: what it is called, what it holds, and how fast it fills."""
+    """Token bucket: name, size and refill rate."""
 
     name: str
-    #: Whose it is, as `X-Scope` says it: `per_key`, `per_workspace`, `per_address`, `per_webhook`,
+    #: Scope that `X-Scope` shows: `per_key`, `per_workspace`, `per_address`, `per_webhook`,
     #: `per_key_bytes`, `per_workspace_bytes`.
     scope: str
     size: int
@@ -19,19 +20,19 @@ class Bucket:
 
     @classmethod
     def of(cls, rate: Rate, scope: str, name: str) -> "Bucket":
-        """The bucket of a rate."""
+        """Return the bucket of a rate."""
         return cls(name, scope, rate.burst, rate.per_second)
 
     @property
     def fill_s(self) -> float:
-        """Seconds in which it fills from empty: one that rested as long is as good as new."""
+        """Seconds in which it fills from empty; after so long without a draw it is full."""
         return self.size / self.per_second
 
 
 class Level:
-    """How full a bucket was, and when."""
+    """Level of a token bucket at a moment."""
 
-    # Size and speed stand here too, as what they are reckoned with: every request reads them.
+    # Copies of size and refill rate as floats: every request reads them.
     __slots__ = ("at", "bucket", "per_second", "size", "tokens")
 
     def __init__(self, bucket: Bucket, at: float) -> None:
@@ -40,27 +41,27 @@ class Level:
         self.at = at
 
     def belong_to(self, bucket: Bucket) -> None:
-        """Be the level of this bucket, perhaps of another size than the last, from now on."""
+        """Make this the level of another bucket, perhaps of another size."""
         self.bucket = bucket
         self.size = float(bucket.size)
         self.per_second = bucket.per_second
 
 
 class Group:
-    """Buckets that are drawn on together, again and again; a store notes here where it found their levels."""
+    """Token buckets that are drawn on together repeatedly; a store caches their levels here."""
 
-    __slots__ = ("buckets", "found_in", "levels")
+    __slots__ = ("buckets", "levels", "validity")
 
     def __init__(self, *buckets: Bucket) -> None:
         self.buckets = buckets
         self.levels: Sequence[Level] = ()
-        #: What the store gave for a sign that the levels are still these.
-        self.found_in: object = None
+        #: Object that the store replaces when the cached levels become invalid.
+        self.validity: object = None
 
 
 #: Tokens to take: the same from each bucket, or so many from each in turn.
 Cost = float | tuple[float, ...]
-#: Whether tokens were granted, and what each bucket holds now, in the order in which they were asked.
+#: Whether tokens were granted, and the tokens left in each bucket, in the order of the buckets.
 Draw = tuple[bool, list[float]]
 
 
@@ -74,7 +75,7 @@ def draw(levels: Sequence[Level], *, now: float, cost: float = 1.0) -> Draw:
     Args:
         levels: of the buckets; they are changed.
         now: seconds of any clock, the same for every call.
-        cost: tokens to take from each; 0 only looks.
+        cost: tokens to take from each; 0 only reads the levels.
     """
     is_granted, tokens = True, []
     for level in levels:
@@ -99,7 +100,7 @@ def draw(levels: Sequence[Level], *, now: float, cost: float = 1.0) -> Draw:
 
 
 def draw_each(levels: Sequence[Level], *, now: float, costs: Sequence[float]) -> Draw:
-    """Take other tokens from each bucket, or from none where one of them has too few.
+    """Take different numbers of tokens from the buckets, or from none where one of them has too few.
 
     Args:
         levels: of the token buckets; they are changed.
@@ -113,3 +114,83 @@ def draw_each(levels: Sequence[Level], *, now: float, costs: Sequence[float]) ->
     for n, level in enumerate(levels):
         level.tokens = tokens[n] = tokens[n] - costs[n]
     return True, tokens
+
+
+#: No bucket takes longer to fill (those per minute take this long).
+LONGEST_FILL_S = 60.0
+
+
+class MemoryBuckets:
+    """Token buckets of this process; used from its event loop, so no lock is needed.
+
+    Buckets are kept in two generations. A bucket that was not drawn on for a whole generation is full and is
+    dropped with it, so memory follows the active callers without a sweep through all buckets.
+    """
+
+    def __init__(self, *, capacity: int = 50_000, clock: Callable[[], float] = time.monotonic) -> None:
+        """Create a store without buckets.
+
+        Args:
+            capacity: buckets of one generation. With more than that a generation ends early, and the buckets
+                of idle callers are full again: a flood of callers costs accuracy, not memory.
+            clock: seconds that need not be those of the calendar.
+        """
+        self._capacity = capacity
+        self._clock = clock
+        self._young: dict[str, Level] = {}
+        self._old: dict[str, Level] = {}
+        self._ends_at = clock() + LONGEST_FILL_S
+        #: Replaced when groups must find their levels again.
+        self._validity = object()
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+    async def draw(self, buckets: Sequence[Bucket], *, cost: Cost = 1.0) -> Draw:
+        """Take tokens from all buckets, or from none where one of them has too few."""
+        return self.draw_now(Group(*buckets), cost=cost)
+
+    def draw_now(self, group: Group, *, cost: Cost = 1.0) -> Draw:
+        """Take tokens from the buckets of a group, whose levels are cached.
+
+        Args:
+            group: buckets that are drawn on together.
+            cost: tokens to take from each, or a number for each in turn; 0 only reads the levels.
+        """
+        now = self._clock()
+        if now >= self._ends_at:
+            self._end_generation(now)
+        levels = group.levels if group.validity is self._validity else self._find_levels(group, now, cost)
+        if isinstance(cost, tuple):
+            return draw_each(levels, now=now, costs=cost)
+        return draw(levels, now=now, cost=cost)
+
+    async def close(self) -> None:
+        """Do nothing: there is nothing to close."""
+
+    def _find_levels(self, group: Group, now: float, cost: Cost) -> list[Level]:
+        validity, levels = self._validity, []
+        for bucket in group.buckets:
+            level = self._young.get(bucket.name) or self._find_level(bucket, now, cost)
+            if level.bucket != bucket:
+                # Its workspace has another tier now; groups with levels of the old one must find them again.
+                level.belong_to(bucket)
+                self._validity = object()
+            levels.append(level)
+        if cost:
+            group.levels, group.validity = levels, validity
+        return levels
+
+    def _find_level(self, bucket: Bucket, now: float, cost: Cost) -> Level:
+        level = self._old.get(bucket.name) or Level(bucket, now)
+        if cost:  # reading creates no bucket
+            if len(self._young) >= self._capacity:
+                self._end_generation(now)
+            self._old.pop(bucket.name, None)
+            self._young[bucket.name] = level
+        return level
+
+    def _end_generation(self, now: float) -> None:
+        self._old, self._young = self._young, {}
+        self._ends_at = now + LONGEST_FILL_S
+        self._validity = object()

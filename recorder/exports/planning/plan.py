@@ -9,10 +9,10 @@ import orjson
 import polars as pl
 import pyarrow as pa
 
-from recorder import __version__
 from recorder.datasets.formats import FORMATS, FileKind, Format, FormatName
 from recorder.digest import canonical_json
 from recorder.rowset import row_set_sha256
+from recorder.version import __version__
 
 #: Columns of the lake's frames that the sampling reads.
 FACTS = ("session_id", "seq", "t_ms", "is_keyframe", "n_events", "has_action")

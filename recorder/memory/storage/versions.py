@@ -18,7 +18,7 @@ from recorder.memory.steps.session_steps import ALGO_VERSION
 from recorder.models.memory import GraphPauseRow, GraphVersionRow, SessionPathRow, VersionKind
 from recorder.models.operations import SealBatchRow, SealCounterRow
 from recorder.models.workflow import WorkflowRow
-from recorder.storage.slots import read_slots, slot_of
+from recorder.storage.deployment import read_slots, slot_of
 
 _PARAMS = {
     "algo_version": ALGO_VERSION,

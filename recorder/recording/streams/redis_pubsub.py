@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from recorder.access.ratelimit.redis_buckets import AWAY, Presence, connect
+from recorder.access.ratelimit.stores import AWAY, Presence, connect
 
 _CHANNEL = "recorder:stream-wakeups"
 _GATHER_S = 0.01

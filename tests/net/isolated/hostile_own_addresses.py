@@ -71,10 +71,8 @@ def listener(host: str, dagster_dir: Path | None) -> Iterator[int]:
 def guard_of(folder: Path, resolved: str = "127.0.0.1", **settings: Any) -> Guard:
     """The guard of a deployment whose operator lists everything."""
     resolve = Resolver([resolved])
-    settings_of_service = Settings.from_env(
-        {"RECORDER_PUBLIC_URL": "http://api.example:1", **settings}, data_dir=folder
-    )
-    return Guard(AllowList.parse(EVERYTHING), resolve, own=OwnAddresses.of(settings_of_service, resolve))
+    deployed = Settings.from_env({"RECORDER_PUBLIC_URL": "http://api.example:1", **settings}, data_dir=folder)
+    return Guard(AllowList.parse(EVERYTHING), resolve, own_addresses=OwnAddresses.of(deployed, resolve))
 
 
 def post(guard: Guard, url: str, dialer: Dialer) -> Exchange:
@@ -120,7 +118,7 @@ def test_ports_of_others_may_be_called(tmp_path: Path) -> None:
 def test_a_name_that_turns_to_our_port_is_blocked_at_the_call(tmp_path: Path) -> None:
     resolve, dialer = Resolver(["93.184.216.34"], ["127.0.0.1"]), Dialer()
     settings = Settings.from_env({}, data_dir=tmp_path)
-    guard = Guard(AllowList.parse(EVERYTHING), resolve, own=OwnAddresses.of(settings, resolve))
+    guard = Guard(AllowList.parse(EVERYTHING), resolve, own_addresses=OwnAddresses.of(settings, resolve))
     with listener("127.0.0.1", tmp_path / "dagster") as port:
         url = f"https://rebinding.example:{port}/"
         asyncio.run(guard.check(url))
@@ -204,7 +202,7 @@ def test_a_database_on_a_socket_of_this_machine_keeps_its_port_too(tmp_path: Pat
 def test_a_name_of_ours_that_cannot_be_looked_up_is_refused_by_name(tmp_path: Path) -> None:
     resolve = Resolver([])
     settings = Settings.from_env({"RECORDER_REDIS_URL": "redis://cache.internal"}, data_dir=tmp_path)
-    guard = Guard(AllowList.parse(EVERYTHING), resolve, own=OwnAddresses.of(settings, resolve))
+    guard = Guard(AllowList.parse(EVERYTHING), resolve, own_addresses=OwnAddresses.of(settings, resolve))
     assert_refused(guard, "https://cache.internal:6379/")
 
 

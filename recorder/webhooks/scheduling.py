@@ -1,15 +1,18 @@
-"""Whose turn it is: a slow receiver starves nobody. Pure bookkeeping of one worker, without a database."""
+"""Scheduling of deliveries: fair shares of webhooks, and waits between attempts. Spec §6.3, contract §6.
+
+Pure computation without a database. A slow receiver does not delay the deliveries of other webhooks.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-#: An attempt that succeeds within this lets its webhook have one more under way.
+#: A success within this time allows its webhook one more attempt under way.
 QUICK_MS = 1_000
 _FIRST_ALLOWANCE = 4
-#: Webhooks whose allowance is remembered; without memory one begins at the first allowance again.
-_REMEMBERED = 10_000
+#: Most webhooks with a stored allowance; after that all begin at the first allowance again.
+_CACHED = 10_000
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Lane:
 
 
 class OfLane(Protocol):
-    """What belongs to a lane: an attempt, or the lane itself."""
+    """Attempt or lane of a webhook."""
 
     @property
     def webhook_id(self) -> str: ...
@@ -33,7 +36,7 @@ class OfLane(Protocol):
 
 
 class Lanes:
-    """Shares the slots of a worker among webhooks.
+    """Slots of a worker, shared among webhooks.
 
     A webhook's allowance grows by one with each quick success and halves with each failure, so one that
     times out soon holds a single slot. It never exceeds a quarter of the slots, and a workspace with all of
@@ -55,10 +58,12 @@ class Lanes:
         return self._slots - self._of_webhook.total()
 
     def allot(self, lanes: Sequence[Lane], *, most: int, now_ms: int) -> dict[str, int]:
-        """How many attempts each webhook may begin now: one each in turn, the longest waiting first.
+        """Return the attempts that each webhook may begin now: one each in turn, the longest waiting first.
 
         Args:
+            lanes: webhooks with due attempts.
             most: attempts to begin in all; fewer where fewer slots are free.
+            now_ms: the present instant.
         """
         left = min(most, self.free)
         given: Counter[str] = Counter()
@@ -77,8 +82,8 @@ class Lanes:
         return dict(given)
 
     def rest(self, webhook_id: str, until_ms: int) -> None:
-        """Leave a lane aside that had nothing to give, so that it takes no other's turn."""
-        _bound(self._resting)
+        """Skip a lane until a time: it had no attempt to claim, and must not use the share of others."""
+        _limit_size(self._resting)
         self._resting[webhook_id] = until_ms
 
     def begin(self, attempt: OfLane) -> None:
@@ -87,13 +92,13 @@ class Lanes:
         self._of_workspace[attempt.workspace_id] += 1
 
     def end(self, attempt: OfLane, *, is_success: bool, duration_ms: int) -> None:
-        """Count an attempt that ended, and draw from it how many its webhook may have."""
+        """Count an attempt that ended, and adapt the allowance of its webhook."""
         webhook_id = attempt.webhook_id
         for counts, name in ((self._of_webhook, webhook_id), (self._of_workspace, attempt.workspace_id)):
             counts[name] -= 1
             if not counts[name]:
                 del counts[name]
-        _bound(self._allowed)
+        _limit_size(self._allowed)
         allowed = self._allowed.get(webhook_id, _FIRST_ALLOWANCE)
         if not is_success:
             self._allowed[webhook_id] = max(1, allowed // 2)
@@ -106,6 +111,42 @@ class Lanes:
         return busy < allowed and of_workspace[lane.workspace_id] < self._of_one_workspace
 
 
-def _bound(memory: dict[str, int]) -> None:
-    if len(memory) >= _REMEMBERED:
+def _limit_size(memory: dict[str, int]) -> None:
+    if len(memory) >= _CACHED:
         memory.clear()
+
+
+#: Waits after the first, second, … failed attempt: 5 s, 30 s, 5 min, 30 min, 2 h, 6 h, 12 h.
+WAITS_S: tuple[float, ...] = (5, 30, 300, 1_800, 7_200, 21_600, 43_200)
+MAX_ATTEMPTS = 7
+#: Most by which a wait is lengthened, so that attempts that failed together do not return together.
+JITTER = 0.1
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Most attempts of a delivery, and the waits between them.
+
+    The schedule is stored in the database, because waits last hours and survive restarts; stamina, which the
+    other retries use, waits inside one call.
+    """
+
+    waits_s: tuple[float, ...] = WAITS_S
+    max_attempts: int = MAX_ATTEMPTS
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_attempts <= len(self.waits_s) + 1:
+            raise ValueError(f"There are waits for 1 to {len(self.waits_s) + 1} attempts.")
+
+    def next_due_ms(self, attempt: int, *, failed_ms: int, share: float) -> int | None:
+        """Return when the attempt after a failed one is due; None after the last.
+
+        Args:
+            attempt: number of the failed attempt, from 1.
+            failed_ms: instant of the failure.
+            share: of the jitter, 0 to 1; the caller draws it.
+        """
+        if attempt >= self.max_attempts:
+            return None
+        wait_ms = self.waits_s[attempt - 1] * 1000
+        return failed_ms + round(wait_ms * (1 + JITTER * share))

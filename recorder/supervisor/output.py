@@ -1,0 +1,173 @@
+"""Output of a running service: log files of bounded size, and warnings on the terminal."""
+
+import logging
+import logging.handlers
+import os
+import re
+import shutil
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import httpx
+from rich.console import Console
+
+from recorder.logs import make_formatter
+
+LOG_BYTES = 10_000_000
+OLD_LOGS = 4
+_LOGGER = "recorder.supervisor"
+_COLUMNS = 80
+
+log = logging.getLogger(_LOGGER)
+
+
+def rotate_log(log: Path, *, most_bytes: int = LOG_BYTES) -> bool:
+    """Move a log over 10 MB to `<log>.1`, and older logs one number up; keep four of them.
+
+    The process that writes the log keeps its open file: the contents are copied, then the file is truncated.
+    Lines written in between, at most during a millisecond, are lost.
+
+    Returns:
+        Whether the log was moved.
+    """
+    if not log.exists() or log.stat().st_size < most_bytes:
+        return False
+    for number in range(OLD_LOGS - 1, 0, -1):
+        older = _number_log(log, number)
+        if older.exists():
+            older.replace(_number_log(log, number + 1))
+    shutil.copyfile(log, _number_log(log, 1))
+    os.truncate(log, 0)
+    return True
+
+
+def open_service_log(folder: Path) -> logging.Handler:
+    """Log the supervisor into `recorder-up.log` of this folder until `close_service_log`."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handler = logging.handlers.RotatingFileHandler(
+        folder / "recorder-up.log", maxBytes=LOG_BYTES, backupCount=OLD_LOGS
+    )
+    handler.setFormatter(make_formatter())
+    logger = logging.getLogger(_LOGGER)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.addHandler(handler)
+    return handler
+
+
+def close_service_log(handler: logging.Handler) -> None:
+    """End logging into the file of `open_service_log`."""
+    logging.getLogger(_LOGGER).removeHandler(handler)
+    handler.close()
+
+
+def _number_log(log: Path, number: int) -> Path:
+    return log.with_name(f"{log.name}.{number}")
+
+
+_ASK_EVERY_S = 5.0
+_FIRST_REPORT_S = 60.0
+_DIGITS = re.compile(r"[0-9]+")
+
+
+class Terminal:
+    """Lines for the operator, which are logged too; they are held back until `release`."""
+
+    def __init__(self, console: Console, stopping: Event) -> None:
+        """Create a terminal that holds lines back.
+
+        Args:
+            console: prints the lines.
+            stopping: once it is set, lines are only logged.
+        """
+        self._console = console
+        self._stopping = stopping
+        #: Lines that wait for `release`; None once lines are printed at once.
+        self._held_lines: list[str] | None = []
+
+    def say(self, sentence: str, *, wrap: bool = True) -> None:
+        """Log a sentence, and print it in lines of 80 characters, or unbroken without `wrap`."""
+        log.info(sentence)
+        if self._stopping.is_set():
+            return
+        lines = sentence
+        if wrap:
+            lines = textwrap.fill(
+                sentence,
+                _COLUMNS,
+                subsequent_indent=" " * 9,
+                drop_whitespace=True,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        if self._held_lines is not None:
+            self._held_lines.append(lines)
+        else:
+            self._print(lines)
+
+    def release(self) -> None:
+        """Print the lines that were held back, and print further lines at once."""
+        held, self._held_lines = self._held_lines, None
+        for lines in held or []:
+            self._print(lines)
+
+    def _print(self, lines: str) -> None:
+        self._console.print(lines, highlight=False, markup=False, soft_wrap=True)
+
+
+class WarningWatch:
+    """Watch of `/readyz` that prints warnings when they appear and when they end."""
+
+    def __init__(
+        self,
+        url: str,
+        say: Callable[[str], object],
+        *,
+        has_dagster: bool,
+        first_report_s: float = _FIRST_REPORT_S,
+    ) -> None:
+        """Create a watch.
+
+        Args:
+            url: address of `/readyz`.
+            say: prints a sentence.
+            first_report_s: time within which Dagster's first report may be missing.
+            has_dagster: whether Dagster was started with the service; if not, its silence is not printed.
+        """
+        self._url = url
+        self._say = say
+        self._dagster_due = time.monotonic() + first_report_s if has_dagster else float("inf")
+        self._shown: dict[tuple[str, str], str] = {}
+
+    def run(self, stopping: Event) -> None:
+        """Read the warnings every few seconds until `stopping` is set."""
+        while not stopping.wait(_ASK_EVERY_S):
+            try:
+                answer = httpx.get(self._url, timeout=_ASK_EVERY_S, trust_env=False)
+                self.take(answer.json())
+            except (httpx.HTTPError, ValueError):
+                continue  # the supervisor notices the silence of the API
+
+    def take(self, readiness: dict[str, Any]) -> None:
+        """Print warnings that are new in an answer, and those that ended.
+
+        Figures grow from answer to answer; a warning that differs in them alone was printed before.
+        """
+        warnings = [(warning["code"], warning["message"]) for warning in readiness.get("warnings", [])]
+        if time.monotonic() < self._dagster_due:
+            warnings = [warning for warning in warnings if warning[0] != "dagster_silent"]
+        for part, state in readiness.get("parts", {}).items():
+            if state != "ok":
+                warnings.append(("unavailable", f"The {part} does not answer; requests get 503."))
+        current = {(code, _DIGITS.sub("#", message)): message for code, message in warnings}
+        for key, message in current.items():
+            if key not in self._shown:
+                self._say(f"Warning  {key[0]}: {message}")
+        for key, message in self._shown.items():
+            if key not in current:
+                self._say(f"Over     {key[0]}: {message}")
+        self._shown = current
