@@ -131,7 +131,7 @@ def _build_shape(*models: type[BaseModel]) -> dg.Shape:
             is_shared = all(name in other.model_fields for other in models)
             field = _build_field(model, name, info, is_optional=not is_shared)
             fields.setdefault(info.alias or name, field)
-    return dg.Shape(fields)
+    return dg.Shape(fields)  # type: ignore[no-untyped-call]
 
 
 def _build_field(model: type[BaseModel], name: str, info: FieldInfo, *, is_optional: bool) -> dg.Field:
