@@ -1,239 +1,201 @@
-"""The launchpad's form of `POST /v1/exports`, and the one mapping to the body and back. Spec §4.3."""
+"""Run configuration of the `datasets` asset: the members and names of `POST /v1/exports`. Spec §4.3.
 
-from enum import Enum
-from typing import Any, Literal
+The schema is derived from the body's model, so that the launchpad takes what the route takes and no other
+spelling. Dagster refuses unknown members before a run starts; the model checks the values in the run.
+"""
+
+from collections.abc import Mapping
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import dagster as dg
-from pydantic import Field
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
-from recorder import limits
 from recorder.exports.requests.validation import dataset_name
 from recorder.models.export import ExportRow
-from recorder.models.export_request import ExportCreate
+from recorder.models.export_request import AnyDestination, ExportCreate
+from recorder.models.wire import Mode
 
+#: Members of the run configuration that the body of `POST /v1/exports` does not have.
+OWN_MEMBERS = ("workspace", "mode", "export_id")
 
-class Outcome(Enum):
-    """How a session ended."""
+EXAMPLE = """workspace: acme
+workflow: [checkout, login]
+filter:
+  outcome: success
+  since: 30d
+  actor.kind: human
+format: parquet
+frame_sampling: {mode: keyframes_only}
+split: {by: actor, validation: 0.1, test: 0.1}
+destination: {kind: signed_url, expires_in: 86400}
+"""
 
-    success = "success"
-    error = "error"
-    abandoned = "abandoned"
-
-
-class ActorKind(Enum):
-    """Who did the work."""
-
-    human = "human"
-    model = "model"
-    script = "script"
-
-
-class SamplingMode(Enum):
-    """Which frames of a session are taken."""
-
-    event_only = "event_only"
-    every_n_ms = "every_n_ms"
-    keyframes_only = "keyframes_only"
-    all = "all"
-
-
-class Mode(Enum):
-    """Real sessions, or those of test keys."""
-
-    live = "live"
-    test = "test"
-
-
-class Format(Enum):
-    """What files are written; a directory holds one kind."""
-
-    parquet = "parquet"
-    webdataset = "webdataset"
-    jsonl = "jsonl"
-    arrow = "arrow"
-
-
-class SplitUnit(Enum):
-    """What stays together in one part of the dataset."""
-
-    session = "session"
-    actor = "actor"
-
-
-class FilterConfig(dg.Config):
-    """Which sessions are taken; a field left empty leaves nothing out."""
-
-    outcome: Outcome | None = Field(default=None, description="Only sessions that ended so.")
-    since: str | None = Field(
-        default=None, description="Started at or after: ISO 8601 with zone, or `30d`, `1h`."
-    )
-    until: str | None = Field(
-        default=None, description="Started before and sealed by: ISO 8601 with zone, or `1h`."
-    )
-    actor_kind: ActorKind | None = Field(default=None, description="Only sessions of such an actor.")
-    min_duration_ms: int | None = Field(default=None, description="Only sessions that took at least so long.")
-    max_duration_ms: int | None = Field(default=None, description="Only sessions that took at most so long.")
-    tag: str | None = Field(default=None, description="Only sessions that carry this tag.")
-    path: str | None = Field(
-        default=None, description="Only sessions that went this path of the memory graph: its id."
-    )
-    exclude_session_ids: list[str] = Field(default=[], description="Sessions to leave out.")
-
-
-class SamplingConfig(dg.Config):
-    """Which frames are taken."""
-
-    mode: SamplingMode = Field(
-        default=SamplingMode.event_only, description="`event_only`: frames where an event fires."
-    )
-    interval_ms: int | None = Field(default=None, description="The cadence of `every_n_ms`.")
-    keep_action_frames: bool = Field(default=False, description="Add every frame at which somebody acted.")
-
-
-class SplitConfig(dg.Config):
-    """How sessions are dealt to the parts `train`, `validation` and `test`."""
-
-    by: SplitUnit = Field(
-        default=SplitUnit.session, description="`actor`: the sessions of one actor stay in one part."
-    )
-    validation: float = Field(default=0.0, description="Share of the part `validation`, 0 to 1.")
-    test: float = Field(default=0.0, description="Share of the part `test`; the rest is `train`.")
-
-
-class SignedUrlConfig(dg.Config):
-    """The service keeps the files for 30 days and serves them under signed addresses."""
-
-    kind: Literal["signed_url"] = "signed_url"
-    expires_in: int = Field(
-        default=limits.SIGNED_URL_DEFAULT_SECONDS, description="Seconds for which an address is good."
-    )
-
-
-class LocalConfig(dg.Config):
-    """The files go to a folder below the operator's export root."""
-
-    kind: Literal["local"] = "local"
-    path: str = Field(description="Folder, relative to the export root.")
-
-
-class S3Config(dg.Config):
-    """The files go to a bucket; no credentials here: the service assumes the role, or has its own."""
-
-    kind: Literal["s3"] = "s3"
-    bucket: str = Field(description="Name of the bucket.")
-    prefix: str | None = Field(default=None, description="Folder in the bucket.")
-    region: str | None = Field(default=None, description="Region of the bucket.")
-    role_arn: str | None = Field(
-        default=None, description="Role to assume; the workspace's id is its external id."
-    )
-
-
-class GcsConfig(dg.Config):
-    """The files go to a Google Cloud Storage bucket."""
-
-    kind: Literal["gcs"] = "gcs"
-    bucket: str = Field(description="Name of the bucket.")
-    prefix: str | None = Field(default=None, description="Folder in the bucket.")
-    service_account: str | None = Field(default=None, description="Account to act as.")
-
-
-class AzureBlobConfig(dg.Config):
-    """The files go to a container of an Azure storage account."""
-
-    kind: Literal["azure_blob"] = "azure_blob"
-    account: str = Field(description="Name of the storage account.")
-    container: str = Field(description="Name of the container.")
-    prefix: str | None = Field(default=None, description="Folder in the container.")
-
-
-class DatasetConfig(dg.Config):
-    """What a dataset is to hold: the fields of `POST /v1/exports`, and whose sessions it takes."""
-
-    workspace: str = Field(description="Name or id of the workspace.")
-    mode: Mode = Field(default=Mode.live, description="Real sessions, or those of test keys.")
-    workflow: list[str] = Field(description="One or more workflow slugs.")
-    filter: FilterConfig = FilterConfig()
-    format: Format = Format.parquet
-    frame_sampling: SamplingConfig = SamplingConfig()
-    split: SplitConfig = SplitConfig()
-    destination: SignedUrlConfig | LocalConfig | S3Config | GcsConfig | AzureBlobConfig = Field(
-        default=SignedUrlConfig(), discriminator="kind"
-    )
-    tag: str | None = Field(
-        default=None, description="Label of this version; by default the partition's name."
-    )
-    export_id: str | None = Field(
-        default=None, description="An export that is queued already; set by the sensor."
-    )
+_DESCRIPTIONS = {
+    "workflow": "One workflow slug, or a list of them.",
+    "filter": "Restricts the sessions; a member that is left out restricts nothing.",
+    "outcome": "Only sessions with this outcome.",
+    "since": "Only sessions that started at or after this time: ISO 8601 with zone, or `30d`, `1h`.",
+    "until": "Only sessions that started before and were sealed by this time; same forms as `since`.",
+    "actor.kind": "Only sessions of this kind of actor.",
+    "min_duration_ms": "Only sessions of at least this duration.",
+    "max_duration_ms": "Only sessions of at most this duration.",
+    "path": "Only sessions on this path of the memory graph: its id.",
+    "exclude_session_ids": "Ids of sessions to leave out.",
+    "format": "File format of the shards.",
+    "frame_sampling": "Selects frames; left out: `event_only`.",
+    "interval_ms": "Milliseconds between frames, for `every_n_ms`.",
+    "keep_action_frames": "Adds every frame at which an action happened.",
+    "split": "Divides sessions into `train`, `validation` and `test`; left out: all in `train`.",
+    "by": "`actor` keeps all sessions of one actor in one part; default `session`.",
+    "validation": "Share of `validation`, 0 to 1; default 0.1.",
+    "test": "Share of `test`, 0 to 1; default 0.1.",
+    "destination": "Storage for the files, chosen by `kind`.",
+    "kind": "`signed_url` keeps the files in the service for 30 days; the others write to your storage.",
+    "expires_in": "`signed_url`: seconds for which an address is valid.",
+    "path of a destination": "`local`: folder, relative to the operator's export root.",
+    "bucket": "`s3`, `gcs`: name of the bucket.",
+    "prefix": "`s3`, `gcs`, `azure_blob`: folder in the bucket or container.",
+    "region": "`s3`: region of the bucket.",
+    "role_arn": "`s3`: role to assume; the workspace's id is its external id.",
+    "service_account": "`gcs`: account to act as.",
+    "account": "`azure_blob`: name of the storage account.",
+    "container": "`azure_blob`: name of the container.",
+}
 
 
 class DatasetNameMismatch(dg.Failure):
-    """The partition is not named as the dataset that the config describes."""
+    """The partition has another name than the dataset that the configuration describes."""
 
     def __init__(self, partition: str, dataset: str) -> None:
         super().__init__(
-            f"This config describes the dataset {dataset!r}, and the partition is {partition!r}. "
-            "Choose the partition of that name, or leave the tag empty to take the partition's name as tag.",
+            f"This configuration describes the dataset {dataset!r}, and the partition is {partition!r}. "
+            "Choose the partition of that name, or leave out `tag` to use the partition's name as tag.",
             allow_retries=False,
         )
 
 
-def to_body(config: DatasetConfig, *, partition: str) -> ExportCreate:
-    """The body of `POST /v1/exports` that a launchpad's config stands for.
+def to_body(config: Mapping[str, Any], *, partition: str) -> ExportCreate:
+    """Return the body of `POST /v1/exports` for a run configuration.
 
     Without a tag, a partition that is not named after the workflows gives its name as tag.
 
     Raises:
-        DatasetNameMismatch: if the partition is that of another dataset.
+        DatasetNameMismatch: if the partition belongs to another dataset.
+        Failure: if a value is not valid; names each member.
     """
-    tag = config.tag
-    if tag is None and partition != dataset_name(None, config.workflow):
-        tag = partition
-    if dataset_name(tag, config.workflow) != partition:
-        raise DatasetNameMismatch(partition, dataset_name(tag, config.workflow))
-    plain = _plain(config)
-    return ExportCreate.model_validate(
-        {name: plain[name] for name in ("workflow", "format", "frame_sampling", "split", "destination")}
-        | {"filter": _renamed(_named(plain["filter"]), "actor_kind", "actor.kind"), "tag": tag}
-    )
+    members = {name: value for name, value in config.items() if name not in OWN_MEMBERS}
+    workflow = config["workflow"]
+    workflows = [workflow] if isinstance(workflow, str) else workflow
+    if members.get("tag") is None and partition != dataset_name(None, workflows):
+        members["tag"] = partition
+    if dataset_name(members.get("tag"), workflows) != partition:
+        raise DatasetNameMismatch(partition, dataset_name(members.get("tag"), workflows))
+    try:
+        return ExportCreate.model_validate(members)
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
+        raise dg.Failure(
+            "The configuration is not valid. " + "; ".join(problems), allow_retries=False
+        ) from None
 
 
-def from_row(row: ExportRow) -> DatasetConfig:
-    """The config that shows in the launchpad for a queued export: what was asked for, resolved.
+def from_row(row: ExportRow) -> dict[str, Any]:
+    """Return the run configuration of a queued export, with its times resolved.
 
-    Sessions that are left out stand in the export alone.
+    Ids of excluded sessions are left out: the run reads them from the export, and each record of the run
+    would repeat thousands of them.
     """
-    # Dagster spells a union as a selector: `{kind: {its other members}}`.
-    members = dict(row.destination)
-    # The run reads the row; thousands of ids are nothing for a launchpad, nor for each record of the run.
     filters = {name: value for name, value in row.spec["filter"].items() if name != "exclude_session_ids"}
-    return DatasetConfig.model_validate(
-        {
-            "workspace": row.workspace_id,
-            "mode": row.mode,
-            "workflow": row.spec["workflow"],
-            "filter": _renamed(filters, "actor.kind", "actor_kind"),
-            "format": row.format,
-            "frame_sampling": row.spec["frame_sampling"],
-            # The release before knew no parts.
-            "split": row.spec.get("split") or {},
-            "destination": {members.pop("kind"): members},
-            "tag": row.tag,
-            "export_id": row.id,
-        }
-    )
+    config = {
+        "workspace": row.workspace_id,
+        "mode": row.mode,
+        "workflow": row.spec["workflow"],
+        "filter": filters,
+        "format": row.format,
+        "frame_sampling": row.spec["frame_sampling"],
+        "split": row.spec["split"],
+        "destination": row.destination,
+        "tag": row.tag,
+        "export_id": row.id,
+    }
+    return {name: value for name, value in config.items() if value is not None}
 
 
-def _plain(config: dg.Config) -> dict[str, Any]:
-    """The config in JSON types, without what was left empty."""
-    values: dict[str, Any] = config.model_dump(mode="json", exclude_none=True)
-    return values
+def _build_shape(*models: type[BaseModel]) -> dg.Shape:
+    """Build one flat shape of all members of these models; a member of only some of them is optional."""
+    fields: dict[str, dg.Field] = {}
+    for model in models:
+        for name, info in model.model_fields.items():
+            is_shared = all(name in other.model_fields for other in models)
+            field = _build_field(model, name, info, is_optional=not is_shared)
+            fields.setdefault(info.alias or name, field)
+    return dg.Shape(fields)  # type: ignore[no-untyped-call]
 
 
-def _named(values: dict[str, Any]) -> dict[str, Any]:
-    """Without the lists that name nothing."""
-    return {name: value for name, value in values.items() if value != []}
+def _build_field(model: type[BaseModel], name: str, info: FieldInfo, *, is_optional: bool) -> dg.Field:
+    wire_name = info.alias or name
+    key = "path of a destination" if name == "path" and "kind" in model.model_fields else wire_name
+    kind = _build_type(f"{model.__name__}_{name}", info.annotation)
+    if name == "workflow":
+        kind = dg.ScalarUnion(scalar_type=str, non_scalar_schema=[str])
+    elif name == "kind":
+        kinds = [get_args(one.model_fields["kind"].annotation)[0] for one in get_args(AnyDestination)]
+        kind = _build_enum("DestinationKind", kinds)
+    is_required = info.is_required() and not is_optional
+    return dg.Field(kind, is_required=is_required, description=_DESCRIPTIONS.get(key))
 
 
-def _renamed(values: dict[str, Any], old: str, new: str) -> dict[str, Any]:
-    return {new if name == old else name: value for name, value in values.items()}
+def _build_type(name: str, annotation: Any) -> Any:
+    """Translate a type of the body's model into a type of Dagster's configuration."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _build_type(name, arguments[0])
+    if origin is Literal:
+        return _build_enum(name, arguments)
+    if origin is list:
+        return dg.Array(_build_type(name, arguments[0]))
+    if origin in (Union, UnionType):
+        members = [member for member in arguments if member is not NoneType]
+        kind = _build_type(name, members[0]) if len(members) == 1 else _build_shape(*members)
+        return dg.Noneable(kind) if NoneType in arguments else kind
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return _build_shape(annotation)
+    return annotation
+
+
+def _build_enum(name: str, values: Any) -> dg.Enum:
+    return dg.Enum(name, [dg.EnumValue(value) for value in values])
+
+
+#: Schema of the asset's configuration. `format` and `destination` have defaults, as the launchpad shows them.
+CONFIG_SCHEMA = {
+    "workspace": dg.Field(
+        dg.Noneable(str),
+        is_required=False,
+        description="Name or id of the workspace; may be left out if the deployment has only one.",
+    ),
+    "mode": dg.Field(
+        _build_enum("Mode", get_args(Mode)), default_value="live", description="Mode of the sessions' keys."
+    ),
+    **_build_shape(ExportCreate).fields,
+    "format": dg.Field(
+        _build_type("ExportCreate_format", ExportCreate.model_fields["format"].annotation),
+        default_value="parquet",
+        description=_DESCRIPTIONS["format"],
+    ),
+    "destination": dg.Field(
+        _build_shape(*get_args(AnyDestination)),
+        default_value={"kind": "signed_url"},
+        description=_DESCRIPTIONS["destination"],
+    ),
+    "tag": dg.Field(
+        dg.Noneable(str),
+        is_required=False,
+        description="Label of this version; default: the partition's name.",
+    ),
+    "export_id": dg.Field(
+        dg.Noneable(str), is_required=False, description="Id of a queued export; set by the sensor."
+    ),
+}

@@ -1,4 +1,4 @@
-"""What the Dagster UI shows of a dataset: figures, columns, files, first rows, a picture."""
+"""Metadata of a dataset's materialization: loading, figures, preview, picture, files, columns."""
 
 import base64
 import io
@@ -25,38 +25,62 @@ log = logging.getLogger("recorder.exports")
 _SHARDS_SHOWN = 200
 _COLOURS = {"success": "#2f7d4f", "error": "#b3403a", "abandoned": "#8a8577", "none": "#c9c5ba"}
 _BLUE = "#35618e"
+_FIRST_COLUMNS = ("workflow", "t_ms", "type", "target", "url", "title", "is_action", "outcome", "session_id")
 
 
 def describe(row: ExportRow, settings: Settings) -> dict[str, Any]:
     """Return the metadata of a completed export's materialization.
 
-    First rows and the picture are read from the files, and left out where the files are damaged.
+    Preview and picture are read from the files, and left out where the files are damaged.
     """
     manifest = read_manifest(row, settings)
-    totals, parent = manifest["totals"], manifest.get("parent")
-    reused = sum(shard.get("reused_from") is not None for shard in manifest["shards"])
-    figures = {
+    totals = manifest["totals"]
+    summary = _summary(row, settings, manifest)
+    shown = {} if summary is None else _shown(summary)
+    return {
+        "how_to_load": dg.MetadataValue.md(_describe_loading(row, settings)),
         "dagster/row_count": row.rows,
-        **_columns(manifest["schema"]),
-        "export_id": row.id,
-        "format": manifest["format"],
-        "workflows": ", ".join(manifest["spec"]["workflow"]),
         "sessions": totals["sessions"],
         "frames": row.frames,
+        "size": _format_size(totals["bytes"]),
+        **shown,
+        "workflows": ", ".join(manifest["spec"]["workflow"]),
+        "format": manifest["format"],
+        "export_id": row.id,
         "actions": row.actions,
         "shards": row.shards,
-        "shards_reused": reused,
-        "bytes": totals["bytes"],
+        "shards_reused": sum(shard.get("reused_from") is not None for shard in manifest["shards"]),
+        "files": _files(manifest["shards"]),
+        **_columns(manifest["schema"]),
+        "spec": dg.MetadataValue.json(manifest["spec"]),
+        "parent": dg.MetadataValue.json(manifest.get("parent") or {}),
         "row_set_sha256": row.row_set_sha256,
         "manifest_sha256": row.manifest_sha256,
-        # Unsigned: what stands here outlives the export's own address, and more people read it.
-        "manifest": dg.MetadataValue.url(f"{settings.public_url}/v1/exports/{row.id}/manifest"),
-        "spec": dg.MetadataValue.json(manifest["spec"]),
-        "parent": dg.MetadataValue.json(parent or {}),
-        "files": _files(manifest["shards"]),
     }
-    summary = _summary(row, settings, manifest)
-    return figures if summary is None else figures | _shown(summary)
+
+
+def _describe_loading(row: ExportRow, settings: Settings) -> str:
+    """Return the call that opens the export, as Markdown.
+
+    The address is text and no link: it takes an API key, so that a browser would only get a 401. It is
+    unsigned, since the metadata outlives any signature.
+    """
+    address = f"{settings.public_url}/v1/exports/{row.id}/manifest"
+    return (
+        f'```python\nimport recorder\n\ndataset = recorder.open_export("{address}", key="YOUR_API_KEY")\n```'
+    )
+
+
+def _format_size(size_bytes: int) -> str:
+    """Return a size with its unit: `512 bytes`, `3.4 MB`."""
+    if size_bytes < 1000:
+        return f"{size_bytes} bytes"
+    value = float(size_bytes)
+    for unit in ("kB", "MB", "GB"):
+        value /= 1000
+        if value < 999.95:
+            return f"{value:.1f} {unit}"
+    return f"{value / 1000:,.1f} TB"
 
 
 def _summary(row: ExportRow, settings: Settings, manifest: dict[str, Any]) -> DatasetSummary | None:
@@ -70,7 +94,7 @@ def _summary(row: ExportRow, settings: Settings, manifest: dict[str, Any]) -> Da
 
 def _shown(summary: DatasetSummary) -> dict[str, Any]:
     return {
-        "preview": dg.MetadataValue.md(_markdown(summary.preview)),
+        "preview": dg.MetadataValue.md(_markdown(_order_columns(summary.preview))),
         "picture": dg.MetadataValue.md(f"![what the dataset holds]({_picture(summary)})"),
     }
 
@@ -121,6 +145,12 @@ def _files(shards: list[dict[str, Any]]) -> dg.TableMetadataValue:
 
 
 _FILES_COLUMNS = [column.name for column in _FILES.columns if column.name != "reused_from"]
+
+
+def _order_columns(rows: pl.DataFrame) -> pl.DataFrame:
+    """Put the columns that tell most about an event first; none is dropped."""
+    first = [name for name in _FIRST_COLUMNS if name in rows.columns]
+    return rows.select(*first, pl.exclude(first))
 
 
 def _markdown(rows: pl.DataFrame) -> str:
@@ -175,8 +205,8 @@ def _bars(axes: Any, title: str, names: list[str], counts: list[int], colours: l
 _EVERY_S = 5.0
 
 
-class ToldProgress:
-    """An executor that says now and then how many shards are written, how large, how fast."""
+class LoggedProgress:
+    """Executor that logs the shards written so far, their size and rate, every few seconds."""
 
     def __init__(
         self, executor: ShardExecutor, say: Callable[[str], None], *, every_s: float = _EVERY_S
@@ -189,7 +219,7 @@ class ToldProgress:
         """Write the shards and give each result as it comes."""
         total = sum(len(task.shards) for task in tasks)
         done = rows = size_bytes = 0
-        began = told = time.monotonic()
+        began = logged = time.monotonic()
         if total:
             self._say(f"{total} shards to write")
         results = self._executor.run(tasks)
@@ -199,8 +229,8 @@ class ToldProgress:
                 yield written
                 done, rows, size_bytes = done + 1, rows + written.rows, size_bytes + written.size_bytes
                 now = time.monotonic()
-                if done == total or now - told >= self._every_s:
-                    told = now
+                if done == total or now - logged >= self._every_s:
+                    logged = now
                     pace = rows / max(now - began, 0.001)
                     self._say(
                         f"{done} of {total} shards written: {rows:,} rows, {size_bytes:,} bytes, "

@@ -10,6 +10,7 @@ import traceback
 import dagster as dg
 
 from pipelines.resources import RecorderResource
+from pipelines.workflow_partitions import ONE_RUN, WORKFLOWS, partition_key, select_scopes
 from recorder.memory.drift.monitor import DriftCheck, check_drift, due_graphs
 from recorder.memory.drift.store import PATH_DISAPPEARED
 
@@ -21,17 +22,20 @@ _PATHS_SHOWN = 100
     group_name=_GROUP,
     kinds={"sql"},
     deps=["memory_graphs"],
+    partitions_def=WORKFLOWS,
+    backfill_policy=ONE_RUN,
     description=(
         "Alarms about memory graphs, one row and one event each: memory.drift.path_disappeared for a common "
-        "path that stopped, memory.drift.new_node for a node that appeared. Not partitioned: a run looks at "
-        "every graph that sessions came to since its last look."
+        "path that stopped, memory.drift.new_node for a node that appeared. One partition per workflow; a "
+        "run checks the graphs of its partitions that have new sessions, the hourly run those of all."
     ),
 )
 def drift_alarms(context: dg.AssetExecutionContext, recorder: RecorderResource) -> dg.MaterializeResult[None]:
     """Look at one graph after the other."""
     database = recorder.runtime.database
+    chosen = set(select_scopes(context, recorder.runtime))
     with database.transaction(write=False) as db:
-        due = list(due_graphs(db))
+        due = [scope for scope in due_graphs(db) if scope in chosen]
     found, failed = [], []
     for scope in due:
         name = f"{scope.workspace_id} {scope.mode} {scope.workflow}"
@@ -45,6 +49,12 @@ def drift_alarms(context: dg.AssetExecutionContext, recorder: RecorderResource) 
             continue
         if look is not None:
             found.append(look)
+            if not context.has_partition_key:
+                # A run of many graphs: each graph's partition shows its own figures.
+                partition = partition_key(scope)
+                context.log_event(
+                    dg.AssetObservation(context.asset_key, partition=partition, metadata=_metadata([look]))
+                )
             for type, data in look.alarms:
                 told = f"{type}: {data['window']['explanation']}"
                 context.log.warning(f"{name}: {told}")
@@ -136,8 +146,4 @@ def hourly_drift(recorder: RecorderResource) -> dg.RunRequest | dg.SkipReason:
     return dg.RunRequest() if is_due else dg.SkipReason("No graph has new sessions.")
 
 
-assets = [drift_alarms]
-asset_checks: list[dg.AssetChecksDefinition] = []
-jobs = [drift]
-sensors: list[dg.SensorDefinition] = []
-schedules = [hourly_drift]
+defs = dg.Definitions(assets=[drift_alarms], jobs=[drift], schedules=[hourly_drift])

@@ -6,26 +6,38 @@ posting an export fills it. One run stays and writes small exports (pipelines/sm
 keeps that run, and starts a run for each other export. A run writes the row's status under a lease.
 """
 
-from collections.abc import Callable, Sequence
+import hashlib
+import logging
+import os
+import textwrap
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 import dagster as dg
+from sqlmodel import Session as DbSession
 
 from pipelines.dataset_checks import EXPORT_TAG, dataset_checks
-from pipelines.dataset_config import DatasetConfig, from_row, to_body
-from pipelines.dataset_report import ToldProgress, describe
+from pipelines.dataset_config import CONFIG_SCHEMA, EXAMPLE, from_row, to_body
+from pipelines.dataset_report import LoggedProgress, describe
 from pipelines.resources import RecorderResource
 from pipelines.runs import LANE_TAG, fail_lost, instance_of, is_coming_up, pause_after_failures
 from pipelines.small_export_run import write_small_exports
 from recorder import clock
-from recorder.access.workspaces import find_workspace
+from recorder.access.workspaces import find_workspace, list_workspaces
+from recorder.errors import RecorderError
+from recorder.exports.card import plain
 from recorder.exports.executor import open_executor
+from recorder.exports.requests.recipe_ticks import make_due_exports
+from recorder.exports.requests.recipes import list_recipes
 from recorder.exports.runner.finalize import cancel_export, queue_export
 from recorder.exports.runner.lease import due_exports
 from recorder.exports.runner.run import run_export
 from recorder.exports.runner.small_exports import give_own_run, is_first_try, list_writers, place_owner
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
+from recorder.settings import Settings
 from recorder.tenant import Tenant
 
 DATASET_TAG = "recorder/dataset"
@@ -35,6 +47,7 @@ PARTITIONS = dg.DynamicPartitionsDefinition(name="datasets")
 
 _GROUP = "datasets"
 _EXPORTS_PER_TICK = 20
+_WORKSPACES_SHOWN = 50
 # Those in a pause take no place of a tick: so many are looked at, and so many of one workspace.
 _LOOKED_AT = 100
 _LOOKED_AT_OF_ONE = 20
@@ -45,45 +58,70 @@ _LONGEST_PAUSE_S = 300
 _TO_START_S = 60
 
 
+def _describe_datasets() -> str:
+    """Describe the asset: its rows, a filled example of the configuration, and the workspaces."""
+    return (
+        "One dataset per partition, and in it one version per export: a row per event and per sampled frame "
+        "of sealed sessions (WebDataset: per frame with its events), as files with a manifest. Materialize "
+        "it here with the members of `POST /v1/exports`, post there, or use a recipe.\n\n"
+        f"Example of the configuration, in which only `workflow` is required:\n\n"
+        f"```yaml\nops:\n  datasets:\n    config:\n{textwrap.indent(EXAMPLE, ' ' * 6)}```\n\n"
+        f"{_describe_workspaces()}"
+    )
+
+
+def _describe_workspaces() -> str:
+    """List the workspaces of the deployment that the environment names; read when the code is loaded."""
+    # Without these, settings would create a data folder where the code is loaded.
+    if not os.environ.keys() & {"RECORDER_DATA_DIR", "RECORDER_DATABASE_URL"}:  # noqa: TID251
+        return "No workspace could be read when the code was loaded."
+    try:
+        runtime = Runtime.open(Settings.from_env(), create=False)
+    except RecorderError:  # the asset must load without its database
+        return "No workspace could be read when the code was loaded."
+    try:
+        with runtime.database.transaction(write=False) as db:
+            names = [plain(workspace.name) for workspace in list_workspaces(db)]
+    finally:
+        runtime.close()
+    shown = ", ".join(names[:_WORKSPACES_SHOWN]) or "none yet"
+    more = f" and {len(names) - _WORKSPACES_SHOWN} more" if len(names) > _WORKSPACES_SHOWN else ""
+    return f"Workspaces when the code was loaded (reload it to read them again): {shown}{more}."
+
+
 @dg.asset(
     partitions_def=PARTITIONS,
     group_name=_GROUP,
     # Three are the most that Dagster takes; JSONL is the fourth.
     kinds={"parquet", "arrow", "webdataset"},
     deps=["sealed_sessions", "session_events", "session_frames"],
-    description=(
-        "One dataset per partition, and in it one version per export: a row per event and per sampled frame "
-        "of sealed sessions (WebDataset: per frame with its events), as files with a manifest. Materialize "
-        "it here with the fields of `POST /v1/exports`, post there, or let a recipe do it."
-    ),
+    config_schema=CONFIG_SCHEMA,
+    description=_describe_datasets(),
 )
-def datasets(
-    context: dg.AssetExecutionContext, config: DatasetConfig, recorder: RecorderResource
-) -> dg.MaterializeResult[None]:
-    """Run a queued export, or make one from the launchpad's fields and run it."""
-    runtime = recorder.runtime
+def datasets(context: dg.AssetExecutionContext, recorder: RecorderResource) -> dg.MaterializeResult[None]:
+    """Run a queued export, or create one from the run configuration and run it."""
+    runtime, config = recorder.runtime, context.op_execution_context.op_config
     # A run that was not started from the list of partitions may name a new one.
     context.instance.add_dynamic_partitions(str(PARTITIONS.name), [context.partition_key])
-    export_id = config.export_id or _queue(runtime, config, context.partition_key, context.run.run_id)
+    export_id = config.get("export_id") or _queue(runtime, config, context.partition_key, context.run.run_id)
     context.log.info(f"Export {export_id}, request {context.run.tags.get(REQUEST_TAG, 'none')}")
-    _say_where_it_stands(context, runtime, export_id)
+    _log_earlier_attempts(context, runtime, export_id)
     row = run_export(
         runtime,
         export_id,
         owner=context.run.run_id,
-        executor=ToldProgress(open_executor(runtime.settings.export_executor), context.log.info),
+        executor=LoggedProgress(open_executor(runtime.settings.export_executor), context.log.info),
         lease_ms=round(recorder.export_lease_s * 1000),
     )
     if row.status == "failed":
-        raise _ended_badly(row)
+        raise _build_failure(row)
     return dg.MaterializeResult(
-        metadata=describe(row, runtime.settings),
-        data_version=dg.DataVersion(row.row_set_sha256 or ""),
+        metadata=describe(row, runtime.settings), data_version=dg.DataVersion(row.row_set_sha256 or "")
     )
 
 
-def _say_where_it_stands(context: dg.AssetExecutionContext, runtime: Runtime, export_id: str) -> None:
-    """Say what runs before have done: those shards are not written again."""
+def _log_earlier_attempts(context: dg.AssetExecutionContext, runtime: Runtime, export_id: str) -> None:
+    """Log the shards that earlier runs completed: they are not written again."""
     with runtime.database.transaction(write=False) as db:
         row = db.get(ExportRow, export_id)
     if row is not None and row.attempt and row.status == "running":
@@ -92,9 +130,9 @@ def _say_where_it_stands(context: dg.AssetExecutionContext, runtime: Runtime, ex
         )
 
 
-def _ended_badly(row: ExportRow) -> dg.Failure:
-    """What the run says of an export that was called off, or that failed."""
-    error = row.error or {"code": "internal_error", "message": "The run's log tells more."}
+def _build_failure(row: ExportRow) -> dg.Failure:
+    """Build the failure of a run whose export was cancelled or failed."""
+    error = row.error or {"code": "internal_error", "message": "See the run's log for the cause."}
     words = "was cancelled" if error["code"] == "cancelled" else f"failed ({error['code']})"
     return dg.Failure(
         f"The export {words}: {error['message']}",
@@ -103,11 +141,23 @@ def _ended_badly(row: ExportRow) -> dg.Failure:
     )
 
 
-def _queue(runtime: Runtime, config: DatasetConfig, partition: str, run_id: str) -> str:
+def _queue(runtime: Runtime, config: Mapping[str, Any], partition: str, run_id: str) -> str:
+    """Create the export that a run configuration describes."""
     body = to_body(config, partition=partition)
     with runtime.database.transaction(write=False) as db:
-        workspace_id = find_workspace(db, config.workspace).id
-    return queue_export(runtime, Tenant(workspace_id, config.mode.value), body, owner=run_id)
+        workspace_id = _find_workspace_id(db, config.get("workspace"))
+    return queue_export(runtime, Tenant(workspace_id, config["mode"]), body, owner=run_id)
+
+
+def _find_workspace_id(db: DbSession, name_or_id: str | None) -> str:
+    """Return the workspace of this name or id; without one, the only workspace of the deployment."""
+    if name_or_id is not None:
+        return find_workspace(db, name_or_id).id
+    workspaces = list_workspaces(db)
+    if len(workspaces) != 1:
+        names = ", ".join(workspace.name for workspace in workspaces[:_WORKSPACES_SHOWN]) or "none"
+        raise dg.Failure(f"Set `workspace` to one of the workspaces: {names}.", allow_retries=False)
+    return workspaces[0].id
 
 
 export_datasets = dg.define_asset_job(
@@ -140,27 +190,53 @@ def take_up_exports(
     if writer is not None and not due:
         return dg.SkipReason("No export waits for a run of its own.")
     instance = open_instance()
-    requests = [] if writer is not None else _requests_of_writer(instance, writers)
+    writer_requests = [] if writer is not None else _requests_of_writer(instance, writers)
+    requests: list[dg.RunRequest] = []
+    runs_by_export = _read_runs(instance, due)
     for row in due:
+        if len(requests) == _EXPORTS_PER_TICK:
+            break
         if is_first_try(row) and not _is_left_alone(recorder, row):
             continue
-        runs = instance.get_run_records(dg.RunsFilter(tags={EXPORT_TAG: row.id}))
-        is_cancelled = bool(runs) and runs[0].dagster_run.status == dg.DagsterRunStatus.CANCELED
-        if is_cancelled and row.status in ("queued", "running"):
-            cancel_export(recorder.runtime, row.id, owner=runs[0].dagster_run.run_id)
-        elif _is_time(runs, first_pause_s=recorder.export_pause_s):
-            # Else a run lost with its machine would hold a place in the queue's limits for good.
-            fail_lost(instance, runs)
-            requests.append(_request(row, attempt=len(runs)))
-            if len(requests) == _EXPORTS_PER_TICK:
-                break
+        request = _follow_runs(instance, recorder, row, runs_by_export[row.id])
+        requests += [] if request is None else [request]
+    requests = [*writer_requests, *requests]
     if not requests:
         return dg.SkipReason(f"{len(due)} exports wait for their next run." if due else "No export waits.")
     names = {request.partition_key for request in requests if request.partition_key}
-    new = sorted(names - set(instance.get_dynamic_partitions(str(PARTITIONS.name)))) if names else []
-    return dg.SensorResult(
-        requests, dynamic_partitions_requests=[PARTITIONS.build_add_request(new)] if new else []
-    )
+    return dg.SensorResult(requests, dynamic_partitions_requests=_request_partitions(instance, names))
+
+
+def _read_runs(instance: dg.DagsterInstance, rows: Sequence[ExportRow]) -> Mapping[str, list[dg.RunRecord]]:
+    """Read the runs of these exports in one query, the newest of each first."""
+    runs: dict[str, list[dg.RunRecord]] = defaultdict(list)
+    if rows:
+        for record in instance.get_run_records(dg.RunsFilter(tags={EXPORT_TAG: [row.id for row in rows]})):
+            runs[record.dagster_run.tags[EXPORT_TAG]].append(record)
+    return runs
+
+
+def _follow_runs(
+    instance: dg.DagsterInstance, recorder: RecorderResource, row: ExportRow, runs: list[dg.RunRecord]
+) -> dg.RunRequest | None:
+    """Cancel an export whose run was cancelled; return a request for its next run if it may have one."""
+    is_cancelled = bool(runs) and runs[0].dagster_run.status == dg.DagsterRunStatus.CANCELED
+    if is_cancelled and row.status in ("queued", "running"):
+        cancel_export(recorder.runtime, row.id, owner=runs[0].dagster_run.run_id)
+        return None
+    if not _is_time(runs, first_pause_s=recorder.export_pause_s):
+        return None
+    # Run monitoring does not watch local processes: a lost run would hold a place in the queue's limits.
+    fail_lost(instance, runs)
+    return _request(row, attempt=len(runs))
+
+
+def _request_partitions(
+    instance: dg.DagsterInstance, names: Collection[str]
+) -> list[dg.AddDynamicPartitionsRequest]:
+    """Return the request that registers those of these datasets that are no partition yet."""
+    new = sorted(set(names) - set(instance.get_dynamic_partitions(str(PARTITIONS.name)))) if names else []
+    return [PARTITIONS.build_add_request(new)] if new else []
 
 
 def _requests_of_writer(instance: dg.DagsterInstance, at_work: list[str]) -> list[dg.RunRequest]:
@@ -172,7 +248,7 @@ def _requests_of_writer(instance: dg.DagsterInstance, at_work: list[str]) -> lis
 
 
 def _is_left_alone(recorder: RecorderResource, row: ExportRow) -> bool:
-    """Mark an export for a run of its own if no process came to write small ones in time."""
+    """Mark an export for a run of its own if no process claimed it in time."""
     if clock.now() - row.created_at <= timedelta(seconds=recorder.small_export_patience_s):
         return False
     with recorder.runtime.database.transaction(write=True) as db:
@@ -180,7 +256,7 @@ def _is_left_alone(recorder: RecorderResource, row: ExportRow) -> bool:
 
 
 def _is_time(runs: Sequence[dg.RunRecord], *, first_pause_s: float) -> bool:
-    """Whether an export may get another run: none waits, and the last one's pause is over."""
+    """Return whether an export may get another run: none waits, and the pause after the last one is over."""
     if not runs:
         return True
     if runs[0].dagster_run.status in (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED):
@@ -200,13 +276,49 @@ def _request(row: ExportRow, *, attempt: int) -> dg.RunRequest:
         job_name=export_datasets.name,
         run_key=f"{row.id}:{attempt}",
         partition_key=row.dataset,
-        run_config=dg.RunConfig(ops={"datasets": from_row(row)}),
+        run_config={"ops": {"datasets": {"config": from_row(row)}}},
         tags=tags,
     )
 
 
-assets = [datasets]
-asset_checks = [dataset_checks]
-jobs = [export_datasets, write_small_exports]
-sensors = [queued_exports]
-schedules: list[dg.ScheduleDefinition] = []
+@dg.sensor(job=export_datasets, minimum_interval_seconds=30, default_status=dg.DefaultSensorStatus.RUNNING)
+def scheduled_recipes(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+    """Make the exports of recipes that are due, and show each recipe's dataset among the partitions."""
+    return follow_recipes(lambda: instance_of(context), RecorderResource(), context.log, context.cursor)
+
+
+def follow_recipes(
+    open_instance: Callable[[], dg.DagsterInstance],
+    recorder: RecorderResource,
+    log: logging.Logger,
+    cursor: str | None = None,
+) -> dg.SensorResult:
+    """Make due exports; open Dagster's instance only for a dataset name that is not in the cursor yet."""
+    ticks = list(make_due_exports(recorder.runtime))
+    for tick in ticks:
+        name = f"{tick.recipe.name} of {tick.recipe.workspace_id} {tick.recipe.mode}"
+        if tick.recipe.last_error is not None:
+            log.error(f"{name}: {tick.recipe.last_error['code']}, {tick.recipe.last_error['message']}")
+        elif tick.export is not None:
+            log.info(f"{name}: {tick.export.id}")
+    with recorder.runtime.database.transaction(write=False) as db:
+        names = {recipe.dataset for recipe in list_recipes(db)}
+    # The cursor is a digest of the registered names: without a new name, no query to the instance.
+    digest = hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()
+    is_known = not names or digest == cursor
+    made = sum(tick.recipe.last_error is None for tick in ticks)
+    return dg.SensorResult(
+        skip_reason=f"{made} exports made, {len(ticks) - made} recipes failed."
+        if ticks
+        else "No recipe is due.",
+        dynamic_partitions_requests=[] if is_known else _request_partitions(open_instance(), names),
+        cursor=digest,
+    )
+
+
+defs = dg.Definitions(
+    assets=[datasets],
+    asset_checks=[dataset_checks],
+    jobs=[export_datasets, write_small_exports],
+    sensors=[queued_exports, scheduled_recipes],
+)

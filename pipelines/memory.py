@@ -13,6 +13,7 @@ from pydantic import Field
 from pipelines.memory_picture import graph_metadata
 from pipelines.resources import RecorderResource
 from pipelines.runs import LANE_TAG
+from pipelines.workflow_partitions import ONE_RUN, WORKFLOWS, partition_key, select_scopes
 from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.graph.rebuild import RebuildKind
 from recorder.memory.queries.paths import list_paths
@@ -38,14 +39,14 @@ class RebuildConfig(dg.Config):
             "stayed mostly the same."
         ),
     )
-    workflows: list[str] = Field(default=[], description="Only workflows of these names; empty for all.")
-    workspace_id: str = Field(default="", description="Only of this workspace; empty for all.")
 
 
 @dg.asset(
     group_name=_GROUP,
     kinds={"sql"},
     deps=["memory_graphs"],
+    partitions_def=WORKFLOWS,
+    backfill_policy=ONE_RUN,
     description=(
         "The structure of every memory graph, arranged anew from what its sessions did: nodes that turned "
         "out to be one are merged, variants are grouped at the weights of now. No statistics change."
@@ -57,7 +58,7 @@ def rebuilt_memory_graphs(
     """Rebuild graphs, one after the other; each is its own transaction."""
     runtime = recorder.runtime
     records = []
-    for scope in _chosen(runtime, config):
+    for scope in select_scopes(context, runtime):
         found = index_missing(runtime, scope)
         report = rebuild_graph(runtime.database, scope, config.kind)
         if report is None:
@@ -68,7 +69,11 @@ def rebuilt_memory_graphs(
             continue
         context.log.info(f"{scope.workflow} of {scope.workspace_id} ({scope.mode}): {_told(report)}")
         context.log_event(
-            dg.AssetObservation(context.asset_key, metadata=_picture(runtime, scope, report, found))
+            dg.AssetObservation(
+                context.asset_key,
+                partition=partition_key(scope),
+                metadata=_picture(runtime, scope, report, found),
+            )
         )
         records.append(dg.TableRecord({**place_of(scope), **asdict(report), "found": found}))
     return dg.MaterializeResult(
@@ -87,17 +92,6 @@ _SCHEMA = dg.TableSchema(
         for name in (*GraphScope.__slots__, *RebuildReport.__slots__, "found")
     ]
 )
-
-
-def _chosen(runtime: Runtime, config: RebuildConfig) -> list[GraphScope]:
-    with runtime.database.transaction(write=False) as db:
-        scopes = indexed_scopes(db)
-    return [
-        scope
-        for scope in scopes
-        if (not config.workflows or scope.workflow in config.workflows)
-        and config.workspace_id in ("", scope.workspace_id)
-    ]
 
 
 def _told(report: RebuildReport) -> str:
@@ -212,8 +206,10 @@ daily_graph_check = dg.ScheduleDefinition(
     default_status=dg.DefaultScheduleStatus.RUNNING,
 )
 
-assets = [rebuilt_memory_graphs]
-asset_checks = [graph_checks]
-jobs = [rebuild_memory_graphs, check_memory_graphs]
-sensors: list[dg.SensorDefinition] = []
-schedules = [nightly_rebuild, daily_graph_check]
+
+defs = dg.Definitions(
+    assets=[rebuilt_memory_graphs],
+    asset_checks=[graph_checks],
+    jobs=[rebuild_memory_graphs, check_memory_graphs],
+    schedules=[nightly_rebuild, daily_graph_check],
+)

@@ -59,8 +59,4 @@ def report_statuses(
     )
 
 
-assets: list[dg.AssetsDefinition] = []
-asset_checks: list[dg.AssetChecksDefinition] = []
-jobs: list[dg.JobDefinition] = []
-sensors = [orchestration_status]
-schedules: list[dg.ScheduleDefinition] = []
+defs = dg.Definitions(sensors=[orchestration_status])

@@ -1,10 +1,11 @@
-"""The one resource: hands the service's parts to assets, checks, sensors and schedules. Design §2."""
+"""Dagster resource that gives assets, checks, sensors and schedules the parts of the service. Design §2."""
 
 import atexit
 import threading
 from pathlib import Path
 
 import dagster as dg
+from pydantic import PrivateAttr
 
 from recorder.runtime import Runtime
 from recorder.settings import Settings
@@ -14,34 +15,50 @@ _lock = threading.Lock()
 
 
 class RecorderResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """Opens the deployment that the environment names, once per process.
+    """Deployment that the environment names.
 
-    A sensor ticks every few seconds and a run has many steps; opening anew each time would cost a check of
-    the schema and fresh connections. The parts are given back when the process ends.
+    A run opens it in `setup_for_execution` and closes it at its end. Sensors, which run every few seconds,
+    share one per process: opening it for each tick would cost a check of the schema and new connections.
     """
 
-    #: Overrules `RECORDER_DATA_DIR`.
+    #: Replaces `RECORDER_DATA_DIR`.
     data_dir: str | None = None
-    #: After so long without a sign of life an export's run may be followed by another.
+    #: Seconds without renewal after which another run may take over an export.
     export_lease_s: float = 60
-    #: How long that one waits after a first run that did not finish; later ones twice as long each.
+    #: Seconds before the second run of an export that did not finish; doubles with every run.
     export_pause_s: float = 15
-
-    #: After so long a small export gets a run of its own, if no process came to write it.
+    #: Seconds after which a small export that no process claimed gets a run of its own.
     small_export_patience_s: float = 20
+
+    _runtime: Runtime | None = PrivateAttr(default=None)
+
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+        """Open the deployment for a run."""
+        self._runtime = _open_runtime(self.data_dir)
+
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        """Close what `setup_for_execution` opened."""
+        if self._runtime is not None:
+            self._runtime.close()
+            self._runtime = None
 
     @property
     def runtime(self) -> Runtime:
         """Settings, database, blobs and lake of this deployment."""
+        if self._runtime is not None:
+            return self._runtime
         with _lock:
             if self.data_dir not in _open:
-                folder = Path(self.data_dir) if self.data_dir else None
-                _open[self.data_dir] = Runtime.open(Settings.from_env(data_dir=folder))
+                _open[self.data_dir] = _open_runtime(self.data_dir)
             return _open[self.data_dir]
 
 
+def _open_runtime(data_dir: str | None) -> Runtime:
+    return Runtime.open(Settings.from_env(data_dir=Path(data_dir) if data_dir else None))
+
+
 def close_runtimes() -> None:
-    """Give back what this process opened; the next use opens it again."""
+    """Close the deployments that this process shares; the next use opens them again."""
     with _lock:
         while _open:
             _open.popitem()[1].close()

@@ -247,8 +247,11 @@ daily_arrivals = dg.ScheduleDefinition(
     default_status=dg.DefaultScheduleStatus.RUNNING,
 )
 
-assets = [sealing]
-asset_checks = [arrivals]
-jobs = [seal_stopped_sessions, check_arrivals]
-sensors = [stopped_sessions]
-schedules = [daily_arrivals]
+
+defs = dg.Definitions(
+    assets=[sealing],
+    asset_checks=[arrivals],
+    jobs=[seal_stopped_sessions, check_arrivals],
+    sensors=[stopped_sessions],
+    schedules=[daily_arrivals],
+)

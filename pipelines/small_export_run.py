@@ -18,7 +18,7 @@ import dagster as dg
 from pydantic import Field
 
 from pipelines.dataset_checks import check_files, check_lake
-from pipelines.dataset_report import ToldProgress, describe
+from pipelines.dataset_report import LoggedProgress, describe
 from pipelines.drain import deferred_interrupts
 from pipelines.resources import RecorderResource
 from pipelines.runs import LANE_TAG
@@ -200,7 +200,7 @@ class SmallExports:
             runtime,
             row.id,
             owner=self._owner,
-            executor=ToldProgress(InProcess(), say),
+            executor=LoggedProgress(InProcess(), say),
             lease_ms=self._lease_ms,
         )
         if ended.status == "failed":

@@ -1,13 +1,13 @@
-"""The launchpad's form of an export says what the body of `POST /v1/exports` says, and back. Spec §4.3."""
+"""The run configuration of `datasets` takes the members of `POST /v1/exports`, and no other. Spec §4.3."""
 
 from typing import Any, get_args
 
 import dagster as dg
 import pytest
+import yaml  # type: ignore[import-untyped]
 from pydantic import BaseModel
 
-from pipelines import dataset_config
-from pipelines.dataset_config import DatasetConfig, DatasetNameMismatch, from_row, to_body
+from pipelines.dataset_config import CONFIG_SCHEMA, EXAMPLE, DatasetNameMismatch, from_row, to_body
 from recorder import clock
 from recorder.ids import new_id
 from recorder.models.export import ExportRow
@@ -16,12 +16,9 @@ from recorder.models.export_request import (
     ExportCreate,
     ExportFilter,
     ExportFormat,
-    FrameSampling,
     SamplingMode,
-    SplitRule,
     SplitUnit,
 )
-from recorder.models.wire import ActorKind, Mode, Outcome
 
 _BODY: dict[str, Any] = {
     "workflow": ["checkout"],
@@ -78,114 +75,123 @@ _VARIANTS: list[dict[str, Any]] = [
 
 def queued(body: dict[str, Any]) -> ExportRow:
     """The row that this body would leave, with the request resolved already."""
-    asked = ExportCreate.model_validate(body)
-    assert asked.filter is not None and asked.frame_sampling is not None and asked.split is not None
+    body_model = ExportCreate.model_validate(body)
+    assert (
+        body_model.filter is not None
+        and body_model.frame_sampling is not None
+        and body_model.split is not None
+    )
     return ExportRow(
         id=new_id("exp"),
         workspace_id=new_id("wsp"),
         mode="live",
         status="queued",
-        format=asked.format,
+        format=body_model.format,
         spec={
-            "workflow": asked.workflow,
-            "filter": asked.filter.model_dump(by_alias=True, exclude_none=True),
-            "frame_sampling": asked.frame_sampling.model_dump(),
-            "split": asked.split.model_dump(),
+            "workflow": body_model.workflow,
+            "filter": body_model.filter.model_dump(by_alias=True, exclude_none=True),
+            "frame_sampling": body_model.frame_sampling.model_dump(),
+            "split": body_model.split.model_dump(),
         },
-        destination=asked.destination.model_dump(exclude_none=True),
-        tag=asked.tag,
-        dataset=asked.tag or "+".join(sorted(asked.workflow)),
+        destination=body_model.destination.model_dump(exclude_none=True),
+        tag=body_model.tag,
+        dataset=body_model.tag or "+".join(sorted(body_model.workflow)),
         created_at=clock.now(),
     )
 
 
-def through_dagster(config: DatasetConfig) -> DatasetConfig:
-    """The config as a run gets it: written down as a run's, checked against the schema, and read."""
-    written: Any = dg.RunConfig(ops={"datasets": config}).to_config_dict()  # type: ignore[no-untyped-call]
-    seen: list[DatasetConfig] = []
+def read_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration as a run gets it, checked against the schema."""
+    seen: list[dict[str, Any]] = []
 
-    @dg.op(name="datasets")
-    def _read(config: DatasetConfig) -> None:
-        seen.append(config)
+    @dg.op(name="datasets", config_schema=CONFIG_SCHEMA)
+    def _read(context: dg.OpExecutionContext) -> None:
+        seen.append(context.op_config)
 
     @dg.job
     def _job() -> None:
         _read()
 
-    assert _job.execute_in_process(run_config=written).success
+    assert _job.execute_in_process(run_config={"ops": {"datasets": {"config": config}}}).success
     return seen[0]
 
 
 @pytest.mark.parametrize("variant", _VARIANTS, ids=str)
-def test_the_launchpad_says_what_the_body_said(variant: dict[str, Any]) -> None:
+def test_the_configuration_of_a_queued_export_gives_its_body_again(variant: dict[str, Any]) -> None:
     row = queued(_BODY | variant)
-    config = through_dagster(from_row(row))
+    config = read_config(from_row(row))
     again = queued(to_body(config, partition=row.dataset).model_dump(by_alias=True, exclude_none=True))
-    said = ("format", "spec", "destination", "tag", "dataset")
-    # Ids of sessions stand in the export alone: a run's config is kept with each of its records.
+    compared = ("format", "spec", "destination", "tag", "dataset")
+    # The export alone has the ids of excluded sessions: a run's config is kept with each of its records.
     row.spec["filter"].pop("exclude_session_ids", None)
-    assert {name: getattr(again, name) for name in said} == {name: getattr(row, name) for name in said}
-    assert (config.export_id, config.workspace, config.mode.value) == (row.id, row.workspace_id, row.mode)
-
-
-def members(model: type[BaseModel]) -> set[str]:
-    """Names of a model's fields."""
-    return set(model.model_fields)
-
-
-def test_every_member_of_the_body_has_a_field_in_the_launchpad() -> None:
-    assert members(ExportCreate) <= members(DatasetConfig)
-    assert members(ExportFilter) == members(dataset_config.FilterConfig)
-    assert members(FrameSampling) == members(dataset_config.SamplingConfig)
-    assert members(SplitRule) == members(dataset_config.SplitConfig)
-
-
-def test_every_destination_has_a_form_with_its_members() -> None:
-    forms = get_args(DatasetConfig.model_fields["destination"].annotation)
-    told = {form.model_fields["kind"].default: members(form) for form in forms}
-    kinds = {
-        get_args(one.model_fields["kind"].annotation)[0]: members(one) for one in get_args(AnyDestination)
+    assert {name: getattr(again, name) for name in compared} == {
+        name: getattr(row, name) for name in compared
     }
-    assert told == kinds
+    assert (config["export_id"], config["workspace"], config["mode"]) == (row.id, row.workspace_id, row.mode)
+
+
+@pytest.mark.parametrize("variant", _VARIANTS, ids=str)
+def test_the_body_of_the_route_is_a_configuration_as_it_is(variant: dict[str, Any]) -> None:
+    body = _BODY | variant
+    config = read_config(body)
+    partition = body.get("tag") or "+".join(sorted(body["workflow"]))
+    assert to_body(config, partition=partition) == ExportCreate.model_validate(body)
+
+
+def test_one_workflow_need_not_be_a_list() -> None:
+    body = to_body(read_config({"workflow": "checkout"}), partition="checkout")
+    assert (body.workflow, body.format, body.destination.kind) == (["checkout"], "parquet", "signed_url")
+    assert body.split is None
+
+
+def test_the_example_of_the_description_is_valid() -> None:
+    to_body(read_config(yaml.safe_load(EXAMPLE)), partition="checkout+login")
 
 
 @pytest.mark.parametrize(
-    ("form", "values"),
+    "wrong",
     [
-        (dataset_config.Outcome, Outcome),
-        (dataset_config.ActorKind, ActorKind),
-        (dataset_config.SamplingMode, SamplingMode),
-        (dataset_config.Mode, Mode),
-        (dataset_config.Format, ExportFormat),
-        (dataset_config.SplitUnit, SplitUnit),
+        {"workflows": ["checkout"]},
+        {"filter": {"actor_kind": "human"}},
+        {"destination": {"s3": {"bucket": "acme-sets"}}},
+        {"destination": {"kind": "ftp"}},
+        {"format": "csv"},
+        {"frame_sampling": {"mode": "some"}},
     ],
+    ids=str,
 )
-def test_every_choice_of_the_body_can_be_chosen(form: Any, values: Any) -> None:
-    assert [choice.value for choice in form] == list(get_args(values))
+def test_a_wrong_name_is_refused_before_the_run(wrong: dict[str, Any]) -> None:
+    with pytest.raises(dg.DagsterInvalidConfigError):
+        read_config({"workflow": "checkout"} | wrong)
+
+
+def test_a_wrong_value_is_named_and_not_repeated() -> None:
+    config = read_config({"workflow": "checkout", "destination": {"kind": "s3", "bucket": "NOT_ONE"}})
+    with pytest.raises(dg.Failure, match="bucket") as failure:
+        to_body(config, partition="checkout")
+    assert "NOT_ONE" not in str(failure.value.description)
+
+
+def test_a_tag_that_names_another_dataset_is_refused() -> None:
+    with pytest.raises(DatasetNameMismatch, match="'v8'"):
+        to_body(read_config({"workflow": ["checkout"], "tag": "v8"}), partition="v7")
+
+
+def members(model: type[BaseModel]) -> set[str]:
+    """Return the names of a model's fields."""
+    return set(model.model_fields)
 
 
 def test_every_member_is_among_those_that_are_tried() -> None:
     tried = [(_BODY | variant)["destination"] for variant in _VARIANTS]
-    for one in get_args(AnyDestination):
-        (kind,) = get_args(one.model_fields["kind"].annotation)
-        assert members(one) == {name for body in tried if body["kind"] == kind for name in body}
+    for model in get_args(AnyDestination):
+        (kind,) = get_args(model.model_fields["kind"].annotation)
+        assert members(model) == {name for body in tried if body["kind"] == kind for name in body}
     assert set(_FILTER) == {field.alias or name for name, field in ExportFilter.model_fields.items()}
 
 
-def test_an_export_of_the_release_before_which_knew_no_parts_is_carried_on() -> None:
-    row = queued(_BODY)
-    row.spec = {name: value for name, value in row.spec.items() if name != "split"}
-    assert from_row(row).split == dataset_config.SplitConfig()
-
-
-def test_a_tag_that_names_another_dataset_is_refused() -> None:
-    config = DatasetConfig(workspace="acme", workflow=["checkout"], tag="v8")
-    with pytest.raises(DatasetNameMismatch, match="'v8'"):
-        to_body(config, partition="v7")
-
-
-def test_no_field_of_the_launchpad_takes_a_secret() -> None:
-    forms = [DatasetConfig, *get_args(DatasetConfig.model_fields["destination"].annotation)]
-    names = {name for form in forms for name in members(form)}
+def test_no_member_of_the_configuration_takes_a_secret() -> None:
+    destination: Any = CONFIG_SCHEMA["destination"].config_type
+    names = {*CONFIG_SCHEMA, *destination.fields}
     assert "role_arn" in names
     assert [name for name in names for word in ("secret", "password", "token", "key") if word in name] == []

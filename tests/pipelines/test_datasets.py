@@ -11,6 +11,7 @@ import pytest
 from pipelines.dataset_checks import check_files, check_lake, dataset_checks
 from pipelines.dataset_report import _markdown
 from pipelines.exports import PARTITIONS, datasets, export_datasets
+from recorder.access.keys import create_workspace
 from recorder.exports.verify.check import ANOTHER_MANIFEST
 from recorder.models.export import ExportRow
 from tests.support.dagster_deployment import Deployment
@@ -46,7 +47,12 @@ def test_the_ui_shows_figures_columns_rows_and_a_picture(deployment: Deployment)
     assert metadata["dagster/row_count"].value == 6
     assert "payload" in [column.name for column in metadata["dagster/column_schema"].value.columns]
     assert metadata["preview"].value.count("\n") == 7
-    assert metadata["manifest"].value.endswith(f"/v1/exports/{metadata['export_id'].value}/manifest")
+    address = f"/v1/exports/{metadata['export_id'].value}/manifest"
+    assert next(iter(metadata)) == "how_to_load"
+    assert f'{address}", key=' in metadata["how_to_load"].value
+    assert not [value for value in metadata.values() if isinstance(value, dg.UrlMetadataValue)]
+    assert metadata["size"].value.endswith((" bytes", " kB"))
+    assert metadata["preview"].value.startswith("| workflow | t_ms | type |")
     assert metadata["picture"].value.startswith("![what the dataset holds](data:image/png;base64,iVBOR")
 
 
@@ -187,3 +193,13 @@ def test_the_run_log_says_how_far_it_is(deployment: Deployment) -> None:
     said = [record.user_message for record in deployment.instance.all_logs(result.run_id)]
     assert "2 shards to write" in said
     assert any(text.startswith("2 of 2 shards written: 8 rows, ") for text in said)
+
+
+def test_the_workspace_may_be_left_out_where_there_is_one(deployment: Deployment) -> None:
+    assert deployment.materialize("checkout", {"workflow": "checkout"}).success
+    with deployment.runtime.database.transaction(write=True) as db:
+        secret = deployment.runtime.settings.secret
+        create_workspace(db, "second", region="us", secret=secret, tier="unlimited")
+    result = deployment.materialize("checkout", {"workflow": "checkout"}, raise_on_error=False)
+    (failure,) = [event for event in result.all_node_events if event.is_step_failure]
+    assert "acme, second" in str(failure.event_specific_data)

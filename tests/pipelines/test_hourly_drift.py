@@ -39,8 +39,8 @@ def run(instance: dg.DagsterInstance, recorder: RecorderResource) -> dict[str, A
 
 def tick(instance: dg.DagsterInstance, recorder: RecorderResource) -> dg.RunRequest | dg.SkipReason:
     """Return the result of the schedule."""
-    context = dg.build_schedule_context(instance=instance, resources={"recorder": recorder})
-    answer = hourly_drift(context)
+    with dg.build_schedule_context(instance=instance, resources={"recorder": recorder}) as context:
+        answer = hourly_drift(context)
     assert isinstance(answer, dg.RunRequest | dg.SkipReason)
     return answer
 

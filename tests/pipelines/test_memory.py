@@ -48,7 +48,10 @@ def seal_all(runtime: Runtime) -> None:
 
 
 def rebuild(
-    recorder: RecorderResource, instance: dg.DagsterInstance, **config: object
+    recorder: RecorderResource,
+    instance: dg.DagsterInstance,
+    partition_key: str | None = None,
+    **config: object,
 ) -> dg.ExecuteInProcessResult:
     """Materialize the asset."""
     return dg.materialize(
@@ -57,6 +60,7 @@ def rebuild(
         resources={"recorder": recorder},
         run_config={"ops": {"rebuilt_memory_graphs": {"config": config}}},
         selection=[rebuilt_memory_graphs],
+        partition_key=partition_key,
     )
 
 
@@ -92,12 +96,16 @@ def test_every_graph_is_rebuilt_and_shown(recorder: RecorderResource, desk: Desk
     }
 
 
-def test_only_the_workflows_named_are_rebuilt(recorder: RecorderResource, desk: Desk) -> None:
+def test_only_the_workflow_of_the_partition_is_rebuilt(recorder: RecorderResource, desk: Desk) -> None:
     record(desk, "cart")
     record(desk, "list", workflow="returns")
     seal_all(recorder.runtime)
     with dg.DagsterInstance.ephemeral() as instance:
-        result = rebuild(recorder, instance, workflows=["returns"])
+        partition = f"{WORKSPACE} live returns"
+        instance.add_dynamic_partitions("workflows", [partition])
+        result = rebuild(recorder, instance, partition)
+        assert instance.get_materialized_partitions(dg.AssetKey("rebuilt_memory_graphs")) == {partition}
+        assert len(instance.get_dynamic_partitions("workflows")) == 2
     (made,) = result.asset_materializations_for_node("rebuilt_memory_graphs")
     assert [row.data["workflow"] for row in made.metadata["rebuilt"].records] == ["returns"]
 

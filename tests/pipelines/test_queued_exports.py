@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 from sqlmodel import select
 
-from pipelines.dataset_report import ToldProgress
+from pipelines.dataset_report import LoggedProgress
 from pipelines.exports import DATASET_TAG, EXPORT_TAG, PARTITIONS, REQUEST_TAG
 from recorder.audit.log import Origin
 from recorder.exports.executor import InProcess
@@ -111,7 +111,7 @@ def test_files_of_a_cancelled_run_are_taken_away_by_a_run_and_not_in_the_tick(de
 
     with pytest.raises(Killed):
         run_export(
-            deployment.runtime, row.id, owner="killed", executor=ToldProgress(InProcess(), _die, every_s=0)
+            deployment.runtime, row.id, owner="killed", executor=LoggedProgress(InProcess(), _die, every_s=0)
         )
     deployment.add_run(row, dg.DagsterRunStatus.CANCELED)
     deployment.recorder = deployment.recorder.model_copy(update={"export_pause_s": -1.0})
@@ -145,7 +145,7 @@ def test_a_run_that_carries_on_says_so_and_writes_only_what_is_left(deployment: 
         if text.startswith("1 of"):
             raise Killed
 
-    told = ToldProgress(InProcess(), _die, every_s=0)
+    told = LoggedProgress(InProcess(), _die, every_s=0)
     with pytest.raises(Killed):
         run_export(deployment.runtime, row.id, owner="killed", executor=told)
     said = [record.user_message for record in deployment.instance.all_logs(deployment.run(request).run_id)]

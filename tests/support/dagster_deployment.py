@@ -11,8 +11,7 @@ import pytest
 
 from pipelines.dataset_checks import dataset_checks
 from pipelines.dataset_config import from_row
-from pipelines.exports import EXPORT_TAG, PARTITIONS, datasets, take_up_exports
-from pipelines.recipes import follow_recipes
+from pipelines.exports import EXPORT_TAG, PARTITIONS, datasets, follow_recipes, take_up_exports
 from pipelines.resources import RecorderResource, close_runtimes
 from recorder.access.keys import create_workspace
 from recorder.audit.log import Origin
@@ -78,7 +77,7 @@ class Deployment:
         job = dg.Definitions(
             [datasets], resources={"recorder": self.recorder}
         ).resolve_implicit_global_asset_job_def()
-        config = dg.RunConfig(ops={"datasets": from_row(row)}).to_config_dict()
+        config = {"ops": {"datasets": {"config": from_row(row)}}}
         self.instance.create_run_for_job(job, tags={EXPORT_TAG: row.id}, status=status, run_config=config)
 
     def exports(self) -> list[ExportRow]:

@@ -1,0 +1,35 @@
+"""Partitions by workflow: one memory graph per partition, any number of them in one run. Design §3."""
+
+from collections.abc import Iterable
+
+import dagster as dg
+
+from recorder.memory.graph.nodes import GraphScope
+from recorder.memory.storage.rebuilds import indexed_scopes
+from recorder.runtime import Runtime
+
+WORKFLOWS = dg.DynamicPartitionsDefinition(name="workflows")
+#: Starting a run costs seconds, looking at a graph milliseconds.
+ONE_RUN = dg.BackfillPolicy.single_run()
+
+
+def partition_key(scope: GraphScope) -> str:
+    """Return the partition of a graph; Dagster takes no `...` in a key."""
+    return f"{scope.workspace_id} {scope.mode} {scope.workflow}".replace("...", "…")
+
+
+def register_scopes(instance: dg.DagsterInstance, scopes: Iterable[GraphScope]) -> None:
+    """Register the partitions of these graphs; known ones stay as they are."""
+    if keys := [partition_key(scope) for scope in scopes]:
+        instance.add_dynamic_partitions(str(WORKFLOWS.name), keys)
+
+
+def select_scopes(context: dg.AssetExecutionContext, runtime: Runtime) -> list[GraphScope]:
+    """Return the graphs of a run's partitions; of a run without partitions, as schedules start it, all."""
+    with runtime.database.transaction(write=False) as db:
+        scopes = indexed_scopes(db)
+    register_scopes(context.instance, scopes)
+    if not context.has_partition_key and not context.has_partition_key_range:
+        return scopes
+    chosen = set(context.partition_keys)
+    return [scope for scope in scopes if partition_key(scope) in chosen]
