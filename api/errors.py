@@ -90,7 +90,13 @@ def make_problem(error: RecorderError, request_id: str) -> Response:
     if status == 429:
         REFUSALS.labels(error.code).inc()
     return _make_document(
-        status, error.code, error.title, str(error), request_id, headers=headers, extra=error.extra
+        status,
+        code=error.code,
+        title=error.title,
+        detail=str(error),
+        request_id=request_id,
+        headers=headers,
+        extra=error.extra,
     )
 
 
@@ -98,7 +104,9 @@ def make_internal_problem(error: Exception, request_id: str) -> Response:
     """Return the answer to a request that failed with an unexpected error; log the error with its trace."""
     log.error("request failed", exc_info=error, extra={"request_id": request_id})
     detail = "The service failed; try again, and send the request id to its operator if it fails again."
-    return _make_document(500, "internal_error", "Internal error", detail, request_id, headers={})
+    return _make_document(
+        500, code="internal_error", title="Internal error", detail=detail, request_id=request_id, headers={}
+    )
 
 
 def install(app: FastAPI) -> None:
@@ -135,7 +143,12 @@ def install(app: FastAPI) -> None:
             code, title = "method_not_allowed", "Method not allowed"
             detail = f"This address takes {methods}; see /docs."
         return _make_document(
-            error.status_code, code, title, detail, request.state.request_id, headers=headers
+            error.status_code,
+            code=code,
+            title=title,
+            detail=detail,
+            request_id=request.state.request_id,
+            headers=headers,
         )
 
 
@@ -168,11 +181,11 @@ def _make_item(detail: dict[str, Any], model: Any, body: Any) -> Problem:
 
 def _make_document(
     status: int,
+    *,
     code: str,
     title: str,
     detail: str,
     request_id: str,
-    *,
     headers: dict[str, str],
     extra: dict[str, Any] | None = None,
 ) -> Response:

@@ -16,7 +16,7 @@ from tests.support.waiting_sessions import stop_sessions
 
 JOB = "seal_stopped_sessions"
 DEFINITIONS = dg.Definitions(
-    assets=sealing.assets, jobs=[sealing.seal_stopped_sessions], resources={"recorder": RecorderResource()}
+    assets=[sealing.sealing], jobs=[sealing.seal_stopped_sessions], resources={"recorder": RecorderResource()}
 )
 
 
