@@ -1,5 +1,6 @@
 """Partitions by workflow: one memory graph per partition, any number of them in one run. Design §3."""
 
+import warnings
 from collections.abc import Iterable
 
 import dagster as dg
@@ -9,7 +10,10 @@ from recorder.memory.storage.rebuilds import indexed_scopes
 from recorder.runtime import Runtime
 
 WORKFLOWS = dg.DynamicPartitionsDefinition(name="workflows")
-#: Starting a run costs seconds, looking at a graph milliseconds.
+# Dagster calls this parameter of assets beta; its warning would be logged at each start.
+warnings.filterwarnings("ignore", "Parameter `backfill_policy`", category=dg.BetaWarning)
+
+#: Starting a run takes seconds, checking a graph milliseconds.
 ONE_RUN = dg.BackfillPolicy.single_run()
 
 
