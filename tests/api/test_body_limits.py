@@ -380,9 +380,9 @@ def die(path: str) -> None:
 
 def take_memory(path: str) -> int:
     """Take more than a worker process may."""
-    from api.bodies.checks import _Bounds
+    from api.bodies.checks import _BoundedMemory
 
-    with _Bounds():
+    with _BoundedMemory():
         return len([bytes(64 * MB) for _ in range(64)])
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from api.gate.endpoints import ENDPOINTS
 from recorder import clock as recorder_clock
-from recorder.access.keys import _BASE62, _checksum, _hash
+from recorder.access.keys import _BASE62, _compute_checksum, _hash_key
 from recorder.ids import new_id
 from recorder.logs import make_formatter
 from recorder.models.key import KeyRow
@@ -90,7 +90,7 @@ def test_anything_but_one_bearer_key_is_refused(
 def well_formed(prefix: str) -> str:
     """A key with a good checksum that nobody was given."""
     body = prefix + "".join(random.choices(_BASE62, k=43))
-    return body + _checksum(body)
+    return body + _compute_checksum(body)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_a_key_of_another_kind_of_deployment_is_refused_even_if_it_is_stored(
             mode="live",
             label="of the hosted service",
             scope="admin",
-            key_hash=_hash(key, service.runtime.settings.secret),
+            key_hash=_hash_key(key, service.runtime.settings.secret),
             last4=key[-4:],
             created_at=recorder_clock.now(),
         )

@@ -89,7 +89,7 @@ def test_what_is_remembered_is_bounded(tmp_path: Path) -> None:
     allowed = hosts(tmp_path)
     for port in range(1, 3_000):
         assert allows(allowed, f"localhost:{port}") and not allows(allowed, f"evil{port}.example")
-    assert len(allowed._remembered) == 1_000
+    assert len(allowed._accepted) == 1_000
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ import hmac
 import re
 from typing import Any
 
-from recorder.memory.grouping.nodes import GraphScope
-
 from recorder.exports.runner.finalize import cancel_export
+from recorder.memory.graph.nodes import GraphScope
 from recorder.net.client import OutboundClient
 from recorder.tenant import Tenant
 from tests.support.completed_work import (
