@@ -142,22 +142,27 @@ def _print_new_sessions(client: "Client", workflow: list[str] | None, *, as_json
     """Print each session that is created from now on."""
     from recorder import clock
 
-    newest: datetime | None = None
-    seen: dict[str, datetime] | None = None
-    while True:
+    def list_since(newest: datetime | None) -> dict[str, dict[str, Any]]:
         since = "10s" if newest is None else clock.to_iso(newest - _OVERLAP)
-        sessions = list(client.list_sessions(workflow=workflow, since=since))
-        for session in reversed(sessions):
-            if seen is not None and session["id"] not in seen:
-                print_json(session) if as_json else typer.echo(_describe_session(session))
-        if seen is None:
-            typer.echo("Waiting for new sessions; Ctrl-C ends it.", err=True)
-        # The overlap bounds what is kept.
-        seen = {
-            session["id"]: clock.parse_time(session["created_at"], name="created_at") for session in sessions
-        }
-        newest = max([newest, *seen.values()] if newest else seen.values(), default=None)
+        return {session["id"]: session for session in client.list_sessions(workflow=workflow, since=since)}
+
+    def find_newest(sessions: dict[str, dict[str, Any]]) -> datetime | None:
+        times = (clock.parse_time(session["created_at"], name="created_at") for session in sessions.values())
+        return max(times, default=None)
+
+    newest = find_newest(list_since(None))
+    # Later lists begin before the newest session; the sessions that are there already are not new.
+    known = list_since(newest)
+    typer.echo("Waiting for new sessions; Ctrl-C ends it.", err=True)
+    while True:
+        newest = find_newest(known) or newest
         time.sleep(_POLL_S)
+        sessions = list_since(newest)
+        for session_id in reversed(sessions):
+            if session_id not in known:
+                session = sessions[session_id]
+                print_json(session) if as_json else typer.echo(_describe_session(session))
+        known = sessions  # the overlap bounds its size
 
 
 def _print_messages(client: "Client", session_id: str, *, from_start: bool, as_json: bool) -> None:
