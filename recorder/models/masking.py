@@ -6,7 +6,8 @@ validated on the event loop, and a hostile expression takes a while to compile.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field as WireField
+from pydantic import field_validator
 
 from recorder import limits
 from recorder.models.wire import WireInput
@@ -17,10 +18,10 @@ Builtin = Literal["email", "card", "token"]
 class MaskingPattern(WireInput):
     """One expression of a workspace's or a workflow's own."""
 
-    name: str = Field(pattern=limits.MASKING_NAME_PATTERN)
-    pattern: str = Field(min_length=1, max_length=limits.MASKING_PATTERN_CHARACTERS)
+    name: str = WireField(pattern=limits.MASKING_NAME_PATTERN)
+    pattern: str = WireField(min_length=1, max_length=limits.MASKING_PATTERN_CHARACTERS)
     #: Stands before the token that takes the place of what was found.
-    replacement: str = Field(default="", max_length=limits.MASKING_REPLACEMENT_CHARACTERS)
+    replacement: str = WireField(default="", max_length=limits.MASKING_REPLACEMENT_CHARACTERS)
 
     @field_validator("name")
     @classmethod
@@ -40,8 +41,8 @@ class MaskingPattern(WireInput):
 class Masking(WireInput):
     """What is masked: nothing, until something is named here."""
 
-    builtins: list[Builtin] = Field(default_factory=list)
-    patterns: Annotated[list[MaskingPattern], Field(max_length=limits.MASKING_PATTERNS)] = Field(
+    builtins: list[Builtin] = WireField(default_factory=list)
+    patterns: Annotated[list[MaskingPattern], WireField(max_length=limits.MASKING_PATTERNS)] = WireField(
         default_factory=list
     )
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field as WireField
 
 from recorder import limits
 from recorder.models.memory import PathOutcomes
@@ -25,7 +25,7 @@ class SimilarSearch(WireInput):
     """Body of `POST /v1/memory/similar`."""
 
     session_id: str
-    limit: int = Field(default=limits.SIMILAR_DEFAULT, ge=1, le=limits.LIST_MAX)
+    limit: int = WireField(default=limits.SIMILAR_DEFAULT, ge=1, le=limits.LIST_MAX)
 
 
 class SimilarSession(Session):
