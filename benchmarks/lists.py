@@ -17,8 +17,7 @@ from benchmarks.seeds import new_settings
 from benchmarks.servers import Server, serving
 from recorder import clock, ids
 from recorder.access.keys import create_workspace
-from recorder.models.session import SessionMetadataRow, SessionRow
-from recorder.models.tag import TagRow
+from recorder.models.session import SessionMetadataRow, SessionRow, TagRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 

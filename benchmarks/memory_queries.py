@@ -26,8 +26,7 @@ from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.paths import read_graph
 from recorder.memory.queries.similarity import similar_index
 from recorder.memory.storage.indexing import GraphIndexer
-from recorder.models.session import SessionMetadataRow, SessionRow
-from recorder.models.tag import TagRow
+from recorder.models.session import SessionMetadataRow, SessionRow, TagRow
 from recorder.models.workflow import WorkflowRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings

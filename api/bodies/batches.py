@@ -17,7 +17,6 @@ from recorder.masking.policies import Policy
 from recorder.masking.scanner import Scanner
 from recorder.media_types import JSON, require_type
 from recorder.models.frame import FrameItem
-from recorder.recording.batch_ids import Replayed
 from recorder.recording.events import (
     CheckedBody,
     CheckedItems,
@@ -29,6 +28,7 @@ from recorder.recording.events import (
 )
 from recorder.recording.frame_validation import CheckedFrame, read_frames_json, unpack_dom
 from recorder.recording.masking import event_documents
+from recorder.recording.sequence import Replayed
 
 
 def respond_accepted(answer: bytes) -> Response:

@@ -15,8 +15,7 @@ from recorder.masking.masker import Changes
 from recorder.masking.policies import Policy
 from recorder.masking.scan_pool import ScanPool
 from recorder.masking.scanner import Scanner
-from recorder.models.session import SessionCreate
-from recorder.models.tag import TagCreate
+from recorder.models.session import SessionCreate, TagCreate
 from recorder.models.workflow import WorkflowUpdate
 from recorder.models.workspace import WorkspaceUpdate
 from recorder.recording.frames import CheckedUpload

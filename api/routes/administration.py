@@ -16,12 +16,11 @@ from api.strict_routes import StrictRoute
 from recorder.access import key_admin, quota, workspaces
 from recorder.access.rate_tiers import describe_limits
 from recorder.audit.log import AuditFilter, list_entries, stream_entries
-from recorder.models.audit import AuditEntry
-from recorder.models.key import Key, KeyCreate, KeyCreated
 from recorder.models.limits import Limits
-from recorder.models.notification import EventTypes
+from recorder.models.operations import AuditEntry
+from recorder.models.webhook import EventTypes
 from recorder.models.wire import Page
-from recorder.models.workspace import Quota, Workspace
+from recorder.models.workspace import Key, KeyCreate, KeyCreated, Quota, Workspace
 from recorder.webhooks.catalogue import list_event_types
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute)

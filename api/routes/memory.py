@@ -23,9 +23,9 @@ from recorder.memory.queries import paths as queries
 from recorder.memory.queries.comparison import MIN_CHANGE, Side
 from recorder.memory.queries.similarity import THRESHOLD
 from recorder.memory.views.formats import GraphFormat
-from recorder.models.memory import MemoryPathList
-from recorder.models.memory_queries import (
+from recorder.models.memory import (
     MemoryComparison,
+    MemoryPathList,
     OutlierSession,
     RecoveryPointList,
     SimilarSearch,

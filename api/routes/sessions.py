@@ -18,11 +18,12 @@ from recorder.models.session import (
     Session,
     SessionDetail,
     SessionStatus,
+    Tag,
+    TagCreate,
 )
-from recorder.models.tag import Tag, TagCreate
 from recorder.models.wire import ActorKind, Outcome, Page
 from recorder.recording import item_reads, session_list, sessions, tags
-from recorder.recording.anchors import find_anchor_time
+from recorder.recording.item_reads import find_anchor_time
 from recorder.runtime import Runtime
 
 router = APIRouter(prefix="/v1", tags=["sessions"], route_class=StrictRoute)

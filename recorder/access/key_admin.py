@@ -8,8 +8,8 @@ from recorder import clock
 from recorder.access.keys import LIVE_REPLAY, Caller, Scope, add_key
 from recorder.audit.log import Origin, record
 from recorder.errors import InsufficientScope, InvalidTime, NotFound, ValidationFailed
-from recorder.models.key import Key, KeyCreate, KeyCreated, KeyRow
 from recorder.models.wire import Mode
+from recorder.models.workspace import Key, KeyCreate, KeyCreated, KeyRow
 from recorder.tenant import Tenant
 
 

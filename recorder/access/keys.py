@@ -18,9 +18,8 @@ from recorder.digest import keyed_digest
 from recorder.errors import Conflict, InsufficientScope, InvalidApiKey, WorkspaceDisabled
 from recorder.ids import new_id
 from recorder.masking.policies import MaskingPolicies, load_policies
-from recorder.models.key import KeyRow
 from recorder.models.wire import Mode
-from recorder.models.workspace import WorkspaceRow
+from recorder.models.workspace import KeyRow, WorkspaceRow
 from recorder.storage.deployment import require_region
 from recorder.tenant import Tenant
 

@@ -8,9 +8,9 @@ from sqlmodel import col, or_, select
 from recorder.access.keys import Caller, NewKey, create_workspace
 from recorder.audit.log import Action, Origin, describe_changes, describe_masking, record
 from recorder.errors import InsufficientScope, NotFound
-from recorder.models.masking import Masking
 from recorder.models.workspace import (
     LiveReplay,
+    Masking,
     Retention,
     Workspace,
     WorkspaceRow,

@@ -17,8 +17,8 @@ from sqlmodel import col, or_, select, update
 from recorder import clock, digest
 from recorder.digest import sha256_of
 from recorder.ids import new_id
-from recorder.models.audit import ActorType, AuditEntry, AuditHeadRow, AuditOutcome, AuditRow
-from recorder.models.masking import Masking
+from recorder.models.operations import ActorType, AuditEntry, AuditHeadRow, AuditOutcome, AuditRow
+from recorder.models.workspace import Masking
 from recorder.storage.database import Database
 from recorder.storage.upsert import insert_if_missing
 

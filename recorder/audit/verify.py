@@ -14,7 +14,7 @@ from sqlmodel import col, select
 from sqlmodel.sql.expression import SelectOfScalar
 
 from recorder.audit.log import entry_of, first_hash, hash_entry
-from recorder.models.audit import AuditHeadRow, AuditRow
+from recorder.models.operations import AuditHeadRow, AuditRow
 from recorder.storage.database import Database
 
 Kind = Literal["changed", "missing", "reordered"]

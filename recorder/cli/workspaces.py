@@ -137,7 +137,7 @@ def create_key(
     from recorder.access.key_admin import issue_key
     from recorder.access.workspaces import find_workspace
     from recorder.audit.log import Origin
-    from recorder.models.key import KeyCreate
+    from recorder.models.workspace import KeyCreate
 
     given = {"label": label, "scope": scope, "mode": mode, "expires_at": expires_at}
     try:

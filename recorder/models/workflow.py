@@ -9,8 +9,8 @@ from sqlalchemy import JSON
 from sqlmodel import Field, SQLModel
 
 from recorder import limits
-from recorder.models.masking import Masking
 from recorder.models.wire import WireInput, WireOutput, WireTime, left_out
+from recorder.models.workspace import Masking
 from recorder.tenant import Tenant
 
 

@@ -1,17 +1,74 @@
-"""Workspaces and their settings. Spec §2.10; contract §7."""
+"""Masking settings of a workspace or a workflow: built-in kinds and own patterns. Contract §3 (masking).
+
+Expressions are compiled and measured when they are saved (`recorder.masking.admission`), not here: bodies are
+validated on the event loop, and a hostile expression takes a while to compile.
+"""
 
 import re
 from datetime import datetime
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, field_validator
 from pydantic import Field as WireField
 from sqlalchemy import JSON, BigInteger
 from sqlmodel import Field, SQLModel
 
 from recorder import limits
-from recorder.models.masking import Masking
-from recorder.models.wire import WireInput, WireOutput, WireTime, left_out
+from recorder.models.wire import Mode, ShownOnce, WireInput, WireOutput, WireTime, left_out
+
+Builtin = Literal["email", "card", "token"]
+
+
+class MaskingPattern(WireInput):
+    """One expression of a workspace's or a workflow's own."""
+
+    name: str = WireField(pattern=limits.MASKING_NAME_PATTERN)
+    pattern: str = WireField(min_length=1, max_length=limits.MASKING_PATTERN_CHARACTERS)
+    #: Stands before the token that takes the place of what was found.
+    replacement: str = WireField(default="", max_length=limits.MASKING_REPLACEMENT_CHARACTERS)
+
+    @field_validator("name")
+    @classmethod
+    def _is_not_built_in(cls, name: str) -> str:
+        if name in ("email", "card", "token"):
+            raise ValueError("email, card and token name built-in kinds; choose another name")
+        return name
+
+    @field_validator("replacement")
+    @classmethod
+    def _is_printable(cls, replacement: str) -> str:
+        if not replacement.isprintable():
+            raise ValueError("takes printable characters")
+        return replacement
+
+
+class Masking(WireInput):
+    """What is masked: nothing, until something is named here."""
+
+    builtins: list[Builtin] = WireField(default_factory=list)
+    patterns: Annotated[list[MaskingPattern], WireField(max_length=limits.MASKING_PATTERNS)] = WireField(
+        default_factory=list
+    )
+
+    @field_validator("builtins")
+    @classmethod
+    def _are_named_once(cls, builtins: list[Builtin]) -> list[Builtin]:
+        if len(set(builtins)) != len(builtins):
+            raise ValueError("names each built-in kind once")
+        return builtins
+
+    @field_validator("patterns")
+    @classmethod
+    def _have_own_names(cls, patterns: list[MaskingPattern]) -> list[MaskingPattern]:
+        if len({pattern.name for pattern in patterns}) != len(patterns):
+            raise ValueError("each pattern has a name of its own")
+        return patterns
+
+    def merged_into(self, stored: dict[str, Any] | None) -> dict[str, Any]:
+        """What to store after a change: members that were sent replace those stored, the others stay."""
+        sent = self.model_dump(include=self.model_fields_set)
+        return {**Masking().model_dump(), **(stored or {}), **sent}
+
 
 WorkspaceStatus = Literal["active", "suspended", "expired"]
 STATUSES: tuple[WorkspaceStatus, ...] = get_args(WorkspaceStatus)
@@ -152,3 +209,54 @@ class UsageRow(SQLModel, table=True):
     #: What was told of each metric: 0 nothing, 1 the warning, 2 that it is exhausted.
     captured_told: int = Field(default=0, sa_column_kwargs=_ZERO)
     exported_told: int = Field(default=0, sa_column_kwargs=_ZERO)
+
+
+class KeyCreate(WireInput):
+    """Body of `POST /v1/keys`."""
+
+    label: str = WireField(min_length=1, max_length=limits.KEY_LABEL_CHARACTERS)
+    #: `read`, `write` or `admin`, and `replay:live` behind it where live replays may be started.
+    scope: str
+    expires_at: WireTime | None = None
+    mode: Mode | None = None
+
+
+class Key(WireOutput):
+    """A key as it is listed: never its value, which nobody has."""
+
+    id: str
+    label: str
+    scope: str
+    mode: Mode
+    last4: str
+    expires_at: WireTime | None
+    created_at: WireTime
+
+
+class KeyCreated(WireOutput):
+    """Answer of `POST /v1/keys`: the one time that the value is shown."""
+
+    id: str
+    label: str
+    scope: str
+    key: ShownOnce
+    mode: Mode
+    expires_at: WireTime | None
+    created_at: WireTime
+
+
+class KeyRow(SQLModel, table=True):
+    """An API key, kept only as its keyed hash and last four characters."""
+
+    __tablename__ = "keys"
+
+    id: str = Field(primary_key=True)
+    workspace_id: str = Field(index=True)
+    mode: str
+    label: str
+    scope: str
+    key_hash: str = Field(unique=True)
+    last4: str
+    created_at: datetime
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None

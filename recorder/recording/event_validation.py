@@ -11,7 +11,7 @@ from msgspec import UNSET
 from recorder import limits, strict_json
 from recorder.errors import BatchTooLarge, EmptyBatch, InvalidJson, Problem, ValidationFailed
 from recorder.models.event import EventBatchBody, EventItem
-from recorder.recording.validation import problem_of
+from recorder.models.wire import problem_of
 
 
 class _Body(msgspec.Struct, forbid_unknown_fields=True):

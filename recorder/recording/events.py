@@ -15,11 +15,11 @@ from recorder.ids import encode, reserve
 from recorder.masking.masker import Changes
 from recorder.media_types import JSON, require_type
 from recorder.models.event import EventBatchBody, EventItem
-from recorder.recording.batch_ids import BatchKey
-from recorder.recording.driver_cursor import Cursor
 from recorder.recording.event_validation import check_events
+from recorder.recording.ingest import Cursor
 from recorder.recording.masking import mask_events
 from recorder.recording.sequence import (
+    BatchKey,
     lock_session,
     require_minutes,
     require_recording,

@@ -27,8 +27,7 @@ from recorder.errors import (
 )
 from recorder.ids import encode, id_range, is_client_id, reserve
 from recorder.models.frame import FrameItem
-from recorder.models.wire import describe_allowed, shorten
-from recorder.recording.validation import problem_of
+from recorder.models.wire import describe_allowed, problem_of, shorten
 
 _FORMATS: dict[str, Literal["PNG", "JPEG", "WEBP"]] = {
     "image/png": "PNG",

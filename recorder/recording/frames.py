@@ -17,11 +17,10 @@ from recorder.ids import new_id
 from recorder.masking.masker import Changes
 from recorder.models.frame import FrameItem, FrameRow
 from recorder.models.session import NEVER_CHARGED, SessionRow
-from recorder.recording.batch_ids import BatchKey, Replayed
-from recorder.recording.driver_cursor import Cursor
 from recorder.recording.frame_validation import CheckedFrame, check_frames, frames_digest
+from recorder.recording.ingest import Cursor
 from recorder.recording.masking import mask_frames
-from recorder.recording.sequence import lock_session, require_recording, reserve_positions
+from recorder.recording.sequence import BatchKey, Replayed, lock_session, require_recording, reserve_positions
 from recorder.recording.sessions import find_session
 from recorder.storage.blobs import Blobs
 from recorder.storage.database import Database

@@ -18,7 +18,7 @@ from recorder.memory.queries.similarity import THRESHOLD, find_outliers, similar
 from recorder.memory.storage.versions import was_rebuilt
 from recorder.memory.views.formats import GraphFormat, render
 from recorder.memory.views.graph_view import GraphView, view_of
-from recorder.models.memory_queries import MemoryComparison, OutlierSession, SimilarSession
+from recorder.models.memory import MemoryComparison, OutlierSession, SimilarSession
 from recorder.models.session import Session, SessionMetadataRow, SessionRow
 from recorder.models.wire import ActorKind, Outcome
 from recorder.recording.recovery_points import read_anchors

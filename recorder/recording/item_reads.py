@@ -1,4 +1,4 @@
-"""Pages and single items of a session, the same from the hot rows and from the lake. Contract §2, §3."""
+"""Events and frames that a tag names: whether they are there, and at which time. Contract §2 (tag)."""
 
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any
@@ -11,16 +11,77 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, func, select, tuple_
 
 from recorder import limits
-from recorder.errors import NotFound
+from recorder.errors import NotFound, Problem, ValidationFailed
+from recorder.models.event import EventBatchRow, EventKeyRow
 from recorder.models.frame import Frame, FrameRow
-from recorder.models.session import FramesSummary, SessionDetail, SessionRow
-from recorder.recording.hot_events import Position
+from recorder.models.session import FramesSummary, SessionDetail, SessionRow, TagCreate
+from recorder.recording.hot_events import Position, decode_heads, decompress
 from recorder.recording.session_events import read_events_page
 from recorder.recording.sessions import read_metadata, to_wire
 from recorder.recording.tags import list_tags
 from recorder.storage.blobs import Blobs
 from recorder.storage.lake import Lake
 from recorder.storage.lake_schemas import LAYOUTS
+
+
+def find_anchor_time(db: DbSession, lake: Lake, row: SessionRow, body: TagCreate) -> int | None:
+    """Return the time of the event that a tag names, else of the frame; None where it names neither.
+
+    Args:
+        db: a transaction; reading is enough.
+        lake: holds the rows of swept sessions.
+        row: the session.
+        body: names of the tag, in a checked form.
+
+    Raises:
+        ValidationFailed: if the session has no such event or frame.
+        Unavailable: if the lake does not answer.
+    """
+    problems: list[Problem] = []
+    event_t_ms = frame_t_ms = None
+    if body.event_id is not None:
+        event_t_ms = _find_event_time(db, lake, row, body.event_id)
+        if event_t_ms is None:
+            problems.append(Problem("body", "/event_id", "unknown_event", "The session has no such event."))
+    if body.frame_id is not None:
+        frame_t_ms = _find_frame_time(db, lake, row, body.frame_id)
+        if frame_t_ms is None:
+            problems.append(Problem("body", "/frame_id", "unknown_frame", "The session has no such frame."))
+    if problems:
+        raise ValidationFailed(problems)
+    return frame_t_ms if event_t_ms is None else event_t_ms
+
+
+def _find_frame_time(db: DbSession, lake: Lake, row: SessionRow, frame_id: str) -> int | None:
+    try:
+        return get_frame(db, lake, row, frame_id).t_ms
+    except NotFound:
+        return None
+
+
+def _find_event_time(db: DbSession, lake: Lake, row: SessionRow, event_id: str) -> int | None:
+    if not row.is_hot:
+        found = lake.read_session(
+            "events",
+            row.tenant,
+            workflow=row.workflow,
+            date=row.lake_date or "",
+            session_id=row.id,
+            only=pl.col("event_id") == event_id,
+        )
+        return next(iter(found["t_ms"].to_list()), None)
+    named = db.get(EventKeyRow, (row.id, event_id))
+    if named is not None:
+        return named.t_ms
+    # Ids that the service gives rise within a batch: the one that begins last before the id may hold it.
+    first_id = col(EventBatchRow.first_id)
+    batches = select(EventBatchRow).where(EventBatchRow.session_id == row.id, first_id <= event_id)
+    batch = db.exec(batches.order_by(first_id.desc()).limit(1)).first()
+    if batch is None:
+        return None
+    heads = decode_heads(decompress(batch.payload), batch.first_id)
+    return next((head.t_ms for head, found_id in heads if found_id == event_id), None)
+
 
 # Columns of the lake that make a frame object.
 _FRAME_COLUMNS = (

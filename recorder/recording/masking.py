@@ -18,8 +18,7 @@ from recorder.digest import canonical_json
 from recorder.errors import Problem, ValidationFailed
 from recorder.masking.masker import Changes, with_texts
 from recorder.models.event import EventBatchBody
-from recorder.models.session import SessionCreate
-from recorder.models.tag import TagCreate
+from recorder.models.session import SessionCreate, TagCreate
 from recorder.recording.frame_validation import CheckedFrame, item_digest, pack_dom
 
 _decoder = msgspec.json.Decoder(EventBatchBody)

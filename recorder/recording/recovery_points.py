@@ -17,9 +17,8 @@ from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, lookup_of
 from recorder.memory.queries.paths import filter_rows, read_graph
 from recorder.memory.queries.recovery import WITNESSES, Anchor, Witness, find_anchors
-from recorder.models.memory_queries import RecoveryPoint
-from recorder.models.session import SessionRow
-from recorder.models.tag import TagRow
+from recorder.models.memory import RecoveryPoint
+from recorder.models.session import SessionRow, TagRow
 from recorder.models.workflow import WorkflowRow
 from recorder.recording.outcomes import OutcomeRules
 from recorder.storage.lake import Lake

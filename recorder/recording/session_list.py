@@ -9,8 +9,7 @@ from sqlmodel import col, select
 
 from recorder.ids import first_id_at
 from recorder.memory.queries.subpaths import SubPath
-from recorder.models.session import Session, SessionMetadataRow, SessionRow
-from recorder.models.tag import TagRow
+from recorder.models.session import Session, SessionMetadataRow, SessionRow, TagRow
 from recorder.models.wire import ActorKind, Outcome
 from recorder.recording.sessions import to_wire
 from recorder.tenant import Tenant

@@ -9,8 +9,7 @@ from recorder.errors import InvalidState, ValidationFailed
 from recorder.ids import is_client_id, new_timed_id
 from recorder.masking.masker import Changes
 from recorder.memory.storage import graph_store as graph
-from recorder.models.session import SessionRow
-from recorder.models.tag import Tag, TagCreate, TagRow
+from recorder.models.session import SessionRow, Tag, TagCreate, TagRow
 from recorder.recording.masking import mask_tag
 from recorder.recording.outcome_detection import rederive_outcome
 from recorder.recording.sessions import emit, find_session

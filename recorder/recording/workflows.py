@@ -17,7 +17,6 @@ from recorder.errors import NotFound, Problem, ValidationFailed
 from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.storage.sizes import count_graphs
 from recorder.memory.storage.versions import set_memory_graph
-from recorder.models.masking import Masking
 from recorder.models.workflow import (
     OutcomeNames,
     OutcomeNamesUpdate,
@@ -26,6 +25,7 @@ from recorder.models.workflow import (
     WorkflowRow,
     WorkflowUpdate,
 )
+from recorder.models.workspace import Masking
 from recorder.recording.outcomes import OutcomeRules
 from recorder.recording.sessions import find_session
 from recorder.storage.upsert import insert_if_missing

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from recorder.models.notification import (
+from recorder.models.webhook import (
     ErrorData,
     EventType,
     EventTypes,

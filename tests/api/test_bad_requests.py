@@ -10,8 +10,7 @@ from sqlmodel import select
 
 from recorder import clock
 from recorder.access.keys import is_well_formed
-from recorder.models.key import KeyRow
-from recorder.models.workspace import WorkspaceRow
+from recorder.models.workspace import KeyRow, WorkspaceRow
 from tests.support.factories import Caller, Service, assert_problem, footprint
 
 SOME_ID = "ses_01k00000000000000000000000"

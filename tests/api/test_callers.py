@@ -17,7 +17,7 @@ from recorder.access.keys import Caller as Known
 from recorder.access.keys import NewKey
 from recorder.access.rate_tiers import STRANGERS
 from recorder.errors import InvalidApiKey, RateLimited
-from recorder.models.key import KeyRow
+from recorder.models.workspace import KeyRow
 from tests.support.factories import Service
 
 

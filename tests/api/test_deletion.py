@@ -5,7 +5,7 @@ from datetime import timedelta
 from sqlmodel import select
 
 from recorder import clock
-from recorder.models.audit import AuditRow
+from recorder.models.operations import AuditRow
 from recorder.models.session import SessionRow
 from tests.support.factories import Caller, Service, assert_problem
 from tests.support.recorded_sessions import session_row

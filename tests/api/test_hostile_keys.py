@@ -14,8 +14,7 @@ from recorder import clock as recorder_clock
 from recorder.access.keys import _BASE62, _compute_checksum, _hash_key
 from recorder.ids import new_id
 from recorder.logs import make_formatter
-from recorder.models.key import KeyRow
-from recorder.models.workspace import WorkspaceRow
+from recorder.models.workspace import KeyRow, WorkspaceRow
 from tests.support.factories import Caller, Service, assert_problem
 from tests.support.hostile_cases import Refused, case, counted_statements, judge, nothing_stored
 from tests.support.limiter_clock import Clock, stopped_clock

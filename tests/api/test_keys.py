@@ -14,8 +14,8 @@ from api.dependencies import get_db
 from api.gate import authentication
 from recorder import clock
 from recorder.access.keys import NewKey
-from recorder.models.audit import AuditRow
-from recorder.models.key import KeyRow
+from recorder.models.operations import AuditRow
+from recorder.models.workspace import KeyRow
 from tests.support.factories import Caller, Service, assert_problem, footprint, running_app
 from tests.support.hostile_cases import nothing_stored
 

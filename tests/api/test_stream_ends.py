@@ -4,8 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from recorder.models.key import KeyRow
-from recorder.models.workspace import WorkspaceRow
+from recorder.models.workspace import KeyRow, WorkspaceRow
 from tests.support.factories import event
 from tests.support.recorded_sessions import execute
 from tests.support.stream_clients import (

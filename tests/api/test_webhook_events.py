@@ -11,8 +11,8 @@ from jsonschema import Draft202012Validator
 from recorder.exports.runner.run import run_export
 from recorder.ids import new_id
 from recorder.memory.graph.nodes import GraphScope
-from recorder.models.notification import Notification
 from recorder.models.session import SessionRow
+from recorder.models.webhook import Notification
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
 from recorder.tenant import Tenant

@@ -9,7 +9,7 @@ from sqlmodel import col, select
 
 from recorder import limits
 from recorder.ids import new_id
-from recorder.models.audit import AuditRow
+from recorder.models.operations import AuditRow
 from recorder.models.webhook import WebhookSecretRow
 from recorder.webhooks.catalogue import EVENT_TYPES
 from recorder.webhooks.endpoints import SecretBox

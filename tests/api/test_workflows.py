@@ -7,7 +7,7 @@ import pytest
 from sqlmodel import col, select
 
 from recorder import limits
-from recorder.models.audit import AuditRow
+from recorder.models.operations import AuditRow
 from recorder.sealing import Sealer
 from tests.support.factories import Caller, assert_problem, event, footprint
 from tests.support.recorded_sessions import outbox_types

@@ -7,7 +7,7 @@ from sqlmodel import col, select
 
 from recorder import limits
 from recorder.access.workspaces import set_workspace
-from recorder.models.audit import AuditRow
+from recorder.models.operations import AuditRow
 from recorder.models.workspace import WorkspaceRow
 from tests.support.factories import Caller, assert_problem, event, footprint
 

@@ -8,7 +8,7 @@ from sqlmodel import col, select
 from recorder import clock
 from recorder.audit.log import Origin, entry_of, first_hash, hash_entry, record
 from recorder.ids import new_id
-from recorder.models.audit import AuditHeadRow, AuditRow
+from recorder.models.operations import AuditHeadRow, AuditRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.storage.database import Database
 

@@ -13,7 +13,7 @@ from recorder.audit.log import Origin, entry_of, hash_entry, record
 from recorder.audit.verify import ChainReport, read_heads, verify_audit
 from recorder.cli import app as command_line
 from recorder.ids import new_id
-from recorder.models.audit import AuditRow
+from recorder.models.operations import AuditRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.storage.database import Database
 from tests.support.sealed_sessions import make_runtime

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from recorder.access.keys import authenticate, create_workspace
 from recorder.cli import app as command_line
 from recorder.errors import InvalidApiKey, InvalidTime, NotFound, RecorderError
-from recorder.models.audit import AuditRow
+from recorder.models.operations import AuditRow
 from recorder.runtime import Runtime
 from tests.support.sealed_sessions import make_runtime
 

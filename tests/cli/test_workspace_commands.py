@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from recorder.access.rate_tiers import TIERS
 from recorder.access.workspaces import UnknownWorkspace
 from recorder.cli import app
-from recorder.models.audit import AuditRow
+from recorder.models.operations import AuditRow
 from tests.support.sealed_sessions import make_runtime
 
 

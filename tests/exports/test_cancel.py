@@ -15,9 +15,8 @@ from recorder.exports.runner.finalize import cancel, cancel_export
 from recorder.exports.runner.lease import due_exports
 from recorder.exports.runner.run import run_export
 from recorder.exports.writers import ShardTask, WrittenShard
-from recorder.models.audit import AuditRow
 from recorder.models.export import ExportRow
-from recorder.models.operations import OutboxRow
+from recorder.models.operations import AuditRow, OutboxRow
 from recorder.models.workspace import UsageRow
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant

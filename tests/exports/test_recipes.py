@@ -27,8 +27,8 @@ from recorder.exports.requests.recipes import (
     remove_recipe,
     run_recipe,
 )
-from recorder.models.audit import AuditRow
 from recorder.models.export import ExportRow, RecipeRow
+from recorder.models.operations import AuditRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant

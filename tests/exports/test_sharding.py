@@ -13,7 +13,7 @@ from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.ids import new_id
-from recorder.models.tag import TagRow
+from recorder.models.session import TagRow
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
 from tests.support.executors import Watched

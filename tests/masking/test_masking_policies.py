@@ -8,9 +8,8 @@ from sqlalchemy import JSON, null
 from recorder import clock
 from recorder.access.keys import Caller
 from recorder.masking.policies import MaskingPolicies, load_policies
-from recorder.models.masking import Masking
 from recorder.models.workflow import WorkflowRow
-from recorder.models.workspace import WorkspaceRow
+from recorder.models.workspace import Masking, WorkspaceRow
 from recorder.recording import workflows
 from recorder.recording.workflows import SessionWorkflows
 from recorder.runtime import Runtime

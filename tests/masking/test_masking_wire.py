@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from recorder import limits
-from recorder.models.masking import Masking
+from recorder.models.workspace import Masking
 
 _MANY = [{"name": f"n{n}", "pattern": "x"} for n in range(limits.MASKING_PATTERNS + 1)]
 

@@ -5,7 +5,7 @@ import numpy as np
 from recorder import clock
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.comparison import Side, compare
-from recorder.models.memory_queries import MemoryComparison
+from recorder.models.memory import MemoryComparison
 from tests.support.graph_columns import columns_of
 
 #: Four of five once went A B, later all but one go A C.

@@ -14,8 +14,7 @@ from recorder.errors import NotFound, Unavailable
 from recorder.ids import new_id
 from recorder.models.session import SessionRow
 from recorder.recording import ingest
-from recorder.recording.driver_cursor import Cursor
-from recorder.recording.ingest import IngestWriter
+from recorder.recording.ingest import Cursor, IngestWriter
 from recorder.recording.sequence import lock_session, reserve_positions
 from recorder.storage.database import Database
 from tests.support.databases import create_database

@@ -9,7 +9,7 @@ from sqlalchemy import Engine, event
 
 from recorder.access.keys import Caller
 from recorder.errors import InvalidEventId, ResumeWindowExpired
-from recorder.models.tag import TagCreate
+from recorder.models.session import TagCreate
 from recorder.recording import item_reads
 from recorder.recording.session_events import read_events_page
 from recorder.recording.sessions import find_session

@@ -11,8 +11,7 @@ from sqlmodel import col, select
 
 from recorder.errors import InvalidState, NotFound, Unavailable
 from recorder.memory.storage.indexing import GraphIndexer
-from recorder.models.audit import AuditRow
-from recorder.models.operations import OutboxRow, SealBatchRow
+from recorder.models.operations import AuditRow, OutboxRow, SealBatchRow
 from recorder.recording.sessions import to_wire
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer, has_work, open_sealer

@@ -16,7 +16,7 @@ from sqlmodel import col, select
 
 from recorder.errors import Unavailable
 from recorder.models.memory import SessionPathRow
-from recorder.models.tag import TagCreate
+from recorder.models.session import TagCreate
 from recorder.recording.tags import add_tag
 from recorder.runtime import Runtime
 from recorder.sealing import SealedBatch, Sealer

@@ -11,7 +11,7 @@ from recorder.audit.log import Action, Origin
 from recorder.exports.runner.finalize import cancel_export, queue_export
 from recorder.ids import new_id
 from recorder.models.export_request import ExportCreate
-from recorder.models.key import KeyCreate
+from recorder.models.workspace import KeyCreate
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
 from tests.support.factories import Caller

@@ -14,7 +14,6 @@ from recorder.access.rate_tiers import TIERS
 from recorder.cli import app as command_line
 from recorder.client import Client, SessionRecorder
 from recorder.datasets import schemas
-from recorder.models.audit import AuditEntry
 from recorder.models.event import App, EventItem, Input, Target, Trace
 from recorder.models.event_types import EVENT_TYPES
 from recorder.models.export import Export, ExportDifference, SessionDifference
@@ -25,7 +24,6 @@ from recorder.models.export_request import (
     SplitRule,
 )
 from recorder.models.frame import Frame, FrameItem
-from recorder.models.key import Key, KeyCreate, KeyCreated
 from recorder.models.limits import (
     BatchLimits,
     ByteLimits,
@@ -35,19 +33,18 @@ from recorder.models.limits import (
     StreamLimits,
     SurfaceLimits,
 )
-from recorder.models.masking import Masking, MaskingPattern
-from recorder.models.memory import MemoryPath
-from recorder.models.memory_queries import (
+from recorder.models.memory import (
     ComparedSide,
     EdgeChange,
     MemoryComparison,
+    MemoryPath,
     NodeChange,
     PathChange,
     RecoveryPoint,
     SimilarSearch,
 )
-from recorder.models.session import FramesSummary, Session, SessionCreate
-from recorder.models.tag import Tag, TagCreate
+from recorder.models.operations import AuditEntry
+from recorder.models.session import FramesSummary, Session, SessionCreate, Tag, TagCreate
 from recorder.models.webhook import (
     Delivery,
     DeliveryRequest,
@@ -57,7 +54,18 @@ from recorder.models.webhook import (
     WebhookCreated,
 )
 from recorder.models.workflow import OutcomeNames, Workflow, WorkflowGraph, WorkflowUpdate
-from recorder.models.workspace import LiveReplay, Quota, Retention, Workspace, WorkspaceUpdate
+from recorder.models.workspace import (
+    Key,
+    KeyCreate,
+    KeyCreated,
+    LiveReplay,
+    Masking,
+    MaskingPattern,
+    Quota,
+    Retention,
+    Workspace,
+    WorkspaceUpdate,
+)
 from recorder.webhooks.catalogue import EVENT_TYPES as WEBHOOK_TYPES
 from recorder.webhooks.scheduling import MAX_ATTEMPTS
 from tests.support.factories import Service

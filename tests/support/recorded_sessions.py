@@ -17,8 +17,7 @@ from recorder.audit.log import Origin
 from recorder.ids import new_id
 from recorder.models.memory import SessionPathRow
 from recorder.models.operations import OutboxRow
-from recorder.models.session import SessionCreate, SessionRow
-from recorder.models.tag import TagCreate
+from recorder.models.session import SessionCreate, SessionRow, TagCreate
 from recorder.recording.events import read_event_batch
 from recorder.recording.frame_validation import read_frames_json
 from recorder.recording.frames import FrameUpload

@@ -13,8 +13,7 @@ import pytest
 from recorder import clock
 from recorder.digest import bucket_of
 from recorder.ids import new_id
-from recorder.models.session import SessionMetadataRow, SessionRow
-from recorder.models.tag import TagRow
+from recorder.models.session import SessionMetadataRow, SessionRow, TagRow
 from recorder.models.workflow import WorkflowRow
 from recorder.rowset import events_digest
 from recorder.runtime import Runtime

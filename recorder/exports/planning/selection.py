@@ -18,8 +18,7 @@ from recorder.exports.planning.plan import Plan, Sampling, make_plan
 from recorder.memory.queries.subpaths import SubPath
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportFormat, SplitRule
-from recorder.models.session import SessionRow
-from recorder.models.tag import TagRow
+from recorder.models.session import SessionRow, TagRow
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
 from recorder.storage.lake_schemas import Kind

@@ -27,8 +27,7 @@ from recorder.exports.verify.check import ANOTHER_MANIFEST, open_dataset
 from recorder.exports.verify.rows import read_events, read_frames
 from recorder.memory.queries.subpaths import SubPath
 from recorder.models.export import ExportRow
-from recorder.models.session import SessionRow
-from recorder.models.tag import TagRow
+from recorder.models.session import SessionRow, TagRow
 from recorder.rowset import events_digest, frames_digest, samples_digest
 from recorder.runtime import Runtime
 from recorder.storage.lake_schemas import Kind

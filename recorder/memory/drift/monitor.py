@@ -32,7 +32,7 @@ from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import GraphColumns, read_columns
 from recorder.memory.storage.versions import read_head
 from recorder.models.drift import DriftBaseline, DriftNode, DriftPath, DriftWindow
-from recorder.models.notification import NewNodeData, PathDisappearedData
+from recorder.models.webhook import NewNodeData, PathDisappearedData
 from recorder.models.workflow import WorkflowRow
 from recorder.storage.database import Database
 from recorder.tenant import Tenant

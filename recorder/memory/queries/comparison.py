@@ -14,13 +14,13 @@ import numpy as np
 from recorder.memory.queries.columns import GraphColumns, Mask
 from recorder.memory.queries.paths import describe_paths, filter_rows, outcome_fractions
 from recorder.memory.views.graph_view import GraphView, ViewEdge, ViewNode, view_of
-from recorder.models.memory import MemoryPath
-from recorder.models.memory_queries import (
+from recorder.models.memory import (
     Change,
     Changed,
     ComparedSide,
     EdgeChange,
     MemoryComparison,
+    MemoryPath,
     NodeChange,
     PathChange,
 )

@@ -20,11 +20,9 @@ from recorder.errors import RecorderError, Unavailable
 from recorder.models.session import SessionRow
 from recorder.recording.events import EventBatch
 from recorder.recording.ingest import Batch
-from recorder.recording.streams.config import Pace
-from recorder.recording.streams.key_revalidation import find_refused
 from recorder.recording.streams.messages import cut, event_messages
 from recorder.recording.streams.poll import Advance, read_advances
-from recorder.recording.streams.readers import Ending, Feed, Reader
+from recorder.recording.streams.readers import Ending, Feed, Pace, Reader, find_refused
 from recorder.recording.streams.redis_pubsub import RedisWakeups
 from recorder.recording.streams.resume import Start, SweptReplay, open_session
 from recorder.recording.whole_reads import WholeReads

@@ -16,8 +16,7 @@ from sqlmodel import col, select
 from recorder import clock, limits
 from recorder.models.event import EventBatchRow
 from recorder.models.frame import FrameRow
-from recorder.models.session import SessionRow, SessionStatusRow
-from recorder.models.tag import TagRow
+from recorder.models.session import SessionRow, SessionStatusRow, TagRow
 from recorder.recording import item_reads, tags
 from recorder.recording.streams.messages import Message, Segment, cut, event_messages, gap, message
 

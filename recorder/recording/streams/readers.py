@@ -1,18 +1,35 @@
-"""Who reads a session's stream: one feed per session, a place in it per reader. Spec §6.5, contract §3.
-
-A reader has no queue. It knows the position up to which it was given messages and takes what follows from
-the feed's latest segments, which all readers share; one that fell behind them reads the rows again.
-"""
+"""How often streams are looked after; what a deployment runs with are the defaults. Contract §3."""
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import dataclass
 from enum import Enum
 
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select
+
+from recorder import clock, limits
 from recorder.errors import Unavailable
+from recorder.models.workspace import KeyRow, WorkspaceRow
 from recorder.recording.streams.messages import KEEP_ALIVE, SEGMENT_BYTES, Segment, end, joined
 from recorder.recording.streams.poll import Advance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Seconds between what a hub does."""
+
+    #: A silent stream carries a comment after this.
+    keep_alive_s: float = limits.STREAM_KEEP_ALIVE_S
+    #: A reader that does not take what is written at once (64 KiB) within this is cut off.
+    slow_s: float = 10.0
+    #: What nobody woke it for is found after this.
+    poll_s: float = 1.0
+    #: A key that was revoked ends its streams after this and a poll.
+    standing_s: float = 2.0
+
 
 #: Latest messages that a feed keeps at hand; encoded for both kinds of streams they take three times as much.
 _LATEST_BYTES = 256 * 1024
@@ -265,3 +282,21 @@ class Reader:
 
 def _nothing() -> None:
     """Nobody writes."""
+
+
+def find_refused(db: DbSession, key_ids: Collection[str]) -> dict[str, Ending]:
+    """The keys among these that are no longer good, each with the reason."""
+    statement = (
+        select(KeyRow.id, KeyRow.revoked_at, KeyRow.expires_at, WorkspaceRow.status)
+        .join(WorkspaceRow, col(WorkspaceRow.id) == col(KeyRow.workspace_id))
+        .where(col(KeyRow.id).in_(key_ids))
+    )
+    refused = dict.fromkeys(key_ids, Ending.KEY_REFUSED)
+    for key_id, revoked_at, expires_at, status in db.exec(statement):
+        if revoked_at is not None or (expires_at is not None and expires_at <= clock.now()):
+            continue
+        if status == "active":
+            del refused[key_id]
+        else:
+            refused[key_id] = Ending.WORKSPACE_DISABLED
+    return refused

@@ -21,8 +21,7 @@ from recorder.access.keys import Caller
 from recorder.errors import InvalidEventId, ResumeWindowExpired
 from recorder.models.event import EventBatchRow
 from recorder.models.frame import FrameRow
-from recorder.models.session import SessionRow, SessionStatusRow
-from recorder.models.tag import TagRow
+from recorder.models.session import SessionRow, SessionStatusRow, TagRow
 from recorder.recording import item_reads
 from recorder.recording.session_events import as_records, read_sealed_events
 from recorder.recording.sessions import find_session
