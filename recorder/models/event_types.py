@@ -11,7 +11,7 @@ EventClass = Literal["user", "script", "agent", "raw", "system", "other"]
 
 @dataclass(frozen=True, slots=True)
 class EventType:
-    """What events of one type count as."""
+    """Class of the events of one type."""
 
     event_class: EventClass
     #: Counted in `actions`: something a person or an agent did.
@@ -51,22 +51,22 @@ _HOTKEY_MODIFIERS = 1 | 2 | 4  # Alt, Ctrl, Meta; Shift alone only makes capital
 
 
 def event_type(name: str) -> EventType:
-    """What events of this type count as."""
+    """Return the class of the events of this type."""
     return EVENT_TYPES.get(name, _UNKNOWN)
 
 
 def is_action(name: str) -> bool:
-    """Whether events of this type count as user or agent actions."""
+    """Return whether events of this type count as user or agent actions."""
     return event_type(name).is_action
 
 
 def is_raw(name: str) -> bool:
-    """Whether events of this type are pointer or key noise below the actions."""
+    """Return whether events of this type are pointer or key noise below the actions."""
     return event_type(name).event_class == "raw"
 
 
 def step_type(name: str, *, key: str | None = None, modifiers: int = 0) -> str | None:
-    """The type under which an event stands in a path; None if it stands in none.
+    """Return the type under which an event stands in a path; None if it stands in none.
 
     Key strokes become `type`: consecutive ones on one element are one step. So do single characters that a
     recorder reports as `press`; named keys and hotkeys stay what they are.

@@ -1,4 +1,4 @@
-"""What is written beside a change and carried on later: outbox, leases. Spec §6, contract §1."""
+"""Records of operations: outbox, leases, idempotency answers, audit log. Spec §6; contract §1, §7."""
 
 from datetime import datetime
 from typing import Any, Literal

@@ -1,4 +1,4 @@
-"""Tags: named moments of a session. Spec §2.2, contract §2 (tag)."""
+"""Sessions and their tags: wire objects and rows. Spec §2.1, §2.2; contract §2."""
 
 from datetime import datetime
 from typing import Any, Literal

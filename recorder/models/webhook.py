@@ -1,4 +1,4 @@
-"""Webhooks and their secrets: wire objects and rows. Spec §2.4, contract §6."""
+"""Webhooks: payloads of all event types, endpoints, deliveries. Spec §2.4, §6.1, §6.2; contract §6."""
 
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar

@@ -19,7 +19,7 @@ Outcome = Literal["success", "error", "abandoned"]
 
 
 class WireInput(BaseModel):
-    """What a client sends: unknown members and near-miss types are refused, optional members may be null."""
+    """Input of a client: unknown members and near-miss types are refused, optional members may be null."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -39,7 +39,7 @@ class WireInput(BaseModel):
 
 
 class WireOutput(BaseModel):
-    """What the service answers: every member is always present (no defaults)."""
+    """Output of the service: every member is always present (no defaults)."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -79,7 +79,7 @@ ShownOnce = Annotated[str | None, _ShownOnce()]
 
 
 def members_shown_once(model: Any) -> frozenset[str]:
-    """The members of a wire object that hold secrets."""
+    """Return the members of a wire object that hold secrets."""
     fields = getattr(model, "model_fields", {})
     marked = (
         name for name, field in fields.items() if any(isinstance(one, _ShownOnce) for one in field.metadata)

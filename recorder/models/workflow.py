@@ -38,7 +38,7 @@ _Types = Annotated[
 
 
 class OutcomeNames(WireOutput):
-    """Which tags and which types of events mark an outcome; always whole."""
+    """Tags and types of events that mark an outcome; always whole."""
 
     error_tags: list[str]
     success_tags: list[str]

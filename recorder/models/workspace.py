@@ -1,4 +1,4 @@
-"""Masking settings of a workspace or a workflow: built-in kinds and own patterns. Contract §3 (masking).
+"""Workspaces: settings, masking policies, keys, usage. Spec §2.10, §5; contract §3 (masking), §7.
 
 Expressions are compiled and measured when they are saved (`recorder.masking.admission`), not here: bodies are
 validated on the event loop, and a hostile expression takes a while to compile.
@@ -43,7 +43,7 @@ class MaskingPattern(WireInput):
 
 
 class Masking(WireInput):
-    """What is masked: nothing, until something is named here."""
+    """Masking policy; masks nothing by default."""
 
     builtins: list[Builtin] = WireField(default_factory=list)
     patterns: Annotated[list[MaskingPattern], WireField(max_length=limits.MASKING_PATTERNS)] = WireField(
@@ -106,7 +106,7 @@ class Retention(WireOutput):
 
 
 class LiveReplay(WireOutput):
-    """Where replays in the live sandbox may go; nowhere while it is empty."""
+    """Hosts that replays in the live sandbox may reach; an empty list allows none."""
 
     allow_hosts: list[str]
 
@@ -168,7 +168,7 @@ class WorkspaceRow(SQLModel, table=True):
 
 
 class DeploymentRow(SQLModel, table=True):
-    """What this database is part of: one row, made at the first start."""
+    """Deployment of this database: one row, made at the first start."""
 
     __tablename__ = "deployment"
 
@@ -183,7 +183,7 @@ _ZERO = {"server_default": "0"}
 
 
 class Quota(WireOutput):
-    """What was used in the current period, and the limits; null means unlimited."""
+    """Usage of the current period, and the limits; null means unlimited."""
 
     period_start: WireTime
     period_end: WireTime
@@ -194,7 +194,7 @@ class Quota(WireOutput):
 
 
 class UsageRow(SQLModel, table=True):
-    """What one workspace used in one period; made by the first use."""
+    """Usage of one workspace in one period; made by the first use."""
 
     __tablename__ = "usage"
     __table_args__ = {"sqlite_with_rowid": False}

@@ -34,7 +34,7 @@ _LONG_NUMBER = re.compile(rb"[:,\[\s-][0-9]{19}")
 
 
 def check_events(body: bytes) -> tuple[list[EventItem], list[tuple[int, str]]]:
-    """The items of a body, and index and id of those that name themselves.
+    """Return the items of a body, and index and id of those that name themselves.
 
     Raises:
         InvalidJson: if it is not JSON.
@@ -88,7 +88,7 @@ def _decode(body: bytes) -> list[EventItem]:
 
 
 def _is_suspect(body: bytes, decoded: _Body) -> bool:
-    """Whether a body may hold what msgspec lets through but the contract does not.
+    """Return whether a body may hold what msgspec lets through but the contract does not.
 
     A fifth of the time of the strict reader (0.08 ms against 0.4 for 100 events), which only reads what
     shows something here.
@@ -148,7 +148,7 @@ def _problems(items: list[EventItem], name: str) -> list[Problem]:
 
 
 def _all_match(pattern: str) -> Callable[[str], object]:
-    """A check of texts joined by NUL: one regular expression for a batch, not one for each item."""
+    """Return a check of texts joined by NUL: one regular expression for a batch, not one for each item."""
     return re.compile(f"{pattern}(?:\0{pattern})*", re.ASCII).fullmatch
 
 

@@ -65,7 +65,7 @@ def check_image(data: bytes, content_type: str, *, index: int) -> tuple[int, int
 
 
 def _is_whole(data: bytes, content_type: str) -> bool:
-    """Whether the picture's own end is there: a cut upload has a good header."""
+    """Return whether the picture's own end is there: a cut upload has a good header."""
     if content_type == "image/png":
         return data[-12:-4] == b"\0\0\0\0IEND"
     if content_type == "image/jpeg":
@@ -89,7 +89,7 @@ class CheckedFrame:
 
 
 def read_frames_json(body: bytes) -> tuple[list[FrameItem], dict[str, bytes]]:
-    """The items of a JSON body, and their bytes under made-up part names.
+    """Return the items of a JSON body, and their bytes under made-up part names.
 
     Raises:
         InvalidJson, ValidationFailed, EmptyBatch, BatchTooLarge: as the body is wrong.
@@ -120,7 +120,7 @@ def read_frames_json(body: bytes) -> tuple[list[FrameItem], dict[str, bytes]]:
 
 
 def read_frames_part(part: bytes) -> list[FrameItem]:
-    """The items of the `frames` part of a multipart body.
+    """Return the items of the `frames` part of a multipart body.
 
     Raises:
         InvalidJson, ValidationFailed, EmptyBatch, BatchTooLarge: as the part is wrong.
@@ -200,7 +200,7 @@ def _check(index: int, item: FrameItem, parts: Mapping[str, bytes], given_id: st
 
 
 def pack_dom(dom: object, index: int, *, max_bytes: int = limits.DOM_BYTES) -> bytes | None:
-    """A frame's snapshot, compressed; None without one.
+    """Return a frame's snapshot, compressed; None without one.
 
     Raises:
         ValidationFailed: if it is too large.

@@ -258,7 +258,7 @@ def _gate(
 
 
 def _were_sent(db: DbSession, row: SessionRow, frames: list[CheckedFrame]) -> bool:
-    """Whether the session holds all of these ids: nothing is stored then, and nothing charged."""
+    """Return whether the session holds all of these ids: nothing is stored then, and nothing charged."""
     ids = {frame.id for frame in frames if frame.digest is not None}
     if len(ids) < len(frames):
         return False

@@ -50,15 +50,15 @@ def list_outliers(
     offset: int,
     limit: int,
 ) -> OutlierPage:
-    """Sessions whose path has a frequency below the threshold, the least typical first.
+    """Return a page of the sessions whose path has a frequency below the threshold, least typical first.
 
     Sessions that were deleted since the first page was read are left out of the later ones.
 
     Args:
         since: sessions that started at this instant or later.
         until: sessions that started before this instant.
-        version: that of the page before, so that its order goes on.
-        offset: how many come before this page.
+        after: graph version of the first page, whose order the next pages keep, and number of outliers before
+            this page; None for the first page.
 
     Raises:
         InvalidCursor: if the graph was rebuilt since that version: sessions are on other paths, in another
@@ -95,7 +95,7 @@ def list_outliers(
 
 
 def list_similar(db: DbSession, *, tenant: Tenant, session_id: str, limit: int) -> list[SimilarSession]:
-    """The sessions of the same workflow whose way is most like a session's, itself left out.
+    """Return the sessions of the same workflow whose way is most like a session's, itself left out.
 
     A session that was sealed while the graph was paused has none.
 
@@ -161,7 +161,7 @@ def read_view(
     actor_kind: ActorKind | None = None,
     min_frequency: float = 0.0,
 ) -> GraphView:
-    """The nodes and edges of the sessions that match, with recovery points and new nodes marked.
+    """Return the nodes and edges of the sessions that match, with recovery points and new nodes marked.
 
     Args:
         since: sessions that started at this instant or later.

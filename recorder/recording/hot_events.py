@@ -81,7 +81,7 @@ class EventRecord:
     payload: bytes
 
     def as_json(self) -> bytes:
-        """The event as it is read back: the members that were sent, and its id."""
+        """Return the event as it is read back: the members that were sent, and its id."""
         head = b'{"id":"%b","t_ms":%d,"type":"%b"' % (self.id.encode(), self.t_ms, self.type.encode())
         if self.frame_id is not None:
             head += b',"frame_id":' + orjson.dumps(self.frame_id)
@@ -240,13 +240,13 @@ def decode_between(
 
 
 def decode_heads(body: bytes, first_id: str) -> list[tuple[EventHead, str]]:
-    """The head of each event of a batch and its id, in the order they were sent."""
+    """Return the head of each event of a batch and its id, in the order they were sent."""
     heads = head_decoder.decode(body).events
     return list(zip(heads, _fill_ids((head.id for head in heads), first_id), strict=True))
 
 
 def decode_batch(row: EventBatchRow) -> list[EventRecord]:
-    """The events of one batch, in the order they were sent."""
+    """Return the events of one batch, in the order they were sent."""
     items = orjson.loads(decompress(row.payload))["events"]
     return [
         record_of(item, event_id) for item, event_id in zip(items, item_ids(items, row.first_id), strict=True)
@@ -254,7 +254,7 @@ def decode_batch(row: EventBatchRow) -> list[EventRecord]:
 
 
 def item_ids(items: list[dict[str, Any]], first_id: str) -> list[str]:
-    """The id of each item: its own, or the next of the range that begins at `first_id`."""
+    """Return the id of each item: its own, or the next of the range that begins at `first_id`."""
     return _fill_ids((item.get("id") for item in items), first_id)
 
 
@@ -271,11 +271,11 @@ def _fill_ids(own_ids: Iterable[str | None], first_id: str) -> list[str]:
 
 
 def decompress(payload: bytes) -> bytes:
-    """The body that a batch row holds."""
+    """Return the body that a batch row holds."""
     return zstandard.ZstdDecompressor().decompress(payload)
 
 
 def record_of(item: dict[str, Any], event_id: str) -> EventRecord:
-    """An item as it was sent, under its id."""
+    """Return an item as it was sent, under its id."""
     rest = {name: value for name, value in item.items() if name not in COLUMNS}
     return EventRecord(item["t_ms"], event_id, item["type"], item.get("frame_id"), canonical_json(rest))

@@ -1,4 +1,11 @@
-"""The driver's cursor, as the ingest writer and its batches use it: one statement style for both engines."""
+"""Group commit: one thread stores the batches of all requests that wait, then answers them. Design §3.
+
+Beside `Database.transaction` only this module commits (docs/decisions/0002-group-commit.md). A request
+submits a batch that is checked and packed. The writer thread takes all that wait, stores
+them in ONE transaction and resolves their futures after its commit.
+State check, counters and positions are one UPDATE per batch.
+The statements run through `DriverCursor`, which has one style of statements for both engines.
+"""
 
 import asyncio
 import logging
@@ -139,7 +146,7 @@ class IngestWriter:
         self._thread.start()
 
     async def submit(self, batch: Batch) -> bytes:
-        """The answer to a batch, once it is durable.
+        """Return the answer to a batch, once it is durable.
 
         Raises:
             RecorderError: as the batch was refused.
@@ -262,7 +269,7 @@ class _Call:
         return bool(wait([self._future], timeout).done)
 
     def result(self) -> "list[bytes | RecorderError]":
-        """The answers; raises as storing did."""
+        """Return the answers; raises as storing did."""
         return self._future.result()
 
 
@@ -273,7 +280,7 @@ def _store_all(group: list[_Waiting], cursor: Cursor) -> list[bytes | RecorderEr
 
 
 def _stored(group: list[_Waiting], results: list[bytes | RecorderError]) -> list[Batch]:
-    """The batches that were stored now: neither refused nor answered before."""
+    """Return the batches that were stored now: neither refused nor answered before."""
     return [batch for (batch, _, _), result in zip(group, results, strict=True) if type(result) is bytes]
 
 

@@ -1,4 +1,4 @@
-"""Events and frames that a tag names: whether they are there, and at which time. Contract §2 (tag)."""
+"""Pages and single items of a session, the same from the hot rows and from the lake. Contract §2, §3."""
 
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any
@@ -94,7 +94,10 @@ _SUMMARIZED = ("t_ms", "bytes", "width", "height", "content_type", "is_keyframe"
 def list_frames(
     db: DbSession, lake: Lake, row: SessionRow, *, after: Position | None, limit: int
 ) -> list[Frame]:
-    """Return the frames of a session by `(t_ms, id)` after a position, at most `limit`."""
+    """Return a page of the frames of a session by `(t_ms, id)`, those after a position.
+
+    No more rows are read than the page has, and one more.
+    """
     stored: Iterable[FrameRow]
     if row.is_hot:
         key = (col(FrameRow.t_ms), col(FrameRow.frame_id))
@@ -121,7 +124,7 @@ def get_frame(db: DbSession, lake: Lake, row: SessionRow, frame_id: str) -> Fram
 
 
 def read_image(db: DbSession, lake: Lake, blobs: Blobs, row: SessionRow, frame_id: str) -> tuple[bytes, str]:
-    """The bytes of a frame's picture and their content type.
+    """Return the bytes of a frame's picture and their content type.
 
     Raises:
         NotFound: if the session has no such frame, or its bytes are gone.
@@ -134,7 +137,7 @@ def read_image(db: DbSession, lake: Lake, blobs: Blobs, row: SessionRow, frame_i
 
 
 def describe_session(db: DbSession, lake: Lake, row: SessionRow, include: frozenset[str]) -> SessionDetail:
-    """The session with the related data that was asked for; what was not asked for stays unset."""
+    """Return the session with the related data that was asked for; what was not asked for stays unset."""
     members: dict[str, Any] = dict(to_wire(row, read_metadata(db, row)))
     if "events" in include:
         records, following = read_events_page(db, lake, row, after=None, limit=limits.EMBEDDED_EVENTS)
@@ -258,6 +261,6 @@ def read_frame_row(row: dict[str, Any]) -> FrameRow:
 
 
 def wire_frame(row: FrameRow) -> Frame:
-    """The frame object of an index row."""
+    """Return the frame object of an index row."""
     shared = {name: getattr(row, name) for name in Frame.model_fields.keys() & FrameRow.model_fields.keys()}
     return Frame(id=row.frame_id, has_dom=row.dom_offset is not None, **shared)

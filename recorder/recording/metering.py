@@ -1,9 +1,9 @@
-"""What batches cost: captured time, charged once per workspace and group commit. Spec §8.2, contract §7.
+"""Metering of captured time, charged once per workspace and group commit. Spec §8.2, contract §7.
 
 The row of `usage` is shared by all processes and locked last, after the sessions of a group, so that a stop,
 which takes both in the same order, cannot wait in a circle. A workspace with a limit is therefore let in by
-what this process last knew of the row; the row itself, once it is locked, tells whether that was right. Where
-other processes used up the rest meanwhile, the group is rolled back and stored anew without the batches that
+what this process last knew of the row; the row itself, once it is locked, shows whether that was right. If
+other processes used up the rest, the group is rolled back and stored again without the batches that
 came too late: never more than one batch goes over the limit.
 """
 
@@ -39,7 +39,7 @@ class UsageMoved(Exception):
 
 
 class Statements(Protocol):
-    """What settling needs of a cursor."""
+    """Statements that settling needs of a cursor."""
 
     def all(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Run a statement and fetch its rows."""
@@ -53,7 +53,7 @@ class Statements(Protocol):
 
 @dataclass(slots=True)
 class _Owed:
-    """What a group has cost a workspace so far, and what it had before its last batch."""
+    """Charge of a group to a workspace, with and without the group's last batch."""
 
     tier: Tier
     ms: int = 0
@@ -84,7 +84,7 @@ class Charges:
             self._known.clear()
 
     def is_used_up(self, workspace_id: str, tier: Tier) -> bool:
-        """Whether a workspace has no captured minutes left, as far as this process knows."""
+        """Return whether a workspace has no captured minutes left, as far as this process knows."""
         limit = tier.captured_minutes
         if limit is None:
             return False
@@ -112,7 +112,7 @@ class Charges:
             self._settle_one(cursor, workspace_id, self._owed[workspace_id])
 
     def keep(self) -> None:
-        """The group is committed: what was settled is known now."""
+        """Remember the usage that the committed group settled."""
         self._known.update(self._settled)
 
     def _settle_one(self, cursor: Statements, workspace_id: str, owed: _Owed) -> None:

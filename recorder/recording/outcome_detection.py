@@ -74,7 +74,7 @@ def rederive_outcome(db: DbSession, row: SessionRow, *, search: EventSearch | No
 
 
 def read_rules(db: DbSession, row: SessionRow) -> OutcomeRules:
-    """The outcome rules of a session's workflow."""
+    """Return the outcome rules of a session's workflow."""
     workflow = db.get(WorkflowRow, (row.workspace_id, row.mode, row.workflow))
     return OutcomeRules.of(workflow.outcome_rules if workflow else None)
 

@@ -9,7 +9,7 @@ from recorder.models.wire import Outcome
 
 @dataclass(frozen=True)
 class OutcomeRules:
-    """Which names of tags and which types of events mark an outcome."""
+    """Names of tags and types of events that mark an outcome."""
 
     error_tags: frozenset[str] = frozenset({"error", "failed", "failure"})
     success_tags: frozenset[str] = frozenset({"success", "completed", "done"})
@@ -18,15 +18,15 @@ class OutcomeRules:
 
     @classmethod
     def of(cls, overrides: dict[str, Any] | None) -> "OutcomeRules":
-        """The defaults, with what a workflow sets otherwise."""
+        """Return the defaults, with what a workflow sets otherwise."""
         return cls(**{name: frozenset(names) for name, names in (overrides or {}).items()})
 
     def of_tag(self, name: str) -> Outcome | None:
-        """What a tag of this name says, if anything."""
+        """Return the outcome that a tag name marks; None if it marks none."""
         return _kind(name, error=self.error_tags, success=self.success_tags)
 
     def of_event(self, type: str) -> Outcome | None:
-        """What an event of this type says, if anything."""
+        """Return the outcome that an event type marks; None if it marks none."""
         return _kind(type, error=self.error_events, success=self.success_events)
 
     @property
@@ -46,17 +46,17 @@ class Mark:
     name: str
 
     def as_json(self) -> dict[str, Any]:
-        """The `error` member of `session.error`, and the form in which a mark is kept."""
+        """Return the `error` member of `session.error`, and the form in which a mark is kept."""
         return {"source": self.source, "name": self.name, "id": self.id, "t_ms": self.t_ms}
 
 
 def last_mark(marks: Iterable[Mark]) -> Mark | None:
-    """The mark that decides: the last in `(t_ms, id)` order."""
+    """Return the mark that decides: the last in `(t_ms, id)` order."""
     return max(marks, default=None, key=lambda mark: (mark.t_ms, mark.id))
 
 
 def outcome_of(mark: Mark | None) -> Outcome:
-    """The outcome that the deciding mark gives; without one the session was abandoned."""
+    """Return the outcome that the deciding mark gives; without one the session was abandoned."""
     return "abandoned" if mark is None else mark.outcome
 
 

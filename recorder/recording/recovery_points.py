@@ -44,7 +44,7 @@ def read_anchors(
     until: datetime | None = None,
     is_timed: bool = True,
 ) -> FoundAnchors:
-    """The anchors of the sessions that carry a failure tag, the most frequent first.
+    """Return the anchors of the sessions that carry a failure tag, the most frequent first.
 
     Args:
         failure_tag: by default each of the workflow's error tags.
@@ -88,7 +88,7 @@ def list_recovery_points(
     until: datetime | None = None,
     limit: int = limits.LIST_DEFAULT,
 ) -> list[RecoveryPoint]:
-    """The anchors that a frame shows, the most frequent first, then by node id.
+    """Return the anchors that a frame shows, the most frequent first, then by node id.
 
     Raises:
         NotFound: for an unknown workflow.
@@ -148,7 +148,7 @@ def _tag_times(
 
 
 def _named(scope: GraphScope, names: frozenset[str]) -> Iterator[Any]:
-    """The conditions of tags with one of these names."""
+    """Return the conditions of tags with one of these names."""
     yield TagRow.workspace_id == scope.workspace_id
     yield TagRow.mode == scope.mode
     yield col(TagRow.name).in_(sorted(names))

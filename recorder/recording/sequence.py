@@ -1,4 +1,4 @@
-"""Positions in a session: one counter that every item draws from, checked and moved in one statement."""
+"""Positions, size checks and batch ids of a session, for the statements of the ingest writer. Contract §3."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -201,7 +201,7 @@ class BatchKey:
     def of(
         cls, kind: Literal["events", "frames"], key: str | None, content: bytes, *, digest_key: bytes
     ) -> "BatchKey | None":
-        """The batch id of a header's value; None where none was sent.
+        """Return the batch id of a header's value; None where none was sent.
 
         Args:
             content: what a repeated batch must equal, as it was sent.

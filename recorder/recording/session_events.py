@@ -169,11 +169,10 @@ def read_events_page(
     limit: int,
     wanted: EventFilter = EVERY_EVENT,
 ) -> tuple[list[EventRecord], Position | None]:
-    """Return a page of a session's events by `(t_ms, id)`, and the position that the next page follows.
+    """Return a page of a session's events by `(t_ms, id)`, those after a position.
 
-    Returns:
-        At most `limit` events. Where types are wanted, there may be fewer before the end: a page ends after a
-        bounded search. The position is None on the last page.
+    Where types are wanted, a page may have fewer than `limit` events before the end: it ends after a bounded
+    search, and its position is then the last one that was searched.
     """
     if row.is_hot:
         found, position = read_hot_events(db, row.id, after=after, limit=limit + 1, wanted=wanted)

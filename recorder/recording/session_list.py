@@ -41,7 +41,7 @@ def list_sessions(
     before_id: str | None,
     limit: int,
 ) -> tuple[list[Session], bool]:
-    """A page of sessions, newest first, and whether more follow.
+    """Return a page of sessions, newest first; its position is the id of the last one.
 
     Ids rise with `created_at`, so times, cursor and order are one range over the ids.
 

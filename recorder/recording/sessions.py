@@ -138,7 +138,7 @@ def delete_session(db: DbSession, origin: Origin, caller: Caller, session_id: st
 
 
 def find_session(db: DbSession, tenant: Tenant, session_id: str, *, lock: bool = False) -> SessionRow:
-    """The row of a session that the caller may see.
+    """Return the row of a session that the caller may see.
 
     Args:
         lock: hold the row until the transaction ends, since it will be changed.
@@ -161,13 +161,13 @@ def find_session(db: DbSession, tenant: Tenant, session_id: str, *, lock: bool =
 
 
 def read_metadata(db: DbSession, row: SessionRow) -> dict[str, Any]:
-    """The metadata that a session was created with."""
+    """Return the metadata that a session was created with."""
     stored = db.get(SessionMetadataRow, row.id)
     return {} if stored is None else stored.metadata_
 
 
 def to_wire(row: SessionRow, metadata: dict[str, Any]) -> Session:
-    """The session object of spec §2.1."""
+    """Return the session object of spec §2.1."""
     actor = None
     if row.actor_id is not None and row.actor_kind is not None:
         actor = Actor.model_validate({"id": row.actor_id, "kind": row.actor_kind})
@@ -208,7 +208,7 @@ def emit(
 
 
 def change_status(db: DbSession, row: SessionRow, status: SessionStatus, at: datetime) -> None:
-    """Set the status; the change draws a position, so that streams tell it in its place."""
+    """Set the status; the change takes a position, so that streams send it in order, and wakes them."""
     row.status = status
     row.last_position += 1
     db.add(row)

@@ -63,7 +63,7 @@ def add_tag(
 
 
 def list_tags(db: DbSession, session_id: str, *, after: tuple[int, str] | None, limit: int) -> list[Tag]:
-    """The tags of a session by `(t_ms, id)`, from behind `after` on, at most `limit`."""
+    """Return a page of the tags of a session by `(t_ms, id)`, those after a position."""
     statement = (
         select(TagRow).where(TagRow.session_id == session_id).order_by(col(TagRow.t_ms), col(TagRow.id))
     )
@@ -75,7 +75,7 @@ def list_tags(db: DbSession, session_id: str, *, after: tuple[int, str] | None, 
 
 
 def to_wire(row: TagRow) -> Tag:
-    """The tag object of a row."""
+    """Return the tag object of a row."""
     return Tag.model_validate(row.model_dump(include=set(Tag.model_fields)))
 
 

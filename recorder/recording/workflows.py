@@ -44,12 +44,12 @@ class SessionWorkflows:
         self._lock = threading.Lock()
 
     def recall(self, caller: Caller, session_id: str) -> str | None:
-        """The workflow of one of the caller's sessions, where it was looked up before."""
+        """Return the workflow of one of the caller's sessions, where it was looked up before."""
         tenant = caller.tenant
         return self._known.get((tenant.workspace_id, tenant.mode, session_id))
 
     def look_up(self, db: DbSession, caller: Caller, session_id: str) -> str | None:
-        """The workflow of one of the caller's sessions; None where there is no such session."""
+        """Return the workflow of one of the caller's sessions; None where there is no such session."""
         try:
             row = find_session(db, caller.tenant, session_id)
         except NotFound:
@@ -77,10 +77,10 @@ def get_workflow(db: DbSession, tenant: Tenant, workflow: str) -> Workflow:
 def list_workflows(
     db: DbSession, tenant: Tenant, *, before: tuple[datetime, str] | None, limit: int
 ) -> tuple[list[Workflow], bool]:
-    """A page of workflows, newest first, and whether more follow.
+    """Return a page of workflows, newest first.
 
     Args:
-        before: `created_at` and name of the last one of the page before.
+        before: `created_at` in milliseconds and name of the last workflow of the page before.
     """
     created_at, name = col(WorkflowRow.created_at), col(WorkflowRow.workflow)
     statement = select(WorkflowRow).where(

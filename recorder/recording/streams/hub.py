@@ -1,6 +1,6 @@
-"""The streams of one process: looks at the rows of all sessions that are read, and tells their readers.
+"""Hub of one process's streams: polls the sessions that have readers and passes new rows to them.
 
-It looks when it is woken (the ingest writer, a transaction of this process, another process by Redis) and
+It polls when it is woken (the ingest writer, a transaction of this process, another process by Redis) and
 once a second: sealing happens elsewhere, and a wake-up may get lost. Spec §6.5, contract §3.
 """
 
@@ -86,7 +86,7 @@ class Hub:
             threads.shutdown(wait=False, cancel_futures=True)
 
     def take(self, batches: Collection[Batch]) -> None:
-        """The ingest writer committed these; from its thread.
+        """Pass on batches that the ingest writer committed; called from its thread.
 
         Events go to their readers as they are: at the rate of a busy ingest, to read back what was just
         written would cost as much as to write it.
@@ -96,13 +96,13 @@ class Hub:
             self._in_loop({batch.session_id for batch in batches}, read)
 
     def touch(self, session_ids: Iterable[str]) -> None:
-        """Rows of these sessions were committed; from any thread."""
+        """Wake the readers of sessions whose rows were committed; called from any thread."""
         touched = set(session_ids)
         if self._others is not None or any(one in self._feeds for one in touched):
             self._in_loop(touched)
 
     async def open(self, caller: Caller, session_id: str, start: Start) -> Reader | None:
-        """A reader of a session; None where the stream is over and nothing is left to tell.
+        """Return a reader of a session; None where the stream is over and nothing is left to tell.
 
         Raises:
             NotFound: if the caller has no such session.
@@ -144,7 +144,7 @@ class Hub:
         return reader
 
     def leave(self, reader: Reader) -> None:
-        """The reader is gone; a feed without one is forgotten."""
+        """Remove a reader; a feed without readers is dropped."""
         reader.finish_catching_up()
         feed = reader.feed
         feed.readers.discard(reader)
@@ -231,7 +231,7 @@ class Hub:
                 reader.cut(refused[reader.key_id])
 
     async def _read_on(self, session_id: str, position: int) -> Advance:
-        """What one reader missed; the feed's latest messages do not reach back so far."""
+        """Read the messages after a position that the feed no longer holds."""
         advances: Mapping[str, Advance] = await self._read(
             lambda db: read_advances(db, {session_id: position})
         )

@@ -63,7 +63,7 @@ class Segment:
         return self._frames
 
     def behind(self, position: int) -> "Segment":
-        """The part that follows a position; all of it where it begins there."""
+        """Return the part that follows a position; all of it where it begins there."""
         if position < self.first:
             return self
         return Segment(
@@ -85,12 +85,12 @@ KEEP_ALIVE: Segment = _KeepAlive()
 
 
 def message(position: int, name: bytes, data: bytes) -> Message:
-    """A message out of its wire object's JSON."""
+    """Return a message out of its wire object's JSON."""
     return position, name, b'{"id":%d,"event":"%b","data":%b}' % (position, name, data)
 
 
 def event_messages(first_position: int, first_id: str, payload: bytes) -> list[Message]:
-    """The messages of one batch row: each event as the reads give it."""
+    """Return the messages of one batch row: each event as the reads give it."""
     items = _event_objects(first_id, decompress(payload))
     return [message(first_position + n, b"session.event", item) for n, item in enumerate(items)]
 

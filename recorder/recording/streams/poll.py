@@ -63,7 +63,7 @@ class _Watched(NamedTuple):
         return min(self.last_position, self.after + POSITIONS)
 
     def only(self, messages: list[Message]) -> list[Message]:
-        """The messages that the look takes."""
+        """Return the messages that the look takes."""
         if messages and messages[0][0] > self.after and messages[-1][0] <= self.until:
             return messages
         return [one for one in messages if self.after < one[0] <= self.until]
@@ -91,17 +91,17 @@ def read_advances(db: DbSession, positions: Mapping[str, int]) -> dict[str, Adva
 
 
 def frame_message(row: FrameRow) -> Message:
-    """A frame as the reads give it."""
+    """Return a frame as the reads give it."""
     return message(row.position, b"session.frame", item_reads.wire_frame(row).model_dump_json().encode())
 
 
 def tag_message(row: TagRow) -> Message:
-    """A tag as the reads give it."""
+    """Return a tag as the reads give it."""
     return message(row.position, b"session.tag", tags.to_wire(row).model_dump_json().encode())
 
 
 def status_message(row: SessionStatusRow) -> Message:
-    """A change of status: the same however late it is read, unlike the session itself."""
+    """Return a change of status: the same however late it is read, unlike the session itself."""
     data = {"session_id": row.session_id, "status": row.status, "at": clock.to_iso(row.at)}
     return message(row.position, b"session.status", orjson.dumps(data))
 
@@ -115,7 +115,7 @@ def _look_at_sessions(db: DbSession, positions: Mapping[str, int]) -> Iterable[A
 
 
 def _read_messages(db: DbSession, behind: list[_Watched]) -> list[list[Message]]:
-    """The messages of each session, by position; most sessions have only got events."""
+    """Return the messages of each session, by position; most sessions have only got events."""
     if not behind:
         return []
     found: dict[str, list[Message]] = {watched.session_id: [] for watched in behind}
@@ -136,7 +136,7 @@ def _read_messages(db: DbSession, behind: list[_Watched]) -> list[list[Message]]
 
 
 def _batches_behind(db: DbSession, behind: list[_Watched]) -> Iterable[Any]:
-    """The batches of events in which the look's positions lie."""
+    """Return the batches of events in which the look's positions lie."""
     cursors, first, n = _cursors(db), col(EventBatchRow.first_position), col(EventBatchRow.n)
     statement = (
         select(
@@ -155,7 +155,7 @@ def _batches_behind(db: DbSession, behind: list[_Watched]) -> Iterable[Any]:
 
 
 def _rows_behind(db: DbSession, table: type[_Positioned], behind: list[_Watched]) -> Iterable[_Positioned]:
-    """The rows of another table at the look's positions."""
+    """Return the rows of another table at the look's positions."""
     cursors, position = _cursors(db), col(table.position)
     statement = (
         select(table)
@@ -171,7 +171,7 @@ def _cursors(db: DbSession) -> Subquery:
 
 
 def _parameters(watched: Iterable[tuple[Any, ...]]) -> dict[str, str]:
-    """The sessions, each with the position behind which it is looked at."""
+    """Return the sessions, each with the position behind which it is looked at."""
     return {"cursors": orjson.dumps([one[:2] for one in watched]).decode()}
 
 

@@ -1,4 +1,4 @@
-"""How often streams are looked after; what a deployment runs with are the defaults. Contract §3."""
+"""Readers of streams: their pace, their queue of messages, the check of their keys. Contract §3, spec §5."""
 
 import asyncio
 import time
@@ -93,7 +93,7 @@ class Feed:
             reader.cut(ending)
 
     def holds(self, position: int) -> bool:
-        """Whether what follows a position is at hand."""
+        """Return whether what follows a position is at hand."""
         return bool(self._latest) and self._latest[0].first <= position + 1
 
     def behind(self, position: int) -> Segment | None:
@@ -117,7 +117,7 @@ class Feed:
         return joined([taken[0].behind(position), *taken[1:]])
 
     def ending_at(self, position: int) -> Segment | None:
-        """The last message of an ended stream, for a reader that has all before it."""
+        """Return the last message of an ended stream, for a reader that has all before it."""
         if not self._is_sealed or position < self.position:
             return None
         if self._end is None:
@@ -285,7 +285,7 @@ def _nothing() -> None:
 
 
 def find_refused(db: DbSession, key_ids: Collection[str]) -> dict[str, Ending]:
-    """The keys among these that are no longer good, each with the reason."""
+    """Return the keys among these that are no longer good, each with the reason."""
     statement = (
         select(KeyRow.id, KeyRow.revoked_at, KeyRow.expires_at, WorkspaceRow.status)
         .join(WorkspaceRow, col(WorkspaceRow.id) == col(KeyRow.workspace_id))

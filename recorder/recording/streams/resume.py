@@ -159,7 +159,7 @@ class Opening:
 
 
 def read_position(text: str) -> int:
-    """The position that a `Last-Event-ID` holds.
+    """Return the position that a `Last-Event-ID` holds.
 
     Raises:
         InvalidEventId: if no stream can have given it out.
@@ -194,7 +194,7 @@ def open_session(db: DbSession, caller: Caller, session_id: str, start: Start) -
 
 
 def _is_young(db: DbSession, row: SessionRow, after: int) -> bool:
-    """Whether all that follows the position lies within the window."""
+    """Return whether all that follows the position lies within the window."""
     if not row.is_hot and _count_kept(db, row.id, after) < row.last_position - after:
         return False
     oldest = _oldest_ms(db, row.id, after)
