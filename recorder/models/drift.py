@@ -1,4 +1,4 @@
-"""Drift of memory graphs: what its events carry, what is kept between looks. Spec §6.1; contract §6."""
+"""Drift of memory graphs: payloads of its events, and the state of the detector. Spec §6.1; contract §6."""
 
 from datetime import datetime
 from typing import Any
@@ -54,10 +54,10 @@ class DriftBaseline(WireOutput):
 
 
 class DriftStateRow(SQLModel, table=True):
-    """How far a graph was looked at, and with which sessions it is compared.
+    """State of the drift detector for one graph: the last session it saw, and the reference sessions.
 
     Counters are not stored: they follow from the session rows between these numbers, so that deletions and
-    rebuilds are honoured, and a look that was cut off is simply done again.
+    rebuilds are honoured, and a detector run that was interrupted is repeated.
     """
 
     __tablename__ = "drift_states"

@@ -44,7 +44,7 @@ class Target(_Strict):
 
 
 class Input(_Strict):
-    """What was typed, pressed, chosen or dragged."""
+    """Input of an event: text typed, key pressed, option chosen, item dragged."""
 
     value: str | list[str] | UnsetType | None = UNSET
     masked: bool | UnsetType | None = UNSET
@@ -92,7 +92,7 @@ class EventBatchBody(Struct, forbid_unknown_fields=True):
 
 
 class EventBatchRow(SQLModel, table=True):
-    """One POSTed batch of events, compressed; it lies here until it is sealed and the sweep ran."""
+    """One POSTed batch of events, compressed; the sweep after sealing deletes it."""
 
     __tablename__ = "event_batches"
     __table_args__ = {"sqlite_with_rowid": False}

@@ -66,7 +66,7 @@ def is_raw(name: str) -> bool:
 
 
 def step_type(name: str, *, key: str | None = None, modifiers: int = 0) -> str | None:
-    """Return the type under which an event stands in a path; None if it stands in none.
+    """Return the type that an event has in a path; None if paths leave it out.
 
     Key strokes become `type`: consecutive ones on one element are one step. So do single characters that a
     recorder reports as `press`; named keys and hotkeys stay what they are.

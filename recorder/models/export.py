@@ -23,7 +23,7 @@ class ExportCreated(WireOutput):
 
 
 class ExportProgress(WireOutput):
-    """How far a running export is; the total is null before the plan."""
+    """Progress of a running export; the total is null before the plan."""
 
     shards_done: int
     shards_total: int | None
@@ -74,7 +74,7 @@ class SessionDifference(WireOutput):
 
 
 class DifferenceCounts(WireOutput):
-    """How many are the same, only in the newer one, only in the other, and in both but not the same."""
+    """Counts of a comparison: equal, only in the newer export, only in the other, and different in both."""
 
     same: int
     added: int
@@ -83,7 +83,7 @@ class DifferenceCounts(WireOutput):
 
 
 class ExportDifference(WireOutput):
-    """What an export has, compared with another: in sums, and session by session where they are there."""
+    """Differences between two exports: totals, and one entry per session where sessions are listed."""
 
     export_id: str
     against: str

@@ -87,7 +87,7 @@ Label = Annotated[
 
 
 class ExportFilter(WireInput):
-    """Which sessions are taken; members that were not sent leave nothing out."""
+    """Filter of sessions; a member that was not sent excludes nothing."""
 
     outcome: Outcome | None = None
     since: TimeBound | None = None
@@ -101,7 +101,7 @@ class ExportFilter(WireInput):
 
 
 class FrameSampling(WireInput):
-    """Which frames of a session are taken."""
+    """Selection of the frames of a session."""
 
     mode: SamplingMode = "event_only"
     interval_ms: int | None = WireField(default=None, ge=1)
@@ -115,7 +115,7 @@ class FrameSamplingAsked(FrameSampling):
 
 
 class SplitRule(WireInput):
-    """How sessions are dealt to the parts `train`, `validation` and `test`; a unit is never in two of them.
+    """Division of sessions into `train`, `validation` and `test`; no unit is in two of them.
 
     By `actor`, the sessions of one actor stay together; a session without an actor is a unit of its own.
     """

@@ -1,4 +1,4 @@
-"""Frames: captured screens and where their bytes lie. Spec §2.11, contract §3 (frame item)."""
+"""Frames: captured screens and the location of their bytes. Spec §2.11, contract §3 (frame item)."""
 
 import builtins
 from typing import Annotated, Any

@@ -32,7 +32,7 @@ class SurfaceLimits(WireOutput):
 
 
 class StreamLimits(WireOutput):
-    """How many streams may be open at once."""
+    """Number of streams that may be open at once."""
 
     per_key: int
     per_workspace: int

@@ -2,7 +2,7 @@
 
 What sessions did (session rows and traces of micro-states) is only ever added and carries the graph version
 that made it; counters are additive. How micro-states make nodes, and variants make paths, is structure:
-sealing adds to it, a rebuild may arrange it anew. Ids of nodes and paths stay known for ever.
+sealing adds to it, a rebuild may change it. Ids of nodes and paths stay known for ever.
 """
 
 from datetime import datetime
@@ -21,7 +21,7 @@ VersionKind = Literal["sessions", "outcome", "removal", "rebuild"]
 
 
 class PathOutcomes(WireOutput):
-    """How the sessions of a path ended: fractions that sum to 1."""
+    """Outcomes of the sessions of a path: fractions that sum to 1."""
 
     success: float
     error: float
@@ -66,7 +66,7 @@ class GraphVersionRow(SQLModel, table=True):
 
 
 class GraphNodeRow(SQLModel, table=True):
-    """A node with its exemplar; its number stands for it in sequences and edges."""
+    """A node with its exemplar; sequences and edges hold its number."""
 
     __tablename__ = "graph_nodes"
     __table_args__ = {"sqlite_with_rowid": False}
@@ -89,7 +89,7 @@ class GraphNodeRow(SQLModel, table=True):
 
 
 class GraphMicroStateRow(SQLModel, table=True):
-    """Which node a micro-state belongs to: always one that stands for itself."""
+    """Node of a micro-state; never a node that was merged into another one."""
 
     __tablename__ = "graph_micro_states"
     __table_args__ = {"sqlite_with_rowid": False}
@@ -156,7 +156,7 @@ class GraphPathRow(SQLModel, table=True):
 
 
 class SessionPathRow(SQLModel, table=True):
-    """What one session adds to a graph from `version` on, until `removed_version`; no rebuild changes it."""
+    """Contribution of a session to a graph, from `version` until `removed_version`; rebuilds keep it."""
 
     __tablename__ = "graph_session_paths"
     __table_args__ = (
@@ -262,7 +262,7 @@ class ComparedSide(WireOutput):
 
 
 class Changed(WireOutput):
-    """What paths, nodes and edges that differ have in common."""
+    """Members that the differences of paths, nodes and edges share."""
 
     change: Change
     #: Share of each side's own sessions.

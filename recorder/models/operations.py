@@ -143,7 +143,7 @@ class OrchestrationStatusRow(SQLModel, table=True):
 
 
 class SealPortionRow(SQLModel, table=True):
-    """A finished portion of one session: a killed run's successor goes on behind the last one."""
+    """A finished portion of one session: the run after a killed one continues after the last portion."""
 
     __tablename__ = "seal_portions"
     __table_args__ = {"sqlite_with_rowid": False}
@@ -198,14 +198,14 @@ class AuditHeadRow(SQLModel, table=True):
 
 
 class AuditActor(WireOutput):
-    """Who acted: a key, the operator of the deployment, or the service itself."""
+    """Actor of an audit entry: a key, the operator of the deployment, or the service itself."""
 
     type: ActorType
     id: str
 
 
 class AuditResource(WireOutput):
-    """What was acted on."""
+    """Object that an audit entry is about."""
 
     type: str
     id: str

@@ -65,7 +65,7 @@ NEVER_CHARGED = 2**53
 
 
 class Actor(WireInput):
-    """Who did the work."""
+    """Actor: the person, model or script that did the work."""
 
     id: str = WireField(min_length=1, max_length=limits.ACTOR_ID_CHARACTERS)
     kind: ActorKind
@@ -109,7 +109,7 @@ class Session(WireOutput):
 
 
 class FramesSummary(WireOutput):
-    """What `include=frames_summary` embeds."""
+    """Summary of a session's frames, as `include=frames_summary` embeds it."""
 
     count: int
     keyframes: int | None
@@ -139,7 +139,7 @@ class BatchStop(WireInput):
 
 
 class BatchStopItem(WireOutput):
-    """What became of one session of a batch stop; `error` only where `result` is `error`."""
+    """Result for one session of a batch stop; `error` only where `result` is `error`."""
 
     id: str
     result: Literal["stopped", "unchanged", "error"]

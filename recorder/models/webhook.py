@@ -95,7 +95,7 @@ DeliveryError = Literal["timeout", "dns", "tls", "connection", "blocked_address"
 
 
 class DeliveryRequest(WireOutput):
-    """What was sent, or will be: headers are empty until the attempt begins."""
+    """Request of a delivery attempt; its headers are empty until the attempt begins."""
 
     url: str
     headers: dict[str, str]
@@ -103,7 +103,7 @@ class DeliveryRequest(WireOutput):
 
 
 class DeliveryResponse(WireOutput):
-    """What the receiver answered; the body holds its first 4 KB."""
+    """Response of the receiver; the body holds its first 4 KB."""
 
     status: int
     headers: dict[str, str]
@@ -205,7 +205,7 @@ class ErrorMark(WireOutput):
 
 
 class ErrorData(WireOutput):
-    """What made the session an error."""
+    """Cause of the session's error."""
 
     session: Session
     error: ErrorMark
@@ -218,7 +218,7 @@ class ExportData(WireOutput):
 
 
 class QuotaData(WireOutput):
-    """Which quota is used up so far; once for each metric and period."""
+    """Quota that is nearly or fully used; sent once for each metric and period."""
 
     quota: Quota
     metric: Literal["captured_minutes", "exported_rows"]

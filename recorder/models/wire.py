@@ -82,13 +82,13 @@ def members_shown_once(model: Any) -> frozenset[str]:
     """Return the members of a wire object that hold secrets."""
     fields = getattr(model, "model_fields", {})
     marked = (
-        name for name, field in fields.items() if any(isinstance(one, _ShownOnce) for one in field.metadata)
+        name for name, field in fields.items() if any(isinstance(mark, _ShownOnce) for mark in field.metadata)
     )
     return frozenset(marked)
 
 
 def left_out() -> Any:
-    """Default of a member that a PATCH may leave out: `exclude_unset` tells it from one that was sent."""
+    """Return the default of a member that a PATCH may leave out; `exclude_unset` drops it."""
 
 
 Item = TypeVar("Item")
@@ -116,10 +116,10 @@ def allowed_members(annotation: Any, path: Sequence[Part], value: Any = None) ->
         value: the body; chooses among several models by the members that hold one of a few values (`kind`).
 
     Returns:
-        An empty list if no such object stands there.
+        An empty list if there is no object at that place.
     """
-    found, at = type_at(annotation, path, value)
-    kinds = [kind for kind in _classes(found) if _fits(kind, at)]
+    place_type, place_value = type_at(annotation, path, value)
+    kinds = [kind for kind in _classes(place_type) if _fits(kind, place_value)]
     return sorted({name for kind in kinds for name in _members(kind)})
 
 
@@ -166,7 +166,7 @@ def _options(annotation: Any) -> list[Any]:
     if origin is Annotated:
         return _options(get_args(annotation)[0])
     if origin in (Union, UnionType):
-        return [found for option in get_args(annotation) for found in _options(option)]
+        return [part for option in get_args(annotation) for part in _options(option)]
     return [annotation]
 
 

@@ -65,7 +65,7 @@ class Masking(WireInput):
         return patterns
 
     def merged_into(self, stored: dict[str, Any] | None) -> dict[str, Any]:
-        """What to store after a change: members that were sent replace those stored, the others stay."""
+        """Return the settings to store after a change: sent members replace stored ones, the others stay."""
         sent = self.model_dump(include=self.model_fields_set)
         return {**Masking().model_dump(), **(stored or {}), **sent}
 
@@ -222,7 +222,7 @@ class KeyCreate(WireInput):
 
 
 class Key(WireOutput):
-    """A key as it is listed: never its value, which nobody has."""
+    """A key as it is listed: never its value, which is not stored."""
 
     id: str
     label: str

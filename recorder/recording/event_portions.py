@@ -48,7 +48,7 @@ def read_portion(
 ) -> tuple[list[HotItem], bool]:
     """Read the next events of a session in the order `(t_ms, id, position)`.
 
-    Batches are decoded by their first time, up to the first one that begins behind the portion. If all
+    Batches are decoded by their first time, up to the first one that begins after the portion. If all
     batches overlap, each is decoded once. Memory holds about the portion and one fetch of payloads.
 
     Args:
@@ -59,18 +59,18 @@ def read_portion(
     Returns:
         The events, and whether others may follow them.
     """
-    found = _FirstItems(max_events, max_bytes)
+    first_items = _FirstItems(max_events, max_bytes)
     with closing(_read_chunks(db, session_id, after)) as chunks:
         for chunk in chunks:
-            if found.is_behind(chunk[0].t_min):
+            if first_items.is_behind(chunk[0].t_min):
                 break
             payloads = _read_payloads(db, session_id, chunk)
             for header in chunk:
-                if found.is_behind(header.t_min):
+                if first_items.is_behind(header.t_min):
                     break
                 body = decompress(payloads.pop(header.first_position))
-                found.add(_decode_between(header, body, after, found.last))
-    return found.take(), found.last is not None
+                first_items.add(_decode_between(header, body, after, first_items.last))
+    return first_items.take(), first_items.last is not None
 
 
 def decode_batch_items(row: EventBatchRow) -> list[HotItem]:
@@ -102,13 +102,13 @@ def _decode_between(
         if event_id is None:
             value += 1
         if least <= t_ms <= most:
-            place = (t_ms, event_id or f"{prefix}_{encode(value - 1)}", header.first_position + n)
-            if (after is None or place > after) and (last is None or place <= last):
-                places.append((n, place))
+            key = (t_ms, event_id or f"{prefix}_{encode(value - 1)}", header.first_position + n)
+            if (after is None or key > after) and (last is None or key <= last):
+                places.append((n, key))
     if not places:
         return []
     items = _raw_decoder.decode(body).events
-    return [(*place, bytes(items[n])) for n, place in places]
+    return [(*key, bytes(items[n])) for n, key in places]
 
 
 class _FirstItems:

@@ -187,7 +187,7 @@ def _check_count(count: int) -> None:
 
 
 def _count(body: bytes) -> int:
-    """How many items a body holds whose items may be wrong; 1 where that cannot be told."""
+    """Count the items of a body that may be invalid; 1 if they cannot be counted."""
     try:
         return len(_raw_decoder.decode(body).events)
     except msgspec.ValidationError:

@@ -202,8 +202,10 @@ def read_event_batch(
     Raises:
         RecorderError: as `check_event_body` does.
     """
-    found = check_event_body(caller, body, content_type=content_type, batch_key=batch_key, checked=checked)
-    return pack_event_batch(caller, session_id, found, {})
+    checked_body = check_event_body(
+        caller, body, content_type=content_type, batch_key=batch_key, checked=checked
+    )
+    return pack_event_batch(caller, session_id, checked_body, {})
 
 
 def pack_event_batch(
@@ -226,15 +228,15 @@ def pack_event_batch(
     given = len(items) - len(named)
     value = reserve(max(given, 1))
     range_id = f"evt_{encode(value)}"
-    own = dict(named)
+    columns = dict(named)
     return EventBatch(
         caller=caller,
         session_id=session_id,
         n=len(items),
         t_min=min(times),
         t_max=max(times),
-        first_id=own.get(0) or range_id,
-        last_id=own.get(len(items) - 1) or f"evt_{encode(value + given - 1)}",
+        first_id=columns.get(0) or range_id,
+        last_id=columns.get(len(items) - 1) or f"evt_{encode(value + given - 1)}",
         range_id=range_id,
         payload=_compressor.compress(body),
         named=named,

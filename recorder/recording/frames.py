@@ -28,7 +28,7 @@ from recorder.storage.database import Database
 
 @dataclass(slots=True)
 class FrameBatch:
-    """A batch of frames whose bytes lie in the blob store, ready to be indexed."""
+    """A batch of frames whose bytes are in the blob store, ready to be indexed."""
 
     caller: Caller
     session_id: str
@@ -103,14 +103,14 @@ class FrameBatch:
     def _row(self, index: int, position: int, stored: dict[str, tuple[str, int, int]]) -> tuple[Any, ...]:
         frame, (offset, length, dom_offset, dom_length) = self.frames[index], self.places[index]
         item = frame.item
-        place = stored.setdefault(frame.sha256, (self.object_key, offset, length))
+        location = stored.setdefault(frame.sha256, (self.object_key, offset, length))
         has_dom = dom_offset is not None
-        told = (frame.id, position, item.t_ms, item.content_type, frame.width, frame.height)
-        picture = (_or_none(item.keyframe), len(frame.data), frame.sha256, *place)
+        columns = (frame.id, position, item.t_ms, item.content_type, frame.width, frame.height)
+        picture = (_or_none(item.keyframe), len(frame.data), frame.sha256, *location)
         dom = (self.object_key if has_dom else None, dom_offset, dom_length)
         rects = (_json_or_none(item.active_rect), _json_or_none(item.masked_rects))
         tail = (_or_none(item.url), *rects, frame.digest, clock.now_ms())
-        return (self.session_id, *told, *picture, *dom, *tail)
+        return (self.session_id, *columns, *picture, *dom, *tail)
 
     def _answer(self, accepted: int, frame_count: int) -> bytes:
         data = [
@@ -126,7 +126,7 @@ class FrameBatch:
 def store_objects(
     blobs: Blobs, caller: Caller, session_id: str, frames: list[CheckedFrame], key: BatchKey | None
 ) -> FrameBatch:
-    """Write pictures and snapshots as one durable object; equal pictures stand in it once."""
+    """Write pictures and snapshots as one durable object; equal pictures are stored in it once."""
     chunks: list[bytes | memoryview] = []
     places: list[tuple[int, int, int | None, int | None]] = []
     by_digest: dict[str, tuple[int, int]] = {}
@@ -163,7 +163,7 @@ def _known_frames(cursor: Cursor, session_id: str, frame_ids: list[str]) -> dict
 
 
 def _known_pictures(cursor: Cursor, session_id: str, digests: list[str]) -> dict[str, tuple[str, int, int]]:
-    """Where pictures that this session holds already lie: equal bytes are kept once per session."""
+    """Return the locations of pictures that this session holds; equal bytes are kept once per session."""
     if not digests:
         return {}
     marks = ", ".join("?" * len(digests))
@@ -191,7 +191,7 @@ _INSERT = (
 
 @dataclass(frozen=True)
 class FrameUpload:
-    """What a request brought, before any of it is believed."""
+    """Content of an upload before it is checked."""
 
     caller: Caller
     session_id: str
@@ -262,8 +262,8 @@ def _were_sent(db: DbSession, row: SessionRow, frames: list[CheckedFrame]) -> bo
     ids = {frame.id for frame in frames if frame.digest is not None}
     if len(ids) < len(frames):
         return False
-    found = select(FrameRow.frame_id).where(FrameRow.session_id == row.id, col(FrameRow.frame_id).in_(ids))
-    return len(db.exec(found).all()) == len(ids)
+    known = select(FrameRow.frame_id).where(FrameRow.session_id == row.id, col(FrameRow.frame_id).in_(ids))
+    return len(db.exec(known).all()) == len(ids)
 
 
 def _check(items: list[FrameItem], parts: Mapping[str, bytes]) -> tuple[list[CheckedFrame], bytes]:

@@ -73,11 +73,11 @@ def list_outliers(
     chosen = filter_rows(
         columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind, version=version
     )
-    found = find_outliers(columns, chosen, threshold=threshold)
+    ranking = find_outliers(columns, chosen, threshold=threshold)
     page = slice(offset, offset + limit)
-    rows = found.rows[page].tolist()
+    rows = ranking.rows[page].tolist()
     sessions = _read_sessions(db, tenant, (_session_id(columns, row) for row in rows))
-    told = zip(rows, found.path_frequency[page].tolist(), found.typicality[page].tolist(), strict=True)
+    figures = zip(rows, ranking.path_frequency[page].tolist(), ranking.typicality[page].tolist(), strict=True)
     return OutlierPage(
         sessions=[
             OutlierSession(
@@ -86,11 +86,11 @@ def list_outliers(
                 path_frequency=frequency,
                 typicality=typicality,
             )
-            for row, frequency, typicality in told
+            for row, frequency, typicality in figures
             if _session_id(columns, row) in sessions
         ],
         graph_version=version,
-        next_offset=offset + limit if offset + limit < len(found.rows) else None,
+        next_offset=offset + limit if offset + limit < len(ranking.rows) else None,
     )
 
 
@@ -110,17 +110,17 @@ def list_similar(db: DbSession, *, tenant: Tenant, session_id: str, limit: int) 
     (row,) = lookup_of(columns).find([session_id]).tolist()
     if row == NOWHERE:
         return []
-    found = similar_index(columns).nearest(row, limit)
-    sessions = _read_sessions(db, tenant, (_session_id(columns, one.row) for one in found))
+    neighbours = similar_index(columns).nearest(row, limit)
+    sessions = _read_sessions(db, tenant, (_session_id(columns, neighbour.row) for neighbour in neighbours))
     return [
         SimilarSession(
-            **vars(sessions[_session_id(columns, one.row)]),
-            similarity=one.similarity,
-            path_id=_path_id(columns, one.row),
-            shared_nodes=[columns.nodes[node].node_id for node in one.shared_nodes],
+            **vars(sessions[_session_id(columns, neighbour.row)]),
+            similarity=neighbour.similarity,
+            path_id=_path_id(columns, neighbour.row),
+            shared_nodes=[columns.nodes[node].node_id for node in neighbour.shared_nodes],
         )
-        for one in found
-        if _session_id(columns, one.row) in sessions
+        for neighbour in neighbours
+        if _session_id(columns, neighbour.row) in sessions
     ]
 
 
@@ -172,10 +172,10 @@ def read_view(
         NotFound: for an unknown workflow.
     """
     scope = GraphScope(tenant, workflow)
-    found = read_anchors(db, scope, since=since, until=until, is_timed=False)
-    columns = found.columns
+    anchors = read_anchors(db, scope, since=since, until=until, is_timed=False)
+    columns = anchors.columns
     chosen = filter_rows(columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind)
-    recovery = frozenset(columns.nodes[anchor.node].node_id for anchor in found.anchors)
+    recovery = frozenset(columns.nodes[anchor.node].node_id for anchor in anchors.anchors)
     return view_of(
         columns,
         chosen,
@@ -186,13 +186,13 @@ def read_view(
     )
 
 
-def render_graph(db: DbSession, *, format: GraphFormat, **asked: Any) -> tuple[bytes, str]:
+def render_graph(db: DbSession, *, format: GraphFormat, **selection: Any) -> tuple[bytes, str]:
     """The same in a format, with its media type; `asked` is what `read_view` takes.
 
     Raises:
         NotFound: for an unknown workflow.
     """
-    return render(read_view(db, **asked), format)
+    return render(read_view(db, **selection), format)
 
 
 def compare_sessions(
@@ -206,7 +206,7 @@ def compare_sessions(
     min_change: float,
     limit: int,
 ) -> MemoryComparison:
-    """What differs between two sides of a workflow's sessions.
+    """Return the differences between two selections of a workflow's sessions.
 
     Raises:
         NotFound: for an unknown workflow.

@@ -54,7 +54,7 @@ class HotEventReader:
         wanted: EventFilter = EVERY_EVENT,
         pause: Callable[[], object] | None = None,
     ) -> None:
-        """Begin behind a position.
+        """Begin after a position.
 
         Args:
             session_id: the caller has checked that it may be read.
@@ -83,19 +83,19 @@ class HotEventReader:
             max_events: at most so many.
             max_bytes: no more once their payloads have so many bytes.
         """
-        found: list[EventRecord] = []
+        records: list[EventRecord] = []
         size = 0
         self._batches_left = SEARCHED_BATCHES if self._wanted.types else None
-        while len(found) < max_events and size < max_bytes:
+        while len(records) < max_events and size < max_bytes:
             record = self._read_next(db)
             if record is None:
                 break
-            found.append(record)
+            records.append(record)
             size += len(record.payload)
-        return found
+        return records
 
     def _start_pass(self) -> None:
-        """Forget what was read ahead; the next read begins behind the position."""
+        """Forget what was read ahead; the next read begins after the position."""
         self._headers: deque[_Header] = deque()
         self._payloads: dict[int, bytes] = {}
         self._last_header: tuple[int, int] | None = None

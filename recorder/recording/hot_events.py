@@ -35,7 +35,7 @@ class EventFilter:
     to_t_ms: int | None = None
 
     def start(self, after: Position | None) -> Position | None:
-        """Return the position that all wanted events behind `after` follow; None if that is every event."""
+        """Return the position that all wanted events after `after` follow; None if that is every event."""
         if self.from_t_ms is None:
             return after
         begin = (self.from_t_ms, "")
@@ -89,7 +89,7 @@ class EventRecord:
 
 
 class EventHead(msgspec.Struct, gc=False):
-    """What places an event and says what it is; its other members are passed over when it is decoded."""
+    """Members of an event that give its order and type; decoding skips the others."""
 
     t_ms: int
     type: str
@@ -135,13 +135,13 @@ def read_hot_events(
     Returns:
         The events; and, where the search for them was ended early, the position to go on from.
     """
-    found: list[EventRecord] = []
+    page: list[EventRecord] = []
     with closing(_merge_batches(db, session_id, wanted.start(after), limit, wanted)) as records:
         for record in islice(records, limit):
             if isinstance(record, tuple):
-                return found, record
-            found.append(record)
-    return found, None
+                return page, record
+            page.append(record)
+    return page, None
 
 
 def _merge_batches(
@@ -230,13 +230,13 @@ def decode_between(
         for head, event_id in decode_heads(body, first_id)
     ]
     wanted = [
-        (n, place)
-        for n, place in enumerate(places)
-        if place is not None and (after is None or place > after) and (last is None or place <= last)
+        (n, key)
+        for n, key in enumerate(places)
+        if key is not None and (after is None or key > after) and (last is None or key <= last)
     ]
     items = _raw_decoder.decode(body).events if wanted else []
-    for n, place in wanted:
-        yield (*place, first_position + n, record_of(orjson.loads(bytes(items[n])), place[1]))
+    for n, key in wanted:
+        yield (*key, first_position + n, record_of(orjson.loads(bytes(items[n])), key[1]))
 
 
 def decode_heads(body: bytes, first_id: str) -> list[tuple[EventHead, str]]:
@@ -262,11 +262,11 @@ def _fill_ids(own_ids: Iterable[str | None], first_id: str) -> list[str]:
     prefix, _, ulid = first_id.partition("_")
     value = decode(ulid)
     ids = []
-    for own in own_ids:
-        if own is None:
-            own = f"{prefix}_{encode(value)}"
+    for item_id in own_ids:
+        if item_id is None:
+            item_id = f"{prefix}_{encode(value)}"
             value += 1
-        ids.append(own)
+        ids.append(item_id)
     return ids
 
 

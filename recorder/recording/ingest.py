@@ -102,7 +102,7 @@ _MAX_GROUP = 256
 
 
 class Batch(Protocol):
-    """What a request hands to the writer."""
+    """Batch that a request submits to the writer."""
 
     #: Orders a group, so that two processes lock sessions in the same order.
     session_id: str
@@ -111,7 +111,7 @@ class Batch(Protocol):
 
     @property
     def kind(self) -> Literal["events", "frames"]:
-        """What it holds."""
+        """Return the kind of items that the batch holds."""
 
     def store(self, cursor: Cursor) -> bytes:
         """Write the batch within the group's transaction and return the answer's body.
@@ -134,7 +134,7 @@ class IngestWriter:
         """Start the thread.
 
         Args:
-            on_commit: told in this thread of the batches that each commit stored.
+            on_commit: called in this thread with the batches that each commit stored.
             session_size: most that one session holds; a batch beyond it is refused.
         """
         self._database = database
@@ -213,7 +213,7 @@ class IngestWriter:
         self._cursor = DriverCursor(self._connection, self._database.dialect, self._session_size)
 
     def _reconnect(self) -> None:
-        """Where the server hung up, go on with a new connection; while it is away, the next group tries."""
+        """Open a new connection if the server closed the old one; while it is away, the next group tries."""
         if getattr(self._connection, "closed", False):
             with suppress(Exception):
                 self._connect()

@@ -61,7 +61,7 @@ def _find_frame_time(db: DbSession, lake: Lake, row: SessionRow, frame_id: str) 
 
 def _find_event_time(db: DbSession, lake: Lake, row: SessionRow, event_id: str) -> int | None:
     if not row.is_hot:
-        found = lake.read_session(
+        records = lake.read_session(
             "events",
             row.tenant,
             workflow=row.workflow,
@@ -69,7 +69,7 @@ def _find_event_time(db: DbSession, lake: Lake, row: SessionRow, event_id: str) 
             session_id=row.id,
             only=pl.col("event_id") == event_id,
         )
-        return next(iter(found["t_ms"].to_list()), None)
+        return next(iter(records["t_ms"].to_list()), None)
     named = db.get(EventKeyRow, (row.id, event_id))
     if named is not None:
         return named.t_ms
@@ -107,11 +107,11 @@ def list_frames(
         stored = db.exec(statement)
     else:
         stored = (
-            read_frame_row(found)
+            read_frame_row(stored_frame)
             for batch in read_sealed_frames(lake, row, after=after, limit=limit)
-            for found in batch.to_pylist()
+            for stored_frame in batch.to_pylist()
         )
-    return [wire_frame(found) for found in stored]
+    return [wire_frame(stored_frame) for stored_frame in stored]
 
 
 def get_frame(db: DbSession, lake: Lake, row: SessionRow, frame_id: str) -> Frame:
@@ -239,7 +239,7 @@ def _find_frame(db: DbSession, lake: Lake, row: SessionRow, frame_id: str) -> Fr
     if row.is_hot:
         stored = db.get(FrameRow, (row.id, frame_id))
     else:
-        found = lake.read_session(
+        records = lake.read_session(
             "frames",
             row.tenant,
             workflow=row.workflow,
@@ -247,7 +247,7 @@ def _find_frame(db: DbSession, lake: Lake, row: SessionRow, frame_id: str) -> Fr
             session_id=row.id,
             only=pl.col("frame_id") == frame_id,
         )
-        stored = next((read_frame_row(frame) for frame in found.iter_rows(named=True)), None)
+        stored = next((read_frame_row(frame) for frame in records.iter_rows(named=True)), None)
     if stored is None:
         raise NotFound("frame")
     return stored

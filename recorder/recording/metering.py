@@ -117,8 +117,8 @@ class Charges:
 
     def _settle_one(self, cursor: Statements, workspace_id: str, owed: _Owed) -> None:
         assert self._period is not None
-        place = (workspace_id, self._period.key)
-        ((captured_ms, exported_rows, told),) = cursor.all(_ADD, (*place, owed.ms))
+        period_key = (workspace_id, self._period.key)
+        ((captured_ms, exported_rows, notice_level),) = cursor.all(_ADD, (*period_key, owed.ms))
         limit = owed.tier.captured_minutes
         if limit is None:
             return
@@ -129,11 +129,11 @@ class Charges:
         self._settled[workspace_id] = captured_ms
         quota = quota_of(self._period, owed.tier, captured_ms=captured_ms, exported_rows=exported_rows)
         level = due_level_of(quota, "captured_minutes")
-        if level > told:
-            for type, data in due_notices(quota, "captured_minutes", told):
+        if level > notice_level:
+            for type, data in due_notices(quota, "captured_minutes", notice_level):
                 cursor.insert(
                     make_event(
                         tenant=Tenant(workspace_id, "live"), type=type, subject_id=workspace_id, data=data
                     )
                 )
-            cursor.many(_TOLD, [(level, *place)])
+            cursor.many(_TOLD, [(level, *period_key)])

@@ -36,7 +36,7 @@ def search_events(db: DbSession, row: SessionRow, earlier: EventSearch | None = 
     transaction that stops the session, and again inside it for what came since.
 
     Args:
-        earlier: an earlier search; only batches behind it are read, unless the rules changed.
+        earlier: an earlier search; only batches after it are read, unless the rules changed.
     """
     rules = read_rules(db, row)
     if earlier is None or earlier.rules != rules:
@@ -59,8 +59,10 @@ def rederive_outcome(db: DbSession, row: SessionRow, *, search: EventSearch | No
         The mark, where the outcome is an error that was not reported before.
     """
     if search is not None:
-        found = search.mark
-        row.event_mark = None if found is None else {**found.as_json(), "outcome": found.outcome}
+        event_mark = search.mark
+        row.event_mark = (
+            None if event_mark is None else {**event_mark.as_json(), "outcome": event_mark.outcome}
+        )
     marks = _tag_marks(db, row.id, read_rules(db, row))
     if row.event_mark is not None:
         marks.append(Mark(**row.event_mark))

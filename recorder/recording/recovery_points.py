@@ -50,7 +50,7 @@ def read_anchors(
         failure_tag: by default each of the workflow's error tags.
         since: sessions that started at this instant or later.
         until: sessions that started before this instant.
-        is_timed: whether times count to the success tags, and witnesses are told; else times count to the
+        is_timed: whether times count to the success tags, and witnesses are listed; else times count to the
             stop, and nothing more is read or kept than where the anchors are.
 
     Raises:
@@ -95,10 +95,12 @@ def list_recovery_points(
         Unavailable: if the lake does not answer.
     """
     scope = GraphScope(tenant, workflow)
-    found = read_anchors(db, scope, failure_tag=failure_tag, since=since, until=until)
-    columns, anchors = found.columns, found.anchors[:limit]
-    frames = _read_frames(db, lake, scope, columns, [one for anchor in anchors for one in anchor.witnesses])
-    shown = ((anchor, next((one for one in anchor.witnesses if one in frames), None)) for anchor in anchors)
+    recovery = read_anchors(db, scope, failure_tag=failure_tag, since=since, until=until)
+    columns, anchors = recovery.columns, recovery.anchors[:limit]
+    frames = _read_frames(db, lake, scope, columns, [step for anchor in anchors for step in anchor.witnesses])
+    shown = (
+        (anchor, next((step for step in anchor.witnesses if step in frames), None)) for anchor in anchors
+    )
     return [
         RecoveryPoint(
             frame_id=frames[witness],
@@ -123,7 +125,7 @@ def _tag_times(
     *,
     among: frozenset[str] | None = None,
 ) -> dict[int, list[int]]:
-    """When tags of these names were set in sessions that are in the graph, by row, ascending.
+    """Return the times of tags with these names in sessions of the graph, by row, ascending.
 
     Args:
         among: only in sessions that carry a tag of one of these names too.
@@ -139,12 +141,12 @@ def _tag_times(
         tagged = select(TagRow.session_id).where(*_named(scope, among))
         statement = statement.where(col(TagRow.session_id).in_(tagged))
     tags = db.connection().execute(statement).all()
-    found: dict[int, list[int]] = defaultdict(list)
+    times: dict[int, list[int]] = defaultdict(list)
     places = lookup_of(columns).find([session_id for session_id, _ in tags]).tolist()
     for row, (_, t_ms) in zip(places, tags, strict=True):
         if row != NOWHERE:
-            found[row].append(t_ms)
-    return found
+            times[row].append(t_ms)
+    return times
 
 
 def _named(scope: GraphScope, names: frozenset[str]) -> Iterator[Any]:
@@ -158,7 +160,7 @@ def _read_frames(
     db: DbSession, lake: Lake, scope: GraphScope, columns: GraphColumns, witnesses: Sequence[Witness]
 ) -> dict[Witness, str]:
     """The frames that show the witnesses' steps, in one read of the lake; those without one are left out."""
-    ids = {one.row: columns.session_id[one.row].decode() for one in witnesses}
+    ids = {witness.row: columns.session_id[witness.row].decode() for witness in witnesses}
     dates = {date for date in _lake_dates(db, sorted(ids.values())) if date is not None}
     steps = (
         lake.scan("steps", scope.tenant)
@@ -167,15 +169,15 @@ def _read_frames(
             & pl.col("date").is_in(sorted(dates))
             & pl.col("bucket").is_in(sorted({bucket_of(session_id) for session_id in ids.values()}))
             & pl.col("session_id").is_in(sorted(ids.values()))
-            & pl.col("pos").is_in(sorted({one.pos for one in witnesses}))
+            & pl.col("pos").is_in(sorted({witness.pos for witness in witnesses}))
             & pl.col("frame_id").is_not_null()
         )
         .select("session_id", "pos", "frame_id")
         .collect()
     )
     frames = {(session_id, pos): frame_id for session_id, pos, frame_id in steps.iter_rows()}
-    told = {one: frames.get((ids[one.row], one.pos)) for one in witnesses}
-    return {one: frame_id for one, frame_id in told.items() if frame_id is not None}
+    frame_ids = {witness: frames.get((ids[witness.row], witness.pos)) for witness in witnesses}
+    return {witness: frame_id for witness, frame_id in frame_ids.items() if frame_id is not None}
 
 
 def _lake_dates(db: DbSession, session_ids: Sequence[str]) -> Iterable[str | None]:

@@ -221,7 +221,7 @@ class BatchKey:
         return cls(kind, name.hex(), keyed_digest(digest_key, "batch-body", content))
 
     def earlier_answer(self, cursor: Cursor, session_id: str) -> Replayed | None:
-        """What this batch was answered before; the session must be known to be the caller's.
+        """Return the earlier answer to this batch; the session must be the caller's.
 
         Raises:
             IdempotencyKeyReused: if it came with another body then.

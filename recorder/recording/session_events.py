@@ -57,7 +57,7 @@ class EventPortions:
         wanted: EventFilter = EVERY_EVENT,
         pause: Callable[[], object] | None = None,
     ) -> None:
-        """Begin behind a position; nothing is read yet.
+        """Begin after a position; nothing is read yet.
 
         Args:
             database: where the session and its hot events are.
@@ -104,9 +104,9 @@ class EventPortions:
         with self._database.transaction(write=False) as db:
             row = find_session(db, self._tenant, self._session_id)
             if row.is_hot and not self._is_swept:
-                found = self._hot.read(db, max_events=PORTION_EVENTS, max_bytes=PORTION_BYTES)
+                records = self._hot.read(db, max_events=PORTION_EVENTS, max_bytes=PORTION_BYTES)
                 self._position = self._hot.position
-                return as_batch(found) if found or not self._hot.has_ended else None
+                return as_batch(records) if records or not self._hot.has_ended else None
         self._is_swept = True
         return self._read_sealed(row)
 
@@ -175,28 +175,28 @@ def read_events_page(
     search, and its position is then the last one that was searched.
     """
     if row.is_hot:
-        found, position = read_hot_events(db, row.id, after=after, limit=limit + 1, wanted=wanted)
+        records, position = read_hot_events(db, row.id, after=after, limit=limit + 1, wanted=wanted)
     else:
-        found, position = _read_sealed_page(lake, row, after=after, limit=limit + 1, wanted=wanted)
-    if len(found) > limit:
-        return found[:limit], (found[limit - 1].t_ms, found[limit - 1].id)
-    return found, position
+        records, position = _read_sealed_page(lake, row, after=after, limit=limit + 1, wanted=wanted)
+    if len(records) > limit:
+        return records[:limit], (records[limit - 1].t_ms, records[limit - 1].id)
+    return records, position
 
 
 def _read_sealed_page(
     lake: Lake, row: SessionRow, *, after: Position | None, limit: int, wanted: EventFilter
 ) -> tuple[list[EventRecord], Position | None]:
-    found: list[EventRecord] = []
+    records: list[EventRecord] = []
     searched = 0
     with closing(read_sealed_events(lake, row, after=after, limit=limit, wanted=wanted)) as batches:
         for batch in batches:
-            found += islice(as_records(wanted.select(batch)), limit - len(found))
+            records += islice(as_records(wanted.select(batch)), limit - len(records))
             searched += batch.num_rows
-            if len(found) == limit:
-                return found, None
+            if len(records) == limit:
+                return records, None
             if searched >= SEARCHED_EVENTS and batch.num_rows:
-                return found, (batch["t_ms"][-1].as_py(), batch["id"][-1].as_py())
-    return found, None
+                return records, (batch["t_ms"][-1].as_py(), batch["id"][-1].as_py())
+    return records, None
 
 
 def read_sealed_events(

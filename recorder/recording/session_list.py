@@ -20,7 +20,7 @@ _IDS_AT_ONCE = 2_000
 
 @dataclass(frozen=True, kw_only=True)
 class SessionFilter:
-    """What `GET /v1/sessions` may filter by; None and empty match everything."""
+    """Filters of `GET /v1/sessions`; None and empty match everything."""
 
     workflow: tuple[str, ...] = ()
     status: str | None = None
@@ -74,8 +74,8 @@ def _list_on_path(
     page: list[Session] = []
     for end in range(len(ids), 0, -_IDS_AT_ONCE):
         some = ids[max(end - _IDS_AT_ONCE, 0) : end]
-        found, _ = _read_page(db, statement.where(col(SessionRow.id).in_(some)), limit + 1 - len(page))
-        page += found
+        page_rows, _ = _read_page(db, statement.where(col(SessionRow.id).in_(some)), limit + 1 - len(page))
+        page += page_rows
         if len(page) > limit:
             break
     return page[:limit], len(page) > limit

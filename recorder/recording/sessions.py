@@ -64,7 +64,7 @@ def create_session(
 
     Raises:
         MetadataTooLarge: if the metadata is over 16,384 bytes of compact JSON.
-        InvalidTime: if `started_at` lies ahead.
+        InvalidTime: if `started_at` is in the future.
         ValidationFailed: if `started_at` comes without `start`.
         QuotaExceeded: if no captured minutes are left.
     """
@@ -131,9 +131,9 @@ def delete_session(db: DbSession, origin: Origin, caller: Caller, session_id: st
     db.add(row)
     if row.status == "sealed":
         graph.remove_session(db, row)
-    own = {"workspace_id": row.workspace_id, "mode": row.mode, "workflow": row.workflow}
+    scope_columns = {"workspace_id": row.workspace_id, "mode": row.mode, "workflow": row.workflow}
     left = {"session_count": col(WorkflowRow.session_count) - 1}
-    db.exec(update(WorkflowRow).filter_by(**own).values(left))
+    db.exec(update(WorkflowRow).filter_by(**scope_columns).values(left))
     record(db, origin, "session.delete", resource_type="session", resource_id=row.id)
 
 
@@ -220,7 +220,7 @@ def check_session(body: SessionCreate) -> None:
 
     Raises:
         MetadataTooLarge: If the metadata is over 16,384 bytes of compact JSON.
-        InvalidTime: If `started_at` lies ahead.
+        InvalidTime: If `started_at` is in the future.
         ValidationFailed: If `started_at` comes without `start`.
     """
     if len(orjson.dumps(body.metadata)) > limits.METADATA_BYTES:
@@ -232,7 +232,7 @@ def check_session(body: SessionCreate) -> None:
             "/started_at", "needs_start", message="started_at is for imports: send start true too."
         )
     if body.started_at > clock.now():
-        raise InvalidTime("/started_at", "started_at must not lie ahead.", where="body")
+        raise InvalidTime("/started_at", "started_at must not be in the future.", where="body")
 
 
 def _count_in_workflow(db: DbSession, row: SessionRow) -> None:
@@ -274,13 +274,13 @@ def search_before_stop(database: Database, tenant: Tenant, session_ids: Sequence
     The transaction that stops a session then reads only what came since: on SQLite no other request can
     write while it lasts.
     """
-    found: dict[str, EventSearch] = {}
+    searches: dict[str, EventSearch] = {}
     for session_id in dict.fromkeys(session_ids):
         with database.transaction(write=False) as db, suppress(NotFound):
             row = find_session(db, tenant, session_id)
             if row.status == "recording":
-                found[session_id] = search_events(db, row)
-    return found
+                searches[session_id] = search_events(db, row)
+    return searches
 
 
 def stop_session(db: DbSession, tenant: Tenant, session_id: str, searches: Searches | None = None) -> Session:
@@ -312,7 +312,7 @@ def batch_stop(
     if len(ids) > limits.BATCH_STOP_IDS:
         raise TooManyIds("/ids", limits.BATCH_STOP_IDS)
     # Locked in one order everywhere, so that two calls cannot wait for each other.
-    stopped = {one: _stop_item(db, tenant, one, searches or {}) for one in sorted(set(ids))}
+    stopped = {item_id: _stop_item(db, tenant, item_id, searches or {}) for item_id in sorted(set(ids))}
     charge_time(db, tenant.workspace_id, sum(added_ms for _, added_ms in stopped.values()))
     items = [stopped[session_id][0] for session_id in dict.fromkeys(ids)]
     counts = {
@@ -358,7 +358,7 @@ def _true_up(row: SessionRow) -> int:
 def _stop_item(
     db: DbSession, tenant: Tenant, session_id: str, searches: Searches
 ) -> tuple[BatchStopItem, int]:
-    """What a batch stop says of one session, and the ms to charge for it."""
+    """Return the result of a batch stop for one session, and the ms to charge for it."""
     try:
         row = find_session(db, tenant, session_id, lock=True)
         added_ms = _stop(db, row, searches)

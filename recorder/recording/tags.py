@@ -24,7 +24,7 @@ def add_tag(
     changed: Changes | None = None,
     anchor: int | ValidationFailed | None = None,
 ) -> Tag:
-    """Tag a session; a tag that comes after the stop derives the outcome anew.
+    """Tag a session; a tag that comes after the stop computes the outcome again.
 
     Args:
         changed: the texts that masking changes, see `tag_document`.

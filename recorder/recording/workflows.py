@@ -36,7 +36,7 @@ _SIZE = 20_000
 
 
 class SessionWorkflows:
-    """What one process knows of them. A session never changes its workflow, so nothing here grows stale."""
+    """Cache of workflows in one process; a session never changes its workflow, so no entry is stale."""
 
     def __init__(self) -> None:
         # A plain dict: every batch reads it, without a lock, and FIFOCache.get takes 1.4 µs instead of 0.2.
@@ -104,8 +104,10 @@ def update_workflow(
     """
     _require_slug(workflow)
     is_new = _make_if_missing(db, tenant, workflow)
-    own = select(WorkflowRow).filter_by(workspace_id=tenant.workspace_id, mode=tenant.mode, workflow=workflow)
-    row = db.exec(own.with_for_update()).one()
+    statement = select(WorkflowRow).filter_by(
+        workspace_id=tenant.workspace_id, mode=tenant.mode, workflow=workflow
+    )
+    row = db.exec(statement.with_for_update()).one()
     before = {} if is_new else _settings(row)
     _apply(db, row, body)
     changes = describe_changes(before, _settings(row))
@@ -130,10 +132,10 @@ def _apply(db: DbSession, row: WorkflowRow, body: WorkflowUpdate) -> None:
         row.memory_graph = body.memory_graph
 
 
-def _merged_rules(stored: dict[str, Any] | None, asked: OutcomeNamesUpdate | None) -> dict[str, Any] | None:
-    if asked is None:
+def _merged_rules(stored: dict[str, Any] | None, changes: OutcomeNamesUpdate | None) -> dict[str, Any] | None:
+    if changes is None:
         return None
-    merged = {**(stored or {}), **asked.model_dump(exclude_unset=True)}
+    merged = {**(stored or {}), **changes.model_dump(exclude_unset=True)}
     rules = OutcomeRules.of(merged)
     problems = [
         Problem("body", f"/outcome_rules/error_{kind}", "invalid_value", f"Also among success_{kind}.")
@@ -149,7 +151,7 @@ def _merged_rules(stored: dict[str, Any] | None, asked: OutcomeNamesUpdate | Non
 
 
 def _settings(row: WorkflowRow) -> dict[str, Any]:
-    """What a PATCH may change, in the form in which the audit log tells it."""
+    """Return the settings that a PATCH may change, in the form of the audit log."""
     return {
         "memory_graph": row.memory_graph,
         "tags": row.tags,

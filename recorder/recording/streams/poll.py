@@ -1,7 +1,7 @@
-"""What rows say from a position on: one look for all sessions that somebody reads. Contract §3 (positions).
+"""Poll of new rows: one read transaction for all sessions that have stream readers. Contract §3 (positions).
 
 Every position of a session belongs to one event, frame, tag or status change, and they are committed in
-order. So what was read is whole where no position is missing; a missing one was swept into the lake.
+order. So messages are complete if no position is missing; a missing one was swept into the lake.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,10 +20,10 @@ from recorder.models.session import SessionRow, SessionStatusRow, TagRow
 from recorder.recording import item_reads, tags
 from recorder.recording.streams.messages import Message, Segment, cut, event_messages, gap, message
 
-#: Positions that one look takes of a session; the next look takes what follows.
+#: Positions of a session that one poll reads; the next poll reads on from there.
 POSITIONS = 500
 
-# Where each session was read to, as a table: the statements stay the same for any number of sessions.
+# Positions that sessions were read to, as a table: the statements do not depend on the number of sessions.
 _CURSORS = {
     "sqlite": (
         "SELECT json_extract(value, '$[0]') AS session_id, json_extract(value, '$[1]') AS after "
@@ -40,9 +40,9 @@ _Positioned = TypeVar("_Positioned", FrameRow, TagRow, SessionStatusRow)
 
 @dataclass(slots=True)
 class Advance:
-    """How a session went on behind a position."""
+    """Messages and state of a session after a position."""
 
-    #: Up to which its messages are here.
+    #: Position of the last message read.
     position: int
     #: Deleted, or purged by now.
     is_gone: bool = False
@@ -59,34 +59,34 @@ class _Watched(NamedTuple):
 
     @property
     def until(self) -> int:
-        """The last position that this look takes."""
+        """Return the last position that this poll reads."""
         return min(self.last_position, self.after + POSITIONS)
 
-    def only(self, messages: list[Message]) -> list[Message]:
-        """Return the messages that the look takes."""
+    def select(self, messages: list[Message]) -> list[Message]:
+        """Return the messages that this poll reads."""
         if messages and messages[0][0] > self.after and messages[-1][0] <= self.until:
             return messages
-        return [one for one in messages if self.after < one[0] <= self.until]
+        return [item for item in messages if self.after < item[0] <= self.until]
 
 
 def read_advances(db: DbSession, positions: Mapping[str, int]) -> dict[str, Advance]:
-    """How each of these sessions went on behind the position it was read to.
+    """Return the messages and state of each of these sessions after the position it was read to.
 
     Args:
         positions: by session id; the caller has made sure that whoever reads may see them.
     """
-    advances = {one: Advance(position, is_gone=True) for one, position in positions.items()}
-    behind: list[_Watched] = []
+    advances = {session_id: Advance(position, is_gone=True) for session_id, position in positions.items()}
+    unread: list[_Watched] = []
     if db.get_bind().dialect.name == "postgresql":
-        # It cannot know how few rows each session takes, and would read whole tables.
+        # The planner does not know how few rows each session has, and would read whole tables.
         db.connection().exec_driver_sql("SET LOCAL enable_seqscan = off")
-    for session_id, last_position, status, deleted_at in _look_at_sessions(db, positions):
+    for session_id, last_position, status, deleted_at in _read_session_states(db, positions):
         advance = advances[session_id]
         advance.is_gone, advance.is_sealed = deleted_at is not None, status == "sealed"
         if not advance.is_gone and last_position > advance.position:
-            behind.append(_Watched(session_id, advance.position, last_position))
-    for watched, found in zip(behind, _read_messages(db, behind), strict=True):
-        _fill(advances[watched.session_id], watched, found)
+            unread.append(_Watched(session_id, advance.position, last_position))
+    for watched, messages in zip(unread, _read_messages(db, unread), strict=True):
+        _add_segments(advances[watched.session_id], watched, messages)
     return advances
 
 
@@ -101,43 +101,43 @@ def tag_message(row: TagRow) -> Message:
 
 
 def status_message(row: SessionStatusRow) -> Message:
-    """Return a change of status: the same however late it is read, unlike the session itself."""
+    """Return a change of status: its members do not depend on the time of the read."""
     data = {"session_id": row.session_id, "status": row.status, "at": clock.to_iso(row.at)}
     return message(row.position, b"session.status", orjson.dumps(data))
 
 
-def _look_at_sessions(db: DbSession, positions: Mapping[str, int]) -> Iterable[Any]:
-    cursors = _cursors(db)
+def _read_session_states(db: DbSession, positions: Mapping[str, int]) -> Iterable[Any]:
+    cursors = _make_cursor_table(db)
     statement = select(
         SessionRow.id, SessionRow.last_position, SessionRow.status, SessionRow.deleted_at
     ).join(cursors, col(SessionRow.id) == cursors.c.session_id)
-    return db.connection().execute(statement, _parameters(positions.items()))
+    return db.connection().execute(statement, _make_parameters(positions.items()))
 
 
-def _read_messages(db: DbSession, behind: list[_Watched]) -> list[list[Message]]:
+def _read_messages(db: DbSession, unread: list[_Watched]) -> list[list[Message]]:
     """Return the messages of each session, by position; most sessions have only got events."""
-    if not behind:
+    if not unread:
         return []
-    found: dict[str, list[Message]] = {watched.session_id: [] for watched in behind}
-    for session_id, first_position, first_id, payload in _batches_behind(db, behind):
+    found: dict[str, list[Message]] = {watched.session_id: [] for watched in unread}
+    for session_id, first_position, first_id, payload in _read_event_batches(db, unread):
         found[session_id] += event_messages(first_position, first_id, payload)
-    for watched in behind:
-        found[watched.session_id] = watched.only(found[watched.session_id])
-    # What no batch of events accounts for is something else.
-    others = [watched for watched in behind if len(found[watched.session_id]) < watched.until - watched.after]
+    for watched in unread:
+        found[watched.session_id] = watched.select(found[watched.session_id])
+    # Positions that no batch of events holds belong to frames, tags or status changes.
+    others = [watched for watched in unread if len(found[watched.session_id]) < watched.until - watched.after]
     if others:
-        for frame in _rows_behind(db, FrameRow, others):
+        for frame in _read_rows(db, FrameRow, others):
             found[frame.session_id].append(frame_message(frame))
-        for tag in _rows_behind(db, TagRow, others):
+        for tag in _read_rows(db, TagRow, others):
             found[tag.session_id].append(tag_message(tag))
-        for status in _rows_behind(db, SessionStatusRow, others):
+        for status in _read_rows(db, SessionStatusRow, others):
             found[status.session_id].append(status_message(status))
-    return [sorted(found[watched.session_id]) for watched in behind]
+    return [sorted(found[watched.session_id]) for watched in unread]
 
 
-def _batches_behind(db: DbSession, behind: list[_Watched]) -> Iterable[Any]:
-    """Return the batches of events in which the look's positions lie."""
-    cursors, first, n = _cursors(db), col(EventBatchRow.first_position), col(EventBatchRow.n)
+def _read_event_batches(db: DbSession, unread: list[_Watched]) -> Iterable[Any]:
+    """Return the batches of events that hold the positions of this poll."""
+    cursors, first, n = _make_cursor_table(db), col(EventBatchRow.first_position), col(EventBatchRow.n)
     statement = (
         select(
             EventBatchRow.session_id,
@@ -146,45 +146,45 @@ def _batches_behind(db: DbSession, behind: list[_Watched]) -> Iterable[Any]:
             EventBatchRow.payload,
         )
         .join(cursors, col(EventBatchRow.session_id) == cursors.c.session_id)
-        # The batch that `after` lies in may go on behind it.
+        # The batch that holds `after` may hold later positions too.
         .where(first > cursors.c.after - limits.EVENTS_PER_BATCH, first + n > cursors.c.after + 1)
         .where(first <= cursors.c.after + POSITIONS)
         .order_by(first)
     )
-    return db.connection().execute(statement, _parameters(behind))
+    return db.connection().execute(statement, _make_parameters(unread))
 
 
-def _rows_behind(db: DbSession, table: type[_Positioned], behind: list[_Watched]) -> Iterable[_Positioned]:
-    """Return the rows of another table at the look's positions."""
-    cursors, position = _cursors(db), col(table.position)
+def _read_rows(db: DbSession, table: type[_Positioned], unread: list[_Watched]) -> Iterable[_Positioned]:
+    """Return the rows of another table at the positions of this poll."""
+    cursors, position = _make_cursor_table(db), col(table.position)
     statement = (
         select(table)
         .join(cursors, col(table.session_id) == cursors.c.session_id)
         .where(position > cursors.c.after, position <= cursors.c.after + POSITIONS)
     )
-    return db.execute(statement, _parameters(behind)).scalars()
+    return db.execute(statement, _make_parameters(unread)).scalars()
 
 
-def _cursors(db: DbSession) -> Subquery:
+def _make_cursor_table(db: DbSession) -> Subquery:
     statement = text(_CURSORS[db.get_bind().dialect.name])
     return statement.columns(session_id=String, after=BigInteger).subquery("cursors")
 
 
-def _parameters(watched: Iterable[tuple[Any, ...]]) -> dict[str, str]:
-    """Return the sessions, each with the position behind which it is looked at."""
-    return {"cursors": orjson.dumps([one[:2] for one in watched]).decode()}
+def _make_parameters(watched: Iterable[tuple[Any, ...]]) -> dict[str, str]:
+    """Return the statement's parameters: each session with the position after which it is read."""
+    return {"cursors": orjson.dumps([session[:2] for session in watched]).decode()}
 
 
-def _fill(advance: Advance, watched: _Watched, found: list[Message]) -> None:
-    """Cut messages into segments; where positions are missing, say so in their place."""
+def _add_segments(advance: Advance, watched: _Watched, messages: list[Message]) -> None:
+    """Cut messages into segments; a gap message replaces positions that are missing."""
     run: list[Message] = []
     expected = watched.after + 1
-    for one in found:
-        if one[0] != expected:
-            advance.segments += [*cut(run), gap(watched.session_id, expected, one[0] - 1)]
+    for item in messages:
+        if item[0] != expected:
+            advance.segments += [*cut(run), gap(watched.session_id, expected, item[0] - 1)]
             run = []
-        run.append(one)
-        expected = one[0] + 1
+        run.append(item)
+        expected = item[0] + 1
     advance.segments += cut(run)
     if expected <= watched.until:
         advance.segments.append(gap(watched.session_id, expected, watched.until))

@@ -1,4 +1,4 @@
-"""Streams from the start, long after sealing: events and frames are in the lake by then. Contract §3.
+"""Replay of streams: from a position, or from the start, also of sealed sessions in the lake. Contract §3.
 
 The lake keeps the order `(t_ms, id)`, not the one in which items came. Tags and status changes keep their
 positions; events and frames take the others, in the lake's order.
@@ -47,7 +47,7 @@ class SweptReplay:
         self._database = database
         self._lake = lake
         self._row = row
-        self._messages = self._merge()
+        self._messages = self._merge_messages()
         self._lock = threading.Lock()
 
     def read(self) -> list[Segment]:
@@ -57,21 +57,21 @@ class SweptReplay:
             Unavailable: if the database or the lake does not answer.
         """
         with self._lock:
-            found: list[Message] = []
+            messages: list[Message] = []
             size = 0
-            for one in self._messages:
-                found.append(one)
-                size += len(one[2])
+            for item in self._messages:
+                messages.append(item)
+                size += len(item[2])
                 if size >= PORTION_BYTES:
                     break
-            return list(cut(found))
+            return list(cut(messages))
 
     def close(self) -> None:
-        """Close what the lake has open, once a portion that is being read is there; again is no harm."""
+        """Close the lake's readers, after a portion that is being read; closing twice is harmless."""
         with self._lock:
             self._messages.close()
 
-    def _merge(self) -> Generator[Message, None, None]:
+    def _merge_messages(self) -> Generator[Message, None, None]:
         """Yield the messages by position."""
         kept = heapq.merge(
             self._read_kept(TagRow, tag_message), self._read_kept(SessionStatusRow, status_message)
@@ -97,9 +97,9 @@ class SweptReplay:
         while after < until:
             statement = select(table).where(session_id == self._row.id, position > after, position <= until)
             with self._database.transaction(write=False) as db:
-                found = [describe(row) for row in db.exec(statement.order_by(position).limit(_ROWS))]
-            yield from found
-            after = found[-1][0] if len(found) == _ROWS else until
+                messages = [describe(row) for row in db.exec(statement.order_by(position).limit(_ROWS))]
+            yield from messages
+            after = messages[-1][0] if len(messages) == _ROWS else until
 
     def _read_events(self) -> Generator[_Item, None, None]:
         with closing(read_sealed_events(self._lake, self._row, after=None)) as batches:
@@ -112,8 +112,8 @@ class SweptReplay:
         with closing(item_reads.read_sealed_frames(self._lake, self._row)) as batches:
             for batch in batches:
                 for start in range(0, batch.num_rows, _ROWS):
-                    for found in batch.slice(start, _ROWS).to_pylist():
-                        frame = item_reads.wire_frame(item_reads.read_frame_row(found))
+                    for stored in batch.slice(start, _ROWS).to_pylist():
+                        frame = item_reads.wire_frame(item_reads.read_frame_row(stored))
                         yield frame.t_ms, frame.id, b"session.frame", frame.model_dump_json().encode()
 
 
@@ -123,10 +123,10 @@ _POSITION = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a reader asks for; without either it is what comes from now on."""
+    """Start that a reader requests; without either member the stream begins now."""
 
     is_from_start: bool = False
-    #: Position of the last message received. It outweighs `from=start`, which a browser sends again with it.
+    #: Position of the last message received. It overrides `from=start`, which a browser sends again with it.
     after: int | None = None
 
     @property
@@ -137,9 +137,9 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a stream begins with."""
+    """Start of a stream, and the state of its session at that moment."""
 
-    #: Behind which it begins.
+    #: Position after which it begins.
     position: int
     #: The session's newest position.
     last_position: int
@@ -154,7 +154,7 @@ class Opening:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing left to tell."""
+        """Return whether no message is left to send."""
         return self.is_sealed and self.position >= self.last_position
 
 
@@ -162,7 +162,7 @@ def read_position(text: str) -> int:
     """Return the position that a `Last-Event-ID` holds.
 
     Raises:
-        InvalidEventId: if no stream can have given it out.
+        InvalidEventId: if no stream can have sent it.
     """
     if not _POSITION.fullmatch(text):
         raise InvalidEventId
@@ -170,12 +170,12 @@ def read_position(text: str) -> int:
 
 
 def open_session(db: DbSession, caller: Caller, session_id: str, start: Start) -> Opening:
-    """Find the session and the place where its stream begins.
+    """Find the session and the position where its stream begins.
 
     Raises:
         NotFound: if the caller has no such session.
-        InvalidEventId: if the position lies beyond the newest.
-        ResumeWindowExpired: if something behind it is older than the resume window.
+        InvalidEventId: if the position is greater than the newest.
+        ResumeWindowExpired: if an item after it is older than the resume window.
     """
     row = find_session(db, caller.tenant, session_id)
     position = row.last_position
@@ -183,7 +183,7 @@ def open_session(db: DbSession, caller: Caller, session_id: str, start: Start) -
     if start.after is not None:
         if start.after > row.last_position:
             raise InvalidEventId
-        if start.after < row.last_position and not _is_young(db, row, start.after):
+        if start.after < row.last_position and not _is_within_window(db, row, start.after):
             raise ResumeWindowExpired(limits.STREAM_RESUME_MINUTES)
         position = start.after
     elif start.is_from_start:
@@ -193,17 +193,17 @@ def open_session(db: DbSession, caller: Caller, session_id: str, start: Start) -
     return Opening(position, row.last_position, row.status == "sealed", swept)
 
 
-def _is_young(db: DbSession, row: SessionRow, after: int) -> bool:
-    """Return whether all that follows the position lies within the window."""
+def _is_within_window(db: DbSession, row: SessionRow, after: int) -> bool:
+    """Return whether all items after the position are younger than the resume window."""
     if not row.is_hot and _count_kept(db, row.id, after) < row.last_position - after:
         return False
-    oldest = _oldest_ms(db, row.id, after)
+    oldest = _find_oldest_ms(db, row.id, after)
     window = timedelta(minutes=limits.STREAM_RESUME_MINUTES)
     return oldest is None or oldest >= clock.to_ms(clock.now() - window)
 
 
 def _count_kept(db: DbSession, session_id: str, after: int) -> int:
-    """How many positions behind this one are told by rows that no sweep drops."""
+    """Count the positions after this one whose rows no sweep deletes."""
     counts = [
         select(func.count()).where(col(table.session_id) == session_id, col(table.position) > after)
         for table in (TagRow, SessionStatusRow)
@@ -211,8 +211,8 @@ def _count_kept(db: DbSession, session_id: str, after: int) -> int:
     return sum(db.exec(count).one() for count in counts)
 
 
-def _oldest_ms(db: DbSession, session_id: str, after: int) -> int | None:
-    """When the first of what follows was stored; None where nothing tells."""
+def _find_oldest_ms(db: DbSession, session_id: str, after: int) -> int | None:
+    """Return the time at which the first item after a position was stored; None if no row has it."""
     first, n = col(EventBatchRow.first_position), col(EventBatchRow.n)
     batch = (
         select(EventBatchRow.received_ms)
@@ -221,19 +221,21 @@ def _oldest_ms(db: DbSession, session_id: str, after: int) -> int | None:
         .order_by(first)
         .limit(1)
     )
-    tagged_at = _first_behind(db, TagRow, TagRow.created_at, session_id, after)
-    changed_at = _first_behind(db, SessionStatusRow, SessionStatusRow.at, session_id, after)
-    told = [
+    tagged_at = _read_first_after(db, TagRow, TagRow.created_at, session_id, after)
+    changed_at = _read_first_after(db, SessionStatusRow, SessionStatusRow.at, session_id, after)
+    stored_ms = [
         db.exec(batch).first(),
-        _first_behind(db, FrameRow, FrameRow.received_ms, session_id, after),
+        _read_first_after(db, FrameRow, FrameRow.received_ms, session_id, after),
         tagged_at and clock.to_ms(tagged_at),
         changed_at and clock.to_ms(changed_at),
     ]
-    return min((ms for ms in told if ms is not None), default=None)
+    return min((ms for ms in stored_ms if ms is not None), default=None)
 
 
-def _first_behind(db: DbSession, table: type[_Positioned], told: Any, session_id: str, after: int) -> Any:
-    """What the first row of a table behind a position says: of each kind the first is the oldest."""
+def _read_first_after(
+    db: DbSession, table: type[_Positioned], column: Any, session_id: str, after: int
+) -> Any:
+    """Return a column of a table's first row after a position; the first row is the oldest."""
     position = col(table.position)
-    rows = select(told).where(col(table.session_id) == session_id, position > after)
+    rows = select(column).where(col(table.session_id) == session_id, position > after)
     return db.exec(rows.order_by(position).limit(1)).first()
