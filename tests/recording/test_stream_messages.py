@@ -21,7 +21,7 @@ from recorder.recording.streams.messages import (
     cut,
     event_messages,
     gap,
-    joined,
+    join_segments,
     message,
 )
 
@@ -107,12 +107,12 @@ def test_segments_hold_so_many_bytes_and_lose_nothing() -> None:
 @pytest.mark.parametrize(("position", "left"), [(0, [1, 2, 3]), (1, [2, 3]), (2, [3]), (3, [])])
 def test_what_lies_behind_a_position_is_left(position: int, left: list[int]) -> None:
     segment = Segment(1, made(1, 1, 1))
-    assert [one[0] for one in segment.behind(position).messages] == left
+    assert [one[0] for one in segment.after(position).messages] == left
 
 
 def test_segments_joined_are_written_as_their_parts() -> None:
     parts = [Segment(1, made(1, 2)), gap("ses_a", 3, 9), Segment(10, made(4, first=10))]
-    whole = joined(parts)
+    whole = join_segments(parts)
     assert (whole.first, whole.last) == (1, 10)
     assert whole.sse == b"".join(part.sse for part in parts)
     assert whole.texts == [text for part in parts for text in part.texts]

@@ -27,7 +27,7 @@ def stream_service(database_url: str, tmp_path_factory: pytest.TempPathFactory) 
     """A running service on either engine, which looks after keys more often than it would."""
     folder = tmp_path_factory.mktemp("service")
     with streaming_service(
-        folder, pace=Pace(standing_s=0.1, poll_s=0.2), database_url=database_url
+        folder, pace=Pace(key_check_s=0.1, poll_s=0.2), database_url=database_url
     ) as running:
         yield running
 

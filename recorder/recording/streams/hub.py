@@ -32,16 +32,16 @@ log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
-# Streams that open, and readers that fell behind: apart from the looks, so that no look waits for them.
+# Threads that open streams and read for slow readers; polls have their own thread and never wait for these.
 _THREADS = 4
-# After a look the next one gathers what comes meanwhile: twenty looks a second, however busy the sessions.
+# The pause after a poll: at most twenty polls a second, however busy the sessions are.
 _GATHER_S = 0.05
-# A write that hangs when the service stops is given up after this.
+# A write that hangs when the service stops is aborted after this.
 _LAST_WRITE_S = 0.5
 
 
 class Hub:
-    """All open streams of a process; made, started and closed in its event loop."""
+    """All open streams of a process; created, started and closed in its event loop."""
 
     def __init__(self, runtime: Runtime, pace: Pace, whole_reads: WholeReads) -> None:
         self._runtime = runtime
@@ -49,19 +49,22 @@ class Hub:
         self.pace = pace
         self._feeds: dict[str, Feed] = {}
         self._loop = asyncio.get_running_loop()
-        self._looking = ThreadPoolExecutor(1, thread_name_prefix="streams-look")
+        self._poll_thread = ThreadPoolExecutor(1, thread_name_prefix="streams-poll")
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="streams-open")
         url = runtime.settings.redis_url
-        self._others = RedisWakeups(url, self._wake) if url else None
+        self._others = RedisWakeups(url, self._wake_feeds) if url else None
         self._woken: set[str] = set()
         self._is_woken = asyncio.Event()
         self._is_closed = False
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin to look, and hear of every transaction of this process that changes a session."""
+        """Start to poll, and listen to every transaction of this process that changes a session."""
         self._runtime.database.after_commit(SessionRow, self.touch)
-        self._tasks = [asyncio.create_task(self._look_on()), asyncio.create_task(self._tick_on())]
+        self._tasks = [
+            asyncio.create_task(self._poll_repeatedly()),
+            asyncio.create_task(self._tick_repeatedly()),
+        ]
         if self._others is not None:
             self._others.start()
 
@@ -70,19 +73,19 @@ class Hub:
         if self._is_closed:
             return
         self._is_closed = True
-        for reader in self._readers():
+        for reader in self.list_readers():
             reader.cut(Ending.RESTARTING)
-        self._loop.call_later(_LAST_WRITE_S, self._give_up_all)
+        self._loop.call_later(_LAST_WRITE_S, self._abort_writes)
 
     async def close(self) -> None:
-        """End what is left, at the end of the process."""
+        """End the streams that are left, and stop the tasks and threads."""
         self.end_streams()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._others is not None:
             await self._others.close()
-        for threads in (self._looking, self._threads):
+        for threads in (self._poll_thread, self._threads):
             threads.shutdown(wait=False, cancel_futures=True)
 
     def take(self, batches: Collection[Batch]) -> None:
@@ -93,22 +96,22 @@ class Hub:
         """
         read = [batch for batch in batches if batch.session_id in self._feeds]
         if read or self._others is not None:
-            self._in_loop({batch.session_id for batch in batches}, read)
+            self._schedule({batch.session_id for batch in batches}, read)
 
     def touch(self, session_ids: Iterable[str]) -> None:
         """Wake the readers of sessions whose rows were committed; called from any thread."""
         touched = set(session_ids)
-        if self._others is not None or any(one in self._feeds for one in touched):
-            self._in_loop(touched)
+        if self._others is not None or not touched.isdisjoint(self._feeds):
+            self._schedule(touched)
 
     async def open(self, caller: Caller, session_id: str, start: Start) -> Reader | None:
-        """Return a reader of a session; None where the stream is over and nothing is left to tell.
+        """Return a reader of a session; None if the stream is over and no message is left to send.
 
         Raises:
             NotFound: if the caller has no such session.
-            InvalidEventId: if the stream cannot have given this position out.
-            ResumeWindowExpired: if something behind it is older than the resume window.
-            RateLimited: if it replays a session, and as many reads of whole sessions as may are under way.
+            InvalidEventId: if the stream cannot have sent this position.
+            ResumeWindowExpired: if an item after it is older than the resume window.
+            RateLimited: if it replays a session, and too many reads of whole sessions are running.
             Unavailable: if the service is about to stop, or the database does not answer.
         """
         if self._is_closed:
@@ -116,7 +119,7 @@ class Hub:
         with ExitStack() as held:
             if start.is_whole:
                 held.enter_context(self._whole_reads.hold(caller))
-            opening = await self._read(lambda db: open_session(db, caller, session_id, start))
+            opening = await self._run_transaction(lambda db: open_session(db, caller, session_id, start))
             if opening.is_over and start.after is not None:
                 return None
             if opening.is_long and not start.is_whole:
@@ -134,13 +137,13 @@ class Hub:
                 feed,
                 caller.key_id,
                 opening.position,
-                self._read_on,
+                self._read_after,
                 replay=replay,
                 on_caught_up=held.pop_all().close,
             )
         feed.readers.add(reader)
-        # What came between the reading and this moment.
-        self._wake([session_id])
+        # Rows may have been committed between the read and this moment.
+        self._wake_feeds([session_id])
         return reader
 
     def leave(self, reader: Reader) -> None:
@@ -151,20 +154,20 @@ class Hub:
         if not feed.readers and self._feeds.get(feed.session_id) is feed:
             del self._feeds[feed.session_id]
 
-    def _in_loop(self, session_ids: set[str], batches: Collection[Batch] = ()) -> None:
+    def _schedule(self, session_ids: set[str], batches: Collection[Batch] = ()) -> None:
         if self._is_closed:
             return
-        with suppress(RuntimeError):  # the loop has closed: nobody reads any more
-            self._loop.call_soon_threadsafe(self._pass_on, session_ids, batches)
+        with suppress(RuntimeError):  # the loop has closed, so no reader is left
+            self._loop.call_soon_threadsafe(self._deliver_batches, session_ids, batches)
 
-    def _pass_on(self, session_ids: set[str], batches: Collection[Batch] = ()) -> None:
-        told = {batch.session_id for batch in batches if self._hand_over(batch)}
-        self._wake(session_ids - told)
+    def _deliver_batches(self, session_ids: set[str], batches: Collection[Batch] = ()) -> None:
+        delivered = {batch.session_id for batch in batches if self._deliver_batch(batch)}
+        self._wake_feeds(session_ids - delivered)
         if self._others is not None:
             self._others.touch(session_ids)
 
-    def _hand_over(self, batch: Batch) -> bool:
-        """Give a batch to those who read its session; False where the rows must be read."""
+    def _deliver_batch(self, batch: Batch) -> bool:
+        """Add a batch to the feed of its session; return False if its rows must be read instead."""
         feed = self._feeds.get(batch.session_id)
         if feed is None or not isinstance(batch, EventBatch) or batch.first_position != feed.position + 1:
             return False
@@ -172,32 +175,32 @@ class Hub:
         feed.wake()
         return True
 
-    def _wake(self, session_ids: Iterable[str] | None) -> None:
-        found = self._feeds.keys() if session_ids is None else self._feeds.keys() & set(session_ids)
-        if found:
-            self._woken |= found
+    def _wake_feeds(self, session_ids: Iterable[str] | None) -> None:
+        feeds = self._feeds.keys() if session_ids is None else self._feeds.keys() & set(session_ids)
+        if feeds:
+            self._woken |= feeds
             self._is_woken.set()
 
-    async def _look_on(self) -> None:
-        """Look at what was woken, and at everything once a poll."""
-        poll_at = standing_at = time.monotonic() + self.pace.poll_s
+    async def _poll_repeatedly(self) -> None:
+        """Poll the sessions that were woken, and all sessions once in `poll_s`."""
+        poll_at = key_check_at = time.monotonic() + self.pace.poll_s
         while True:
             await self._wait_until(poll_at)
             now = time.monotonic()
             woken, self._woken = self._woken, set()
             if now >= poll_at:
                 woken, poll_at = set(self._feeds), now + self.pace.poll_s
-            is_behind = False
+            has_more = False
             try:
-                is_behind = await self._look(woken)
-                if now >= standing_at:
-                    await self._check_standing()
-                    standing_at = now + self.pace.standing_s
-            except RecorderError as error:  # the database is away: the next poll finds what was missed
+                has_more = await self._poll(woken)
+                if now >= key_check_at:
+                    await self._check_keys()
+                    key_check_at = now + self.pace.key_check_s
+            except RecorderError as error:  # the database does not answer; the next poll reads the rows
                 log.warning("streams were not read: %s", error)
             except Exception as error:
                 log.error("streams were not read", exc_info=error)
-            await asyncio.sleep(0 if is_behind else _GATHER_S)
+            await asyncio.sleep(0 if has_more else _GATHER_S)
 
     async def _wait_until(self, moment: float) -> None:
         try:
@@ -207,37 +210,37 @@ class Hub:
             return
         self._is_woken.clear()
 
-    async def _look(self, session_ids: Iterable[str]) -> bool:
-        """Read what is new in these sessions, all in one look, and tell their readers; says if more waits."""
-        positions = {one: self._feeds[one].position for one in session_ids if one in self._feeds}
+    async def _poll(self, session_ids: Iterable[str]) -> bool:
+        """Read the new rows of sessions, and wake their readers; return whether more rows wait."""
+        positions = {item: self._feeds[item].position for item in session_ids if item in self._feeds}
         if not positions:
             return False
-        advances = await self._read(lambda db: read_advances(db, positions), self._looking)
+        advances = await self._run_transaction(lambda db: read_advances(db, positions), self._poll_thread)
         for session_id, advance in advances.items():
             feed = self._feeds.get(session_id)
             if feed is not None:
                 feed.apply(advance)
-        behind = [one for one, advance in advances.items() if advance.has_more]
-        self._wake(behind)
-        return bool(behind)
+        unfinished = [session_id for session_id, advance in advances.items() if advance.has_more]
+        self._wake_feeds(unfinished)
+        return bool(unfinished)
 
-    async def _check_standing(self) -> None:
-        keys = {reader.key_id for reader in self._readers()}
+    async def _check_keys(self) -> None:
+        keys = {reader.key_id for reader in self.list_readers()}
         if not keys:
             return
-        refused = await self._read(lambda db: find_refused(db, keys), self._looking)
-        for reader in self._readers():
+        refused = await self._run_transaction(lambda db: find_refused(db, keys), self._poll_thread)
+        for reader in self.list_readers():
             if reader.key_id in refused:
                 reader.cut(refused[reader.key_id])
 
-    async def _read_on(self, session_id: str, position: int) -> Advance:
+    async def _read_after(self, session_id: str, position: int) -> Advance:
         """Read the messages after a position that the feed no longer holds."""
-        advances: Mapping[str, Advance] = await self._read(
+        advances: Mapping[str, Advance] = await self._run_transaction(
             lambda db: read_advances(db, {session_id: position})
         )
         return advances[session_id]
 
-    async def _read(
+    async def _run_transaction(
         self, work: Callable[[DbSession], _Result], threads: ThreadPoolExecutor | None = None
     ) -> _Result:
         return await self._loop.run_in_executor(threads or self._threads, self._transact, work)
@@ -246,16 +249,17 @@ class Hub:
         with self._runtime.database.transaction(write=False) as db:
             return work(db)
 
-    async def _tick_on(self) -> None:
+    async def _tick_repeatedly(self) -> None:
         while True:
             await asyncio.sleep(min(1.0, self.pace.keep_alive_s / 4, self.pace.slow_s / 4))
             now = time.monotonic()
-            for reader in self._readers():
+            for reader in self.list_readers():
                 reader.tick(now, keep_alive_s=self.pace.keep_alive_s, slow_s=self.pace.slow_s)
 
-    def _give_up_all(self) -> None:
-        for reader in self._readers():
-            reader.give_up()
+    def _abort_writes(self) -> None:
+        for reader in self.list_readers():
+            reader.abort_write()
 
-    def _readers(self) -> list[Reader]:
+    def list_readers(self) -> list[Reader]:
+        """Return the readers of all sessions."""
         return [reader for feed in self._feeds.values() for reader in feed.readers]

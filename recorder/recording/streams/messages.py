@@ -1,7 +1,7 @@
 """Messages of a stream, encoded once for all who read them. Contract §3 (SSE, WebSocket).
 
 A message is `{id, event, data}`, where `id` is its position. For server-sent events it is framed, as a
-WebSocket text it stands alone. Messages travel in segments: what follows each other in one session.
+WebSocket text it is sent as it is. Messages travel in segments: consecutive messages of one session.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ Message = tuple[int, bytes, bytes]
 SEGMENT_BYTES = 64 * 1024
 
 _batch_decoder = msgspec.json.Decoder(EventBatchBody)
-# An item that may hold one of these is decoded and written anew: an id of its own, a null that reads leave
+# An item that may hold one of these is decoded and encoded again: an id of its own, a null that reads leave
 # out, a line break between its members (which would end a line of the stream), an escape that may hide one.
 _NEED_CARE = (b'"id"', b"null", b"\n", b"\r", b"\\u")
 
@@ -59,10 +59,12 @@ class Segment:
     def frames(self) -> bytes:
         """All messages as WebSocket text frames (RFC 6455, from a server, without extensions)."""
         if self._frames is None:
-            self._frames = b"".join([_frame_head(len(one[2])) + one[2] for one in self.messages])
+            self._frames = b"".join(
+                [_make_frame_head(len(message[2])) + message[2] for message in self.messages]
+            )
         return self._frames
 
-    def behind(self, position: int) -> "Segment":
+    def after(self, position: int) -> "Segment":
         """Return the part that follows a position; all of it where it begins there."""
         if position < self.first:
             return self
@@ -119,17 +121,17 @@ def cut(messages: Sequence[Message]) -> Iterator[Segment]:
         yield Segment(messages[begin][0], messages[begin:])
 
 
-def joined(segments: Sequence[Segment]) -> Segment:
-    """Segments that follow each other, to be written at once."""
+def join_segments(segments: Sequence[Segment]) -> Segment:
+    """Return one segment made of consecutive ones, to be written at once."""
     if len(segments) == 1:
         return segments[0]
-    messages = [one for segment in segments for one in segment.messages]
+    messages = [item for segment in segments for item in segment.messages]
     whole = Segment(segments[0].first, messages, last=segments[-1].last)
     whole._sse = b"".join([segment.sse for segment in segments])
     return whole
 
 
-def _frame_head(size: int) -> bytes:
+def _make_frame_head(size: int) -> bytes:
     if size < 126:
         return b"\x81%c" % size
     if size < 65_536:

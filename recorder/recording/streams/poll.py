@@ -118,21 +118,23 @@ def _read_messages(db: DbSession, unread: list[_Watched]) -> list[list[Message]]
     """Return the messages of each session, by position; most sessions have only got events."""
     if not unread:
         return []
-    found: dict[str, list[Message]] = {watched.session_id: [] for watched in unread}
+    messages: dict[str, list[Message]] = {watched.session_id: [] for watched in unread}
     for session_id, first_position, first_id, payload in _read_event_batches(db, unread):
-        found[session_id] += event_messages(first_position, first_id, payload)
+        messages[session_id] += event_messages(first_position, first_id, payload)
     for watched in unread:
-        found[watched.session_id] = watched.select(found[watched.session_id])
+        messages[watched.session_id] = watched.select(messages[watched.session_id])
     # Positions that no batch of events holds belong to frames, tags or status changes.
-    others = [watched for watched in unread if len(found[watched.session_id]) < watched.until - watched.after]
+    others = [
+        watched for watched in unread if len(messages[watched.session_id]) < watched.until - watched.after
+    ]
     if others:
         for frame in _read_rows(db, FrameRow, others):
-            found[frame.session_id].append(frame_message(frame))
+            messages[frame.session_id].append(frame_message(frame))
         for tag in _read_rows(db, TagRow, others):
-            found[tag.session_id].append(tag_message(tag))
+            messages[tag.session_id].append(tag_message(tag))
         for status in _read_rows(db, SessionStatusRow, others):
-            found[status.session_id].append(status_message(status))
-    return [sorted(found[watched.session_id]) for watched in unread]
+            messages[status.session_id].append(status_message(status))
+    return [sorted(messages[watched.session_id]) for watched in unread]
 
 
 def _read_event_batches(db: DbSession, unread: list[_Watched]) -> Iterable[Any]:

@@ -13,32 +13,32 @@ from sqlmodel import col, select
 from recorder import clock, limits
 from recorder.errors import Unavailable
 from recorder.models.workspace import KeyRow, WorkspaceRow
-from recorder.recording.streams.messages import KEEP_ALIVE, SEGMENT_BYTES, Segment, end, joined
+from recorder.recording.streams.messages import KEEP_ALIVE, SEGMENT_BYTES, Segment, end, join_segments
 from recorder.recording.streams.poll import Advance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Seconds between what a hub does."""
+    """Intervals and time limits of a hub, in seconds."""
 
     #: A silent stream carries a comment after this.
     keep_alive_s: float = limits.STREAM_KEEP_ALIVE_S
-    #: A reader that does not take what is written at once (64 KiB) within this is cut off.
+    #: A reader that does not take 64 KiB within this time is disconnected.
     slow_s: float = 10.0
-    #: What nobody woke it for is found after this.
+    #: Interval between polls of all sessions that have readers.
     poll_s: float = 1.0
-    #: A key that was revoked ends its streams after this and a poll.
-    standing_s: float = 2.0
+    #: Interval between checks of the readers' keys.
+    key_check_s: float = 2.0
 
 
-#: Latest messages that a feed keeps at hand; encoded for both kinds of streams they take three times as much.
+#: Bytes of latest messages that a feed keeps; encoded for both kinds of streams they take three times that.
 _LATEST_BYTES = 256 * 1024
-#: After this a reader that fell behind asks a database again that did not answer.
+#: Pause before a reader asks a database again that did not answer.
 _RETRY_S = 1.0
 
 
 class Ending(Enum):
-    """Why a stream ends."""
+    """Reason why a stream ends."""
 
     FINISHED = "The session is sealed."
     DELETED = "The session was deleted."
@@ -50,11 +50,11 @@ class Ending(Enum):
 
 
 class Feed:
-    """What is new in one session, for all who read it."""
+    """Latest messages of one session, shared by its readers."""
 
     def __init__(self, session_id: str, position: int, *, is_sealed: bool) -> None:
         self.session_id = session_id
-        #: Up to which the rows were read.
+        #: Position of the last row read.
         self.position = position
         self.readers: set[Reader] = set()
         self._is_sealed = is_sealed
@@ -63,7 +63,7 @@ class Feed:
         self._end: Segment | None = None
 
     def add(self, segments: Iterable[Segment]) -> None:
-        """Take messages that follow the feed's position."""
+        """Append messages that follow the feed's position."""
         for segment in segments:
             self._latest.append(segment)
             self._latest_bytes += segment.size
@@ -73,8 +73,8 @@ class Feed:
         self._end = None
 
     def apply(self, advance: Advance) -> None:
-        """Take what a look at the rows found, and tell the readers."""
-        fresh = [one.behind(self.position) for one in advance.segments if one.last > self.position]
+        """Append the messages that a poll read, and wake the readers."""
+        fresh = [segment.after(self.position) for segment in advance.segments if segment.last > self.position]
         self.add(fresh)
         self._is_sealed = advance.is_sealed and not advance.has_more
         if advance.is_gone:
@@ -83,38 +83,40 @@ class Feed:
             self.wake()
 
     def wake(self) -> None:
-        """Let the readers look."""
+        """Wake the readers."""
         for reader in self.readers:
             reader.wake()
 
     def cut(self, ending: Ending) -> None:
-        """End the stream for all who read it."""
+        """End the streams of all readers."""
         for reader in self.readers:
             reader.cut(ending)
 
     def holds(self, position: int) -> bool:
-        """Return whether what follows a position is at hand."""
+        """Return whether the feed holds the messages after a position."""
         return bool(self._latest) and self._latest[0].first <= position + 1
 
-    def behind(self, position: int) -> Segment | None:
-        """What follows a position, as much as is written at once; None where nothing does."""
+    def after(self, position: int) -> Segment | None:
+        """Return the messages after a position, up to the size of one write; None if there are none."""
         if not self._latest or position >= self._latest[-1].last:
             return None
-        if self._latest[-1].first == position + 1:  # as it is for whoever keeps up
+        if (
+            self._latest[-1].first == position + 1
+        ):  # the usual case: the reader has all before the last segment
             return self._latest[-1]
-        found: list[Segment] = []
+        newer: list[Segment] = []
         for segment in reversed(self._latest):
             if segment.last <= position:
                 break
-            found.append(segment)
+            newer.append(segment)
         size = 0
         taken: list[Segment] = []
-        for segment in reversed(found):
+        for segment in reversed(newer):
             if taken and size + segment.size > SEGMENT_BYTES:
                 break
             taken.append(segment)
             size += segment.size
-        return joined([taken[0].behind(position), *taken[1:]])
+        return join_segments([taken[0].after(position), *taken[1:]])
 
     def ending_at(self, position: int) -> Segment | None:
         """Return the last message of an ended stream, for a reader that has all before it."""
@@ -125,8 +127,8 @@ class Feed:
         return self._end
 
 
-ReadOn = Callable[[str, int], Awaitable[Advance]]
-#: Gives the next messages of a replay, none at its end.
+ReadAfter = Callable[[str, int], Awaitable[Advance]]
+#: Returns the next messages of a replay, none at its end.
 ReadReplay = Callable[[], Awaitable[list[Segment]]]
 
 
@@ -138,29 +140,29 @@ class Reader:
         feed: Feed,
         key_id: str,
         position: int,
-        read_on: ReadOn,
+        read_after: ReadAfter,
         *,
         replay: ReadReplay | None = None,
         on_caught_up: Callable[[], object] | None = None,
     ) -> None:
-        """Begin behind a position.
+        """Begin after a position.
 
         Args:
             feed: the session's.
             key_id: the key that opened the stream.
-            position: of the last message that is not wanted.
-            read_on: reads what the feed no longer holds.
-            replay: reads what comes first, before anything of the feed.
-            on_caught_up: called once all that was there at the beginning was taken, or by `leave`.
+            position: of the last message that the reader has.
+            read_after: reads messages that the feed no longer holds.
+            replay: reads the messages that come before those of the feed.
+            on_caught_up: called once the reader has all messages that existed when it began, or by `leave`.
         """
         self.key_id = key_id
-        #: Up to which it was given messages.
+        #: Position of the last message given to the writer.
         self.position = position
-        #: Cancels the task that writes, should it hang; set by whoever runs it.
-        self.abort: Callable[[], object] = _nothing
+        #: Cancels the task that writes, if it hangs; set by that task.
+        self.abort: Callable[[], object] = _do_nothing
         self.feed = feed
         self._backlog: deque[Segment] = deque()
-        self._read_on = read_on
+        self._read_after = read_after
         self._replay = replay
         self._goal = feed.position
         self._on_caught_up = on_caught_up
@@ -168,17 +170,17 @@ class Reader:
         self._ending: Ending | None = None
         self._is_over = False
         self._is_idle = False
-        #: Since when it writes; None while it waits.
+        #: Start of the present write; None while the reader waits.
         self._writes_since: float | None = None
         self._given_at = time.monotonic()
 
     @property
     def ending(self) -> Ending | None:
-        """Why the stream ends; None as long as it goes on."""
+        """Return the reason why the stream ends; None while it continues."""
         return self._ending
 
     async def next(self) -> Segment | None:
-        """What is to be written next; None where the stream ends, for the reason in `ending`."""
+        """Return the next messages to write; None if the stream ends, for the reason in `ending`."""
         self._writes_since = None
         if self.position >= self._goal:
             self.finish_catching_up()
@@ -188,55 +190,55 @@ class Reader:
             if self._replay is not None and not self._backlog:
                 await self._read_replay(self._replay)
                 continue
-            found = self._at_hand()
-            if found is not None:
+            segment = self._take_next()
+            if segment is not None:
                 self._given_at = self._writes_since = time.monotonic()
-                return found
-            await (self._catch_up() if self._is_behind() else self._wait())
+                return segment
+            await (self._catch_up() if self._is_behind() else self._wait_for_wake())
         return None
 
     def finish_catching_up(self) -> None:
-        """Tell that the reader has what was there at its beginning, or that it is gone; once."""
-        told, self._on_caught_up = self._on_caught_up, None
-        if told is not None:
-            told()
+        """Call `on_caught_up`, if it was not called before."""
+        on_caught_up, self._on_caught_up = self._on_caught_up, None
+        if on_caught_up is not None:
+            on_caught_up()
 
     def wake(self) -> None:
-        """Let the reader look for what is new."""
+        """Wake the task that waits in `next`."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def cut(self, ending: Ending) -> None:
-        """End the stream; what was not written yet is for the next one."""
+        """End the stream; messages that were not written yet are for the client's next stream."""
         if self._ending is None:
             self._ending = ending
             self.wake()
 
     def tick(self, now: float, *, keep_alive_s: float, slow_s: float) -> None:
-        """Keep a silent stream alive, and give up one that takes nothing."""
+        """Keep a silent stream alive, and end one whose client takes nothing."""
         if self._writes_since is None:
             if now - self._given_at >= keep_alive_s:
                 self._is_idle = True
                 self.wake()
         elif self._ending is not None:
-            self.give_up()
+            self.abort_write()
         elif now - self._writes_since >= slow_s:
             self.cut(Ending.TOO_SLOW)
-            self.give_up()
+            self.abort_write()
 
-    def give_up(self) -> None:
-        """Stop a write that hangs."""
-        abort, self.abort = self.abort, _nothing
+    def abort_write(self) -> None:
+        """Cancel a write that hangs."""
+        abort, self.abort = self.abort, _do_nothing
         if self._writes_since is not None:
             abort()
 
-    def _at_hand(self) -> Segment | None:
+    def _take_next(self) -> Segment | None:
         if self._backlog:
-            found = self._backlog.popleft()
-            self.position = found.last
-            return found
+            segment = self._backlog.popleft()
+            self.position = segment.last
+            return segment
         if self.position < self.feed.position and self.feed.holds(self.position):
-            fresh = self.feed.behind(self.position)
+            fresh = self.feed.after(self.position)
             if fresh is not None:
                 self.position = fresh.last
                 return fresh
@@ -254,7 +256,7 @@ class Reader:
 
     async def _catch_up(self) -> None:
         try:
-            advance = await self._read_on(self.feed.session_id, self.position)
+            advance = await self._read_after(self.feed.session_id, self.position)
         except Unavailable:
             await asyncio.sleep(_RETRY_S)
             return
@@ -272,7 +274,7 @@ class Reader:
         if not segments:
             self._replay = None
 
-    async def _wait(self) -> None:
+    async def _wait_for_wake(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter
@@ -280,12 +282,12 @@ class Reader:
             self._waiter = None
 
 
-def _nothing() -> None:
-    """Nobody writes."""
+def _do_nothing() -> None:
+    """Do nothing: no task writes."""
 
 
 def find_refused(db: DbSession, key_ids: Collection[str]) -> dict[str, Ending]:
-    """Return the keys among these that are no longer good, each with the reason."""
+    """Return the keys among these that are no longer valid, each with the reason."""
     statement = (
         select(KeyRow.id, KeyRow.revoked_at, KeyRow.expires_at, WorkspaceRow.status)
         .join(WorkspaceRow, col(WorkspaceRow.id) == col(KeyRow.workspace_id))

@@ -1,7 +1,7 @@
-"""Telling other processes that a session went on, by Redis. A wake-up may get lost: the poll finds its row.
+"""Redis publish and subscribe: wake-ups between processes when a session has new rows.
 
-One message names all sessions that were touched since the last one, so that a flood of batches costs Redis
-a hundred messages a second.
+A wake-up may get lost; the next poll reads its rows. One message names all sessions that were touched since
+the last one, so that a flood of batches costs Redis a hundred messages a second.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from recorder.access.ratelimit.stores import AWAY, Presence, connect
 _CHANNEL = "recorder:stream-wakeups"
 _GATHER_S = 0.01
 _RECONNECT_S = 1.0
-#: More than these do not wait for a Redis that is away: readers ask for them by then.
+#: Wake-ups that wait for a Redis that does not answer; more are dropped, since the readers' poll comes first.
 _MOST_WAITING = 10_000
-#: A connection on which nothing came for so long is tried: the other side may be gone without a word.
+#: A connection without messages for this long is pinged: the other side may be gone without closing it.
 _SILENCE_S = 15.0
 
 
@@ -28,12 +28,12 @@ class RedisWakeups:
         """Connect at `start`.
 
         Args:
-            wake: is called with the sessions that others touched; with None where some may have been missed.
+            wake: is called with the sessions that others touched; with None if some may have been missed.
         """
         self._redis = connect(url)
         self._listener = connect(url, timeout_s=_SILENCE_S)
         self._wake = wake
-        # So that a process does not listen to itself.
+        # A process ignores the messages that carry its own name.
         self._name = secrets.token_hex(8).encode()
         self._touched: set[str] = set()
         self._is_touched = asyncio.Event()
@@ -41,11 +41,14 @@ class RedisWakeups:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin to listen and to tell."""
-        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._tell())]
+        """Start to listen and to publish."""
+        self._tasks = [
+            asyncio.create_task(self._listen_repeatedly()),
+            asyncio.create_task(self._publish_repeatedly()),
+        ]
 
     async def close(self) -> None:
-        """Stop, and give the connections back."""
+        """Stop, and close the connections."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -53,17 +56,17 @@ class RedisWakeups:
         await self._listener.aclose()
 
     def touch(self, session_ids: Iterable[str]) -> None:
-        """Tell the others that these sessions went on."""
+        """Publish to the other processes that these sessions have new rows."""
         self._touched.update(session_ids)
         self._is_touched.set()
 
-    async def _tell(self) -> None:
+    async def _publish_repeatedly(self) -> None:
         while True:
             await self._is_touched.wait()
             self._is_touched.clear()
             touched, self._touched = self._touched, set()
             try:
-                await self._redis.publish(_CHANNEL, b" ".join([self._name, *_encoded(touched)]))
+                await self._redis.publish(_CHANNEL, b" ".join([self._name, *_encode_ids(touched)]))
             except AWAY as error:
                 self._presence.failed(error)
                 if len(touched) < _MOST_WAITING:
@@ -73,37 +76,37 @@ class RedisWakeups:
                 self._presence.answered()
                 await asyncio.sleep(_GATHER_S)
 
-    async def _listen(self) -> None:
+    async def _listen_repeatedly(self) -> None:
         while True:
             with suppress(*AWAY):
-                await self._hear()
+                await self._listen_once()
             await asyncio.sleep(_RECONNECT_S)
 
-    async def _hear(self) -> None:
+    async def _listen_once(self) -> None:
         """Listen until the connection breaks."""
         async with self._listener.pubsub(ignore_subscribe_messages=True) as channel:
             await channel.subscribe(_CHANNEL)
-            # What was told before is gone.
+            # Messages of the time before are lost.
             self._wake(None)
             is_tried = False
             while True:
-                heard = await channel.get_message(timeout=_SILENCE_S)
-                if heard is not None:
+                message = await channel.get_message(timeout=_SILENCE_S)
+                if message is not None:
                     is_tried = False
-                    self._pass_on(heard)
+                    self._handle_message(message)
                 elif is_tried:
                     raise TimeoutError
                 else:
                     await channel.ping()
                     is_tried = True
 
-    def _pass_on(self, heard: dict[str, Any]) -> None:
-        if heard["type"] != "message":
+    def _handle_message(self, message: dict[str, Any]) -> None:
+        if message["type"] != "message":
             return
-        name, *session_ids = heard["data"].split(b" ")
+        name, *session_ids = message["data"].split(b" ")
         if name != self._name:
-            self._wake([one.decode() for one in session_ids])
+            self._wake([session_id.decode() for session_id in session_ids])
 
 
-def _encoded(session_ids: Iterable[str]) -> Iterable[bytes]:
-    return (one.encode() for one in session_ids)
+def _encode_ids(session_ids: Iterable[str]) -> Iterable[bytes]:
+    return (session_id.encode() for session_id in session_ids)
