@@ -34,7 +34,7 @@ def reuse_engines() -> None:
     """Let Dagster's SQLite storages keep one SQLAlchemy engine a file, and its connections.
 
     They make an engine and a connection for each statement. So a tick of a sensor compiles a dozen statements
-    anew, and opens the files as often: this was half of what an idle service used of a core.
+    again, and opens the files as often: this was half of the CPU time of an idle service.
     """
 
     @lru_cache

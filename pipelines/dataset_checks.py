@@ -24,7 +24,7 @@ _DATASETS = 10
 
 
 class DatasetChecksConfig(dg.Config):
-    """Which exports are checked."""
+    """Selection of the exports to check."""
 
     export_id: str | None = Field(
         default=None, description="One export; without it, the newest of each dataset."
@@ -75,7 +75,7 @@ def dataset_checks(
     chosen = {key.name for key in context.selected_asset_check_keys}
     for name, check in checks.items():
         if name in chosen:
-            yield _joined(name, rows, [check(row) for row in rows])
+            yield _join_results(name, rows, [check(row) for row in rows])
 
 
 def check_files(row: ExportRow, settings: Settings) -> dg.AssetCheckResult:
@@ -92,7 +92,7 @@ def check_files(row: ExportRow, settings: Settings) -> dg.AssetCheckResult:
             "rows": report.rows,
             "frames": report.frames,
             "row_set_sha256": report.row_set_sha256,
-            "problems": _listed(report.problems),
+            "problems": _list_problems(report.problems),
         },
     )
 
@@ -113,7 +113,7 @@ def check_lake(runtime: Runtime, row: ExportRow) -> dg.AssetCheckResult:
                 f"{report.rows_hashed:,} rows of {report.sessions_hashed:,} sessions, in "
                 f"{report.files_hashed} of {count_files(report.files)}, drawn with the seed {report.seed}"
             ),
-            "problems": _listed(report.problems),
+            "problems": _list_problems(report.problems),
         },
     )
 
@@ -132,20 +132,20 @@ def _find_exports(
             if row is None or row.status != "completed":
                 raise NotFound("export")
             return [row]
-        place = func.row_number().over(
+        rank = func.row_number().over(
             partition_by=(col(ExportRow.workspace_id), col(ExportRow.mode), col(ExportRow.dataset)),
             order_by=col(ExportRow.id).desc(),
         )
-        completed = select(ExportRow.id, place.label("place")).where(ExportRow.status == "completed")
+        completed = select(ExportRow.id, rank.label("rank")).where(ExportRow.status == "completed")
         if dataset is not None:
             completed = completed.where(ExportRow.dataset == dataset)
         ranked = completed.subquery()
-        newest = select(ranked.c.id).where(ranked.c.place == 1).order_by(ranked.c.id.desc()).limit(limit)
-        found = db.exec(select(ExportRow).where(col(ExportRow.id).in_(newest)))
-        return sorted(found, key=lambda row: row.id, reverse=True)
+        newest = select(ranked.c.id).where(ranked.c.rank == 1).order_by(ranked.c.id.desc()).limit(limit)
+        rows = db.exec(select(ExportRow).where(col(ExportRow.id).in_(newest)))
+        return sorted(rows, key=lambda row: row.id, reverse=True)
 
 
-def _joined(
+def _join_results(
     name: str, rows: Sequence[ExportRow], results: Sequence[dg.AssetCheckResult]
 ) -> dg.AssetCheckResult:
     """Return one result for all exports that were checked."""
@@ -166,7 +166,7 @@ def _joined(
         for row, result in zip(rows, results, strict=True)
         for text in _read_problems(result)
     ]
-    metadata: dict[str, Any] = {"exports": len(rows), "problems": _listed(problems)}
+    metadata: dict[str, Any] = {"exports": len(rows), "problems": _list_problems(problems)}
     if records:
         metadata["checked"] = dg.MetadataValue.table(records)
     return dg.AssetCheckResult(
@@ -185,5 +185,5 @@ def _read_problems(result: dg.AssetCheckResult) -> list[str]:
     return [line.removeprefix("- ") for line in lines]
 
 
-def _listed(problems: Sequence[str]) -> dg.MarkdownMetadataValue:
+def _list_problems(problems: Sequence[str]) -> dg.MarkdownMetadataValue:
     return dg.MetadataValue.md("\n".join(f"- {text}" for text in problems) or "none")

@@ -141,7 +141,7 @@ def _build_field(model: type[BaseModel], name: str, info: FieldInfo, *, is_optio
     if name == "workflow":
         kind = dg.ScalarUnion(scalar_type=str, non_scalar_schema=[str])
     elif name == "kind":
-        kinds = [get_args(one.model_fields["kind"].annotation)[0] for one in get_args(AnyDestination)]
+        kinds = [get_args(model.model_fields["kind"].annotation)[0] for model in get_args(AnyDestination)]
         kind = _build_enum("DestinationKind", kinds)
     is_required = info.is_required() and not is_optional
     return dg.Field(kind, is_required=is_required, description=_DESCRIPTIONS.get(key))

@@ -35,8 +35,8 @@ def describe(row: ExportRow, settings: Settings) -> dict[str, Any]:
     """
     manifest = read_manifest(row, settings)
     totals = manifest["totals"]
-    summary = _summary(row, settings, manifest)
-    shown = {} if summary is None else _shown(summary)
+    summary = _read_summary(row, settings, manifest)
+    shown = {} if summary is None else _format_read_summary(summary)
     return {
         "how_to_load": dg.MetadataValue.md(_describe_loading(row, settings)),
         "dagster/row_count": row.rows,
@@ -50,8 +50,8 @@ def describe(row: ExportRow, settings: Settings) -> dict[str, Any]:
         "actions": row.actions,
         "shards": row.shards,
         "shards_reused": sum(shard.get("reused_from") is not None for shard in manifest["shards"]),
-        "files": _files(manifest["shards"]),
-        **_columns(manifest["schema"]),
+        "files": _describe_files(manifest["shards"]),
+        **_describe_columns(manifest["schema"]),
         "spec": dg.MetadataValue.json(manifest["spec"]),
         "parent": dg.MetadataValue.json(manifest.get("parent") or {}),
         "row_set_sha256": row.row_set_sha256,
@@ -83,7 +83,7 @@ def _format_size(size_bytes: int) -> str:
     return f"{value / 1000:,.1f} TB"
 
 
-def _summary(row: ExportRow, settings: Settings, manifest: dict[str, Any]) -> DatasetSummary | None:
+def _read_summary(row: ExportRow, settings: Settings, manifest: dict[str, Any]) -> DatasetSummary | None:
     paths = [shard["path"] for shard in manifest["shards"] if shard["kind"] != "frames"]
     try:
         return summarize(open_destination(row, settings), paths, format=manifest["format"])
@@ -92,15 +92,15 @@ def _summary(row: ExportRow, settings: Settings, manifest: dict[str, Any]) -> Da
         return None
 
 
-def _shown(summary: DatasetSummary) -> dict[str, Any]:
+def _format_read_summary(summary: DatasetSummary) -> dict[str, Any]:
     return {
-        "preview": dg.MetadataValue.md(_markdown(_order_columns(summary.preview))),
-        "picture": dg.MetadataValue.md(f"![what the dataset holds]({_picture(summary)})"),
+        "preview": dg.MetadataValue.md(format_table(_order_describe_columns(summary.preview))),
+        "picture": dg.MetadataValue.md(f"![what the dataset holds]({_draw_picture(summary)})"),
     }
 
 
-def _columns(schema: dict[str, Any]) -> dict[str, dg.TableSchema]:
-    """The columns of each kind of file; those of the first are the dataset's own."""
+def _describe_columns(schema: dict[str, Any]) -> dict[str, dg.TableSchema]:
+    """Return the columns of each kind of file; those of the first kind are the dataset's own."""
     tables = {
         kind: dg.TableSchema(
             [
@@ -128,8 +128,8 @@ _FILES = dg.TableSchema(
 )
 
 
-def _files(shards: list[dict[str, Any]]) -> dg.TableMetadataValue:
-    """The files; of very many the first, since the manifest has them all."""
+def _describe_files(shards: list[dict[str, Any]]) -> dg.TableMetadataValue:
+    """Return a table of the files; the first ones if there are very many."""
     return dg.MetadataValue.table(
         [
             dg.TableRecord(
@@ -147,25 +147,25 @@ def _files(shards: list[dict[str, Any]]) -> dg.TableMetadataValue:
 _FILES_COLUMNS = [column.name for column in _FILES.columns if column.name != "reused_from"]
 
 
-def _order_columns(rows: pl.DataFrame) -> pl.DataFrame:
-    """Put the columns that tell most about an event first; none is dropped."""
+def _order_describe_columns(rows: pl.DataFrame) -> pl.DataFrame:
+    """Put the most useful columns of an event first; none is dropped."""
     first = [name for name in _FIRST_COLUMNS if name in rows.columns]
     return rows.select(*first, pl.exclude(first))
 
 
-def _markdown(rows: pl.DataFrame) -> str:
-    """A table that the UI renders; what a cell holds cannot break it."""
+def format_table(rows: pl.DataFrame) -> str:
+    """Return a Markdown table; the text of a cell cannot break it."""
     lines = [" | ".join(rows.columns), " | ".join("---" for _ in rows.columns)]
-    lines += [" | ".join(_cell(value) for value in row) for row in rows.iter_rows()]
+    lines += [" | ".join(_format_cell(value) for value in row) for row in rows.iter_rows()]
     return "\n".join(f"| {line} |" for line in lines)
 
 
-def _cell(value: object) -> str:
+def _format_cell(value: object) -> str:
     return "" if value is None else plain(str(value))
 
 
-def _picture(summary: DatasetSummary) -> str:
-    """A data address of a small PNG: outcomes, parts, event types, lengths of sessions."""
+def _draw_picture(summary: DatasetSummary) -> str:
+    """Return the data URL of a small PNG: outcomes, parts, event types, lengths of sessions."""
     # Imported here: a sensor tick and the start of a run should not pay for it.
     from matplotlib.figure import Figure
 
@@ -174,12 +174,12 @@ def _picture(summary: DatasetSummary) -> str:
     outcomes, splits, types, lengths = figure.subplots(1, 4)
     names = summary.outcomes["outcome"].to_list()
     colours = [_COLOURS.get(name, _BLUE) for name in names]
-    _bars(outcomes, "Sessions by outcome", names, summary.outcomes["sessions"].to_list(), colours)
+    _draw_bars(outcomes, "Sessions by outcome", names, summary.outcomes["sessions"].to_list(), colours)
     parts = dict(summary.splits.select("split", "sessions").iter_rows())
     names = [name for name in SPLITS if name in parts]
-    _bars(splits, "Sessions by part", names, [parts[name] for name in names], [_BLUE] * len(names))
+    _draw_bars(splits, "Sessions by part", names, [parts[name] for name in names], [_BLUE] * len(names))
     names = summary.types["type"].to_list()
-    _bars(types, "Events by type", names, summary.types["events"].to_list(), [_BLUE] * len(names))
+    _draw_bars(types, "Events by type", names, summary.types["events"].to_list(), [_BLUE] * len(names))
     lengths.hist(summary.lengths_s.to_list(), bins=min(30, max(5, len(summary.lengths_s) // 4)), color=_BLUE)
     lengths.set_title("Length of sessions", fontsize=11)
     lengths.set_xlabel("seconds to the last event")
@@ -191,8 +191,8 @@ def _picture(summary: DatasetSummary) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def _bars(axes: Any, title: str, names: list[str], counts: list[int], colours: list[str]) -> None:
-    """Bars with their figures beside them, so that no scale is needed."""
+def _draw_bars(axes: Any, title: str, names: list[str], counts: list[int], colours: list[str]) -> None:
+    """Draw bars with their figures beside them, so that no scale is needed."""
     bars = axes.barh(names, counts, color=colours)
     axes.bar_label(bars, fmt="{:,.0f}", padding=3)
     axes.invert_yaxis()

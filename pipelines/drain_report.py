@@ -1,4 +1,4 @@
-"""What the Dagster UI shows of a drain run: counts while it runs, totals, lags and a picture at its end."""
+"""Metadata of drain runs in Dagster: counts while a run lasts; totals, lags and a picture at its end."""
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,70 +15,73 @@ _NAMES_SHOWN = 20
 
 
 def progress(batches: Sequence[SealedBatch]) -> Iterator[Entry]:
-    """Asset by asset, what a few batches added; an asset that got nothing is left out."""
-    sessions = _total(batches, "sessions")
-    workflows = _workflows(batches)
-    lags = {"lag_p50_s": _quantile(_lags(batches), 0.5), "lag_p95_s": _quantile(_lags(batches), 0.95)}
+    """Yield the metadata of a few batches by asset; an asset without new rows is left out."""
+    sessions = _sum_counts(batches, "sessions")
+    workflows = _list_workflows(batches)
+    lags = {
+        "lag_p50_s": _compute_quantile(_list_lags(batches), 0.5),
+        "lag_p95_s": _compute_quantile(_list_lags(batches), 0.95),
+    }
     yield "sealed_sessions", {"sessions": sessions, "batches": len(batches), **lags, "workflows": workflows}
-    for asset, count in _row_counts(batches):
-        yield asset, {count: _total(batches, count), "workflows": workflows}
+    for asset, count in _list_row_counts(batches):
+        yield asset, {count: _sum_counts(batches, count), "workflows": workflows}
     yield "memory_graphs", {"sessions": sessions, "workflows": workflows}
 
 
 def summary(batches: Sequence[SealedBatch], ending: str) -> Iterator[Entry]:
-    """Asset by asset, what a whole run added.
+    """Yield the metadata of a whole run by asset.
 
     The names begin with `run_`, so that the UI's plots of a count over time keep to the single reports.
     """
     if not batches:
         return
-    sessions = _total(batches, "sessions")
+    sessions = _sum_counts(batches, "sessions")
     yield (
         "sealed_sessions",
         {
             "run_sessions": sessions,
             "run_batches": len(batches),
             "run_ended_by": ending,
-            "run_lags": _lag_table(batches),
+            "run_lags": _make_lag_table(batches),
             "run_picture": dg.MetadataValue.md(draw_run(batches)),
         },
     )
-    for asset, count in _row_counts(batches):
-        yield asset, {f"run_{count}": _total(batches, count)}
-    yield "memory_graphs", {"run_sessions": sessions, "run_workflows": _workflows(batches)}
+    for asset, count in _list_row_counts(batches):
+        yield asset, {f"run_{count}": _sum_counts(batches, count)}
+    yield "memory_graphs", {"run_sessions": sessions, "run_workflows": _list_workflows(batches)}
 
 
-def _row_counts(batches: Sequence[SealedBatch]) -> list[tuple[str, str]]:
+def _list_row_counts(batches: Sequence[SealedBatch]) -> list[tuple[str, str]]:
     pairs = [("session_events", "events"), ("session_frames", "frames")]
-    return [(asset, count) for asset, count in pairs if _total(batches, count)]
+    return [(asset, count) for asset, count in pairs if _sum_counts(batches, count)]
 
 
-def _total(batches: Sequence[SealedBatch], count: str) -> int:
+def _sum_counts(batches: Sequence[SealedBatch], count: str) -> int:
     return sum(getattr(batch, count) for batch in batches)
 
 
-def _workflows(batches: Sequence[SealedBatch]) -> list[str]:
+def _list_workflows(batches: Sequence[SealedBatch]) -> list[str]:
     names = sorted({workflow for batch in batches for workflow in batch.workflows})
     more = len(names) - _NAMES_SHOWN
     return names if more <= 0 else [*names[:_NAMES_SHOWN], f"… and {more} more"]
 
 
-def _lags(batches: Sequence[SealedBatch]) -> list[float]:
+def _list_lags(batches: Sequence[SealedBatch]) -> list[float]:
     return [lag for batch in batches for lag in batch.lags_s]
 
 
-def _quantile(values: Sequence[float], share: float) -> float | None:
-    """The value that `share` of them do not exceed; None of nothing (imports have no lag)."""
+def _compute_quantile(values: Sequence[float], share: float) -> float | None:
+    """Return the quantile of some values; None if there are none (imports have no lag)."""
     return round(sorted(values)[ceil(share * len(values)) - 1], 3) if values else None
 
 
-def _lag_table(batches: Sequence[SealedBatch]) -> dg.TableMetadataValue:
-    rows = {"stopped → sealed": _lags(batches), "one batch": [batch.seconds for batch in batches]}
+def _make_lag_table(batches: Sequence[SealedBatch]) -> dg.TableMetadataValue:
+    rows = {"stopped → sealed": _list_lags(batches), "one batch": [batch.seconds for batch in batches]}
     shares = {"p50_s": 0.5, "p95_s": 0.95, "max_s": 1.0}
     return dg.MetadataValue.table(
         [
             dg.TableRecord(
-                {"what": what, **{name: _quantile(values, share) for name, share in shares.items()}}
+                {"what": what, **{name: _compute_quantile(values, share) for name, share in shares.items()}}
             )
             for what, values in rows.items()
             if values
@@ -92,7 +95,7 @@ _INK, _FAINT = "#1f6feb", "#a8c7fa"
 
 
 def draw_run(batches: Sequence[SealedBatch]) -> str:
-    """A picture as Markdown: above, the longest and the median lag; below, the sessions of a batch."""
+    """Return a picture as Markdown: above, the longest and the median lag; below, the sessions of a batch."""
     step = -(-len(batches) // _COLUMNS)
     columns = [batches[start : start + step] for start in range(0, len(batches), step)]
     lags = [sorted(lag for batch in column for lag in batch.lags_s) or [0.0] for column in columns]
@@ -100,16 +103,16 @@ def draw_run(batches: Sequence[SealedBatch]) -> str:
     median = [column[len(column) // 2] for column in lags]
     sizes = [sum(batch.sessions for batch in column) / len(column) for column in columns]
     body = [
-        _row(0, f"lag, at most {max(longest):.2f} s", [(longest, _FAINT), (median, _INK)]),
-        _row(1, f"sessions, at most {max(sizes):.0f}", [(sizes, _INK)]),
+        _draw_row(0, f"lag, at most {max(longest):.2f} s", [(longest, _FAINT), (median, _INK)]),
+        _draw_row(1, f"sessions, at most {max(sizes):.0f}", [(sizes, _INK)]),
     ]
     height = 2 * (_ROW + _GAP)
     svg = f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}">{"".join(body)}</svg>'
     return f"![lags and batch sizes](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
 
 
-def _row(number: int, label: str, series: Sequence[tuple[Sequence[float], str]]) -> str:
-    """One strip of bars; all its series share the scale of the largest value."""
+def _draw_row(number: int, label: str, series: Sequence[tuple[Sequence[float], str]]) -> str:
+    """Return one strip of bars; all its series share the scale of the largest value."""
     bottom = number * (_ROW + _GAP) + _GAP + _ROW
     largest = max(max(values) for values, _ in series) or 1.0
     width = _WIDTH / max(len(series[0][0]), 12)

@@ -1,8 +1,8 @@
-"""Drift in Dagster: an hourly look at every memory graph that sessions came to. Spec §6.1, docs/drift.md.
+"""Drift in Dagster: an hourly check of every memory graph with new sessions. Spec §6.1, docs/drift.md.
 
-Each graph is a transaction of its own: what a run has found when it is ended is told, the next one goes on
-from there, and two at once tell nothing twice. A graph that fails stops no other; the run fails in the end.
-An hour without sessions starts no run.
+Each graph is checked in its own transaction: alarms raised before a run is stopped are sent, the next run
+continues from there, and two runs at once send no alarm twice. A graph that fails stops no other; the run
+then fails. An hour without sessions starts no run.
 """
 
 import traceback
@@ -10,7 +10,7 @@ import traceback
 import dagster as dg
 
 from pipelines.resources import RecorderResource
-from pipelines.workflow_partitions import ONE_RUN, WORKFLOWS, partition_key, select_scopes
+from pipelines.workflow_partitions import ONE_RUN, WORKFLOWS, log_partition, select_scopes
 from recorder.memory.drift.monitor import DriftCheck, check_drift, due_graphs
 from recorder.memory.drift.store import PATH_DISAPPEARED
 
@@ -31,49 +31,45 @@ _PATHS_SHOWN = 100
     ),
 )
 def drift_alarms(context: dg.AssetExecutionContext, recorder: RecorderResource) -> dg.MaterializeResult[None]:
-    """Look at one graph after the other."""
+    """Check one graph after the other."""
     database = recorder.runtime.database
     chosen = set(select_scopes(context, recorder.runtime))
     with database.transaction(write=False) as db:
         due = [scope for scope in due_graphs(db) if scope in chosen]
-    found, failed = [], []
+    checks, failed = [], []
     for scope in due:
         name = f"{scope.workspace_id} {scope.mode} {scope.workflow}"
         try:
             look = check_drift(database, scope)
         except Exception:
-            # One graph that cannot be looked at keeps no other from its alarms. The traceback is in the text:
+            # A graph that cannot be checked stops no other. The traceback is in the text:
             # Dagster's event log, which its pages show, keeps no other part of a message.
-            context.log.error(f"{name}: the look failed\n{traceback.format_exc()}")
+            context.log.error(f"{name}: the check failed\n{traceback.format_exc()}")
             failed.append(name)
             continue
         if look is not None:
-            found.append(look)
+            checks.append(look)
             if not context.has_partition_key:
-                # A run of many graphs: each graph's partition shows its own figures.
-                partition = partition_key(scope)
-                context.log_event(
-                    dg.AssetObservation(context.asset_key, partition=partition, metadata=_metadata([look]))
-                )
+                log_partition(context, scope, _make_metadata([look]))
             for type, data in look.alarms:
-                told = f"{type}: {data['window']['explanation']}"
-                context.log.warning(f"{name}: {told}")
+                message = f"{type}: {data['window']['explanation']}"
+                context.log.warning(f"{name}: {message}")
     if failed:
         raise dg.Failure(
-            f"{len(failed)} of {len(due)} graphs could not be looked at: {', '.join(failed)}",
-            metadata=_metadata(found),
+            f"{len(failed)} of {len(due)} graphs could not be checked: {', '.join(failed)}",
+            metadata=_make_metadata(checks),
         )
-    return dg.MaterializeResult(metadata=_metadata(found))
+    return dg.MaterializeResult(metadata=_make_metadata(checks))
 
 
-def _metadata(found: list[DriftCheck]) -> dict[str, dg.MetadataValue]:
-    alarms = [(look, type, data) for look in found for type, data in look.alarms]
+def _make_metadata(checks: list[DriftCheck]) -> dict[str, dg.MetadataValue]:
+    alarms = [(look, type, data) for look in checks for type, data in look.alarms]
     return {
-        "workflows": dg.MetadataValue.int(len(found)),
-        "sessions": dg.MetadataValue.int(sum(look.sessions for look in found)),
+        "workflows": dg.MetadataValue.int(len(checks)),
+        "sessions": dg.MetadataValue.int(sum(look.sessions for look in checks)),
         "alarms": dg.MetadataValue.int(len(alarms)),
-        "looked_at": dg.MetadataValue.table([_graph(look) for look in found], schema=_GRAPHS),
-        "watched_paths": dg.MetadataValue.md(_watched(found)),
+        "looked_at": dg.MetadataValue.table([_make_record(look) for look in checks], schema=_GRAPHS),
+        "watched_paths": dg.MetadataValue.md(_format_watched(checks)),
         "told": dg.MetadataValue.md(
             "\n".join(
                 f"- **{look.scope.workflow}** ({look.scope.workspace_id} {look.scope.mode}) `{type}`: "
@@ -96,7 +92,7 @@ _GRAPHS = dg.TableSchema(
 )
 
 
-def _graph(look: DriftCheck) -> dg.TableRecord:
+def _make_record(look: DriftCheck) -> dg.TableRecord:
     gone = sum(type == PATH_DISAPPEARED for type, _ in look.alarms)
     return dg.TableRecord(
         {
@@ -112,14 +108,14 @@ def _graph(look: DriftCheck) -> dg.TableRecord:
     )
 
 
-def _watched(found: list[DriftCheck]) -> str:
-    """The watched paths as a table, those that are missing for longest, by their measure, first."""
-    watched = [(one.misses / one.needed, look, one) for look in found for one in look.watched]
+def _format_watched(checks: list[DriftCheck]) -> str:
+    """Return the watched paths as a table, those that are missing for longest first."""
+    watched = [(path.misses / path.needed, look, path) for look in checks for path in look.watched]
     watched.sort(key=lambda item: (-item[0], item[1].scope.workflow, item[2].path_id))
     lines = ["| workflow | path | of the baseline | not seen for | an alarm at |", "|---|---|--:|--:|--:|"]
     lines += [
-        f"| {look.scope.workflow} | `{one.path_id}` | {one.frequency:.1%} | {one.misses} | {one.needed} |"
-        for _, look, one in watched[:_PATHS_SHOWN]
+        f"| {look.scope.workflow} | `{path.path_id}` | {path.frequency:.1%} | {path.misses} | {path.needed} |"
+        for _, look, path in watched[:_PATHS_SHOWN]
     ]
     if len(watched) > _PATHS_SHOWN:
         lines.append(f"\n… and {len(watched) - _PATHS_SHOWN} more")
@@ -129,7 +125,7 @@ def _watched(found: list[DriftCheck]) -> str:
 drift = dg.define_asset_job(
     "drift",
     selection=dg.AssetSelection.assets(drift_alarms),
-    description="Looks for drift in every memory graph that sessions came to.",
+    description="Checks every memory graph with new sessions for drift.",
     executor_def=dg.in_process_executor,
 )
 
@@ -140,7 +136,7 @@ drift = dg.define_asset_job(
     default_status=dg.DefaultScheduleStatus.RUNNING,
 )
 def hourly_drift(recorder: RecorderResource) -> dg.RunRequest | dg.SkipReason:
-    """Start a run where sessions came to any graph."""
+    """Start a run if a graph has new sessions."""
     with recorder.runtime.database.transaction(write=False) as db:
         is_due = any(True for _ in due_graphs(db))
     return dg.RunRequest() if is_due else dg.SkipReason("No graph has new sessions.")

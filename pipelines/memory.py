@@ -10,17 +10,15 @@ from dataclasses import asdict
 import dagster as dg
 from pydantic import Field
 
-from pipelines.memory_picture import graph_metadata
+from pipelines.memory_picture import describe_graph
 from pipelines.resources import RecorderResource
 from pipelines.runs import LANE_TAG
-from pipelines.workflow_partitions import ONE_RUN, WORKFLOWS, partition_key, select_scopes
+from pipelines.workflow_partitions import ONE_RUN, WORKFLOWS, log_partition, select_scopes
 from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.graph.rebuild import RebuildKind
-from recorder.memory.queries.paths import list_paths
 from recorder.memory.storage.consistency import GraphCheck, check_graph, index_missing
 from recorder.memory.storage.rebuilds import RebuildReport, indexed_scopes, rebuild_graph
 from recorder.memory.storage.versions import place_of
-from recorder.recording.graph_queries import read_view
 from recorder.runtime import Runtime
 
 _GROUP = "memory"
@@ -29,13 +27,13 @@ _NAMED = 20
 
 
 class RebuildConfig(dg.Config):
-    """Which graphs are rebuilt, and how."""
+    """Kind of the rebuild."""
 
     kind: RebuildKind = Field(
         default="anchored",
         description=(
-            "anchored: merge nodes and paths that turned out to be one into the older; every id stays "
-            "known. fresh: group everything anew, most frequent first; ids are taken over where a group "
+            "anchored: merge equal nodes and equal paths into the older; every id stays "
+            "known. fresh: group all variants again, most frequent first; ids are taken over where a group "
             "stayed mostly the same."
         ),
     )
@@ -48,8 +46,8 @@ class RebuildConfig(dg.Config):
     partitions_def=WORKFLOWS,
     backfill_policy=ONE_RUN,
     description=(
-        "The structure of every memory graph, arranged anew from what its sessions did: nodes that turned "
-        "out to be one are merged, variants are grouped at the weights of now. No statistics change."
+        "The structure of every memory graph, computed again from its sessions: equal nodes "
+        "are merged, variants are grouped by their present weights. No statistics change."
     ),
 )
 def rebuilt_memory_graphs(
@@ -59,7 +57,7 @@ def rebuilt_memory_graphs(
     runtime = recorder.runtime
     records = []
     for scope in select_scopes(context, runtime):
-        found = index_missing(runtime, scope)
+        indexed = index_missing(runtime, scope)
         report = rebuild_graph(runtime.database, scope, config.kind)
         if report is None:
             context.log.warning(
@@ -67,15 +65,9 @@ def rebuilt_memory_graphs(
             )
         if report is None or not report.sessions:
             continue
-        context.log.info(f"{scope.workflow} of {scope.workspace_id} ({scope.mode}): {_told(report)}")
-        context.log_event(
-            dg.AssetObservation(
-                context.asset_key,
-                partition=partition_key(scope),
-                metadata=_picture(runtime, scope, report, found),
-            )
-        )
-        records.append(dg.TableRecord({**place_of(scope), **asdict(report), "found": found}))
+        context.log.info(f"{scope.workflow} of {scope.workspace_id} ({scope.mode}): {_format_report(report)}")
+        log_partition(context, scope, _make_metadata(runtime, scope, report, indexed))
+        records.append(dg.TableRecord({**place_of(scope), **asdict(report), "found": indexed}))
     return dg.MaterializeResult(
         metadata={
             "graphs": len(records),
@@ -94,7 +86,7 @@ _SCHEMA = dg.TableSchema(
 )
 
 
-def _told(report: RebuildReport) -> str:
+def _format_report(report: RebuildReport) -> str:
     if not report.changed:
         return f"{report.nodes} nodes and {report.paths} paths, as before."
     return (
@@ -103,25 +95,22 @@ def _told(report: RebuildReport) -> str:
     )
 
 
-def _picture(
-    runtime: Runtime, scope: GraphScope, report: RebuildReport, found: int
+def _make_metadata(
+    runtime: Runtime, scope: GraphScope, report: RebuildReport, indexed: int
 ) -> dict[str, dg.MetadataValue]:
-    with runtime.database.transaction(write=False) as db:
-        view = read_view(db, tenant=scope.tenant, workflow=scope.workflow)
-        paths = list_paths(db, tenant=scope.tenant, workflow=scope.workflow)
     return {
         "workflow": dg.MetadataValue.text(scope.workflow),
         "workspace": dg.MetadataValue.text(f"{scope.workspace_id} {scope.mode}"),
-        "rebuild": dg.MetadataValue.text(_told(report)),
-        "sessions found in the lake alone": dg.MetadataValue.int(found),
-        **graph_metadata(view, paths),
+        "rebuild": dg.MetadataValue.text(_format_report(report)),
+        "sessions found in the lake alone": dg.MetadataValue.int(indexed),
+        **describe_graph(runtime, scope),
     }
 
 
 rebuild_memory_graphs = dg.define_asset_job(
     "rebuild_memory_graphs",
     selection=dg.AssetSelection.assets(rebuilt_memory_graphs),
-    description="Arranges the nodes and paths of memory graphs anew; see the asset's configuration.",
+    description="Computes the nodes and paths of memory graphs again; see the asset's configuration.",
     executor_def=dg.in_process_executor,
     tags={LANE_TAG: _GROUP},
 )
@@ -138,7 +127,7 @@ nightly_rebuild = dg.ScheduleDefinition(
         dg.AssetCheckSpec(
             "every_session_on_one_path",
             asset="memory_graphs",
-            description="Each indexed session lies on exactly one path, and no sealed one is missing.",
+            description="Each indexed session is on exactly one path, and no sealed one is missing.",
         ),
         dg.AssetCheckSpec(
             "counters_equal_sessions",
@@ -160,12 +149,12 @@ def graph_checks(recorder: RecorderResource) -> Iterator[dg.AssetCheckResult]:
     for scope in scopes:
         with recorder.runtime.database.transaction(write=False) as db:
             checks.append(check_graph(db, scope))
-    yield _result(
+    yield _make_result(
         "every_session_on_one_path",
         checks,
         [(check, session) for check in checks for session in (*check.off_path, *check.missing)],
     )
-    yield _result(
+    yield _make_result(
         "counters_equal_sessions",
         checks,
         [
@@ -174,12 +163,14 @@ def graph_checks(recorder: RecorderResource) -> Iterator[dg.AssetCheckResult]:
             for key, counter, sessions in check.miscounted
         ],
     )
-    yield _result(
+    yield _make_result(
         "fractions_sum_to_one", checks, [(check, path) for check in checks for path in check.unequal]
     )
 
 
-def _result(name: str, checks: list[GraphCheck], wrong: list[tuple[GraphCheck, str]]) -> dg.AssetCheckResult:
+def _make_result(
+    name: str, checks: list[GraphCheck], wrong: list[tuple[GraphCheck, str]]
+) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         asset_key="memory_graphs",
         check_name=name,

@@ -1,29 +1,62 @@
-"""What Dagster's pages show of a memory graph: the picture, figures, and how its paths differ. Design §3."""
+"""Metadata of memory graphs in Dagster: picture, figures, paths and their differences. Design §3."""
 
 import base64
 from collections.abc import Sequence
 
 import dagster as dg
+from sqlmodel import Session as DbSession
+from sqlmodel import func, select
 
+from recorder.memory.graph.nodes import GraphScope
+from recorder.memory.queries.paths import list_paths
+from recorder.memory.storage.sizes import count_graphs
+from recorder.memory.storage.versions import in_scope
 from recorder.memory.views.geometry import duration_text, percent_text
 from recorder.memory.views.graph_view import GraphView
 from recorder.memory.views.labels import describe_path, one_line
 from recorder.memory.views.picture import draw_graph
-from recorder.models.memory import MemoryPath
+from recorder.models.memory import MemoryPath, SessionPathRow
+from recorder.recording.graph_queries import read_view
+from recorder.runtime import Runtime
 
 #: Rows of the table of paths, the most frequent first.
 _PATHS = 12
 _BAR = 10
 
 
-def graph_metadata(view: GraphView, paths: Sequence[MemoryPath] = ()) -> dict[str, dg.MetadataValue]:
-    """Metadata of a graph: its picture as Markdown, its figures, and its paths against the common one.
+def describe_graph(
+    runtime: Runtime, scope: GraphScope, *, max_sessions: int | None = None
+) -> dict[str, dg.MetadataValue]:
+    """Return the metadata of a stored graph: picture, figures and paths.
 
     Args:
+        runtime: parts of the deployment.
+        scope: the graph.
+        max_sessions: a graph of more sessions is not loaded; its metadata are its figures alone.
+    """
+    with runtime.database.transaction(write=False) as db:
+        if max_sessions is not None and _has_more_sessions(db, scope, max_sessions):
+            counts = count_graphs(db, scope.tenant, [scope.workflow])[scope.workflow]
+            return {name: dg.MetadataValue.int(count) for name, count in counts.model_dump().items()}
+        view = read_view(db, tenant=scope.tenant, workflow=scope.workflow)
+        paths = list_paths(db, tenant=scope.tenant, workflow=scope.workflow)
+    return graph_metadata(view, paths)
+
+
+def _has_more_sessions(db: DbSession, scope: GraphScope, max_sessions: int) -> bool:
+    rows = select(SessionPathRow.session_id).where(*in_scope(SessionPathRow, scope)).limit(max_sessions + 1)
+    return db.exec(select(func.count()).select_from(rows.subquery())).one() > max_sessions
+
+
+def graph_metadata(view: GraphView, paths: Sequence[MemoryPath] = ()) -> dict[str, dg.MetadataValue]:
+    """Return the metadata of a graph: its picture, its figures, and its paths compared with the common one.
+
+    Args:
+        view: nodes and edges.
         paths: paths of the same sessions, the most frequent first; without any there is no table.
     """
     made: dict[str, dg.MetadataValue] = {
-        "graph": dg.MetadataValue.md(_picture(view)),
+        "graph": dg.MetadataValue.md(_draw_graph(view)),
         "graph_version": dg.MetadataValue.int(view.version),
         "sessions": dg.MetadataValue.int(view.sessions),
         "nodes": dg.MetadataValue.int(len(view.nodes) + view.hidden),
@@ -35,7 +68,7 @@ def graph_metadata(view: GraphView, paths: Sequence[MemoryPath] = ()) -> dict[st
 
 
 def paths_table(view: GraphView, paths: Sequence[MemoryPath]) -> str:
-    """A table as Markdown, one row for each of the first paths."""
+    """Return a Markdown table with one row for each of the first paths."""
     names = {node.node_id: node.label for node in view.nodes}
     rows = [
         "| path | frequency | sessions | outcomes | median | compared with the common path |",
@@ -45,11 +78,11 @@ def paths_table(view: GraphView, paths: Sequence[MemoryPath]) -> str:
         ended = [(name, share) for name, share in path.outcomes.model_dump().items() if share]
         cells = [
             f"`{path.path_id}`",
-            f"{_bar(path.frequency)}&nbsp;{percent_text(path.frequency)}",
+            f"{_draw_bar(path.frequency)}&nbsp;{percent_text(path.frequency)}",
             f"{path.session_count:,}",
             ", ".join(f"{percent_text(share)}&nbsp;{name}" for name, share in ended),
             duration_text(path.median_duration_ms).replace(" ", "&nbsp;"),
-            " · ".join(_cell(text) for text in describe_path(paths[0].node_ids, path.node_ids, names)),
+            " · ".join(_format_cell(text) for text in describe_path(paths[0].node_ids, path.node_ids, names)),
         ]
         rows.append(f"| {' | '.join(cells)} |")
     if len(paths) > _PATHS:
@@ -57,18 +90,18 @@ def paths_table(view: GraphView, paths: Sequence[MemoryPath]) -> str:
     return "\n".join(rows)
 
 
-def _picture(view: GraphView) -> str:
-    """The drawing as a data address: Dagster's pages show images of Markdown and no markup of ours."""
+def _draw_graph(view: GraphView) -> str:
+    """Return the drawing as a data URL: Dagster's pages show images in Markdown, but no HTML."""
     data = base64.b64encode(draw_graph(view).encode()).decode()
     return f"![memory graph](data:image/svg+xml;base64,{data})"
 
 
-def _bar(share: float) -> str:
+def _draw_bar(share: float) -> str:
     filled = round(share * _BAR)
     return "█" * filled + "░" * (_BAR - filled)
 
 
-def _cell(text: str) -> str:
+def _format_cell(text: str) -> str:
     """Text of recorded pages in a cell: neither Markdown nor markup may come out of it."""
     safe = one_line(text, 400).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return "".join(f"\\{mark}" if mark in "\\`*_{}[]()#!|~" else mark for mark in safe)

@@ -18,26 +18,26 @@ def read_dagster_statuses(
 ) -> list[Status]:
     """Return what Dagster knows of these sensors and schedules, and of its daemons.
 
-    All of ours run by default, so Dagster stores a state only for those that somebody switched.
+    All of ours run by default, so Dagster stores a state only for those that a user switched.
     """
     off = {
         (state.instigator_type.value, state.instigator_name)
         for state in instance.all_instigator_state(instigator_statuses={InstigatorStatus.STOPPED})
     }
     now = clock.now()
-    found = [Status("sensor", name, ("SENSOR", name) not in off, now) for name in sensors]
-    found += [Status("schedule", name, ("SCHEDULE", name) not in off, now) for name in schedules]
+    statuses = [Status("sensor", name, ("SENSOR", name) not in off, now) for name in sensors]
+    statuses += [Status("schedule", name, ("SCHEDULE", name) not in off, now) for name in schedules]
     heartbeats = instance.get_daemon_heartbeats()
     for kind in instance.get_required_daemon_types():
         if kind in heartbeats:
             seen_at = clock.from_ms(int(heartbeats[kind].timestamp * 1000))
-            found.append(Status("daemon", kind, True, seen_at))
-    return found
+            statuses.append(Status("daemon", kind, True, seen_at))
+    return statuses
 
 
 @dg.sensor(minimum_interval_seconds=30, default_status=dg.DefaultSensorStatus.RUNNING)
 def orchestration_status(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-    """Tell the service which sensors and schedules are switched off; starts no run."""
+    """Store which sensors and schedules are switched off; starts no run."""
     repository = context.repository_def
     assert repository is not None
     return report_statuses(instance_of(context), RecorderResource(), repository)
@@ -49,11 +49,11 @@ def report_statuses(
     """Store the statuses of a repository's sensors and schedules where they changed."""
     statuses = read_dagster_statuses(
         instance,
-        sensors=[one.name for one in repository.sensor_defs],
-        schedules=[one.name for one in repository.schedule_defs],
+        sensors=[sensor.name for sensor in repository.sensor_defs],
+        schedules=[schedule.name for schedule in repository.schedule_defs],
     )
     is_stored = store_statuses(recorder.runtime.database, statuses)
-    off = [one.name for one in statuses if not one.is_on]
+    off = [status.name for status in statuses if not status.is_on]
     return dg.SkipReason(
         f"{'Reported' if is_stored else 'Unchanged'}; switched off: {', '.join(off) or 'none'}."
     )

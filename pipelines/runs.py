@@ -1,4 +1,4 @@
-"""What the records of earlier runs say: is one coming up, was one lost, do they keep failing? Design §3."""
+"""Records of earlier Dagster runs: queued, lost and repeatedly failing ones. Design §3."""
 
 import threading
 from collections.abc import Collection, Sequence

@@ -1,6 +1,6 @@
 """Sealing in Dagster: the assets, the drain job and the sensor that starts it. Spec §4.1, design §3.
 
-Dagster looks at sensors every five seconds and needs two more to start a run, so a run per session cannot
+Dagster evaluates sensors every five seconds and needs two more to start a run, so a run per session cannot
 seal within a second. One run stays and drains what stops (a drain run); it ends after minutes of idleness.
 """
 
@@ -14,8 +14,12 @@ from pydantic import Field
 
 from pipelines.drain import Drain, deferred_interrupts
 from pipelines.drain_report import progress, summary
+from pipelines.memory_picture import describe_graph
 from pipelines.resources import RecorderResource
 from pipelines.runs import LANE_TAG, instance_of, is_coming_up, pause_after_failures
+from pipelines.workflow_partitions import partition_key, register_scopes
+from recorder.memory.graph.nodes import GraphScope
+from recorder.runtime import Runtime
 from recorder.sealing import SealedBatch, has_work, list_runs, longest_wait_s, open_sealer
 from recorder.sealing.maintenance import count_tenants
 from recorder.storage.database import Database
@@ -31,10 +35,14 @@ _WATCH_POLL_BUSY_S = 2.0
 # A lane that waits so long finds all runs busy.
 _BUSY_AFTER_S = 0.5
 _LONGEST_PAUSE_S = 30.0
+_GRAPHS = "memory_graphs"
+_PICTURE_EVERY_S = 60.0
+#: Sessions of a graph up to which a drain run loads it for its picture; rebuilds draw the larger ones.
+_DRAWN_SESSIONS = 20_000
 
 
 class DrainConfig(dg.Config):
-    """How long one drain run lasts."""
+    """Duration of a drain run."""
 
     idle_seconds: float = Field(
         default=300, ge=0, description="End after so many seconds in which no session stopped."
@@ -91,7 +99,7 @@ _SPECS = [
         ),
     ),
     dg.AssetSpec(
-        "memory_graphs",
+        _GRAPHS,
         group_name=_GROUP,
         kinds={"sql"},
         skippable=True,
@@ -108,7 +116,7 @@ _SPECS = [
 def sealing(
     context: dg.AssetExecutionContext, config: DrainConfig, recorder: RecorderResource
 ) -> Iterator[dg.MaterializeResult[None]]:
-    """Seal what has stopped, and what stops meanwhile."""
+    """Seal stopped sessions, and those that stop while the run lasts."""
     sealed: list[SealedBatch] = []
     written: list[Future[None]] = []
     with open_sealer(recorder.runtime, context.run.run_id) as sealer:
@@ -118,9 +126,10 @@ def sealing(
         drain = Drain(sealer, idle_seconds=config.idle_seconds, max_seconds=config.max_seconds)
         # Reports are written beside the sealing: each takes a dozen ms that the next session would wait.
         with deferred_interrupts(drain.stop), ThreadPoolExecutor(1) as reporter:
+            reports = SealingReports(context, recorder.runtime)
             for batches in drain.reports():
                 sealed.extend(batches)
-                written.append(reporter.submit(_report, context, batches))
+                written.append(reporter.submit(reports.log_batches, batches))
     for report in written:
         report.result()
     context.log.info(
@@ -130,16 +139,48 @@ def sealing(
         # Dagster's own handler now ends the run as cancelled.
         signal.raise_signal(signal.SIGINT)
     for asset, metadata in summary(sealed, drain.ending):
-        yield dg.MaterializeResult(asset_key=asset, metadata=metadata)
+        picture = reports.describe_graph_of(sealed[-1]) if asset == _GRAPHS else {}
+        yield dg.MaterializeResult(asset_key=asset, metadata={**picture, **metadata})
 
 
-def _report(context: dg.AssetExecutionContext, batches: list[SealedBatch]) -> None:
-    for asset, metadata in progress(batches):
-        context.log_event(dg.AssetMaterialization(asset, metadata=metadata))
+class SealingReports:
+    """Reports of a drain run in Dagster's event log, used from one thread."""
+
+    def __init__(self, context: dg.AssetExecutionContext, runtime: Runtime) -> None:
+        """Log nothing yet."""
+        self._context = context
+        self._runtime = runtime
+        self._registered: set[GraphScope] = set()
+        self._drawn_at = -_PICTURE_EVERY_S
+
+    def log_batches(self, batches: list[SealedBatch]) -> None:
+        """Log what some batches added to each asset, and register the partitions of new workflows.
+
+        Once in `_PICTURE_EVERY_S` the graphs' asset is materialized with a graph's picture. Other reports on it
+        are observations, so that the page of the asset always shows a picture.
+        """
+        new = {scope for batch in batches for scope in batch.scopes} - self._registered
+        register_scopes(self._context.instance, sorted(new, key=partition_key))
+        self._registered |= new
+        for asset, metadata in progress(batches):
+            if asset != _GRAPHS:
+                self._context.log_event(dg.AssetMaterialization(asset, metadata=metadata))
+            elif time.monotonic() - self._drawn_at < _PICTURE_EVERY_S:
+                self._context.log_event(dg.AssetObservation(asset, metadata=metadata))
+            else:
+                picture = self.describe_graph_of(batches[-1])
+                self._context.log_event(dg.AssetMaterialization(asset, metadata={**picture, **metadata}))
+                self._drawn_at = time.monotonic()
+
+    def describe_graph_of(self, batch: SealedBatch) -> dict[str, dg.MetadataValue]:
+        """Return workflow, picture and figures of the first graph that a batch changed."""
+        scope = batch.scopes[0]
+        name = dg.MetadataValue.text(partition_key(scope))
+        return {"workflow": name, **describe_graph(self._runtime, scope, max_sessions=_DRAWN_SESSIONS)}
 
 
 def _is_cancelled(context: dg.AssetExecutionContext) -> bool:
-    """Whether somebody ended the run; else the service stops, and the run did all it could."""
+    """Return whether a user cancelled the run; otherwise the service is stopping."""
     run = context.instance.get_run_by_id(context.run.run_id)
     return run is not None and run.status == dg.DagsterRunStatus.CANCELING
 
@@ -181,13 +222,13 @@ def request_drain_run(
 
 
 def watch(database: Database, *, runs: int, seconds: float) -> str:
-    """Look until there is work for a new run, or the time is up; return what was found.
+    """Poll until there is work for a new run, or the time is up; return the state as text.
 
     While no run is at work, any work is enough. Another one is started beside those at work, up to `runs`,
     when a lane has waited longer than a run that has nothing to do would let it.
     """
     until = time.monotonic() + seconds
-    found = "no session has stopped"
+    state = "no session has stopped"
     while True:
         with database.transaction(write=False) as db:
             at_work = len(list_runs(db))
@@ -196,11 +237,11 @@ def watch(database: Database, *, runs: int, seconds: float) -> str:
             if at_work == 0 and has_work(db):
                 return "work waits"
             if at_work > 0:
-                found = "the runs at work keep up"
+                state = "the runs at work keep up"
                 if (longest_wait_s(db, runs=runs) or 0) > _BUSY_AFTER_S:
                     return "work waits"
         if time.monotonic() >= until:
-            return found
+            return state
         time.sleep(_WATCH_POLL_BUSY_S if at_work else _WATCH_POLL_S)
 
 

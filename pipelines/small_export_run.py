@@ -57,7 +57,7 @@ _FIRST_STORE_PAUSE_S, _LONGEST_STORE_PAUSE_S = 1.0, 15.0
 
 
 class SmallExportsConfig(dg.Config):
-    """How long one run writes small exports."""
+    """Duration of a run that writes small exports."""
 
     max_seconds: float = Field(
         default=6 * 3600, gt=0, le=86_400, description="Let another run take over after so many seconds."

@@ -1,4 +1,4 @@
-"""Server of Dagster's pages: Dagster's own application behind a gate. Decision 0031.
+"""Server of Dagster's pages: Dagster's own application with an authentication gate. Decision 0031.
 
 Run it with `recorder dagster-webserver`, or as `python -m pipelines.webserver` in the environment that
 `recorder up` gives its children.
@@ -51,7 +51,7 @@ class Webserver(DagsterWebserver[Any, Any]):
 
 
 def create_app(context: WorkspaceProcessContext, settings: Settings) -> ASGIApp:
-    """Return Dagster's application behind the gate."""
+    """Return Dagster's application with the gate in front."""
     app: Starlette = Webserver(context, "", _POLL_MS).create_asgi_app(lifespan=_lifespan)
     return DagsterGate(app, settings)
 

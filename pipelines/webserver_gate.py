@@ -119,7 +119,7 @@ class DagsterGate:
         return any(peer in network for network in self._proxies)
 
     def _open_link(self, scope: Scope, headers: Headers) -> Response:
-        """Log a browser in. A look ahead (prefetch, HEAD) does not use the link up."""
+        """Log a browser in. A prefetch or HEAD request does not use up the link."""
         is_prefetch = "sec-purpose" in headers or "purpose" in headers
         if scope["method"] != "GET" or is_prefetch:
             raise Refusal(405, "Open the link in a browser.", allow="GET")

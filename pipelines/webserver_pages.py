@@ -69,7 +69,7 @@ def refusal_page(refusal: Refusal, *, wants_html: bool) -> Response:
 
 
 def logged_in_page() -> Response:
-    """Return the page behind a login link, which goes on to Dagster.
+    """Return the page of a login link, which forwards to Dagster.
 
     A redirect would belong to the visit that opened the link; where another site's page began that visit, the
     browser would not send the new cookie (SameSite=Strict). This page's own visit carries it.

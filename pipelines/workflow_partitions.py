@@ -1,7 +1,8 @@
 """Partitions by workflow: one memory graph per partition, any number of them in one run. Design §3."""
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import dagster as dg
 
@@ -26,6 +27,17 @@ def register_scopes(instance: dg.DagsterInstance, scopes: Iterable[GraphScope]) 
     """Register the partitions of these graphs; known ones stay as they are."""
     if keys := [partition_key(scope) for scope in scopes]:
         instance.add_dynamic_partitions(str(WORKFLOWS.name), keys)
+
+
+def log_partition(context: dg.AssetExecutionContext, scope: GraphScope, metadata: Mapping[str, Any]) -> None:
+    """Log the metadata of one graph's partition.
+
+    A run that was started for partitions materializes them when it ends; of a run of all graphs, as schedules
+    start it, this event materializes the partition.
+    """
+    is_named = context.has_partition_key or context.has_partition_key_range
+    event = dg.AssetObservation if is_named else dg.AssetMaterialization
+    context.log_event(event(context.asset_key, partition=partition_key(scope), metadata=metadata))
 
 
 def select_scopes(context: dg.AssetExecutionContext, runtime: Runtime) -> list[GraphScope]:

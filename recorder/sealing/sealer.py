@@ -60,6 +60,12 @@ class SealedBatch:
     #: Stopped → sealed of each session, in seconds.
     lags_s: list[float] = field(repr=False)
 
+    @property
+    def scopes(self) -> list[GraphScope]:
+        """Identities of the workflows' memory graphs."""
+        tenant = Tenant(self.workspace_id, self.mode)
+        return [GraphScope(tenant, workflow) for workflow in self.workflows]
+
 
 class Sealer:
     """Seals batch after batch, lane after lane; one per run."""

@@ -56,6 +56,28 @@ def test_reports_and_summary_count_every_session_once(recorder: RecorderResource
     assert metadata_sums(result, "session_events", "events") == 3 * EVENTS_PER_SESSION
 
 
+def test_the_materialization_of_graphs_begins_with_a_picture_and_the_figures(
+    recorder: RecorderResource,
+) -> None:
+    stop_sessions(recorder.runtime, 3)
+    events = drain(recorder).get_asset_materialization_events()
+    graphs = [event.materialization for event in events if event.asset_key == dg.AssetKey("memory_graphs")]
+    assert len(graphs) == 2  # the first report, and the summary of the run
+    for materialization in graphs:
+        assert list(materialization.metadata)[:2] == ["workflow", "graph"]
+        assert "data:image/svg+xml" in str(materialization.metadata["graph"].value)
+        assert materialization.metadata["nodes"].value > 0  # type: ignore[operator]
+
+
+def test_a_run_registers_the_partitions_of_the_workflows_that_it_seals(recorder: RecorderResource) -> None:
+    stop_sessions(recorder.runtime, 1)
+    with dg.DagsterInstance.ephemeral() as instance:
+        config = dg.RunConfig(ops={"seal": DrainConfig(idle_seconds=0.2, max_seconds=30)})
+        dg.materialize([sealing], resources={"recorder": recorder}, run_config=config, instance=instance)
+        (key,) = instance.get_dynamic_partitions("workflows")
+    assert key.split()[0] == WORKSPACE
+
+
 def test_an_asset_that_got_no_rows_is_not_materialized(recorder: RecorderResource) -> None:
     stop_sessions(recorder.runtime, 1)
     events = drain(recorder).get_asset_materialization_events()
@@ -71,7 +93,7 @@ def test_a_run_without_work_materializes_nothing(recorder: RecorderResource) -> 
 def test_a_session_that_stops_during_the_run_is_sealed_by_it(recorder: RecorderResource) -> None:
     later = threading.Timer(0.5, stop_sessions, [recorder.runtime])
     later.start()
-    drain(recorder, idle_seconds=2)
+    drain(recorder, idle_seconds=6)
     later.join()
     assert statuses(recorder) == {"sealed": 1}
 
@@ -98,11 +120,14 @@ def test_a_run_whose_place_was_taken_ends(
     monkeypatch.setattr(resources, "_open", {recorder.data_dir: replace(recorder.runtime, settings=brief)})
 
     def _take_over() -> None:
-        with recorder.runtime.database.transaction(write=True) as db:
-            places = update(LeaseRow).where(col(LeaseRow.name).startswith("seal-run:"))
-            db.exec(places.values(owner="x", fence=LeaseRow.fence + 1))
+        places = update(LeaseRow).where(col(LeaseRow.name).startswith("seal-run:"), col(LeaseRow.owner) != "")
+        taken = 0
+        while not taken:  # the run may not hold its lease yet
+            time.sleep(0.1)
+            with recorder.runtime.database.transaction(write=True) as db:
+                taken = db.exec(places.values(owner="x", fence=LeaseRow.fence + 1)).rowcount
 
-    later = threading.Timer(0.5, _take_over)
+    later = threading.Thread(target=_take_over, daemon=True)
     later.start()
     began = time.monotonic()
     assert drain(recorder, idle_seconds=60).success

@@ -17,6 +17,7 @@ from recorder.models.workflow import WorkflowRow
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
 from recorder.tenant import Tenant
+from tests.support.dagster_deployment import split_by_partition
 from tests.support.recorded_sessions import WORKSPACE, Desk, execute, open_desk, session_row
 
 SCOPE = GraphScope(Tenant(WORKSPACE, "live"), "checkout")
@@ -79,12 +80,9 @@ def test_every_graph_is_rebuilt_and_shown(recorder: RecorderResource, desk: Desk
     seal_all(recorder.runtime)
     with dg.DagsterInstance.ephemeral() as instance:
         result = rebuild(recorder, instance, kind=kind)
-        seen = [
-            event.event_specific_data.asset_observation.metadata  # type: ignore[union-attr]
-            for event in result.all_events
-            if event.event_type_value == "ASSET_OBSERVATION"
-        ]
-    (made,) = result.asset_materializations_for_node("rebuilt_memory_graphs")
+        made, graphs = split_by_partition(result.asset_materializations_for_node("rebuilt_memory_graphs"))
+        assert set(instance.get_dynamic_partitions("workflows")) == {graph.partition for graph in graphs}
+    seen = [graph.metadata for graph in graphs]
     assert (made.metadata["graphs"].value, len(made.metadata["rebuilt"].records)) == (2, 2)
     assert [one["workflow"].value for one in seen] == ["checkout", "returns"]
     assert str(seen[0]["graph"].value).startswith("![") and seen[0]["sessions"].value == 4
@@ -130,7 +128,7 @@ def test_a_rebuild_takes_in_what_the_lake_alone_has_and_honours_pauses(
     assert not checked(recorder)["every_session_on_one_path"]
     with dg.DagsterInstance.ephemeral() as instance:
         result = rebuild(recorder, instance)
-    (made,) = result.asset_materializations_for_node("rebuilt_memory_graphs")
+    made, _ = split_by_partition(result.asset_materializations_for_node("rebuilt_memory_graphs"))
     assert [row.data["found"] for row in made.metadata["rebuilt"].records] == [1]
     with runtime.database.transaction(write=False) as db:
         indexed = {session.decode() for session in read_graph(db, SCOPE).session_id}

@@ -1,7 +1,7 @@
 """A deployment under Dagster: exports are queued, sensors tick, datasets are materialized."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,3 +102,11 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
     with dg.DagsterInstance.ephemeral() as instance:
         yield Deployment(recorder, runtime, key.workspace_id, instance)
     close_runtimes()
+
+
+def split_by_partition(
+    materializations: Sequence[dg.AssetMaterialization],
+) -> tuple[dg.AssetMaterialization, list[dg.AssetMaterialization]]:
+    """Return the materialization of a whole run, and those of its partitions."""
+    (whole,) = [event for event in materializations if event.partition is None]
+    return whole, [event for event in materializations if event.partition is not None]
