@@ -1,7 +1,6 @@
 """Sessions as the memory graph ranks them: outliers, and those like another one. Spec §4.2; contract §4."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -23,17 +22,8 @@ from recorder.models.session import Session, SessionMetadataRow, SessionRow
 from recorder.models.wire import ActorKind, Outcome
 from recorder.recording.recovery_points import read_anchors
 from recorder.recording.sessions import find_session, to_wire
+from recorder.storage.pages import FetchedPage, fetch_page
 from recorder.tenant import Tenant
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutlierPage:
-    """Outliers of one version of the graph, and where the next page begins."""
-
-    sessions: list[OutlierSession]
-    graph_version: int
-    #: None on the last page.
-    next_offset: int | None
 
 
 def list_outliers(
@@ -46,10 +36,9 @@ def list_outliers(
     until: datetime | None = None,
     outcome: Outcome | None = None,
     actor_kind: ActorKind | None = None,
-    version: int | None = None,
-    offset: int,
+    after: tuple[int, int] | None = None,
     limit: int,
-) -> OutlierPage:
+) -> FetchedPage[OutlierSession, tuple[int, int]]:
     """Return a page of the sessions whose path has a frequency below the threshold, least typical first.
 
     Sessions that were deleted since the first page was read are left out of the later ones.
@@ -67,30 +56,32 @@ def list_outliers(
     """
     scope = GraphScope(tenant, workflow)
     columns = read_graph(db, scope)
-    version = columns.version if version is None else version
+    version, offset = (columns.version, 0) if after is None else after
     if version < columns.version and was_rebuilt(db, scope, version):
         raise InvalidCursor("The graph was rebuilt since the first page; begin again without a cursor.")
     chosen = filter_rows(
         columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind, version=version
     )
-    ranking = find_outliers(columns, chosen, threshold=threshold)
-    page = slice(offset, offset + limit)
-    rows = ranking.rows[page].tolist()
-    sessions = _read_sessions(db, tenant, (_session_id(columns, row) for row in rows))
-    figures = zip(rows, ranking.path_frequency[page].tolist(), ranking.typicality[page].tolist(), strict=True)
-    return OutlierPage(
-        sessions=[
+    outliers = find_outliers(columns, chosen, threshold=threshold)
+    page = fetch_page(
+        lambda count: range(offset, min(offset + count, len(outliers.rows))),
+        limit=limit,
+        position_of=lambda rank: (version, rank + 1),
+    )
+    rows = {rank: int(outliers.rows[rank]) for rank in page.items}
+    sessions = _read_sessions(db, tenant, (_session_id(columns, row) for row in rows.values()))
+    return FetchedPage(
+        [
             OutlierSession(
                 **vars(sessions[_session_id(columns, row)]),
                 path_id=_path_id(columns, row),
-                path_frequency=frequency,
-                typicality=typicality,
+                path_frequency=float(outliers.path_frequency[rank]),
+                typicality=float(outliers.typicality[rank]),
             )
-            for row, frequency, typicality in figures
+            for rank, row in rows.items()
             if _session_id(columns, row) in sessions
         ],
-        graph_version=version,
-        next_offset=offset + limit if offset + limit < len(ranking.rows) else None,
+        page.position,
     )
 
 

@@ -41,7 +41,7 @@ from recorder.models.session import (
 from recorder.models.workflow import WorkflowRow
 from recorder.recording.masking import mask_session
 from recorder.recording.outcome_detection import EventSearch, rederive_outcome, search_events
-from recorder.storage.database import Database
+from recorder.storage.database import Database, note_change
 from recorder.storage.deployment import read_slots, slot_of
 from recorder.storage.upsert import insert_or_update
 from recorder.tenant import Tenant
@@ -129,6 +129,7 @@ def delete_session(db: DbSession, origin: Origin, caller: Caller, session_id: st
     # A test session goes when it would have gone anyway, where that is sooner.
     row.purge_after = min(filter(None, (row.purge_after, row.deleted_at + _SOFT_DELETED)))
     db.add(row)
+    note_change(db, SessionRow, row.id)
     if row.status == "sealed":
         graph.remove_session(db, row)
     scope_columns = {"workspace_id": row.workspace_id, "mode": row.mode, "workflow": row.workflow}
@@ -212,6 +213,7 @@ def change_status(db: DbSession, row: SessionRow, status: SessionStatus, at: dat
     row.status = status
     row.last_position += 1
     db.add(row)
+    note_change(db, SessionRow, row.id)
     db.add(SessionStatusRow(session_id=row.id, position=row.last_position, status=status, at=at))
 
 

@@ -95,8 +95,8 @@ def test_messages_are_the_objects_of_the_reads(runtime: Runtime, desk: Desk) -> 
             json.loads(one.as_json())
             for one in read_events_page(db, runtime.lake, row, after=None, limit=500)[0]
         ]
-        frames = item_reads.list_frames(db, runtime.lake, row, after=None, limit=500)
-        tags = list_tags(db, session_id, after=None, limit=10)
+        frames = item_reads.list_frames(db, runtime.lake, row, after=None, limit=500).items
+        tags = list_tags(db, session_id, after=None, limit=10).items
     by_event: dict[str, list[Any]] = {}
     for message in found:
         by_event.setdefault(message["event"], []).append(message["data"])
