@@ -92,10 +92,10 @@ class IdCounter:
         now_ns = time.time_ns()
         # The last four letters count; when they wrap, the time advances by at least one.
         if now_ns >= self._next_ms_ns or not count:
-            self._advance(now_ns)
+            self._advance_clock(now_ns)
         return f"{self._head}{_PAIRS[count >> 10]}{_PAIRS[count & 1023]}"
 
-    def _advance(self, now_ns: int) -> None:
+    def _advance_clock(self, now_ns: int) -> None:
         self._ms = max(now_ns // 1_000_000, self._ms + 1)
         self._next_ms_ns = (self._ms + 1) * 1_000_000
         self._head = f"{self._prefix}_{encode(self._ms << _RANDOM_BITS)[:10]}{self._drawn}"

@@ -132,7 +132,7 @@ def make_formatter() -> logging.Formatter:
         _redact_entry,
     ]
     return ProcessorFormatter(
-        processors=[*shared, ProcessorFormatter.remove_processors_meta, _render], use_get_message=True
+        processors=[*shared, ProcessorFormatter.remove_processors_meta, _render_entry], use_get_message=True
     )
 
 
@@ -178,12 +178,12 @@ def describe_exception(error: BaseException) -> list[dict[str, Any]]:
     causes: list[dict[str, Any]] = []
     current: BaseException | None = error
     while current is not None and len(causes) < _CAUSES:
-        causes.append(_describe(current))
+        causes.append(_describe_error(current))
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     return causes
 
 
-def _describe(error: BaseException) -> dict[str, Any]:
+def _describe_error(error: BaseException) -> dict[str, Any]:
     members: dict[str, Any] = {"type": f"{type(error).__module__}.{type(error).__qualname__}"}
     if isinstance(error, RecorderError):
         members["message"] = str(error)
@@ -198,19 +198,19 @@ def _describe(error: BaseException) -> dict[str, Any]:
 
 
 def _redact_entry(_: Any, __: str, entry: EventDict) -> EventDict:
-    return {name: _redact(value) if name[0] != "_" else value for name, value in entry.items()}
+    return {name: _redact_value(value) if name[0] != "_" else value for name, value in entry.items()}
 
 
-def _redact(value: Any) -> Any:
+def _redact_value(value: Any) -> Any:
     if isinstance(value, dict):
-        return {_redact(str(name)): _redact(member) for name, member in value.items()}
+        return {_redact_value(str(name)): _redact_value(member) for name, member in value.items()}
     if isinstance(value, list | tuple):
-        return [_redact(member) for member in value]
+        return [_redact_value(member) for member in value]
     if value is None or isinstance(value, bool | int | float):
         return value
     return _CREDENTIALS.sub("[redacted]@", _SECRETS.sub(r"\1\2[redacted]", str(value)))
 
 
-def _render(_: Any, __: str, entry: EventDict) -> str:
+def _render_entry(_: Any, __: str, entry: EventDict) -> str:
     # ASCII alone: JSON escapes every control character but one, and no terminal acts on the rest.
     return json.dumps(entry, ensure_ascii=True).replace("\x7f", "\\u007f")

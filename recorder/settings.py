@@ -187,44 +187,46 @@ class Settings:
         env = os.environ if environment is None else environment
         data = data_folder(data_dir, env)
         root = env.get("RECORDER_LOCAL_EXPORT_ROOT")
-        trusted_proxies = _trusted_proxies(env.get("RECORDER_TRUSTED_PROXIES", ""))
+        trusted_proxies = _parse_trusted_proxies(env.get("RECORDER_TRUSTED_PROXIES", ""))
         return cls(
             data_dir=data,
-            database_url=env.get("RECORDER_DATABASE_URL", _embedded_database(data)),
-            blob_url=_store(env, "RECORDER_BLOB_URL") or str(data / "blobs"),
-            lake_url=_store(env, "RECORDER_LAKE_URL") or str(data / "lake"),
-            export_url=_store(env, "RECORDER_EXPORT_URL") or str(data / "exports"),
+            database_url=env.get("RECORDER_DATABASE_URL", _make_embedded_database(data)),
+            blob_url=_check_store(env, "RECORDER_BLOB_URL") or str(data / "blobs"),
+            lake_url=_check_store(env, "RECORDER_LAKE_URL") or str(data / "lake"),
+            export_url=_check_store(env, "RECORDER_EXPORT_URL") or str(data / "exports"),
             local_export_root=Path(root).expanduser().resolve() if root else None,
-            region=_region(env.get("RECORDER_REGION", "us")),
+            region=_parse_region(env.get("RECORDER_REGION", "us")),
             public_url=env.get("RECORDER_PUBLIC_URL", "http://127.0.0.1:8700").rstrip("/"),
-            s3_endpoint=_address(env, "RECORDER_S3_ENDPOINT"),
-            gcs_endpoint=_address(env, "RECORDER_GCS_ENDPOINT"),
-            azure_endpoint=_address(env, "RECORDER_AZURE_ENDPOINT"),
-            export_buckets=_buckets(env.get("RECORDER_EXPORT_BUCKETS", "")),
+            s3_endpoint=_read_address(env, "RECORDER_S3_ENDPOINT"),
+            gcs_endpoint=_read_address(env, "RECORDER_GCS_ENDPOINT"),
+            azure_endpoint=_read_address(env, "RECORDER_AZURE_ENDPOINT"),
+            export_buckets=_parse_buckets(env.get("RECORDER_EXPORT_BUCKETS", "")),
             redis_url=env.get("RECORDER_REDIS_URL") or None,
-            cold_url=_store(env, "RECORDER_COLD_URL") or None,
-            allowed_outbound=_words(env.get("RECORDER_ALLOWED_OUTBOUND", "loopback")),
-            own_addresses=_own_addresses(env.get("RECORDER_OWN_ADDRESSES", "")),
+            cold_url=_check_store(env, "RECORDER_COLD_URL") or None,
+            allowed_outbound=_split_words(env.get("RECORDER_ALLOWED_OUTBOUND", "loopback")),
+            own_addresses=_parse_own_addresses(env.get("RECORDER_OWN_ADDRESSES", "")),
             answer_within_s=_answer_within(env.get("RECORDER_ANSWER_WITHIN", "30")),
-            webhook_attempts=_webhook_attempts(env.get("RECORDER_WEBHOOK_ATTEMPTS", "7")),
+            webhook_attempts=_parse_webhook_attempts(env.get("RECORDER_WEBHOOK_ATTEMPTS", "7")),
             metrics_token=env.get("RECORDER_METRICS_TOKEN") or None,
             log_level=_log_level(env.get("RECORDER_LOG_LEVEL", "info").lower()),
-            seal_slots=_number(env, "RECORDER_SEAL_SLOTS", 1, 1_024),
-            seal_runs=_number(env, "RECORDER_SEAL_RUNS", 1, 64) or max(2, min(4, os.cpu_count() or 1)),
-            seal_lease_seconds=_number(env, "RECORDER_SEAL_LEASE_SECONDS", 1, 3_600)
+            seal_slots=_parse_number(env, "RECORDER_SEAL_SLOTS", 1, 1_024),
+            seal_runs=_parse_number(env, "RECORDER_SEAL_RUNS", 1, 64) or max(2, min(4, os.cpu_count() or 1)),
+            seal_lease_seconds=_parse_number(env, "RECORDER_SEAL_LEASE_SECONDS", 1, 3_600)
             or Settings.seal_lease_seconds,
-            body_memory_mb=_body_memory_mb(env.get("RECORDER_BODY_MEMORY_MB", "512")),
+            body_memory_mb=_parse_body_memory_mb(env.get("RECORDER_BODY_MEMORY_MB", "512")),
             export_executor=_export_executor(env.get("RECORDER_EXPORT_EXECUTOR", "in_process")),
             session_size=SessionSize(
                 *(
-                    _count(env, _session_variable(name), default)
+                    _parse_count(env, _make_session_variable(name), default)
                     for name, default in SessionSize()._asdict().items()
                 )
             ),
             seal_processes=_seal_processes(env.get("RECORDER_SEAL_PROCESSES", "")),
-            allowed_hosts=_allowed_hosts(env.get("RECORDER_ALLOWED_HOSTS", "")),
+            allowed_hosts=_parse_allowed_hosts(env.get("RECORDER_ALLOWED_HOSTS", "")),
             trusted_proxies=trusted_proxies,
-            dagster_auth_header=_auth_header(env.get("RECORDER_DAGSTER_AUTH_HEADER", ""), trusted_proxies),
+            dagster_auth_header=_parse_auth_header(
+                env.get("RECORDER_DAGSTER_AUTH_HEADER", ""), trusted_proxies
+            ),
             # Last: a setting that cannot be read must not leave a data folder behind.
             secret=_read_secret(env, data, create=create),
         )
@@ -232,7 +234,7 @@ class Settings:
     @property
     def is_embedded(self) -> bool:
         """Return whether the database is the file in the data folder."""
-        return self.database_url == _embedded_database(self.data_dir)
+        return self.database_url == _make_embedded_database(self.data_dir)
 
     def as_env(self) -> dict[str, str]:
         """Return the variables that give a child process the same settings, without the secret."""
@@ -278,7 +280,7 @@ class Settings:
             chosen["RECORDER_EXPORT_EXECUTOR"] = self.export_executor
         for name, value in self.session_size._asdict().items():
             if value != getattr(SessionSize(), name):
-                chosen[_session_variable(name)] = str(value)
+                chosen[_make_session_variable(name)] = str(value)
         if self.seal_processes != _count_cores():
             chosen["RECORDER_SEAL_PROCESSES"] = str(self.seal_processes)
         if self.allowed_hosts:
@@ -292,7 +294,7 @@ class Settings:
         return chosen
 
 
-def _embedded_database(data: Path) -> str:
+def _make_embedded_database(data: Path) -> str:
     return f"sqlite:///{data / 'recorder.db'}"
 
 
@@ -338,7 +340,7 @@ def azure_account_key() -> str | None:
     return os.environ.get("AZURE_STORAGE_ACCOUNT_KEY") or None
 
 
-def _count(env: Mapping[str, str], name: str, default: int) -> int:
+def _parse_count(env: Mapping[str, str], name: str, default: int) -> int:
     text = env.get(name) or str(default)
     if not re.fullmatch("[1-9][0-9]{0,17}", text, re.ASCII):
         raise InvalidSetting(name, "a whole number of at least 1")
@@ -365,8 +367,8 @@ def store_addresses() -> list[str]:
     return addresses
 
 
-def _own_addresses(text: str) -> tuple[str, ...]:
-    words = _words(text)
+def _parse_own_addresses(text: str) -> tuple[str, ...]:
+    words = _split_words(text)
     if not all(_HOST_PORT.fullmatch(word) for word in words):
         raise InvalidSetting("RECORDER_OWN_ADDRESSES", "addresses with a port such as 10.0.0.8:3000")
     return words
@@ -378,14 +380,14 @@ def _answer_within(text: str) -> float:
     return float(text)
 
 
-def _address(env: Mapping[str, str], name: str) -> str | None:
+def _read_address(env: Mapping[str, str], name: str) -> str | None:
     url = env.get(name, "").rstrip("/")
     if url and not url.startswith(("http://", "https://")):
         raise InvalidSetting(name, "an address that begins with http:// or https://")
     return url or None
 
 
-def _store(env: Mapping[str, str], name: str) -> str:
+def _check_store(env: Mapping[str, str], name: str) -> str:
     """Check that an address holds no credentials: it is logged and passed to workers."""
     url = env.get(name, "")
     if _PASSWORD.search(url):
@@ -397,8 +399,8 @@ def _store(env: Mapping[str, str], name: str) -> str:
     return url
 
 
-def _buckets(text: str) -> tuple[str, ...]:
-    buckets = tuple(bucket.rstrip("/") for bucket in _words(text))
+def _parse_buckets(text: str) -> tuple[str, ...]:
+    buckets = tuple(bucket.rstrip("/") for bucket in _split_words(text))
     for bucket in buckets:
         protocol, _, name = bucket.partition("://")
         if name.count("/") != {"s3": 0, "gs": 0, "az": 1}.get(protocol):
@@ -408,7 +410,7 @@ def _buckets(text: str) -> tuple[str, ...]:
     return buckets
 
 
-def _region(text: str) -> str:
+def _parse_region(text: str) -> str:
     if text not in REGIONS:
         raise UnknownRegion
     return text
@@ -420,8 +422,8 @@ def _log_level(text: str) -> str:
     return text
 
 
-def _allowed_hosts(text: str) -> tuple[str, ...]:
-    names = _words(text)
+def _parse_allowed_hosts(text: str) -> tuple[str, ...]:
+    names = _split_words(text)
     if not all(_HOST_NAME.fullmatch(name) for name in names):
         raise InvalidSetting(
             "RECORDER_ALLOWED_HOSTS",
@@ -430,8 +432,8 @@ def _allowed_hosts(text: str) -> tuple[str, ...]:
     return names
 
 
-def _trusted_proxies(text: str) -> tuple[str, ...]:
-    networks = _words(text)
+def _parse_trusted_proxies(text: str) -> tuple[str, ...]:
+    networks = _split_words(text)
     try:
         return tuple(str(ip_network(network)) for network in networks)
     except ValueError as error:
@@ -441,7 +443,7 @@ def _trusted_proxies(text: str) -> tuple[str, ...]:
         ) from error
 
 
-def _auth_header(name: str, trusted_proxies: tuple[str, ...]) -> str | None:
+def _parse_auth_header(name: str, trusted_proxies: tuple[str, ...]) -> str | None:
     if name and not (_HEADER_NAME.fullmatch(name) and trusted_proxies):
         raise InvalidSetting(
             "RECORDER_DAGSTER_AUTH_HEADER",
@@ -450,13 +452,13 @@ def _auth_header(name: str, trusted_proxies: tuple[str, ...]) -> str | None:
     return name.lower() or None
 
 
-def _webhook_attempts(text: str) -> int:
+def _parse_webhook_attempts(text: str) -> int:
     if text not in ("1", "2", "3", "4", "5", "6", "7", "8"):
         raise InvalidSetting("RECORDER_WEBHOOK_ATTEMPTS", "a number from 1 to 8")
     return int(text)
 
 
-def _number(env: Mapping[str, str], name: str, least: int, most: int) -> int | None:
+def _parse_number(env: Mapping[str, str], name: str, least: int, most: int) -> int | None:
     text = env.get(name)
     if text is None:
         return None
@@ -465,7 +467,7 @@ def _number(env: Mapping[str, str], name: str, least: int, most: int) -> int | N
     return int(text)
 
 
-def _session_variable(name: str) -> str:
+def _make_session_variable(name: str) -> str:
     return "_".join(("RECORDER", "SESSION", name.upper()))
 
 
@@ -482,14 +484,14 @@ def _count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _body_memory_mb(text: str) -> int:
+def _parse_body_memory_mb(text: str) -> int:
     # Half of it is the most that one workspace takes, and must hold the largest request.
     if not re.fullmatch(r"[0-9]{3,6}", text, re.ASCII) or int(text) < 128:
         raise InvalidSetting("RECORDER_BODY_MEMORY_MB", "a number of megabytes from 128 on")
     return int(text)
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _split_words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 

@@ -123,11 +123,11 @@ class LargeBody(BoundedBody):
         if self.is_complete:
             return await self._receive()  # waits for the client to disconnect
         if not self._reserved:
-            await self._reserve(self.first_cost)
+            await self._reserve_bytes(self.first_cost)
         elif self._announced is None and self._received >= self._reserved:
             if self._charge is not None:
                 await self._charge.pay(PORTION_BYTES)
-            await self._reserve(PORTION_BYTES)
+            await self._reserve_bytes(PORTION_BYTES)
         message = await super().receive()
         if message["type"] == "http.request" and not message.get("more_body", False):
             self.is_complete = True
@@ -140,7 +140,7 @@ class LargeBody(BoundedBody):
         self._memory.release(self._owner, self._reserved)
         self._reserved = 0
 
-    async def _reserve(self, count: int) -> None:
+    async def _reserve_bytes(self, count: int) -> None:
         await self._memory.reserve(self._owner, count)
         self._reserved += count
 
@@ -174,13 +174,13 @@ class BodyMemory:
         Raises:
             Overloaded: if not enough memory becomes free in time.
         """
-        if not self._waiting and self._fits(owner, count):
-            self._take(owner, count)
+        if not self._waiting and self._fits_in_memory(owner, count):
+            self._take_bytes(owner, count)
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (owner, count, turn)
         self._waiting.append(entry)
-        self._serve()
+        self._serve_waiting()
         try:
             await asyncio.wait_for(asyncio.shield(turn), _PATIENCE_S)
         except BaseException as error:
@@ -191,7 +191,7 @@ class BodyMemory:
             else:
                 self._waiting.remove(entry)
                 turn.cancel()
-                self._serve()
+                self._serve_waiting()
             if isinstance(error, TimeoutError):
                 raise Overloaded from error
             raise
@@ -204,22 +204,22 @@ class BodyMemory:
         self._taken_by[owner] -= count
         if not self._taken_by[owner]:
             del self._taken_by[owner]
-        self._serve()
+        self._serve_waiting()
 
-    def _serve(self) -> None:
+    def _serve_waiting(self) -> None:
         """Reserve memory for waiting bodies; those of a workspace at its share are skipped."""
         for entry in list(self._waiting):
             owner, count, turn = entry
             if self._taken + count > self._cap:
                 return
-            if self._fits(owner, count):
+            if self._fits_in_memory(owner, count):
                 self._waiting.remove(entry)
-                self._take(owner, count)
+                self._take_bytes(owner, count)
                 turn.set_result(None)
 
-    def _fits(self, owner: str, count: int) -> bool:
+    def _fits_in_memory(self, owner: str, count: int) -> bool:
         return self._taken + count <= self._cap and self._taken_by.get(owner, 0) + count <= self._share
 
-    def _take(self, owner: str, count: int) -> None:
+    def _take_bytes(self, owner: str, count: int) -> None:
         self._taken += count
         self._taken_by[owner] = self._taken_by.get(owner, 0) + count

@@ -152,12 +152,12 @@ async def read_multipart(
     try:
         form = await reader.parse()
     except MultiPartException as error:
-        raise _invalid_multipart() from error
+        raise _multipart_error() from error
     pairs = [(_decode_name(name), await _read_part(part)) for name, part in form.multi_items()]
     await form.close()
     parts = dict(pairs)
     if "frames" not in parts or len(parts) != len(pairs):
-        raise _invalid_multipart()
+        raise _multipart_error()
     items = read_frames_part(parts.pop("frames"))
     declared = {item.part for item in items}
     undeclared = [
@@ -178,7 +178,7 @@ async def _read_part(part: UploadFile | str) -> bytes:
     return await part.read() if isinstance(part, UploadFile) else part.encode("latin-1")
 
 
-def _invalid_multipart() -> ValidationFailed:
+def _multipart_error() -> ValidationFailed:
     text = "Send one JSON part named `frames` and one binary part for each frame; each name once."
     return ValidationFailed.of("", "invalid_multipart", message=text)
 

@@ -103,16 +103,16 @@ async def _find_changes(
 async def _admit_workspace(request: Request, caller: CallerDep, body: WorkspaceUpdate) -> WorkspaceUpdate:
     if caller.mode == "test":
         raise LiveModeNeeded
-    await _admit(request, caller, body)
+    await _admit_patterns(request, caller, body)
     return body
 
 
 async def _admit_workflow(request: Request, caller: CallerDep, body: WorkflowUpdate) -> WorkflowUpdate:
-    await _admit(request, caller, body)
+    await _admit_patterns(request, caller, body)
     return body
 
 
-async def _admit(request: Request, caller: Caller, body: WorkspaceUpdate | WorkflowUpdate) -> None:
+async def _admit_patterns(request: Request, caller: Caller, body: WorkspaceUpdate | WorkflowUpdate) -> None:
     """Compile and measure the patterns that a change of settings brings."""
     if "masking" in body.model_fields_set:
         patterns = [pattern.model_dump() for pattern in body.masking.patterns]

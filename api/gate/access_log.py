@@ -75,7 +75,7 @@ def _log_request(scope: Scope, answer: _MeasuredSend, seconds: float) -> None:
     state: dict[str, Any] = scope.get("state", {})
     endpoint: Endpoint | None = state.get("endpoint")
     method = scope.get("method", "GET")
-    route = endpoint.path if endpoint is not None else _page_route(scope["path"])
+    route = endpoint.path if endpoint is not None else _find_page_route(scope["path"])
     counter, histogram = _find_instruments(method, route, answer.status)
     counter.inc()
     if endpoint is None or not endpoint.is_stream:
@@ -96,7 +96,7 @@ def _log_request(scope: Scope, answer: _MeasuredSend, seconds: float) -> None:
         log.log(level, "request", extra=fields)
 
 
-def _page_route(path: str) -> str:
+def _find_page_route(path: str) -> str:
     # A label for each path that a client invents would fill the memory.
     return path if path in _PAGES else _UNMATCHED
 

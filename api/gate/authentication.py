@@ -96,13 +96,13 @@ class CallerCache:
 
     def forget_key(self, key_id: str) -> None:
         """Remove the entries of a key."""
-        self._forget(lambda caller: caller.key_id == key_id)
+        self._forget_keys(lambda caller: caller.key_id == key_id)
 
     def forget_workspace(self, workspace_id: str) -> None:
         """Remove the entries of all keys of a workspace."""
-        self._forget(lambda caller: caller.workspace_id == workspace_id)
+        self._forget_keys(lambda caller: caller.workspace_id == workspace_id)
 
-    def _forget(self, is_concerned: Callable[[Caller], bool]) -> None:
+    def _forget_keys(self, is_concerned: Callable[[Caller], bool]) -> None:
         self._invalidations += 1
         self._look_ups.clear()
         for digest in [digest for digest, entry in self._cached.items() if is_concerned(entry.caller)]:
@@ -115,7 +115,7 @@ class CallerCache:
 
     async def _look_up(self, digest: bytes, key: str, invalidations: int) -> Caller:
         read_at = time.monotonic()
-        caller = await anyio.to_thread.run_sync(self._authenticate, key)
+        caller = await anyio.to_thread.run_sync(self._authenticate_key, key)
         if invalidations == self._invalidations:
             # Moved to the end, so that the entry that was read longest ago is the first.
             self._cached.pop(digest, None)
@@ -131,7 +131,7 @@ class CallerCache:
         if isinstance(error, Unauthenticated):  # a refusal takes effect at once
             self._cached.pop(digest, None)
 
-    def _authenticate(self, key: str) -> Caller:
+    def _authenticate_key(self, key: str) -> Caller:
         with self._runtime.database.transaction(write=False) as db:
             return authenticate(db, key, secret=self._runtime.settings.secret)
 

@@ -55,14 +55,14 @@ class KeyedRequest:
                     claim_at_first_statement(db, self.key)
                     yield db
                     if self.response is not None:
-                        self._keep(db, self.response)
+                        self._keep_answer(db, self.response)
             except IdempotencyInProgress:
                 raise
             except (NotFound, Conflict) as error:
                 # The transaction was rolled back. An answer that another process stored since then is kept.
                 with database.transaction(write=True) as db:
                     claim_at_first_statement(db, self.key)
-                    self._keep(db, make_problem(error, self.request_id))
+                    self._keep_answer(db, make_problem(error, self.request_id))
                 raise
 
     def raise_kept_answer(self, db: DbSession) -> None:
@@ -73,7 +73,7 @@ class KeyedRequest:
         """
         claim_at_first_statement(db, self.key)
 
-    def _keep(self, db: DbSession, response: Response) -> None:
+    def _keep_answer(self, db: DbSession, response: Response) -> None:
         answer = orjson.loads(response.body) if response.body else None
         keep_answer(
             db,

@@ -186,12 +186,12 @@ class RateLimiter:
         plan = self.plan_of(caller, endpoint)
         unpaid = plan.unpaid + body_bytes
         if unpaid < _UNPAID_BYTES:
-            admission = await _draw(self.callers, plan)
+            admission = await _draw_tokens(self.callers, plan)
             plan.unpaid += body_bytes
             return admission
         # Requests that arrive while Redis answers must not pay the same bytes again.
         plan.unpaid = 0
-        admission = await _draw(self.callers, plan.with_bytes, cost=(1.0, 1.0, unpaid, unpaid))
+        admission = await _draw_tokens(self.callers, plan.with_bytes, cost=(1.0, 1.0, unpaid, unpaid))
         if admission.error is not None:
             plan.unpaid += unpaid - body_bytes
         return admission
@@ -230,24 +230,24 @@ class RateLimiter:
 
     async def pay_bytes(self, plan: CallerPlan, count: int) -> Admission:
         """Draw on the token buckets of bytes, for parts of a body whose length is unknown."""
-        return await _draw(self.callers, plan.only_bytes, cost=(count, count))
+        return await _draw_tokens(self.callers, plan.only_bytes, cost=(count, count))
 
     async def peek(self, caller: Caller, endpoint: Endpoint | None) -> Admission:
         """Return the state of the buckets of a key and its workspace, with nothing drawn."""
-        return await _draw(self.callers, self.plan_of(caller, endpoint), cost=0)
+        return await _draw_tokens(self.callers, self.plan_of(caller, endpoint), cost=0)
 
     async def admit_address(self, address: str, *, is_signed: bool) -> Admission:
         """Draw on the bucket of a client address, for requests without a valid key or with a signed URL."""
-        return await _draw(self.addresses, self._plan_of_address(address, is_signed=is_signed))
+        return await _draw_tokens(self.addresses, self._plan_of_address(address, is_signed=is_signed))
 
     async def peek_address(self, address: str) -> Admission:
         """Return the state of an address's bucket for requests without a valid key."""
-        return await _draw(self.addresses, self._plan_of_address(address, is_signed=False), cost=0)
+        return await _draw_tokens(self.addresses, self._plan_of_address(address, is_signed=False), cost=0)
 
     async def admit_webhook(self, caller: Caller, webhook_id: str) -> Admission:
         """Draw on the bucket of a webhook; other workspaces have a bucket of another name."""
         name = f"recorder:limit:{caller.workspace_id}:{webhook_id}"
-        return await _draw(self.callers, _BucketPlan(Bucket.of(WEBHOOK_CALLS, "per_webhook", name)))
+        return await _draw_tokens(self.callers, _BucketPlan(Bucket.of(WEBHOOK_CALLS, "per_webhook", name)))
 
     async def close(self) -> None:
         """Close the connections to the stores."""
@@ -336,7 +336,7 @@ def show_refusing_limit(state: dict[str, Any], error: RecorderError) -> None:
     state["admission"] = Admission(headers, 0.0, error)
 
 
-async def _draw(store: Buckets, plan: _BucketPlan, *, cost: Cost = 1.0) -> Admission:
+async def _draw_tokens(store: Buckets, plan: _BucketPlan, *, cost: Cost = 1.0) -> Admission:
     draw = store.draw_now(plan.group, cost=cost)
     if draw is None:
         draw = await store.draw(plan.group.buckets, cost=cost)

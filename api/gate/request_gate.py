@@ -85,7 +85,7 @@ class RequestGate:
             if is_guarded:
                 plan = self._admit_cached(state, headers, endpoint, body_bytes)
                 if plan is None:
-                    plan = await self._admit(scope, headers, endpoint, body_bytes)
+                    plan = await self._admit_request(scope, headers, endpoint, body_bytes)
             bounded_receive = _check_request(scope, receive, headers, endpoint, body)
             if body is not None:
                 self._admit_body(body, state)
@@ -132,7 +132,7 @@ class RequestGate:
         """Admit a request without waiting, if its caller is cached and has the scope.
 
         Returns:
-            The plan that counts the request as running; None if `_admit` must decide.
+            The plan that counts the request as running; None if `_admit_request` must decide.
 
         Raises:
             RateLimited: if the limits of this process refuse it.
@@ -153,7 +153,7 @@ class RequestGate:
             raise admission.error
         return plan
 
-    async def _admit(
+    async def _admit_request(
         self, scope: Scope, headers: dict[bytes, bytes], endpoint: Endpoint | None, body_bytes: int
     ) -> CallerPlan | None:
         """Identify the caller, and check workspace status, scope and limits.
@@ -164,32 +164,34 @@ class RequestGate:
         """
         authorization = headers.get(b"authorization")
         if authorization is None and _is_signed(scope, endpoint):
-            _apply(await self._rate_limiter.admit_address(client_address(scope), is_signed=True), scope)
+            _apply_admission(
+                await self._rate_limiter.admit_address(client_address(scope), is_signed=True), scope
+            )
             return None
         caller = None if authorization is None else self._callers.get(authorization)
         if caller is None:
-            caller = await self._identify(authorization, scope)
+            caller = await self._identify_caller(authorization, scope)
         scope["state"]["caller"] = caller
         try:
             caller.require_active()
             if endpoint is not None:
                 caller.scope.require(endpoint.scope)
         except RecorderError:
-            _apply(await self._rate_limiter.peek(caller, endpoint), scope)
+            _apply_admission(await self._rate_limiter.peek(caller, endpoint), scope)
             raise
         if endpoint is not None and endpoint.is_stream:
-            _apply(await self._rate_limiter.admit(caller, endpoint, body_bytes=body_bytes), scope)
+            _apply_admission(await self._rate_limiter.admit(caller, endpoint, body_bytes=body_bytes), scope)
             return None
         plan = self._rate_limiter.plan_of(caller, endpoint)
         plan.begin()
         try:
-            _apply(await self._rate_limiter.admit(caller, endpoint, body_bytes=body_bytes), scope)
+            _apply_admission(await self._rate_limiter.admit(caller, endpoint, body_bytes=body_bytes), scope)
         except BaseException:
             plan.end()
             raise
         return plan
 
-    async def _identify(self, authorization: bytes | None, scope: Scope) -> Caller:
+    async def _identify_caller(self, authorization: bytes | None, scope: Scope) -> Caller:
         """Return the caller of a key that is not cached; a failure takes a token of the client's address."""
         address = client_address(scope)
         try:
@@ -200,7 +202,7 @@ class RequestGate:
             async with self._throttle.reserve(address, authorization, scope["state"]):
                 return await self._callers.look_up(authorization)
         except Unauthenticated:
-            _apply(await self._rate_limiter.admit_address(address, is_signed=False), scope)
+            _apply_admission(await self._rate_limiter.admit_address(address, is_signed=False), scope)
             raise
 
 
@@ -221,7 +223,7 @@ def _is_signed(scope: Scope, endpoint: Endpoint | None) -> bool:
     return endpoint is not None and endpoint.opens_by_signature and b"sig=" in scope["query_string"]
 
 
-def _apply(admission: Admission, scope: Scope) -> None:
+def _apply_admission(admission: Admission, scope: Scope) -> None:
     """Store the admission, whose headers the answer shows, and raise its error if it has one."""
     scope["state"]["admission"] = admission
     if admission.error is not None:

@@ -71,7 +71,7 @@ class WatchedProtocol(HttpToolsProtocol):
         """Pass a valid handshake to the WebSocket protocol, which sends pings."""
         if not self._is_handshake():
             self._phase = _HEAD
-            self._refuse(MalformedRequest("Send a WebSocket handshake as a GET (RFC 6455 §4.1)."))
+            self._refuse_request(MalformedRequest("Send a WebSocket handshake as a GET (RFC 6455 §4.1)."))
             return
         self._stop_timer()
         super().handle_websocket_upgrade()
@@ -80,14 +80,16 @@ class WatchedProtocol(HttpToolsProtocol):
         """Answer a malformed request with a problem document, after the requests before it."""
         if self._phase is not _BODY:
             is_too_large = self._surplus_bytes > limits.REQUEST_HEAD_BYTES
-            self._refuse(HeadTooLarge(limits.REQUEST_HEAD_BYTES) if is_too_large else MalformedRequest())
+            self._refuse_request(
+                HeadTooLarge(limits.REQUEST_HEAD_BYTES) if is_too_large else MalformedRequest()
+            )
         elif self.pipeline or self.cycle.response_started:
             self._close()
         else:  # the body is malformed: for the route the client is disconnected
             self.cycle.disconnected = True
             self.cycle.message_event.set()
             self._phase, self.cycle = _HEAD, None  # type: ignore[assignment]
-            self._refuse(MalformedRequest())
+            self._refuse_request(MalformedRequest())
 
     def data_received(self, data: bytes) -> None:
         """Count the bytes outside of bodies; bytes on an idle connection begin a head."""
@@ -99,7 +101,7 @@ class WatchedProtocol(HttpToolsProtocol):
         self._surplus_bytes += len(data)
         super().data_received(data)
         if self._surplus_bytes > limits.REQUEST_HEAD_BYTES and not self._is_refused:
-            self._refuse(HeadTooLarge(limits.REQUEST_HEAD_BYTES))
+            self._refuse_request(HeadTooLarge(limits.REQUEST_HEAD_BYTES))
 
     def on_message_begin(self) -> None:
         """Start the deadline of a head, also for a pipelined request."""
@@ -113,9 +115,12 @@ class WatchedProtocol(HttpToolsProtocol):
         Raises:
             HeadTooLarge: to the parser, which then reads no more.
         """
-        if self._surplus_bytes > limits.REQUEST_HEAD_BYTES and self._head_bytes() > limits.REQUEST_HEAD_BYTES:
+        if (
+            self._surplus_bytes > limits.REQUEST_HEAD_BYTES
+            and self._count_head_bytes() > limits.REQUEST_HEAD_BYTES
+        ):
             raise HeadTooLarge(limits.REQUEST_HEAD_BYTES)
-        self.scope["state"][ABORT] = self._reset
+        self.scope["state"][ABORT] = self._reset_connection
         super().on_headers_complete()  # raises if the path is malformed
         self._phase, self._since = _BODY, self.loop.time()
 
@@ -158,11 +163,11 @@ class WatchedProtocol(HttpToolsProtocol):
             self.scope["state"][IS_LATE] = True
             self.cycle.message_event.set()
         elif self._phase is _HEAD and not self._is_silent:
-            self._refuse(RequestTimeout(limits.REQUEST_HEAD_SECONDS, part="head"))
+            self._refuse_request(RequestTimeout(limits.REQUEST_HEAD_SECONDS, part="head"))
         else:
             self._close()
 
-    def _refuse(self, error: RecorderError) -> None:
+    def _refuse_request(self, error: RecorderError) -> None:
         """Answer a request that cannot be parsed, and close; requests before it are answered first."""
         self._is_refused = True
         if self._phase is not _HEAD or self.transport.is_closing():
@@ -187,10 +192,10 @@ class WatchedProtocol(HttpToolsProtocol):
             error, headers = admission.error or error, admission.headers
         if not self.transport.is_closing():
             request_id = self._ids.next()
-            self.transport.write(_serialize(make_problem(error, request_id), request_id, headers))
+            self.transport.write(_serialize_response(make_problem(error, request_id), request_id, headers))
         self._close()
 
-    def _head_bytes(self) -> int:
+    def _count_head_bytes(self) -> int:
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
     def _is_handshake(self) -> bool:
@@ -210,7 +215,7 @@ class WatchedProtocol(HttpToolsProtocol):
         self.transport.close()
         self._timer = self.loop.call_later(self.grace_s, self.transport.abort)
 
-    def _reset(self) -> None:
+    def _reset_connection(self) -> None:
         """Reset the connection so that its client sees a failure, even for a body without a known length."""
         connection = self.transport.get_extra_info("socket")
         if connection is not None:
@@ -227,7 +232,7 @@ class WatchedProtocol(HttpToolsProtocol):
             self._timer = None
 
 
-def _serialize(response: Response, request_id: str, limit_headers: list[Header]) -> bytes:
+def _serialize_response(response: Response, request_id: str, limit_headers: list[Header]) -> bytes:
     headers: list[tuple[Any, Any]] = [*response.raw_headers, *common_headers(request_id), *limit_headers]
     if not any(name == b"connection" for name, _ in headers):
         headers.append((b"connection", b"close"))

@@ -41,23 +41,23 @@ lists the invalid fields. Optional members may be null. Lists take `limit` and `
 _AUTH = 'auth="Authorization: Bearer $RECORDER_KEY"'
 
 
-def _get(path: str, *options: str) -> str:
+def _format_get(path: str, *options: str) -> str:
     return " ".join(["curl -sS", '-H "$auth"', *options, f'"$RECORDER_URL{path}"'])
 
 
 def _send(method: str, path: str, *, body: str = "") -> str:
     data = ["-H 'Content-Type: application/json'", f"-d '{body}'"] if body else []
-    return _get(path, *([] if method == "POST" and body else [f"-X {method}"]), *data)
+    return _format_get(path, *([] if method == "POST" and body else [f"-X {method}"]), *data)
 
 
-def _id(prefix: str, command: str) -> str:
+def _read_id(prefix: str, command: str) -> str:
     return f"$({command} | grep -o '{prefix}_[0-9a-z]*' | head -n 1)"
 
 
 _CREATED = '{"workflow": "checkout"}'
 _STARTED = '{"workflow": "checkout", "start": true}'
-_NEW_SESSION = f"session={_id('ses', _send('POST', '/v1/sessions', body=_CREATED))}"
-_RECORDING = f"session={_id('ses', _send('POST', '/v1/sessions', body=_STARTED))}"
+_NEW_SESSION = f"session={_read_id('ses', _send('POST', '/v1/sessions', body=_CREATED))}"
+_RECORDING = f"session={_read_id('ses', _send('POST', '/v1/sessions', body=_STARTED))}"
 _ONE_PIXEL = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
@@ -67,16 +67,16 @@ _EVENTS = (
 )
 _FRAMES = f'{{"frames": [{{"t_ms": 0, "content_type": "image/png", "data": "{_ONE_PIXEL}"}}]}}'
 _AT = "/v1/sessions/$session"
-_WITH_FRAME = [_RECORDING, f"frame={_id('frm', _send('POST', f'{_AT}/frames', body=_FRAMES))}"]
+_WITH_FRAME = [_RECORDING, f"frame={_read_id('frm', _send('POST', f'{_AT}/frames', body=_FRAMES))}"]
 _WITH_EVENTS = [_RECORDING, _send("POST", f"{_AT}/events", body=_EVENTS)]
-_SEALED = [f"session={_id('ses', _get('/v1/sessions?workflow=checkout&status=sealed&limit=1'))}"]
+_SEALED = [f"session={_read_id('ses', _format_get('/v1/sessions?workflow=checkout&status=sealed&limit=1'))}"]
 _EXPORT_BODY = '{"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}'
-_QUEUED = [f"export={_id('exp', _send('POST', '/v1/exports', body=_EXPORT_BODY))}"]
-_COMPLETED = [f"export={_id('exp', _get('/v1/exports?status=completed&limit=1'))}"]
+_QUEUED = [f"export={_read_id('exp', _send('POST', '/v1/exports', body=_EXPORT_BODY))}"]
+_COMPLETED = [f"export={_read_id('exp', _format_get('/v1/exports?status=completed&limit=1'))}"]
 _WEBHOOK_BODY = '{"url": "http://127.0.0.1:9000/hook", "events": ["session.sealed"]}'
-_WEBHOOK = [f"webhook={_id('whk', _send('POST', '/v1/webhooks', body=_WEBHOOK_BODY))}"]
+_WEBHOOK = [f"webhook={_read_id('whk', _send('POST', '/v1/webhooks', body=_WEBHOOK_BODY))}"]
 _HOOK = "/v1/webhooks/$webhook"
-_DELIVERY = [*_WEBHOOK, f"delivery={_id('dlv', _send('POST', f'{_HOOK}/test'))}"]
+_DELIVERY = [*_WEBHOOK, f"delivery={_read_id('dlv', _send('POST', f'{_HOOK}/test'))}"]
 _KEY_BODY = '{"label": "reports", "scope": "read"}'
 
 #: By method and path: the commands that prepare a request, and the request.
@@ -88,72 +88,78 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
             body='{"workflow": "checkout", "start": true, "actor": {"id": "ann", "kind": "human"}}',
         )
     ],
-    ("GET", "/v1/sessions"): [_get("/v1/sessions?workflow=checkout&since=30d&limit=5")],
+    ("GET", "/v1/sessions"): [_format_get("/v1/sessions?workflow=checkout&since=30d&limit=5")],
     ("POST", "/v1/sessions:batch_stop"): [
         _RECORDING,
         'curl -sS -H "$auth" -H \'Content-Type: application/json\' -d "{\\"ids\\": [\\"$session\\"]}" '
         '"$RECORDER_URL/v1/sessions:batch_stop"',
     ],
-    ("GET", "/v1/sessions/{session_id}"): [_NEW_SESSION, _get(f"{_AT}?include=events,tags,frames_summary")],
+    ("GET", "/v1/sessions/{session_id}"): [
+        _NEW_SESSION,
+        _format_get(f"{_AT}?include=events,tags,frames_summary"),
+    ],
     ("DELETE", "/v1/sessions/{session_id}"): [_NEW_SESSION, _send("DELETE", _AT)],
     ("POST", "/v1/sessions/{session_id}/start"): [_NEW_SESSION, _send("POST", f"{_AT}/start")],
     ("POST", "/v1/sessions/{session_id}/stop"): [_RECORDING, _send("POST", f"{_AT}/stop")],
     ("POST", "/v1/sessions/{session_id}/events"): _WITH_EVENTS,
     ("GET", "/v1/sessions/{session_id}/events"): [
         *_WITH_EVENTS,
-        _get(f"{_AT}/events?type=click&type=fill&from_t_ms=500"),
+        _format_get(f"{_AT}/events?type=click&type=fill&from_t_ms=500"),
     ],
     ("GET", "/v1/sessions/{session_id}/events/stream"): [
         *_WITH_EVENTS,
         # A stream ends when the session is sealed: print its first lines.
-        _get(f"{_AT}/events/stream?from=start", "--no-buffer") + " | head -n 3",
+        _format_get(f"{_AT}/events/stream?from=start", "--no-buffer") + " | head -n 3",
     ],
     ("POST", "/v1/sessions/{session_id}/frames"): [_RECORDING, _send("POST", f"{_AT}/frames", body=_FRAMES)],
-    ("GET", "/v1/sessions/{session_id}/frames"): [*_WITH_FRAME, _get(f"{_AT}/frames")],
-    ("GET", "/v1/sessions/{session_id}/frames/{frame_id}"): [*_WITH_FRAME, _get(f"{_AT}/frames/$frame")],
+    ("GET", "/v1/sessions/{session_id}/frames"): [*_WITH_FRAME, _format_get(f"{_AT}/frames")],
+    ("GET", "/v1/sessions/{session_id}/frames/{frame_id}"): [
+        *_WITH_FRAME,
+        _format_get(f"{_AT}/frames/$frame"),
+    ],
     ("GET", "/v1/sessions/{session_id}/frames/{frame_id}/image"): [
         *_WITH_FRAME,
-        _get(f"{_AT}/frames/$frame/image", "-o frame.png"),
+        _format_get(f"{_AT}/frames/$frame/image", "-o frame.png"),
     ],
     ("POST", "/v1/sessions/{session_id}/tags"): [
         _RECORDING,
         _send("POST", f"{_AT}/tags", body='{"name": "success", "data": {"order": 4711}}'),
     ],
-    ("GET", "/v1/sessions/{session_id}/tags"): [_NEW_SESSION, _get(f"{_AT}/tags")],
-    ("GET", "/v1/memory/paths"): [_get("/v1/memory/paths?workflow=checkout&min_frequency=0.05")],
-    ("GET", "/v1/memory/outliers"): [_get("/v1/memory/outliers?workflow=checkout&threshold=0.1")],
+    ("GET", "/v1/sessions/{session_id}/tags"): [_NEW_SESSION, _format_get(f"{_AT}/tags")],
+    ("GET", "/v1/memory/paths"): [_format_get("/v1/memory/paths?workflow=checkout&min_frequency=0.05")],
+    ("GET", "/v1/memory/outliers"): [_format_get("/v1/memory/outliers?workflow=checkout&threshold=0.1")],
     ("POST", "/v1/memory/similar"): [
         *_SEALED,
         "curl -sS -H \"$auth\" -H 'Content-Type: application/json' "
         '-d "{\\"session_id\\": \\"$session\\", \\"limit\\": 5}" "$RECORDER_URL/v1/memory/similar"',
     ],
-    ("GET", "/v1/memory/recovery_points"): [_get("/v1/memory/recovery_points?workflow=checkout")],
-    ("GET", "/v1/memory/graph"): [_get("/v1/memory/graph?workflow=checkout&format=mermaid")],
+    ("GET", "/v1/memory/recovery_points"): [_format_get("/v1/memory/recovery_points?workflow=checkout")],
+    ("GET", "/v1/memory/graph"): [_format_get("/v1/memory/graph?workflow=checkout&format=mermaid")],
     ("GET", "/v1/memory/diff"): [
-        _get("/v1/memory/diff?workflow=checkout&since=7d&against_since=14d&against_until=7d")
+        _format_get("/v1/memory/diff?workflow=checkout&since=7d&against_since=14d&against_until=7d")
     ],
     ("POST", "/v1/exports"): [_send("POST", "/v1/exports", body=_EXPORT_BODY)],
-    ("GET", "/v1/exports"): [_get("/v1/exports?workflow=checkout&status=completed")],
-    ("GET", "/v1/exports/{export_id}"): [*_QUEUED, _get("/v1/exports/$export")],
+    ("GET", "/v1/exports"): [_format_get("/v1/exports?workflow=checkout&status=completed")],
+    ("GET", "/v1/exports/{export_id}"): [*_QUEUED, _format_get("/v1/exports/$export")],
     ("POST", "/v1/exports/{export_id}/cancel"): [*_QUEUED, _send("POST", "/v1/exports/$export/cancel")],
     ("GET", "/v1/exports/{export_id}/diff"): [
         *_COMPLETED,
-        _get("/v1/exports/$export/diff?against=$export"),
+        _format_get("/v1/exports/$export/diff?against=$export"),
     ],
-    ("GET", "/v1/exports/{export_id}/manifest"): [*_COMPLETED, _get("/v1/exports/$export/manifest")],
+    ("GET", "/v1/exports/{export_id}/manifest"): [*_COMPLETED, _format_get("/v1/exports/$export/manifest")],
     ("GET", "/v1/exports/{export_id}/files/{path}"): [
         *_COMPLETED,
-        f"file=$({_get('/v1/exports/$export/manifest')} | grep -o 'data/[^\"?]*' | head -n 1)",
-        _get("/v1/exports/$export/files/$file", "-o shard"),
+        f"file=$({_format_get('/v1/exports/$export/manifest')} | grep -o 'data/[^\"?]*' | head -n 1)",
+        _format_get("/v1/exports/$export/files/$file", "-o shard"),
     ],
-    ("GET", "/v1/workflows"): [_get("/v1/workflows")],
-    ("GET", "/v1/workflows/{workflow}"): [_NEW_SESSION, _get("/v1/workflows/checkout")],
+    ("GET", "/v1/workflows"): [_format_get("/v1/workflows")],
+    ("GET", "/v1/workflows/{workflow}"): [_NEW_SESSION, _format_get("/v1/workflows/checkout")],
     ("PATCH", "/v1/workflows/{workflow}"): [
         _send("PATCH", "/v1/workflows/checkout", body='{"tags": ["shop"], "memory_graph": true}')
     ],
     ("POST", "/v1/webhooks"): [_send("POST", "/v1/webhooks", body=_WEBHOOK_BODY)],
-    ("GET", "/v1/webhooks"): [_get("/v1/webhooks")],
-    ("GET", "/v1/webhooks/{webhook_id}"): [*_WEBHOOK, _get(_HOOK)],
+    ("GET", "/v1/webhooks"): [_format_get("/v1/webhooks")],
+    ("GET", "/v1/webhooks/{webhook_id}"): [*_WEBHOOK, _format_get(_HOOK)],
     ("PATCH", "/v1/webhooks/{webhook_id}"): [
         *_WEBHOOK,
         _send(
@@ -163,29 +169,29 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
     ("DELETE", "/v1/webhooks/{webhook_id}"): [*_WEBHOOK, _send("DELETE", _HOOK)],
     ("POST", "/v1/webhooks/{webhook_id}/secret"): [*_WEBHOOK, _send("POST", f"{_HOOK}/secret")],
     ("POST", "/v1/webhooks/{webhook_id}/test"): [*_WEBHOOK, _send("POST", f"{_HOOK}/test")],
-    ("GET", "/v1/webhooks/{webhook_id}/deliveries"): [*_WEBHOOK, _get(f"{_HOOK}/deliveries")],
+    ("GET", "/v1/webhooks/{webhook_id}/deliveries"): [*_WEBHOOK, _format_get(f"{_HOOK}/deliveries")],
     ("GET", "/v1/webhooks/{webhook_id}/deliveries/{delivery_id}"): [
         *_DELIVERY,
-        _get(f"{_HOOK}/deliveries/$delivery"),
+        _format_get(f"{_HOOK}/deliveries/$delivery"),
     ],
     ("POST", "/v1/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver"): [
         *_DELIVERY,
         _send("POST", f"{_HOOK}/deliveries/$delivery/redeliver"),
     ],
-    ("GET", "/v1/event_types"): [_get("/v1/event_types")],
+    ("GET", "/v1/event_types"): [_format_get("/v1/event_types")],
     ("POST", "/v1/keys"): [_send("POST", "/v1/keys", body=_KEY_BODY)],
-    ("GET", "/v1/keys"): [_get("/v1/keys")],
+    ("GET", "/v1/keys"): [_format_get("/v1/keys")],
     ("DELETE", "/v1/keys/{key_id}"): [
-        f"key={_id('key', _send('POST', '/v1/keys', body=_KEY_BODY))}",
+        f"key={_read_id('key', _send('POST', '/v1/keys', body=_KEY_BODY))}",
         _send("DELETE", "/v1/keys/$key"),
     ],
-    ("GET", "/v1/workspaces/current"): [_get("/v1/workspaces/current")],
+    ("GET", "/v1/workspaces/current"): [_format_get("/v1/workspaces/current")],
     ("PATCH", "/v1/workspaces/current"): [
         _send("PATCH", "/v1/workspaces/current", body='{"retention": {"frames_days": 90}}')
     ],
-    ("GET", "/v1/limits"): [_get("/v1/limits")],
-    ("GET", "/v1/quota"): [_get("/v1/quota")],
-    ("GET", "/v1/audit"): [_get("/v1/audit?since=1d&limit=5")],
+    ("GET", "/v1/limits"): [_format_get("/v1/limits")],
+    ("GET", "/v1/quota"): [_format_get("/v1/quota")],
+    ("GET", "/v1/audit"): [_format_get("/v1/audit?since=1d&limit=5")],
     ("GET", "/healthz"): ['curl -sS "$RECORDER_URL/healthz"'],
     ("GET", "/readyz"): ['curl -sS "$RECORDER_URL/readyz"'],
     ("GET", "/metrics"): ['curl -sS "$RECORDER_URL/metrics"'],

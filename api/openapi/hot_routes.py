@@ -22,15 +22,15 @@ _BATCH_KEY = {
 }
 
 
-def _object(**properties: Any) -> dict[str, Any]:
+def _describe_object(**properties: Any) -> dict[str, Any]:
     return {"type": "object", "required": list(properties), "properties": properties}
 
 
-def _json(description: str, schema: dict[str, Any]) -> dict[str, Any]:
+def _describe_json(description: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
-def _array(item: str, most: int) -> dict[str, Any]:
+def _describe_array(item: str, most: int) -> dict[str, Any]:
     return {"type": "array", "minItems": 1, "maxItems": most, "items": {"$ref": REF.format(name=item)}}
 
 
@@ -45,18 +45,20 @@ EVENT_BATCH: dict[str, Any] = {
     "parameters": [_SESSION_ID, _BATCH_KEY],
     "requestBody": {
         "required": True,
-        **_json("A batch", _object(events=_array("EventItem", limits.EVENTS_PER_BATCH))),
+        **_describe_json(
+            "A batch", _describe_object(events=_describe_array("EventItem", limits.EVENTS_PER_BATCH))
+        ),
     },
 }
-EVENTS_ACCEPTED = _json(
+EVENTS_ACCEPTED = _describe_json(
     "The batch is durable",
-    _object(accepted=_COUNT, duplicates=_COUNT, first_id=_TEXT, last_id=_TEXT, event_count=_COUNT),
+    _describe_object(accepted=_COUNT, duplicates=_COUNT, first_id=_TEXT, last_id=_TEXT, event_count=_COUNT),
 )
 EVENT_PAGE = {
     "description": "A page of events, or all of them in a streamed format",
     "content": {
         "application/json": {
-            "schema": _object(
+            "schema": _describe_object(
                 data={"type": "array", "items": _EVENT},
                 next_cursor={"type": ["string", "null"]},
                 has_more={"type": "boolean"},
@@ -72,13 +74,13 @@ EVENT_STREAM = {
     "content": {"text/event-stream": {"schema": _TEXT}},
 }
 
-_FRAMES = _array("FrameItem", limits.FRAMES_PER_BATCH)
+_FRAMES = _describe_array("FrameItem", limits.FRAMES_PER_BATCH)
 FRAME_BATCH: dict[str, Any] = {
     "parameters": [_BATCH_KEY],
     "requestBody": {
         "required": True,
         "content": {
-            "application/json": {"schema": _object(frames=_FRAMES)},
+            "application/json": {"schema": _describe_object(frames=_FRAMES)},
             "multipart/form-data": {
                 "schema": {
                     "type": "object",
@@ -91,12 +93,12 @@ FRAME_BATCH: dict[str, Any] = {
         },
     },
 }
-FRAMES_ACCEPTED = _json(
+FRAMES_ACCEPTED = _describe_json(
     "The batch is durable",
-    _object(
+    _describe_object(
         accepted=_COUNT,
         duplicates=_COUNT,
-        data={"type": "array", "items": _object(id=_TEXT, t_ms=_COUNT, sha256=_TEXT, bytes=_COUNT)},
+        data={"type": "array", "items": _describe_object(id=_TEXT, t_ms=_COUNT, sha256=_TEXT, bytes=_COUNT)},
         frame_count=_COUNT,
     ),
 )

@@ -153,7 +153,7 @@ class EventDownload(Response):
             await asyncio.wait((writing, leaving), return_when=asyncio.FIRST_COMPLETED)
             error = None if leaving.done() else writing.exception()
             if error is not None:
-                await _reset(error, leaving, scope)
+                await _reset_connection(error, leaving, scope)
         finally:
             writing.cancel()
             leaving.cancel()
@@ -179,7 +179,7 @@ class EventDownload(Response):
         return self._format.encode(portion) if portion.num_rows else b""
 
 
-async def _reset(error: BaseException, leaving: "asyncio.Task[None]", scope: Scope) -> None:
+async def _reset_connection(error: BaseException, leaving: "asyncio.Task[None]", scope: Scope) -> None:
     """Reset the connection in the middle of the body, and log the error.
 
     Raises:

@@ -44,7 +44,7 @@ class ConcurrencySlot:
     def release(self) -> None:
         """End the work; never waits for other work."""
         if self._is_held:
-            self._limiter._release(self)
+            self._limiter._release_slot(self)
 
     def __enter__(self) -> "ConcurrencySlot":
         return self
@@ -120,7 +120,7 @@ class ConcurrencyLimiter:
             raise RateLimited(scope, self._retry_after_s, limit=limit)
         return slot
 
-    def _release(self, slot: ConcurrencySlot) -> None:
+    def _release_slot(self, slot: ConcurrencySlot) -> None:
         with self._lock:
             if not slot._is_held:
                 return

@@ -104,13 +104,13 @@ class LoginCookies:
     def make_cookie(self) -> str:
         """Return the value of a new login's cookie."""
         signed = f"{_read_clock_s() + LOGIN_SECONDS}.{secrets.token_hex(16)}"
-        return f"{signed}.{self._sign(signed)}"
+        return f"{signed}.{self._sign_text(signed)}"
 
     def find_login(self, values: list[str]) -> Login | None:
         """Return the first valid login among these cookies: signed here, not expired, not ended."""
         for value in values:
             parts = _COOKIE.fullmatch(value)
-            if parts is None or not hmac.compare_digest(self._sign(f"{parts[1]}.{parts[2]}"), parts[3]):
+            if parts is None or not hmac.compare_digest(self._sign_text(f"{parts[1]}.{parts[2]}"), parts[3]):
                 continue
             login = Login(parts[2], int(parts[1]))
             if _read_clock_s() < login.expires_s and login.id not in self._ended:
@@ -132,7 +132,7 @@ class LoginCookies:
                 ended.add(path.name)
         return ended
 
-    def _sign(self, text: str) -> str:
+    def _sign_text(self, text: str) -> str:
         return keyed_digest(self._secret, "dagster-login", text.encode()).hex()
 
 

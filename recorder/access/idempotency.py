@@ -120,7 +120,7 @@ def claim_at_first_statement(db: DbSession, key: RequestKey) -> None:
     """
 
     def claim(_: DbSession, __: Any, connection: Connection) -> None:
-        _claim(connection, key)
+        _claim_key(connection, key)
 
     event.listen(db, "after_begin", claim, once=True)
 
@@ -144,28 +144,30 @@ def keep_answer(db: DbSession, key: RequestKey, *, status: int, body: bytes, ses
         "created_at": now,
     }
     identity = dict(zip((column.key for column in _IDENTITY), key.identity, strict=True))
-    is_expired = _ANSWERS.c.created_at <= _expiry_limit(now)
+    is_expired = _ANSWERS.c.created_at <= _compute_expiry_limit(now)
     insert_or_update(db, IdempotencyRow, {**identity, **answer}, update=answer, where=is_expired)
     purge_expired(db, limit=_PURGED_BY_EACH)
 
 
 def purge_expired(db: DbSession, *, limit: int) -> int:
     """Delete answers older than 24 hours; return their number."""
-    expired = select(*_IDENTITY).where(_ANSWERS.c.created_at <= _expiry_limit(clock.now()))
+    expired = select(*_IDENTITY).where(_ANSWERS.c.created_at <= _compute_expiry_limit(clock.now()))
     # Rows that another transaction deletes are skipped, so that no transaction waits for another.
     expired = expired.limit(limit).with_for_update(skip_locked=True)
     deleted = db.connection().execute(delete(_ANSWERS).where(tuple_(*_IDENTITY).in_(expired)))
     return deleted.rowcount
 
 
-def _claim(connection: Connection, key: RequestKey) -> None:
+def _claim_key(connection: Connection, key: RequestKey) -> None:
     if connection.dialect.name == "postgresql":  # SQLite's write lock does the same.
         lock = text("SELECT pg_try_advisory_xact_lock(:number)")
         if not connection.scalar(lock, {"number": key.lock_number}):
             raise IdempotencyInProgress
     columns = select(_ANSWERS.c.body_digest, _ANSWERS.c.status, _ANSWERS.c.answer)
     stored = connection.execute(
-        columns.where(tuple_(*_IDENTITY) == key.identity, _ANSWERS.c.created_at > _expiry_limit(clock.now()))
+        columns.where(
+            tuple_(*_IDENTITY) == key.identity, _ANSWERS.c.created_at > _compute_expiry_limit(clock.now())
+        )
     ).one_or_none()
     if stored is None:
         return
@@ -174,5 +176,5 @@ def _claim(connection: Connection, key: RequestKey) -> None:
     raise AnswerKept(stored.status, bytes(stored.answer))
 
 
-def _expiry_limit(now: datetime) -> datetime:
+def _compute_expiry_limit(now: datetime) -> datetime:
     return now - timedelta(hours=limits.IDEMPOTENCY_HOURS)

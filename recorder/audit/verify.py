@@ -91,7 +91,7 @@ def verify_audit(
         workspace_ids = [workspace_id] if workspace_id is not None else _list_workspaces(db)
     return AuditReport(
         chains=[_verify_chain(database, each_id) for each_id in workspace_ids],
-        lost_heads=[head for head in heads if not _contains(database, workspace_ids, head)],
+        lost_heads=[head for head in heads if not _contains_head(database, workspace_ids, head)],
     )
 
 
@@ -100,7 +100,7 @@ def _list_workspaces(db: DbSession) -> list[str]:
     return sorted(with_head | set(db.exec(select(AuditRow.workspace_id).distinct())))
 
 
-def _contains(database: Database, workspaces: list[str], head: str) -> bool:
+def _contains_head(database: Database, workspaces: list[str], head: str) -> bool:
     with database.transaction(write=False) as db:
         rows = db.exec(select(AuditRow.workspace_id).where(AuditRow.hash == head))
         return not set(rows).isdisjoint(workspaces)
@@ -168,14 +168,14 @@ def _read_entries(db: DbSession, workspace_id: str) -> Iterator[_Entry]:
                 for row in db.exec(_select_rows(workspace_id, number).limit(_PAGE_ROWS))
             ]
         except ValueError:  # A stored time or JSON text is malformed.
-            page = _entries_one_by_one(db, workspace_id, number)
+            page = _read_entries_singly(db, workspace_id, number)
         yield from page
         if len(page) < _PAGE_ROWS:
             return
         number = page[-1].number
 
 
-def _entries_one_by_one(db: DbSession, workspace_id: str, after: int) -> list[_Entry]:
+def _read_entries_singly(db: DbSession, workspace_id: str, after: int) -> list[_Entry]:
     links = select(AuditRow.number, AuditRow.prev_hash, AuditRow.hash)
     links = links.where(AuditRow.workspace_id == workspace_id, col(AuditRow.number) > after)
     page = []

@@ -91,10 +91,10 @@ def export(
         )
     with connected(url, key) as client:
         made = client.create_export(members.pop("workflow"), **members, tag=tag)
-        answer = _watch(client, made["id"]) if watch or download is not None else made
+        answer = _watch_export(client, made["id"]) if watch or download is not None else made
     if download is not None:
         answer["folder"] = str(
-            _download(f"{url}/v1/exports/{made['id']}/manifest", key, download / made["id"])
+            _download_dataset(f"{url}/v1/exports/{made['id']}/manifest", key, download / made["id"])
         )
     if as_json:
         print_json(answer)
@@ -107,7 +107,7 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Check a dataset against its manifest, offline: sizes, rows, hashes, row set."""
-    report = _verify(manifest)
+    report = _verify_dataset(manifest)
     if as_json:
         print_json({**asdict(report), "is_valid": report.is_valid})
     else:
@@ -128,7 +128,7 @@ def _combine_sampling(mode: str, interval_ms: int | None, keep_action_frames: bo
     return f"{mode}{cadence}{'+actions' if keep_action_frames else ''}"
 
 
-def _watch(client: "Client", export_id: str) -> dict[str, Any]:
+def _watch_export(client: "Client", export_id: str) -> dict[str, Any]:
     """Return the completed export; on Ctrl-C ask whether it continues, which it does without a terminal."""
     from recorder.client.progress import watch_export
 
@@ -147,21 +147,21 @@ def _has_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def _download(manifest_url: str, key: str, folder: Path) -> Path:
+def _download_dataset(manifest_url: str, key: str, folder: Path) -> Path:
     """Fetch a hosted dataset and check it there."""
     from recorder.client.progress import byte_bar
     from recorder.loading import open_export
 
     with byte_bar("fetching") as move:
         open_export(manifest_url, key=key).download(folder, on_progress=move)
-    report = _verify(str(folder))
+    report = _verify_dataset(str(folder))
     if not report.is_valid:
         typer.echo("\n".join(report.problems), err=True)
         raise typer.Exit(1)
     return folder
 
 
-def _verify(source: str) -> "VerifyReport":
+def _verify_dataset(source: str) -> "VerifyReport":
     from recorder.client.progress import byte_bar
     from recorder.exports.verify import verify_manifest
 

@@ -40,7 +40,7 @@ def backtest(
     with opened(data) as runtime:
         with runtime.database.transaction(write=False) as db:
             scope = GraphScope(Tenant(workspace_id_of(db, workspace), mode), workflow)
-        result = _replay(runtime, scope, rules)
+        result = _replay_history(runtime, scope, rules)
     if as_json:
         print_json(_to_json(workflow, baseline, result))
     else:
@@ -98,7 +98,7 @@ def list_alarms(
     )
 
 
-def _replay(runtime: "Runtime", scope: "GraphScope", rules: Any) -> "Backtest":
+def _replay_history(runtime: "Runtime", scope: "GraphScope", rules: Any) -> "Backtest":
     """Replay the history with a progress bar on the terminal."""
     from rich.console import Console
     from rich.progress import Progress

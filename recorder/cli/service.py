@@ -54,19 +54,21 @@ def status(data: DataDir = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json(state)
         return
-    _show("data folder", state["data"])
+    _show_field("data folder", state["data"])
     if state["running"]:
-        _show("service", f"release {state['release']}, process {state['process']}, since {state['since']}")
+        _show_field(
+            "service", f"release {state['release']}, process {state['process']}, since {state['since']}"
+        )
     else:
-        _show("service", "stopped; start it with")
-        _show("", command_line("up", "--data", short_path(Path(state["data"]))))
+        _show_field("service", "stopped; start it with")
+        _show_field("", command_line("up", "--data", short_path(Path(state["data"]))))
     for label, part in (("API", "api"), ("Dagster", "dagster")):
         if state[part] is not None:
             words = "" if state[part]["answers"] else "   does not answer"
-            _show(label, f"{state[part]['url']}{words}")
+            _show_field(label, f"{state[part]['url']}{words}")
     if state["login_url"] is not None:
-        _show("log in", state["login_url"])
-        _show("", "opens Dagster's pages once, within 15 minutes")
+        _show_field("log in", state["login_url"])
+        _show_field("", "opens Dagster's pages once, within 15 minutes")
 
 
 def dagster_webserver(
@@ -123,19 +125,19 @@ def _read_status(settings: "Settings") -> dict[str, Any]:
     pages = read_record(settings.data_dir, DAGSTER_WEBSERVER)
     members = service or {}
     dagster_url = pages["url"] if pages else members.get("dagster")
-    dagster = _probe(dagster_url) if dagster_url else None
+    dagster = _probe_address(dagster_url) if dagster_url else None
     answering = dagster["url"] if dagster and dagster["answers"] else None
     return {
         "data": str(settings.data_dir),
         "running": service is not None,
         **{name: members.get(name) for name in ("release", "process", "since")},
-        "api": _probe(members["api"]) if service else None,
+        "api": _probe_address(members["api"]) if service else None,
         "dagster": dagster,
         "login_url": LoginLinks(settings).make_link(answering) if answering else None,
     }
 
 
-def _probe(url: str) -> dict[str, Any]:
+def _probe_address(url: str) -> dict[str, Any]:
     """Return an address and whether a server answers there."""
     import httpx
 
@@ -146,7 +148,7 @@ def _probe(url: str) -> dict[str, Any]:
     return {"url": url, "answers": answers}
 
 
-def _show(label: str, text: str) -> None:
+def _show_field(label: str, text: str) -> None:
     typer.echo(f"{label:<{_LABEL_WIDTH}}{text}")
 
 

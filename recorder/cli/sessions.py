@@ -85,7 +85,7 @@ def tail_sessions(
         raise typer.BadParameter("follows new sessions; leave out the session id", param_hint="--workflow")
     if session_id is None and from_start:
         raise typer.BadParameter("needs the id of a session", param_hint="--from-start")
-    with connected(url, key) as client, _until_interrupt():
+    with connected(url, key) as client, _end_on_interrupt():
         if session_id is None:
             _print_new_sessions(client, workflow or None, as_json=as_json)
         else:
@@ -130,7 +130,7 @@ def reseal_sessions(
 
 
 @contextmanager
-def _until_interrupt() -> Iterator[None]:
+def _end_on_interrupt() -> Iterator[None]:
     """End the block without an error on Ctrl-C."""
     try:
         yield

@@ -112,7 +112,7 @@ class _Countdown:
 
 def _print_json(received: "Received") -> bool:
     if received.payload is None:
-        return _warn()
+        return _warn_once()
     print_json({"delivery_id": received.delivery_id, **received.payload})
     return True
 
@@ -122,7 +122,7 @@ def _print_pretty(received: "Received") -> bool:
     from rich.json import JSON
 
     if received.payload is None:
-        return _warn()
+        return _warn_once()
     console = Console()
     head = f"{received.payload['created_at']}  {received.payload['type']}"
     ids = f"{received.payload['id']}  {received.delivery_id}  signature valid"
@@ -133,6 +133,6 @@ def _print_pretty(received: "Received") -> bool:
     return True
 
 
-def _warn() -> bool:
+def _warn_once() -> bool:
     typer.echo("A delivery with an invalid signature was refused with 401.", err=True)
     return False

@@ -14,15 +14,15 @@ class Administration(Requests):
 
     def get_workflow(self, workflow: str) -> Json:
         """Return a workflow: its settings, its sessions and the size of its graph."""
-        return self._get(_workflow_path(workflow))
+        return self._get(_make_workflow_path(workflow))
 
     def list_workflows(self) -> Iterator[Json]:
         """Yield every workflow, newest first."""
-        return self._pages("/v1/workflows")
+        return self._iterate_pages("/v1/workflows")
 
     def update_workflow(self, workflow: str, **settings: Any) -> Json:
         """Change `memory_graph`, `tags`, `masking` or `outcome_rules`; the others stay."""
-        return self._patch(_workflow_path(workflow), settings)
+        return self._patch(_make_workflow_path(workflow), settings)
 
     def get_workspace(self) -> Json:
         """Return the workspace of the key with its settings."""
@@ -62,7 +62,7 @@ class Administration(Requests):
 
     def list_keys(self) -> Iterator[Json]:
         """Yield the keys of the workspace that were not revoked, newest first, without their values."""
-        return self._pages("/v1/keys")
+        return self._iterate_pages("/v1/keys")
 
     def revoke_key(self, key_id: str) -> None:
         """Revoke a key; running processes refuse it within 5 seconds."""
@@ -85,38 +85,38 @@ class Administration(Requests):
 
     def update_webhook(self, webhook_id: str, **changes: Any) -> Json:
         """Change `url`, `events` or `description`; the others, the secret and the deliveries stay."""
-        return self._patch(_webhook_path(webhook_id), changes)
+        return self._patch(_make_webhook_path(webhook_id), changes)
 
     def list_webhooks(self) -> Iterator[Json]:
         """Yield the webhooks of the workspace, newest first, without their secrets."""
-        return self._pages("/v1/webhooks")
+        return self._iterate_pages("/v1/webhooks")
 
     def rotate_secret(self, webhook_id: str) -> Json:
         """Create a new secret, which only this answer shows; the old one signs for 24 hours more."""
-        return self._create_once(f"{_webhook_path(webhook_id)}/secret", {})
+        return self._create_once(f"{_make_webhook_path(webhook_id)}/secret", {})
 
     def redeliver(self, webhook_id: str, delivery_id: str) -> Json:
         """Send the payload of a delivery again; return the record of the new one."""
         return self._create(
-            f"{_webhook_path(webhook_id)}/deliveries/{quote(delivery_id, safe='')}/redeliver", {}
+            f"{_make_webhook_path(webhook_id)}/deliveries/{quote(delivery_id, safe='')}/redeliver", {}
         )
 
     def list_deliveries(self, webhook_id: str) -> Iterator[Json]:
         """Yield attempts to send events to a webhook, newest first."""
-        return self._pages(f"{_webhook_path(webhook_id)}/deliveries")
+        return self._iterate_pages(f"{_make_webhook_path(webhook_id)}/deliveries")
 
     def delete_webhook(self, webhook_id: str) -> None:
         """Delete a webhook and its waiting deliveries."""
-        self._transport.send(Call("DELETE", _webhook_path(webhook_id)))
+        self._transport.send(Call("DELETE", _make_webhook_path(webhook_id)))
 
     def audit(self, **filters: str) -> Iterator[Json]:
         """Yield the workspace's audit log, oldest first; filters: since, until, action, actor, resource."""
-        return self._pages("/v1/audit", filters)
+        return self._iterate_pages("/v1/audit", filters)
 
 
-def _workflow_path(workflow: str) -> str:
+def _make_workflow_path(workflow: str) -> str:
     return f"/v1/workflows/{quote(workflow, safe='')}"
 
 
-def _webhook_path(webhook_id: str) -> str:
+def _make_webhook_path(webhook_id: str) -> str:
     return f"/v1/webhooks/{quote(webhook_id, safe='')}"

@@ -30,7 +30,7 @@ class Datasets(Requests):
             workflow: the workflow.
             filters: threshold, since, until, outcome; `actor_kind` is sent as `actor.kind`.
         """
-        return self._pages("/v1/memory/outliers", _make_query(workflow, filters))
+        return self._iterate_pages("/v1/memory/outliers", _make_query(workflow, filters))
 
     def memory_similar(self, session_id: str, *, limit: int = limits.SIMILAR_DEFAULT) -> list[Json]:
         """Return the sessions whose paths are most similar to that of a sealed session."""

@@ -48,9 +48,9 @@ class ApiError(ClientError):
         self.request_id = request_id
         self.errors = errors or []
         self.retry_after_s = retry_after_s
-        super().__init__(self._message())
+        super().__init__(self._format_message())
 
-    def _message(self) -> str:
+    def _format_message(self) -> str:
         parts = [f"{self.status} {self.code}: {self.detail}"]
         parts += [f"{item.get('pointer', '')}: {item.get('message', '')}" for item in self.errors[:3]]
         parts.append(_NEXT_BY_CODE.get(self.code) or _NEXT_BY_STATUS.get(self.status, ""))

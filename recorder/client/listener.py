@@ -70,7 +70,7 @@ class Listener:
             thread.join()
             self._server.server_close()
 
-    def _receive(self, body: bytes, signature: str, delivery_id: str) -> int:
+    def _receive_delivery(self, body: bytes, signature: str, delivery_id: str) -> int:
         """Pass a delivery on; return the status of the answer."""
         self._has_secret.wait(_SECRET_S)
         is_valid = self._secret is not None and verify_signature(body, signature, self._secret)
@@ -79,7 +79,7 @@ class Listener:
         return 204 if is_valid else 401
 
     def _make_handler(self) -> type[BaseHTTPRequestHandler]:
-        receive = self._receive
+        receive = self._receive_delivery
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:

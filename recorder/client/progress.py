@@ -122,11 +122,11 @@ class _Bar:
         status = export["status"]
         if status in ("completed", "failed"):
             self._status.stop()
-            self._print(f"{describe_state(export)}, {_format_duration(waited_s)}")
+            self._print_line(f"{describe_state(export)}, {_format_duration(waited_s)}")
             return
         if status == "queued" and waited_s > _QUEUED_S and not self._has_warned:
             self._has_warned = True
-            self._print(_STILL_QUEUED)
+            self._print_line(_STILL_QUEUED)
         if status == "running" and self._running_since_s is None:
             self._running_since_s = waited_s
         self._status.update(self._format_line(export, waited_s))
@@ -147,7 +147,7 @@ class _Bar:
             begin, ("━" * full, "green"), ("━" * (width - full), "dim"), " " if width else "", times
         )
 
-    def _print(self, words: str) -> None:
+    def _print_line(self, words: str) -> None:
         self._console.print(f"{self._id} {words}", highlight=False, markup=False, soft_wrap=True)
 
 

@@ -134,11 +134,11 @@ class Recording(Requests):
 
     def start(self, session_id: str) -> Json:
         """Start a session and return it."""
-        return self._post(f"{_session_path(session_id)}/start")
+        return self._post(f"{_make_session_path(session_id)}/start")
 
     def stop(self, session_id: str) -> Json:
         """Stop a session and return it; the service seals it soon after."""
-        return self._post(f"{_session_path(session_id)}/stop")
+        return self._post(f"{_make_session_path(session_id)}/stop")
 
     def batch_stop(self, session_ids: Iterable[str]) -> list[Json]:
         """Stop many sessions; return one result for each id."""
@@ -152,7 +152,7 @@ class Recording(Requests):
     def delete_session(self, session_id: str, *, hard: bool = False) -> None:
         """Delete a session: softly (gone from every read at once), or at once and for good."""
         self._transport.send(
-            Call("DELETE", _session_path(session_id), params={"hard": "true"} if hard else None)
+            Call("DELETE", _make_session_path(session_id), params={"hard": "true"} if hard else None)
         )
 
     def add_events(self, session_id: str, events: Iterable[Mapping[str, Any]]) -> int:
@@ -174,11 +174,11 @@ class Recording(Requests):
             body["data"] = data
         if t_ms is not None:
             body["t_ms"] = t_ms
-        return self._create(f"{_session_path(session_id)}/tags", body)
+        return self._create(f"{_make_session_path(session_id)}/tags", body)
 
     def get_session(self, session_id: str, *, include: Iterable[str] = ()) -> Json:
         """Return a session; `include` adds `events`, `tags`, `frames_summary`."""
-        return self._get(_session_path(session_id), {"include": ",".join(include) or None})
+        return self._get(_make_session_path(session_id), {"include": ",".join(include) or None})
 
     def list_sessions(self, *, workflow: str | list[str] | None = None, **filters: str) -> Iterator[Json]:
         """Yield every session that matches, newest first.
@@ -188,7 +188,7 @@ class Recording(Requests):
             filters: status, outcome, since, until, tag, path; `actor_kind` is sent as `actor.kind`.
         """
         named = {name.replace("actor_kind", "actor.kind"): value for name, value in filters.items()}
-        return self._pages("/v1/sessions", {"workflow": workflow, **named})
+        return self._iterate_pages("/v1/sessions", {"workflow": workflow, **named})
 
     def list_events(
         self,
@@ -208,15 +208,15 @@ class Recording(Requests):
         """
         chosen: dict[str, Any] = {"from_t_ms": from_t_ms, "to_t_ms": to_t_ms, "type": list(types) or None}
         params = {name: value for name, value in chosen.items() if value is not None}
-        return self._pages(f"{_session_path(session_id)}/events", params)
+        return self._iterate_pages(f"{_make_session_path(session_id)}/events", params)
 
     def list_frames(self, session_id: str) -> Iterator[Json]:
         """Yield the session's frames (without their bytes) in order of `(t_ms, id)`."""
-        return self._pages(f"{_session_path(session_id)}/frames")
+        return self._iterate_pages(f"{_make_session_path(session_id)}/frames")
 
     def list_tags(self, session_id: str) -> Iterator[Json]:
         """Yield the session's tags in order of `(t_ms, id)`."""
-        return self._pages(f"{_session_path(session_id)}/tags")
+        return self._iterate_pages(f"{_make_session_path(session_id)}/tags")
 
     def stream(
         self, session_id: str, *, from_start: bool = False, after: int | None = None
@@ -237,7 +237,7 @@ class Recording(Requests):
         """
         return read_stream(
             self._transport,
-            f"{_session_path(session_id)}/events/stream",
+            f"{_make_session_path(session_id)}/events/stream",
             from_start=from_start,
             after=after,
             patience_s=self._patience_s,
@@ -245,7 +245,7 @@ class Recording(Requests):
 
     def frame_image(self, session_id: str, frame_id: str) -> bytes:
         """Return the image file of a frame."""
-        path = f"{_session_path(session_id)}/frames/{quote(frame_id, safe='')}/image"
+        path = f"{_make_session_path(session_id)}/frames/{quote(frame_id, safe='')}/image"
         return self._transport.send(Call("GET", path, repeatable=True)).content
 
     def wait_sealed(self, session_ids: str | Iterable[str], *, timeout_s: float = 120.0) -> list[Json]:
@@ -265,5 +265,5 @@ class Recording(Requests):
         return session
 
 
-def _session_path(session_id: str) -> str:
+def _make_session_path(session_id: str) -> str:
     return f"/v1/sessions/{quote(session_id, safe='')}"

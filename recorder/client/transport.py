@@ -278,7 +278,7 @@ class Requests:
         )
         return answer
 
-    def _pages(self, path: str, params: Params | None = None) -> Iterator[Json]:
+    def _iterate_pages(self, path: str, params: Params | None = None) -> Iterator[Json]:
         query = {**(params or {}), "limit": limits.LIST_MAX}
         while True:
             page = self._get(path, query)

@@ -72,12 +72,12 @@ def scan(paths: list[Path], fields: dict[str, str]) -> pl.LazyFrame:
         paths: files to read.
         fields: type of each column, as the manifest names them.
     """
-    return pl.scan_ndjson(paths, schema=text_schema(fields)).with_columns(_typed_columns(fields))
+    return pl.scan_ndjson(paths, schema=text_schema(fields)).with_columns(_make_typed_columns(fields))
 
 
 def empty_rows(fields: dict[str, str]) -> pl.LazyFrame:
     """Return no rows, with the columns that `scan` returns."""
-    return pl.LazyFrame(schema=text_schema(fields)).with_columns(_typed_columns(fields))
+    return pl.LazyFrame(schema=text_schema(fields)).with_columns(_make_typed_columns(fields))
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
@@ -134,7 +134,7 @@ def text_schema(fields: dict[str, str]) -> dict[str, pl.DataType]:
     return {name: _TYPES.get(type, pl.String()) for name, type in fields.items() if name != "image"}
 
 
-def _typed_columns(fields: dict[str, str]) -> list[pl.Expr]:
+def _make_typed_columns(fields: dict[str, str]) -> list[pl.Expr]:
     columns = []
     if _INSTANT in fields:
         naive = pl.col(_INSTANT).str.to_datetime(_INSTANT_FORMAT, time_unit="us")

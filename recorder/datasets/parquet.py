@@ -54,7 +54,7 @@ def write_frames(frames: pl.DataFrame, blobs: Blobs, file: Output) -> None:
         blobs: store of the pictures.
         file: file to write to.
     """
-    with pq.ParquetWriter(file, FRAMES, compression=_frames_compression()) as writer:
+    with pq.ParquetWriter(file, FRAMES, compression=_choose_frame_codecs()) as writer:
         for table in iterate_frame_tables(frames, blobs):
             writer.write_table(table)
 
@@ -116,7 +116,7 @@ def read_batches(
             start = max(0, start - rows)
 
 
-def _frames_compression() -> dict[str, str]:
+def _choose_frame_codecs() -> dict[str, str]:
     """Return the codec of each column: pictures are compressed already, the other columns gain."""
     columns = dict.fromkeys(FRAME_FACTS.names, "zstd")
     return columns | {"image.bytes": "none", "image.path": "zstd"}

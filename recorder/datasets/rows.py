@@ -182,7 +182,7 @@ def count_split(batch: pa.RecordBatch, split: str) -> int:
 
 
 def _bound_slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    size = sum(map(_expanded_bytes, batch.columns))
+    size = sum(map(_count_expanded_bytes, batch.columns))
     if size <= _EXPANDED_BYTES:
         yield batch
     elif batch.num_rows == 1:
@@ -193,10 +193,10 @@ def _bound_slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield from _bound_slices(batch.slice(middle))
 
 
-def _expanded_bytes(column: pa.Array) -> int:
+def _count_expanded_bytes(column: pa.Array) -> int:
     """Return the size of a column once each row has its own value."""
     if pa.types.is_struct(column.type):
-        return sum(map(_expanded_bytes, column.flatten()))
+        return sum(map(_count_expanded_bytes, column.flatten()))
     if any(is_unused(column.type) for is_unused in _UNUSED_TYPES):
         raise Unreadable(f"has a column of a type that no writer uses ({column.type})")
     if not pa.types.is_dictionary(column.type):

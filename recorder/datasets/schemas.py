@@ -14,51 +14,51 @@ _TIME = pa.timestamp("us", tz="UTC")
 IMAGE = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
 
 
-def _required(name: str, kind: pa.DataType) -> pa.Field:
+def _make_required_field(name: str, kind: pa.DataType) -> pa.Field:
     return pa.field(name, kind, nullable=False)
 
 
 # The rows have `workflow` beside the folder's name, since some readers ignore hive folders.
 EVENTS = pa.schema(
     [
-        _required("workspace", _STRING),
-        _required("workflow", _STRING),
-        _required("date", _STRING),  # of sealing
-        _required("session_id", _STRING),
-        _required("event_id", _STRING),
-        _required("seq", _INT),
-        _required("t_ms", _LONG),
-        _required("ts", _TIME),
-        _required("type", _STRING),
+        _make_required_field("workspace", _STRING),
+        _make_required_field("workflow", _STRING),
+        _make_required_field("date", _STRING),  # of sealing
+        _make_required_field("session_id", _STRING),
+        _make_required_field("event_id", _STRING),
+        _make_required_field("seq", _INT),
+        _make_required_field("t_ms", _LONG),
+        _make_required_field("ts", _TIME),
+        _make_required_field("type", _STRING),
         pa.field("frame_id", _STRING),  # as the client sent it
         # The frame that the client named, else the last one at or before the event.
         pa.field("bound_frame_id", _STRING),
         pa.field("frame_seq", _INT),
-        _required("is_action", pa.bool_()),
-        _required("payload", _STRING),
+        _make_required_field("is_action", pa.bool_()),
+        _make_required_field("payload", _STRING),
         pa.field("outcome", _STRING),
         pa.field("actor_kind", _STRING),
-        _required("split", _STRING),  # train, validation or test
+        _make_required_field("split", _STRING),  # train, validation or test
     ]
 )
 FRAMES = pa.schema(
     [
-        _required("workspace", _STRING),
-        _required("workflow", _STRING),
-        _required("session_id", _STRING),
-        _required("frame_id", _STRING),
-        _required("seq", _INT),
-        _required("t_ms", _LONG),
-        _required("ts", _TIME),
-        _required("width", _INT),
-        _required("height", _INT),
-        _required("content_type", _STRING),
-        _required("sha256", _STRING),
+        _make_required_field("workspace", _STRING),
+        _make_required_field("workflow", _STRING),
+        _make_required_field("session_id", _STRING),
+        _make_required_field("frame_id", _STRING),
+        _make_required_field("seq", _INT),
+        _make_required_field("t_ms", _LONG),
+        _make_required_field("ts", _TIME),
+        _make_required_field("width", _INT),
+        _make_required_field("height", _INT),
+        _make_required_field("content_type", _STRING),
+        _make_required_field("sha256", _STRING),
         pa.field("dhash", pa.uint64()),
-        _required("is_keyframe", pa.bool_()),
-        _required("n_events", _INT),
-        _required("has_action", pa.bool_()),
-        _required("split", _STRING),
+        _make_required_field("is_keyframe", pa.bool_()),
+        _make_required_field("n_events", _INT),
+        _make_required_field("has_action", pa.bool_()),
+        _make_required_field("split", _STRING),
         pa.field("image", IMAGE),  # null once the bytes have expired
     ]
 )
@@ -66,7 +66,7 @@ FRAMES = pa.schema(
 _IN_JSON = {"ts": _STRING, "dhash": _STRING}
 
 
-def _json_fields(schema: pa.Schema) -> list[pa.Field]:
+def _list_json_fields(schema: pa.Schema) -> list[pa.Field]:
     """Return the fields of a row that JSON can hold, with their types in JSON."""
     return [
         field.with_type(_IN_JSON.get(field.name, field.type)) for field in schema if field.name != "image"
@@ -77,20 +77,22 @@ def _json_fields(schema: pa.Schema) -> list[pa.Field]:
 # once the bytes have expired.
 _SAMPLES = pa.schema(
     [
-        _required("__key__", _STRING),  # session and place within it
+        _make_required_field("__key__", _STRING),  # session and place within it
         pa.field("jpg", pa.binary()),
         pa.field("png", pa.binary()),
         pa.field("webp", pa.binary()),
         # The frame; `image` is the name of the picture's file, null where there is none.
-        _required("json", pa.struct([*_json_fields(FRAMES), pa.field("image", _STRING)])),
-        _required("events.json", pa.list_(_required("item", pa.struct(_json_fields(EVENTS))))),
+        _make_required_field("json", pa.struct([*_list_json_fields(FRAMES), pa.field("image", _STRING)])),
+        _make_required_field(
+            "events.json", pa.list_(_make_required_field("item", pa.struct(_list_json_fields(EVENTS))))
+        ),
     ]
 )
 _ARROW: dict[FileKind, pa.Schema] = {"events": EVENTS, "frames": FRAMES}
 SCHEMAS: dict[FormatName, dict[FileKind, pa.Schema]] = {
     "parquet": _ARROW,
     "arrow": _ARROW,
-    "jsonl": {kind: pa.schema(_json_fields(schema)) for kind, schema in _ARROW.items()},
+    "jsonl": {kind: pa.schema(_list_json_fields(schema)) for kind, schema in _ARROW.items()},
     "webdataset": {"samples": _SAMPLES},
 }
 

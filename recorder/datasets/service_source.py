@@ -42,7 +42,7 @@ class KeyRefused(ApiError):
             error.status, error.code, error.detail, request_id=error.request_id, errors=error.errors
         )
 
-    def _message(self) -> str:
+    def _format_message(self) -> str:
         request_id = f" ({self.request_id})" if self.request_id else ""
         return f"{self.status} {self.code}: {self.detail} {self._advice}{request_id}"
 

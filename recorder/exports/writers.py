@@ -86,11 +86,11 @@ def read_rows(task: ShardTask) -> list[ShardRows]:
 def _read_tables(task: ShardTask) -> list[pl.DataFrame]:
     match task.shards[0].kind:
         case "events":
-            return [_read_events(_scan("events", task), task)]
+            return [_read_events(_scan_task_rows("events", task), task)]
         case "frames":
             return [_read_frames(task)]
         case "samples":
-            bound = _scan("events", task).filter(pl.col("frame_seq").is_not_null())
+            bound = _scan_task_rows("events", task).filter(pl.col("frame_seq").is_not_null())
             return [_read_frames(task), _read_events(bound, task)]
 
 
@@ -99,8 +99,8 @@ def _read_events(rows: pl.LazyFrame, task: ShardTask) -> pl.DataFrame:
     events = _sort_rows(rows.select("session_id", *_EVENT_COLUMNS), task)
     if events["frame_seq"].null_count() == events.height:
         return events.with_columns(pl.lit(None, pl.String).alias(_BOUND))
-    frames = _scan("frames", task).select("session_id", "seq", "frame_id").collect()
-    indexes = _index_sessions(frames["session_id"], _task_sessions(task)["session_id"])
+    frames = _scan_task_rows("frames", task).select("session_id", "seq", "frame_id").collect()
+    indexes = _index_sessions(frames["session_id"], _list_task_sessions(task)["session_id"])
     known = frames.with_columns(indexes).select(_ORDER.alias("frame"), pl.col("frame_id").alias(_BOUND))
     frame = pl.col(_INDEX).cast(pl.Int64) * 2**32 + pl.col("frame_seq")
     joined = events.with_columns(frame.alias("frame")).join(
@@ -110,16 +110,16 @@ def _read_events(rows: pl.LazyFrame, task: ShardTask) -> pl.DataFrame:
 
 
 def _read_frames(task: ShardTask) -> pl.DataFrame:
-    rows = select_frames(_scan("frames", task), task.sampling)
+    rows = select_frames(_scan_task_rows("frames", task), task.sampling)
     hashes = pl.col("dhash").reinterpret(signed=False)
     return _sort_rows(rows.with_columns(hashes).select("session_id", *_FRAME_COLUMNS), task)
 
 
-def _scan(kind: Kind, task: ShardTask) -> pl.LazyFrame:
+def _scan_task_rows(kind: Kind, task: ShardTask) -> pl.LazyFrame:
     """Return the rows of the task's sessions; filters let the reader skip other files and row groups."""
     first, _ = task.shards[0].bucket_range
     _, end = task.shards[-1].bucket_range
-    sessions = _task_sessions(task)
+    sessions = _list_task_sessions(task)
     table = Lake(task.lake_url).scan(kind, task.tenant, version=task.versions[kind])
     return table.filter(
         (pl.col("workflow") == task.shards[0].workflow)
@@ -130,14 +130,14 @@ def _scan(kind: Kind, task: ShardTask) -> pl.LazyFrame:
     )
 
 
-def _task_sessions(task: ShardTask) -> pl.DataFrame:
+def _list_task_sessions(task: ShardTask) -> pl.DataFrame:
     """Return the sessions of the task's shards, in the order of their rows."""
     return pl.concat(shard.sessions for shard in task.shards)
 
 
 def _sort_rows(rows: pl.LazyFrame, task: ShardTask) -> pl.DataFrame:
     """Return the rows in the order of the files, with the columns of their sessions in the plan."""
-    sessions = _task_sessions(task).with_columns(workspace=pl.lit(task.workspace_id))
+    sessions = _list_task_sessions(task).with_columns(workspace=pl.lit(task.workspace_id))
     collected = rows.collect()
     indexes = _index_sessions(collected["session_id"], sessions["session_id"])
     ordered = collected.drop("session_id").with_columns(indexes).sort(_ORDER)

@@ -68,7 +68,7 @@ def colour_of(css: str | None) -> Colour:
 
 def text_width(text: str, type_px: int) -> float:
     """Width of one line of text in pixels."""
-    return _font(type_px).getlength(text)
+    return _load_font(type_px).getlength(text)
 
 
 def _draw_shape(pen: ImageDraw.ImageDraw, box: Box) -> None:
@@ -93,20 +93,20 @@ def _draw_shape(pen: ImageDraw.ImageDraw, box: Box) -> None:
 
 
 def _draw_text(image: Image.Image, box: Box) -> None:
-    lines = _lines(box.text, box.type_px, box.width, box.height)
+    lines = _break_lines(box.text, box.type_px, box.width, box.height)
     step = box.type_px * _LINE
     framed = box.border[3] > 0
     top = box.top + max(0.0, (box.height - step * len(lines)) / 2 if framed or len(lines) == 1 else 0)
     for n, line in enumerate(lines):
-        mask, width = _glyphs(line, box.type_px)
+        mask, width = _draw_glyphs(line, box.type_px)
         left = box.left + (max(0.0, (box.width - width) / 2) if box.is_centred else _PAD * framed)
         image.paste(box.ink[:3], (round(left), round(top + n * step)), mask)
 
 
 @lru_cache(maxsize=4096)
-def _glyphs(line: str, type_px: int) -> tuple[Image.Image, float]:
+def _draw_glyphs(line: str, type_px: int) -> tuple[Image.Image, float]:
     """Draw a line of text as a mask, cached: the same labels return from screen to screen."""
-    font = _font(type_px)
+    font = _load_font(type_px)
     width = font.getlength(line)
     mask = Image.new("L", (max(1, int(width) + 2), round(type_px * _LINE) + 1), 0)
     ImageDraw.Draw(mask).text((0, 0), line, fill=255, font=font)
@@ -114,7 +114,7 @@ def _glyphs(line: str, type_px: int) -> tuple[Image.Image, float]:
 
 
 @lru_cache(maxsize=4096)
-def _lines(text: str, type_px: int, width: float, height: float) -> tuple[str, ...]:
+def _break_lines(text: str, type_px: int, width: float, height: float) -> tuple[str, ...]:
     """Break text at words into as many lines as fit; what does not fit runs over the right edge."""
     words = text.split()
     most = max(1, int(height / (type_px * _LINE)))
@@ -131,7 +131,7 @@ def _lines(text: str, type_px: int, width: float, height: float) -> tuple[str, .
 
 
 @lru_cache(maxsize=64)
-def _font(type_px: int) -> ImageFont.FreeTypeFont:
+def _load_font(type_px: int) -> ImageFont.FreeTypeFont:
     font = ImageFont.load_default(type_px)
     if not isinstance(font, ImageFont.FreeTypeFont):
         raise RuntimeError("Pillow was built without FreeType; install a build that has it.")

@@ -107,15 +107,15 @@ def upload_recordings(
                 pending.add(pool.submit(_upload_source, client, source))
                 if len(pending) >= 2 * parallel:
                     done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                    report = _collect(report, done, on_done)
-            report = _collect(report, wait(pending).done, on_done)
+                    report = _collect_report(report, done, on_done)
+            report = _collect_report(report, wait(pending).done, on_done)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return report
 
 
-def _collect(
+def _collect_report(
     report: ImportReport, done: set[Future[Upload]], on_done: Callable[[Upload], None]
 ) -> ImportReport:
     for future in done:

@@ -93,19 +93,19 @@ def trace_recording(
     """
     began = next((event.time for event in trace.events if event.time is not None), None) or UNDATED
     started_at = clock.truncate(began)
-    times = [_elapsed_ms(event, started_at, log) for event in trace.events]
+    times = [_compute_elapsed_ms(event, started_at, log) for event in trace.events]
     named = trace.name.encode()[:MOST_ACTIVITY_BYTES].decode(errors="ignore")
     return Recording(
         workflow=workflow,
-        metadata={"case": named, "log": log[:255], **_fitting(trace.attributes, _METADATA_ROOM)},
-        actor=_actor(trace),
+        metadata={"case": named, "log": log[:255], **_select_fitting(trace.attributes, _METADATA_ROOM)},
+        actor=_make_actor(trace),
         started_at=started_at,
-        events=[_event(event, t_ms, log) for event, t_ms in zip(trace.events, times, strict=True)],
-        tags=_tags(trace, times, rules),
+        events=[_convert_event(event, t_ms, log) for event, t_ms in zip(trace.events, times, strict=True)],
+        tags=_make_tags(trace, times, rules),
     )
 
 
-def _elapsed_ms(event: LogEvent, started_at: datetime, log: str) -> int:
+def _compute_elapsed_ms(event: LogEvent, started_at: datetime, log: str) -> int:
     if event.time is None:
         return 0
     elapsed = clock.to_ms(event.time) - clock.to_ms(started_at)
@@ -114,7 +114,7 @@ def _elapsed_ms(event: LogEvent, started_at: datetime, log: str) -> int:
     return elapsed
 
 
-def _event(event: LogEvent, t_ms: int, log: str) -> dict[str, Any]:
+def _convert_event(event: LogEvent, t_ms: int, log: str) -> dict[str, Any]:
     if len(event.activity.encode()) > MOST_ACTIVITY_BYTES:
         what = f"an activity's name of more than {MOST_ACTIVITY_BYTES:,} bytes"
         raise UnreadableLog(log, event.line, what)
@@ -122,15 +122,15 @@ def _event(event: LogEvent, t_ms: int, log: str) -> dict[str, Any]:
         "t_ms": t_ms,
         "type": ACTIVITY_TYPE,
         "state_key": event.activity,
-        "data": {"name": event.activity, **_fitting(event.attributes, _EVENT_ROOM)},
+        "data": {"name": event.activity, **_select_fitting(event.attributes, _EVENT_ROOM)},
     }
 
 
-def _fitting(attributes: Attributes, room: int) -> dict[str, Any]:
+def _select_fitting(attributes: Attributes, room: int) -> dict[str, Any]:
     """`attributes` as JSON holds them, as many as fit into so many bytes; `left_out` counts the others."""
     kept: Attributes = {}
     for key, value in attributes.items():
-        plain = _plain(value)
+        plain = _convert_value(value)
         size = len(orjson.dumps({key: plain}))
         if size <= room:
             kept[key] = plain
@@ -139,15 +139,15 @@ def _fitting(attributes: Attributes, room: int) -> dict[str, Any]:
     return {"attributes": kept, **({"left_out": left_out} if left_out else {})}
 
 
-def _plain(value: Any) -> Any:
+def _convert_value(value: Any) -> Any:
     if isinstance(value, datetime):
         return clock.to_iso(value)
     if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, list) else value
+        return {key: _convert_value(inner) for key, inner in value.items()}
+    return [_convert_value(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _actor(trace: LogTrace) -> dict[str, str]:
+def _make_actor(trace: LogTrace) -> dict[str, str]:
     resources = {str(event.attributes.get(RESOURCE) or "") for event in trace.events}
     if len(resources) != 1:
         return SCRIPT
@@ -155,7 +155,7 @@ def _actor(trace: LogTrace) -> dict[str, str]:
     return {"id": only, "kind": "human"} if 1 <= len(only) <= ACTOR_ID_CHARACTERS else SCRIPT
 
 
-def _tags(trace: LogTrace, times: list[int], rules: Sequence[OutcomeRule]) -> list[dict[str, Any]]:
+def _make_tags(trace: LogTrace, times: list[int], rules: Sequence[OutcomeRule]) -> list[dict[str, Any]]:
     """Return the tag of the outcome, at the moment that decides it."""
     decided: list[dict[str, Any]] = []
     for event, t_ms in zip(trace.events, times, strict=True):

@@ -109,7 +109,9 @@ def directly_follows(aggregate: LogAggregate) -> DirectlyFollows:
 
 def write_dfg(path: Path, graph: DirectlyFollows) -> None:
     """Write a graph, in the format that the file's name asks for; the file appears when it is whole."""
-    lines = _lines(graph) if path.suffix == LINES_SUFFIX else iter([json.dumps(graph, ensure_ascii=False)])
+    lines = (
+        _format_lines(graph) if path.suffix == LINES_SUFFIX else iter([json.dumps(graph, ensure_ascii=False)])
+    )
     part = path.with_name(f"{path.name}.part")
     try:
         part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -118,7 +120,7 @@ def write_dfg(path: Path, graph: DirectlyFollows) -> None:
         part.unlink(missing_ok=True)
 
 
-def _lines(graph: DirectlyFollows) -> Iterator[str]:
+def _format_lines(graph: DirectlyFollows) -> Iterator[str]:
     """Activities by number, then who starts, who ends, and who follows whom."""
     follows = graph["dfg"]
     names = {name for source, target, _ in follows for name in (source, target)}

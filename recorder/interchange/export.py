@@ -61,10 +61,10 @@ def _log_event(step: Step, event: Mapping[str, Any], started_at: datetime, actor
     if event["type"] == ACTIVITY_TYPE and isinstance(name, str) and name.strip():
         attributes = data.get("attributes")
         return LogEvent(name, time, attributes if isinstance(attributes, dict) else {})
-    return LogEvent(one_line(step.label), time, _ui_attributes(step, event, actor))
+    return LogEvent(one_line(step.label), time, _make_ui_attributes(step, event, actor))
 
 
-def _ui_attributes(step: Step, event: Mapping[str, Any], actor: str | None) -> Attributes:
+def _make_ui_attributes(step: Step, event: Mapping[str, Any], actor: str | None) -> Attributes:
     """Return the attributes of an event: actor, action, target and application."""
     application = (event.get("app") or {}).get("name")
     attributes = {
@@ -123,7 +123,7 @@ def export_log(
         NothingToExport: if no session matches.
         ApiError, Unreachable: as the client raises them; an unknown workflow is `not_found`.
     """
-    sessions = _sessions(client, workflow, filters or {})
+    sessions = _list_sessions(client, workflow, filters or {})
     on_total(len(sessions))
     events = 0
 
@@ -143,7 +143,7 @@ def export_log(
     return LogReport(len(sessions), events)
 
 
-def _sessions(client: Client, workflow: str, filters: dict[str, str]) -> list[dict[str, Any]]:
+def _list_sessions(client: Client, workflow: str, filters: dict[str, str]) -> list[dict[str, Any]]:
     sessions = [
         session
         for session in client.list_sessions(workflow=workflow, **filters)

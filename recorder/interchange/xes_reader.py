@@ -73,7 +73,7 @@ def _is_instant(text: str) -> bool:
     return True
 
 
-def _int(text: str) -> int:
+def _parse_int(text: str) -> int:
     # Long texts are not even tried: the time of reading them grows with their square.
     number = int(text) if len(text) <= 20 else _LARGEST_INT + 1
     if abs(number) > _LARGEST_INT:
@@ -81,22 +81,22 @@ def _int(text: str) -> int:
     return number
 
 
-def _float(text: str) -> float:
+def _parse_float(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(text)
     return number
 
 
-def _boolean(text: str) -> bool:
+def _parse_boolean(text: str) -> bool:
     return {"true": True, "1": True, "false": False, "0": False}[text.strip().lower()]
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "date": parse_date,
-    "int": _int,
-    "float": _float,
-    "boolean": _boolean,
+    "int": _parse_int,
+    "float": _parse_float,
+    "boolean": _parse_boolean,
 }
 
 
@@ -122,7 +122,7 @@ def read_pieces(path: Path) -> Iterator[bytes]:
             file.seek(0)
             most = max(_ASKED_FROM, size * MOST_RATIO) if packed else MOST_BYTES
             with gzip.GzipFile(fileobj=file) if packed else file as content:
-                yield from _bounded(path, content, min(most, MOST_BYTES))
+                yield from _read_bounded(path, content, min(most, MOST_BYTES))
     except EOFError as error:
         raise UnreadableLog(path.name, None, "the gzip data is cut off") from error
     except (gzip.BadGzipFile, zlib.error) as error:
@@ -131,7 +131,7 @@ def read_pieces(path: Path) -> Iterator[bytes]:
         raise UnreadableLog(path.name, None, f"cannot be read ({type(error).__name__})") from error
 
 
-def _bounded(path: Path, file: "BinaryIO | gzip.GzipFile", most: int) -> Iterator[bytes]:
+def _read_bounded(path: Path, file: "BinaryIO | gzip.GzipFile", most: int) -> Iterator[bytes]:
     read = 0
     while piece := file.read(_PIECE):
         read += len(piece)
@@ -193,8 +193,8 @@ class _Reader:
         self._parser = expat.ParserCreate(namespace_separator=" ")
         self._parser.buffer_text = True
         self._parser.StartDoctypeDeclHandler = self._refuse_doctype
-        self._parser.StartElementHandler = self._start
-        self._parser.EndElementHandler = self._end
+        self._parser.StartElementHandler = self._start_element
+        self._parser.EndElementHandler = self._end_element
         self._fed = 0
         #: Where the open child of the log begins, within a piece.
         self._begun = 0
@@ -209,29 +209,29 @@ class _Reader:
         try:
             self._parser.Parse(piece, is_last)
         except expat.ExpatError as error:
-            raise self._error(
+            raise self._make_error(
                 f"not well-formed XML ({expat.ErrorString(error.code)})", error.lineno
             ) from error
         except (LookupError, ValueError) as error:
             if self._open:
                 raise
-            raise self._error("its encoding is not known here; write it as UTF-8") from error
+            raise self._make_error("its encoding is not known here; write it as UTF-8") from error
         self._fed += len(piece)
         # What expat holds back is one token that has not ended.
         if self._fed - max(self._parser.CurrentByteIndex, 0) > MOST_TEXT_BYTES and not is_last:
-            raise self._error(f"a text of more than {MOST_TEXT_BYTES:,} bytes")
+            raise self._make_error(f"a text of more than {MOST_TEXT_BYTES:,} bytes")
         if len(self._open) > 1 and self._fed - self._begun > MOST_TRACE_BYTES:
-            raise self._error(f"a trace of more than {MOST_TRACE_BYTES:,} bytes")
+            raise self._make_error(f"a trace of more than {MOST_TRACE_BYTES:,} bytes")
         if is_last and not self._traces:
-            raise self._error("the log holds no trace")
+            raise self._make_error("the log holds no trace")
         done, self._done = self._done, []
         yield from done
 
-    def _start(self, name: str, given: dict[str, str]) -> None:
+    def _start_element(self, name: str, given: dict[str, str]) -> None:
         tag = name.rpartition(" ")[2]
         depth = len(self._open)
         if depth >= MOST_DEPTH:
-            raise self._error(f"elements nested deeper than {MOST_DEPTH}")
+            raise self._make_error(f"elements nested deeper than {MOST_DEPTH}")
         if depth == 1:
             self._begun = self._fed
         if depth and tag in _ATTRIBUTES:  # nine elements of ten
@@ -239,21 +239,21 @@ class _Reader:
             self._open.append(_Element(tag, given.get("key", ""), value))
             return
         if not depth and tag != "log":
-            raise self._error(f"not an XES log: its root is <{tag[:40]}>, not <log>")
+            raise self._make_error(f"not an XES log: its root is <{tag[:40]}>, not <log>")
         if tag == "event" and self._open[-1].tag != "trace":
-            raise self._error("an event outside a trace: which case it belongs to is not said")
+            raise self._make_error("an event outside a trace: which case it belongs to is not said")
         if tag == "trace" and depth != 1:
-            raise self._error("a trace inside another element than <log>")
+            raise self._make_error("a trace inside another element than <log>")
         self._open.append(_Element(tag, given.get("scope", ""), line=self._parser.CurrentLineNumber))
 
-    def _end(self, _name: str) -> None:
+    def _end_element(self, _name: str) -> None:
         element = self._open.pop()
         if element.tag in _ATTRIBUTES:
-            self._keep(element)
+            self._keep_attribute(element)
         elif element.tag == "event":
-            self._events.append(self._event(element))
+            self._events.append(self._make_event(element))
         elif element.tag == "trace":
-            self._done.append(self._trace(element))
+            self._done.append(self._make_trace(element))
         elif element.tag == "global":
             if element.key in _SCOPES:
                 self._globals[element.key] = element.attributes
@@ -261,7 +261,7 @@ class _Reader:
             # A list's values come below an element of their own.
             self._open[-1].attributes[_CHILDREN] = element.attributes.get(_CHILDREN, [])
 
-    def _keep(self, element: _Element) -> None:
+    def _keep_attribute(self, element: _Element) -> None:
         """Put an attribute to the element around it."""
         around = self._open[-1]
         if around.tag == "log":
@@ -278,48 +278,50 @@ class _Reader:
         else:
             around.attributes[element.key] = value
 
-    def _event(self, element: _Element) -> LogEvent:
+    def _make_event(self, element: _Element) -> LogEvent:
         attributes = element.attributes
-        parts = [self._text(attributes, key) for key in self._activity]
+        parts = [self._read_text(attributes, key) for key in self._activity]
         if not all(part.strip() for part in parts):
             missing = self._activity[[bool(part.strip()) for part in parts].index(False)]
-            raise self._error(
+            raise self._make_error(
                 f"an event without {missing}; name another attribute with --activity", element.line
             )
-        time = _plain(attributes.pop(TIME, None))
+        time = _flatten_value(attributes.pop(TIME, None))
         if self._activity == (ACTIVITY,):
             attributes.pop(ACTIVITY, None)
-        instant = time if isinstance(time, datetime) else self._instant(str(time or ""), element.line)
+        instant = time if isinstance(time, datetime) else self._parse_instant(str(time or ""), element.line)
         return LogEvent("+".join(parts), instant, attributes, element.line)
 
-    def _text(self, attributes: Attributes, key: str) -> str:
+    def _read_text(self, attributes: Attributes, key: str) -> str:
         """Return an attribute as text: the event's own, else what the log says of all events."""
-        value = _plain(attributes.get(key, self._globals.get("event", {}).get(key)))
+        value = _flatten_value(attributes.get(key, self._globals.get("event", {}).get(key)))
         return "" if value is None or isinstance(value, list) else str(value)
 
-    def _instant(self, text: str, line: int) -> datetime | None:
+    def _parse_instant(self, text: str, line: int) -> datetime | None:
         if not text.strip():
             return None
         try:
             return parse_date(text)
         except ValueError as error:
-            raise self._error(f"{TIME} is no instant such as 2026-03-02T09:00:00.000+01:00", line) from error
+            raise self._make_error(
+                f"{TIME} is no instant such as 2026-03-02T09:00:00.000+01:00", line
+            ) from error
 
-    def _trace(self, element: _Element) -> LogTrace:
+    def _make_trace(self, element: _Element) -> LogTrace:
         events, self._events = self._events, []
         self._traces += 1
-        name = _plain(element.attributes.pop(ACTIVITY, None))
+        name = _flatten_value(element.attributes.pop(ACTIVITY, None))
         _put_in_order(events)
         return LogTrace(str(name or f"trace {self._traces}"), element.attributes, events, element.line)
 
     def _refuse_doctype(self, *_: Any) -> None:
-        raise self._error("a document type (<!DOCTYPE>) is not taken: logs need none, and attacks do")
+        raise self._make_error("a document type (<!DOCTYPE>) is not taken: logs need none, and attacks do")
 
-    def _error(self, what: str, line: int | None = None) -> UnreadableLog:
+    def _make_error(self, what: str, line: int | None = None) -> UnreadableLog:
         return UnreadableLog(self._name, line or self._parser.CurrentLineNumber, what)
 
 
-def _plain(value: Any) -> Any:
+def _flatten_value(value: Any) -> Any:
     """Return the value of an attribute that has attributes itself."""
     return value.get("value") if isinstance(value, dict) else value
 

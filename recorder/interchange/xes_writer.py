@@ -46,8 +46,8 @@ def write_xes(path: Path, traces: Iterable[LogTrace], *, name: str) -> int:
         name: what the log is called.
     """
     written = 0
-    with _replaced(path) as file:
-        for line in _head(name):
+    with _replace_file(path) as file:
+        for line in _format_head(name):
             file.write(line.encode())
         for trace in traces:
             file.write("".join(_trace_lines(trace)).encode())
@@ -57,7 +57,7 @@ def write_xes(path: Path, traces: Iterable[LogTrace], *, name: str) -> int:
 
 
 @contextmanager
-def _replaced(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
+def _replace_file(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
     part = path.with_name(f"{path.name}.part")
     try:
         with part.open("wb") as raw:
@@ -72,7 +72,7 @@ def _replaced(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
         part.unlink(missing_ok=True)
 
 
-def _head(name: str) -> Iterator[str]:
+def _format_head(name: str) -> Iterator[str]:
     yield '<?xml version="1.0" encoding="UTF-8"?>\n'
     yield f'<log xes.version="1849.2016" xes.features="nested-attributes" xmlns="{_STANDARD}">\n'
     for title, prefix, uri in _EXTENSIONS:
@@ -82,61 +82,66 @@ def _head(name: str) -> Iterator[str]:
     yield '    <date key="time:timestamp" value="1970-01-01T00:00:00.000Z"/>\n'
     yield '    <string key="lifecycle:transition" value="complete"/>\n  </global>\n'
     yield '  <classifier name="Activity" keys="concept:name"/>\n'
-    yield from _attribute(ACTIVITY, name, 1)
+    yield from _format_attribute(ACTIVITY, name, 1)
 
 
 def _trace_lines(trace: LogTrace) -> Iterator[str]:
     yield "  <trace>\n"
-    yield from _attributes({ACTIVITY: trace.name, **_others(trace.attributes)}, 2)
+    yield from _format_attributes({ACTIVITY: trace.name, **_select_other_attributes(trace.attributes)}, 2)
     for event in trace.events:
         yield "    <event>\n"
-        yield from _attributes(_event_attributes(event), 3)
+        yield from _format_attributes(_make_event_attributes(event), 3)
         yield "    </event>\n"
     yield "  </trace>\n"
 
 
-def _event_attributes(event: LogEvent) -> dict[str, Any]:
+def _make_event_attributes(event: LogEvent) -> dict[str, Any]:
     timed = {} if event.time is None else {TIME: event.time}
-    return {ACTIVITY: event.activity, **timed, LIFECYCLE: "complete", **_others(event.attributes)}
+    return {
+        ACTIVITY: event.activity,
+        **timed,
+        LIFECYCLE: "complete",
+        **_select_other_attributes(event.attributes),
+    }
 
 
-def _others(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def _select_other_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Attributes but for those that a trace or an event has members for."""
     return {key: value for key, value in attributes.items() if key not in (ACTIVITY, TIME)}
 
 
-def _attributes(attributes: Mapping[str, Any], depth: int) -> Iterator[str]:
+def _format_attributes(attributes: Mapping[str, Any], depth: int) -> Iterator[str]:
     for key, value in attributes.items():
-        yield from _attribute(key, value, depth)
+        yield from _format_attribute(key, value, depth)
 
 
-def _attribute(key: str, value: Any, depth: int) -> Iterator[str]:
+def _format_attribute(key: str, value: Any, depth: int) -> Iterator[str]:
     """Yield an attribute on lines of its own, with those it has itself."""
     indent = "  " * depth
-    named = _quoted(key)
+    named = _quote_text(key)
     if depth >= _NESTED_DEPTH and isinstance(value, list | Mapping):
-        value = _json_text(value)
+        value = _format_json(value)
     if isinstance(value, list):
         yield f"{indent}<list key={named}>\n{indent}  <values>\n"
         for item in value:
-            yield from _attribute(key, item, depth + 2)
+            yield from _format_attribute(key, item, depth + 2)
         yield f"{indent}  </values>\n{indent}</list>\n"
         return
     inner: Mapping[str, Any] = {}
     if isinstance(value, Mapping):
         if not _has_attributes(value):
             yield f"{indent}<container key={named}>\n"
-            yield from _attributes(value, depth + 1)
+            yield from _format_attributes(value, depth + 1)
             yield f"{indent}</container>\n"
             return
         value, inner = value["value"], value["attributes"]
     kind, text = ("string", str(value)) if key == ACTIVITY else format_value(value)
-    start = f"{indent}<{kind} key={named} value={_quoted(text)}"
+    start = f"{indent}<{kind} key={named} value={_quote_text(text)}"
     if not inner:
         yield f"{start}/>\n"
         return
     yield f"{start}>\n"
-    yield from _attributes(inner, depth + 1)
+    yield from _format_attributes(inner, depth + 1)
     yield f"{indent}</{kind}>\n"
 
 
@@ -149,7 +154,7 @@ def _has_attributes(value: Mapping[str, Any]) -> bool:
     )
 
 
-def _json_text(value: Any) -> str:
+def _format_json(value: Any) -> str:
     try:
         return canonical_json(value).decode()
     except TypeError:
@@ -161,12 +166,12 @@ def _json_text(value: Any) -> str:
 _REMEMBERED_CHARACTERS = 200
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     """Return text as the value of an XML attribute; what XML cannot hold becomes U+FFFD."""
-    return _quoted_before(text) if len(text) <= _REMEMBERED_CHARACTERS else _quoted_before.__wrapped__(text)
+    return _quote_uncached(text) if len(text) <= _REMEMBERED_CHARACTERS else _quote_uncached.__wrapped__(text)
 
 
 @lru_cache(maxsize=65_536)
-def _quoted_before(text: str) -> str:
+def _quote_uncached(text: str) -> str:
     allowed = _FORBIDDEN.sub("\ufffd", text)
     return '"' + _ESCAPED.sub(lambda match: _ESCAPES[match[0]], allowed) + '"'

@@ -24,7 +24,7 @@ class Cache:
 
     def __init__(self, folder: str | Path | None = None) -> None:
         """Use `folder`, which is created with the first file; by default one in the user's own cache."""
-        self.folder = Path(folder) if folder is not None else _default_folder()
+        self.folder = Path(folder) if folder is not None else _find_default_folder()
 
     def fetch(self, source: Source, shard: Shard) -> Path:
         """Return the file itself where it is on this machine, else a checked copy.
@@ -44,7 +44,7 @@ class Cache:
 
     def find(self, shard: Shard) -> Path | None:
         """Return the file, if the cache has it; its bytes were checked when it was added."""
-        path = self._path(shard)
+        path = self._make_path(shard)
         try:
             return path if path.stat().st_size == shard.size_bytes else None
         except FileNotFoundError:
@@ -56,7 +56,7 @@ class Cache:
         Raises:
             FileDamaged: if the bytes are not those of the manifest; nothing is kept then.
         """
-        path = self._path(shard)
+        path = self._make_path(shard)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         digest, size = hashlib.sha256(), 0
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".part-", delete=False) as file:
@@ -76,7 +76,7 @@ class Cache:
                 raise
         return path
 
-    def _path(self, shard: Shard) -> Path:
+    def _make_path(self, shard: Shard) -> Path:
         return self.folder / shard.sha256[:2] / f"{shard.sha256}.{shard.ending}"
 
 
@@ -127,14 +127,14 @@ def _has_bytes(path: Path, shard: Shard) -> bool:
         return hashlib.file_digest(file, "sha256").hexdigest() == shard.sha256
 
 
-def _default_folder() -> Path:
+def _find_default_folder() -> Path:
     try:
         return Path.home() / ".cache" / "recorder"
     except RuntimeError:  # a user without a home, as in containers
-        return _private_folder(Path(tempfile.gettempdir()) / f"recorder-cache-{os.getuid()}")
+        return _make_private_folder(Path(tempfile.gettempdir()) / f"recorder-cache-{os.getuid()}")
 
 
-def _private_folder(folder: Path) -> Path:
+def _make_private_folder(folder: Path) -> Path:
     """Return the folder if no other user may write in it, else a fresh one; its parent is shared."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)

@@ -92,7 +92,7 @@ class Dataset:
         Raises:
             NotInDataset: if the dataset has no such kind.
         """
-        return list(self._shards) if kind is None else self._shards_of(self._require_kind(kind))
+        return list(self._shards) if kind is None else self._list_shards(self._require_kind(kind))
 
     def polars(self, kind: str | None = None, *, split: str | None = None) -> pl.LazyFrame:
         """Return the rows of a kind (default `events`) as a polars LazyFrame, in the order of the files.
@@ -101,7 +101,9 @@ class Dataset:
             NotInDataset: if the dataset has no such kind, or has samples, which are no table.
         """
         kind = self._require_kind(kind)
-        return tables.scan(self._paths(kind), self.format, self._field_types(kind), _check_split(split))
+        return tables.scan(
+            self._list_paths(kind), self.format, self._read_field_types(kind), _check_split(split)
+        )
 
     def arrow(self, kind: str | None = None, *, split: str | None = None) -> Any:
         """Return the rows as a pyarrow Dataset; of JSONL as a RecordBatchReader, which is read once.
@@ -110,7 +112,9 @@ class Dataset:
             NotInDataset: if the dataset has no such kind, or has samples, which are no table.
         """
         kind = self._require_kind(kind)
-        return tables.open_arrow(self._paths(kind), self.format, self._field_types(kind), _check_split(split))
+        return tables.open_arrow(
+            self._list_paths(kind), self.format, self._read_field_types(kind), _check_split(split)
+        )
 
     def hf(
         self,
@@ -134,7 +138,7 @@ class Dataset:
         """
         kind = self._require_kind(kind)
         return tables.load_hugging_face(
-            self._paths(kind),
+            self._list_paths(kind),
             self.format,
             self.manifest["schema"][kind]["fields"],
             _check_split(split),
@@ -153,7 +157,7 @@ class Dataset:
             LibraryMissing: if `webdataset` is not installed.
             NotInDataset: if the dataset has another format.
         """
-        paths = self._paths(self._require_kind("samples"))
+        paths = self._list_paths(self._require_kind("samples"))
         return tables.open_webdataset(paths, _check_split(split), options)
 
     def torch(
@@ -192,7 +196,7 @@ class Dataset:
             NotInDataset: if the dataset has no such kind.
         """
         kind = self._require_kind(kind)
-        files = RowFiles.open(self._source, self._cache, kind, self._shards_of(kind), _check_split(split))
+        files = RowFiles.open(self._source, self._cache, kind, self._list_shards(kind), _check_split(split))
         try:
             from recorder.loading.torch_stream import TorchRowStream, distributed_rank
 
@@ -251,13 +255,13 @@ class Dataset:
             )
         return kind
 
-    def _shards_of(self, kind: str) -> list[Shard]:
+    def _list_shards(self, kind: str) -> list[Shard]:
         return [shard for shard in self._shards if shard.kind == kind]
 
-    def _paths(self, kind: str) -> list[Path]:
-        return [self._cache.fetch(self._source, shard) for shard in self._shards_of(kind)]
+    def _list_paths(self, kind: str) -> list[Path]:
+        return [self._cache.fetch(self._source, shard) for shard in self._list_shards(kind)]
 
-    def _field_types(self, kind: str) -> dict[str, str]:
+    def _read_field_types(self, kind: str) -> dict[str, str]:
         return {field["name"]: field["type"] for field in self.manifest["schema"][kind]["fields"]}
 
 

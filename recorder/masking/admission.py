@@ -81,7 +81,7 @@ def measure_rules(rules: Any, texts: Sequence[Sequence[str]]) -> float:
     """
     encoded = [[text.encode() for text in run] for run in texts]
     for text in encoded[0]:  # fills RE2's caches, as they are when bodies are scanned
-        _scan(rules, text)
+        _scan_text(rules, text)
     # The median of several texts of a kind: neither a busy machine nor one odd text refuses a pattern.
     kinds = zip(*encoded, strict=True)
     return max(median(_time_scan(rules, text) / len(text) for text in kind) for kind in kinds) * 1e3 * _MB
@@ -123,7 +123,7 @@ def _build_texts(patterns: Sequence[Mapping[str, str]], size: int) -> list[list[
     ]
 
 
-def _scan(rules: Any, text: bytes) -> None:
+def _scan_text(rules: Any, text: bytes) -> None:
     """Scan a text as masking does: once with all expressions, then with each."""
     rules.hint.search(text)
     for rule in rules.rules:
@@ -137,7 +137,7 @@ def _find_spans(rule: Rule, text: bytes) -> None:
 
 def _time_scan(rules: Any, text: bytes) -> float:
     began = time.thread_time()
-    _scan(rules, text)
+    _scan_text(rules, text)
     return time.thread_time() - began
 
 

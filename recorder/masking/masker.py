@@ -156,7 +156,7 @@ def split_strings(text: bytes) -> bytes | None:
     lines = text.translate(_QUOTES_TO_LINES)
     if b"\\" not in lines:
         return lines
-    return _unescape(lines) or _normalize_escapes(text)
+    return _unescape_text(lines) or _normalize_escapes(text)
 
 
 def _normalize_escapes(text: bytes) -> bytes | None:
@@ -165,10 +165,10 @@ def _normalize_escapes(text: bytes) -> bytes | None:
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         return None
     # orjson escapes as little as JSON allows: a code point that remains is a control character.
-    return _unescape(plain.translate(_QUOTES_TO_LINES))
+    return _unescape_text(plain.translate(_QUOTES_TO_LINES))
 
 
-def _unescape(lines: bytes) -> bytes | None:
+def _unescape_text(lines: bytes) -> bytes | None:
     """Return the text without escapes; None if an escape is a code point or not one of JSON's."""
     parts = lines.split(b"\\")
     if len(parts) > _MAX_ESCAPES:

@@ -135,7 +135,7 @@ class ScanPool:
         with self._starting:
             if not self._threads:
                 self._threads = [
-                    threading.Thread(target=self._serve, args=(process,), name="masking", daemon=True)
+                    threading.Thread(target=self._serve_scans, args=(process,), name="masking", daemon=True)
                     for process in self._processes
                 ]
                 for thread in self._threads:
@@ -152,18 +152,18 @@ class ScanPool:
         for thread in self._threads:
             thread.join()
 
-    def _serve(self, process: "_ScanProcess") -> None:
+    def _serve_scans(self, process: "_ScanProcess") -> None:
         while (taken := self._queue.take()) is not None:
             owner, waiting = taken
             try:
                 if waiting.future.set_running_or_notify_cancel():
-                    _settle(waiting, process.run)
+                    _settle_scan(waiting, process.run)
             finally:
                 self._queue.finish(owner)
         process.discard()
 
 
-def _settle(waiting: _Waiting, run: Callable[[Job], Report]) -> None:
+def _settle_scan(waiting: _Waiting, run: Callable[[Job], Report]) -> None:
     try:
         if time.monotonic() - waiting.since > WAITING_SECONDS:
             raise MaskingBusy
@@ -186,7 +186,7 @@ class _ScanProcess:
         Raises:
             OutOfTime: If the process was killed during the job.
         """
-        process = self._start()
+        process = self._start_process()
         assert process.stdin is not None and process.stdout is not None
         reports: list[Report] = []
         deadline = time.monotonic() + job.budget_s * _CLOCK_FACTOR + _CLOCK_SECONDS
@@ -219,7 +219,7 @@ class _ScanProcess:
                 if stream is not None:
                     stream.close()
 
-    def _start(self) -> "subprocess.Popen[bytes]":
+    def _start_process(self) -> "subprocess.Popen[bytes]":
         if self._process is not None and self._process.poll() is not None:
             self.discard()  # it was killed between two jobs
         with self._lock:

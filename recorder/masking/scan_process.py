@@ -74,14 +74,14 @@ def main() -> None:
         signal.setitimer(signal.ITIMER_PROF, job.budget_s)
         report = _run_job(job, reports)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        report.is_last = _peak_kilobytes() > _MAX_KILOBYTES
+        report.is_last = _read_peak_kilobytes() > _MAX_KILOBYTES
         reports.write(frame_message(report))
         reports.flush()
         if report.is_last:
             return
 
 
-def _peak_kilobytes() -> int:
+def _read_peak_kilobytes() -> int:
     """Return the peak memory of this process.
 
     On Linux `ru_maxrss` begins with the peak of the parent.

@@ -96,7 +96,7 @@ def read_address(text: str) -> Address | None:
     """
     if ":" in text:
         try:
-            return _unwrap(IPv6Address(text.partition("%")[0]))
+            return _unwrap_address(IPv6Address(text.partition("%")[0]))
         except ValueError:
             return None
     try:
@@ -122,7 +122,7 @@ def _read_host_port(parts: re.Match[str]) -> tuple[str, int]:
     return str(address) if address is not None else host.lower().rstrip("."), port
 
 
-def _unwrap(address: IPv6Address) -> Address:
+def _unwrap_address(address: IPv6Address) -> Address:
     return address.ipv4_mapped or address
 
 
@@ -140,7 +140,7 @@ def parse_resolved(text: str) -> Address:
         ValueError: if it is none.
     """
     address = ip_address(text.partition("%")[0])
-    return _unwrap(address) if address.version == 6 else address
+    return _unwrap_address(address) if address.version == 6 else address
 
 
 URL_CHARACTERS = 2_048

@@ -43,12 +43,12 @@ class DigestScheduler:
     def add(self, submission: Submission) -> None:
         """Queue a submission, from any thread."""
         self._incoming.append(submission)
-        self._wake()
+        self._wake_scheduler()
 
     def stop(self) -> None:
         """End the thread, from any thread."""
         self._is_stopping.set()
-        self._wake()
+        self._wake_scheduler()
 
     def run(self) -> None:
         """Serve submissions until `stop` is called."""
@@ -58,7 +58,7 @@ class DigestScheduler:
                 while self._incoming:
                     self._active.append(self._incoming.popleft())
                 self._begin_items()
-                self._receive()
+                self._receive_messages()
         finally:
             for worker in self.workers:
                 worker.end()
@@ -70,13 +70,13 @@ class DigestScheduler:
                     submission.future.cancel()
                 submission.fail(failure)
 
-    def _wake(self) -> None:
+    def _wake_scheduler(self) -> None:
         # One message is enough, and a full pipe would block.
         if not self._is_woken.is_set():
             self._is_woken.set()
             self._wake_writer.send_bytes(b"!")
 
-    def _receive(self) -> None:
+    def _receive_messages(self) -> None:
         """Handle messages of the workers; wait for one if there is none."""
         stall_seconds = self._setup.budget.stall_seconds
         left = [
@@ -93,13 +93,13 @@ class DigestScheduler:
             try:
                 message = worker.receive()
             except (EOFError, OSError, msgspec.MsgspecError):
-                self._replace(worker)
+                self._replace_worker(worker)
             else:
-                self._handle(worker, message)
+                self._handle_message(worker, message)
         for worker in list(self.workers):
             seconds = worker.seconds_left(stall_seconds)
             if seconds is not None and seconds <= 0:
-                self._replace(worker)
+                self._replace_worker(worker)
 
     def _begin_items(self) -> None:
         while any(worker.item is None for worker in self.workers) or len(self.workers) < self._processes:
@@ -129,7 +129,7 @@ class DigestScheduler:
             submission.items.popleft()
             wanted = [task for task in item.tasks if self._must_compute(task)]
             if submission.future.done():
-                self._release(wanted)
+                self._release_tasks(wanted)
             elif wanted:
                 item.tasks = wanted
                 return item
@@ -140,7 +140,7 @@ class DigestScheduler:
         if task.key is None or task.is_owner:
             return True
         if task.key in self._cache:
-            self._settle(task, self._cache.get(task.key))
+            self._settle_task(task, self._cache.get(task.key))
             return False
         if task.key in self._under_way:
             self._under_way[task.key].append(task)
@@ -160,7 +160,7 @@ class DigestScheduler:
         self.workers.append(WorkerProcess(self._setup))
         return self.workers[-1]
 
-    def _handle(self, worker: WorkerProcess, message: FromWorker) -> None:
+    def _handle_message(self, worker: WorkerProcess, message: FromWorker) -> None:
         assert worker.item is not None, "A worker without an item sent a message."
         if isinstance(message, Fetched):
             self._answer_fetched_item(worker, worker.item, message)
@@ -181,7 +181,7 @@ class DigestScheduler:
             assert worker.todo, "A worker without a task sent a digest."
             digest = message.dhash if isinstance(message, PictureDigest) else message.screen
             is_over_budget = not isinstance(message, PictureDigest) and message.is_over_budget
-            self._complete(worker.todo.popleft(), OVER_BUDGET if is_over_budget else digest)
+            self._complete_task(worker.todo.popleft(), OVER_BUDGET if is_over_budget else digest)
 
     def _answer_fetched_item(self, worker: WorkerProcess, item: Item, message: Fetched) -> None:
         indexes = []
@@ -191,11 +191,11 @@ class DigestScheduler:
             if self._must_compute(task):
                 indexes.append(index)
         if item.submission.is_over:
-            self._release(item.tasks)
+            self._release_tasks(item.tasks)
             indexes = []
         worker.compute(indexes)
 
-    def _replace(self, worker: WorkerProcess) -> None:
+    def _replace_worker(self, worker: WorkerProcess) -> None:
         """Remove a worker that died or stalled; requeue its tasks, and count the death of the current one."""
         is_out_of_time = worker.end()
         self.workers.remove(worker)
@@ -208,42 +208,42 @@ class DigestScheduler:
             if item.fetch_deaths >= MAX_DEATHS:
                 self._fail_submission(item.submission, item.tasks, Unavailable("The digest worker"))
             else:
-                self._requeue(item)
+                self._requeue_task(item)
             return
         if not worker.todo:
             return
         task = worker.todo.popleft()
         if worker.todo:
-            self._requeue(Item(list(worker.todo)))
+            self._requeue_task(Item(list(worker.todo)))
         assert task.key is not None
         # Counted by content, so that a submission that was paused and closed does not restart the count.
         task.deaths = self._deaths.pop(task.key, 0) + 1
         if not is_out_of_time and task.deaths < MAX_DEATHS:
             self._deaths[task.key] = task.deaths
         if is_out_of_time:
-            self._complete(task, None if task.message.kind == "picture" else OVER_BUDGET)
+            self._complete_task(task, None if task.message.kind == "picture" else OVER_BUDGET)
         elif task.deaths >= MAX_DEATHS:
             self._fail_submission(task.submission, [task], _describe_killed(task))
         else:
-            self._requeue(Item([task], needs_new_worker=True))
+            self._requeue_task(Item([task], needs_new_worker=True))
 
-    def _requeue(self, item: Item) -> None:
+    def _requeue_task(self, item: Item) -> None:
         if item.submission.is_over:
-            self._release(item.tasks)
+            self._release_tasks(item.tasks)
             return
         item.submission.items.appendleft(item)
         if item.submission not in self._active:
             self._active.append(item.submission)
 
-    def _complete(self, task: Task, digest: Digest) -> None:
+    def _complete_task(self, task: Task, digest: Digest) -> None:
         """Store a computed digest for this task and for the tasks that wait for it."""
         assert task.key is not None
         self._cache.put(task.key, digest)
         task.is_owner = False
         for equal in [task, *self._under_way.pop(task.key, ())]:
-            self._settle(equal, digest)
+            self._settle_task(equal, digest)
 
-    def _settle(self, task: Task, digest: Digest) -> None:
+    def _settle_task(self, task: Task, digest: Digest) -> None:
         if isinstance(digest, OverBudget):
             task.submission.fail(_describe_over_budget(task))
         else:
@@ -252,19 +252,19 @@ class DigestScheduler:
     def _fail_submission(self, submission: Submission, tasks: list[Task], error: Exception) -> None:
         """Fail a submission; equal contents of other submissions are computed from their own objects."""
         submission.fail(error)
-        self._release(tasks)
+        self._release_tasks(tasks)
         self._drop_items(submission)
 
     def _drop_items(self, submission: Submission) -> None:
         while submission.items:
-            self._release(submission.items.popleft().tasks)
+            self._release_tasks(submission.items.popleft().tasks)
 
-    def _release(self, tasks: list[Task]) -> None:
+    def _release_tasks(self, tasks: list[Task]) -> None:
         for task in tasks:
             if task.is_owner and task.key is not None:
                 task.is_owner = False
                 for waiting in self._under_way.pop(task.key, ()):
-                    self._requeue(Item([waiting]))
+                    self._requeue_task(Item([waiting]))
 
     def _count_large(self) -> int:
         return sum(worker.item is not None and worker.item.is_large for worker in self.workers)

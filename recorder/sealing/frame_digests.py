@@ -63,10 +63,10 @@ def _read_cells(data: bytes, max_pixels: int) -> bytes:
         if image.width * image.height > max_pixels:
             raise Image.DecompressionBombError("More pixels than allowed.")
         image.draft("L", (72, 64))  # JPEG decodes at an eighth of the size; others ignore it
-        return _shrink(_decode(image)).tobytes()
+        return _shrink_image(_decode_image(image)).tobytes()
 
 
-def _decode(image: Image.Image) -> Image.Image:
+def _decode_image(image: Image.Image) -> Image.Image:
     """Return the picture decoded; a WebP without the copies that Pillow keeps of it.
 
     Pillow holds three canvases of a WebP while it copies the pixels into a fourth: 777 MB at 50 megapixels.
@@ -85,7 +85,7 @@ def _decode(image: Image.Image) -> Image.Image:
     return Image.frombuffer(mode, image.size, decoded[0], "raw", mode, 0, 1)
 
 
-def _shrink(image: Image.Image) -> Image.Image:
+def _shrink_image(image: Image.Image) -> Image.Image:
     """Return the picture as 9 × 8 cells of luminance, by the mean of each cell's pixels.
 
     A large picture is converted and narrowed strip by strip: the resampling goes through rows first and

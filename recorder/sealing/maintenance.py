@@ -71,7 +71,7 @@ def maintain(runtime: Runtime, owner: str, tenants: Iterable[Tenant]) -> Mainten
     swept = requeued = answers = compacted = 0
     with lease_for_block(runtime.database, _LEASE, owner, ttl_ms=_LEASE_MS) as held:
         if held is not None:
-            swept, requeued = _sweep(runtime, held.require)
+            swept, requeued = _sweep_hot_rows(runtime, held.require)
             answers = _delete_expired_answers(runtime, held.require)
             _delete_done_batches(runtime, held.require)
             discard_leftovers(runtime, held.require)
@@ -95,7 +95,7 @@ def _check_lease(runtime: Runtime, held: HeldLease) -> None:
         held.require(db)
 
 
-def _sweep(runtime: Runtime, require_lease: RequireLease) -> tuple[int, int]:
+def _sweep_hot_rows(runtime: Runtime, require_lease: RequireLease) -> tuple[int, int]:
     """Delete the hot rows of sessions that the lake holds completely; queue the others again.
 
     Returns:
@@ -112,7 +112,7 @@ def _sweep(runtime: Runtime, require_lease: RequireLease) -> tuple[int, int]:
                 db.exec(delete(table).where(col(table.session_id).in_(whole)))
             db.exec(update(SessionRow).where(col(SessionRow.id).in_(whole)).values(is_hot=False))
         for row, counts in differing:
-            requeued += _reseal(runtime, require_lease, row, counts)
+            requeued += _requeue_session(runtime, require_lease, row, counts)
         swept += len(whole)
         if len(due) < _SWEEP_CHUNK:
             return swept, requeued
@@ -145,7 +145,9 @@ def _compare_with_lake(
 _COUNTED: tuple[Kind, ...] = ("events", "frames", "sessions")
 
 
-def _reseal(runtime: Runtime, require_lease: RequireLease, row: SessionRow, counts: dict[Kind, int]) -> bool:
+def _requeue_session(
+    runtime: Runtime, require_lease: RequireLease, row: SessionRow, counts: dict[Kind, int]
+) -> bool:
     """Delete a session's rows from the lake, and queue it to be sealed again from its hot rows.
 
     Returns:

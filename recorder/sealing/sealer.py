@@ -127,7 +127,7 @@ class Sealer:
             if work is None:
                 return None
             try:
-                sealed = self._advance(work)
+                sealed = self._advance_batch(work)
             except LeaseLost:
                 self._scheduler.current = None
                 raise
@@ -142,7 +142,7 @@ class Sealer:
         """Sweep hot rows, delete old keys, and compact the tables that this run wrote to."""
         return maintain(self._runtime, self._owner, self._touched)
 
-    def _advance(self, work: LaneWork) -> SealedBatch | None:
+    def _advance_batch(self, work: LaneWork) -> SealedBatch | None:
         """Work on the lane's batch until it is sealed, divided or paused; return None if it was not sealed.
 
         Raises:
@@ -154,13 +154,13 @@ class Sealer:
         if failures.must_divide(batch):
             failures.divide_batch(self._runtime, self._scheduler, work)
             return None
-        preparation = self._resume(batch) or self._open_preparation(batch)
+        preparation = self._resume_batch(batch) or self._open_preparation(batch)
         try:
             while not preparation.advance():
                 if self.stopping.is_set() or self._scheduler.should_pause():
-                    self._pause(work, preparation)
+                    self._pause_batch(work, preparation)
                     return None
-            return self._seal(work, preparation, began)
+            return self._seal_batch(work, preparation, began)
         except BaseException as error:
             preparation.close()
             if isinstance(error, LeaseLost | Unavailable) or not isinstance(error, Exception):
@@ -175,7 +175,7 @@ class Sealer:
             failures.count_batch_failure(self._runtime, self._scheduler, work, error)
             return None
 
-    def _seal(self, work: LaneWork, preparation: BatchPreparation, began: float) -> SealedBatch:
+    def _seal_batch(self, work: LaneWork, preparation: BatchPreparation, began: float) -> SealedBatch:
         """Commit a prepared batch: compute the graph, commit the lake, mark the sessions."""
         with self._runtime.database.transaction(write=False) as db:
             rows = [session.row for session in preparation.sessions]
@@ -266,7 +266,7 @@ class Sealer:
         except Exception:
             log.exception("the graph of %s could not be rebuilt", scope.workflow)
 
-    def _pause(self, work: LaneWork, preparation: BatchPreparation) -> None:
+    def _pause_batch(self, work: LaneWork, preparation: BatchPreparation) -> None:
         """Release the lane before its batch is prepared, and keep the preparation to resume it."""
         large = [key for key, (_, paused) in self._paused.items() if paused.has_large_session]
         if preparation.has_large_session and len(large) >= _MAX_PAUSED_LARGE:
@@ -282,7 +282,7 @@ class Sealer:
     def _publish_paused_lanes(self) -> None:
         self._scheduler.paused = frozenset(lane for lane, _ in self._paused)
 
-    def _resume(self, batch: ClaimedBatch) -> BatchPreparation | None:
+    def _resume_batch(self, batch: ClaimedBatch) -> BatchPreparation | None:
         """Return the paused preparation of a batch; None if another run worked on the batch since."""
         fence, preparation = self._paused.pop((batch.lane, batch.number), (0, None))
         self._publish_paused_lanes()

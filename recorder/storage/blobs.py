@@ -36,9 +36,9 @@ class Blobs:
         """
         try:
             if self._is_local:
-                _write_durably(Path(self._path(key)), *parts)
+                _write_durably(Path(self._make_path(key)), *parts)
             else:
-                self._fs.pipe_file(self._path(key), b"".join(parts))
+                self._fs.pipe_file(self._make_path(key), b"".join(parts))
         except OSError as error:
             raise Unavailable("The blob store") from error
 
@@ -51,7 +51,7 @@ class Blobs:
         """
         end = None if length is None else offset + length
         try:
-            data: bytes = self._fs.cat_file(self._path(key), start=offset, end=end)
+            data: bytes = self._fs.cat_file(self._make_path(key), start=offset, end=end)
         except FileNotFoundError as error:
             raise KeyError(key) from error
         except OSError as error:
@@ -61,7 +61,7 @@ class Blobs:
     def delete(self, key: str) -> None:
         """Remove one object; a missing one is no error."""
         try:
-            self._fs.rm_file(self._path(key))
+            self._fs.rm_file(self._make_path(key))
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -69,8 +69,8 @@ class Blobs:
 
     def keys(self, prefix: str) -> Iterator[str]:
         """Yield the keys below a prefix, in no order."""
-        root = self._path("").rstrip("/") + "/"
-        for path in self._fs.find(self._path(prefix)):
+        root = self._make_path("").rstrip("/") + "/"
+        for path in self._fs.find(self._make_path(prefix)):
             yield path.removeprefix(root)
 
     def ping(self) -> None:
@@ -79,7 +79,7 @@ class Blobs:
         self.put(key, b"ok")
         self.delete(key)
 
-    def _path(self, key: str) -> str:
+    def _make_path(self, key: str) -> str:
         return f"{self._root.rstrip('/')}/{key}"
 
 

@@ -76,7 +76,7 @@ class Database:
         self.url = url
         self.is_sqlite = url.startswith("sqlite")
         self.write_lock: AbstractContextManager[Any] = threading.Lock() if self.is_sqlite else nullcontext()
-        self._engine = _sqlite_engine(url) if self.is_sqlite else _postgres_engine(url)
+        self._engine = _create_sqlite_engine(url) if self.is_sqlite else _create_postgres_engine(url)
         self._writer = self._engine.execution_options(recorder_write=True)
         # A read sees one state of all tables: hot rows may move to the lake between two statements.
         snapshot = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
@@ -220,7 +220,7 @@ def _dump_json(value: Any) -> str:
     return orjson.dumps(value).decode()
 
 
-def _sqlite_engine(url: str) -> Engine:
+def _create_sqlite_engine(url: str) -> Engine:
     engine = create_engine(
         url,
         json_serializer=_dump_json,
@@ -262,7 +262,7 @@ def _use_wal(cursor: Any) -> None:
             cursor.execute("PRAGMA journal_mode=WAL")
 
 
-def _postgres_engine(url: str) -> Engine:
+def _create_postgres_engine(url: str) -> Engine:
     if url.startswith("postgresql://"):
         url = "postgresql+psycopg://" + url.removeprefix("postgresql://")
     return create_engine(

@@ -147,13 +147,13 @@ def _check_store(what: str, store: Blobs, region: str) -> None:
 
 
 def _check_location(what: str, *, url: str, region: str) -> None:
-    location = _bucket_location(url)
+    location = _find_bucket_location(url)
     match = _LOCATION.fullmatch(location or "")
     if location is not None and match:
         _require_region(_BY_CONTINENT.get(match[1], location), what=f"{what} (its bucket)", region=region)
 
 
-def _bucket_location(url: str) -> str | None:
+def _find_bucket_location(url: str) -> str | None:
     """Return the location of an S3 bucket; None for other stores, and if it cannot be read."""
     if urlsplit(url).scheme not in ("s3", "s3a"):
         return None

@@ -68,7 +68,7 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         with _convert_errors():
-            stored = self._table(kind, tenant)
+            stored = self._open_table(kind, tenant)
             table = stored.open()
             if table is not None and _holds_number(table, kind, lane, number):
                 stored.sync()
@@ -110,7 +110,7 @@ class Lake:
         if not all(_NAME.fullmatch(part) for part in (workflow, date, name)):
             raise ValueError("Names of lake files and partitions hold letters, digits, _, - and . only.")
         with _convert_errors():
-            return self._table(kind, tenant).write_file(rows, {"workflow": workflow, "date": date}, name)
+            return self._open_table(kind, tenant).write_file(rows, {"workflow": workflow, "date": date}, name)
 
     def read_file(self, kind: Kind, tenant: Tenant, file: LakeFile) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows of a file that `write_file` wrote, whether it is committed or not.
@@ -119,7 +119,7 @@ class Lake:
             FileNotFoundError: if the file does not exist.
             Unavailable: if the store does not answer.
         """
-        store = self._table(kind, tenant).data_files()
+        store = self._open_table(kind, tenant).data_files()
         with _convert_errors():
             is_there = store.get_file_info(file.path).type == pa_fs.FileType.File
         if not is_there:
@@ -149,7 +149,7 @@ class Lake:
             LakeAhead: if the table holds a higher number of the lane.
             Unavailable: if the store does not answer.
         """
-        stored = self._table(kind, tenant)
+        stored = self._open_table(kind, tenant)
         with _convert_errors():
             for attempt in retry_conflicts():
                 table = stored.open_for_writing()
@@ -165,7 +165,7 @@ class Lake:
     def version(self, kind: Kind, tenant: Tenant) -> int | None:
         """Return the newest version of a table; None before its first batch."""
         with _convert_errors():
-            table = self._table(kind, tenant).open()
+            table = self._open_table(kind, tenant).open()
         return None if table is None else table.version()
 
     def scan(self, kind: Kind, tenant: Tenant, *, version: int | None = None) -> pl.LazyFrame:
@@ -175,7 +175,7 @@ class Lake:
         """
         schema = pl.Schema(LAYOUTS[kind].schema)
         with _convert_errors():
-            table = self._table(kind, tenant).open(version)
+            table = self._open_table(kind, tenant).open(version)
         if table is None:
             return pl.LazyFrame(schema=schema)
         known = {field.name for field in table.schema().fields}
@@ -244,7 +244,7 @@ class Lake:
         wanted = RowFilter({session_id: bucket_of(session_id)}, None if after is None else after[0])
         if limit == 0:
             return
-        stored = self._table(kind, tenant)
+        stored = self._open_table(kind, tenant)
         try:
             with _convert_errors():
                 table = stored.open()
@@ -286,7 +286,7 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         with _convert_errors():
-            return count_session_rows(self._table(kind, tenant), workflow, date, session_ids)
+            return count_session_rows(self._open_table(kind, tenant), workflow, date, session_ids)
 
     def delete_sessions(
         self,
@@ -308,7 +308,7 @@ class Lake:
         if not all(map(_SESSION_ID.fullmatch, session_ids)):
             raise ValueError("A session id has three lower-case letters, _ and letters or digits.")
         with _convert_errors():
-            return delete_sessions(self._table(kind, tenant), workflow, date, session_ids)
+            return delete_sessions(self._open_table(kind, tenant), workflow, date, session_ids)
 
     def compact(self, kind: Kind, tenant: Tenant, *, check: Callable[[], None] = lambda: None) -> int:
         """Join small files of partitions with many, in order; delete files that no commit names.
@@ -328,7 +328,7 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         with _convert_errors():
-            return compact(self._table(kind, tenant), check)
+            return compact(self._open_table(kind, tenant), check)
 
     def mark_region(self, region: str) -> str:
         """Mark a new lake with a region; return the region of the stored mark.
@@ -361,12 +361,12 @@ class Lake:
         except OSError as error:
             raise Unavailable("The lake") from error
 
-    def _path(self, kind: Kind, tenant: Tenant) -> str:
+    def _make_path(self, kind: Kind, tenant: Tenant) -> str:
         assert _SAFE.fullmatch(tenant.workspace_id) and tenant.mode in ("live", "test")
         return f"{self.url}/{tenant.workspace_id}/{tenant.mode}/{kind}"
 
-    def _table(self, kind: Kind, tenant: Tenant) -> LakeTable:
-        path = self._path(kind, tenant)
+    def _open_table(self, kind: Kind, tenant: Tenant) -> LakeTable:
+        path = self._make_path(kind, tenant)
         if path not in self._tables:
             self._tables[path] = LakeTable(self.url, path, LAYOUTS[kind])
         return self._tables[path]

@@ -51,7 +51,10 @@ class LocalLog:
         Entries are created complete, by a link: a power cut damaged an entry that is not complete.
         """
         with self._lock:
-            if self._complete_version is not None and not self._entry_path(self._complete_version).exists():
+            if (
+                self._complete_version is not None
+                and not self._make_entry_path(self._complete_version).exists()
+            ):
                 self._complete_version = self._synced = None
             newest = None
             if self._complete_version is None:
@@ -61,7 +64,7 @@ class LocalLog:
                 self._complete_version, newest = checkpoint, max(entries, default=checkpoint)
             while True:
                 try:
-                    data = self._entry_path(self._complete_version + 1).read_bytes()
+                    data = self._make_entry_path(self._complete_version + 1).read_bytes()
                 except (FileNotFoundError, NotADirectoryError):
                     if newest is None or newest <= self._complete_version:
                         return None
@@ -83,7 +86,7 @@ class LocalLog:
             entries, _ = self._list_versions()
             # From the newest on, so that a repair that is killed leaves no entry after a gap.
             for version in sorted((entry for entry in entries if entry >= damaged), reverse=True):
-                entry = self._entry_path(version)
+                entry = self._make_entry_path(version)
                 entry.rename(entry.with_name(f"{entry.name}.damaged-{new_id('req')}"))
                 log.warning("set the damaged lake log entry %s aside; it was never acknowledged", entry)
             sync_path(self._folder)
@@ -98,7 +101,7 @@ class LocalLog:
             newest = self._complete_version if self._complete_version is not None else known
             for version in range(known + 1, newest + 1):
                 try:
-                    sync_path(self._entry_path(version))
+                    sync_path(self._make_entry_path(version))
                 except FileNotFoundError:
                     # A checkpoint that another process wrote since replaces it.
                     continue
@@ -136,7 +139,7 @@ class LocalLog:
         self._checkpoint = version
         DeltaTable(self.table).cleanup_metadata()
 
-    def _entry_path(self, version: int) -> Path:
+    def _make_entry_path(self, version: int) -> Path:
         return self._folder / f"{version:020}.json"
 
     def _list_versions(self) -> tuple[set[int], int]:

@@ -85,7 +85,7 @@ class LakeTable:
         for attempt in retry_conflicts():
             # Another writer that creates the table or adds the columns at the same time makes this fail.
             with attempt:
-                table = self.open() or self._create()
+                table = self.open() or self._create_table()
                 present = {field.name for field in table.schema().fields}
                 missing = [field for field in self.layout.schema if field.name not in present]
                 if missing:
@@ -95,7 +95,7 @@ class LakeTable:
                 return table
         raise Unavailable("The lake")
 
-    def _create(self) -> DeltaTable:
+    def _create_table(self) -> DeltaTable:
         return DeltaTable.create(
             self._path,
             schema=self.layout.schema,

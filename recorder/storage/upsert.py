@@ -21,8 +21,8 @@ def insert_if_missing(db: DbSession, model: type[SQLModel], values: Mapping[str,
     Returns:
         Whether this call inserted the row.
     """
-    table = _table_of(model)
-    statement = _insert(db, table).values(**values).on_conflict_do_nothing()
+    table = _get_table(model)
+    statement = _make_insert(db, table).values(**values).on_conflict_do_nothing()
     return db.connection().execute(statement.returning(*table.primary_key)).first() is not None
 
 
@@ -46,18 +46,18 @@ def insert_or_update(
     Returns:
         The row as it is now; None where it exists and does not meet `where`.
     """
-    table = _table_of(model)
-    statement = _insert(db, table).values(**values)
+    table = _get_table(model)
+    statement = _make_insert(db, table).values(**values)
     statement = statement.on_conflict_do_update(
         index_elements=tuple(table.primary_key), set_=dict(update), where=where
     )
     return db.connection().execute(statement.returning(*table.columns)).one_or_none()
 
 
-def _table_of(model: type[SQLModel]) -> Table:
+def _get_table(model: type[SQLModel]) -> Table:
     return SQLModel.metadata.tables[str(model.__tablename__)]
 
 
-def _insert(db: DbSession, table: Table) -> Any:
+def _make_insert(db: DbSession, table: Table) -> Any:
     is_postgres = db.get_bind().dialect.name == "postgresql"
     return postgresql.insert(table) if is_postgres else sqlite.insert(table)

@@ -153,7 +153,7 @@ def dagster_commands(
     """
     folder = Path(variables["RECORDER_DAGSTER_DIR"])
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    code_socket = _socket_path(folder)
+    code_socket = _make_socket_path(folder)
     workspace = folder / "workspace.yaml"
     workspace.write_text(
         f"load_from:\n  - grpc_server: {{socket: '{code_socket}', location_name: recorder}}\n"
@@ -253,7 +253,7 @@ def _make_command(
     )
 
 
-def _socket_path(folder: Path) -> Path:
+def _make_socket_path(folder: Path) -> Path:
     """Return the path for a socket that only this user reaches: callers of the code server can run code.
 
     Raises:

@@ -126,19 +126,19 @@ class Liveness:
         """Return whether the process has not answered its probes for too long."""
         with self._lock:
             limit = self._silence_s if self._last is not None else _GRACE * self._silence_s
-            return self._now() - self._last_sign() > limit and self._unanswered >= _ASKED_AT_LEAST
+            return self._now() - self._read_last_sign() > limit and self._unanswered >= _ASKED_AT_LEAST
 
     @property
     def silent_s(self) -> float:
         """Seconds since the last answer, or since the start where none came."""
-        return self._now() - self._last_sign()
+        return self._now() - self._read_last_sign()
 
     @property
     def healthy_s(self) -> float:
         """Seconds from the first answer since the start to the last."""
         return 0.0 if self._first is None or self._last is None else self._last - self._first
 
-    def _last_sign(self) -> float:
+    def _read_last_sign(self) -> float:
         return self._began if self._last is None else self._last
 
 

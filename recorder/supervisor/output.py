@@ -37,10 +37,10 @@ def rotate_log(log: Path, *, most_bytes: int = LOG_BYTES) -> bool:
     if not log.exists() or log.stat().st_size < most_bytes:
         return False
     for number in range(OLD_LOGS - 1, 0, -1):
-        older = _number_log(log, number)
+        older = _make_log_path(log, number)
         if older.exists():
-            older.replace(_number_log(log, number + 1))
-    shutil.copyfile(log, _number_log(log, 1))
+            older.replace(_make_log_path(log, number + 1))
+    shutil.copyfile(log, _make_log_path(log, 1))
     os.truncate(log, 0)
     return True
 
@@ -65,7 +65,7 @@ def close_service_log(handler: logging.Handler) -> None:
     handler.close()
 
 
-def _number_log(log: Path, number: int) -> Path:
+def _make_log_path(log: Path, number: int) -> Path:
     return log.with_name(f"{log.name}.{number}")
 
 
@@ -107,15 +107,15 @@ class Terminal:
         if self._held_lines is not None:
             self._held_lines.append(lines)
         else:
-            self._print(lines)
+            self._print_lines(lines)
 
     def release(self) -> None:
         """Print the lines that were held back, and print further lines at once."""
         held, self._held_lines = self._held_lines, None
         for lines in held or []:
-            self._print(lines)
+            self._print_lines(lines)
 
-    def _print(self, lines: str) -> None:
+    def _print_lines(self, lines: str) -> None:
         self._console.print(lines, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -202,7 +202,7 @@ class Guard:
         self._keep_open = keep_open
         self._on_change = on_change
         self._groups: set[int] = set()
-        self._process = self._start()
+        self._process = self._start_process()
 
     def watch(self, child: Child) -> None:
         """Let the guard watch a child's group."""
@@ -223,7 +223,7 @@ class Guard:
             return False
         if self._process.stdin is not None:
             self._process.stdin.close()
-        self._process = self._start()
+        self._process = self._start_process()
         for group in sorted(self._groups):
             self._write(f"+{group}")
         return True
@@ -235,7 +235,7 @@ class Guard:
             self._process.stdin.close()
         self._process.wait()
 
-    def _start(self) -> "subprocess.Popen[bytes]":
+    def _start_process(self) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
             [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py"))],
             stdin=subprocess.PIPE,
@@ -267,10 +267,10 @@ def reset_ignored_signals() -> None:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) is signal.SIG_IGN:
-                signal.signal(number, _ignore)
+                signal.signal(number, _ignore_signal)
 
 
-def _ignore(number: int, frame: FrameType | None) -> None:
+def _ignore_signal(number: int, frame: FrameType | None) -> None:
     """Handle a signal by doing nothing; unlike SIG_IGN, children do not inherit this."""
 
 

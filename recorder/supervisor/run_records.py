@@ -62,12 +62,12 @@ class RunRecord:
         Raises:
             AlreadyRunning: if another process holds the record of this name.
         """
-        path = _path(data, name)
+        path = _make_path(data, name)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         until = time.monotonic() + wait_s
         try:
-            while not _lock(descriptor):
+            while not _lock_file(descriptor):
                 holder = _read_members(descriptor)
                 if _is_running(holder.get("process")) or time.monotonic() >= until:
                     raise AlreadyRunning(data, name, holder)
@@ -111,17 +111,17 @@ class RunRecord:
 
 def has_record(data: Path, name: str) -> bool:
     """Return whether a process of this kind has ever written a record into the data folder."""
-    return _path(data, name).exists()
+    return _make_path(data, name).exists()
 
 
 def read_record(data: Path, name: str) -> dict[str, Any] | None:
     """Return the record of a process that runs now; None if there is none."""
     try:
-        descriptor = os.open(_path(data, name), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(_make_path(data, name), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
-        if _lock(descriptor, fcntl.LOCK_SH):
+        if _lock_file(descriptor, fcntl.LOCK_SH):
             return None  # its process has ended
         members = _read_members(descriptor)
     finally:
@@ -130,7 +130,7 @@ def read_record(data: Path, name: str) -> dict[str, Any] | None:
     return members if _is_running(members.get("process")) else None
 
 
-def _lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
+def _lock_file(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -163,5 +163,5 @@ def _is_running(pid: Any) -> bool:
         return True  # no /proc here
 
 
-def _path(data: Path, name: str) -> Path:
+def _make_path(data: Path, name: str) -> Path:
     return data / _FOLDER / f"{name}.json"

@@ -90,12 +90,12 @@ class Service:
             since=clock.to_iso(clock.now()),
         )
         try:
-            self._prepare(settings, checkout, host, port, dagster_port if dagster else None)
+            self._prepare_start(settings, checkout, host, port, dagster_port if dagster else None)
         except BaseException:
             self._record.release()
             raise
 
-    def _prepare(
+    def _prepare_start(
         self, settings: Settings, checkout: Path, host: str, port: int, dagster_port: int | None
     ) -> None:
         """End processes that a killed service left, claim the ports, and set up the children."""
@@ -159,16 +159,16 @@ class Service:
         for warning in unknown_settings():
             self._terminal.say(warning, wrap=False)
         with self._console.status("Starting the API"):
-            self._launch(self._api, *code)
-            self._wait(self._api)
+            self._launch_children(self._api, *code)
+            self._wait_for_end(self._api)
         # A start that the settings or the data do not admit ends before this: its reason is printed alone.
         self._terminal.release()
         # The daemon's first sensor and the delivery loop read the database, whose schema the API has brought
         # up to date by now.
-        self._launch(self._delivery)
-        self._wait(*code)
-        self._launch(*talkers)
-        self._wait(*talkers)
+        self._launch_children(self._delivery)
+        self._wait_for_end(*code)
+        self._launch_children(*talkers)
+        self._wait_for_end(*talkers)
 
     def open_dagster(self) -> AbstractContextManager[httpx.Client]:
         """Return a client that is logged in to this service's Dagster pages."""
@@ -181,7 +181,9 @@ class Service:
         Addresses, the login link and the next step are printed once every process answers.
         """
         for child in self.children:
-            Thread(target=self._probe, args=(child,), name=f"probe {child.command.name}", daemon=True).start()
+            Thread(
+                target=self._probe_child, args=(child,), name=f"probe {child.command.name}", daemon=True
+            ).start()
         announce_at: float | None = time.monotonic() + _ANNOUNCE_WITHIN_S
         rotate_at = 0.0
         while not self.stopping.wait(0.1):
@@ -190,18 +192,18 @@ class Service:
                 log.warning("the guard was killed; another one watches")
             for child in self.children:
                 self._restart_if_needed(child)
-            if announce_at is not None and (self._all_answer() or time.monotonic() >= announce_at):
+            if announce_at is not None and (self._check_all_answer() or time.monotonic() >= announce_at):
                 announce_at = None
-                Thread(target=self._announce, name="announce", daemon=True).start()
+                Thread(target=self._announce_addresses, name="announce", daemon=True).start()
             if time.monotonic() >= rotate_at:
                 rotate_at = time.monotonic() + _ROTATE_EVERY_S
                 for child in self.children:
                     rotate_log(child.command.log)
 
-    def _all_answer(self) -> bool:
+    def _check_all_answer(self) -> bool:
         return all(child.liveness.is_answering for child in self.children)
 
-    def _announce(self) -> None:
+    def _announce_addresses(self) -> None:
         """Print the addresses, a login link and the next step, and warnings from then on."""
         folder = short_path(self._settings.data_dir)
         self._listing = start_workspace_list(self._settings)
@@ -253,14 +255,14 @@ class Service:
     def _make_child(self, command: Command) -> Child:
         return Child(command, silence_s=self._settings.answer_within_s)
 
-    def _launch(self, *children: Child) -> None:
+    def _launch_children(self, *children: Child) -> None:
         for child in children:
             if not self.stopping.is_set():
                 assert self._guard is not None
                 self._terminal.say(f"Starting the {child.command.name}")
                 child.start(self._guard)
 
-    def _wait(self, *children: Child) -> None:
+    def _wait_for_end(self, *children: Child) -> None:
         until = time.monotonic() + _START_S
         for child in children:
             while not child.command.is_ready() and not self.stopping.is_set():
@@ -268,7 +270,7 @@ class Service:
                     raise child.failure
                 time.sleep(_POLL_S)
 
-    def _probe(self, child: Child) -> None:
+    def _probe_child(self, child: Child) -> None:
         """Probe a child repeatedly; a probe may take long, so each child has a thread."""
         while not self.stopping.wait(_ASK_EVERY_S):
             life = child.liveness.life
@@ -293,7 +295,7 @@ class Service:
         """End a silent child, plan the next start of one that ended, and start it when that is due."""
         assert self._guard is not None
         if child.is_due():
-            self._launch(child)
+            self._launch_children(child)
         elif child.has_ended() or child.is_overdue:
             was_silent, silent_s = child.is_ending, child.liveness.silent_s
             pause = child.plan_restart(since_s=silent_s if was_silent else 0.0)
@@ -332,11 +334,11 @@ def serve(data: Path | None, *, host: str, port: int, dagster: bool, dagster_por
         console.print(str(error), highlight=False, soft_wrap=True, markup=False)
         return 2 if isinstance(error, NoCheckout) else 1
 
-    def _stop(number: int, frame: FrameType | None) -> None:
+    def _handle_stop_signal(number: int, frame: FrameType | None) -> None:
         service.stopping.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _stop)
+        signal.signal(number, _handle_stop_signal)
     try:
         service.start()
         service.watch()

@@ -107,14 +107,14 @@ class DeliveryLoop:
         try:
             while not stop.is_set():
                 self._turned_at = time.monotonic()
-                turn = await self._run_turn(self._visit)
+                turn = await self._run_turn(self._visit_database)
                 for claim in turn.claims:
-                    self._start(claim)
+                    self._start_attempt(claim)
                 if not turn.has_more:
-                    await self._rest(stopping)
+                    await self._wait_for_work(stopping)
         finally:
             stopping.cancel()
-            await self._finish()
+            await self._finish_attempts()
 
     async def _run_turn(self, visit: Callable[[list[Outcome]], _Turn]) -> _Turn:
         """Store outcomes and claim attempts; keep the outcomes while the database does not answer."""
@@ -131,7 +131,7 @@ class DeliveryLoop:
         self._outcomes = []
         return turn
 
-    def _visit(self, outcomes: list[Outcome]) -> _Turn:
+    def _visit_database(self, outcomes: list[Outcome]) -> _Turn:
         """Store outcomes, dispatch events and claim attempts in one transaction."""
         self._sweep.step()
         now = clock.now()
@@ -153,13 +153,13 @@ class DeliveryLoop:
         with self._database.transaction(write=False) as db:
             return has_events(db) or bool(self._lanes.free and due_lanes(db, now_ms=clock.to_ms(now)))
 
-    def _start(self, claim: Claim) -> None:
+    def _start_attempt(self, claim: Claim) -> None:
         self._lanes.begin(claim)
-        task = asyncio.create_task(self._attempt(claim))
+        task = asyncio.create_task(self._attempt_delivery(claim))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _attempt(self, claim: Claim) -> None:
+    async def _attempt_delivery(self, claim: Claim) -> None:
         exchange = Exchange(error="connection")  # the outcome if this loop cuts it off
         try:
             exchange = await self._client.post(claim.url, claim.headers, claim.body)
@@ -167,7 +167,7 @@ class DeliveryLoop:
             self._ended.append((claim, exchange))
             self._has_ended.set()
 
-    async def _rest(self, stopping: asyncio.Future[Literal[True]]) -> None:
+    async def _wait_for_work(self, stopping: asyncio.Future[Literal[True]]) -> None:
         """Wait until an attempt ends or new work may be there."""
         ended = asyncio.ensure_future(self._has_ended.wait())
         await asyncio.wait((ended, stopping), timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
@@ -176,7 +176,7 @@ class DeliveryLoop:
             await asyncio.sleep(_GATHER_S)
         self._has_ended.clear()
 
-    async def _finish(self) -> None:
+    async def _finish_attempts(self) -> None:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_GRACE_S)
         for task in self._tasks:

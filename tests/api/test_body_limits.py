@@ -318,7 +318,7 @@ def test_a_body_without_room_is_refused_and_does_nothing(
     session_id, share = caller.make_session(), memory._share
     other = service.make_caller()
     other_session = other.make_session()
-    memory._take(caller.key.workspace_id, share - 1_000)
+    memory._take_bytes(caller.key.workspace_id, share - 1_000)
     try:
         refused = caller.post_raw(f"/v1/sessions/{session_id}/events", body_of(1_000_000))
         assert_problem(refused, 503, "unavailable")

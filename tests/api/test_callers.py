@@ -30,8 +30,8 @@ class HeldCallers(CallerCache):
         self.may_answer = threading.Event()
         self.count = 0
 
-    def _authenticate(self, key: str) -> Known:
-        caller = super()._authenticate(key)
+    def _authenticate_key(self, key: str) -> Known:
+        caller = super()._authenticate_key(key)
         self.count += 1
         self.has_read.set()
         assert self.may_answer.wait(10)

@@ -189,7 +189,7 @@ def test_an_export_that_a_killed_run_left_gets_a_run_of_its_own(deployment: Depl
         def die(*args: Any, **more: Any) -> Any:
             raise SystemExit
 
-        patch.setattr("recorder.exports.runner.run._Run._complete", die)
+        patch.setattr("recorder.exports.runner.run._Run._complete_export", die)
         assert claim(deployment, [], {}) == row.id
         with pytest.raises(SystemExit):
             run_export(deployment.runtime, row.id, owner=OWNER)

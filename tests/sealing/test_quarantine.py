@@ -281,7 +281,7 @@ def test_a_session_that_is_deleted_is_taken_out_of_its_open_batch(
     ):
         assert sealer is not None
         work = sealer._scheduler.take_lane()
-        assert work is not None and sealer._advance(work) is None
+        assert work is not None and sealer._advance_batch(work) is None
     delete(runtime, ids[0])
     with failing_index(monkeypatch, ids[0], RuntimeError("a defect")):
         seal_all(runtime)

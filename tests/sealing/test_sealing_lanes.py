@@ -174,7 +174,7 @@ def test_another_run_goes_on_with_a_large_session_that_was_left(
         assert work is not None
         preparation = first._open_preparation(work.batch)
         assert not preparation.advance() and not preparation.advance()
-        first._pause(work, preparation)
+        first._pause_batch(work, preparation)
         assert second._scheduler.take_lane() is None  # reserved for the first run
         clock_ahead = Pace().reserved_for
         assert second._scheduler.take_lane() is not None

@@ -173,7 +173,7 @@ def codes() -> set[str]:
     """Every code that an answer, one of its items or a failed export may carry."""
     texts = {text_of(call.args[2]) for call in calls("Problem") if len(call.args) > 2}
     texts |= {text_of(call.args[1]) for call in calls("ValidationFailed.of") if len(call.args) > 1}
-    texts |= {text_of(call.args[2]) for call in calls("_fail") if len(call.args) > 2}
+    texts |= {text_of(call.args[2]) for call in calls("_fail_export") if len(call.args) > 2}
     texts |= {
         text_of(keyword.value)
         for call in calls("InvalidJson")

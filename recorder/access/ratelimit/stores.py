@@ -152,20 +152,20 @@ class RedisBuckets:
                     batch, self._waiting = batch + self._waiting, []
                     answers = [error] * len(batch)
                 for (_, answer), decision in zip(batch, answers, strict=True):
-                    _resolve(answer, decision)
+                    _resolve_future(answer, decision)
         finally:
             self._sender = None
 
     async def _send_batch(self, calls: list[list[Any]]) -> list[Any]:
-        answers = await self._execute("EVALSHA", _SHA, calls)
+        answers = await self._execute_script("EVALSHA", _SHA, calls)
         missing = [n for n, decision in enumerate(answers) if isinstance(decision, NoScriptError)]
         if missing:  # they were not run, so they can be run now
-            again = await self._execute("EVAL", _SCRIPT, [calls[n] for n in missing])
+            again = await self._execute_script("EVAL", _SCRIPT, [calls[n] for n in missing])
             for n, decision in zip(missing, again, strict=True):
                 answers[n] = decision
         return answers
 
-    async def _execute(self, command: str, script: str, calls: list[list[Any]]) -> list[Any]:
+    async def _execute_script(self, command: str, script: str, calls: list[list[Any]]) -> list[Any]:
         pipeline = self._redis.pipeline(transaction=False)
         for arguments in calls:
             pipeline.execute_command(command, script, *arguments)
@@ -173,7 +173,7 @@ class RedisBuckets:
         return answers
 
 
-def _resolve(answer: "asyncio.Future[Draw]", decision: Any) -> None:
+def _resolve_future(answer: "asyncio.Future[Draw]", decision: Any) -> None:
     if answer.done():  # the request was cancelled
         return
     if isinstance(decision, Exception):

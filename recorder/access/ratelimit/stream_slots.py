@@ -94,7 +94,7 @@ class StreamSlots:
             raise TooManyStreams(_KEY, per_key)
         if self._of_workspace[caller.workspace_id] >= per_workspace:
             raise TooManyStreams(_WORKSPACE, per_workspace)
-        slot = self._add(caller)
+        slot = self._add_slot(caller)
         if self._shared is None:
             return slot
         try:
@@ -104,7 +104,7 @@ class StreamSlots:
             raise
         if taken is None:
             return slot
-        self._remove(slot)
+        self._remove_slot(slot)
         raise (
             TooManyStreams(_KEY, per_key) if taken == "per_key" else TooManyStreams(_WORKSPACE, per_workspace)
         )
@@ -113,9 +113,9 @@ class StreamSlots:
         """Release a slot; further calls do nothing. It does not wait, so a cancelled request can call it."""
         if slot.name not in self._open:
             return
-        self._remove(slot)
+        self._remove_slot(slot)
         if self._shared is not None:
-            task = asyncio.create_task(self._free(self._shared, slot))
+            task = asyncio.create_task(self._free_slot(self._shared, slot))
             self._freeing.add(task)
             task.add_done_callback(self._freeing.discard)
 
@@ -132,28 +132,28 @@ class StreamSlots:
         await self._shared.free(list(self._open.values()))
         await self._shared.close()
 
-    def _add(self, caller: Caller) -> Slot:
+    def _add_slot(self, caller: Caller) -> Slot:
         self._made += 1
         slot = Slot(f"{self._process}:{self._made}", caller.key_id, caller.workspace_id)
         self._open[slot.name] = slot
         self._of_key[slot.key_id] += 1
         self._of_workspace[slot.workspace_id] += 1
         if self._shared is not None and self._renewal is None:
-            self._renewal = asyncio.create_task(self._renew(self._shared))
+            self._renewal = asyncio.create_task(self._renew_slots(self._shared))
         return slot
 
-    def _remove(self, slot: Slot) -> None:
+    def _remove_slot(self, slot: Slot) -> None:
         del self._open[slot.name]
         for counts, name in ((self._of_key, slot.key_id), (self._of_workspace, slot.workspace_id)):
             counts[name] -= 1
             if not counts[name]:
                 del counts[name]
 
-    async def _free(self, shared: SharedSlots, slot: Slot) -> None:
+    async def _free_slot(self, shared: SharedSlots, slot: Slot) -> None:
         async with self._turn:
             await shared.free([slot])
 
-    async def _renew(self, shared: SharedSlots) -> None:
+    async def _renew_slots(self, shared: SharedSlots) -> None:
         # A client library may swallow the cancellation that comes while it waits for its server.
         while not self._is_closing:
             await asyncio.sleep(shared.renew_s)
@@ -206,7 +206,7 @@ class RedisSlots:
         self._lease_ms = round(lease_s * 1000)
         self._redis = connect(url)
         self._claim = self._redis.register_script(_CLAIM)
-        self._renew = self._redis.register_script(_RENEW)
+        self._renew_slots = self._redis.register_script(_RENEW)
         self._presence = Presence("count of open streams")
 
     async def claim(self, slot: Slot, *, per_key: int, per_workspace: int) -> str | None:
@@ -230,7 +230,7 @@ class RedisSlots:
             return
         try:
             for sets, held in names.items():
-                await self._renew(list(sets), [self._lease_ms, *held])
+                await self._renew_slots(list(sets), [self._lease_ms, *held])
         except AWAY as error:
             self._presence.failed(error)
         else:

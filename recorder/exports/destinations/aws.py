@@ -25,7 +25,7 @@ def open_client(service: str, target: Target, patience: Patience) -> Any:
     """Return a botocore client with the rights of the target, which are renewed before they expire."""
     session_name = f"recorder-{target.export_id}" if target.role_arn else ""
     workspace_id = target.workspace_id if target.role_arn else ""
-    return _client(
+    return _make_client(
         service,
         region=target.region,
         endpoint=target.endpoint,
@@ -43,21 +43,21 @@ def require_external_id(target: Target, patience: Patience) -> None:
         InvalidDestination: if the role does not ask for the id, or refuses it.
         Unavailable: if STS does not answer, or with another error.
     """
-    if not _assume(target, target.workspace_id, patience):
+    if not _assume_role(target, target.workspace_id, patience):
         text = "The role cannot be assumed with your workspace id as external id; check its trust policy."
         raise InvalidDestination(text, _POINTER)
-    if _assume(target, new_id("wsp"), patience):
+    if _assume_role(target, new_id("wsp"), patience):
         text = (
             "The role can be assumed with any external id; its trust policy must ask for your workspace id."
         )
         raise InvalidDestination(text, _POINTER)
 
 
-def _assume(target: Target, external_id: str, patience: Patience) -> bool:
+def _assume_role(target: Target, external_id: str, patience: Patience) -> bool:
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
-        client = _client(
+        client = _make_client(
             "sts",
             region=target.region,
             endpoint=target.endpoint,
@@ -85,7 +85,7 @@ def _assume(target: Target, external_id: str, patience: Patience) -> bool:
 
 # A client takes a tenth of a second to make, and hosted files are served by the request.
 @lru_cache(maxsize=64)
-def _client(
+def _make_client(
     service: str,
     *,
     region: str | None,

@@ -24,7 +24,7 @@ class AzureStore:
 
     def __init__(self, target: Target, patience: Patience) -> None:
         self._target = target
-        with _errors(""):
+        with _translate_errors(""):
             service = open_service(target.account, target.endpoint, patience)
         self._container = service.get_container_client(target.bucket)
 
@@ -40,7 +40,7 @@ class AzureStore:
         staged.file.seek(0)
         md5 = hashlib.file_digest(staged.file, lambda: hashlib.md5(usedforsecurity=False)).digest()
         staged.file.seek(0)
-        with _errors(key):
+        with _translate_errors(key):
             blob = self._container.get_blob_client(key)
             blob.upload_blob(
                 staged.file,
@@ -57,23 +57,23 @@ class AzureStore:
 
     def size(self, key: str) -> int:
         """Return the size of an object."""
-        with _errors(key):
+        with _translate_errors(key):
             return int(self._container.get_blob_client(key).get_blob_properties().size)
 
     def get(self, key: str, start: int, end: int) -> Iterator[bytes]:
         """Yield the bytes from `start` up to, not including, `end`."""
-        with _errors(key):
+        with _translate_errors(key):
             blob = self._container.get_blob_client(key)
             yield from blob.download_blob(offset=start, length=end - start).chunks()
 
     def delete(self, key: str) -> None:
         """Remove an object; a missing one is no error."""
-        with suppress(KeyError), _errors(key):
+        with suppress(KeyError), _translate_errors(key):
             self._container.get_blob_client(key).delete_blob()
 
     def keys(self, prefix: str) -> Iterator[str]:
         """Yield the keys that begin with a prefix."""
-        with _errors(prefix):
+        with _translate_errors(prefix):
             yield from self._container.list_blob_names(name_starts_with=prefix)
 
     def copy(self, key: str, source_key: str, *, sha256: str) -> bool:
@@ -96,7 +96,7 @@ def open_service(account: str, endpoint: str | None, patience: Patience) -> Any:
     key = azure_account_key() if endpoint is not None else None
     return BlobServiceClient(
         f"https://{account}.blob.core.windows.net" if endpoint is None else f"{endpoint}/{account}",
-        credential=_default_identity() if key is None else {"account_name": account, "account_key": key},
+        credential=_make_default_identity() if key is None else {"account_name": account, "account_key": key},
         retry_policy=ExponentialRetry(
             initial_backoff=0, increment_base=2, retry_total=patience.attempts - 1, random_jitter_range=1
         ),
@@ -110,14 +110,14 @@ def open_service(account: str, endpoint: str | None, patience: Patience) -> Any:
     )
 
 
-def _default_identity() -> Any:
+def _make_default_identity() -> Any:
     from azure.identity import DefaultAzureCredential
 
     return DefaultAzureCredential()
 
 
 @contextmanager
-def _errors(key: str) -> Iterator[None]:
+def _translate_errors(key: str) -> Iterator[None]:
     from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
     from azure.identity import CredentialUnavailableError
 

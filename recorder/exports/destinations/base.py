@@ -29,13 +29,13 @@ def within(act: Callable[[], _Result], *, seconds: float = PROBE_SECONDS) -> _Re
     results: list[_Result] = []
     errors: list[BaseException] = []
 
-    def _act() -> None:
+    def _act_once() -> None:
         try:
             results.append(act())
         except BaseException as error:
             errors.append(error)
 
-    thread = threading.Thread(target=_act, name="export-probe", daemon=True)
+    thread = threading.Thread(target=_act_once, name="export-probe", daemon=True)
     thread.start()
     thread.join(seconds)
     if thread.is_alive():

@@ -31,7 +31,7 @@ def target_of(row: ExportDestination, settings: Settings) -> Target:
             url = f"{settings.export_url.rstrip('/')}/{row.workspace_id}/{row.id}"
             return hosted_target(url, workspace_id=row.workspace_id, export_id=row.id, settings=settings)
         case "local":
-            folder = _allowed_folder(requested["path"], settings.local_export_root)
+            folder = _resolve_allowed_folder(requested["path"], settings.local_export_root)
             return Target(
                 kind="local", root=str(folder / row.id), workspace_id=row.workspace_id, export_id=row.id
             )
@@ -47,8 +47,8 @@ def target_of(row: ExportDestination, settings: Settings) -> Target:
         region=requested.get("region"),
         role_arn=requested.get("role_arn"),
         service_account=requested.get("service_account"),
-        endpoint=_endpoint(kind, settings),
-        is_trusted=_address(kind, account=account, bucket=bucket) in settings.export_buckets,
+        endpoint=_find_endpoint(kind, settings),
+        is_trusted=_find_address(kind, account=account, bucket=bucket) in settings.export_buckets,
     )
 
 
@@ -124,7 +124,7 @@ def hosted_target(url: str, *, workspace_id: str, export_id: str, settings: Sett
     return Target(kind="address" if location or "::" in path else "local", root=path, **owner)
 
 
-def _endpoint(kind: str, settings: Settings) -> str | None:
+def _find_endpoint(kind: str, settings: Settings) -> str | None:
     endpoints = {
         "s3": settings.s3_endpoint,
         "gcs": settings.gcs_endpoint,
@@ -133,11 +133,11 @@ def _endpoint(kind: str, settings: Settings) -> str | None:
     return endpoints[kind]
 
 
-def _address(kind: str, *, account: str, bucket: str) -> str:
+def _find_address(kind: str, *, account: str, bucket: str) -> str:
     return {"s3": f"s3://{bucket}", "gcs": f"gs://{bucket}", "azure_blob": f"az://{account}/{bucket}"}[kind]
 
 
-def _allowed_folder(path: str, root: Path | None) -> Path:
+def _resolve_allowed_folder(path: str, root: Path | None) -> Path:
     """Return the real folder that a path names; relative paths start at the root."""
     if root is None:
         raise DestinationNotAllowed

@@ -24,7 +24,7 @@ class FsspecStore:
 
     def put(self, staged: Staged, key: str, *, replace: bool) -> None:
         """Upload a file and hash what the store then holds; in a folder it is synced as well."""
-        with _errors(key):
+        with _translate_errors(key):
             if not replace and self._fs.exists(key):
                 raise AlreadyThere
             folder = key.rpartition("/")[0]
@@ -48,12 +48,12 @@ class FsspecStore:
 
     def size(self, key: str) -> int:
         """Return the size of an object."""
-        with _errors(key):
+        with _translate_errors(key):
             return int(self._fs.size(key))
 
     def get(self, key: str, start: int, end: int) -> Iterator[bytes]:
         """Yield the bytes from `start` up to, not including, `end`."""
-        with _errors(key), self._fs.open(key, "rb") as file:
+        with _translate_errors(key), self._fs.open(key, "rb") as file:
             file.seek(start)
             while start < end and (piece := file.read(min(PART_BYTES, end - start))):
                 start += len(piece)
@@ -62,14 +62,14 @@ class FsspecStore:
     def delete(self, key: str) -> None:
         """Remove an object; a missing one is no error."""
         try:
-            with _errors(key):
+            with _translate_errors(key):
                 self._fs.rm_file(key)
         except KeyError:
             pass
 
     def keys(self, prefix: str) -> Iterator[str]:
         """Yield the keys that begin with a prefix."""
-        with _errors(prefix):
+        with _translate_errors(prefix):
             yield from (str(self._fs.unstrip_protocol(path)) for path in self._fs.find(prefix))
 
     def copy(self, key: str, source_key: str, *, sha256: str) -> bool:
@@ -85,7 +85,7 @@ class FsspecStore:
 
 
 @contextmanager
-def _errors(key: str) -> Iterator[None]:
+def _translate_errors(key: str) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, IsADirectoryError) as error:

@@ -28,7 +28,7 @@ class GcsStore:
         self._target = target
         self._timeout = (patience.connect_s, patience.read_s)
         self._retry = _retry(patience)
-        with _errors(""):
+        with _translate_errors(""):
             client = open_client(target.service_account, target.endpoint)
         self._client = client
         self._bucket = client.bucket(target.bucket)
@@ -40,7 +40,7 @@ class GcsStore:
 
     def put(self, staged: Staged, key: str, *, replace: bool) -> None:
         """Upload a file, in parts where it is large, and compare what the store then holds."""
-        with _errors(key):
+        with _translate_errors(key):
             if not replace:
                 # Before the bytes travel; the condition below decides.
                 with suppress(KeyError):
@@ -57,7 +57,7 @@ class GcsStore:
                 **self._wait_options(),
             )
             blob.reload(**self._wait_options())
-        if (blob.size, blob.crc32c) != (staged.size_bytes, _crc32c(staged)):
+        if (blob.size, blob.crc32c) != (staged.size_bytes, _compute_crc32c(staged)):
             raise Damaged
 
     def size(self, key: str) -> int:
@@ -69,7 +69,7 @@ class GcsStore:
         blob = self._bucket.blob(key)
         while start < end:
             last = min(start + _PIECE_BYTES, end) - 1
-            with _errors(key):
+            with _translate_errors(key):
                 piece = blob.download_as_bytes(
                     start=start, end=last, raw_download=True, checksum=None, **self._wait_options()
                 )
@@ -80,12 +80,12 @@ class GcsStore:
 
     def delete(self, key: str) -> None:
         """Remove an object; a missing one is no error."""
-        with suppress(KeyError), _errors(key):
+        with suppress(KeyError), _translate_errors(key):
             self._bucket.blob(key).delete(**self._wait_options())
 
     def keys(self, prefix: str) -> Iterator[str]:
         """Yield the keys that begin with a prefix."""
-        with _errors(prefix):
+        with _translate_errors(prefix):
             for blob in self._client.list_blobs(self._bucket, prefix=prefix, **self._wait_options()):
                 yield blob.name
 
@@ -102,7 +102,7 @@ class GcsStore:
 
     def _load_blob(self, key: str) -> Any:
         blob = self._bucket.blob(key)
-        with _errors(key):
+        with _translate_errors(key):
             blob.reload(**self._wait_options())
         return blob
 
@@ -144,7 +144,7 @@ def _retry(patience: Patience) -> Any:
     return DEFAULT_RETRY.with_delay(initial=0.2, maximum=10).with_timeout(patience.read_s)
 
 
-def _crc32c(staged: Staged) -> str:
+def _compute_crc32c(staged: Staged) -> str:
     import google_crc32c
 
     digest = google_crc32c.Checksum()
@@ -155,7 +155,7 @@ def _crc32c(staged: Staged) -> str:
 
 
 @contextmanager
-def _errors(key: str) -> Iterator[None]:
+def _translate_errors(key: str) -> Iterator[None]:
     from google.api_core.exceptions import GoogleAPICallError, RetryError
     from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, RefreshError
     from google.cloud.storage.exceptions import DataCorruption, InvalidResponse

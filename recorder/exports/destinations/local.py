@@ -45,7 +45,7 @@ class Folder(Destination):
                 yield hashed
                 hashed.flush()
                 os.fdatasync(file.fileno())
-            self._publish(staged, path, hashed.sha256, replace=replace)
+            self._publish_file(staged, path, hashed.sha256, replace=replace)
         except RecorderError:
             raise
         except Exception as error:
@@ -116,7 +116,7 @@ class Folder(Destination):
         """Return the file's path as an address."""
         return f"file://{self.root.absolute() / path}"
 
-    def _publish(self, staged: Path, path: str, sha256: str, *, replace: bool) -> None:
+    def _publish_file(self, staged: Path, path: str, sha256: str, *, replace: bool) -> None:
         target = self.root / path
         _make_folder(target.parent)
         if replace:

@@ -88,7 +88,7 @@ class ObjectStore(Destination):
             with tempfile.TemporaryFile(prefix="recorder-export-") as file, HashedFile(file) as hashed:
                 yield hashed
                 hashed.flush()
-                self._publish(Staged(file, hashed.size_bytes, hashed.sha256), path, replace=replace)
+                self._publish_object(Staged(file, hashed.size_bytes, hashed.sha256), path, replace=replace)
         except RecorderError:
             raise
         except Exception as error:
@@ -96,7 +96,7 @@ class ObjectStore(Destination):
 
     def probe(self) -> None:
         """Write and remove one object, in ten seconds at most."""
-        within(self._probe)
+        within(self._probe_store)
 
     def require_owner(self) -> None:
         """Check that the bucket still takes files of this workspace."""
@@ -104,14 +104,14 @@ class ObjectStore(Destination):
 
     def size(self, path: str) -> int:
         """Return the size of a file."""
-        return self._store.size(self._key(path))
+        return self._store.size(self._make_key(path))
 
     def read_range(self, path: str, start: int, end: int) -> Iterator[bytes]:
         """Yield the bytes from `start` up to, not including, `end`; a cut answer is continued."""
         failures = 0
         while start < end:
             try:
-                for piece in self._store.get(self._key(path), start, end):
+                for piece in self._store.get(self._make_key(path), start, end):
                     start += len(piece)
                     failures = 0
                     yield piece
@@ -139,14 +139,14 @@ class ObjectStore(Destination):
         is_copied = (
             isinstance(source, ObjectStore)
             and source._bucket == self._bucket
-            and self._store.copy(self._key(path), source._key(path), sha256=sha256)
+            and self._store.copy(self._make_key(path), source._make_key(path), sha256=sha256)
         )
         if not is_copied:
             super().copy(path, source, sha256=sha256)
 
     def remove(self, path: str) -> None:
         """Remove a file; a missing one is no error."""
-        self._store.delete(self._key(path))
+        self._store.delete(self._make_key(path))
 
     def files(self) -> Iterator[str]:
         """Yield the paths of all files, in no order."""
@@ -159,10 +159,10 @@ class ObjectStore(Destination):
 
     def address(self, path: str) -> str:
         """Return the object's address for fsspec."""
-        return self._store.address(self._key(path))
+        return self._store.address(self._make_key(path))
 
-    def _probe(self) -> None:
-        store, key = self._open_store(PROBING), self._key(f".probe-{new_id('req')}")
+    def _probe_store(self) -> None:
+        store, key = self._open_store(PROBING), self._make_key(f".probe-{new_id('req')}")
         store.require_owner()
         try:
             store.put(Staged.of(b"probe"), key, replace=False)
@@ -172,16 +172,16 @@ class ObjectStore(Destination):
         except (AlreadyThere, Damaged) as error:
             raise Unavailable(_NAME) from error
 
-    def _key(self, path: str) -> str:
+    def _make_key(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root
 
-    def _publish(self, staged: Staged, path: str, *, replace: bool) -> None:
+    def _publish_object(self, staged: Staged, path: str, *, replace: bool) -> None:
         """Upload until the object has the staged bytes; a damaged object is removed."""
         for _ in range(_ATTEMPTS):
             # Another run removed the object, or the upload, in between.
             with suppress(KeyError):
                 try:
-                    return self._store.put(staged, self._key(path), replace=replace)
+                    return self._store.put(staged, self._make_key(path), replace=replace)
                 except AlreadyThere:
                     return self._require_same(staged, path)
                 except Damaged:

@@ -49,7 +49,7 @@ class S3Store:
     def __init__(self, target: Target, patience: Patience) -> None:
         self._target = target
         self._patience = patience
-        with _errors(""):
+        with _translate_errors(""):
             self._client = open_client("s3", target, patience)
 
     def require_owner(self) -> None:
@@ -64,7 +64,7 @@ class S3Store:
     def put(self, staged: Staged, key: str, *, replace: bool) -> None:
         """Upload a file, in parts where it is large, and compare what the store then holds."""
         condition = {} if replace else {"IfNoneMatch": "*"}
-        with _errors(key):
+        with _translate_errors(key):
             if staged.size_bytes <= PART_BYTES:
                 etag, checksum = self._put_whole(staged, key, condition)
             else:
@@ -73,24 +73,24 @@ class S3Store:
 
     def size(self, key: str) -> int:
         """Return the size of an object."""
-        with _errors(key):
+        with _translate_errors(key):
             return int(self._client.head_object(Bucket=self._target.bucket, Key=key)["ContentLength"])
 
     def get(self, key: str, start: int, end: int) -> Iterator[bytes]:
         """Yield the bytes from `start` up to, not including, `end`."""
-        with _errors(key):
+        with _translate_errors(key):
             part = f"bytes={start}-{end - 1}"
             answer = self._client.get_object(Bucket=self._target.bucket, Key=key, Range=part)
             yield from answer["Body"].iter_chunks(_PIECE_BYTES)
 
     def delete(self, key: str) -> None:
         """Remove an object; S3 reports a missing one as removed."""
-        with _errors(key):
+        with _translate_errors(key):
             self._client.delete_object(Bucket=self._target.bucket, Key=key)
 
     def keys(self, prefix: str) -> Iterator[str]:
         """Yield the keys that begin with a prefix."""
-        with _errors(prefix):
+        with _translate_errors(prefix):
             pages = self._client.get_paginator("list_objects_v2")
             for page in pages.paginate(Bucket=self._target.bucket, Prefix=prefix):
                 yield from (item["Key"] for item in page.get("Contents", ()))
@@ -99,7 +99,7 @@ class S3Store:
         """Copy an object if S3 stores this digest of it; return False if not, or if the key is taken."""
         bucket = self._target.bucket
         try:
-            with _errors(source_key):
+            with _translate_errors(source_key):
                 stored = self._client.head_object(Bucket=bucket, Key=source_key, ChecksumMode="ENABLED")
                 # The digest that S3 computed; anyone may write metadata. A file that was sent in parts has a
                 # checksum of checksums instead.
@@ -121,11 +121,11 @@ class S3Store:
     def abort_uploads(self, prefix: str) -> None:
         """Abort uploads of killed runs; without the right to list them, the bucket's own rule must."""
         try:
-            with _errors(prefix):
+            with _translate_errors(prefix):
                 pages = self._client.get_paginator("list_multipart_uploads")
                 for page in pages.paginate(Bucket=self._target.bucket, Prefix=prefix):
                     for upload in page.get("Uploads", ()):
-                        self._abort(upload["Key"], upload["UploadId"])
+                        self._abort_upload(upload["Key"], upload["UploadId"])
         except (RecorderError, KeyError):
             log.warning("unfinished uploads of %s could not be ended", self._target.export_id)
 
@@ -163,7 +163,7 @@ class S3Store:
                 **target, UploadId=upload_id, MultipartUpload={"Parts": listed}, **condition
             )
         except BaseException:
-            self._abort(key, upload_id)
+            self._abort_upload(key, upload_id)
             raise
         whole_md5 = hashlib.md5(b"".join(part.md5 for part in parts), usedforsecurity=False).hexdigest()
         whole_sha256 = hashlib.sha256(b"".join(part.sha256 for part in parts)).digest()
@@ -195,7 +195,7 @@ class S3Store:
         )
         return _Part(number, answer["ETag"], sha256, hashlib.md5(data, usedforsecurity=False).digest())
 
-    def _abort(self, key: str, upload_id: str) -> None:
+    def _abort_upload(self, key: str, upload_id: str) -> None:
         with suppress(Exception):
             self._client.abort_multipart_upload(Bucket=self._target.bucket, Key=key, UploadId=upload_id)
 
@@ -220,7 +220,7 @@ def _encode_digest(digest: bytes) -> str:
 
 
 @contextmanager
-def _errors(key: str) -> Iterator[None]:
+def _translate_errors(key: str) -> Iterator[None]:
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
     try:

@@ -79,7 +79,7 @@ class DaskCluster:
         if not tasks:
             return
         times = self._times
-        with _connect(self._address, times.connect_s) as client:
+        with _connect_client(self._address, times.connect_s) as client:
             _wait_for(client, lambda seconds: client.wait_for_workers(1, timeout=seconds), times)
             waiting = deque(divide_tasks(tasks, _count_threads(client)))
             running: dict[Future[list[WrittenShard]], ShardTask] = {}
@@ -87,16 +87,16 @@ class DaskCluster:
                 while waiting or running:
                     while waiting and len(running) < _AHEAD * _count_threads(client):
                         task = waiting.popleft()
-                        running[_submit(client, task)] = task
+                        running[_submit_task(client, task)] = task
                     for future in _wait_for_any(client, list(running), times):
-                        written = _result_of(client, future, running[future], times)
+                        written = _await_result(client, future, running[future], times)
                         yield from _check_files(written, running.pop(future))
             finally:
-                _stop(client, list(running), times.stop_s)
+                _cancel_tasks(client, list(running), times.stop_s)
 
 
 @contextmanager
-def _connect(address: str, timeout_s: float) -> Iterator["Client"]:
+def _connect_client(address: str, timeout_s: float) -> Iterator["Client"]:
     from distributed import Client
 
     try:
@@ -109,7 +109,7 @@ def _connect(address: str, timeout_s: float) -> Iterator["Client"]:
         client.close(timeout_s)
 
 
-def _submit(client: "Client", task: ShardTask) -> "Future[list[WrittenShard]]":
+def _submit_task(client: "Client", task: ShardTask) -> "Future[list[WrittenShard]]":
     # A key of its own: a repeated export must not get the results of an earlier one.
     return client.submit(write_task, task, writer_versions(), key=f"shards-{new_id('req')}")
 
@@ -125,7 +125,7 @@ def _wait_for_any(
     return list(ended.done)
 
 
-def _result_of(
+def _await_result(
     client: "Client", future: "Future[list[WrittenShard]]", task: ShardTask, times: ClusterTimes
 ) -> list[WrittenShard]:
     """Return the results of a task, or raise its error."""
@@ -180,7 +180,7 @@ def _count_threads(client: "Client") -> int:
     return sum(threads.values())
 
 
-def _stop(client: "Client", futures: list["Future[list[WrittenShard]]"], timeout_s: float) -> None:
+def _cancel_tasks(client: "Client", futures: list["Future[list[WrittenShard]]"], timeout_s: float) -> None:
     """Cancel tasks; a worker leaves a task after the shard that it is writing."""
     keys = [future.key for future in futures]
     until = time.monotonic() + timeout_s

@@ -47,7 +47,7 @@ def _make_sendable(error: Exception) -> Exception:
     return error
 
 
-def _stop(_signal: int, _frame: FrameType | None) -> None:
+def _stop_worker(_signal: int, _frame: FrameType | None) -> None:
     # An exception, so that a file that is being written is discarded and not left.
     sys.exit(1)
 
@@ -63,7 +63,7 @@ def main() -> None:
     """Serve the pool whose socket is named on the command line."""
     # Ctrl-C is sent to every process of a terminal; the pool's process handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, _stop_worker)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with Connection(int(sys.argv[1])) as connection:
         serve(connection)

@@ -45,7 +45,7 @@ class LakeFacts:
 
     def sessions(self) -> pl.DataFrame:
         """Return the chosen sessions with their bucket, counts and digest."""
-        facts = self._scan("sessions").select(
+        facts = self._scan_table("sessions").select(
             "session_id",
             "bucket",
             pl.col("event_count").cast(pl.Int64).alias("rows"),
@@ -74,7 +74,7 @@ class LakeFacts:
         slices = 2 ** math.ceil(math.log2(max(1.0, with_frames["frame_count"].sum() / _FRAMES_AT_ONCE)))
         width = max(1, _HASH_VALUES // slices)
         parts = [
-            self._frames_between(with_frames, first, first + width - 1, sampling, with_events)
+            self._select_frames(with_frames, first, first + width - 1, sampling, with_events)
             for first in range(0, _HASH_VALUES, width)
             if not with_frames.is_empty()
         ]
@@ -87,12 +87,12 @@ class LakeFacts:
 
     def event_types(self) -> list[tuple[str, int]]:
         """Return the number of events of each type, most frequent first."""
-        counts = self._of_chosen("events").group_by("type").len()
+        counts = self._scan_chosen_rows("events").group_by("type").len()
         return counts.sort(["len", "type"], descending=[True, False]).collect(engine="streaming").rows()
 
     def duration_ms(self) -> int:
         """Return the duration of all sessions together."""
-        total = self._of_chosen("sessions").select(pl.col("duration_ms").sum()).collect()
+        total = self._scan_chosen_rows("sessions").select(pl.col("duration_ms").sum()).collect()
         return int(total.item())
 
     def _with_payload_bytes(self, sessions: pl.DataFrame) -> pl.DataFrame:
@@ -104,21 +104,21 @@ class LakeFacts:
         unknown = sessions.filter(pl.col("payload_bytes").is_null())
         if unknown.is_empty():
             return sessions
-        events = self._scan("events").join(unknown.lazy(), on="session_id", how="semi")
+        events = self._scan_table("events").join(unknown.lazy(), on="session_id", how="semi")
         size = pl.col("payload").str.len_bytes().cast(pl.Int64).sum().alias("counted")
         counted = events.group_by("session_id").agg(size).collect(engine="streaming")
         known = pl.coalesce("payload_bytes", "counted", pl.lit(0)).alias("payload_bytes")
         return sessions.join(counted, on="session_id", how="left").with_columns(known).drop("counted")
 
-    def _of_chosen(self, kind: Kind) -> pl.LazyFrame:
+    def _scan_chosen_rows(self, kind: Kind) -> pl.LazyFrame:
         chosen = self._chosen.lazy().select("session_id")
-        return self._scan(kind).join(chosen, on="session_id", how="semi")
+        return self._scan_table(kind).join(chosen, on="session_id", how="semi")
 
-    def _frames_between(
+    def _select_frames(
         self, sessions: pl.DataFrame, first: int, last: int, sampling: Sampling, with_events: bool
     ) -> pl.DataFrame:
         frames = (
-            self._scan("frames")
+            self._scan_table("frames")
             .filter(pl.col("bucket").is_between(first, last))
             .join(sessions.lazy().select("session_id"), on="session_id", how="semi")
             .select(*FACTS, "frame_id", "sha256", "bytes")
@@ -126,7 +126,7 @@ class LakeFacts:
         chosen = select_frames(frames, sampling)
         if with_events:
             events = (
-                self._scan("events")
+                self._scan_table("events")
                 .filter(pl.col("bucket").is_between(first, last) & pl.col("frame_seq").is_not_null())
                 .sort("session_id", "seq")
                 .group_by("session_id", pl.col("frame_seq").alias("seq"), maintain_order=True)
@@ -163,7 +163,7 @@ class LakeFacts:
         )
         return digested.select("session_id", *_FRAME_FACTS)
 
-    def _scan(self, kind: Kind) -> pl.LazyFrame:
+    def _scan_table(self, kind: Kind) -> pl.LazyFrame:
         table = self._lake.scan(kind, self._tenant, version=self._versions[kind])
         return table.filter(
             pl.col("workflow").is_in(self._chosen["workflow"].unique().to_list())

@@ -35,13 +35,13 @@ def select_frames(frames: pl.LazyFrame, sampling: Sampling) -> pl.LazyFrame:
         frames: one row per frame with at least `FACTS`, whole sessions, any order.
         sampling: rule that selects the frames.
     """
-    chosen = _sampling_filter(sampling)
+    chosen = _make_sampling_filter(sampling)
     if sampling.keep_action_frames:
         chosen = chosen | pl.col("has_action")
     return frames.filter(chosen)
 
 
-def _sampling_filter(sampling: Sampling) -> pl.Expr:
+def _make_sampling_filter(sampling: Sampling) -> pl.Expr:
     match sampling.mode:
         case "event_only":
             return pl.col("n_events") > 0

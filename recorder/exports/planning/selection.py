@@ -66,7 +66,7 @@ def read_plan(database: Database, lake: Lake, row: ExportRow) -> Plan:
     """
     graph: dict[str, int] = {}
     with database.transaction(write=False) as db:
-        on_path = _sessions_of_path(db, row, graph)
+        on_path = _find_sessions_of_path(db, row, graph)
         chosen = select_sessions(db, row.tenant, row.spec)
     if on_path is not None:
         chosen = chosen.filter(pl.col("session_id").is_in(on_path.implode()))
@@ -82,7 +82,7 @@ def read_plan(database: Database, lake: Lake, row: ExportRow) -> Plan:
     return make_plan(format=format, spec=row.spec, versions=versions, graph=graph, sessions=sessions)
 
 
-def _sessions_of_path(db: DbSession, row: ExportRow, graph: dict[str, int]) -> pl.Series | None:
+def _find_sessions_of_path(db: DbSession, row: ExportRow, graph: dict[str, int]) -> pl.Series | None:
     """Return the sessions of the filter's path, and store in `graph` the version that was searched.
 
     A path that a rebuild has merged is replaced by the merged one. Return None without such a filter.
@@ -108,7 +108,7 @@ def select_sessions(db: DbSession, tenant: Tenant, spec: dict[str, Any]) -> pl.D
         col(SessionRow.outcome),
         col(SessionRow.actor_kind),
         col(SessionRow.actor_id),
-    ).where(*_conditions_of(tenant, spec))
+    ).where(*_make_conditions(tenant, spec))
     rows = db.connection().execution_options(yield_per=_ROWS_AT_ONCE).execute(statement)
     parts = [
         pl.DataFrame([tuple(row) for row in part], schema=_CHOSEN, orient="row") for part in rows.partitions()
@@ -141,7 +141,9 @@ def measure_selection(
         most_sessions: number of sessions after which counting ends; one more than this is counted.
     """
     counted = (SessionRow.event_count, SessionRow.frame_count, SessionRow.event_bytes, SessionRow.frame_bytes)
-    chosen = select(*counted).where(*_conditions_of(tenant, spec)).limit(most_sessions + 1).subquery("chosen")
+    chosen = (
+        select(*counted).where(*_make_conditions(tenant, spec)).limit(most_sessions + 1).subquery("chosen")
+    )
     columns = chosen.c
     sums = sqlalchemy.select(
         sqlalchemy.func.count(),
@@ -204,7 +206,7 @@ def find_gone(db: DbSession, tenant: Tenant, workflows: list[str], sessions: pl.
     return Gone(deleted=missing.filter(is_hidden).to_list(), erased=missing.filter(~is_hidden).to_list())
 
 
-def _conditions_of(tenant: Tenant, spec: dict[str, Any]) -> Iterator[ColumnElement[bool]]:
+def _make_conditions(tenant: Tenant, spec: dict[str, Any]) -> Iterator[ColumnElement[bool]]:
     yield col(SessionRow.workspace_id) == tenant.workspace_id
     yield col(SessionRow.mode) == tenant.mode
     yield col(SessionRow.status) == "sealed"

@@ -60,7 +60,7 @@ class PlannedShard:
 
 def plan_shards(plan: Plan) -> list[PlannedShard]:
     """Return the files of a plan, by kind, workflow and bucket; empty buckets have none."""
-    shards = [shard for kind in plan.files.kinds for shard in _shards_of_kind(plan, kind)]
+    shards = [shard for kind in plan.files.kinds for shard in _plan_shards_of_kind(plan, kind)]
     return sorted(shards, key=lambda shard: (shard.kind, shard.workflow, shard.bucket))
 
 
@@ -83,7 +83,7 @@ def read_together(shards: list[PlannedShard]) -> Iterator[list[PlannedShard]]:
         yield portion
 
 
-def _shards_of_kind(plan: Plan, kind: FileKind) -> Iterator[PlannedShard]:
+def _plan_shards_of_kind(plan: Plan, kind: FileKind) -> Iterator[PlannedShard]:
     base = {
         "format": plan.format,
         "kind": kind,
@@ -102,13 +102,13 @@ def _shards_of_kind(plan: Plan, kind: FileKind) -> Iterator[PlannedShard]:
                 workflow=workflow,
                 bucket=int(number),
                 bucket_bits=bits,
-                content_key=sha256_of({**base, "sessions": _content(kind, sessions)}),
+                content_key=sha256_of({**base, "sessions": _list_content(kind, sessions)}),
                 rows=int(sessions[ROWS[kind]].sum()),
                 sessions=sessions,
             )
 
 
-def _content(kind: FileKind, sessions: pl.DataFrame) -> list[tuple[Any, ...]]:
+def _list_content(kind: FileKind, sessions: pl.DataFrame) -> list[tuple[Any, ...]]:
     facts = ["session_id", "split", "rows_sha256"]
     if kind != "frames":  # events stand in both
         facts += ["date", "outcome", "actor_kind"]

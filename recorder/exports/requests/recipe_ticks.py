@@ -53,7 +53,7 @@ def _make_due_export(runtime: Runtime, recipe: RecipeRow, now: datetime) -> List
         # Before the tick is claimed, since a store that does not answer must hold up no other writer.
         probe_destination(draft_at(recipe, now), runtime.settings)
         with runtime.database.transaction(write=True) as db:
-            held = _claim(db, recipe, now)
+            held = _claim_tick(db, recipe, now)
             if held is None:
                 return None
             assert held.last_at is not None
@@ -73,7 +73,7 @@ def _make_due_export(runtime: Runtime, recipe: RecipeRow, now: datetime) -> List
         return _note_error(runtime, recipe, "internal_error", text, claimed_at=now)
 
 
-def _claim(db: DbSession, recipe: RecipeRow, now: datetime) -> RecipeRow | None:
+def _claim_tick(db: DbSession, recipe: RecipeRow, now: datetime) -> RecipeRow | None:
     """Return the row with its tick claimed and the next one set; None if it changed since it was read."""
     same = select(RecipeRow).where(
         RecipeRow.workspace_id == recipe.workspace_id,
@@ -96,7 +96,7 @@ def _note_error(
 ) -> ListedRecipe | None:
     """Store at the recipe why its tick made no export; a claimed tick is over."""
     with runtime.database.transaction(write=True) as db:
-        row = db.get(RecipeRow, key_of(recipe)) if claimed_at is None else _claim(db, recipe, claimed_at)
+        row = db.get(RecipeRow, key_of(recipe)) if claimed_at is None else _claim_tick(db, recipe, claimed_at)
         if row is None:
             return None
         row.last_error = {"code": code, "message": message}

@@ -87,7 +87,7 @@ def read_cron(line: str, timezone: str) -> Cron:
     texts = line.upper().split()
     if len(texts) != _FIELDS:
         raise InvalidCron(f"This has {len(texts)} fields.")
-    cron = Cron(" ".join(texts), _zone(timezone))
+    cron = Cron(" ".join(texts), _parse_zone(timezone))
     try:
         cron.next_after(datetime(2024, 1, 1, tzinfo=UTC))
     except CronSimError as error:
@@ -95,7 +95,7 @@ def read_cron(line: str, timezone: str) -> Cron:
     return cron
 
 
-def _zone(name: str) -> ZoneInfo:
+def _parse_zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
@@ -199,7 +199,7 @@ def remove_recipe(db: DbSession, tenant: Tenant, name: str, *, origin: Origin) -
     Raises:
         UnknownRecipe: if there is none.
     """
-    db.delete(_find(db, tenant, name))
+    db.delete(_find_recipe(db, tenant, name))
     record(
         db, origin, "recipe.delete", resource_type="recipe", resource_id=name, details={"mode": tenant.mode}
     )
@@ -226,13 +226,13 @@ def run_recipe(runtime: Runtime, tenant: Tenant, name: str, *, origin: Origin) -
         RecorderError: as `create_export`.
     """
     with runtime.database.transaction(write=False) as db:
-        body = request_at(_find(db, tenant, name), clock.now())
+        body = request_at(_find_recipe(db, tenant, name), clock.now())
     return create_export(
         runtime,
         tenant,
         body,
         origin=origin,
-        on_stored=lambda db, row: note_export(db, _find(db, tenant, name), row),
+        on_stored=lambda db, row: note_export(db, _find_recipe(db, tenant, name), row),
     )
 
 
@@ -267,7 +267,7 @@ def _check_request(runtime: Runtime, row: RecipeRow) -> None:
     probe_destination(draft, runtime.settings)
 
 
-def _find(db: DbSession, tenant: Tenant, name: str) -> RecipeRow:
+def _find_recipe(db: DbSession, tenant: Tenant, name: str) -> RecipeRow:
     row = db.get(RecipeRow, (tenant.workspace_id, tenant.mode, name))
     if row is None:
         raise UnknownRecipe

@@ -101,8 +101,8 @@ _KEY_ID_CHARACTERS = 8
 def signed_url(base_url: str, path: str, *, workspace_id: str, expires_at: datetime, secret: bytes) -> str:
     """Return an address of a path below `base_url`, valid for GET until `expires_at` (whole seconds)."""
     expires_s = clock.to_ms(expires_at) // 1000
-    key_id = _key_id(secret)
-    signature = _sign(path, expires_s=expires_s, key_id=key_id, workspace_id=workspace_id, secret=secret)
+    key_id = _compute_key_id(secret)
+    signature = _sign_path(path, expires_s=expires_s, key_id=key_id, workspace_id=workspace_id, secret=secret)
     return f"{base_url}{quote(path, safe='/=')}?exp={expires_s}&kid={key_id}&sig={signature}"
 
 
@@ -122,21 +122,21 @@ def check_signature(
         InvalidSignature: if path, time, key or workspace differ from the signed ones.
         UrlExpired: if the address has expired.
     """
-    expected = _sign(
-        path, expires_s=expires_s, key_id=_key_id(secret), workspace_id=workspace_id, secret=secret
+    expected = _sign_path(
+        path, expires_s=expires_s, key_id=_compute_key_id(secret), workspace_id=workspace_id, secret=secret
     )
-    same_key = hmac.compare_digest(key_id.encode(), _key_id(secret).encode())
+    same_key = hmac.compare_digest(key_id.encode(), _compute_key_id(secret).encode())
     if not hmac.compare_digest(signature.encode(), expected.encode()) or not same_key:
         raise InvalidSignature
     if clock.to_ms(now) // 1000 >= expires_s:
         raise UrlExpired
 
 
-def _key_id(secret: bytes) -> str:
+def _compute_key_id(secret: bytes) -> str:
     """Return an id of the secret that does not disclose it; another secret has another id."""
     return keyed_digest(secret, "url-key-id", b"").hex()[:_KEY_ID_CHARACTERS]
 
 
-def _sign(path: str, *, expires_s: int, key_id: str, workspace_id: str, secret: bytes) -> str:
+def _sign_path(path: str, *, expires_s: int, key_id: str, workspace_id: str, secret: bytes) -> str:
     signed = canonical_json(["GET", path, expires_s, key_id, workspace_id])
     return keyed_digest(secret, "export-url", signed).hex()

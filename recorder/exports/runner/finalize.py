@@ -193,7 +193,7 @@ def _write_file(claim: Claim, destination: Destination, path: str, data: bytes) 
     return file.sha256
 
 
-def _dagster_origin(workspace_id: str) -> Origin:
+def _make_dagster_origin(workspace_id: str) -> Origin:
     """Return the origin of a user of Dagster's pages, which have no user names."""
     return Origin(workspace_id, "operator", "dagster")
 
@@ -208,7 +208,7 @@ def queue_export(runtime: Runtime, tenant: Tenant, body: ExportCreate, *, owner:
         runtime,
         tenant,
         body,
-        origin=_dagster_origin(tenant.workspace_id),
+        origin=_make_dagster_origin(tenant.workspace_id),
         on_stored=lambda db, row: claim_export(runtime.database, db, row.id, owner=owner),
     )
     return row.id
@@ -231,6 +231,6 @@ def cancel_export(runtime: Runtime, export_id: str, *, owner: str) -> None:
         if row.status in ("queued", "running"):
             text = "The run of this export was cancelled."
             end_as_failed(db, row, runtime.settings, ExportCancelled.code, text)
-            origin = _dagster_origin(row.workspace_id)
+            origin = _make_dagster_origin(row.workspace_id)
             record(db, origin, "export.cancel", resource_type="export", resource_id=export_id)
         claim.lease.release(db)

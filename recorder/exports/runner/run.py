@@ -137,7 +137,7 @@ class _Run:
         try:
             if is_stuck:
                 raise AttemptsExhausted(row.last_error)
-            return self._complete()
+            return self._complete_export()
         except LeaseLost:
             raise
         except Unavailable as error:
@@ -145,21 +145,23 @@ class _Run:
             self._store_error(error)
             raise
         except RecorderError as error:
-            return self._fail(error.code, str(error))
+            return self._fail_export(error.code, str(error))
         except Exception:
-            self._fail("internal_error", "Something went wrong on our side; the run's log has the details.")
+            self._fail_export(
+                "internal_error", "Something went wrong on our side; the run's log has the details."
+            )
             raise
         except BaseException:
             self._claim.give_back()
             raise
 
-    def _complete(self) -> ExportRow:
+    def _complete_export(self) -> ExportRow:
         destination = open_destination(self._export, self._runtime.settings)
         # Checked with the request already; since then a claim or a role may have been withdrawn.
         destination.require_owner()
         if self._export.attempt > 1:
             # The last run may have ended after writing it; there must be none until all files are written.
-            self._remove(MANIFEST, destination)
+            self._remove_file(MANIFEST, destination)
         plan, shards = self._load_plan() or self._make_plan(destination)
         self._write(plan, shards, destination)
         for _ in range(_PUBLICATIONS):
@@ -182,7 +184,7 @@ class _Run:
                 shards = plan_shards(plan)
                 lineage = add_deletions(self._ledger.lineage(), gone, self._parent)
                 for path in self._ledger.store_plan(plan, shards, lineage):
-                    self._remove(path, destination)
+                    self._remove_file(path, destination)
                 self._write(plan, shards, destination)
             missing = missing_files(shards, destination)
             if not missing:
@@ -192,7 +194,7 @@ class _Run:
             self._write(plan, shards, destination)
         raise FilesMissing(len(missing))
 
-    def _remove(self, path: str, destination: Destination) -> None:
+    def _remove_file(self, path: str, destination: Destination) -> None:
         """Remove a file, unless another run has copied over."""
         self._claim.require()
         destination.remove(path)
@@ -208,7 +210,7 @@ class _Run:
             lineage = lineage_of(db, self._export, plan, parent)
         shards = plan_shards(plan)
         for path in self._ledger.store_plan(plan, shards, lineage):
-            self._remove(path, destination)  # of a plan of an earlier release
+            self._remove_file(path, destination)  # of a plan of an earlier release
         return plan, shards
 
     @cached_property
@@ -223,7 +225,7 @@ class _Run:
         if self._export.attempt > 1:
             for path in paths:
                 # A killed run may have written it by another form of the plan.
-                self._remove(path, destination)
+                self._remove_file(path, destination)
         paths -= self._copy_from_parent([shard for shard in shards if shard.path in paths], destination)
         to_write = [shard for shard in shards if shard.path in paths]
         tasks = [self._make_task(portion, plan) for portion in read_together(to_write)]
@@ -269,7 +271,7 @@ class _Run:
         except RecorderError:
             log.warning("export %s waits for another run: %s", self._export.id, error)
 
-    def _fail(self, code: str, message: str) -> ExportRow:
+    def _fail_export(self, code: str, message: str) -> ExportRow:
         log.warning("export %s failed: %s", self._export.id, message)
         with self._claim.ending_transaction() as (db, row):
             if row.status == "running":

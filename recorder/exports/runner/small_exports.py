@@ -85,7 +85,7 @@ def claim_next(
     with database.transaction(write=False) as db:
         if not _has_queued(db):
             return None
-        waiting = _first_tries(db)
+        waiting = _list_first_tries(db)
     workspaces = [row.workspace_id for row in at_work]
     clouds = sum(is_cloud(row) for row in at_work)
     for row in sorted(waiting, key=lambda row: (served.get(row.workspace_id, -1.0), row.id)):
@@ -155,7 +155,7 @@ def _has_queued(db: DbSession) -> bool:
     return db.exec(select(ExportRow.id).where(ExportRow.status == "queued").limit(1)).first() is not None
 
 
-def _first_tries(db: DbSession) -> list[ExportRow]:
+def _list_first_tries(db: DbSession) -> list[ExportRow]:
     """Return the oldest first tries of each workspace."""
     rank = func.row_number().over(partition_by=col(ExportRow.workspace_id), order_by=col(ExportRow.id))
     ranked = (

@@ -113,7 +113,7 @@ def verify_manifest(
             try:
                 path = copy_file(dataset, shard, Path(folder))
             except FILE_ERRORS as error:
-                check.report.add(f"{shard.path} {_explain(error)}.")
+                check.report.add(f"{shard.path} {_explain_error(error)}.")
                 check.advance(shard.size_bytes)
             else:
                 check.check_file(path, shard)
@@ -145,7 +145,7 @@ class _Check:
                 return
             digests = list(self._digest_sessions(path, shard, self._manifest.format))
         except (Unreadable, OSError) as error:
-            self.report.add(f"{shard.path} {_explain(error)}.")
+            self.report.add(f"{shard.path} {_explain_error(error)}.")
             return
         rows = sum(session.n_rows for session in digests)
         if rows != shard.rows or len(digests) != shard.sessions:
@@ -199,15 +199,15 @@ class _Check:
         """Yield the digest of each session in a file, in the order of the file."""
         match shard.kind:
             case "events":
-                for session_id, events in groupby(read_events(path, format), key=_session_id):
+                for session_id, events in groupby(read_events(path, format), key=_get_session_id):
                     keys = [event.key for event in self._check_bindings(events, shard)]
                     yield SessionRows("events", session_id, len(keys), events_digest(keys))
             case "frames":
-                for session_id, frames in groupby(read_frames(path, format), key=_session_id):
+                for session_id, frames in groupby(read_frames(path, format), key=_get_session_id):
                     pairs = [(frame.frame_id, frame.sha256) for frame in self._check_images(frames, shard)]
                     yield SessionRows("frames", session_id, len(pairs), frames_digest(pairs))
             case "samples":
-                for session_id, samples in groupby(read_samples(path), key=_session_id):
+                for session_id, samples in groupby(read_samples(path), key=_get_session_id):
                     bound = [sample[1:4] for sample in self._check_images(samples, shard)]
                     yield SessionRows("samples", session_id, len(bound), samples_digest(bound))
 
@@ -231,11 +231,11 @@ class _Check:
             yield row
 
 
-def _session_id(row: Event | Frame | Sample) -> str:
+def _get_session_id(row: Event | Frame | Sample) -> str:
     return row.session_id
 
 
-def _explain(error: Exception) -> str:
+def _explain_error(error: Exception) -> str:
     """Return the end of a sentence that starts with the path of the file."""
     if isinstance(error, Unreadable):
         return str(error)

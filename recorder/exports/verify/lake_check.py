@@ -47,48 +47,56 @@ class PinnedLake:
 
     def session_ids(self) -> set[str]:
         """Return the sessions that were in the lake."""
-        return set(self._scan("sessions").select("session_id").collect()["session_id"])
+        return set(self._scan_table("sessions").select("session_id").collect()["session_id"])
 
     def counts(self, kind: str, session_ids: set[str]) -> pl.DataFrame:
         """Return the number of rows of each of these sessions that has any: session_id, workflow, n."""
-        rows = self._select(self._scan("events") if kind == "events" else self._frames(), session_ids)
+        rows = self._select_sessions(
+            self._scan_table("events") if kind == "events" else self._scan_frames(), session_ids
+        )
         return rows.group_by("session_id", "workflow").agg(pl.len().cast(pl.Int64).alias("n")).collect()
 
     def digests(self, kind: str, session_ids: set[str]) -> dict[str, str]:
         """Return the digest of the rows of each of these sessions, computed from the rows."""
         match kind:
             case "events":
-                rows = self._select(self._scan("events"), session_ids).sort("session_id", "t_ms", "event_id")
+                rows = self._select_sessions(self._scan_table("events"), session_ids).sort(
+                    "session_id", "t_ms", "event_id"
+                )
                 keys = rows.select("session_id", *_EVENT).with_columns(pl.col("ts").dt.epoch("us"))
                 return _digest_groups(keys.collect(), events_digest)
             case "frames":
-                rows = self._select(self._frames(), session_ids).sort("session_id", "t_ms", "frame_id")
+                rows = self._select_sessions(self._scan_frames(), session_ids).sort(
+                    "session_id", "t_ms", "frame_id"
+                )
                 return _digest_groups(
                     rows.select("session_id", "frame_id", "sha256").collect(), frames_digest
                 )
             case _:
-                return _digest_groups(self._samples(session_ids), samples_digest)
+                return _digest_groups(self._select_sampled_frames(session_ids), samples_digest)
 
-    def _samples(self, session_ids: set[str]) -> pl.DataFrame:
+    def _select_sampled_frames(self, session_ids: set[str]) -> pl.DataFrame:
         """Return the sampled frames with the ids of the events bound to them, in their order."""
         bound = (
-            self._select(self._scan("events"), session_ids)
+            self._select_sessions(self._scan_table("events"), session_ids)
             .sort("session_id", "t_ms", "event_id")
             .group_by("session_id", pl.col("frame_seq").alias("seq"), maintain_order=True)
             .agg("event_id")
         )
-        rows = self._select(self._frames(), session_ids).join(bound, on=["session_id", "seq"], how="left")
+        rows = self._select_sessions(self._scan_frames(), session_ids).join(
+            bound, on=["session_id", "seq"], how="left"
+        )
         columns = ("session_id", "frame_id", "sha256", pl.col("event_id").fill_null([]))
         return rows.sort("session_id", "t_ms", "frame_id").select(*columns).collect()
 
-    def _frames(self) -> pl.LazyFrame:
-        return select_frames(self._scan("frames"), self._sampling)
+    def _scan_frames(self) -> pl.LazyFrame:
+        return select_frames(self._scan_table("frames"), self._sampling)
 
-    def _select(self, rows: pl.LazyFrame, session_ids: set[str]) -> pl.LazyFrame:
+    def _select_sessions(self, rows: pl.LazyFrame, session_ids: set[str]) -> pl.LazyFrame:
         wanted = pl.LazyFrame({"session_id": sorted(session_ids)}, schema={"session_id": pl.String})
         return rows.join(wanted, on="session_id", how="semi")
 
-    def _scan(self, kind: Kind) -> pl.LazyFrame:
+    def _scan_table(self, kind: Kind) -> pl.LazyFrame:
         version = self._tables[kind]["delta_version"]
         rows = self._runtime.lake.scan(kind, self._row.tenant, version=version)
         return rows.filter(pl.col("workflow").is_in(self._workflows))

@@ -105,7 +105,7 @@ def read_events(path: Path, format: FormatName) -> Iterator[Event]:
                 yield Event(line.session_id, *key, *bound)
             return
         for batch in _read_batches(path, format, _EVENT.names, _ROWS_AT_ONCE):
-            rows = pl.DataFrame(_cast(batch, _EVENT)).with_columns(pl.col("ts").dt.epoch("us"))
+            rows = pl.DataFrame(_cast_batch(batch, _EVENT)).with_columns(pl.col("ts").dt.epoch("us"))
             yield from map(Event._make, rows.iter_rows())
 
 
@@ -121,7 +121,7 @@ def read_frames(path: Path, format: FormatName) -> Iterator[Frame]:
                 yield Frame(line.session_id, line.frame_id, line.sha256, None)
             return
         for batch in _read_batches(path, format, [*_FRAME.names, "image"], _IMAGES_AT_ONCE):
-            rows = pl.DataFrame(_cast(batch, _FRAME)).iter_rows()
+            rows = pl.DataFrame(_cast_batch(batch, _FRAME)).iter_rows()
             for row, image_sha256 in zip(rows, _hash_images(batch.column("image")), strict=True):
                 yield Frame._make((*row, image_sha256))
 
@@ -142,7 +142,7 @@ def _read_batches(
     yield from module.read_batches(path, columns, rows_at_once=rows_at_once)
 
 
-def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+def _cast_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
     return pa.table([batch.column(name) for name in schema.names], names=schema.names).cast(schema)
 
 

@@ -81,7 +81,7 @@ def read_demonstration(
     demonstration, content = read_file(path)
     prefix = f"frm_{hashlib.blake2b(content, digest_size=8).hexdigest()}"
     try:
-        frames, events = _frames_and_events(demonstration, prefix)
+        frames, events = _convert_states(demonstration, prefix)
     except RecursionError as error:
         raise UnreadableRecording("its pages are nested too deep") from error
     return Recording(
@@ -96,24 +96,24 @@ def read_demonstration(
         started_at=started_at,
         events=events,
         frames=frames,
-        tags=[_outcome_tag(demonstration)],
+        tags=[_make_outcome_tag(demonstration)],
     )
 
 
-def _frames_and_events(
+def _convert_states(
     demonstration: Demonstration, prefix: str
 ) -> tuple[list[CapturedFrame], list[dict[str, Any]]]:
     states = demonstration.states
     # Targets are read first: taking their mark off is what makes equal pages equal.
     targets = [target_path(state.dom) for state in states]
     screens = _Screens(prefix)
-    frame_ids = [screens.show(state.dom, _ms(state.time)) for state in states]
+    frame_ids = [screens.show(state.dom, _round_ms(state.time)) for state in states]
     seen = whole_actions(states)
     events = []
     for first, members in zip(seen, event_members(seen), strict=True):
         # Where only the half after the handling was recorded, the page acted on is the one before it.
         shown = max(0, first.index - 1) if first.action.timing == 3 else first.index
-        event = {"t_ms": _ms(states[first.index].time), **members, "frame_id": frame_ids[shown]}
+        event = {"t_ms": _round_ms(states[first.index].time), **members, "frame_id": frame_ids[shown]}
         if targets[first.index]:
             event["target"] = event_target(targets[first.index])
         events.append(event)
@@ -133,10 +133,10 @@ class _Screens:
         """Return the id of the frame that shows this page."""
         if page != self._page:
             self._page = page
-            self.frames.append(self._frame(page, t_ms))
+            self.frames.append(self._draw_frame(page, t_ms))
         return str(self.frames[-1].item["id"])
 
-    def _frame(self, page: Node, t_ms: int) -> CapturedFrame:
+    def _draw_frame(self, page: Node, t_ms: int) -> CapturedFrame:
         drawn = boxes(page), canvas_size(page)
         if drawn not in self._pictures:
             self._pictures[drawn] = draw(*drawn)
@@ -147,13 +147,13 @@ class _Screens:
         return CapturedFrame.of(self._pictures[drawn], t_ms=t_ms, content_type="image/webp", **members)
 
 
-def _outcome_tag(demonstration: Demonstration) -> dict[str, Any]:
-    end = max((_ms(state.time) for state in demonstration.states), default=0)
+def _make_outcome_tag(demonstration: Demonstration) -> dict[str, Any]:
+    end = max((_round_ms(state.time) for state in demonstration.states), default=0)
     name = "success" if demonstration.raw_reward > 0 else "error"
     return {"name": name, "data": {"raw_reward": demonstration.raw_reward}, "t_ms": end}
 
 
-def _ms(time: float) -> int:
+def _round_ms(time: float) -> int:
     return round(time)
 
 
@@ -224,14 +224,14 @@ def demonstration_sources(
         read = partial(
             read_demonstration,
             file,
-            started_at=_started_at(n),
+            started_at=_compute_start(n),
             workflow=workflow,
             workflow_prefix=workflow_prefix,
         )
         yield Source(f"{file.resolve().parent.name}/{file.name}", read)
 
 
-def _started_at(n: int) -> datetime:
+def _compute_start(n: int) -> datetime:
     return FIRST_STARTED_AT + timedelta(minutes=n)
 
 

@@ -48,12 +48,12 @@ def target_path(dom: Node) -> list[Node]:
 
 def snapshot(dom: Node) -> dict[str, Any]:
     """Return the page as a DOM snapshot: nested `[tag, {attributes}, …children]`, without boxes."""
-    return {"v": 1, "format": "nodes", "html": _snapshot(dom)}
+    return {"v": 1, "format": "nodes", "html": _make_snapshot(dom)}
 
 
 def canvas_size(dom: Node) -> tuple[int, int]:
     """Width and height of the picture: the task's area, or the whole page where there is no task frame."""
-    if any(node.id == "wrap" for node, _ in _walk(dom)):
+    if any(node.id == "wrap" for node, _ in _walk_elements(dom)):
         return AREA
     width, height = (
         min(round(side), most) for side, most in zip((dom.width, dom.height), _LARGEST, strict=True)
@@ -63,17 +63,19 @@ def canvas_size(dom: Node) -> tuple[int, int]:
 
 def boxes(dom: Node) -> tuple[Box, ...]:
     """Return the boxes to draw, in the order of the document."""
-    return tuple(box for node, ink in _walk(dom) for box in _boxes(node, ink))
+    return tuple(box for node, ink in _walk_elements(dom) for box in _make_boxes(node, ink))
 
 
 def event_target(path: list[Node]) -> dict[str, Any]:
     """Return the last element of `path` as the target of an event, with selectors, the best first."""
     node = path[-1]
     kind, _, sort = node.tag.partition("_")
-    name = _name(path)
-    text = _own_text(node)
+    name = _find_accessible_name(path)
+    text = _read_own_text(node)
     attrs = {
-        key: value[:200] for key, value in (("id", _word(node.id)), ("class", _word(node.classes))) if value
+        key: value[:200]
+        for key, value in (("id", _clean_word(node.id)), ("class", _clean_word(node.classes)))
+        if value
     }
     if sort:
         attrs["type"] = sort
@@ -82,14 +84,16 @@ def event_target(path: list[Node]) -> dict[str, Any]:
         **{key: value for key, value in members.items() if value},
         **({"attrs": attrs} if attrs else {}),
         "rect": [round(side, 2) for side in (node.left, node.top, node.width, node.height)],
-        "selectors": _selectors(path, name, text),
+        "selectors": _make_selectors(path, name, text),
     }
 
 
-def _snapshot(node: Node) -> list[Any]:
+def _make_snapshot(node: Node) -> list[Any]:
     kind, _, sort = node.tag.partition("_")
     attributes: dict[str, Any] = {
-        key: value for key, value in (("id", _word(node.id)), ("class", _word(node.classes))) if value
+        key: value
+        for key, value in (("id", _clean_word(node.id)), ("class", _clean_word(node.classes)))
+        if value
     }
     if sort:
         attributes["type"] = sort
@@ -99,11 +103,13 @@ def _snapshot(node: Node) -> list[Any]:
         value = str(node.value)
         attributes["__v"] = "•" * len(value) if sort == "password" else value
     inner: list[Any] = [node.text] if node.text else []
-    inner += [child.text or "" if child.tag == "t" else _snapshot(child) for child in node.children or ()]
+    inner += [
+        child.text or "" if child.tag == "t" else _make_snapshot(child) for child in node.children or ()
+    ]
     return [kind.lower(), attributes, *inner]
 
 
-def _walk(root: Node) -> Iterator[tuple[Node, Colour]]:
+def _walk_elements(root: Node) -> Iterator[tuple[Node, Colour]]:
     """Every element with the colour its text has; text nodes take that of the element around them."""
     stack = [(root, BLACK)]
     while stack:
@@ -113,13 +119,13 @@ def _walk(root: Node) -> Iterator[tuple[Node, Colour]]:
         stack += [(child, colour) for child in reversed(node.children or ())]
 
 
-def _boxes(node: Node, ink: Colour) -> Iterator[Box]:
+def _make_boxes(node: Node, ink: Colour) -> Iterator[Box]:
     if node.width <= 0 or node.height <= 0:
         return
     bounds = (node.left, node.top, node.width, node.height)
     yield Box(
-        *bounds, colour_of(node.bg), _border(node), _shown_text(node), ink, _type_px(node),
-        is_centred=node.tag in _BUTTONS, shape=_shape(node.tag),
+        *bounds, colour_of(node.bg), _choose_border(node), _read_shown_text(node), ink,
+        _estimate_type_px(node), is_centred=node.tag in _BUTTONS, shape=_choose_shape(node.tag),
     )  # fmt: skip
     if node.value is True:
         yield Box(*bounds, border=BLACK, shape="dot" if node.tag == "INPUT_radio" else "tick")
@@ -127,7 +133,7 @@ def _boxes(node: Node, ink: Colour) -> Iterator[Box]:
         yield Box(node.left - 1, node.top - 1, node.width + 2, node.height + 2, border=_FOCUS)
 
 
-def _border(node: Node) -> Colour:
+def _choose_border(node: Node) -> Colour:
     if node.tag in _FIELDS or node.tag in _BUTTONS or node.tag in ("INPUT_checkbox", "INPUT_radio"):
         return _GREY
     if node.tag in ("circle", "polygon", "ellipse"):
@@ -135,13 +141,13 @@ def _border(node: Node) -> Colour:
     return _PALE if node.tag in _OUTLINED else CLEAR
 
 
-def _shape(tag: str) -> Any:
+def _choose_shape(tag: str) -> Any:
     return {"circle": "ellipse", "ellipse": "ellipse", "INPUT_radio": "ellipse", "polygon": "triangle"}.get(
         tag, "box"
     )
 
 
-def _shown_text(node: Node) -> str:
+def _read_shown_text(node: Node) -> str:
     if node.tag == "INPUT_password":
         return "*" * len(str(node.value or ""))  # the built-in type has no bullet
     if node.tag.startswith(("INPUT_", "TEXTAREA")) and isinstance(node.value, str):
@@ -149,55 +155,57 @@ def _shown_text(node: Node) -> str:
     return node.text or ""
 
 
-def _type_px(node: Node) -> int:
+def _estimate_type_px(node: Node) -> int:
     """Estimate the type's height from the box: headings are larger, a line of text fills its box."""
     if node.tag in ("H1", "H2"):
         return 14
     return min(12, max(8, round(node.height * 0.9))) if node.height < 20 else 11 if node.height > 26 else 10
 
 
-def _word(value: Any) -> str:
+def _clean_word(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _own_text(node: Node) -> str:
+def _read_own_text(node: Node) -> str:
     """Return the element's text, its text nodes and inline labels included; spaces made single."""
     text = node.text or (node.value if node.tag in _BUTTONS and isinstance(node.value, str) else "")
     parts = [text, *(child.text or "" for child in node.children or ())]
     return " ".join(" ".join(parts).split())
 
 
-def _name(path: list[Node]) -> str:
+def _find_accessible_name(path: list[Node]) -> str:
     """Return the accessible name that the file has: an enclosing label, else the element's text."""
     node = path[-1]
     if node.tag.startswith(("INPUT_", "SELECT", "TEXTAREA")) and node.tag not in _BUTTONS:
         label = next((parent for parent in reversed(path[:-1]) if parent.tag == "LABEL"), None)
-        return _own_text(label) if label else ""
-    return _own_text(node)
+        return _read_own_text(label) if label else ""
+    return _read_own_text(node)
 
 
-def _selectors(path: list[Node], name: str, text: str) -> list[str]:
+def _make_selectors(path: list[Node], name: str, text: str) -> list[str]:
     """Selectors in the syntax of the Chrome Recorder: by role and name, by id, by text, by place."""
     node, selectors = path[-1], []
     role = _ROLES.get(node.tag)
     if role and name:
         selectors.append(f'aria/{name[:120].translate(_QUOTES)}[role="{role}"]')
-    plain = _word(node.id)
+    plain = _clean_word(node.id)
     if _PLAIN_ID.fullmatch(plain) and not _LONG_NUMBER.search(plain):
         selectors.append(f"#{plain}")
     if text:
         selectors.append(f"text/{text[:80]}")
-    return [*selectors, f"xpath//{_steps(path)}"]
+    return [*selectors, f"xpath//{_make_xpath(path)}"]
 
 
-def _steps(path: list[Node]) -> str:
-    steps = [f"/{_step(path[0])}"]
+def _make_xpath(path: list[Node]) -> str:
+    steps = [f"/{_make_xpath_step(path[0])}"]
     for parent, node in pairwise(path):
-        alike = [child for child in parent.children or () if _step(child) == _step(node)]
+        alike = [
+            child for child in parent.children or () if _make_xpath_step(child) == _make_xpath_step(node)
+        ]
         number = next(n for n, child in enumerate(alike, start=1) if child is node)
-        steps.append(f"{_step(node)}[{number}]")
+        steps.append(f"{_make_xpath_step(node)}[{number}]")
     return "/".join(steps)
 
 
-def _step(node: Node) -> str:
+def _make_xpath_step(node: Node) -> str:
     return node.tag.partition("_")[0].lower()

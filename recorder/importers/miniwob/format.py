@@ -86,7 +86,7 @@ def read_file(path: Path) -> tuple[Demonstration, bytes]:
     Raises:
         UnreadableRecording: if the file is cut off, is no gzip, no JSON, or not of this shape.
     """
-    content = _content(path)
+    content = _read_content(path)
     try:
         return _decoder.decode(content), content
     except msgspec.ValidationError as error:
@@ -97,7 +97,7 @@ def read_file(path: Path) -> tuple[Demonstration, bytes]:
         raise UnreadableRecording("nested too deep") from error
 
 
-def _content(path: Path) -> bytes:
+def _read_content(path: Path) -> bytes:
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
@@ -171,14 +171,14 @@ def event_members(seen: list[Seen]) -> Iterator[dict[str, Any]]:
     for n, first in enumerate(seen):
         action = first.action
         if action.type in ("keydown", "keyup", "keypress"):
-            typed = _typed(seen, n)
-            members, held = _key_event(action, typed, held)
+            typed = _find_typed_character(seen, n)
+            members, held = _make_key_event(action, typed, held)
             yield members
         else:
-            yield _pointer_event(action, held)
+            yield _make_pointer_event(action, held)
 
 
-def _typed(seen: list[Seen], n: int) -> str | None:
+def _find_typed_character(seen: list[Seen], n: int) -> str | None:
     """Return the character of this key: its own, or that of the keypress which follows a keydown."""
     action = seen[n].action
     if action.type == "keydown" and n + 1 < len(seen) and seen[n + 1].action.type == "keypress":
@@ -187,7 +187,7 @@ def _typed(seen: list[Seen], n: int) -> str | None:
     return chr(code) if 32 <= code < 0xD800 or 0xE000 <= code < 0x110000 else None
 
 
-def _key_event(action: Action, typed: str | None, held: int) -> tuple[dict[str, Any], int]:
+def _make_key_event(action: Action, typed: str | None, held: int) -> tuple[dict[str, Any], int]:
     key = typed or key_name(action.key_code)
     bit = _BITS.get(key or "", 0)
     if action.type == "keydown" and not typed:
@@ -212,17 +212,17 @@ def _key_event(action: Action, typed: str | None, held: int) -> tuple[dict[str, 
     return members, held
 
 
-def _pointer_event(action: Action, held: int) -> dict[str, Any]:
+def _make_pointer_event(action: Action, held: int) -> dict[str, Any]:
     given: dict[str, Any] = {}
     if action.x is not None and action.y is not None:
         given["point"] = [action.x, action.y]
     if held:
         given["modifiers"] = held
-    members: dict[str, Any] = {"type": _event_type(action.type)}
+    members: dict[str, Any] = {"type": _map_event_type(action.type)}
     return {**members, "input": given} if given else members
 
 
-def _event_type(dom_type: str) -> str:
+def _map_event_type(dom_type: str) -> str:
     known = _TYPES.get(dom_type, dom_type)
     if _TYPE.fullmatch(known):
         return known
