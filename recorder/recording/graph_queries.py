@@ -44,10 +44,17 @@ def list_outliers(
     Sessions that were deleted since the first page was read are left out of the later ones.
 
     Args:
+        db: a transaction.
+        tenant: workspace and mode.
+        workflow: name of the workflow.
+        threshold: sessions on paths with a smaller share than this are listed.
         since: sessions that started at this instant or later.
         until: sessions that started before this instant.
+        outcome: sessions with this outcome; None takes all.
+        actor_kind: sessions of this kind of actor; None takes all.
         after: graph version of the first page, whose order the next pages keep, and number of outliers before
             this page; None for the first page.
+        limit: most items of the page.
 
     Raises:
         InvalidCursor: if the graph was rebuilt since that version: sessions are on other paths, in another
@@ -155,8 +162,13 @@ def read_view(
     """Return the nodes and edges of the sessions that match, with recovery points and new nodes marked.
 
     Args:
+        db: a transaction.
+        tenant: workspace and mode.
+        workflow: name of the workflow.
         since: sessions that started at this instant or later.
         until: sessions that started before this instant.
+        outcome: sessions with this outcome; None takes all.
+        actor_kind: sessions of this kind of actor; None takes all.
         min_frequency: nodes and edges of fewer sessions than this share are left out; the others keep theirs.
 
     Raises:
@@ -178,7 +190,7 @@ def read_view(
 
 
 def render_graph(db: DbSession, *, format: GraphFormat, **selection: Any) -> tuple[bytes, str]:
-    """The same in a format, with its media type; `asked` is what `read_view` takes.
+    """Return the graph in a format, with its media type; `selection` is what `read_view` takes.
 
     Raises:
         NotFound: for an unknown workflow.

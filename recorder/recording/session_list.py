@@ -48,7 +48,11 @@ def list_sessions(
     Ids rise with `created_at`, so times, cursor and order are one range over the ids.
 
     Args:
+        db: a transaction.
+        tenant: workspace and mode.
+        filters: filters of the list.
         before_id: the last id of the page before.
+        limit: most items of the page.
 
     Raises:
         NotFound: if the filter names a path that is not there.

@@ -60,6 +60,9 @@ def create_session(
     """Make a session, and start it where asked to; its workflow appears with the first one.
 
     Args:
+        db: a transaction.
+        tenant: workspace and mode.
+        body: body of the request.
         changed: the texts that masking changes, see `session_document`.
 
     Raises:
@@ -142,6 +145,9 @@ def find_session(db: DbSession, tenant: Tenant, session_id: str, *, lock: bool =
     """Return the row of a session that the caller may see.
 
     Args:
+        db: a transaction.
+        tenant: workspace and mode.
+        session_id: id of the session.
         lock: hold the row until the transaction ends, since it will be changed.
 
     Raises:
@@ -289,6 +295,9 @@ def stop_session(db: DbSession, tenant: Tenant, session_id: str, searches: Searc
     """Stop a recording session; a stopped or sealed one stays as it is.
 
     Args:
+        db: a transaction.
+        tenant: workspace and mode.
+        session_id: id of the session.
         searches: from `search_before_stop`; without them all events are searched here.
 
     Raises:
@@ -306,6 +315,9 @@ def batch_stop(
     """Stop many sessions; each answers for itself.
 
     Args:
+        db: a transaction.
+        tenant: workspace and mode.
+        ids: ids of the sessions.
         searches: from `search_before_stop`; without them all events are searched here.
 
     Raises:

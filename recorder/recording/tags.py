@@ -29,6 +29,10 @@ def add_tag(
     """Tag a session; a tag that comes after the stop computes the outcome again.
 
     Args:
+        db: a transaction.
+        tenant: workspace and mode.
+        session_id: id of the session.
+        body: body of the request.
         changed: the texts that masking changes, see `tag_document`.
         anchor: time of the event or frame that the tag names, or that there is none; see `anchors`.
 

@@ -80,7 +80,10 @@ def list_workflows(
     """Return a page of workflows, newest first.
 
     Args:
+        db: a transaction.
+        tenant: workspace and mode.
         before: `created_at` in milliseconds and name of the last workflow of the page before.
+        limit: most items of the page.
     """
     created_at, name = col(WorkflowRow.created_at), col(WorkflowRow.workflow)
     statement = select(WorkflowRow).where(
