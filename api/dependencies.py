@@ -3,11 +3,12 @@
 import base64
 import binascii
 import hmac
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
+import msgspec
 import orjson
 from fastapi import Depends, Query, Request
 from sqlmodel import Session as DbSession
@@ -22,9 +23,14 @@ from recorder.digest import canonical_json, keyed_digest
 from recorder.errors import InvalidCursor, InvalidRange, MissingAuthorization
 from recorder.models.wire import Item, Page
 from recorder.runtime import Runtime
+from recorder.storage.pages import FetchedPage
 
 _MAC_BYTES = 16
 _NOT_A_FILTER = ("cursor", "limit")
+#: Instant and position of a request without a cursor.
+_FIRST_PAGE: tuple[int | None, Any] = (None, None)
+
+_Position = TypeVar("_Position")
 
 
 async def get_runtime(request: Request) -> Runtime:
@@ -84,67 +90,68 @@ _Cursor = Annotated[str | None, Query(description="`next_cursor` of the page bef
 class Pager:
     """Cursors of one list request: opaque, signed, bound to workspace, mode, address and filters.
 
+    In a list that takes times, a cursor holds the instant of the first page too: relative times (`since=1h`)
+    mean the same on every page. In other lists equal pages have equal cursors.
+
     Attributes:
         limit: items of a page.
     """
 
     def __init__(self, request: Request, caller: Caller, cursor: str | None, limit: int) -> None:
         self.limit = limit
-        self._cursor = cursor
         self._secret: bytes = request.app.state.runtime.settings.secret
         filters = sorted(pair for pair in request.query_params.multi_items() if pair[0] not in _NOT_A_FILTER)
         self._bound_to = [caller.workspace_id, caller.mode, request.url.path, filters]
+        content = None if cursor is None else self._decode(cursor)
+        self._is_refused = cursor is not None and content is None
+        self._instant_ms, self._position = content or _FIRST_PAGE
 
-    def read_position(self) -> list[Any] | None:
+    def read_instant(self) -> datetime:
+        """Return the instant of the first page, for relative times; the next cursor then holds it."""
+        if self._instant_ms is None:
+            self._instant_ms = clock.now_ms()
+        return clock.from_ms(self._instant_ms)
+
+    def read_position(self, kind: type[_Position]) -> _Position | None:
         """Return the position after which the page begins; None for the first page.
+
+        A route calls it after all its parameters are valid.
+
+        Args:
+            kind: type of the position, such as `str` or `tuple[int, str]`.
 
         Raises:
             InvalidCursor: if the cursor is not of this list, of this key and of these filters.
         """
-        cursor = self._cursor
-        if cursor is None:
-            return None
+        if self._is_refused:
+            raise InvalidCursor
+        return None if self._position is None else msgspec.convert(self._position, kind)
+
+    def make_page(self, fetched: FetchedPage[Item, Any]) -> Page[Item]:
+        """Return the answer for a page that was read, with the cursor of the next one."""
+        cursor = None if fetched.position is None else self._encode(fetched.position)
+        return Page(data=fetched.items, next_cursor=cursor, has_more=cursor is not None)
+
+    def _decode(self, cursor: str) -> tuple[int | None, Any] | None:
+        """Return instant and position of a cursor; None if this list did not return it."""
         try:
             raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise InvalidCursor from error
-        mac, position = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
+        except (binascii.Error, ValueError):
+            return None
+        mac, content = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
         if _encode_base64(raw) != cursor:  # other letters can encode the same bytes
-            raise InvalidCursor
-        if not hmac.compare_digest(mac, self._compute_mac(position)):
-            raise InvalidCursor
-        value: list[Any] = orjson.loads(position)
-        return value
+            return None
+        if not hmac.compare_digest(mac, self._compute_mac(content)):
+            return None
+        instant_ms, position = orjson.loads(content)
+        return instant_ms, position
 
-    def read_last_id(self) -> str | None:
-        """Return the last id of the page before, in lists that are ordered by id; None for the first page.
+    def _encode(self, position: Any) -> str:
+        content = canonical_json([self._instant_ms, position])
+        return _encode_base64(self._compute_mac(content) + content)
 
-        Raises:
-            InvalidCursor: as `read_position` does.
-        """
-        position = self.read_position()
-        return position[0] if position else None
-
-    def make_page(self, items: list[Item], next_position: list[Any] | None) -> Page[Item]:
-        """Return a page; `next_position` is that of its last item, or None on the last page."""
-        cursor = None
-        if next_position is not None:
-            raw = canonical_json(next_position)
-            cursor = _encode_base64(self._compute_mac(raw) + raw)
-        return Page(data=items, next_cursor=cursor, has_more=cursor is not None)
-
-    def cut_page(self, items: list[Item], key: Callable[[Item], list[Any]]) -> Page[Item]:
-        """Return a page of a list that was read with a limit of one more item.
-
-        Args:
-            items: at most `limit + 1`.
-            key: returns the position of an item.
-        """
-        page = items[: self.limit]
-        return self.make_page(page, key(page[-1]) if len(items) > self.limit else None)
-
-    def _compute_mac(self, position: bytes) -> bytes:
-        bound = canonical_json(self._bound_to) + b"\0" + position
+    def _compute_mac(self, content: bytes) -> bytes:
+        bound = canonical_json(self._bound_to) + b"\0" + content
         return keyed_digest(self._secret, "cursor", bound)[:_MAC_BYTES]
 
 
@@ -161,24 +168,10 @@ async def get_pager(
 
 @dataclass(frozen=True)
 class TimeRange:
-    """`since` (inclusive) and `until` (exclusive), resolved once.
-
-    Later pages of a list keep the times that its first page resolved; their cursor holds them.
-    """
+    """`since` (inclusive) and `until` (exclusive), resolved once."""
 
     since: datetime | None
     until: datetime | None
-
-    @classmethod
-    def from_ms(cls, since: int | None, until: int | None) -> "TimeRange":
-        """Return the range that a cursor holds."""
-        return cls(
-            None if since is None else clock.from_ms(since), None if until is None else clock.from_ms(until)
-        )
-
-    def to_ms(self) -> list[int | None]:
-        """Return the range as milliseconds, for a cursor."""
-        return [None if time is None else clock.to_ms(time) for time in (self.since, self.until)]
 
 
 _Time = Annotated[str | None, Query(description="ISO 8601, or a duration such as `30d`, `1h`.")]
@@ -194,7 +187,19 @@ async def get_time_range(since: _Time = None, until: _Time = None) -> TimeRange:
         InvalidTime: if a bound is no time.
         InvalidRange: if `since` is later than `until`.
     """
-    return _resolve_range("since", since, "until", until)
+    return _resolve_range("since", since, "until", until, now=clock.now())
+
+
+async def get_list_time_range(
+    pager: Annotated[Pager, Depends(get_pager)], since: _Time = None, until: _Time = None
+) -> TimeRange:
+    """Return the range that a list request names, the same on every page.
+
+    Raises:
+        InvalidTime: if a bound is no time.
+        InvalidRange: if `since` is later than `until`.
+    """
+    return _resolve_range("since", since, "until", until, now=pager.read_instant())
 
 
 async def get_other_time_range(
@@ -206,11 +211,10 @@ async def get_other_time_range(
         InvalidTime: if a bound is no time.
         InvalidRange: if `against_since` is later than `against_until`.
     """
-    return _resolve_range("against_since", against_since, "against_until", against_until)
+    return _resolve_range("against_since", against_since, "against_until", against_until, now=clock.now())
 
 
-def _resolve_range(low: str, since: str | None, high: str, until: str | None) -> TimeRange:
-    now = clock.now()
+def _resolve_range(low: str, since: str | None, high: str, until: str | None, *, now: datetime) -> TimeRange:
     first = None if since is None else clock.resolve_time(since, now=now, name=low)
     last = None if until is None else clock.resolve_time(until, now=now, name=high)
     if first is not None and last is not None and first > last:
@@ -220,4 +224,5 @@ def _resolve_range(low: str, since: str | None, high: str, until: str | None) ->
 
 PagerDep = Annotated[Pager, Depends(get_pager)]
 TimeRangeDep = Annotated[TimeRange, Depends(get_time_range)]
+ListTimeRangeDep = Annotated[TimeRange, Depends(get_list_time_range)]
 OtherTimeRangeDep = Annotated[TimeRange, Depends(get_other_time_range)]

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from api.bodies.masking import AdmittedWorkspace
-from api.dependencies import CallerDep, Db, OriginDep, PagerDep, RuntimeDep, TimeRangeDep
+from api.dependencies import CallerDep, Db, ListTimeRangeDep, OriginDep, PagerDep, RuntimeDep
 from api.errors import problem_responses
 from api.gate.authentication import CallerInvalidationDep
 from api.gate.endpoints import ENDPOINTS
@@ -85,8 +85,8 @@ def create_key(
 @router.get("/keys", tags=["keys"])
 def list_keys(pager: PagerDep, db: Db, caller: CallerDep) -> Page[Key]:
     """List the keys that were not revoked, newest first; a test key sees only test keys."""
-    keys, has_more = key_admin.list_keys(db, caller.tenant, before_id=pager.read_last_id(), limit=pager.limit)
-    return pager.make_page(keys, [keys[-1].id] if has_more else None)
+    before_id = pager.read_position(str)
+    return pager.make_page(key_admin.list_keys(db, caller.tenant, before_id=before_id, limit=pager.limit))
 
 
 @router.delete("/keys/{key_id}", tags=["keys"], status_code=204, responses=problem_responses(404))
@@ -111,7 +111,7 @@ def list_audit_entries(
     db: Db,
     caller: CallerDep,
     runtime: RuntimeDep,
-    times: TimeRangeDep,
+    times: ListTimeRangeDep,
     action: Annotated[_Name | None, Query(description="Such as `key.create`.")] = None,
     actor: Annotated[
         _Name | None, Query(description="Id of an actor, or `key`, `operator`, `system`.")
@@ -124,7 +124,6 @@ def list_audit_entries(
 
     With `Accept: application/x-ndjson` all entries are sent, one a line.
     """
-    position = pager.read_position()
     filters = AuditFilter(
         workspace_id=caller.workspace_id,
         mode="test" if caller.mode == "test" else None,
@@ -133,9 +132,8 @@ def list_audit_entries(
         action=action,
         actor=actor,
         resource=resource,
-        after_number=position[0] if position else 0,
+        after_number=pager.read_position(int) or 0,
     )
     if choose_format(request, JSON, NDJSON) == NDJSON:
         return StreamingResponse(stream_entries(runtime.database, filters), media_type=NDJSON)
-    entries, last_number = list_entries(db, filters, limit=pager.limit)
-    return pager.make_page(entries, None if last_number is None else [last_number])
+    return pager.make_page(list_entries(db, filters, limit=pager.limit))

@@ -93,8 +93,7 @@ def list_events(
 
     With `Accept: application/x-ndjson` or `application/vnd.apache.arrow.stream` all events are sent.
     """
-    position = pager.read_position()
-    after = (position[0], position[1]) if position else None
+    after = pager.read_position(tuple[int, str])
     form = choose_format(request, JSON, NDJSON, ARROW)
     if form != JSON:
         return EventDownload(
@@ -107,7 +106,8 @@ def list_events(
             format=Ndjson() if form == NDJSON else Arrow(),
         )
     row = sessions.find_session(db, caller.tenant, session_id)
-    records, last = read_events_page(db, runtime.lake, row, after=after, limit=pager.limit, wanted=wanted)
-    tail = pager.make_page([], list(last) if last else None).model_dump_json(exclude={"data"}).encode()
-    data = b",".join(record.as_json() for record in records)
+    page = read_events_page(db, runtime.lake, row, after=after, limit=pager.limit, wanted=wanted)
+    # The records are JSON already.
+    tail = pager.make_page(page._replace(items=[])).model_dump_json(exclude={"data"}).encode()
+    data = b",".join(record.as_json() for record in page.items)
     return Response(b'{"data":[' + data + b"]," + tail[1:], media_type=JSON)

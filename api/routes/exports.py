@@ -153,17 +153,16 @@ def list_exports(
     ] = None,
 ) -> Page[Export]:
     """List the exports, newest first."""
-    rows, has_more = queue.list_exports(
+    page = queue.list_exports(
         db,
         caller.tenant,
         workflows=tuple(workflow),
         status=status,
         tag=tag,
-        before_id=pager.read_last_id(),
+        before_id=pager.read_position(str),
         limit=pager.limit,
     )
-    page = [wire_objects.to_wire(row, runtime.settings) for row in rows]
-    return pager.make_page(page, [rows[-1].id] if has_more else None)
+    return pager.make_page(page.convert(lambda row: wire_objects.to_wire(row, runtime.settings)))
 
 
 @router.get("/{export_id}", responses=problem_responses(404))
@@ -194,10 +193,9 @@ def get_difference(
     Raises:
         InvalidCursor, InvalidState, NotFound, ValidationFailed, Unavailable: if there is no such page.
     """
-    after_id = pager.read_last_id()
+    after_id = pager.read_position(str)
     row, other = _find_export(runtime, caller, export_id), _find_export(runtime, caller, against)
     compared = diff.compare(runtime, row, other)
-    data, has_more = compared.page(after_id=after_id, limit=pager.limit)
     return ExportDifference(
         export_id=row.id,
         against=other.id,
@@ -206,7 +204,7 @@ def get_difference(
         sessions=compared.sessions,
         shards=compared.shards,
         causes=compared.causes(),
-        **pager.make_page(data, [data[-1].session_id] if has_more else None).model_dump(),
+        **pager.make_page(compared.page(after_id=after_id, limit=pager.limit)).model_dump(),
     )
 
 

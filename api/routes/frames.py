@@ -61,12 +61,9 @@ def list_frames(
     session_id: str, pager: PagerDep, db: Db, caller: CallerDep, runtime: RuntimeDep
 ) -> Page[Frame]:
     """List the frames of a session by `(t_ms, id)`, the same before and after sealing."""
-    after = pager.read_position()
+    after = pager.read_position(tuple[int, str])
     row = sessions.find_session(db, caller.tenant, session_id)
-    frames = item_reads.list_frames(
-        db, runtime.lake, row, after=(after[0], after[1]) if after else None, limit=pager.limit + 1
-    )
-    return pager.cut_page(frames, lambda frame: [frame.t_ms, frame.id])
+    return pager.make_page(item_reads.list_frames(db, runtime.lake, row, after=after, limit=pager.limit))
 
 
 @router.get("/frames/{frame_id}", responses=problem_responses(404))

@@ -1,6 +1,6 @@
 """`/v1/memory`: graph, paths, outliers, similar sessions, recovery points, diff. Spec §4.2; contract §4."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
@@ -9,6 +9,7 @@ from api.dependencies import (
     CallerDep,
     Db,
     Limit,
+    ListTimeRangeDep,
     OtherTimeRangeDep,
     PagerDep,
     RuntimeDep,
@@ -72,7 +73,19 @@ async def get_selection(
     return Selection(caller.tenant, workflow, times, outcome, actor_kind)
 
 
+async def get_list_selection(
+    caller: CallerDep,
+    times: ListTimeRangeDep,
+    workflow: WorkflowName,
+    outcome: Outcome | None = None,
+    actor_kind: Annotated[ActorKind | None, Query(alias="actor.kind")] = None,
+) -> Selection:
+    """Return the selection of a list request, whose relative times mean the same on every page."""
+    return Selection(caller.tenant, workflow, times, outcome, actor_kind)
+
+
 SelectionDep = Annotated[Selection, Depends(get_selection)]
+ListSelectionDep = Annotated[Selection, Depends(get_list_selection)]
 
 
 router = APIRouter(prefix="/v1/memory", tags=["memory"], route_class=StrictRoute)
@@ -92,24 +105,18 @@ def list_paths(
 
 @router.get("/outliers", responses=problem_responses(404))
 def list_outliers(
-    pager: PagerDep, db: Db, selection: SelectionDep, threshold: Fraction = THRESHOLD
+    pager: PagerDep, db: Db, selection: ListSelectionDep, threshold: Fraction = THRESHOLD
 ) -> Page[OutlierSession]:
     """List the sessions whose path has a share below `threshold`, the least typical first."""
-    version, offset = None, 0
-    position = pager.read_position()
-    if position is not None:
-        version, since_ms, until_ms, offset = position
-        selection = replace(selection, times=TimeRange.from_ms(since_ms, until_ms))
-    page = graph_queries.list_outliers(
-        db,
-        **selection.as_arguments(),
-        version=version,
-        offset=offset,
-        threshold=threshold,
-        limit=pager.limit,
+    return pager.make_page(
+        graph_queries.list_outliers(
+            db,
+            **selection.as_arguments(),
+            threshold=threshold,
+            after=pager.read_position(tuple[int, int]),
+            limit=pager.limit,
+        )
     )
-    next_position = [page.graph_version, *selection.times.to_ms(), page.next_offset]
-    return pager.make_page(page.sessions, None if page.next_offset is None else next_position)
 
 
 @router.post("/similar", responses=problem_responses(404, 409))

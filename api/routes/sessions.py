@@ -1,12 +1,12 @@
 """`/v1/sessions` and `/v1/sessions/{id}/tags`. Spec §2.2, §4.1; contract §2."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.bodies.masking import Masked, MaskedSession, MaskedTag
-from api.dependencies import CallerDep, Db, OriginDep, PagerDep, RuntimeDep, TimeRange, TimeRangeDep
+from api.dependencies import CallerDep, Db, ListTimeRangeDep, OriginDep, PagerDep, RuntimeDep
 from api.errors import problem_responses
 from api.strict_routes import StrictRoute
 from recorder import limits
@@ -34,7 +34,7 @@ _Workflow = Annotated[str, Query(pattern=limits.WORKFLOW_PATTERN)]
 
 
 async def get_session_filter(
-    times: TimeRangeDep,
+    times: ListTimeRangeDep,
     workflow: Annotated[list[_Workflow], Query(description="Repeat it for several.")] = [],  # noqa: B006
     status: SessionStatus | None = None,
     outcome: Outcome | None = None,
@@ -91,16 +91,10 @@ def list_sessions(
     filters: Annotated[session_list.SessionFilter, Depends(get_session_filter)],
 ) -> Page[Session]:
     """List the sessions, newest first."""
-    before_id, times = None, TimeRange(filters.since, filters.until)
-    position = pager.read_position()
-    if position is not None:
-        before_id, since_ms, until_ms = position
-        times = TimeRange.from_ms(since_ms, until_ms)
-        filters = replace(filters, since=times.since, until=times.until)
-    page, has_more = session_list.list_sessions(
-        db, caller.tenant, filters, before_id=before_id, limit=pager.limit
+    before_id = pager.read_position(str)
+    return pager.make_page(
+        session_list.list_sessions(db, caller.tenant, filters, before_id=before_id, limit=pager.limit)
     )
-    return pager.make_page(page, [page[-1].id, *times.to_ms()] if has_more else None)
 
 
 @router.get("/sessions/{session_id}", response_model_exclude_unset=True, responses=problem_responses(404))
@@ -214,9 +208,6 @@ def add_tag(session_id: str, tag: Anchored, db: Db, caller: CallerDep) -> Tag:
 @tag_router.get("", responses=problem_responses(404))
 def list_tags(session_id: str, pager: PagerDep, db: Db, caller: CallerDep) -> Page[Tag]:
     """List the tags of a session by `(t_ms, id)`."""
-    after = pager.read_position()
+    after = pager.read_position(tuple[int, str])
     row = sessions.find_session(db, caller.tenant, session_id)
-    found_tags = tags.list_tags(
-        db, row.id, after=(after[0], after[1]) if after else None, limit=pager.limit + 1
-    )
-    return pager.cut_page(found_tags, lambda tag: [tag.t_ms, tag.id])
+    return pager.make_page(tags.list_tags(db, row.id, after=after, limit=pager.limit))

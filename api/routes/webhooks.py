@@ -73,9 +73,8 @@ def create_webhook(
 @router.get("")
 def list_webhooks(pager: PagerDep, db: Db, caller: CallerDep) -> Page[Webhook]:
     """List the webhooks, newest first."""
-    before_id = pager.read_last_id()
-    webhooks = endpoints.list_webhooks(db, caller.tenant, before_id=before_id, limit=pager.limit + 1)
-    return pager.cut_page(webhooks, lambda webhook: [webhook.id])
+    before_id = pager.read_position(str)
+    return pager.make_page(endpoints.list_webhooks(db, caller.tenant, before_id=before_id, limit=pager.limit))
 
 
 @router.get("/{webhook_id}", responses=problem_responses(404))
@@ -119,10 +118,11 @@ def send_test(webhook_id: str, db: Db, caller: CallerDep, origin: OriginDep) -> 
 @router.get("/{webhook_id}/deliveries", responses=problem_responses(404))
 def list_deliveries(webhook_id: str, pager: PagerDep, db: Db, caller: CallerDep) -> Page[Delivery]:
     """List the attempts to send events to this webhook, newest first, kept for thirty days."""
-    attempts = deliveries.list_deliveries(
-        db, caller.tenant, webhook_id, before_id=pager.read_last_id(), limit=pager.limit + 1
+    return pager.make_page(
+        deliveries.list_deliveries(
+            db, caller.tenant, webhook_id, before_id=pager.read_position(str), limit=pager.limit
+        )
     )
-    return pager.cut_page(attempts, lambda attempt: [attempt.id])
 
 
 @router.get("/{webhook_id}/deliveries/{delivery_id}", responses=problem_responses(404))

@@ -9,7 +9,7 @@ from api.dependencies import CallerDep, Db, OriginDep, PagerDep
 from api.errors import problem_responses
 from api.gate.authentication import CallerInvalidationDep
 from api.strict_routes import StrictRoute
-from recorder import clock, limits
+from recorder import limits
 from recorder.models.wire import Page
 from recorder.models.workflow import Workflow
 from recorder.recording import workflows
@@ -23,10 +23,8 @@ _Slug = Annotated[str, Path(json_schema_extra={"pattern": limits.WORKFLOW_PATTER
 @router.get("")
 def list_workflows(pager: PagerDep, db: Db, caller: CallerDep) -> Page[Workflow]:
     """List the workflows, newest first."""
-    position = pager.read_position()
-    before = (clock.from_ms(position[0]), position[1]) if position else None
-    page, has_more = workflows.list_workflows(db, caller.tenant, before=before, limit=pager.limit)
-    return pager.make_page(page, [clock.to_ms(page[-1].created_at), page[-1].workflow] if has_more else None)
+    before = pager.read_position(tuple[int, str])
+    return pager.make_page(workflows.list_workflows(db, caller.tenant, before=before, limit=pager.limit))
 
 
 @router.get("/{workflow}", responses=problem_responses(404))

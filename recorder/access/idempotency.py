@@ -110,8 +110,8 @@ class RunningKeys:
 def claim_at_first_statement(db: DbSession, key: RequestKey) -> None:
     """Claim the key when the transaction executes its first statement.
 
-    Validation comes before the first statement, so an invalid request claims nothing. A session event is used
-    because the operation, not this module, decides which statement is the first; the errors come out of it.
+    A session event does it, not a call: a request that validation refuses must claim nothing, and only the
+    first statement of the operation shows that its validation has ended. That statement raises the errors.
 
     Raises:
         AnswerKept: if the request was carried out before.

@@ -4,12 +4,13 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 from sqlmodel.sql.expression import SelectOfScalar
 
-from recorder import clock
+from recorder import clock, limits
 from recorder.access.keys import LIVE_REPLAY, Caller, Scope, add_key
 from recorder.audit.log import Origin, record
 from recorder.errors import InsufficientScope, InvalidTime, NotFound, ValidationFailed
 from recorder.models.wire import Mode
 from recorder.models.workspace import Key, KeyCreate, KeyCreated, KeyRow
+from recorder.storage.pages import FetchedPage, fetch_page
 from recorder.tenant import Tenant
 
 
@@ -48,9 +49,9 @@ def issue_key(db: DbSession, origin: Origin, wanted: KeyCreate, secret: bytes) -
 
 
 def list_keys(
-    db: DbSession, tenant: Tenant, *, before_id: str | None = None, limit: int | None = None
-) -> tuple[list[Key], bool]:
-    """Return keys that were not revoked, newest first, and whether more follow; expired keys are included.
+    db: DbSession, tenant: Tenant, *, before_id: str | None = None, limit: int = limits.LIST_MAX
+) -> FetchedPage[Key, str]:
+    """Return a page of the keys that were not revoked, expired ones among them, newest first.
 
     Args:
         db: a transaction.
@@ -61,11 +62,10 @@ def list_keys(
     statement = _select_visible(tenant).order_by(col(KeyRow.id).desc())
     if before_id is not None:
         statement = statement.where(col(KeyRow.id) < before_id)
-    if limit is not None:
-        statement = statement.limit(limit + 1)
-    rows = list(db.exec(statement))
-    shown = rows[:limit]
-    return [_to_wire(row) for row in shown], len(rows) > len(shown)
+    page = fetch_page(
+        lambda count: db.exec(statement.limit(count)), limit=limit, position_of=lambda row: row.id
+    )
+    return page.convert(_to_wire)
 
 
 def revoke_key(db: DbSession, tenant: Tenant, origin: Origin, key_id: str) -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import event
 from sqlmodel import Session as DbSession
 from sqlmodel import col, or_, select, update
 
@@ -19,7 +18,8 @@ from recorder.digest import sha256_of
 from recorder.ids import new_id
 from recorder.models.operations import ActorType, AuditEntry, AuditHeadRow, AuditOutcome, AuditRow
 from recorder.models.workspace import Masking
-from recorder.storage.database import Database
+from recorder.storage.database import Database, add_last_step
+from recorder.storage.pages import FetchedPage, fetch_page
 from recorder.storage.upsert import insert_if_missing
 
 Action = Literal[
@@ -143,10 +143,10 @@ def record(
     outcome: AuditOutcome = "success",
     details: dict[str, Any] | None = None,
 ) -> None:
-    """Add an entry to the workspace's chain, when the transaction commits.
+    """Add an entry to the workspace's chain as a last step of the transaction.
 
-    A session event does it because the chain's head must be the last row that a transaction locks: no
-    transaction then waits for a row while others wait for the head.
+    The chain's head is the last row that a transaction locks: no transaction waits for another row while
+    others wait for the head.
 
     Args:
         db: the transaction of the change.
@@ -157,24 +157,19 @@ def record(
         outcome: whether the action succeeded.
         details: the changes, in JSON types; never a secret, never recorded data.
     """
-    if _PENDING not in db.info:
-        db.info[_PENDING] = []
-        event.listen(db, "before_commit", _append_pending)
     entry = _PendingEntry(origin, action, resource_type, resource_id, outcome, details or {})
-    db.info[_PENDING].append(entry)
+    db.info.setdefault(_PENDING, []).append(entry)
+    add_last_step(db, _append_pending)
 
 
 def _append_pending(db: DbSession) -> None:
-    waiting: list[_PendingEntry] = db.info[_PENDING]
-    if not waiting or db.in_nested_transaction():
-        return
+    waiting: list[_PendingEntry] = db.info.pop(_PENDING)
     db.flush()
     # In one order everywhere, in case a transaction changes two workspaces.
     for workspace_id in sorted({entry.origin.workspace_id for entry in waiting}):
         _append_entries(
             db, workspace_id, [entry for entry in waiting if entry.origin.workspace_id == workspace_id]
         )
-    waiting.clear()
 
 
 def _append_entries(db: DbSession, workspace_id: str, entries: list[_PendingEntry]) -> None:
@@ -244,11 +239,12 @@ class AuditFilter:
     after_number: int = 0
 
 
-def list_entries(db: DbSession, filters: AuditFilter, *, limit: int) -> tuple[list[AuditEntry], int | None]:
-    """Return a page of entries in chain order, and the number of its last one if more follow."""
-    rows = _read_rows(db, filters, limit + 1)
-    page = rows[:limit]
-    return [to_wire(row) for row in page], page[-1].number if len(rows) > limit else None
+def list_entries(db: DbSession, filters: AuditFilter, *, limit: int) -> FetchedPage[AuditEntry, int]:
+    """Return a page of entries in chain order; its position is the number of the last one."""
+    page = fetch_page(
+        lambda count: _read_rows(db, filters, count), limit=limit, position_of=lambda row: row.number
+    )
+    return page.convert(to_wire)
 
 
 def stream_entries(database: Database, filters: AuditFilter) -> Iterator[bytes]:

@@ -162,11 +162,13 @@ def list_keys(workspace: _Name, data: DataDir = None, as_json: AsJson = False) -
     """List the keys of a workspace, newest first: id, scope, mode, last letters, label."""
     from recorder.access import key_admin
     from recorder.access.workspaces import find_workspace
+    from recorder.storage.pages import read_pages
 
     with opened(data) as runtime:
         print_folder(runtime)
         with runtime.database.transaction(write=False) as db:
-            keys, _ = key_admin.list_keys(db, Tenant(find_workspace(db, workspace).id, "live"))
+            tenant = Tenant(find_workspace(db, workspace).id, "live")
+            keys = list(read_pages(lambda last_id: key_admin.list_keys(db, tenant, before_id=last_id)))
     if as_json:
         print_json([key.model_dump(mode="json") for key in keys])
         return

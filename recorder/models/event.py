@@ -18,7 +18,7 @@ Point = Annotated[list[Number], Meta(min_length=2, max_length=2)]
 
 
 class _Strict(Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
-    """Members that were not sent stay absent. (Decoded values form no cycles: the collector may pass by.)"""
+    """Structure whose members stay absent where not sent; without cycles, so the collector skips it."""
 
 
 class App(_Strict):

@@ -72,6 +72,7 @@ def step_type(name: str, *, key: str | None = None, modifiers: int = 0) -> str |
     recorder reports as `press`; named keys and hotkeys stay what they are.
 
     Args:
+        name: type of the event.
         key: name of the key, as in `input.key`.
         modifiers: bit mask Alt 1, Ctrl 2, Meta 4, Shift 8.
     """

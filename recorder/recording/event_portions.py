@@ -52,6 +52,8 @@ def read_portion(
     batches overlap, each is decoded once. Memory holds about the portion and one fetch of payloads.
 
     Args:
+        db: a transaction.
+        session_id: id of the session.
         after: the last event of the portion before; None for the first portion.
         max_events: at most so many events.
         max_bytes: at most so many bytes of items, but always one event.

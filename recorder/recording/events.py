@@ -171,6 +171,10 @@ def check_event_body(
     """Check a body of `POST …/events`.
 
     Args:
+        caller: the caller.
+        body: body of the request.
+        content_type: media type of the body; None where none was sent.
+        batch_key: header that makes the batch repeatable; None where none was sent.
         checked: what `check_events` found in this body, where it ran before.
 
     Raises:
@@ -197,6 +201,11 @@ def read_event_batch(
     """Check a body of `POST …/events` in which nothing is to be masked, and pack it.
 
     Args:
+        caller: the caller.
+        session_id: id of the session.
+        body: body of the request.
+        content_type: media type of the body; None where none was sent.
+        batch_key: header that makes the batch repeatable; None where none was sent.
         checked: what `check_events` found in this body, where it ran before.
 
     Raises:

@@ -37,9 +37,10 @@ _FORMATS: dict[str, Literal["PNG", "JPEG", "WEBP"]] = {
 
 
 def check_image(data: bytes, content_type: str, *, index: int) -> tuple[int, int]:
-    """Width and height of a picture in pixels.
+    """Return width and height of a picture in pixels.
 
     Args:
+        data: bytes of the picture.
         content_type: one of `limits.IMAGE_TYPES`.
         index: the frame's place in its batch, for the message.
 

@@ -83,7 +83,7 @@ class FrameBatch:
         return answer
 
     def _without_known(self, cursor: Cursor, session: tuple[str, str, str]) -> list[int]:
-        """Indices of the frames that were not sent before."""
+        """Return the indices of the frames that were not sent before."""
         named = [frame.id for frame in self.frames if frame.digest is not None]
         known = _known_frames(cursor, self.session_id, named) if named else {}
         fresh, conflicts = [], []

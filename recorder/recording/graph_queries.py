@@ -1,7 +1,6 @@
 """Sessions as the memory graph ranks them: outliers, and those like another one. Spec §4.2; contract §4."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -23,17 +22,8 @@ from recorder.models.session import Session, SessionMetadataRow, SessionRow
 from recorder.models.wire import ActorKind, Outcome
 from recorder.recording.recovery_points import read_anchors
 from recorder.recording.sessions import find_session, to_wire
+from recorder.storage.pages import FetchedPage, fetch_page
 from recorder.tenant import Tenant
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutlierPage:
-    """Outliers of one version of the graph, and where the next page begins."""
-
-    sessions: list[OutlierSession]
-    graph_version: int
-    #: None on the last page.
-    next_offset: int | None
 
 
 def list_outliers(
@@ -46,19 +36,25 @@ def list_outliers(
     until: datetime | None = None,
     outcome: Outcome | None = None,
     actor_kind: ActorKind | None = None,
-    version: int | None = None,
-    offset: int,
+    after: tuple[int, int] | None = None,
     limit: int,
-) -> OutlierPage:
+) -> FetchedPage[OutlierSession, tuple[int, int]]:
     """Return a page of the sessions whose path has a frequency below the threshold, least typical first.
 
     Sessions that were deleted since the first page was read are left out of the later ones.
 
     Args:
+        db: a transaction.
+        tenant: workspace and mode.
+        workflow: name of the workflow.
+        threshold: sessions on paths with a smaller share than this are listed.
         since: sessions that started at this instant or later.
         until: sessions that started before this instant.
+        outcome: sessions with this outcome; None takes all.
+        actor_kind: sessions of this kind of actor; None takes all.
         after: graph version of the first page, whose order the next pages keep, and number of outliers before
             this page; None for the first page.
+        limit: most items of the page.
 
     Raises:
         InvalidCursor: if the graph was rebuilt since that version: sessions are on other paths, in another
@@ -67,30 +63,32 @@ def list_outliers(
     """
     scope = GraphScope(tenant, workflow)
     columns = read_graph(db, scope)
-    version = columns.version if version is None else version
+    version, offset = (columns.version, 0) if after is None else after
     if version < columns.version and was_rebuilt(db, scope, version):
         raise InvalidCursor("The graph was rebuilt since the first page; begin again without a cursor.")
     chosen = filter_rows(
         columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind, version=version
     )
-    ranking = find_outliers(columns, chosen, threshold=threshold)
-    page = slice(offset, offset + limit)
-    rows = ranking.rows[page].tolist()
-    sessions = _read_sessions(db, tenant, (_session_id(columns, row) for row in rows))
-    figures = zip(rows, ranking.path_frequency[page].tolist(), ranking.typicality[page].tolist(), strict=True)
-    return OutlierPage(
-        sessions=[
+    outliers = find_outliers(columns, chosen, threshold=threshold)
+    page = fetch_page(
+        lambda count: range(offset, min(offset + count, len(outliers.rows))),
+        limit=limit,
+        position_of=lambda rank: (version, rank + 1),
+    )
+    rows = {rank: int(outliers.rows[rank]) for rank in page.items}
+    sessions = _read_sessions(db, tenant, (_session_id(columns, row) for row in rows.values()))
+    return FetchedPage(
+        [
             OutlierSession(
                 **vars(sessions[_session_id(columns, row)]),
                 path_id=_path_id(columns, row),
-                path_frequency=frequency,
-                typicality=typicality,
+                path_frequency=float(outliers.path_frequency[rank]),
+                typicality=float(outliers.typicality[rank]),
             )
-            for row, frequency, typicality in figures
+            for rank, row in rows.items()
             if _session_id(columns, row) in sessions
         ],
-        graph_version=version,
-        next_offset=offset + limit if offset + limit < len(ranking.rows) else None,
+        page.position,
     )
 
 
@@ -164,8 +162,13 @@ def read_view(
     """Return the nodes and edges of the sessions that match, with recovery points and new nodes marked.
 
     Args:
+        db: a transaction.
+        tenant: workspace and mode.
+        workflow: name of the workflow.
         since: sessions that started at this instant or later.
         until: sessions that started before this instant.
+        outcome: sessions with this outcome; None takes all.
+        actor_kind: sessions of this kind of actor; None takes all.
         min_frequency: nodes and edges of fewer sessions than this share are left out; the others keep theirs.
 
     Raises:
@@ -187,7 +190,7 @@ def read_view(
 
 
 def render_graph(db: DbSession, *, format: GraphFormat, **selection: Any) -> tuple[bytes, str]:
-    """The same in a format, with its media type; `asked` is what `read_view` takes.
+    """Return the graph in a format, with its media type; `selection` is what `read_view` takes.
 
     Raises:
         NotFound: for an unknown workflow.

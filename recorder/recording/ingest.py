@@ -134,6 +134,7 @@ class IngestWriter:
         """Start the thread.
 
         Args:
+            database: the deployment's database.
             on_commit: called in this thread with the batches that each commit stored.
             session_size: most that one session holds; a batch beyond it is refused.
         """

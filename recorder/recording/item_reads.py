@@ -22,6 +22,7 @@ from recorder.recording.tags import list_tags
 from recorder.storage.blobs import Blobs
 from recorder.storage.lake import Lake
 from recorder.storage.lake_schemas import LAYOUTS
+from recorder.storage.pages import FetchedPage, fetch_page
 
 
 def find_anchor_time(db: DbSession, lake: Lake, row: SessionRow, body: TagCreate) -> int | None:
@@ -93,25 +94,27 @@ _SUMMARIZED = ("t_ms", "bytes", "width", "height", "content_type", "is_keyframe"
 
 def list_frames(
     db: DbSession, lake: Lake, row: SessionRow, *, after: Position | None, limit: int
-) -> list[Frame]:
+) -> FetchedPage[Frame, Position]:
     """Return a page of the frames of a session by `(t_ms, id)`, those after a position.
 
     No more rows are read than the page has, and one more.
     """
-    stored: Iterable[FrameRow]
-    if row.is_hot:
+
+    def read_hot_rows(count: int) -> Iterable[FrameRow]:
         key = (col(FrameRow.t_ms), col(FrameRow.frame_id))
-        statement = select(FrameRow).where(FrameRow.session_id == row.id).order_by(*key).limit(limit)
-        if after is not None:
-            statement = statement.where(tuple_(*key) > after)
-        stored = db.exec(statement)
-    else:
-        stored = (
-            read_frame_row(stored_frame)
-            for batch in read_sealed_frames(lake, row, after=after, limit=limit)
-            for stored_frame in batch.to_pylist()
-        )
-    return [wire_frame(stored_frame) for stored_frame in stored]
+        statement = select(FrameRow).where(FrameRow.session_id == row.id).order_by(*key).limit(count)
+        return db.exec(statement if after is None else statement.where(tuple_(*key) > after))
+
+    def read_sealed_rows(count: int) -> Iterable[FrameRow]:
+        for batch in read_sealed_frames(lake, row, after=after, limit=count):
+            yield from map(read_frame_row, batch.to_pylist())
+
+    page = fetch_page(
+        read_hot_rows if row.is_hot else read_sealed_rows,
+        limit=limit,
+        position_of=lambda frame: (frame.t_ms, frame.frame_id),
+    )
+    return page.convert(wire_frame)
 
 
 def get_frame(db: DbSession, lake: Lake, row: SessionRow, frame_id: str) -> Frame:
@@ -140,12 +143,12 @@ def describe_session(db: DbSession, lake: Lake, row: SessionRow, include: frozen
     """Return the session with the related data that was asked for; what was not asked for stays unset."""
     members: dict[str, Any] = dict(to_wire(row, read_metadata(db, row)))
     if "events" in include:
-        records, following = read_events_page(db, lake, row, after=None, limit=limits.EMBEDDED_EVENTS)
-        members["events"] = [orjson.loads(record.as_json()) for record in records]
-        members["events_truncated"] = following is not None
+        page = read_events_page(db, lake, row, after=None, limit=limits.EMBEDDED_EVENTS)
+        members["events"] = [orjson.loads(record.as_json()) for record in page.items]
+        members["events_truncated"] = page.position is not None
         members["events_url"] = f"/v1/sessions/{row.id}/events"
     if "tags" in include:
-        members["tags"] = list_tags(db, row.id, after=None, limit=limits.EMBEDDED_EVENTS)
+        members["tags"] = list_tags(db, row.id, after=None, limit=limits.EMBEDDED_EVENTS).items
     if "frames_summary" in include:
         members["frames_summary"] = _summarize(db, lake, row)
     return SessionDetail(**members)

@@ -36,6 +36,8 @@ def search_events(db: DbSession, row: SessionRow, earlier: EventSearch | None = 
     transaction that stops the session, and again inside it for what came since.
 
     Args:
+        db: a transaction.
+        row: the session.
         earlier: an earlier search; only batches after it are read, unless the rules changed.
     """
     rules = read_rules(db, row)
@@ -52,6 +54,8 @@ def rederive_outcome(db: DbSession, row: SessionRow, *, search: EventSearch | No
     """Set `outcome` from the last mark among tags and events.
 
     Args:
+        db: a transaction.
+        row: the session.
         search: what the events say; it is kept, so that a late tag need not read the lake. None: what was
             kept before serves.
 

@@ -47,6 +47,8 @@ def read_anchors(
     """Return the anchors of the sessions that carry a failure tag, the most frequent first.
 
     Args:
+        db: a transaction.
+        scope: the graph.
         failure_tag: by default each of the workflow's error tags.
         since: sessions that started at this instant or later.
         until: sessions that started before this instant.
@@ -128,6 +130,10 @@ def _tag_times(
     """Return the times of tags with these names in sessions of the graph, by row, ascending.
 
     Args:
+        db: a transaction.
+        scope: the graph.
+        columns: columns of the graph.
+        names: names of the tags.
         among: only in sessions that carry a tag of one of these names too.
     """
     statement = (
@@ -159,7 +165,7 @@ def _named(scope: GraphScope, names: frozenset[str]) -> Iterator[Any]:
 def _read_frames(
     db: DbSession, lake: Lake, scope: GraphScope, columns: GraphColumns, witnesses: Sequence[Witness]
 ) -> dict[Witness, str]:
-    """The frames that show the witnesses' steps, in one read of the lake; those without one are left out."""
+    """Return the frames of the witnesses' steps by one read of the lake; others are left out."""
     ids = {witness.row: columns.session_id[witness.row].decode() for witness in witnesses}
     dates = {date for date in _lake_dates(db, sorted(ids.values())) if date is not None}
     steps = (

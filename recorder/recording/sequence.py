@@ -61,8 +61,14 @@ def reserve_positions(
     Without items nothing is written: a repeated batch leaves no trace.
 
     Args:
+        cursor: cursor of the transaction.
         session: workspace, mode and session id.
         tier: the workspace's.
+        events: number of new events.
+        frames: number of new frames.
+        max_t_ms: largest time of the new items.
+        event_bytes: bytes of the new events.
+        frame_bytes: bytes of the new frames.
 
     Returns:
         The first position, and the session's event and frame counts with these items.
@@ -121,6 +127,10 @@ def require_room(
     """Let new items pass while the session has room for them.
 
     Args:
+        cursor: cursor of the transaction.
+        session: workspace, mode and session id.
+        events: number of new events.
+        frames: number of new frames.
         size: bytes of the items.
 
     Raises:
@@ -204,7 +214,10 @@ class BatchKey:
         """Return the batch id of a header's value; None where none was sent.
 
         Args:
+            kind: kind of the batch.
+            key: value of the header; None where none was sent.
             content: what a repeated batch must equal, as it was sent.
+            digest_key: key of the digest that is stored of the content.
 
         Raises:
             ValidationFailed: if it is empty, too long or holds other than visible characters.
@@ -230,7 +243,7 @@ class BatchKey:
         return self._check(*rows[0]) if rows else None
 
     def read_answer(self, db: DbSession, session_id: str) -> Replayed | None:
-        """The same from a reading transaction: saves a repeated upload its work, decides nothing."""
+        """Return the stored answer from a reading transaction, to save a repeated upload its work."""
         row = db.get(BatchKeyRow, (session_id, self.kind, self.key))
         return self._check(row.body_digest, row.answer) if row else None
 

@@ -18,6 +18,7 @@ from recorder.recording.hot_events import EVERY_EVENT, EventFilter, EventRecord,
 from recorder.recording.sessions import find_session
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
+from recorder.storage.pages import FetchedPage, fetch_page
 from recorder.tenant import Tenant
 
 #: A portion ends with the event that reaches either.
@@ -168,19 +169,24 @@ def read_events_page(
     after: Position | None,
     limit: int,
     wanted: EventFilter = EVERY_EVENT,
-) -> tuple[list[EventRecord], Position | None]:
+) -> FetchedPage[EventRecord, Position]:
     """Return a page of a session's events by `(t_ms, id)`, those after a position.
 
     Where types are wanted, a page may have fewer than `limit` events before the end: it ends after a bounded
     search, and its position is then the last one that was searched.
     """
-    if row.is_hot:
-        records, position = read_hot_events(db, row.id, after=after, limit=limit + 1, wanted=wanted)
-    else:
-        records, position = _read_sealed_page(lake, row, after=after, limit=limit + 1, wanted=wanted)
-    if len(records) > limit:
-        return records[:limit], (records[limit - 1].t_ms, records[limit - 1].id)
-    return records, position
+    searched_to: Position | None = None
+
+    def read_records(count: int) -> list[EventRecord]:
+        nonlocal searched_to
+        if row.is_hot:
+            records, searched_to = read_hot_events(db, row.id, after=after, limit=count, wanted=wanted)
+        else:
+            records, searched_to = _read_sealed_page(lake, row, after=after, limit=count, wanted=wanted)
+        return records
+
+    page = fetch_page(read_records, limit=limit, position_of=lambda record: (record.t_ms, record.id))
+    return page if page.position is not None else FetchedPage(page.items, searched_to)
 
 
 def _read_sealed_page(

@@ -1,5 +1,6 @@
 """The list of sessions: filters, order, pages. Spec §4.1 (GET /v1/sessions), contract §1 (lists)."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,6 +13,7 @@ from recorder.memory.queries.subpaths import SubPath
 from recorder.models.session import Session, SessionMetadataRow, SessionRow, TagRow
 from recorder.models.wire import ActorKind, Outcome
 from recorder.recording.sessions import to_wire
+from recorder.storage.pages import FetchedPage, fetch_page
 from recorder.tenant import Tenant
 
 #: Ids of one statement; SQLite takes 32,766 values.
@@ -40,48 +42,49 @@ def list_sessions(
     *,
     before_id: str | None,
     limit: int,
-) -> tuple[list[Session], bool]:
+) -> FetchedPage[Session, str]:
     """Return a page of sessions, newest first; its position is the id of the last one.
 
     Ids rise with `created_at`, so times, cursor and order are one range over the ids.
 
     Args:
+        db: a transaction.
+        tenant: workspace and mode.
+        filters: filters of the list.
         before_id: the last id of the page before.
+        limit: most items of the page.
 
     Raises:
         NotFound: if the filter names a path that is not there.
     """
+    statement = _select_sessions(tenant, filters, before_id=before_id)
+    statements: Iterable[Any] = [statement]
     if filters.path is not None:
-        return _list_on_path(db, tenant, filters, filters.path, before_id=before_id, limit=limit)
-    return _read_page(db, _statement(tenant, filters, before_id=before_id), limit)
+        id_lists = _list_ids_on_path(db, tenant, filters, filters.path, before_id=before_id)
+        statements = (statement.where(col(SessionRow.id).in_(ids)) for ids in id_lists)
+
+    def read_rows(count: int) -> Iterator[Any]:
+        for part in statements:
+            rows = db.exec(part.limit(count)).all()
+            yield from rows
+            count -= len(rows)
+
+    page = fetch_page(read_rows, limit=limit, position_of=lambda pair: str(pair[0].id))
+    return page.convert(lambda pair: to_wire(pair[0], pair[1].metadata_))
 
 
-def _list_on_path(
-    db: DbSession,
-    tenant: Tenant,
-    filters: SessionFilter,
-    path_id: str,
-    *,
-    before_id: str | None,
-    limit: int,
-) -> tuple[list[Session], bool]:
-    """The same among the sessions on a path: their ids come from the memory graph, a slice at a time."""
+def _list_ids_on_path(
+    db: DbSession, tenant: Tenant, filters: SessionFilter, path_id: str, *, before_id: str | None
+) -> list[list[str]]:
+    """Return the ids of the sessions on a path from the memory graph, newest first, in parts."""
     on_path = SubPath.read(db, tenant=tenant, path_id=path_id)
     if filters.workflow and on_path.workflow not in filters.workflow:
-        return [], False
-    statement = _statement(tenant, filters, before_id=before_id)
+        return []
     ids = on_path.session_ids(outcome=filters.outcome, actor_kind=filters.actor_kind, below=before_id)
-    page: list[Session] = []
-    for end in range(len(ids), 0, -_IDS_AT_ONCE):
-        some = ids[max(end - _IDS_AT_ONCE, 0) : end]
-        page_rows, _ = _read_page(db, statement.where(col(SessionRow.id).in_(some)), limit + 1 - len(page))
-        page += page_rows
-        if len(page) > limit:
-            break
-    return page[:limit], len(page) > limit
+    return [ids[max(end - _IDS_AT_ONCE, 0) : end] for end in range(len(ids), 0, -_IDS_AT_ONCE)]
 
 
-def _statement(tenant: Tenant, filters: SessionFilter, *, before_id: str | None) -> Any:
+def _select_sessions(tenant: Tenant, filters: SessionFilter, *, before_id: str | None) -> Any:
     statement = (
         select(SessionRow, SessionMetadataRow)
         .join(SessionMetadataRow, col(SessionMetadataRow.session_id) == col(SessionRow.id))
@@ -112,9 +115,3 @@ def _statement(tenant: Tenant, filters: SessionFilter, *, before_id: str | None)
         )
         statement = statement.where(col(SessionRow.id).in_(tagged))
     return statement.order_by(col(SessionRow.id).desc())
-
-
-def _read_page(db: DbSession, statement: Any, limit: int) -> tuple[list[Session], bool]:
-    rows = db.exec(statement.limit(limit + 1)).all()
-    page = [to_wire(row, metadata.metadata_) for row, metadata in rows[:limit]]
-    return page, len(rows) > limit

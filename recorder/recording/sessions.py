@@ -41,7 +41,7 @@ from recorder.models.session import (
 from recorder.models.workflow import WorkflowRow
 from recorder.recording.masking import mask_session
 from recorder.recording.outcome_detection import EventSearch, rederive_outcome, search_events
-from recorder.storage.database import Database
+from recorder.storage.database import Database, note_change
 from recorder.storage.deployment import read_slots, slot_of
 from recorder.storage.upsert import insert_or_update
 from recorder.tenant import Tenant
@@ -60,6 +60,9 @@ def create_session(
     """Make a session, and start it where asked to; its workflow appears with the first one.
 
     Args:
+        db: a transaction.
+        tenant: workspace and mode.
+        body: body of the request.
         changed: the texts that masking changes, see `session_document`.
 
     Raises:
@@ -129,6 +132,7 @@ def delete_session(db: DbSession, origin: Origin, caller: Caller, session_id: st
     # A test session goes when it would have gone anyway, where that is sooner.
     row.purge_after = min(filter(None, (row.purge_after, row.deleted_at + _SOFT_DELETED)))
     db.add(row)
+    note_change(db, SessionRow, row.id)
     if row.status == "sealed":
         graph.remove_session(db, row)
     scope_columns = {"workspace_id": row.workspace_id, "mode": row.mode, "workflow": row.workflow}
@@ -141,6 +145,9 @@ def find_session(db: DbSession, tenant: Tenant, session_id: str, *, lock: bool =
     """Return the row of a session that the caller may see.
 
     Args:
+        db: a transaction.
+        tenant: workspace and mode.
+        session_id: id of the session.
         lock: hold the row until the transaction ends, since it will be changed.
 
     Raises:
@@ -212,6 +219,7 @@ def change_status(db: DbSession, row: SessionRow, status: SessionStatus, at: dat
     row.status = status
     row.last_position += 1
     db.add(row)
+    note_change(db, SessionRow, row.id)
     db.add(SessionStatusRow(session_id=row.id, position=row.last_position, status=status, at=at))
 
 
@@ -287,6 +295,9 @@ def stop_session(db: DbSession, tenant: Tenant, session_id: str, searches: Searc
     """Stop a recording session; a stopped or sealed one stays as it is.
 
     Args:
+        db: a transaction.
+        tenant: workspace and mode.
+        session_id: id of the session.
         searches: from `search_before_stop`; without them all events are searched here.
 
     Raises:
@@ -304,6 +315,9 @@ def batch_stop(
     """Stop many sessions; each answers for itself.
 
     Args:
+        db: a transaction.
+        tenant: workspace and mode.
+        ids: ids of the sessions.
         searches: from `search_before_stop`; without them all events are searched here.
 
     Raises:

@@ -13,6 +13,8 @@ from recorder.models.session import SessionRow, Tag, TagCreate, TagRow
 from recorder.recording.masking import mask_tag
 from recorder.recording.outcome_detection import rederive_outcome
 from recorder.recording.sessions import emit, find_session
+from recorder.storage.database import note_change
+from recorder.storage.pages import FetchedPage, fetch_page
 from recorder.tenant import Tenant
 
 
@@ -27,6 +29,10 @@ def add_tag(
     """Tag a session; a tag that comes after the stop computes the outcome again.
 
     Args:
+        db: a transaction.
+        tenant: workspace and mode.
+        session_id: id of the session.
+        body: body of the request.
         changed: the texts that masking changes, see `tag_document`.
         anchor: time of the event or frame that the tag names, or that there is none; see `anchors`.
 
@@ -56,13 +62,16 @@ def add_tag(
     )
     db.add(tag)
     db.add(row)
+    note_change(db, SessionRow, row.id)
     db.flush()
     wire = to_wire(tag)
     _apply_to_outcome(db, row, wire)
     return wire
 
 
-def list_tags(db: DbSession, session_id: str, *, after: tuple[int, str] | None, limit: int) -> list[Tag]:
+def list_tags(
+    db: DbSession, session_id: str, *, after: tuple[int, str] | None, limit: int
+) -> FetchedPage[Tag, tuple[int, str]]:
     """Return a page of the tags of a session by `(t_ms, id)`, those after a position."""
     statement = (
         select(TagRow).where(TagRow.session_id == session_id).order_by(col(TagRow.t_ms), col(TagRow.id))
@@ -71,7 +80,12 @@ def list_tags(db: DbSession, session_id: str, *, after: tuple[int, str] | None, 
         t_ms, tag_id = after
         later = (col(TagRow.t_ms) > t_ms) | ((col(TagRow.t_ms) == t_ms) & (col(TagRow.id) > tag_id))
         statement = statement.where(later)
-    return [to_wire(row) for row in db.exec(statement.limit(limit))]
+    page = fetch_page(
+        lambda count: db.exec(statement.limit(count)),
+        limit=limit,
+        position_of=lambda row: (row.t_ms, row.id),
+    )
+    return page.convert(to_wire)
 
 
 def to_wire(row: TagRow) -> Tag:

@@ -3,7 +3,6 @@
 import re
 import threading
 from dataclasses import asdict
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import and_, or_
@@ -28,6 +27,7 @@ from recorder.models.workflow import (
 from recorder.models.workspace import Masking
 from recorder.recording.outcomes import OutcomeRules
 from recorder.recording.sessions import find_session
+from recorder.storage.pages import FetchedPage, fetch_page
 from recorder.storage.upsert import insert_if_missing
 from recorder.tenant import Tenant
 
@@ -75,22 +75,30 @@ def get_workflow(db: DbSession, tenant: Tenant, workflow: str) -> Workflow:
 
 
 def list_workflows(
-    db: DbSession, tenant: Tenant, *, before: tuple[datetime, str] | None, limit: int
-) -> tuple[list[Workflow], bool]:
+    db: DbSession, tenant: Tenant, *, before: tuple[int, str] | None, limit: int
+) -> FetchedPage[Workflow, tuple[int, str]]:
     """Return a page of workflows, newest first.
 
     Args:
+        db: a transaction.
+        tenant: workspace and mode.
         before: `created_at` in milliseconds and name of the last workflow of the page before.
+        limit: most items of the page.
     """
     created_at, name = col(WorkflowRow.created_at), col(WorkflowRow.workflow)
     statement = select(WorkflowRow).where(
         WorkflowRow.workspace_id == tenant.workspace_id, WorkflowRow.mode == tenant.mode
     )
     if before is not None:
-        moment, last = before
+        moment, last = clock.from_ms(before[0]), before[1]
         statement = statement.where(or_(created_at < moment, and_(created_at == moment, name < last)))
-    rows = db.exec(statement.order_by(created_at.desc(), name.desc()).limit(limit + 1)).all()
-    return _describe(db, list(rows[:limit])), len(rows) > limit
+    statement = statement.order_by(created_at.desc(), name.desc())
+    page = fetch_page(
+        lambda count: db.exec(statement.limit(count)),
+        limit=limit,
+        position_of=lambda row: (clock.to_ms(row.created_at), row.workflow),
+    )
+    return FetchedPage(_describe(db, page.items), page.position)
 
 
 def update_workflow(

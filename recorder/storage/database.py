@@ -15,7 +15,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
 from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
-from sqlalchemy.orm import UOWTransaction, sessionmaker
+from sqlalchemy.orm import sessionmaker
 from sqlmodel import Session as DbSession
 from sqlmodel import SQLModel
 
@@ -37,10 +37,12 @@ _ENGINES = ("postgresql://", "postgresql+psycopg://", "sqlite:///")
 _WAL_ATTEMPTS = 200
 _WAL_PAUSE_S = 0.05
 _MIGRATION_LOCK = 0x5245434F52444552
-#: Key of `Session.info`: ids of the rows that the transaction changed, by listener.
-_CHANGED = "changed_ids"
+#: Keys of `Session.info`: functions to call before the commit; ids of the rows that were changed, by table.
+_LAST_STEPS = "last_steps"
+_CHANGED_IDS = "changed_ids"
 
-Listener = Callable[[set[str]], object]
+#: Receives the ids of the rows that a committed transaction changed.
+ChangeListener = Callable[[set[str]], object]
 
 
 class UnknownSchema(Conflict):
@@ -80,6 +82,7 @@ class Database:
         snapshot = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
         self._reader = self._engine.execution_options(**snapshot)
         self._sessions = sessionmaker(class_=DbSession, expire_on_commit=False)
+        self._listeners: list[tuple[type[SQLModel], ChangeListener]] = []
 
     @property
     def dialect(self) -> Dialect:
@@ -89,6 +92,8 @@ class Database:
     @contextmanager
     def transaction(self, *, write: bool) -> Iterator[DbSession]:
         """Open a transaction, commit it when the block ends, and roll it back when the block raises.
+
+        The functions of `add_last_step` run before the commit, the listeners of changed rows after it.
 
         Args:
             write: on SQLite, take the write lock at once; a read that turns into a write cannot wait.
@@ -100,24 +105,22 @@ class Database:
             try:
                 with self._sessions(bind=self._writer if write else self._reader) as db:
                     yield db
+                    for step in db.info.get(_LAST_STEPS, ()):
+                        step(db)
                     db.commit()
             except OperationalError as error:
                 raise Unavailable("The database") from error
-        changed: dict[Listener, set[str]] = db.info.get(_CHANGED, {})
-        for listener, ids in changed.items():
-            listener(ids)
+        changed_ids: dict[type[SQLModel], set[str]] = db.info.get(_CHANGED_IDS, {})
+        for table, listener in self._listeners:
+            if table in changed_ids:
+                listener(changed_ids[table])
 
-    def after_commit(self, table: type[SQLModel], listener: Listener) -> None:
-        """Call a listener after each commit of this process with the ids of the table's rows that it wrote.
+    def add_listener(self, table: type[SQLModel], listener: ChangeListener) -> None:
+        """Call a function after each commit with the ids of a table's rows that the transaction changed.
 
-        Rows that a statement changes without loading them, and rows of other processes, are not reported.
+        The ids are those that were passed to `note_change`. Changes of other processes are not among them.
         """
-
-        @event.listens_for(self._sessions, "after_flush")
-        def _collect_ids(db: DbSession, _: UOWTransaction) -> None:
-            ids = {row.id for row in (*db.new, *db.dirty) if isinstance(row, table)}  # type: ignore[attr-defined]
-            if ids:
-                db.info.setdefault(_CHANGED, {}).setdefault(listener, set()).update(ids)
+        self._listeners.append((table, listener))
 
     def raw_connection(self) -> Any:
         """Return a driver connection in autocommit mode, for the ingest writer alone."""
@@ -169,6 +172,18 @@ class Database:
         self._engine.dispose()
 
 
+def add_last_step(db: DbSession, step: Callable[[DbSession], object]) -> None:
+    """Have `Database.transaction` call a function directly before it commits, once per transaction."""
+    steps = db.info.setdefault(_LAST_STEPS, [])
+    if step not in steps:
+        steps.append(step)
+
+
+def note_change(db: DbSession, table: type[SQLModel], row_id: str) -> None:
+    """Have `Database.transaction` pass a row's id to the listeners of its table after the commit."""
+    db.info.setdefault(_CHANGED_IDS, {}).setdefault(table, set()).add(row_id)
+
+
 def open_database(settings: Settings, *, create: bool = True) -> Database:
     """Connect to the database and create or check its schema.
 
@@ -215,6 +230,7 @@ def _create_sqlite_engine(url: str) -> Engine:
         max_overflow=40,
     )
 
+    # An event, since the pool opens connections at times that no caller sees.
     @event.listens_for(engine, "connect")
     def _prepare_connection(connection: DBAPIConnection, _: object) -> None:
         # The driver's own transaction handling is off: the hook below begins each transaction.
@@ -225,6 +241,7 @@ def _create_sqlite_engine(url: str) -> Engine:
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 
+    # An event, since SQLAlchemy begins a transaction at its first statement, in no function of ours.
     @event.listens_for(engine, "begin")
     def _begin_transaction(connection: Any) -> None:
         write = connection.get_execution_options().get("recorder_write", False)

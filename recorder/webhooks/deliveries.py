@@ -15,6 +15,7 @@ from recorder.ids import first_id_at, is_id
 from recorder.models.operations import OutboxRow
 from recorder.models.webhook import Delivery, DeliveryRow, WebhookRow
 from recorder.storage.database import Database
+from recorder.storage.pages import FetchedPage, fetch_page
 from recorder.tenant import Tenant
 from recorder.webhooks.catalogue import TEST_EVENT
 from recorder.webhooks.endpoints import find_webhook
@@ -35,8 +36,8 @@ def find_delivery(db: DbSession, tenant: Tenant, webhook_id: str, delivery_id: s
 
 def list_deliveries(
     db: DbSession, tenant: Tenant, webhook_id: str, *, before_id: str | None, limit: int
-) -> list[Delivery]:
-    """Return records of a webhook, newest first, from the one after `before_id`.
+) -> FetchedPage[Delivery, str]:
+    """Return a page of the records of a webhook, newest first, those older than `before_id`.
 
     Raises:
         NotFound: if there is no such webhook.
@@ -45,8 +46,13 @@ def list_deliveries(
     statement = _select_records(webhook)
     if before_id is not None:
         statement = statement.where(col(DeliveryRow.id) < before_id)
-    rows = db.connection().execute(statement.order_by(col(DeliveryRow.id).desc()).limit(limit))
-    return [_to_wire(row, webhook) for row in rows]
+    statement = statement.order_by(col(DeliveryRow.id).desc())
+    page = fetch_page(
+        lambda count: db.connection().execute(statement.limit(count)),
+        limit=limit,
+        position_of=lambda row: str(row.id),
+    )
+    return page.convert(lambda row: _to_wire(row, webhook))
 
 
 def redeliver(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: str, delivery_id: str) -> Delivery:

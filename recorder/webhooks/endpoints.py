@@ -32,6 +32,7 @@ from recorder.models.webhook import (
     WebhookUpdate,
 )
 from recorder.models.workspace import WorkspaceRow
+from recorder.storage.pages import FetchedPage, fetch_page
 from recorder.tenant import Tenant
 from recorder.webhooks.catalogue import EVENT_TYPES
 from recorder.webhooks.signing import SECRET_PREFIX
@@ -190,13 +191,18 @@ def find_webhook(db: DbSession, tenant: Tenant, webhook_id: str, *, lock: bool =
     return row
 
 
-def list_webhooks(db: DbSession, tenant: Tenant, *, before_id: str | None, limit: int) -> list[Webhook]:
-    """Return webhooks, newest first, from the one after `before_id`."""
+def list_webhooks(
+    db: DbSession, tenant: Tenant, *, before_id: str | None, limit: int
+) -> FetchedPage[Webhook, str]:
+    """Return a page of webhooks, newest first, those older than `before_id`."""
     statement = _select_active(tenant)
     if before_id is not None:
         statement = statement.where(col(WebhookRow.id) < before_id)
-    rows = db.exec(statement.order_by(col(WebhookRow.id).desc()).limit(limit))
-    return [to_wire(row) for row in rows]
+    statement = statement.order_by(col(WebhookRow.id).desc())
+    page = fetch_page(
+        lambda count: db.exec(statement.limit(count)), limit=limit, position_of=lambda row: row.id
+    )
+    return page.convert(to_wire)
 
 
 def update_webhook(

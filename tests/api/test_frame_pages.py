@@ -6,6 +6,8 @@ import pytest
 from sqlalchemy import event as sql_event
 
 from recorder.models.frame import FrameRow
+from recorder.models.session import SessionRow
+from recorder.recording.item_reads import read_sealed_frames
 from recorder.sealing import Sealer
 from tests.support.factories import Caller, frame
 from tests.support.recorded_sessions import execute
@@ -67,5 +69,9 @@ def test_pages_of_equal_times_are_in_the_order_of_the_bytes_hot_and_sealed(
     execute(runtime, "UPDATE sessions SET sealed_at = '2020-01-01' WHERE id = :id", id=session_id)
     sealer.maintain()
     sealer.release()
+    with runtime.database.transaction(write=False) as db:
+        row = db.get_one(SessionRow, session_id)
+    rows_read = sum(batch.num_rows for batch in read_sealed_frames(runtime.lake, row, limit=4))
+    assert not row.is_hot and rows_read == 4
     for limit in (1, 3, 500):
         assert [item for page in read_pages(caller, session_id, limit) for item in page] == whole

@@ -88,6 +88,17 @@ def test_a_cursor_is_bound_to_its_address(caller: Caller) -> None:
         assert_problem(caller.get(f"{elsewhere}?limit=2&cursor={cursor}"), 400, "invalid_cursor")
 
 
+def test_a_relative_time_means_the_same_on_every_page(caller: Caller) -> None:
+    for number in range(3):
+        caller.post("/v1/keys", json={"label": f"early {number}", "scope": "read"})
+    first = caller.get("/v1/audit?until=0s&limit=1").json()
+    late_id = caller.post("/v1/keys", json={"label": "late", "scope": "read"}).json()["id"]
+    address = "/v1/audit?until=0s&limit=500"
+    rest = caller.get(f"{address}&cursor={first['next_cursor']}").json()
+    assert late_id in {entry["resource"]["id"] for entry in caller.get(address).json()["data"]}
+    assert late_id not in {entry["resource"]["id"] for entry in rest["data"]}
+
+
 def test_a_cursor_is_bound_to_its_filters_but_not_to_its_limit(caller: Caller) -> None:
     address, ids = fill(caller, "sessions")
     cursor = caller.get(f"{address}?limit=2&workflow=paged&since=1h").json()["next_cursor"]

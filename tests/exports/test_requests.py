@@ -129,7 +129,7 @@ def test_a_refused_request_leaves_no_row(runtime: Runtime) -> None:
             db, Tenant(WORKSPACE, "live"), workflows=(), status=None, before_id=None, limit=9
         ) == (
             [],
-            False,
+            None,
         )
 
 
@@ -174,14 +174,14 @@ def test_lists_are_newest_first_by_workflow_and_status(runtime: Runtime) -> None
         ask(runtime, workflow=["login", "checkout"]),
     )
     with runtime.database.transaction(write=False) as db:
-        of_login, more = list_exports(
+        of_login, last_id = list_exports(
             db, Tenant(WORKSPACE, "live"), workflows=("login",), status="queued", before_id=None, limit=1
         )
-        rest, no_more = list_exports(
+        rest, no_id = list_exports(
             db, Tenant(WORKSPACE, "live"), workflows=(), status=None, before_id=third.id, limit=5
         )
-    assert ([row.id for row in of_login], more) == ([third.id], True)
-    assert ([row.id for row in rest], no_more) == ([second.id, first.id], False)
+    assert ([row.id for row in of_login], last_id) == ([third.id], third.id)
+    assert ([row.id for row in rest], no_id) == ([second.id, first.id], None)
 
 
 @pytest.mark.parametrize(

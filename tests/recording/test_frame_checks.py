@@ -18,14 +18,14 @@ def mutated(data: bytes, choose: random.Random) -> bytes:
     """The bytes with a few changed, cut out or put in, mostly near the head."""
     changed = bytearray(data)
     for _ in range(choose.choice([1, 2, 5, 20])):
-        place = choose.randrange(min(len(changed), choose.choice([30, 100, len(changed)])))
+        position = choose.randrange(min(len(changed), choose.choice([30, 100, len(changed)])))
         how = choose.random()
         if how < 0.7:
-            changed[place] = choose.randrange(256)
+            changed[position] = choose.randrange(256)
         elif how < 0.85:
-            del changed[place : place + choose.randrange(1, 4)]
+            del changed[position : position + choose.randrange(1, 4)]
         else:
-            changed[place:place] = choose.randbytes(4)
+            changed[position:position] = choose.randbytes(4)
     return bytes(changed)
 
 

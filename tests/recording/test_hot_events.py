@@ -85,7 +85,7 @@ def read_whole(runtime: Runtime, session_id: str) -> list[EventRecord]:
 
 
 def read_pages(runtime: Runtime, session_id: str, limit: int) -> list[list[EventRecord]]:
-    """All pages of so many, each from behind the last of the one before."""
+    """Return all pages of so many events, each after the last event of the page before."""
     pages: list[list[EventRecord]] = []
     after = None
     while True:
@@ -115,10 +115,10 @@ def test_a_small_page_decodes_the_batches_that_it_needs(runtime: Runtime, decode
     whole = read_whole(runtime, session_id)
     decoded.clear()
     for after, limit, batches in ((None, 2, 1), (None, 5, 1), (None, 6, 2), (501, 2, 1), (997, 9, 3)):
-        place = None if after is None else (whole[after].t_ms, whole[after].id)
+        position = None if after is None else (whole[after].t_ms, whole[after].id)
         begin = 0 if after is None else after + 1
         with runtime.database.transaction(write=False) as db:
-            page, _ = read_hot_events(db, session_id, after=place, limit=limit)
+            page, _ = read_hot_events(db, session_id, after=position, limit=limit)
             assert page == whole[begin : begin + limit]
         assert len(decoded) <= batches
         decoded.clear()

@@ -25,7 +25,7 @@ WORKSPACE = "wsp_a"
 
 @pytest.fixture
 def writer(database: Database) -> Iterator[IngestWriter]:
-    """A writer of its own."""
+    """Yield a writer of its own."""
     running = IngestWriter(database)
     yield running
     running.close()
@@ -42,7 +42,7 @@ class Note:
         self.fault = fault
 
     def store(self, cursor: Cursor) -> bytes:
-        """Draw positions and answer the first."""
+        """Take positions and answer the first."""
         session = (WORKSPACE, "live", self.session_id)
         lock_session(cursor, session)
         first, _, _ = reserve_positions(
@@ -70,7 +70,7 @@ class Blocker:
 
 
 def make_session(database: Database, *, status: str = "recording") -> str:
-    """A bare session row."""
+    """Store a bare session row."""
     session_id = new_id("ses")
     with database.transaction(write=True) as db:
         db.add(
@@ -87,10 +87,12 @@ def make_session(database: Database, *, status: str = "recording") -> str:
 
 
 def submit(writer: IngestWriter, batches: Sequence[Any], *, together: bool = False) -> list[Any]:
-    """Hand over batches; their answers or errors, in their order.
+    """Submit batches; return their answers or errors, in their order.
 
     Args:
-        together: let the writer look only when all of them wait.
+        writer: the writer.
+        batches: the batches.
+        together: let the writer begin only when all of them wait.
     """
 
     async def run() -> list[Any]:
@@ -110,7 +112,7 @@ def submit(writer: IngestWriter, batches: Sequence[Any], *, together: bool = Fal
 
 
 def event_count(database: Database, session_id: str) -> int:
-    """What the session's row says."""
+    """Return the event count of the session's row."""
     with database.transaction(write=False) as db:
         statement = text("SELECT event_count FROM sessions WHERE id = :id")
         count: int = db.connection().execute(statement, {"id": session_id}).scalar_one()
@@ -137,12 +139,12 @@ def test_a_refused_batch_does_not_hold_up_the_others(database: Database, writer:
 def test_an_unforeseen_fault_stores_nothing_of_its_group(
     database: Database, writer: IngestWriter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one, two = make_session(database), make_session(database)
-    answers = submit(writer, [Note(one), Note(two, fault=ZeroDivisionError())], together=True)
+    first_id, second_id = make_session(database), make_session(database)
+    answers = submit(writer, [Note(first_id), Note(second_id, fault=ZeroDivisionError())], together=True)
     assert all(isinstance(answer, Unavailable) for answer in answers)
-    assert (event_count(database, one), event_count(database, two)) == (0, 0)
+    assert (event_count(database, first_id), event_count(database, second_id)) == (0, 0)
     assert "ZeroDivisionError" in caplog.text
-    assert submit(writer, [Note(one)]) == [b"1"]
+    assert submit(writer, [Note(first_id)]) == [b"1"]
 
 
 def test_a_client_that_went_away_is_stored_all_the_same(database: Database, writer: IngestWriter) -> None:

@@ -44,7 +44,7 @@ ITEMS = {
 
 
 def batch_row(*items: bytes, first_position: int = 5) -> EventBatchRow:
-    """A batch row as the ingest writes it."""
+    """Return a batch row as the ingest writes it."""
     body = b'{"events":[' + b",".join(items) + b"]}"
     return EventBatchRow(
         session_id="ses_a",
@@ -59,21 +59,21 @@ def batch_row(*items: bytes, first_position: int = 5) -> EventBatchRow:
 
 
 def messages_of(row: EventBatchRow) -> list[Message]:
-    """What a stream makes of the row."""
+    """Return the messages that a stream makes of the row."""
     return event_messages(row.first_position, row.first_id, row.payload)
 
 
 def read_objects(row: EventBatchRow) -> list[Any]:
-    """What the reads make of the row."""
+    """Return the objects that the reads make of the row."""
     return [json.loads(record.as_json()) for record in decode_batch(row)]
 
 
 @pytest.mark.parametrize("name", ITEMS)
 def test_an_event_is_the_object_that_the_reads_give(name: str) -> None:
     row = batch_row(PLAIN, ITEMS[name], PLAIN)
-    told = [json.loads(body) for _, _, body in messages_of(row)]
-    assert [one["data"] for one in told] == read_objects(row)
-    assert [(one["id"], one["event"]) for one in told] == [(n, "session.event") for n in (5, 6, 7)]
+    messages = [json.loads(body) for _, _, body in messages_of(row)]
+    assert [sent["data"] for sent in messages] == read_objects(row)
+    assert [(sent["id"], sent["event"]) for sent in messages] == [(n, "session.event") for n in (5, 6, 7)]
 
 
 @pytest.mark.parametrize("name", ITEMS)
@@ -88,18 +88,18 @@ def test_items_that_name_themselves_take_no_id_of_the_range() -> None:
     row = batch_row(PLAIN, ITEMS["an id of its own"], PLAIN)
     ids = [json.loads(body)["data"]["id"] for _, _, body in messages_of(row)]
     assert ids[0] == row.first_id and ids[1] == "evt_own"
-    assert ids == [one["id"] for one in read_objects(row)]
+    assert ids == [event["id"] for event in read_objects(row)]
 
 
 def made(*sizes: int, first: int = 1) -> list[Message]:
-    """Messages with data of these sizes."""
+    """Return messages with data of these sizes."""
     return [message(first + n, b"session.event", b'"%b"' % (b"x" * size)) for n, size in enumerate(sizes)]
 
 
 def test_segments_hold_so_many_bytes_and_lose_nothing() -> None:
     messages = made(*[SEGMENT_BYTES // 3] * 7, 2 * SEGMENT_BYTES, 10)
     segments = list(cut(messages))
-    assert [one for segment in segments for one in segment.messages] == messages
+    assert [sent for segment in segments for sent in segment.messages] == messages
     assert all(segment.size <= SEGMENT_BYTES or len(segment.messages) == 1 for segment in segments)
     assert [segment.first for segment in segments[1:]] == [segment.last + 1 for segment in segments[:-1]]
 
@@ -107,7 +107,7 @@ def test_segments_hold_so_many_bytes_and_lose_nothing() -> None:
 @pytest.mark.parametrize(("position", "left"), [(0, [1, 2, 3]), (1, [2, 3]), (2, [3]), (3, [])])
 def test_what_lies_behind_a_position_is_left(position: int, left: list[int]) -> None:
     segment = Segment(1, made(1, 1, 1))
-    assert [one[0] for one in segment.after(position).messages] == left
+    assert [sent[0] for sent in segment.after(position).messages] == left
 
 
 def test_segments_joined_are_written_as_their_parts() -> None:
@@ -132,5 +132,5 @@ def test_frames_are_what_a_websocket_client_reads_as_texts(size: int) -> None:
 def test_a_gap_tells_which_positions_are_missing() -> None:
     segment = gap("ses_a", 3, 9)
     assert (segment.first, segment.last) == (3, 9)
-    told = msgspec.json.decode(segment.texts[0])
-    assert told == {"id": 9, "event": "stream.gap", "data": {"session_id": "ses_a", "from": 3, "to": 9}}
+    sent = msgspec.json.decode(segment.texts[0])
+    assert sent == {"id": 9, "event": "stream.gap", "data": {"session_id": "ses_a", "from": 3, "to": 9}}

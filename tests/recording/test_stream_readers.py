@@ -23,41 +23,41 @@ class Session:
     def __init__(self, count: int = 0) -> None:
         self.rows: list[Message] = []
         self.feed = Feed("ses_a", 0, is_sealed=False)
-        self.looks = 0
+        self.polls = 0
         self.is_away = False
         self.add(count)
 
-    def add(self, count: int, size: int = 10, *, is_told: bool = True) -> None:
-        """Store so many messages, and hand them to the feed."""
+    def add(self, count: int, size: int = 10, *, is_sent: bool = True) -> None:
+        """Store so many messages; with `is_sent`, pass them to the feed."""
         first = len(self.rows) + 1
         fresh = [message(first + n, b"session.event", b'"%b"' % (b"x" * size)) for n in range(count)]
         self.rows += fresh
-        if is_told and fresh:
+        if is_sent and fresh:
             self.feed.apply(Advance(len(self.rows), segments=list(cut(fresh))))
 
-    def look(self, *, is_sealed: bool = False, is_gone: bool = False, before: int = 0) -> None:
-        """Let the feed see what the rows say; it may have been handed some of that since the look began."""
+    def poll(self, *, is_sealed: bool = False, is_gone: bool = False, before: int = 0) -> None:
+        """Poll the rows for the feed; it may have received some of them since the poll began."""
         fresh = self.rows[max(0, self.feed.position - before) :]
         self.feed.apply(
             Advance(len(self.rows), is_sealed=is_sealed, is_gone=is_gone, segments=list(cut(fresh)))
         )
 
     def join(self, position: int) -> Reader:
-        """A reader that has what lies up to a position."""
+        """Return a reader that has the messages up to a position."""
         reader = Reader(self.feed, "key_a", position, self.read_on)
         self.feed.readers.add(reader)
         return reader
 
     async def read_on(self, session_id: str, position: int) -> Advance:
-        """The rows behind a position, a few at a time."""
-        self.looks += 1
+        """Return the rows after a position, a few at a time."""
+        self.polls += 1
         if self.is_away:
             raise Unavailable("The database")
         return Advance(position, segments=list(cut(self.rows[position : position + 7])))
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine to its end, soon."""
+    """Run a coroutine to its end, for at most 20 seconds."""
 
     async def bounded() -> Result:
         async with asyncio.timeout(20):
@@ -67,13 +67,13 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 async def take(reader: Reader, upto: int) -> list[int]:
-    """Read until a position was given; the positions in the order of their coming."""
-    found: list[int] = []
+    """Read up to a position; return the positions in the order in which they came."""
+    received: list[int] = []
     while reader.position < upto:
         segment = await reader.next()
         assert segment is not None
-        found += [one[0] for one in segment.messages]
-    return found
+        received += [sent[0] for sent in segment.messages]
+    return received
 
 
 _SIZES = st.sampled_from([1, 100, SEGMENT_BYTES // 2, SEGMENT_BYTES * 2])
@@ -81,7 +81,7 @@ _STEPS = st.one_of(
     st.tuples(st.just("add"), st.integers(1, 30), _SIZES, st.booleans()),
     st.tuples(st.just("join"), st.integers(0, 10**6)),
     st.tuples(st.just("read"), st.integers(0, 10**6)),
-    st.tuples(st.just("look"), st.integers(0, 20)),
+    st.tuples(st.just("poll"), st.integers(0, 20)),
 )
 
 
@@ -92,22 +92,22 @@ def test_every_reader_gets_every_message_once_and_in_order(steps: list[Any]) -> 
         readers: list[tuple[Reader, int, list[int]]] = []
         for step in steps:
             if step[0] == "add":
-                session.add(step[1], step[2], is_told=step[3] and session.feed.position == len(session.rows))
-            elif step[0] == "look":
-                session.look(before=step[1])
+                session.add(step[1], step[2], is_sent=step[3] and session.feed.position == len(session.rows))
+            elif step[0] == "poll":
+                session.poll(before=step[1])
             elif step[0] == "join":
                 position = step[1] % (len(session.rows) + 1)
                 readers.append((session.join(position), position, []))
             elif readers:
-                reader, _, found = readers[step[1] % len(readers)]
+                reader, _, received = readers[step[1] % len(readers)]
                 if reader.position < session.feed.position:
                     segment = await reader.next()
                     assert segment is not None
-                    found += [one[0] for one in segment.messages]
-        session.look()
-        for reader, position, found in readers:
-            found += await take(reader, len(session.rows))
-            assert found == list(range(position + 1, len(session.rows) + 1))
+                    received += [sent[0] for sent in segment.messages]
+        session.poll()
+        for reader, position, received in readers:
+            received += await take(reader, len(session.rows))
+            assert received == list(range(position + 1, len(session.rows) + 1))
 
     run(schedule())
 
@@ -122,7 +122,7 @@ def test_readers_that_keep_up_share_what_is_written() -> None:
         return [segment.sse for segment in await asyncio.gather(*waiting) if segment is not None]
 
     written = run(read())
-    assert len(written) == 5 and len({id(one) for one in written}) == 1
+    assert len(written) == 5 and len({id(data) for data in written}) == 1
 
 
 def test_what_waits_is_written_at_once() -> None:
@@ -133,7 +133,7 @@ def test_what_waits_is_written_at_once() -> None:
             session.add(1)
         segment = await reader.next()
         assert segment is not None
-        return [one[0] for one in segment.messages]
+        return [sent[0] for sent in segment.messages]
 
     assert run(read()) == list(range(2, 12))
 
@@ -144,7 +144,7 @@ def test_a_reader_that_fell_behind_waits_for_a_database_that_is_away() -> None:
         session.add(100, SEGMENT_BYTES)  # more than the feed keeps
         reader, session.is_away = session.join(0), True
         reading = asyncio.create_task(take(reader, 100))
-        while session.looks == 0:
+        while session.polls == 0:
             await asyncio.sleep(0)
         session.is_away = False
         return await reading
@@ -152,18 +152,18 @@ def test_a_reader_that_fell_behind_waits_for_a_database_that_is_away() -> None:
     assert run(read()) == list(range(1, 101))
 
 
-def test_a_sealed_session_is_told_to_its_end_and_ends() -> None:
+def test_a_sealed_session_is_sent_to_its_end_and_ends() -> None:
     async def read() -> tuple[list[Any], Ending | None]:
         session = Session(2)
         reader = session.join(0)
-        session.look(is_sealed=True)
-        told = []
+        session.poll(is_sealed=True)
+        received = []
         while (segment := await reader.next()) is not None:
-            told += [(one[0], one[1]) for one in segment.messages]
-        return told, reader.ending
+            received += [(sent[0], sent[1]) for sent in segment.messages]
+        return received, reader.ending
 
-    told, ending = run(read())
-    assert told == [(1, b"session.event"), (2, b"session.event"), (2, b"stream.end")]
+    received, ending = run(read())
+    assert received == [(1, b"session.event"), (2, b"session.event"), (2, b"stream.end")]
     assert ending is Ending.FINISHED
 
 
@@ -196,7 +196,7 @@ def test_the_readers_of_a_deleted_session_end_while_they_wait() -> None:
         readers = [session.join(1) for _ in range(3)]
         waiting = [asyncio.create_task(reader.next()) for reader in readers]
         await asyncio.sleep(0)
-        session.look(is_gone=True)
+        session.poll(is_gone=True)
         await asyncio.gather(*waiting)
         return [reader.ending for reader in readers]
 

@@ -1,4 +1,4 @@
-"""What rows say behind a position: all, in order, in one look for many sessions. Contract §3."""
+"""Messages after a position: all, in order, in one poll for many sessions. Contract §3."""
 
 import json
 from collections.abc import Iterator
@@ -26,29 +26,29 @@ from tests.support.recorded_sessions import WORKSPACE, Desk, delete, execute, op
 
 @pytest.fixture
 def desk(runtime: Runtime) -> Iterator[Desk]:
-    """Records sessions."""
+    """Yield a desk that records sessions."""
     with open_desk(runtime) as opened:
         yield opened
 
 
-def look(runtime: Runtime, **positions: int) -> dict[str, Advance]:
-    """One look at these sessions."""
+def poll(runtime: Runtime, **positions: int) -> dict[str, Advance]:
+    """Poll these sessions once."""
     with runtime.database.transaction(write=False) as db:
         return read_advances(db, positions)
 
 
-def told(advance: Advance) -> list[Any]:
-    """The messages of a look."""
+def read_messages(advance: Advance) -> list[Any]:
+    """Return the messages of a poll."""
     return [json.loads(text) for segment in advance.segments for text in segment.texts]
 
 
 def positions(advance: Advance) -> list[int]:
-    """The positions of a look's messages."""
-    return [message["id"] for message in told(advance)]
+    """Return the positions of a poll's messages."""
+    return [message["id"] for message in read_messages(advance)]
 
 
 def record_mixed(desk: Desk) -> str:
-    """A stopped session of eleven positions: status changes, events, frames and a tag."""
+    """Record a stopped session of eleven positions: status changes, events, frames and a tag."""
     return desk.record(
         events=[item(n) for n in range(5)],
         frames=[frame(1, 1, url="https://a.example/"), frame(2, 2)],
@@ -57,7 +57,7 @@ def record_mixed(desk: Desk) -> str:
 
 
 def seal(runtime: Runtime, *, swept: bool = False) -> None:
-    """Seal all that waits; swept, the half hour goes by and the hot rows go too."""
+    """Seal all waiting sessions; with `swept`, delete the hot rows as half an hour later."""
     sealer = Sealer(runtime, owner="test")
     assert sealer.take()
     try:
@@ -71,7 +71,7 @@ def seal(runtime: Runtime, *, swept: bool = False) -> None:
 
 
 def opened(runtime: Runtime, session_id: str, start: Start) -> Opening:
-    """A stream's beginning, as the workspace's caller sees it."""
+    """Return the opening of a stream for the caller of the workspace."""
     caller = Caller(Tenant(WORKSPACE, "live"), "key_a")
     with runtime.database.transaction(write=False) as db:
         return open_session(db, caller, session_id, start)
@@ -80,79 +80,79 @@ def opened(runtime: Runtime, session_id: str, start: Start) -> Opening:
 def test_every_position_is_told_once_in_order_from_any_of_them(runtime: Runtime, desk: Desk) -> None:
     session_id = record_mixed(desk)
     for after in range(12):
-        advance = look(runtime, **{session_id: after})[session_id]
+        advance = poll(runtime, **{session_id: after})[session_id]
         assert positions(advance) == list(range(after + 1, 12))
-        assert not any(message["event"] == "stream.gap" for message in told(advance))
+        assert not any(message["event"] == "stream.gap" for message in read_messages(advance))
         assert (advance.position, advance.has_more, advance.is_gone) == (max(after, 11), False, False)
 
 
 def test_messages_are_the_objects_of_the_reads(runtime: Runtime, desk: Desk) -> None:
     session_id = record_mixed(desk)
-    found = told(look(runtime, **{session_id: 0})[session_id])
+    messages = read_messages(poll(runtime, **{session_id: 0})[session_id])
     with runtime.database.transaction(write=False) as db:
         row = find_session(db, Tenant(WORKSPACE, "live"), session_id)
         events = [
-            json.loads(one.as_json())
-            for one in read_events_page(db, runtime.lake, row, after=None, limit=500)[0]
+            json.loads(record.as_json())
+            for record in read_events_page(db, runtime.lake, row, after=None, limit=500).items
         ]
-        frames = item_reads.list_frames(db, runtime.lake, row, after=None, limit=500)
-        tags = list_tags(db, session_id, after=None, limit=10)
+        frames = item_reads.list_frames(db, runtime.lake, row, after=None, limit=500).items
+        tags = list_tags(db, session_id, after=None, limit=10).items
     by_event: dict[str, list[Any]] = {}
-    for message in found:
+    for message in messages:
         by_event.setdefault(message["event"], []).append(message["data"])
     assert by_event["session.event"] == events
-    assert by_event["session.frame"] == [one.model_dump(mode="json") for one in frames]
-    assert by_event["session.tag"] == [one.model_dump(mode="json") for one in tags]
-    assert [one["status"] for one in by_event["session.status"]] == ["created", "recording", "stopped"]
+    assert by_event["session.frame"] == [item.model_dump(mode="json") for item in frames]
+    assert by_event["session.tag"] == [tag.model_dump(mode="json") for tag in tags]
+    assert [status["status"] for status in by_event["session.status"]] == ["created", "recording", "stopped"]
 
 
 def test_a_look_takes_so_many_positions_and_says_that_more_wait(runtime: Runtime, desk: Desk) -> None:
     session_id = desk.record(events=[item(0)], is_stopped=False)
     for n in range(7):
         desk.add_events(session_id, *[item(n)] * 90)
-    found, position = [], 1
+    polled, position = [], 1
     while position < 633:
-        advance = look(runtime, **{session_id: position})[session_id]
-        found += positions(advance)
+        advance = poll(runtime, **{session_id: position})[session_id]
+        polled += positions(advance)
         assert advance.has_more == (advance.position < 633) and len(positions(advance)) <= POSITIONS
         position = advance.position
-    assert found == list(range(2, 634))
+    assert polled == list(range(2, 634))
 
 
 def test_a_look_at_many_sessions_asks_as_often_as_at_one(runtime: Runtime, desk: Desk) -> None:
     ids = [record_mixed(desk) for _ in range(8)]
-    asked: list[str] = []
+    statements: list[str] = []
 
     def note(*arguments: Any) -> None:
-        asked.append(arguments[2])
+        statements.append(arguments[2])
 
     event.listen(Engine, "before_cursor_execute", note)
     try:
-        look(runtime, **{ids[0]: 0})
-        of_one = len(asked)
-        advances = look(runtime, **{one: n for n, one in enumerate(ids)})
+        poll(runtime, **{ids[0]: 0})
+        count_for_one = len(statements)
+        advances = poll(runtime, **{session_id: n for n, session_id in enumerate(ids)})
     finally:
         event.remove(Engine, "before_cursor_execute", note)
-    assert len(asked) == 2 * of_one
-    assert {one: positions(advance) for one, advance in advances.items()} == {
-        one: list(range(n + 1, 12)) for n, one in enumerate(ids)
+    assert len(statements) == 2 * count_for_one
+    assert {session_id: positions(advance) for session_id, advance in advances.items()} == {
+        session_id: list(range(n + 1, 12)) for n, session_id in enumerate(ids)
     }
 
 
 def test_a_deleted_session_and_a_purged_one_are_gone(runtime: Runtime, desk: Desk) -> None:
     session_id = record_mixed(desk)
     delete(runtime, session_id)
-    advances = look(runtime, **{session_id: 3, "ses_purged": 5})
+    advances = poll(runtime, **{session_id: 3, "ses_purged": 5})
     assert all(advance.is_gone and not advance.segments for advance in advances.values())
 
 
 def test_positions_whose_rows_were_swept_are_told_as_a_gap(runtime: Runtime, desk: Desk) -> None:
     session_id = record_mixed(desk)
     seal(runtime, swept=True)
-    advance = look(runtime, **{session_id: 4})[session_id]
-    names = [(message["id"], message["event"]) for message in told(advance)]
+    advance = poll(runtime, **{session_id: 4})[session_id]
+    names = [(message["id"], message["event"]) for message in read_messages(advance)]
     assert names == [(9, "stream.gap"), (10, "session.tag"), (11, "session.status"), (12, "session.status")]
-    assert told(advance)[0]["data"] == {"session_id": session_id, "from": 5, "to": 9}
+    assert read_messages(advance)[0]["data"] == {"session_id": session_id, "from": 5, "to": 9}
     assert (advance.position, advance.is_sealed) == (12, True)
 
 
@@ -208,17 +208,19 @@ def test_from_the_start_everything_is_told_however_old(runtime: Runtime, desk: D
 
 def test_what_was_swept_is_replayed_from_the_lake(runtime: Runtime, desk: Desk) -> None:
     session_id = record_mixed(desk)
-    before = told(look(runtime, **{session_id: 0})[session_id])
+    before = read_messages(poll(runtime, **{session_id: 0})[session_id])
     seal(runtime, swept=True)
     opening = opened(runtime, session_id, Start(is_from_start=True))
     assert opening.swept is not None
     replay = SweptReplay(runtime.database, runtime.lake, opening.swept)
     portions = list(iter(replay.read, []))
     replay.close()
-    found = [json.loads(text) for portion in portions for segment in portion for text in segment.texts]
-    assert [one["id"] for one in found] == list(range(1, 13)) and opening.last_position == 12
-    assert sorted(map(str, [one["data"] for one in found[:-1]])) == sorted(str(one["data"]) for one in before)
-    assert found[-1]["data"]["status"] == "sealed"
+    replayed = [json.loads(text) for portion in portions for segment in portion for text in segment.texts]
+    assert [message["id"] for message in replayed] == list(range(1, 13)) and opening.last_position == 12
+    assert sorted(str(message["data"]) for message in replayed[:-1]) == sorted(
+        str(message["data"]) for message in before
+    )
+    assert replayed[-1]["data"]["status"] == "sealed"
     with pytest.raises(ResumeWindowExpired):
         opened(runtime, session_id, Start(after=4))
 
@@ -231,4 +233,4 @@ def test_an_ended_stream_is_over_until_a_late_tag_comes(runtime: Runtime, desk: 
         add_tag(db, Tenant(WORKSPACE, "live"), session_id, TagCreate(name="late"))
     opening = opened(runtime, session_id, Start(after=12))
     assert not opening.is_over
-    assert positions(look(runtime, **{session_id: opening.position})[session_id]) == [13]
+    assert positions(poll(runtime, **{session_id: opening.position})[session_id]) == [13]

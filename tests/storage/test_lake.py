@@ -53,8 +53,8 @@ def append(lake: Lake, number: int, *, session_id: str | None = None, lane: str 
 
 def counts(lake: Lake) -> dict[str, int]:
     """Rows of each session."""
-    found = lake.scan(*PLACE).collect().group_by("session_id").len()
-    return dict(found.iter_rows())
+    counted = lake.scan(*PLACE).collect().group_by("session_id").len()
+    return dict(counted.iter_rows())
 
 
 @pytest.mark.parametrize("name", ["My Data", "späte Läufe", "100%", "#1?"])
@@ -84,8 +84,8 @@ def test_a_table_made_by_an_earlier_release_gets_the_columns_that_came_since(
 
 def frame_ids(lake: Lake, version: int | None = None) -> dict[str, str | None]:
     """The `frame_id` of each session's rows."""
-    found = lake.scan(*PLACE, version=version).select("session_id", "frame_id").unique()
-    return dict(found.collect().iter_rows())
+    pairs = lake.scan(*PLACE, version=version).select("session_id", "frame_id").unique()
+    return dict(pairs.collect().iter_rows())
 
 
 def test_an_empty_lake_reads_as_no_rows(tmp_path: Path) -> None:
@@ -135,10 +135,10 @@ def test_a_session_is_read_in_order_and_alone(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path))
     table = pa.concat_tables([rows("ses_1", 50), rows("ses_2"), rows("ses_1", 2, workflow="ship")])
     lake.append("events", Tenant(WORKSPACE, "live"), table, lane="lane", number=1)
-    found = lake.read_session(
+    stored = lake.read_session(
         "events", Tenant(WORKSPACE, "live"), workflow="pay", date="2026-05-01", session_id="ses_1"
     )
-    assert found["seq"].to_list() == list(range(50))
+    assert stored["seq"].to_list() == list(range(50))
 
 
 def test_files_are_sorted_so_that_readers_skip(tmp_path: Path) -> None:
@@ -186,39 +186,39 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 def race(workers: str, folder: Path) -> list[tuple[int, bool]]:
-    """Let three workers append numbers 1 to 12 in order, all at once; what each was told."""
+    """Let three workers append numbers 1 to 12 in order, all at once; return the answers of all."""
     start: Callable[..., Any] = threading.Thread if workers == "threads" else SPAWN.Process
     barrier: Any = threading.Barrier(3) if workers == "threads" else SPAWN.Barrier(3)
     results: Any = SPAWN.Queue()
     running = [start(target=append_all, args=(str(folder), barrier, results)) for _ in range(3)]
     for worker in running:
         worker.start()
-    told = [results.get(timeout=60) for _ in running]
+    answers = [results.get(timeout=60) for _ in running]
     for worker in running:
         worker.join()
     results.close()
-    return [item for part in told for item in part]
+    return [item for part in answers for item in part]
 
 
 def append_all(folder: str, barrier: Any, results: Any) -> None:
-    """One worker of a race."""
+    """Append the numbers as one worker of a race."""
     lake = Lake(folder)
     barrier.wait(timeout=60)
-    told = []
+    answers = []
     for number in range(1, 13):
         try:
-            told.append((number, append(lake, number)))
+            answers.append((number, append(lake, number)))
         except LakeAhead:
-            told.append((number, False))
-    results.put(told)
+            answers.append((number, False))
+    results.put(answers)
 
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_racing_writers_add_each_number_once(tmp_path: Path, workers: str) -> None:
-    told = race(workers, tmp_path)
-    taken = sorted(number for number, was_added in told if was_added)
+    answers = race(workers, tmp_path)
+    taken = sorted(number for number, was_added in answers if was_added)
     assert counts(Lake(str(tmp_path))) == {f"ses_{number}": 3 for number in range(1, 13)}
-    assert taken == list(range(1, 13)) and len(told) == 36
+    assert taken == list(range(1, 13)) and len(answers) == 36
 
 
 def test_a_lake_that_is_no_folder_is_unavailable(tmp_path: Path) -> None:

@@ -252,8 +252,8 @@ def test_rows_of_sessions_are_counted(tmp_path: Path) -> None:
     append(lake, 2, session_id="ses_1")
     lake.append(*PLACE, rows("ses_9", 20_000), lane="lane", number=3)
     lake.append(*PLACE, rows("ses_1", workflow="ship"), lane="lane", number=4)
-    found = lake.count_session_rows(*PLACE, **PARTITION, session_ids=["ses_1", "ses_9", "ses_none"])
-    assert found == {"ses_1": 6, "ses_9": 20_000, "ses_none": 0}
+    counted = lake.count_session_rows(*PLACE, **PARTITION, session_ids=["ses_1", "ses_9", "ses_none"])
+    assert counted == {"ses_1": 6, "ses_9": 20_000, "ses_none": 0}
     assert Lake(str(tmp_path / "no")).count_session_rows(*PLACE, **PARTITION, session_ids=["ses_1"]) == {
         "ses_1": 0
     }
@@ -293,17 +293,17 @@ def test_deletes_and_compaction_race_with_appends(tmp_path: Path) -> None:
         except BaseException as error:
             failed.append(error)
 
-    def add(own: Lake) -> None:
+    def add(writer: Lake) -> None:
         for number in range(1, 11):
-            append(own, number, session_id=f"ses_n{number}", lane="second")
+            append(writer, number, session_id=f"ses_n{number}", lane="second")
 
-    def delete(own: Lake) -> None:
+    def delete(writer: Lake) -> None:
         for number in range(1, 11):
-            assert own.delete_sessions(*PLACE, **PARTITION, session_ids=[f"ses_{number}"]) == 3
+            assert writer.delete_sessions(*PLACE, **PARTITION, session_ids=[f"ses_{number}"]) == 3
 
-    def compact(own: Lake) -> None:
+    def compact(writer: Lake) -> None:
         for _ in range(3):
-            own.compact(*PLACE)
+            writer.compact(*PLACE)
 
     running = [threading.Thread(target=keep, args=(act,)) for act in (add, delete, compact)]
     for thread in running:

@@ -45,7 +45,7 @@ def test_the_lake_works_in_an_object_store(lake: Lake, monkeypatch: pytest.Monke
     }
     assert lake.compact(*PLACE) == 3
     assert counts(lake) == {"ses_1": 50, "ses_3": 3, "ses_4": 3}
-    found = pa.Table.from_batches(
+    stored = pa.Table.from_batches(
         lake.read_session_batches(*PLACE, **PARTITION, session_id="ses_1", after=(100, "a"))
     )
-    assert found["seq"].to_pylist() == list(range(10, 50))
+    assert stored["seq"].to_pylist() == list(range(10, 50))

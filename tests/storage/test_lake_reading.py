@@ -33,10 +33,10 @@ def add(lake: Lake, number: int, table: pa.Table) -> None:
 def test_a_session_is_read_in_order_and_alone(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path))
     add(lake, 1, pa.concat_tables([rows("ses_2"), rows("ses_1", 5_000), rows("ses_1", 4, workflow="ship")]))
-    found = read(lake)
-    assert found["seq"].to_pylist() == list(range(5_000))
-    assert set(found["session_id"].to_pylist()) == {"ses_1"}
-    assert found.schema == LAYOUTS["events"].schema
+    stored = read(lake)
+    assert stored["seq"].to_pylist() == list(range(5_000))
+    assert set(stored["session_id"].to_pylist()) == {"ses_1"}
+    assert stored.schema == LAYOUTS["events"].schema
     assert read(lake, "ses_3").num_rows == 0
     assert read(Lake(str(tmp_path / "empty"))).num_rows == 0
 
@@ -60,9 +60,9 @@ def test_a_page_begins_behind_a_position(tmp_path: Path) -> None:
     add(lake, 1, table)
     everything = [(row["t_ms"], row["event_id"]) for row in read(lake).to_pylist()]
     assert everything == sorted(everything) and len(everything) == 200
-    for place in (0, 1, 2, 57, 198, 199):
-        page = read(lake, after=everything[place], limit=7)
-        expected = everything[place + 1 : place + 8]
+    for index in (0, 1, 2, 57, 198, 199):
+        page = read(lake, after=everything[index], limit=7)
+        expected = everything[index + 1 : index + 8]
         assert [(row["t_ms"], row["event_id"]) for row in page.to_pylist()] == expected
     assert read(lake, limit=0).num_rows == 0
     assert read(lake, columns=["seq"], limit=2).schema.names == ["seq"]

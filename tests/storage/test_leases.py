@@ -41,7 +41,7 @@ def renew(database: Database, lease: Lease, *, now_ms: int) -> bool:
 
 
 def is_held(database: Database, name: str, *, now_ms: int) -> bool:
-    """Whether somebody holds it."""
+    """Return whether an owner holds the lease."""
     with database.transaction(write=False) as db:
         return is_lease_held(db, name, now_ms=now_ms)
 

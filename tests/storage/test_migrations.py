@@ -60,13 +60,13 @@ def test_partial_indexes_are_partial_on_both_engines(empty_url: str) -> None:
     }
     for connection in connect(empty_url):
         inspector = inspect(connection)
-        found: set[Any] = {
+        created: set[Any] = {
             index["name"]
             for table in inspector.get_table_names()
             for index in inspector.get_indexes(table)
             if any(name.endswith("_where") for name in index.get("dialect_options", {}))
         }
-    assert {"ix_sessions_to_seal", "ix_outbox_pending", "ix_seal_batches_open"} <= declared == found
+    assert {"ix_sessions_to_seal", "ix_outbox_pending", "ix_seal_batches_open"} <= declared == created
 
 
 def test_migrating_again_changes_nothing(empty_url: str) -> None:
@@ -113,11 +113,11 @@ def test_a_read_sees_one_state_from_its_first_look_on(empty_url: str) -> None:
 def test_an_acknowledged_commit_of_sqlite_was_synced(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'recorder.db'}")
     with database.transaction(write=False) as db:
-        told = {
+        pragmas = {
             name: db.connection().execute(text(f"PRAGMA {name}")).scalar_one()
             for name in ("journal_mode", "synchronous", "secure_delete")
         }
-    assert told == {"journal_mode": "wal", "synchronous": 2, "secure_delete": 1}
+    assert pragmas == {"journal_mode": "wal", "synchronous": 2, "secure_delete": 1}
     database.close()
 
 

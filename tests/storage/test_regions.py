@@ -29,7 +29,7 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
 
 
 def open_and_close(settings: Settings, **changed: Any) -> None:
-    """What a start does about regions."""
+    """Check the regions as a start does."""
     Runtime.open(replace(settings, **changed)).close()
 
 
@@ -47,7 +47,7 @@ def test_a_deployment_does_not_start_in_another_region(settings: Settings) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "store"),
     [
         ("blob_url", "The store of frames"),
         ("export_url", "The store of exports"),
@@ -55,11 +55,11 @@ def test_a_deployment_does_not_start_in_another_region(settings: Settings) -> No
         ("lake_url", "The lake"),
     ],
 )
-def test_no_store_of_another_region_is_taken(tmp_path: Path, name: str, told: str) -> None:
+def test_no_store_of_another_region_is_taken(tmp_path: Path, name: str, store: str) -> None:
     theirs = make_settings(tmp_path / "theirs", region="apac", cold_url=str(tmp_path / "theirs" / "cold"))
     open_and_close(theirs)
     ours = make_settings(tmp_path / "ours", **{name: getattr(theirs, name)})
-    with pytest.raises(WrongRegion, match=f"^{told} belongs to the region apac"):
+    with pytest.raises(WrongRegion, match=f"^{store} belongs to the region apac"):
         open_and_close(ours)
 
 
@@ -110,7 +110,7 @@ def test_a_store_that_is_away_is_asked_at_the_next_start(
 
 
 class Bucket(BaseHTTPRequestHandler):
-    """As much of S3 as keeps objects in memory and tells where the bucket lies."""
+    """As much of S3 as keeps objects in memory and answers with the location of the bucket."""
 
     protocol_version = "HTTP/1.1"  # clients wait for its 100 before they send an object
     location = ""
@@ -195,14 +195,16 @@ def test_a_bucket_of_the_region_is_taken(
 
 
 @pytest.mark.parametrize(
-    ("location", "found"),
+    ("location", "region"),
     [("eu-central-1", "eu"), ("EU", "eu"), ("ap-northeast-1", "apac"), ("ca-central-1", "ca-central-1")],
 )
 def test_a_bucket_that_lies_elsewhere_is_refused(
-    tmp_path: Path, bucket: type[Bucket], location: str, found: str
+    tmp_path: Path, bucket: type[Bucket], location: str, region: str
 ) -> None:
     bucket.location = location
-    told = rf"^The store of frames \(its bucket\) belongs to the region {found}, and RECORDER_REGION is us"
-    with pytest.raises(WrongRegion, match=told):
+    message = (
+        rf"^The store of frames \(its bucket\) belongs to the region {region}, and RECORDER_REGION is us"
+    )
+    with pytest.raises(WrongRegion, match=message):
         open_and_close(make_settings(tmp_path, blob_url=f"s3://frames/{tmp_path.name}"))
     assert not any(tmp_path.name in key for key in bucket.objects)

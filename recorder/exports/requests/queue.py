@@ -25,6 +25,7 @@ from recorder.models.export_request import ExportCreate
 from recorder.models.workflow import WorkflowRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings
+from recorder.storage.pages import FetchedPage, fetch_page
 from recorder.tenant import Tenant
 
 
@@ -131,8 +132,8 @@ def list_exports(
     tag: str | None = None,
     before_id: str | None,
     limit: int,
-) -> tuple[list[ExportRow], bool]:
-    """Return a page of exports, newest first, and whether more follow.
+) -> FetchedPage[ExportRow, str]:
+    """Return a page of exports, newest first; its position is the id of the last one.
 
     Args:
         db: database session.
@@ -159,8 +160,10 @@ def list_exports(
         statement = statement.where(ExportRow.tag == tag)
     if before_id is not None:
         statement = statement.where(col(ExportRow.id) < before_id)
-    rows = db.exec(statement.order_by(col(ExportRow.id).desc()).limit(limit + 1)).all()
-    return list(rows[:limit]), len(rows) > limit
+    statement = statement.order_by(col(ExportRow.id).desc())
+    return fetch_page(
+        lambda count: db.exec(statement.limit(count)), limit=limit, position_of=lambda row: row.id
+    )
 
 
 def _require_workflows(db: DbSession, tenant: Tenant, workflows: list[str]) -> None:

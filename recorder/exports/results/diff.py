@@ -20,6 +20,7 @@ from recorder.models.export import ChangeCause, DifferenceCounts, ExportRow, Exp
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
+from recorder.storage.pages import FetchedPage, fetch_page
 
 #: Largest compressed plan that the API's process reads, about 300,000 sessions.
 MOST_BYTES = 32 * 1024 * 1024
@@ -159,13 +160,17 @@ class Compared:
         counts = Counter(self.changes["cause"].to_list())
         return {cause: counts[cause] for cause in get_args(ChangeCause) if counts[cause]}
 
-    def page(self, *, after_id: str | None, limit: int) -> tuple[list[SessionDifference], bool]:
-        """Return a page of the sessions that differ and still exist, by id, and whether more follow."""
+    def page(self, *, after_id: str | None, limit: int) -> FetchedPage[SessionDifference, str]:
+        """Return a page of the sessions that differ and were not deleted, by id."""
         named = self.changes.filter(pl.col("cause") != "deletion")
         if after_id is not None:
             named = named.filter(pl.col("session_id") > after_id)
-        rows = named.head(limit + 1).to_dicts()
-        return [SessionDifference.model_validate(row) for row in rows[:limit]], len(rows) > limit
+        page = fetch_page(
+            lambda count: named.head(count).to_dicts(),
+            limit=limit,
+            position_of=lambda row: str(row["session_id"]),
+        )
+        return page.convert(SessionDifference.model_validate)
 
 
 def compare(runtime: Runtime, row: ExportRow, against: ExportRow) -> Compared:

@@ -60,7 +60,7 @@ class Hub:
 
     def start(self) -> None:
         """Start to poll, and listen to every transaction of this process that changes a session."""
-        self._runtime.database.after_commit(SessionRow, self.touch)
+        self._runtime.database.add_listener(SessionRow, self.touch)
         self._tasks = [
             asyncio.create_task(self._poll_repeatedly()),
             asyncio.create_task(self._tick_repeatedly()),

@@ -74,7 +74,7 @@ class Segment:
 
 
 class _KeepAlive(Segment):
-    """Nothing but a comment, so that the connection is seen to live. (A WebSocket's server pings.)"""
+    """Comment that keeps an event stream open; for WebSockets the server pings."""
 
     __slots__ = ()
 
@@ -140,7 +140,7 @@ def _make_frame_head(size: int) -> bytes:
 
 
 def _event_objects(first_id: str, body: bytes) -> Iterator[bytes]:
-    """The events of a batch as JSON: most as they were sent, with their id in front (a third of the time)."""
+    """Yield the events of a batch as JSON, most as they were sent, with their id put first."""
     items = _batch_decoder.decode(body).events
     ids = iter(id_range(first_id, len(items)))
     marks = [mark for mark in _NEED_CARE if mark in body]

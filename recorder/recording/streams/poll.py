@@ -73,6 +73,7 @@ def read_advances(db: DbSession, positions: Mapping[str, int]) -> dict[str, Adva
     """Return the messages and state of each of these sessions after the position it was read to.
 
     Args:
+        db: a transaction.
         positions: by session id; the caller has made sure that whoever reads may see them.
     """
     advances = {session_id: Advance(position, is_gone=True) for session_id, position in positions.items()}

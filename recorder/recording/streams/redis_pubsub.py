@@ -28,6 +28,7 @@ class RedisWakeups:
         """Connect at `start`.
 
         Args:
+            url: address of Redis.
             wake: is called with the sessions that others touched; with None if some may have been missed.
         """
         self._redis = connect(url)
