@@ -156,7 +156,7 @@ class SealingReports:
     def log_batches(self, batches: list[SealedBatch]) -> None:
         """Log what some batches added to each asset, and register the partitions of new workflows.
 
-        Once in `_PICTURE_EVERY_S` the graphs' asset is materialized with a graph's picture. Other reports on it
+        Once in `_PICTURE_EVERY_S` the graphs' asset is materialized with a graph's picture. Other reports
         are observations, so that the page of the asset always shows a picture.
         """
         new = {scope for batch in batches for scope in batch.scopes} - self._registered
