@@ -71,7 +71,7 @@ def test_a_run_without_work_materializes_nothing(recorder: RecorderResource) -> 
 def test_a_session_that_stops_during_the_run_is_sealed_by_it(recorder: RecorderResource) -> None:
     later = threading.Timer(0.5, stop_sessions, [recorder.runtime])
     later.start()
-    drain(recorder, idle_seconds=2)
+    drain(recorder, idle_seconds=6)
     later.join()
     assert statuses(recorder) == {"sealed": 1}
 
@@ -98,11 +98,14 @@ def test_a_run_whose_place_was_taken_ends(
     monkeypatch.setattr(resources, "_open", {recorder.data_dir: replace(recorder.runtime, settings=brief)})
 
     def _take_over() -> None:
-        with recorder.runtime.database.transaction(write=True) as db:
-            places = update(LeaseRow).where(col(LeaseRow.name).startswith("seal-run:"))
-            db.exec(places.values(owner="x", fence=LeaseRow.fence + 1))
+        places = update(LeaseRow).where(col(LeaseRow.name).startswith("seal-run:"), col(LeaseRow.owner) != "")
+        taken = 0
+        while not taken:  # the run may not hold its lease yet
+            time.sleep(0.1)
+            with recorder.runtime.database.transaction(write=True) as db:
+                taken = db.exec(places.values(owner="x", fence=LeaseRow.fence + 1)).rowcount
 
-    later = threading.Timer(0.5, _take_over)
+    later = threading.Thread(target=_take_over, daemon=True)
     later.start()
     began = time.monotonic()
     assert drain(recorder, idle_seconds=60).success
