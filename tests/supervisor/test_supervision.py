@@ -15,7 +15,7 @@ from recorder.supervisor import output
 from recorder.supervisor.liveness import Liveness, RestartPauses
 from recorder.supervisor.output import OLD_LOGS, WarningWatch, rotate_log
 from recorder.supervisor.processes import Child, ChildFailed, Command, Guard, end_leftovers
-from recorder.supervisor.run_records import SERVICE, AlreadyRunning, RunRecord, read_record
+from recorder.supervisor.run_records import SERVICE, AlreadyRunning, RunRecord
 from tests.support.deployment_processes import ROOT
 
 
@@ -224,8 +224,7 @@ def test_what_a_killed_service_left_behind_is_waited_for(tmp_path: Path) -> None
     )
     # The killed process stays a zombie: who started it does not wait for it yet.
     with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as killed:
-        while not (tmp_path / "run" / "service.json").exists() or read_record(tmp_path, SERVICE):
-            time.sleep(0.01)
+        os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)
         with pytest.raises(AlreadyRunning):
             RunRecord.hold(tmp_path, SERVICE)
         RunRecord.hold(tmp_path, SERVICE, wait_s=10).release()
