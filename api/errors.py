@@ -162,7 +162,9 @@ def _convert_validation_error(
         model: the type of the body, whose members are listed where a body has an unknown one.
     """
     details = error.errors()[:_DESCRIBED_PROBLEMS]
-    problems = [_make_item(detail, model, getattr(error, "body", None)) for detail in details]
+    # FastAPI reports the errors of a dependency once for each parameter that asks for it.
+    items = (_make_item(detail, model, getattr(error, "body", None)) for detail in details)
+    problems = list(dict.fromkeys(items))
     if problems and all(problem.code == errors.InvalidTime.code for problem in problems):
         return errors.InvalidTime.of(problems)
     return errors.ValidationFailed(problems)
