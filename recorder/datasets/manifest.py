@@ -16,7 +16,10 @@ VERSION = 1
 MAX_BYTES = 512 * 1024 * 1024
 _SLUG = limits.WORKFLOW_PATTERN.removeprefix("^").removesuffix("$")
 #: The only paths that files of a dataset have: they cannot lead out of its folder.
-_PATH = rf"^data/workflow={_SLUG}/(events|frames|samples)-[0-9]{{5}}-of-[0-9]{{5}}\.[a-z]{{1,8}}\Z"
+_PATH = (
+    rf"^data/workflow={_SLUG}/(events|frames|samples)(-(train|validation|test))?"
+    r"-[0-9]{5}-of-[0-9]{5}\.[a-z]{1,8}\Z"
+)
 #: Members of a shard that the service adds when it serves a manifest.
 _SERVED_ONLY = ("url", "url_expires_at")
 
@@ -47,6 +50,12 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True):
     def ending(self) -> str:
         """Ending of the file's name, without the dot."""
         return self.path.rpartition(".")[2]
+
+    @property
+    def split(self) -> str | None:
+        """Split of all its rows, which its name gives; None where the dataset is not divided."""
+        part = self.path.rpartition("/")[2].split("-")[1]
+        return None if part.isdigit() else part
 
     @property
     def workflow(self) -> str:

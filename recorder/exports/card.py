@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from recorder.datasets.formats import FORMATS, FileKind
+from recorder.datasets.formats import FORMATS, SPLITS, FileKind
 from recorder.datasets.schemas import IMAGE, SCHEMAS, describe
 from recorder.exports.planning.lake_stats import LakeFacts
 from recorder.exports.planning.plan import Plan
@@ -91,25 +91,28 @@ def _count_values(sessions: pl.DataFrame, column: str) -> list[tuple[str | None,
     return counts.sort(["len", column], descending=[True, False]).rows()
 
 
-#: Name of the split where files hold rows of several parts: it promises none, the column `split` has them.
-_ALL = "full"
-
-
 def kinds_of(manifest: dict[str, Any]) -> list[FileKind]:
     """Return the kinds of which the dataset has files."""
     present = {shard["kind"] for shard in manifest["shards"]}
     return [kind for kind in FORMATS[manifest["format"]].kinds if kind in present]
 
 
-def split_name(manifest: dict[str, Any]) -> str:
-    """Return the name under which Hugging Face `datasets` loads all rows: `train` if they are that part."""
+def splits_of(manifest: dict[str, Any], kind: FileKind) -> list[str]:
+    """Return the splits of which a kind has files; `train` alone where the request has no split."""
+    present = {shard["split"] or "train" for shard in manifest["shards"] if shard["kind"] == kind}
+    return [split for split in SPLITS if split in present]
+
+
+def file_glob(manifest: dict[str, Any], kind: FileKind, split: str | None = None) -> str:
+    """Return the glob of a kind's files, or of those that hold one split, relative to the card."""
+    prefix = f"{kind}-{split}" if split and is_split(manifest) else kind
+    return f"data/*/{prefix}-*.{FORMATS[manifest['format']].ending}"
+
+
+def is_split(manifest: dict[str, Any]) -> bool:
+    """Return whether the request divides rows into splits, each in files of its own."""
     rule = manifest["spec"]["split"]
-    return "train" if not rule["validation"] and not rule["test"] else _ALL
-
-
-def file_glob(manifest: dict[str, Any], kind: FileKind) -> str:
-    """Return the glob of a kind's files, relative to the card."""
-    return f"data/*/{kind}-*.{FORMATS[manifest['format']].ending}"
+    return bool(rule["validation"] or rule["test"])
 
 
 def front_matter(manifest: dict[str, Any]) -> Iterator[str]:
@@ -122,8 +125,9 @@ def front_matter(manifest: dict[str, Any]) -> Iterator[str]:
             yield f"- config_name: {kind}"
             yield f"  default: {str(kind == kinds[0]).lower()}"
             yield "  data_files:"
-            yield f"  - split: {split_name(manifest)}"
-            yield f"    path: {file_glob(manifest, kind)}"
+            for split in splits_of(manifest, kind):
+                yield f"  - split: {split}"
+                yield f"    path: {file_glob(manifest, kind, split)}"
         yield "dataset_info:"
         for kind in kinds:
             yield f"- config_name: {kind}"
@@ -209,7 +213,8 @@ def _list_loaders(manifest: dict[str, Any], kinds: list[FileKind]) -> Iterator[s
         case "webdataset":
             yield f'import glob, webdataset as w; w.WebDataset(glob.glob("{files}"), shardshuffle=False)'
     # `datasets` names its cache after the folder, and `.` has no name.
-    yield f'import os, datasets; datasets.load_dataset(os.getcwd(), "{kind}", split="{split_name(manifest)}")'
+    split = splits_of(manifest, kind)[0]
+    yield f'import os, datasets; datasets.load_dataset(os.getcwd(), "{kind}", split="{split}")'
     yield 'import recorder; recorder.open_export(".")'
 
 
@@ -250,7 +255,7 @@ def _count_rest(types: list[tuple[str, int]]) -> Iterator[tuple[str, int]]:
 
 def _describe_splits(manifest: dict[str, Any]) -> Iterator[str]:
     rule = manifest["spec"]["split"]
-    if split_name(manifest) == "train":
+    if not is_split(manifest):
         yield "Every row is of the part `train`; the request has no `split`."
         return
     validation, test = f"{rule['validation']:.4g}", f"{rule['test']:.4g}"
@@ -265,8 +270,10 @@ def _describe_splits(manifest: dict[str, Any]) -> Iterator[str]:
     else:
         yield "No session is in two parts. An actor may be: export with `split.by` = `actor` to prevent it."
     yield ""
-    name = split_name(manifest)
-    yield f"Hugging Face `datasets` loads all parts as one split, `{name}`: filter by the column."
+    yield (
+        "Each file holds one part, which its name gives. Hugging Face `datasets` loads the parts by their "
+        'names, and all of them with `split="train+validation+test"`.'
+    )
 
 
 def _describe_masking(manifest: dict[str, Any]) -> Iterator[str]:

@@ -111,6 +111,7 @@ def _describe_shard(index: int, planned: PlannedShard, written: WrittenShard) ->
         "kind": planned.kind,
         "workflow": planned.workflow,
         "bucket": planned.bucket,
+        "split": planned.split,
         "path": written.path,
         "size_bytes": written.size_bytes,
         "rows": written.rows,

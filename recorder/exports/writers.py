@@ -40,7 +40,7 @@ class ShardTask:
     workspace_id: str
     mode: str
     format: FormatName
-    #: Shards of one kind and workflow, by bucket: they are read together.
+    #: Shards of one kind and workflow, by bucket and split: they are read together.
     shards: list[PlannedShard]
     #: Pinned version of each lake table; None where the table did not exist.
     versions: dict[str, int | None]

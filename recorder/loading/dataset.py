@@ -101,9 +101,7 @@ class Dataset:
             NotInDataset: if the dataset has no such kind, or has samples, which are no table.
         """
         kind = self._require_kind(kind)
-        return tables.scan(
-            self._list_paths(kind), self.format, self._read_field_types(kind), _check_split(split)
-        )
+        return tables.scan(self._list_paths(kind, split), self.format, self._read_field_types(kind), split)
 
     def arrow(self, kind: str | None = None, *, split: str | None = None) -> Any:
         """Return the rows as a pyarrow Dataset; of JSONL as a RecordBatchReader, which is read once.
@@ -113,7 +111,7 @@ class Dataset:
         """
         kind = self._require_kind(kind)
         return tables.open_arrow(
-            self._list_paths(kind), self.format, self._read_field_types(kind), _check_split(split)
+            self._list_paths(kind, split), self.format, self._read_field_types(kind), split
         )
 
     def hf(
@@ -138,10 +136,10 @@ class Dataset:
         """
         kind = self._require_kind(kind)
         return tables.load_hugging_face(
-            self._list_paths(kind),
+            self._list_paths(kind, split),
             self.format,
             self.manifest["schema"][kind]["fields"],
-            _check_split(split),
+            split,
             streaming=streaming,
             cache_dir=Path(cache_dir) if cache_dir else None,
         )
@@ -157,8 +155,8 @@ class Dataset:
             LibraryMissing: if `webdataset` is not installed.
             NotInDataset: if the dataset has another format.
         """
-        paths = self._list_paths(self._require_kind("samples"))
-        return tables.open_webdataset(paths, _check_split(split), options)
+        paths = self._list_paths(self._require_kind("samples"), split)
+        return tables.open_webdataset(paths, split, options)
 
     def torch(
         self,
@@ -196,7 +194,7 @@ class Dataset:
             NotInDataset: if the dataset has no such kind.
         """
         kind = self._require_kind(kind)
-        files = RowFiles.open(self._source, self._cache, kind, self._list_shards(kind), _check_split(split))
+        files = RowFiles.open(self._source, self._cache, kind, self._list_shards(kind, split), split)
         try:
             from recorder.loading.torch_stream import TorchRowStream, distributed_rank
 
@@ -255,17 +253,22 @@ class Dataset:
             )
         return kind
 
-    def _list_shards(self, kind: str) -> list[Shard]:
-        return [shard for shard in self._shards if shard.kind == kind]
+    def _list_shards(self, kind: str, split: str | None = None) -> list[Shard]:
+        """Return the files of a kind, without those that hold another split only.
 
-    def _list_paths(self, kind: str) -> list[Path]:
-        return [self._cache.fetch(self._source, shard) for shard in self._list_shards(kind)]
+        Raises:
+            NotInDataset: if there is no such split.
+        """
+        if split is not None and split not in SPLITS:
+            raise NotInDataset(f"There is no such split; the splits are {', '.join(SPLITS)}.")
+        return [
+            shard
+            for shard in self._shards
+            if shard.kind == kind and (split is None or shard.split in (None, split))
+        ]
+
+    def _list_paths(self, kind: str, split: str | None) -> list[Path]:
+        return [self._cache.fetch(self._source, shard) for shard in self._list_shards(kind, split)]
 
     def _read_field_types(self, kind: str) -> dict[str, str]:
         return {field["name"]: field["type"] for field in self.manifest["schema"][kind]["fields"]}
-
-
-def _check_split(split: str | None) -> str | None:
-    if split is not None and split not in SPLITS:
-        raise NotInDataset(f"There is no such split; the splits are {', '.join(SPLITS)}.")
-    return split

@@ -98,10 +98,13 @@ class RowFiles:
     def open(
         cls, source: Source, cache: Cache, kind: str, shards: list[Shard], split: str | None
     ) -> "RowFiles":
-        """Return the files with their numbers of rows; for a split they are fetched and counted."""
-        if split is None:
-            return cls(source, cache, kind, shards, None, [shard.rows for shard in shards])
-        rows = [_count_rows(cache.fetch(source, shard), kind, split) for shard in shards]
+        """Return the files with their numbers of rows; files of several splits are fetched and counted."""
+        rows = [
+            shard.rows
+            if split in (None, shard.split)
+            else _count_rows(cache.fetch(source, shard), kind, split)
+            for shard in shards
+        ]
         return cls(source, cache, kind, shards, split, rows)
 
     @property

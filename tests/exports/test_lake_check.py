@@ -109,14 +109,20 @@ def test_a_dataset_without_rows_is_sound(runtime: Runtime) -> None:
     assert check(runtime, completed(runtime, filter={"outcome": "error"})).problems == []
 
 
-def test_a_changed_row_is_found(runtime: Runtime) -> None:
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("payload", pl.lit("{}")),
+        ("bound_frame_id", pl.lit("frm_other")),
+        ("frame_seq", pl.lit(7, pl.Int64)),
+        ("is_action", ~pl.col("is_action")),
+    ],
+)
+def test_a_changed_row_is_found(runtime: Runtime, column: str, value: pl.Expr) -> None:
     row = completed(runtime)
     first = pl.int_range(pl.len()) == 0
-    rewrite(
-        runtime,
-        row,
-        lambda rows: rows.with_columns(payload=pl.when(first).then(pl.lit("{}")).otherwise("payload")),
-    )
+    changed = pl.when(first).then(value).otherwise(column)
+    rewrite(runtime, row, lambda rows: rows.with_columns(changed.cast(rows[column].dtype).alias(column)))
     (problem,) = check(runtime, row).problems
     assert "holds 1 sessions whose rows are not those of the lake: ses_" in problem
 

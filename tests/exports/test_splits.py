@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import recorder
 from recorder.exports.planning.selection import split_of
 from recorder.models.export_request import SplitRule
 from recorder.models.session import SessionRow
@@ -50,6 +51,23 @@ def _parts(rows: list[Row]) -> dict[str, str]:
 
 def _exported(runtime: Runtime, by: str, **more: Any) -> Path:
     return export(runtime, **({"format": "jsonl", "split": {"by": by, **_HALVES}} | more))
+
+
+@pytest.mark.parametrize("format", ["parquet", "webdataset"])
+def test_each_file_holds_one_part_which_its_name_gives(runtime: Runtime, format: str) -> None:
+    folder = _exported(runtime, "session", format=format)
+    opened = recorder.open_export(folder)
+    kind = opened.kinds[0]
+    rows = (
+        rows_in(folder, kind) if kind == "events" else [json.loads(row["json"]) for row in samples_in(folder)]
+    )
+    parts = _parts(rows)
+    for name in ("train", "validation", "test"):
+        (file,) = folder.rglob(f"{kind}-{name}-00000-of-00001.*")
+        (shard,) = [shard for shard in opened.shards(kind) if folder / shard.path == file]
+        assert shard.split == name
+        assert shard.sessions == sum(part == name for part in parts.values())
+    assert opened.verify().problems == []
 
 
 def test_by_actor_no_actor_is_in_two_parts(runtime: Runtime, actors: dict[str, str | None]) -> None:

@@ -21,6 +21,8 @@ from tests.support.export_runs import export
 from tests.support.hosted_exports import WORKFLOWS, picture
 
 ROW_FORMATS = ["parquet", "jsonl", "arrow"]
+#: All rows of a dataset that is divided, in the words of Hugging Face `datasets`.
+ALL = "train+validation+test"
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +58,11 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"ts": texts["ts"][:19], "date": texts["date"][:10]}
 
 
+def place(row: dict[str, Any]) -> tuple[str, int]:
+    """Return the place of a row in its dataset."""
+    return row["session_id"], row["seq"]
+
+
 @pytest.mark.parametrize("format", [*ROW_FORMATS, "webdataset"])
 def test_without_a_split_all_rows_are_train(hf: Any, sealed_sessions: Runtime, format: str) -> None:
     folder = export(sealed_sessions, workflow=WORKFLOWS, format=format, frame_sampling={"mode": "all"})
@@ -70,9 +77,13 @@ def test_without_a_split_all_rows_are_train(hf: Any, sealed_sessions: Runtime, f
 def test_hugging_face_loads_events(
     hf: Any, exports: dict[str, Path], events: pl.DataFrame, format: str
 ) -> None:
-    loaded = hf.load_dataset(str(exports[format]), "events", split="full")
+    loaded = hf.load_dataset(str(exports[format]), "events", split=ALL)
     expected = [plain(row) for row in events.iter_rows(named=True)]
-    assert [plain(row) for row in loaded] == expected
+    assert sorted(map(plain, loaded), key=place) == sorted(expected, key=place)
+    for split in ALL.split("+"):
+        part = hf.load_dataset(str(exports[format]), "events", split=split)
+        assert {row["split"] for row in part} == {split}
+        assert len(part) == sum(row["split"] == split for row in expected)
     assert format != "jsonl" or isinstance(loaded[0]["date"], date), "a day is no instant"
     assert not isinstance(loaded[0]["date"], datetime)
     opened = recorder.open_export(exports[format]).hf(split="validation")
@@ -83,7 +94,7 @@ def test_hugging_face_loads_events(
 def test_hugging_face_loads_frames_with_decoded_pictures(
     hf: Any, exports: dict[str, Path], frames: dict[str, dict[str, Any]], format: str
 ) -> None:
-    loaded = hf.load_dataset(str(exports[format]), "frames", split="full")
+    loaded = hf.load_dataset(str(exports[format]), "frames", split=ALL)
     assert {row["frame_id"] for row in loaded} == set(frames)
     row = loaded[7]
     assert row["image"].getpixel((0, 0)) == pixel(picture(row["session_id"], row["seq"]))
@@ -95,7 +106,7 @@ def test_hugging_face_loads_frames_with_decoded_pictures(
 def test_hugging_face_loads_frames_of_jsonl_without_pictures(
     hf: Any, exports: dict[str, Path], frames: dict[str, dict[str, Any]]
 ) -> None:
-    loaded = hf.load_dataset(str(exports["jsonl"]), "frames", split="full")
+    loaded = hf.load_dataset(str(exports["jsonl"]), "frames", split=ALL)
     hashes = {row["frame_id"]: row["dhash"] for row in loaded}
     assert "image" not in loaded.column_names
     assert hashes == {
@@ -106,7 +117,7 @@ def test_hugging_face_loads_frames_of_jsonl_without_pictures(
 def test_hugging_face_loads_samples(
     hf: Any, exports: dict[str, Path], frames: dict[str, dict[str, Any]]
 ) -> None:
-    loaded = hf.load_dataset(str(exports["webdataset"]), "samples", split="full")
+    loaded = hf.load_dataset(str(exports["webdataset"]), "samples", split=ALL)
     assert {row["json"]["frame_id"] for row in loaded} == set(frames)
     row = loaded[5]["json"]
     assert loaded[5]["png"].getpixel((0, 0)) == pixel(picture(row["session_id"], row["seq"]))

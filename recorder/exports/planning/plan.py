@@ -145,6 +145,11 @@ class Plan:
         return Sampling(**self.spec["frame_sampling"])
 
     @property
+    def is_split(self) -> bool:
+        """True if rows are divided into splits; otherwise all are `train`."""
+        return bool(self.spec["split"]["validation"] or self.spec["split"]["test"])
+
+    @property
     def files(self) -> Format:
         """Format of the files."""
         return FORMATS[self.format]

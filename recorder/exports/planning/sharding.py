@@ -1,4 +1,4 @@
-"""The files of a plan: the sessions of one workflow in one hash bucket, in one kind. Design §4 (shards)."""
+"""Files of a plan: the sessions of one workflow, hash bucket and split, in one kind. Design §4 (shards)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,13 +26,18 @@ BYTES_AT_ONCE = 2 * SHARD_BYTES
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedShard:
-    """One file to write: the sessions of one workflow in one hash bucket, in one kind."""
+    """One file to write: the sessions of one workflow in one hash bucket, in one kind.
+
+    If the request divides rows into splits, each file holds one of them.
+    """
 
     kind: FileKind
     ending: str
     workflow: str
     bucket: int
     bucket_bits: int
+    #: `train`, `validation` or `test`; None where the request has no shares for the other two.
+    split: str | None
     #: Digest of everything that its bytes depend on: equal keys, equal bytes.
     content_key: str
     rows: int
@@ -42,7 +47,8 @@ class PlannedShard:
     @property
     def path(self) -> str:
         """Path of the file, relative to the manifest."""
-        name = f"{self.kind}-{self.bucket:05d}-of-{2**self.bucket_bits:05d}.{self.ending}"
+        kind = self.kind if self.split is None else f"{self.kind}-{self.split}"
+        name = f"{kind}-{self.bucket:05d}-of-{2**self.bucket_bits:05d}.{self.ending}"
         return f"data/workflow={self.workflow}/{name}"
 
     @property
@@ -59,9 +65,9 @@ class PlannedShard:
 
 
 def plan_shards(plan: Plan) -> list[PlannedShard]:
-    """Return the files of a plan, by kind, workflow and bucket; empty buckets have none."""
+    """Return the files of a plan, by kind, workflow, bucket and split; empty ones are left out."""
     shards = [shard for kind in plan.files.kinds for shard in _plan_shards_of_kind(plan, kind)]
-    return sorted(shards, key=lambda shard: (shard.kind, shard.workflow, shard.bucket))
+    return sorted(shards, key=lambda shard: (shard.kind, shard.workflow, shard.bucket, shard.split or ""))
 
 
 def read_together(shards: list[PlannedShard]) -> Iterator[list[PlannedShard]]:
@@ -92,16 +98,20 @@ def _plan_shards_of_kind(plan: Plan, kind: FileKind) -> Iterator[PlannedShard]:
     }
     if kind != "events":
         base["sampling"] = plan.spec["frame_sampling"]
+    split = (pl.col("split") if plan.is_split else pl.lit(None, pl.String)).alias("file_split")
     for workflow, bits in plan.bucket_bits.items():
         members = plan.sessions.filter((pl.col("workflow") == workflow) & (pl.col(ROWS[kind]) > 0))
-        bucket = pl.col("bucket") // 2 ** (HASH_BITS - bits)
-        for (number,), sessions in members.sort("session_id").group_by(bucket, maintain_order=True):
+        groups = members.sort("session_id").group_by(
+            pl.col("bucket") // 2 ** (HASH_BITS - bits), split, maintain_order=True
+        )
+        for (number, part), sessions in groups:
             yield PlannedShard(
                 kind=kind,
                 ending=plan.files.ending,
                 workflow=workflow,
                 bucket=int(number),
                 bucket_bits=bits,
+                split=part,
                 content_key=sha256_of({**base, "sessions": _list_content(kind, sessions)}),
                 rows=int(sessions[ROWS[kind]].sum()),
                 sessions=sessions,

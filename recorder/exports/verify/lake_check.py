@@ -4,7 +4,7 @@ import hashlib
 import random
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -21,6 +21,7 @@ from recorder.datasets.errors import Unreadable
 from recorder.datasets.manifest import Shard
 from recorder.datasets.sources import FILE_ERRORS, copy_file
 from recorder.datasets.webdataset import read_samples
+from recorder.digest import sha256_of
 from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.planning.plan import Sampling, select_frames
 from recorder.exports.verify.check import ANOTHER_MANIFEST, open_dataset
@@ -28,11 +29,13 @@ from recorder.exports.verify.rows import read_events, read_frames
 from recorder.memory.queries.subpaths import SubPath
 from recorder.models.export import ExportRow
 from recorder.models.session import SessionRow, TagRow
-from recorder.rowset import events_digest, frames_digest, samples_digest
+from recorder.rowset import EventKey, events_digest, frames_digest, samples_digest
 from recorder.runtime import Runtime
 from recorder.storage.lake_schemas import Kind
 
-_EVENT = ("event_id", "t_ms", "ts", "type", "frame_id", "payload")
+_KEY = ("event_id", "t_ms", "ts", "type", "frame_id", "payload")
+#: Columns outside the row digest, as a row of a file has them.
+_BINDING = ("bound_frame_id", "frame_seq", "is_action")
 
 
 class PinnedLake:
@@ -60,11 +63,17 @@ class PinnedLake:
         """Return the digest of the rows of each of these sessions, computed from the rows."""
         match kind:
             case "events":
-                rows = self._select_sessions(self._scan_table("events"), session_ids).sort(
-                    "session_id", "t_ms", "event_id"
+                rows = self._select_sessions(self._scan_table("events"), session_ids)
+                frames = self._scan_table("frames").select(
+                    "session_id",
+                    pl.col("seq").alias("frame_seq"),
+                    pl.col("frame_id").alias("bound_frame_id"),
                 )
-                keys = rows.select("session_id", *_EVENT).with_columns(pl.col("ts").dt.epoch("us"))
-                return _digest_groups(keys.collect(), events_digest)
+                bound = rows.join(frames, on=["session_id", "frame_seq"], how="left")
+                members = bound.sort("session_id", "t_ms", "event_id").select("session_id", *_KEY, *_BINDING)
+                return _digest_groups(
+                    members.with_columns(pl.col("ts").dt.epoch("us")).collect(), _digest_events
+                )
             case "frames":
                 rows = self._select_sessions(self._scan_frames(), session_ids).sort(
                     "session_id", "t_ms", "frame_id"
@@ -100,6 +109,12 @@ class PinnedLake:
         version = self._tables[kind]["delta_version"]
         rows = self._runtime.lake.scan(kind, self._row.tenant, version=version)
         return rows.filter(pl.col("workflow").is_in(self._workflows))
+
+
+def _digest_events(rows: Sequence[tuple[Any, ...]]) -> str:
+    """Return one digest of the row set's members of events and of the frames that they are bound to."""
+    cut = len(_KEY)
+    return events_digest([EventKey(*row[:cut]) for row in rows]) + sha256_of([row[cut:] for row in rows])
 
 
 def _digest_groups(rows: pl.DataFrame, digest: Callable[[Any], str]) -> dict[str, str]:
@@ -284,7 +299,7 @@ def _read_digests(destination: Destination, entry: dict[str, Any], format: Any) 
                 raise Unreadable("has another SHA-256 than the manifest says")
         match entry["kind"]:
             case "events":
-                return dict(_digest_rows(read_events(path, format), slice(1, 7), events_digest))
+                return dict(_digest_rows(read_events(path, format), slice(1, None), _digest_events))
             case "frames":
                 return dict(_digest_rows(read_frames(path, format), slice(1, 3), frames_digest))
             case _:
