@@ -33,6 +33,8 @@ def is_coming_up(instance: dg.DagsterInstance, job_name: str, *, at_work: Collec
     it does not hold its place in the queue's limits.
 
     Args:
+        instance: Dagster instance of the deployment.
+        job_name: name of the job.
         at_work: ids of the runs that hold a lease now.
     """
     waiting = dg.RunsFilter(job_name=job_name, statuses=[dg.DagsterRunStatus.QUEUED])

@@ -83,6 +83,7 @@ class SmallExports:
         """Write exports for a run.
 
         Args:
+            runtime: deployment.
             owner: id of the run.
             run_log: log that the run's page shows.
             lease_ms: time after which a silent run loses an export.

@@ -1,21 +1,38 @@
-"""The environment has one home: every setting of a deployment, read once at an edge. Contract §9."""
+"""Settings of a deployment, read from the environment once at the edge of the program. Contract §9."""
 
 import os
-import re
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from ipaddress import ip_network
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from recorder.errors import Conflict, Invalid, NotFound
+from recorder.errors import Conflict, NotFound
+from recorder.setting_values import (
+    SessionSize,
+    count_cores,
+    parse_allowed_hosts,
+    parse_answer_within,
+    parse_auth_header,
+    parse_body_memory_mb,
+    parse_buckets,
+    parse_count,
+    parse_endpoint,
+    parse_executor,
+    parse_log_level,
+    parse_number,
+    parse_own_addresses,
+    parse_region,
+    parse_seal_processes,
+    parse_store,
+    parse_trusted_proxies,
+    parse_webhook_attempts,
+    split_words,
+)
 
 DEFAULT_DATA_DIR = Path("recorder-data")
-REGIONS: Final = ("us", "eu", "apac")
-LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 #: Every variable of the service and its clients, without the prefix `RECORDER_`.
 VARIABLES: Final = frozenset(
     """
@@ -27,11 +44,6 @@ VARIABLES: Final = frozenset(
     """.split()  # noqa: SIM905
 )
 _PREFIX = "RECORDER_"
-# No name and password: an address ends up in log lines.
-_HOST = r"(\[[0-9A-Fa-f:]+\]|[^][/@:\s]+)"
-_PASSWORD = re.compile(r"://[^/]*:[^/]*@")
-_PROCESSES = re.compile(r"[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-6]", re.ASCII)
-_HOST_PORT = re.compile(rf"{_HOST}:[0-9]{{1,5}}")
 # Where fsspec, botocore, delta-rs and Dagster look for addresses beside our own settings.
 _STORE_VARIABLES = (
     "AWS_ENDPOINT_URL",
@@ -44,41 +56,6 @@ _STORE_VARIABLES = (
     "AZURE_ENDPOINT_URL",
     "RECORDER_DAGSTER_POSTGRES_URL",
 )
-_HOST_NAME = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:[0-9]{1,5})?")
-_HEADER_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
-_EXECUTOR = re.compile(rf"in_process|processes:[1-9][0-9]{{0,2}}|(dask|tcp|tls)://{_HOST}:[0-9]{{1,5}}")
-
-
-class SessionSize(NamedTuple):
-    """Most that one session holds."""
-
-    events: int = 1_000_000
-    frames: int = 100_000
-    #: Event items as JSON, pictures and DOM snapshots together.
-    bytes: int = 10_000_000_000
-
-
-class InvalidSetting(Invalid):
-    """A setting that cannot be read."""
-
-    def __init__(self, name: str, takes: str) -> None:
-        super().__init__(f"{name} takes {takes}.")
-
-
-class UnknownRegion(InvalidSetting):
-    """The setting names no region."""
-
-    code = "unknown_region"
-
-    def __init__(self) -> None:
-        super().__init__("RECORDER_REGION", f"one of {', '.join(REGIONS)}")
-
-
-class UnknownLogLevel(InvalidSetting):
-    """The setting names no level of log lines."""
-
-    def __init__(self) -> None:
-        super().__init__("RECORDER_LOG_LEVEL", f"one of {', '.join(LOG_LEVELS)}")
 
 
 class NoDeployment(NotFound):
@@ -162,7 +139,7 @@ class Settings:
     #: Most that one session holds; a batch beyond it is refused.
     session_size: SessionSize = SessionSize()  # noqa: RUF009
     #: The largest number of processes that digest pictures and DOM snapshots for one sealing run.
-    seal_processes: int = field(default_factory=lambda: _count_cores())
+    seal_processes: int = field(default_factory=lambda: count_cores())
 
     @classmethod
     def from_env(
@@ -187,44 +164,44 @@ class Settings:
         env = os.environ if environment is None else environment
         data = data_folder(data_dir, env)
         root = env.get("RECORDER_LOCAL_EXPORT_ROOT")
-        trusted_proxies = _parse_trusted_proxies(env.get("RECORDER_TRUSTED_PROXIES", ""))
+        trusted_proxies = parse_trusted_proxies(env.get("RECORDER_TRUSTED_PROXIES", ""))
         return cls(
             data_dir=data,
             database_url=env.get("RECORDER_DATABASE_URL", _make_embedded_database(data)),
-            blob_url=_check_store(env, "RECORDER_BLOB_URL") or str(data / "blobs"),
-            lake_url=_check_store(env, "RECORDER_LAKE_URL") or str(data / "lake"),
-            export_url=_check_store(env, "RECORDER_EXPORT_URL") or str(data / "exports"),
+            blob_url=parse_store(env, "RECORDER_BLOB_URL") or str(data / "blobs"),
+            lake_url=parse_store(env, "RECORDER_LAKE_URL") or str(data / "lake"),
+            export_url=parse_store(env, "RECORDER_EXPORT_URL") or str(data / "exports"),
             local_export_root=Path(root).expanduser().resolve() if root else None,
-            region=_parse_region(env.get("RECORDER_REGION", "us")),
+            region=parse_region(env.get("RECORDER_REGION", "us")),
             public_url=env.get("RECORDER_PUBLIC_URL", "http://127.0.0.1:8700").rstrip("/"),
-            s3_endpoint=_read_address(env, "RECORDER_S3_ENDPOINT"),
-            gcs_endpoint=_read_address(env, "RECORDER_GCS_ENDPOINT"),
-            azure_endpoint=_read_address(env, "RECORDER_AZURE_ENDPOINT"),
-            export_buckets=_parse_buckets(env.get("RECORDER_EXPORT_BUCKETS", "")),
+            s3_endpoint=parse_endpoint(env, "RECORDER_S3_ENDPOINT"),
+            gcs_endpoint=parse_endpoint(env, "RECORDER_GCS_ENDPOINT"),
+            azure_endpoint=parse_endpoint(env, "RECORDER_AZURE_ENDPOINT"),
+            export_buckets=parse_buckets(env.get("RECORDER_EXPORT_BUCKETS", "")),
             redis_url=env.get("RECORDER_REDIS_URL") or None,
-            cold_url=_check_store(env, "RECORDER_COLD_URL") or None,
-            allowed_outbound=_split_words(env.get("RECORDER_ALLOWED_OUTBOUND", "loopback")),
-            own_addresses=_parse_own_addresses(env.get("RECORDER_OWN_ADDRESSES", "")),
-            answer_within_s=_answer_within(env.get("RECORDER_ANSWER_WITHIN", "30")),
-            webhook_attempts=_parse_webhook_attempts(env.get("RECORDER_WEBHOOK_ATTEMPTS", "7")),
+            cold_url=parse_store(env, "RECORDER_COLD_URL") or None,
+            allowed_outbound=split_words(env.get("RECORDER_ALLOWED_OUTBOUND", "loopback")),
+            own_addresses=parse_own_addresses(env.get("RECORDER_OWN_ADDRESSES", "")),
+            answer_within_s=parse_answer_within(env.get("RECORDER_ANSWER_WITHIN", "30")),
+            webhook_attempts=parse_webhook_attempts(env.get("RECORDER_WEBHOOK_ATTEMPTS", "7")),
             metrics_token=env.get("RECORDER_METRICS_TOKEN") or None,
-            log_level=_log_level(env.get("RECORDER_LOG_LEVEL", "info").lower()),
-            seal_slots=_parse_number(env, "RECORDER_SEAL_SLOTS", 1, 1_024),
-            seal_runs=_parse_number(env, "RECORDER_SEAL_RUNS", 1, 64) or max(2, min(4, os.cpu_count() or 1)),
-            seal_lease_seconds=_parse_number(env, "RECORDER_SEAL_LEASE_SECONDS", 1, 3_600)
+            log_level=parse_log_level(env.get("RECORDER_LOG_LEVEL", "info").lower()),
+            seal_slots=parse_number(env, "RECORDER_SEAL_SLOTS", 1, 1_024),
+            seal_runs=parse_number(env, "RECORDER_SEAL_RUNS", 1, 64) or max(2, min(4, os.cpu_count() or 1)),
+            seal_lease_seconds=parse_number(env, "RECORDER_SEAL_LEASE_SECONDS", 1, 3_600)
             or Settings.seal_lease_seconds,
-            body_memory_mb=_parse_body_memory_mb(env.get("RECORDER_BODY_MEMORY_MB", "512")),
-            export_executor=_export_executor(env.get("RECORDER_EXPORT_EXECUTOR", "in_process")),
+            body_memory_mb=parse_body_memory_mb(env.get("RECORDER_BODY_MEMORY_MB", "512")),
+            export_executor=parse_executor(env.get("RECORDER_EXPORT_EXECUTOR", "in_process")),
             session_size=SessionSize(
                 *(
-                    _parse_count(env, _make_session_variable(name), default)
+                    parse_count(env, _make_session_variable(name), default)
                     for name, default in SessionSize()._asdict().items()
                 )
             ),
-            seal_processes=_seal_processes(env.get("RECORDER_SEAL_PROCESSES", "")),
-            allowed_hosts=_parse_allowed_hosts(env.get("RECORDER_ALLOWED_HOSTS", "")),
+            seal_processes=parse_seal_processes(env.get("RECORDER_SEAL_PROCESSES", "")),
+            allowed_hosts=parse_allowed_hosts(env.get("RECORDER_ALLOWED_HOSTS", "")),
             trusted_proxies=trusted_proxies,
-            dagster_auth_header=_parse_auth_header(
+            dagster_auth_header=parse_auth_header(
                 env.get("RECORDER_DAGSTER_AUTH_HEADER", ""), trusted_proxies
             ),
             # Last: a setting that cannot be read must not leave a data folder behind.
@@ -281,7 +258,7 @@ class Settings:
         for name, value in self.session_size._asdict().items():
             if value != getattr(SessionSize(), name):
                 chosen[_make_session_variable(name)] = str(value)
-        if self.seal_processes != _count_cores():
+        if self.seal_processes != count_cores():
             chosen["RECORDER_SEAL_PROCESSES"] = str(self.seal_processes)
         if self.allowed_hosts:
             chosen["RECORDER_ALLOWED_HOSTS"] = ",".join(self.allowed_hosts)
@@ -328,23 +305,9 @@ def environment_with(extra: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, **extra}
 
 
-def _export_executor(text: str) -> str:
-    if not _EXECUTOR.fullmatch(text):
-        takes = "in_process, processes:N, or a Dask scheduler's address such as tcp://10.0.0.5:8786"
-        raise InvalidSetting("RECORDER_EXPORT_EXECUTOR", takes)
-    return text
-
-
 def azure_account_key() -> str | None:
     """Return the key of the operator's own Azure-like store, which each process reads for itself."""
     return os.environ.get("AZURE_STORAGE_ACCOUNT_KEY") or None
-
-
-def _parse_count(env: Mapping[str, str], name: str, default: int) -> int:
-    text = env.get(name) or str(default)
-    if not re.fullmatch("[1-9][0-9]{0,17}", text, re.ASCII):
-        raise InvalidSetting(name, "a whole number of at least 1")
-    return int(text)
 
 
 def dagster_folder(settings: Settings) -> Path:
@@ -367,132 +330,8 @@ def store_addresses() -> list[str]:
     return addresses
 
 
-def _parse_own_addresses(text: str) -> tuple[str, ...]:
-    words = _split_words(text)
-    if not all(_HOST_PORT.fullmatch(word) for word in words):
-        raise InvalidSetting("RECORDER_OWN_ADDRESSES", "addresses with a port such as 10.0.0.8:3000")
-    return words
-
-
-def _answer_within(text: str) -> float:
-    if not re.fullmatch(r"[0-9]{1,3}", text) or not 3 <= int(text) <= 600:
-        raise InvalidSetting("RECORDER_ANSWER_WITHIN", "seconds, from 3 to 600")
-    return float(text)
-
-
-def _read_address(env: Mapping[str, str], name: str) -> str | None:
-    url = env.get(name, "").rstrip("/")
-    if url and not url.startswith(("http://", "https://")):
-        raise InvalidSetting(name, "an address that begins with http:// or https://")
-    return url or None
-
-
-def _check_store(env: Mapping[str, str], name: str) -> str:
-    """Check that an address holds no credentials: it is logged and passed to workers."""
-    url = env.get(name, "")
-    if _PASSWORD.search(url):
-        raise InvalidSetting(
-            name,
-            "an address without a password; give that in the store's own environment variables "
-            "(AWS_SECRET_ACCESS_KEY, FSSPEC_SFTP_PASSWORD and so on)",
-        )
-    return url
-
-
-def _parse_buckets(text: str) -> tuple[str, ...]:
-    buckets = tuple(bucket.rstrip("/") for bucket in _split_words(text))
-    for bucket in buckets:
-        protocol, _, name = bucket.partition("://")
-        if name.count("/") != {"s3": 0, "gs": 0, "az": 1}.get(protocol):
-            raise InvalidSetting(
-                "RECORDER_EXPORT_BUCKETS", "s3://bucket, gs://bucket, az://account/container"
-            )
-    return buckets
-
-
-def _parse_region(text: str) -> str:
-    if text not in REGIONS:
-        raise UnknownRegion
-    return text
-
-
-def _log_level(text: str) -> str:
-    if text not in LOG_LEVELS:
-        raise UnknownLogLevel
-    return text
-
-
-def _parse_allowed_hosts(text: str) -> tuple[str, ...]:
-    names = _split_words(text)
-    if not all(_HOST_NAME.fullmatch(name) for name in names):
-        raise InvalidSetting(
-            "RECORDER_ALLOWED_HOSTS",
-            "host names and addresses (IPv6 in brackets), each with or without a port, with commas between",
-        )
-    return names
-
-
-def _parse_trusted_proxies(text: str) -> tuple[str, ...]:
-    networks = _split_words(text)
-    try:
-        return tuple(str(ip_network(network)) for network in networks)
-    except ValueError as error:
-        raise InvalidSetting(
-            "RECORDER_TRUSTED_PROXIES",
-            "addresses and networks such as 10.1.0.0/16 (no bits after the prefix), with commas between",
-        ) from error
-
-
-def _parse_auth_header(name: str, trusted_proxies: tuple[str, ...]) -> str | None:
-    if name and not (_HEADER_NAME.fullmatch(name) and trusted_proxies):
-        raise InvalidSetting(
-            "RECORDER_DAGSTER_AUTH_HEADER",
-            "the name of a header such as X-Forwarded-User, and needs RECORDER_TRUSTED_PROXIES beside it",
-        )
-    return name.lower() or None
-
-
-def _parse_webhook_attempts(text: str) -> int:
-    if text not in ("1", "2", "3", "4", "5", "6", "7", "8"):
-        raise InvalidSetting("RECORDER_WEBHOOK_ATTEMPTS", "a number from 1 to 8")
-    return int(text)
-
-
-def _parse_number(env: Mapping[str, str], name: str, least: int, most: int) -> int | None:
-    text = env.get(name)
-    if text is None:
-        return None
-    if not re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) or not least <= int(text) <= most:
-        raise InvalidSetting(name, f"a whole number from {least:,} to {most:,}")
-    return int(text)
-
-
 def _make_session_variable(name: str) -> str:
     return "_".join(("RECORDER", "SESSION", name.upper()))
-
-
-def _seal_processes(text: str) -> int:
-    if not text:
-        return _count_cores()
-    if not _PROCESSES.fullmatch(text):
-        raise InvalidSetting("RECORDER_SEAL_PROCESSES", "a number from 1 to 256")
-    return int(text)
-
-
-def _count_cores() -> int:
-    """Return the number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _parse_body_memory_mb(text: str) -> int:
-    # Half of it is the most that one workspace takes, and must hold the largest request.
-    if not re.fullmatch(r"[0-9]{3,6}", text, re.ASCII) or int(text) < 128:
-        raise InvalidSetting("RECORDER_BODY_MEMORY_MB", "a number of megabytes from 128 on")
-    return int(text)
-
-
-def _split_words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def _read_secret(env: Mapping[str, str], data: Path, *, create: bool) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 from recorder.errors import Unavailable
 from recorder.logs import RepeatedWarnings, configure_logs, make_formatter
 from recorder.request_context import following
-from recorder.settings import UnknownLogLevel
+from recorder.setting_values import UnknownLogLevel
 
 
 def line_of(message: str, *args: object, error: BaseException | None = None, **extra: Any) -> str:

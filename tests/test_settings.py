@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from recorder import limits
-from recorder.settings import VARIABLES, InvalidSetting, Settings, unknown_settings
+from recorder.setting_values import InvalidSetting
+from recorder.settings import VARIABLES, Settings, unknown_settings
 from tests.support.deployment_processes import released_together
 
 

@@ -1,4 +1,4 @@
-"""This side of the comparison: whole exports, their shards alone, and the read that none can do without."""
+"""Exports of this service: whole exports, their shards alone, and the read of the lake as a floor."""
 
 import shutil
 from collections.abc import Callable, Generator, Sequence

@@ -1,5 +1,6 @@
-"""The other side of the comparison: the same rows and pictures through Hugging Face `datasets`, `tarfile` and
-`webdataset`, each as its documentation shows it.
+"""Peers of exports: the same rows and pictures through `datasets`, `tarfile` and `webdataset`.
+
+Each is used as its documentation shows.
 
 `datasets` gets the rows as Parquet files of one of our exports. The two writers of archives get the texts of
 all samples ready in memory, and the pictures in the packs of the blob store, which they read as they go.

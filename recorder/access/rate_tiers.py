@@ -19,7 +19,7 @@ from recorder.models.limits import (
     WholeReadLimits,
     WorkLimits,
 )
-from recorder.settings import SessionSize
+from recorder.setting_values import SessionSize
 
 Surface = Literal[
     "create_session", "append_events", "append_frames", "reads", "exports", "live_replays", "other"

@@ -24,7 +24,7 @@ from sqlmodel import SQLModel
 from recorder.errors import RecorderError, Unavailable
 from recorder.metrics import count_group
 from recorder.recording.metering import Charges, Statements, UsageMoved
-from recorder.settings import SessionSize
+from recorder.setting_values import SessionSize
 from recorder.storage.database import Database
 
 Row = tuple[Any, ...]

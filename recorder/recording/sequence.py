@@ -20,7 +20,7 @@ from recorder.errors import (
 from recorder.models.event import BatchKeyRow
 from recorder.models.session import NEVER_CHARGED
 from recorder.recording.ingest import Cursor
-from recorder.settings import SessionSize
+from recorder.setting_values import SessionSize
 
 _UNLIMITED = 2**62
 _VISIBLE = "workspace_id = ? AND mode = ? AND id = ? AND deleted_at IS NULL"

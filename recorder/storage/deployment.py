@@ -21,7 +21,8 @@ from sqlmodel import col, select
 from recorder import clock, limits
 from recorder.errors import Conflict
 from recorder.models.workspace import DeploymentRow, WorkspaceRow
-from recorder.settings import REGIONS, Settings, UnknownRegion
+from recorder.setting_values import REGIONS, UnknownRegion
+from recorder.settings import Settings
 from recorder.storage.blobs import Blobs
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake

@@ -19,7 +19,8 @@ from recorder.exports.runner.run import run_export
 from recorder.ids import new_id
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportCreate
-from recorder.settings import InvalidSetting, Settings
+from recorder.setting_values import InvalidSetting
+from recorder.settings import Settings
 from tests.support.export_runs import ask, folder_of
 from tests.support.sealed_sessions import WORKSPACE, Recording, make_runtime, make_settings, seal
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from recorder.net.host_names import AllowedHosts, with_listening_host
-from recorder.settings import InvalidSetting, Settings
+from recorder.setting_values import InvalidSetting
+from recorder.settings import Settings
 
 
 def hosts(tmp_path: Path, **environment: str) -> AllowedHosts:

@@ -18,7 +18,7 @@ from recorder.recording.frame_validation import read_frames_json
 from recorder.recording.frames import FrameUpload
 from recorder.recording.ingest import IngestWriter
 from recorder.runtime import Runtime
-from recorder.settings import SessionSize
+from recorder.setting_values import SessionSize
 from recorder.tenant import Tenant
 from tests.support.factories import picture
 from tests.support.recorded_sessions import WORKSPACE, Desk, png_item, session_row

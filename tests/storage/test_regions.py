@@ -14,7 +14,8 @@ from sqlmodel import select
 from recorder.access.keys import create_workspace
 from recorder.models.workspace import DeploymentRow, WorkspaceRow
 from recorder.runtime import Runtime
-from recorder.settings import Settings, UnknownRegion
+from recorder.setting_values import UnknownRegion
+from recorder.settings import Settings
 from recorder.storage.deployment import WrongRegion
 from tests.support.databases import create_database
 from tests.support.sealed_sessions import START, make_settings

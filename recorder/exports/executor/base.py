@@ -11,7 +11,7 @@ from recorder.datasets.formats import FORMATS
 from recorder.errors import RecorderError
 from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.writers import ShardTask, WrittenShard, read_rows, write_rows
-from recorder.settings import InvalidSetting
+from recorder.setting_values import InvalidSetting
 
 #: Most starts of a task; if its last worker dies too, the export fails.
 MAX_STARTS = 3

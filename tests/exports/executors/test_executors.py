@@ -22,7 +22,8 @@ from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.exports.writers import RowsMissing, ShardRows, ShardTask, WrittenShard, read_rows
 from recorder.runtime import Runtime
-from recorder.settings import InvalidSetting, Settings
+from recorder.setting_values import InvalidSetting
+from recorder.settings import Settings
 from tests.support.delivery_loop import wait_until
 from tests.support.executors import InAllFormats, Watched, elsewhere, write, written_by
 from tests.support.export_runs import ask, folder_of, hashes_of

@@ -1,0 +1,217 @@
+"""Values of settings: parsers that turn the text of a variable into a checked value. Contract §9.
+
+A parser raises `InvalidSetting`, whose text gives the variable and what it takes.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from ipaddress import ip_network
+from typing import Final, NamedTuple
+
+from recorder.errors import Invalid
+
+REGIONS: Final = ("us", "eu", "apac")
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+# No name and password: an address ends up in log lines.
+_HOST = r"(\[[0-9A-Fa-f:]+\]|[^][/@:\s]+)"
+_PASSWORD = re.compile(r"://[^/]*:[^/]*@")
+_PROCESSES = re.compile(r"[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-6]", re.ASCII)
+_HOST_PORT = re.compile(rf"{_HOST}:[0-9]{{1,5}}")
+_HOST_NAME = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:[0-9]{1,5})?")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
+_EXECUTOR = re.compile(rf"in_process|processes:[1-9][0-9]{{0,2}}|(dask|tcp|tls)://{_HOST}:[0-9]{{1,5}}")
+
+
+class SessionSize(NamedTuple):
+    """Most that one session holds."""
+
+    events: int = 1_000_000
+    frames: int = 100_000
+    #: Event items as JSON, pictures and DOM snapshots together.
+    bytes: int = 10_000_000_000
+
+
+class InvalidSetting(Invalid):
+    """A setting that cannot be read."""
+
+    def __init__(self, name: str, takes: str) -> None:
+        super().__init__(f"{name} takes {takes}.")
+
+
+class UnknownRegion(InvalidSetting):
+    """The setting names no region."""
+
+    code = "unknown_region"
+
+    def __init__(self) -> None:
+        super().__init__("RECORDER_REGION", f"one of {', '.join(REGIONS)}")
+
+
+class UnknownLogLevel(InvalidSetting):
+    """The setting names no level of log lines."""
+
+    def __init__(self) -> None:
+        super().__init__("RECORDER_LOG_LEVEL", f"one of {', '.join(LOG_LEVELS)}")
+
+
+def parse_region(text: str) -> str:
+    """Return a region.
+
+    Raises:
+        UnknownRegion: for any other text.
+    """
+    if text not in REGIONS:
+        raise UnknownRegion
+    return text
+
+
+def parse_log_level(text: str) -> str:
+    """Return a level of log lines.
+
+    Raises:
+        UnknownLogLevel: for any other text.
+    """
+    if text not in LOG_LEVELS:
+        raise UnknownLogLevel
+    return text
+
+
+def parse_store(env: Mapping[str, str], name: str) -> str:
+    """Check that an address holds no credentials: it is logged and passed to workers."""
+    url = env.get(name, "")
+    if _PASSWORD.search(url):
+        raise InvalidSetting(
+            name,
+            "an address without a password; give that in the store's own environment variables "
+            "(AWS_SECRET_ACCESS_KEY, FSSPEC_SFTP_PASSWORD and so on)",
+        )
+    return url
+
+
+def parse_endpoint(env: Mapping[str, str], name: str) -> str | None:
+    """Return the address of a store's service; None where the variable is empty."""
+    url = env.get(name, "").rstrip("/")
+    if url and not url.startswith(("http://", "https://")):
+        raise InvalidSetting(name, "an address that begins with http:// or https://")
+    return url or None
+
+
+def parse_buckets(text: str) -> tuple[str, ...]:
+    """Return buckets as `s3://bucket`, `gs://bucket` or `az://account/container`."""
+    buckets = tuple(bucket.rstrip("/") for bucket in split_words(text))
+    for bucket in buckets:
+        protocol, _, name = bucket.partition("://")
+        if name.count("/") != {"s3": 0, "gs": 0, "az": 1}.get(protocol):
+            raise InvalidSetting(
+                "RECORDER_EXPORT_BUCKETS", "s3://bucket, gs://bucket, az://account/container"
+            )
+    return buckets
+
+
+def parse_own_addresses(text: str) -> tuple[str, ...]:
+    """Return addresses as `host:port`."""
+    words = split_words(text)
+    if not all(_HOST_PORT.fullmatch(word) for word in words):
+        raise InvalidSetting("RECORDER_OWN_ADDRESSES", "addresses with a port such as 10.0.0.8:3000")
+    return words
+
+
+def parse_allowed_hosts(text: str) -> tuple[str, ...]:
+    """Return host names and addresses, each with or without a port."""
+    names = split_words(text)
+    if not all(_HOST_NAME.fullmatch(name) for name in names):
+        raise InvalidSetting(
+            "RECORDER_ALLOWED_HOSTS",
+            "host names and addresses (IPv6 in brackets), each with or without a port, with commas between",
+        )
+    return names
+
+
+def parse_trusted_proxies(text: str) -> tuple[str, ...]:
+    """Return networks in their canonical form."""
+    networks = split_words(text)
+    try:
+        return tuple(str(ip_network(network)) for network in networks)
+    except ValueError as error:
+        raise InvalidSetting(
+            "RECORDER_TRUSTED_PROXIES",
+            "addresses and networks such as 10.1.0.0/16 (no bits after the prefix), with commas between",
+        ) from error
+
+
+def parse_auth_header(name: str, trusted_proxies: tuple[str, ...]) -> str | None:
+    """Return the lower-case name of a header; None for an empty text. It needs trusted proxies."""
+    if name and not (_HEADER_NAME.fullmatch(name) and trusted_proxies):
+        raise InvalidSetting(
+            "RECORDER_DAGSTER_AUTH_HEADER",
+            "the name of a header such as X-Forwarded-User, and needs RECORDER_TRUSTED_PROXIES beside it",
+        )
+    return name.lower() or None
+
+
+def parse_executor(text: str) -> str:
+    """Return the executor of exports: `in_process`, `processes:N` or the address of a Dask scheduler."""
+    if not _EXECUTOR.fullmatch(text):
+        takes = "in_process, processes:N, or a Dask scheduler's address such as tcp://10.0.0.5:8786"
+        raise InvalidSetting("RECORDER_EXPORT_EXECUTOR", takes)
+    return text
+
+
+def parse_answer_within(text: str) -> float:
+    """Return seconds, from 3 to 600."""
+    if not re.fullmatch(r"[0-9]{1,3}", text) or not 3 <= int(text) <= 600:
+        raise InvalidSetting("RECORDER_ANSWER_WITHIN", "seconds, from 3 to 600")
+    return float(text)
+
+
+def parse_webhook_attempts(text: str) -> int:
+    """Return a number of attempts, from 1 to 8."""
+    if text not in ("1", "2", "3", "4", "5", "6", "7", "8"):
+        raise InvalidSetting("RECORDER_WEBHOOK_ATTEMPTS", "a number from 1 to 8")
+    return int(text)
+
+
+def parse_body_memory_mb(text: str) -> int:
+    """Return a number of megabytes, at least 128."""
+    # Half of it is the most that one workspace takes, and must hold the largest request.
+    if not re.fullmatch(r"[0-9]{3,6}", text, re.ASCII) or int(text) < 128:
+        raise InvalidSetting("RECORDER_BODY_MEMORY_MB", "a number of megabytes from 128 on")
+    return int(text)
+
+
+def parse_seal_processes(text: str) -> int:
+    """Return a number of processes, from 1 to 256; for an empty text that of the processors."""
+    if not text:
+        return count_cores()
+    if not _PROCESSES.fullmatch(text):
+        raise InvalidSetting("RECORDER_SEAL_PROCESSES", "a number from 1 to 256")
+    return int(text)
+
+
+def count_cores() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def parse_number(env: Mapping[str, str], name: str, least: int, most: int) -> int | None:
+    """Return a whole number between two bounds; None where the variable is missing."""
+    text = env.get(name)
+    if text is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) or not least <= int(text) <= most:
+        raise InvalidSetting(name, f"a whole number from {least:,} to {most:,}")
+    return int(text)
+
+
+def parse_count(env: Mapping[str, str], name: str, default: int) -> int:
+    """Return a whole number of at least 1, by default `default`."""
+    text = env.get(name) or str(default)
+    if not re.fullmatch("[1-9][0-9]{0,17}", text, re.ASCII):
+        raise InvalidSetting(name, "a whole number of at least 1")
+    return int(text)
+
+
+def split_words(text: str) -> tuple[str, ...]:
+    """Return the words of a list with commas, without those that are empty."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
