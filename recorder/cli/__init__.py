@@ -51,6 +51,7 @@ def read_global_options(
 
 app.command()(service.up)
 app.command()(service.status)
+app.command()(service.doctor)
 app.command("dagster-webserver")(service.dagster_webserver)
 app.add_typer(workspaces.app, name="workspaces")
 app.add_typer(workspaces.app, name="workspace", hidden=True)

@@ -1,8 +1,9 @@
-"""`recorder up`, `status`, `demo`, `dagster-webserver`, `db`: a deployment on this machine. Contract §9."""
+"""Commands for a deployment on this machine: up, status, doctor, demo, dagster-webserver, db. Contract §9."""
 
 import os
 import sys
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +12,7 @@ from recorder.cli.options import AsJson, DataDir, opened, print_json
 from recorder.invocation import command_line, short_path
 
 if TYPE_CHECKING:
+    from recorder.doctor import Finding
     from recorder.settings import Settings
 
 
@@ -150,6 +152,37 @@ def _probe_address(url: str) -> dict[str, Any]:
 
 def _show_field(label: str, text: str) -> None:
     typer.echo(f"{label:<{_LABEL_WIDTH}}{text}")
+
+
+def doctor(
+    data: DataDir = None,
+    host: Annotated[str, typer.Option(help="Address on which `recorder up` listens.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port of the API.")] = 8700,
+    dagster_port: Annotated[int, typer.Option(help="Port of Dagster's pages.")] = 3000,
+    as_json: AsJson = False,
+) -> None:
+    """Check stores, database, contents, leases, sealing, clocks and ports; exit with 1 on a finding."""
+    from recorder.doctor import Ports, examine
+
+    ports = Ports(host=host, api=port, dagster=dagster_port)
+    findings = []
+    for finding in examine(_read_settings(data), ports=ports):
+        findings.append(finding)
+        if not as_json:
+            _show_finding(finding)
+    if as_json:
+        print_json([finding._asdict() for finding in findings])
+    if any(finding.state != "ok" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _show_finding(finding: "Finding") -> None:
+    """Print a finding in lines of 80 characters; the next step is in lines of its own."""
+    margin = " " * 27
+    head = f"{finding.state:<9}{finding.check:<18}"
+    typer.echo(fill(head + finding.message, 80, subsequent_indent=margin, break_on_hyphens=False))
+    if finding.fix:
+        typer.echo(fill(f"→ {finding.fix}", 80, initial_indent=margin, subsequent_indent=f"{margin}  "))
 
 
 database_app = typer.Typer(no_args_is_help=True, help="The database of a deployment.")

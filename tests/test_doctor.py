@@ -1,0 +1,169 @@
+"""The operator's check of a deployment finds what is broken, and nothing in a sound one. Contract §9."""
+
+import json
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlmodel import select
+from typer.testing import CliRunner
+
+from recorder import clock
+from recorder.cli import app
+from recorder.doctor import Finding, Ports, examine
+from recorder.models.operations import LeaseRow
+from recorder.models.session import SessionRow
+from recorder.runtime import Runtime
+from recorder.sealing.lanes import Lane
+from recorder.tenant import Tenant
+from tests.support.sealed_sessions import START, WORKSPACE, Recording, make_runtime, seal
+
+LIVE = Tenant(WORKSPACE, "live")
+
+
+@pytest.fixture
+def runtime(database_url: str, tmp_path: Path) -> Iterator[Runtime]:
+    """Deployment with three sealed sessions; the database may hold sessions of other tests."""
+    opened = make_runtime(tmp_path / "data", database_url=database_url)
+    with opened.database.transaction(write=True) as db:
+        for row in [*db.exec(select(SessionRow)), *db.exec(select(LeaseRow))]:
+            db.delete(row)
+    opened.settings.data_dir.chmod(0o700)
+    seal(opened, [Recording(frames=[0, 500]) for _ in range(3)])
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def ports() -> Ports:
+    """Ports that are free on this machine."""
+    with socket.socket() as first, socket.socket() as second:
+        for probe in (first, second):
+            probe.bind(("127.0.0.1", 0))
+        return Ports(api=first.getsockname()[1], dagster=second.getsockname()[1])
+
+
+def findings(runtime: Runtime, ports: Ports, check: str) -> list[Finding]:
+    """Return the findings of a check that are not `ok`."""
+    seen = [finding for finding in examine(runtime.settings, ports=ports, seed=1) if finding.check == check]
+    assert seen, f"there is no check {check}"
+    return [finding for finding in seen if finding.state != "ok"]
+
+
+def test_a_sound_deployment_has_no_findings(runtime: Runtime, ports: Ports) -> None:
+    settings = runtime.settings
+    seen = list(examine(settings, ports=ports))
+    checks = {"settings", "disk", "frames", "hosted exports", "lake", "database", "region", "clocks"}
+    assert checks | {"leases", "contents", "ports"} <= {finding.check for finding in seen}
+    # Dagster has never run here; where the database is the folder's own, the service counts as stopped.
+    assert {finding.check for finding in seen if finding.state != "ok"} <= {"dagster silent"}
+    assert all(finding.fix for finding in seen if finding.state != "ok")
+
+
+def test_rights_of_others_on_the_data_folder_are_reported(runtime: Runtime, ports: Ports) -> None:
+    runtime.settings.data_dir.chmod(0o755)
+    (finding,) = findings(runtime, ports, "data folder")
+    assert finding.fix == f"chmod 700 {runtime.settings.data_dir}"
+
+
+def test_a_session_without_rows_in_the_lake_is_reported(runtime: Runtime, ports: Ports) -> None:
+    with runtime.database.transaction(write=True) as db:
+        row = db.exec(select(SessionRow)).first()
+        assert row is not None
+        copy = SessionRow(**row.model_dump() | {"id": "ses_01k0000000000000000000gone"})
+        db.add(copy)
+    (finding,) = findings(runtime, ports, "contents")
+    assert finding.state == "error"
+    assert "ses_01k0000000000000000000gone" in finding.message
+
+
+@pytest.mark.parametrize("column", ["event_count", "frame_count"])
+def test_other_numbers_of_rows_than_in_the_lake_are_reported(
+    runtime: Runtime, ports: Ports, column: str
+) -> None:
+    with runtime.database.transaction(write=True) as db:
+        row = db.exec(select(SessionRow)).first()
+        assert row is not None
+        setattr(row, column, 99)
+        db.add(row)
+        session_id = row.id
+    (finding,) = findings(runtime, ports, "contents")
+    assert session_id in finding.message
+
+
+def test_a_missing_object_of_frames_is_reported(runtime: Runtime, ports: Ports) -> None:
+    key = runtime.lake.scan("frames", LIVE).select("object").collect()["object"][0]
+    runtime.blobs.delete(key)
+    (finding,) = findings(runtime, ports, "contents")
+    assert key in finding.message
+
+
+def test_a_store_that_cannot_be_written_is_reported(runtime: Runtime, ports: Ports, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    settings = replace(runtime.settings, blob_url=str(tmp_path / "file"))
+    seen = [finding for finding in examine(settings, ports=ports) if finding.state == "error"]
+    assert "frames" in {finding.check for finding in seen}
+
+
+def test_a_database_that_does_not_answer_is_reported(runtime: Runtime, ports: Ports, tmp_path: Path) -> None:
+    settings = replace(runtime.settings, database_url=f"postgresql://recorder@127.0.0.1:{ports.api}/none")
+    (finding,) = [finding for finding in examine(settings, ports=ports) if finding.check == "database"]
+    assert finding.state == "error"
+
+
+def test_times_in_the_future_are_reported(runtime: Runtime, ports: Ports) -> None:
+    with runtime.database.transaction(write=True) as db:
+        row = db.exec(select(SessionRow)).first()
+        assert row is not None
+        row.created_at = clock.now() + timedelta(hours=1)
+        db.add(row)
+    (finding,) = findings(runtime, ports, "clocks")
+    assert "in the future" in finding.message
+
+
+def test_a_lane_that_waits_for_an_ended_run_is_reported(runtime: Runtime, ports: Ports) -> None:
+    lane = Lane(WORKSPACE, "live", 0)
+    with runtime.database.transaction(write=True) as db:
+        row = db.exec(select(SessionRow)).first()
+        assert row is not None
+        row.status, row.seal_slot, row.waiting_since = "stopped", 0, START
+        db.add(row)
+        expired = clock.now_ms() - 120_000
+        db.add(LeaseRow(name=lane.name, owner="run-that-ended", fence=1, expires_ms=expired))
+    (finding,) = findings(runtime, ports, "leases")
+    assert lane.name in finding.message
+
+
+def test_a_port_of_another_program_is_reported(runtime: Runtime, ports: Ports) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", ports.api))
+        other.listen()
+        (finding,) = findings(runtime, ports, "ports")
+    assert str(ports.api) in finding.message
+    assert "--port" in finding.fix
+
+
+def test_a_variable_that_is_no_setting_is_reported(
+    runtime: Runtime, ports: Ports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RECORDER_REDIS_ULR", "redis://127.0.0.1")
+    (finding,) = findings(runtime, ports, "settings")
+    assert "RECORDER_REDIS_URL" in finding.message
+
+
+def test_the_command_prints_findings_and_exits_with_1(tmp_path: Path, ports: Ports) -> None:
+    data = tmp_path / "data"
+    make_runtime(data).close()
+    data.chmod(0o755)
+    words = ["doctor", "--data", str(data), "--port", str(ports.api), "--dagster-port", str(ports.dagster)]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 1
+    assert max(map(len, result.stdout.splitlines())) <= 80 + len(str(data))
+    printed = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert {"check": "ports", "state": "ok"}.items() <= printed[-1].items()
+    assert [finding["check"] for finding in printed if finding["state"] != "ok"] == ["data folder"]
+    data.chmod(0o700)
+    assert CliRunner().invoke(app, words).exit_code == 0
