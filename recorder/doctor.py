@@ -92,7 +92,7 @@ def examine(settings: Settings, *, ports: Ports | None = None, seed: int | None 
 
 
 def check_environment() -> Iterator[Finding]:
-    """Yield a finding for each variable that looks like a setting and is none."""
+    """Yield a finding for each variable that has the prefix of settings and is none."""
     sentences = unknown_settings()
     for sentence in sentences:
         yield Finding("settings", "warning", sentence.removeprefix("Warning  "), "Remove or rename it.")
