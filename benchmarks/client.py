@@ -97,8 +97,8 @@ class _Talk(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        head, found, body = self._received.partition(_END)
-        if not found or len(body) < _content_length(head):
+        head, result, body = self._received.partition(_END)
+        if not result or len(body) < _content_length(head):
             return
         self._received = b""
         self._answers.latencies_s.append(time.perf_counter() - self._sent_at)

@@ -47,14 +47,14 @@ class Run:
 
 def list_runs(dagster: httpx.Client, job: str | None = None) -> list[Run]:
     """The last runs, newest first; of one job or of all."""
-    found = _ask(dagster, _RUNS, {"job": job})["runsOrError"]["results"]
-    return [Run(run["runId"], run["jobName"], run["status"]) for run in found]
+    result = _ask(dagster, _RUNS, {"job": job})["runsOrError"]["results"]
+    return [Run(run["runId"], run["jobName"], run["status"]) for run in result]
 
 
 def process_ids(dagster: httpx.Client, run: Run) -> list[int]:
     """Ids of the processes that a run began in, as its log tells."""
-    found = _ask(dagster, _PROCESSES, {"id": run.id})["runOrError"]["eventConnection"]["events"]
-    return [int(pid) for event in found for pid in _PID.findall(event.get("message", ""))]
+    result = _ask(dagster, _PROCESSES, {"id": run.id})["runOrError"]["eventConnection"]["events"]
+    return [int(pid) for event in result for pid in _PID.findall(event.get("message", ""))]
 
 
 def end_runs(dagster: httpx.Client, job: str, *, timeout_s: float = 60.0) -> None:

@@ -91,8 +91,8 @@ def _digest_in_pool(url: str, screens: list[list[bytes]], processes: int) -> tup
     warming = [store_frames(blobs, f"ses_w{n}", [picture(n + 64 * k) for k in range(3)]) for n in range(40)]
     with DigestPool(url, processes=processes) as pool:
         while len(pool.worker_pids) < processes:
-            for one in [pool.submit(rows[0].session_id, rows) for rows in warming]:
-                one.result()
+            for item in [pool.submit(rows[0].session_id, rows) for rows in warming]:
+                item.result()
         workers = [psutil.Process(pid) for pid in pool.worker_pids]
         before, began = _cpu_seconds(workers), time.perf_counter()
         for future in [pool.submit(rows[0].session_id, rows) for rows in stored]:
@@ -104,7 +104,7 @@ def _digest_in_pool(url: str, screens: list[list[bytes]], processes: int) -> tup
 
 def _cpu_seconds(workers: list[psutil.Process]) -> float:
     times = [psutil.Process().cpu_times(), *(worker.cpu_times() for worker in workers)]
-    return sum(one.user + one.system for one in times)
+    return sum(time_s.user + time_s.system for time_s in times)
 
 
 def _measure_memory() -> tuple[list[float], float, float]:

@@ -128,22 +128,22 @@ def _first_term(stream: Stream, repeats: int) -> Figure:
 
 
 def _stopped_path(stream: Stream, repeats: int) -> list[Figure]:
-    found, delays, ratios = [], [], []
+    results, delays, ratios = [], [], []
     for seed in range(repeats):
         history, gone = stop_path(stream.shuffled(_BASELINE + _LIVE, seed), seed)
-        told = [
+        reports = [
             alarm
             for alarm in judge(history)
             if isinstance(alarm, PathGone) and alarm.watched.path == gone and alarm.position >= _CHANGE
         ]
-        found.append(len(told) == 1)
-        delays += [alarm.position + 1 - _CHANGE for alarm in told]
-        ratios += [(alarm.position + 1 - _CHANGE) / alarm.watched.needed for alarm in told]
+        results.append(len(reports) == 1)
+        delays += [alarm.position + 1 - _CHANGE for alarm in reports]
+        ratios += [(alarm.position + 1 - _CHANGE) / alarm.watched.needed for alarm in reports]
     return [
         Figure(
             name=f"drift, {stream.name}: a path that stops is told of, once",
             unit="",
-            ours=[statistics.fmean(found)],
+            ours=[statistics.fmean(results)],
             goal=at_least(1.0),
             detail={"repeats": repeats, "sessions until then": delays},
         ),
@@ -158,20 +158,22 @@ def _stopped_path(stream: Stream, repeats: int) -> list[Figure]:
 
 
 def _new_node(stream: Stream, repeats: int) -> list[Figure]:
-    found, delays = [], []
+    results, delays = [], []
     for seed in range(repeats):
         history = stream.shuffled(_BASELINE + _LIVE, seed)
         chosen = np.random.default_rng(seed).random(len(history)) < _NODE_SHARE
         chosen[:_CHANGE] = False
         history, node = stream.with_node(history, chosen)
-        told = [alarm for alarm in judge(history) if not isinstance(alarm, PathGone) and alarm.node == node]
-        found.append(len(told) == 1)
-        delays += [alarm.position + 1 - _CHANGE for alarm in told]
+        reports = [
+            alarm for alarm in judge(history) if not isinstance(alarm, PathGone) and alarm.node == node
+        ]
+        results.append(len(reports) == 1)
+        delays += [alarm.position + 1 - _CHANGE for alarm in reports]
     return [
         Figure(
             name=f"drift, {stream.name}: a node in 10 % of sessions is told of, once",
             unit="",
-            ours=[statistics.fmean(found)],
+            ours=[statistics.fmean(results)],
             goal=at_least(1.0),
             detail={"repeats": repeats, "sessions until then": delays},
         )
@@ -195,9 +197,9 @@ def _real_order(stream: Stream) -> Figure:
 
 
 def _per_repeat(alarms: Sequence[Sequence[Alarm]]) -> float:
-    return statistics.fmean(len(told) for told in alarms)
+    return statistics.fmean(len(alarm) for alarm in alarms)
 
 
 def _kinds(alarms: Sequence[Sequence[Alarm]]) -> dict[str, int]:
-    paths = sum(isinstance(alarm, PathGone) for told in alarms for alarm in told)
+    paths = sum(isinstance(alarm, PathGone) for raised in alarms for alarm in raised)
     return {"about paths": paths, "about nodes": sum(map(len, alarms)) - paths}

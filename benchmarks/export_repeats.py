@@ -65,24 +65,24 @@ def measure(*, quick: bool = False, repeats: int | None = None, shape: Shape = _
         for name, files, order, how in _LAKES:
             _make_lake(folder / name, shape, files, order, how)
         plans = _draw(repeats or (_QUICK_REPEATS if quick else _REPEATS), cluster.address)
-        found = [run for plan in plans for run in _in_process_with(folder, *plan)]
+        results = [run for plan in plans for run in _in_process_with(folder, *plan)]
         before, after = _without_one(folder / "recorded")
     # Samples are rows of their own; the other formats hold the same ones.
-    samples = {run["row_set"] for run in found if run["format"] == "webdataset"}
-    rows = {run["row_set"] for run in found if run["format"] != "webdataset"}
+    samples = {run["row_set"] for run in results if run["format"] == "webdataset"}
+    rows = {run["row_set"] for run in results if run["format"] != "webdataset"}
     bytes_of: dict[str, set[str]] = {}
-    for run in found:
+    for run in results:
         for path, sha256 in run["hashes"].items():
             bytes_of.setdefault(path, set()).add(sha256)
     changed = Counter(path.split("/")[-1].split("-")[0] for path in before if before[path] != after.get(path))
-    drawn = Counter(run["executor"].partition("://")[0] for run in found)
+    drawn = Counter(run["executor"].partition("://")[0] for run in results)
     return [
         Figure(
             name="exports: different row sets in repeats",
             unit="",
             ours=[max(len(samples), len(rows))],
             goal=at_most(1),
-            detail={"repeats": len(found), **drawn},
+            detail={"repeats": len(results), **drawn},
         ),
         Figure(
             name="exports: different bytes of a shard in repeats",
@@ -135,8 +135,8 @@ def _in_process_with(folder: Path, threads: int, repeats: list[tuple[str, str, s
     command = [sys.executable, "-m", "benchmarks.export_repeats", str(folder), json.dumps(repeats)]
     environment = environment_with({"POLARS_MAX_THREADS": str(threads), "PYTHONHASHSEED": str(threads)})
     done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
-    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    output: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return output
 
 
 def _repeat(folder: Path, repeats: list[tuple[str, str, str]]) -> list[dict[str, Any]]:
@@ -157,14 +157,14 @@ def _executor(name: str) -> ShardExecutor:
 def _export(runtime: Runtime, executor: ShardExecutor, format: str) -> dict[str, Any]:
     """Export all sessions to a place of its own; gives the row set and the hashes of all shards."""
     recorder.exports.planning.plan.SHARD_BYTES = _SHARD_BYTES
-    place = new_id("exp")
-    body = {"workflow": WORKFLOW, "format": format, "destination": {"kind": "local", "path": place}}
+    name = new_id("exp")
+    body = {"workflow": WORKFLOW, "format": format, "destination": {"kind": "local", "path": name}}
     wanted = ExportCreate.model_validate(body | {"frame_sampling": {"mode": "all"}})
     export_id = queue_export(runtime, Tenant(WORKSPACE, "live"), wanted, owner="benchmark")
     row = run_export(runtime, export_id, owner="benchmark", executor=executor)
     if row.status != "completed":
         raise RuntimeError(f"The export failed: {row.error}")
-    folder = runtime.settings.data_dir / "local" / place
+    folder = runtime.settings.data_dir / "local" / name
     manifest = json.loads((folder / export_id / "manifest.json").read_bytes())
     shutil.rmtree(folder)
     if any(shard["reused_from"] for shard in manifest["shards"]):

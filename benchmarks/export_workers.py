@@ -70,10 +70,10 @@ def measure(*, quick: bool = False) -> list[Figure]:
         raise Skipped("Dask is not installed: pip install distributed") from error
     rounds = _QUICK_ROUNDS if quick else _ROUNDS
     with ExitStack() as stack:
-        two, one = (_cluster(stack, workers) for workers in (2, 1))
+        two, first = (_cluster(stack, workers) for workers in (2, 1))
         arms: dict[str, tuple[ShardExecutor, ShardExecutor]] = {
             "processes, with their start": (ProcessPool(2), ProcessPool(1)),
-            "Dask": (DaskCluster(two.address), DaskCluster(one.address)),
+            "Dask": (DaskCluster(two.address), DaskCluster(first.address)),
         }
         return [
             figure

@@ -29,9 +29,9 @@ class Goal:
     value: float
     is_floor: bool
 
-    def is_reached(self, found: float) -> bool:
+    def is_reached(self, measured: float) -> bool:
         """Whether a figure is as good as that."""
-        return found >= self.value if self.is_floor else found <= self.value
+        return measured >= self.value if self.is_floor else measured <= self.value
 
     def __str__(self) -> str:
         return f"{'≥' if self.is_floor else '≤'} {_number(self.value)}"
@@ -104,8 +104,8 @@ def show(figures: Sequence[Figure], console: Console) -> None:
     console.print(table)
     for figure in figures:
         if figure.detail:
-            told = " · ".join(f"{name} {_told(value)}" for name, value in figure.detail.items())
-            console.print(f"{figure.name}: {told}", markup=False, highlight=False)
+            details = " · ".join(f"{name} {_told(value)}" for name, value in figure.detail.items())
+            console.print(f"{figure.name}: {details}", markup=False, highlight=False)
 
 
 def write_json(figures: Sequence[Figure], machine: dict[str, Any], file: Path) -> None:

@@ -37,16 +37,16 @@ def measure(*, quick: bool = False) -> list[Figure]:
         runtime = Runtime.open(settings)
         try:
             with frozen_garbage():  # as the service does
-                found = uvloop.run(measure_gate(runtime, key, turns=30 if quick else 300))
+                result = uvloop.run(measure_gate(runtime, key, turns=30 if quick else 300))
         finally:
             runtime.close()
     return [
         Figure(
             name="the whole gate, known key, in memory",
             unit="µs",
-            ours=[found["POST …/events"]],
+            ours=[result["POST …/events"]],
             goal=at_most(_GOAL_US),
-            detail={f"{name}, µs": value for name, value in found.items()},
+            detail={f"{name}, µs": value for name, value in result.items()},
         ),
         Figure(name="of it, the limiter's decision", unit="µs", ours=decision_us(3, 5_000)),
     ]
@@ -55,7 +55,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
 async def measure_gate(runtime: Runtime, key: str, *, turns: int) -> dict[str, float]:
     """Microseconds by kind of request."""
     gate = RequestGate(_answer, CallerCache(runtime), RateLimiter(runtime.settings), DeniedAudit(runtime))
-    found = {}
+    values = {}
     for name, (method, path) in _REQUESTS.items():
         first = _scopes(key, method, path, count=1)
         await _pass(gate, first)  # the one that asks the database
@@ -66,8 +66,8 @@ async def measure_gate(runtime: Runtime, key: str, *, turns: int) -> dict[str, f
             scopes = _scopes(key, method, path, count=_AT_ONCE)
             costs.append((await _pass(gate, scopes) - await _pass(_answer, scopes)) / _AT_ONCE * 1e6)
         # The least is what it costs; whatever else runs on the machine only adds.
-        found[name] = min(costs)
-    return found
+        values[name] = min(costs)
+    return values
 
 
 async def _pass(app: Any, scopes: list[Scope]) -> float:

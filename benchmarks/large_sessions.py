@@ -115,7 +115,7 @@ def add_sealed_session(
         number: of the batch in the lake; rising from session to session.
     """
     session_id = new_id("ses")
-    place = {
+    columns = {
         "workflow": WORKFLOW,
         "date": _DATE,
         "bucket": bucket_of(session_id),
@@ -123,7 +123,7 @@ def add_sealed_session(
     }
     rows = [
         {
-            **place,
+            **columns,
             "event_id": event_id,
             "t_ms": item["t_ms"],
             "ts": _START + timedelta(milliseconds=item["t_ms"]),
@@ -135,7 +135,7 @@ def add_sealed_session(
         for batch in batches
         for item, event_id in zip(batch.items, batch.ids(), strict=True)
     ]
-    pictures = [{**place, **_sealed_frame(n)} for n in range(frames)]
+    pictures = [{**columns, **_sealed_frame(n)} for n in range(frames)]
     _append(runtime, workspace, "events", rows, number)
     _append(runtime, workspace, "frames", pictures, number)
     _add_session(runtime, workspace, session_id, batches, frames, is_hot=False)

@@ -27,11 +27,11 @@ def measure(*, quick: bool = False) -> list[Figure]:
     seconds = 2.0 if quick else 10.0
     figures = [Figure(name="limiter: a decision in memory", unit="µs", ours=decision_us(rounds, count))]
     with running_redis() as server:
-        found = {"memory, 1 process": overload(None, processes=1, seconds=seconds)}
+        values = {"memory, 1 process": overload(None, processes=1, seconds=seconds)}
         for processes in (1, 2, 4):
             name = f"Redis, {processes} process{'es' if processes > 1 else ''}"
-            found[name] = overload(server.url, processes=processes, seconds=seconds)
-    return figures + [figure for name, grants in found.items() for figure in _figures(name, grants)]
+            values[name] = overload(server.url, processes=processes, seconds=seconds)
+    return figures + [figure for name, grants in values.items() for figure in _figures(name, grants)]
 
 
 def decision_us(rounds: int, count: int) -> list[float]:
@@ -47,24 +47,24 @@ def decision_us(rounds: int, count: int) -> list[float]:
     return uvloop.run(run())
 
 
-def _figures(name: str, found: Grants) -> list[Figure]:
+def _figures(name: str, grants: Grants) -> list[Figure]:
     """What was granted, against both its bounds."""
     detail = {
-        "granted": found.granted,
-        "burst + rate × T": f"{admitted(PER_WORKSPACE, found.inner_s):.0f} to "
-        f"{admitted(PER_WORKSPACE, found.outer_s):.0f}",
-        "T s": round(found.outer_s, 3),
-        "asked/s": round(found.asked / found.outer_s),
+        "granted": grants.granted,
+        "burst + rate × T": f"{admitted(PER_WORKSPACE, grants.inner_s):.0f} to "
+        f"{admitted(PER_WORKSPACE, grants.outer_s):.0f}",
+        "T s": round(grants.outer_s, 3),
+        "requests/s": round(grants.requests / grants.outer_s),
     }
     share = Figure(
         name=f"limiter: granted of burst + rate × T, {name}",
         unit="",
-        ours=[found.share],
+        ours=[grants.share],
         goal=at_least(0.99),
         detail=detail,
     )
     over = Figure(
-        name=f"limiter: granted beyond it, {name}", unit="requests", ours=[found.over], goal=at_most(0)
+        name=f"limiter: granted beyond it, {name}", unit="requests", ours=[grants.over], goal=at_most(0)
     )
     return [share, over]
 

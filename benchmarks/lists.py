@@ -43,18 +43,18 @@ _COMBINATIONS: dict[str, dict[str, str]] = {
 
 def measure(*, quick: bool = False) -> list[Figure]:
     """Median and worst time of a page of 100, for information."""
-    sessions, asked = (_QUICK_SESSIONS, 15) if quick else (_SESSIONS, 50)
+    sessions, count = (_QUICK_SESSIONS, 15) if quick else (_SESSIONS, 50)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         settings = new_settings(Path(folder))
         key = fill(settings, sessions)
         with serving(settings) as server:
-            times = {name: ask(server, key, query, asked) for name, query in _COMBINATIONS.items()}
+            times = {name: ask(server, key, query, count) for name, query in _COMBINATIONS.items()}
     return [
         Figure(
             name=f"a page of 100 of {sessions:,} sessions, p50 of {len(times)} filters",
             unit="ms",
-            ours=[statistics.median(found) for found in times.values()],
-            detail={f"{name}, ms": found for name, found in times.items()},
+            ours=[statistics.median(samples) for samples in times.values()],
+            detail={f"{name}, ms": samples for name, samples in times.items()},
         )
     ]
 
@@ -124,7 +124,7 @@ def _tags(rows: list[dict[str, Any]], rng: random.Random) -> Iterator[dict[str, 
 
 def ask(server: Server, key: str, query: dict[str, str], times: int) -> list[float]:
     """Milliseconds of each answer, after three to warm up."""
-    found = []
+    results = []
     with httpx.Client(headers={"Authorization": f"Bearer {key}"}, trust_env=False, timeout=60) as client:
         for turn in range(times + 3):
             began = time.perf_counter()
@@ -133,5 +133,5 @@ def ask(server: Server, key: str, query: dict[str, str], times: int) -> list[flo
             if answer.status_code != 200 or not answer.json()["data"]:
                 raise RuntimeError("A list that should hold sessions is empty or was refused.")
             if turn >= 3:
-                found.append(took * 1e3)
-    return found
+                results.append(took * 1e3)
+    return results

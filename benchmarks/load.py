@@ -50,11 +50,11 @@ def put_load(
     """
     before = server.cpu_seconds()
     if shutil.which("wrk"):
-        found = _wrk(server, targets, bodies, seconds, batch_ids)
+        result = _wrk(server, targets, bodies, seconds, batch_ids)
     else:
-        found = _own(server, targets, bodies, seconds, batch_ids)
+        result = _own(server, targets, bodies, seconds, batch_ids)
     cpu_s = server.cpu_seconds() - before
-    return Load(**found, cpu_us=cpu_s / max(found["requests"], 1) * 1e6)
+    return Load(**result, cpu_us=cpu_s / max(result["requests"], 1) * 1e6)
 
 
 def encoded_requests(
@@ -92,15 +92,15 @@ def _wrk(
         arguments = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{max(1, round(seconds))}s", "--timeout", "30s"]
         arguments += ["-s", str(_SCRIPT), server.url, "--", folder, batch_ids, str(len(bodies))]
         run = subprocess.run(arguments, capture_output=True, text=True, check=True)
-    found = json.loads(run.stdout.strip().splitlines()[-1])
-    if found["broken"]:
-        raise RuntimeError(f"{found['broken']} requests under load got no answer.")
+    output = json.loads(run.stdout.strip().splitlines()[-1])
+    if output["broken"]:
+        raise RuntimeError(f"{output['broken']} requests under load got no answer.")
     return {
-        "requests": found["requests"],
-        "seconds": found["us"] / 1e6,
-        "refused": found["refused"],
-        "p50_ms": found["p50_us"] / 1e3,
-        "p99_ms": found["p99_us"] / 1e3,
+        "requests": output["requests"],
+        "seconds": output["us"] / 1e6,
+        "refused": output["refused"],
+        "p50_ms": output["p50_us"] / 1e3,
+        "p99_ms": output["p99_us"] / 1e3,
     }
 
 

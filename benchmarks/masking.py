@@ -33,7 +33,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
     """Milliseconds a batch: scanned and found clean, and masked with one or all of its events dirty."""
     bodies = event_bodies(20 if quick else 200)
     runs = 3 if quick else 7
-    plain, own = _masker(_BUILTINS), _masker({**_BUILTINS, "patterns": _OWN})
+    plain, patterned = _masker(_BUILTINS), _masker({**_BUILTINS, "patterns": _OWN})
     escaped = [orjson.dumps(_with_titles(body, r'aria/Open[role="button"]', 100)) for body in bodies]
     ascii_only = _in_ascii(bodies)
     reading = _ms(runs, bodies, _read)
@@ -46,7 +46,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
             goal=at_most(_GOAL_MS),
             detail={
                 "bytes": [float(len(body)) for body in bodies[:5]],
-                "with five patterns, ms": _ms(runs, bodies, own.may_change),
+                "with five patterns, ms": _ms(runs, bodies, patterned.may_change),
                 "with escaped quotes, ms": _ms(runs, escaped, plain.may_change),
                 "with code points, ms": _ms(runs, ascii_only, plain.may_change),
             },
@@ -104,10 +104,10 @@ def _read(body: bytes) -> object:
 def _ms(runs: int, bodies: list[bytes], act: Callable[[bytes], object]) -> list[float]:
     """CPU time a batch, run by run."""
     act(bodies[0])
-    found = []
+    results = []
     for _ in range(runs):
         began = time.process_time()
         for body in bodies:
             act(body)
-        found.append((time.process_time() - began) / len(bodies) * 1e3)
-    return found
+        results.append((time.process_time() - began) / len(bodies) * 1e3)
+    return results

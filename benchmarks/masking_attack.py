@@ -31,10 +31,10 @@ _OLD = [rf"(?:[ab]*a[ab]{{30{n}}}c)" for n in range(6)]
 
 def measure(*, quick: bool = False) -> list[Figure]:
     """Another workspace's p99 under each attack, by its p99 when nobody else asks."""
-    asked = 100 if quick else 1_000
+    count = 100 if quick else 1_000
     return [
-        _attack("patterns of an older service", _OLD, asked),
-        _attack("worst admitted", _find_worst(), asked),
+        _attack("patterns of an older service", _OLD, count),
+        _attack("worst admitted", _find_worst(), count),
     ]
 
 
@@ -44,16 +44,16 @@ def _find_worst() -> list[str]:
     texts = [["".join(rng.choices("ab", k=50_000))] for _ in range(3)]
     families = ("[ab]*a[ab]{%d}c", "a[ab]{%d}c", "(?:a[ab]{%d}|b[ab]{%d})c", "(?:[ab]?){%d}c", "ab[ab]{%d}")
     tried = [family.replace("%d", str(n)) for family in families for n in (8, 10, 12, 13, 14, 16, 18, 24)]
-    admitted = [one for one in tried if not find_refusals([{"name": "p", "pattern": one}])]
-    slowest = sorted(admitted, key=lambda one: -measure_rules(compile_rules((_policy([one]),)), texts))
+    admitted = [pattern for pattern in tried if not find_refusals([{"name": "p", "pattern": pattern}])]
+    slowest = sorted(admitted, key=lambda item: -measure_rules(compile_rules((_policy([item]),)), texts))
     chosen: list[str] = []
-    for one in slowest:
-        if len(chosen) < 6 and not find_refusals([_named(n, p) for n, p in enumerate([*chosen, one])]):
-            chosen.append(one)
+    for item in slowest:
+        if len(chosen) < 6 and not find_refusals([_named(n, p) for n, p in enumerate([*chosen, item])]):
+            chosen.append(item)
     return chosen
 
 
-def _attack(name: str, patterns: list[str], asked: int) -> Figure:
+def _attack(name: str, patterns: list[str], count: int) -> Figure:
     with tempfile.TemporaryDirectory() as folder:
         settings = new_settings(Path(folder))
         quiet_key = new_key(settings, "quiet")
@@ -65,9 +65,9 @@ def _attack(name: str, patterns: list[str], asked: int) -> Figure:
             masking = {"builtins": ["email"], "patterns": [{"name": "own", "pattern": "ACC-[0-9]{4}"}]}
             quiet.patch("/v1/workspaces/current", json={"masking": masking}).raise_for_status()
             session = _new_session(quiet)
-            before = _latencies_ms(quiet, session, asked)
+            before = _latencies_ms(quiet, session, count)
             with _attackers(server.url, slow_key) as statuses:
-                during = _latencies_ms(quiet, session, asked)
+                during = _latencies_ms(quiet, session, count)
     alone, attacked = (float(np.quantile(values, 0.99)) for values in (before, during))
     return Figure(
         name=f"masking: another workspace's p99 by quiet, {name}",
@@ -83,14 +83,14 @@ def _attack(name: str, patterns: list[str], asked: int) -> Figure:
     )
 
 
-def _latencies_ms(client: httpx.Client, session: str, asked: int) -> list[float]:
-    found = []
-    for n in range(asked):
+def _latencies_ms(client: httpx.Client, session: str, count: int) -> list[float]:
+    results = []
+    for n in range(count):
         body = {"events": [{"t_ms": n, "type": "click", "title": f"of ACC-{n:04}"}]}
         began = time.perf_counter()
         client.post(f"/v1/sessions/{session}/events", json=body).raise_for_status()
-        found.append((time.perf_counter() - began) * 1e3)
-    return found
+        results.append((time.perf_counter() - began) * 1e3)
+    return results
 
 
 @contextmanager
@@ -152,7 +152,7 @@ def _named(n: int, pattern: str) -> dict[str, str]:
 
 def _policy(patterns: list[str]) -> str:
     return orjson.dumps(
-        {"builtins": [], "patterns": [_named(n, one) for n, one in enumerate(patterns)]}
+        {"builtins": [], "patterns": [_named(n, pattern) for n, pattern in enumerate(patterns)]}
     ).decode()
 
 

@@ -57,14 +57,14 @@ class Filled:
 
 def measure(*, quick: bool = False) -> list[Figure]:
     """The slowest of a hundred answers, in three rounds each."""
-    sessions, asked = (_QUICK_SESSIONS, 100) if quick else (_SESSIONS, 300)
+    sessions, count = (_QUICK_SESSIONS, 100) if quick else (_SESSIONS, 300)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         settings = new_settings(Path(folder))
         filled = fill(settings, sessions)
-        return [in_process(settings, filled, sessions, asked), *over_http(settings, filled, sessions, asked)]
+        return [in_process(settings, filled, sessions, count), *over_http(settings, filled, sessions, count)]
 
 
-def in_process(settings: Settings, filled: Filled, sessions: int, asked: int) -> Figure:
+def in_process(settings: Settings, filled: Filled, sessions: int, count: int) -> Figure:
     """The twenty sessions most like one, without HTTP and SQL."""
     runtime = Runtime.open(settings)
     with runtime.database.transaction(write=False) as db:
@@ -75,7 +75,7 @@ def in_process(settings: Settings, filled: Filled, sessions: int, asked: int) ->
     began = time.perf_counter()
     index = similar_index(columns)
     made_ms = (time.perf_counter() - began) * 1e3
-    rows = random.Random(5).sample(range(len(columns.trace)), min(asked, len(columns.trace)))
+    rows = random.Random(5).sample(range(len(columns.trace)), min(count, len(columns.trace)))
     times, cpu_times = [], []
     for _ in range(_ROUNDS):
         both = [_ms(partial(index.nearest, row, _LIMIT)) for row in rows]
@@ -84,20 +84,20 @@ def in_process(settings: Settings, filled: Filled, sessions: int, asked: int) ->
     return Figure(
         name=f"similar top-{_LIMIT} of {sessions:,} sessions in process, p99",
         unit="ms",
-        ours=[_p99(found) for found in times],
+        ours=[_p99(samples) for samples in times],
         goal=at_most(5.0),
         detail={
             **_described(columns),
-            "p50, ms": [float(np.median(found)) for found in times],
+            "p50, ms": [float(np.median(samples)) for samples in times],
             # What the process itself took: of interest where others run beside it.
-            "CPU p99, ms": [_p99(found) for found in cpu_times],
+            "CPU p99, ms": [_p99(samples) for samples in cpu_times],
             "reading the graph from SQL, ms": read_ms,
             "making the index, ms": made_ms,
         },
     )
 
 
-def over_http(settings: Settings, filled: Filled, sessions: int, asked: int) -> list[Figure]:
+def over_http(settings: Settings, filled: Filled, sessions: int, count: int) -> list[Figure]:
     """Paths and similar sessions as a client gets them, one request after the other."""
     rng = random.Random(7)
     with serving(settings) as server, _client(server, filled.key) as client:
@@ -110,20 +110,24 @@ def over_http(settings: Settings, filled: Filled, sessions: int, asked: int) -> 
             return lambda: client.get(f"/v1/memory/{what}", params={"workflow": WORKFLOW, **filters})
 
         others = {
-            f"{what} p50, ms": ask(query(what, **filters), min(asked, 9)) for what, filters in _OTHERS.items()
+            f"{what} p50, ms": ask(query(what, **filters), min(count, 9)) for what, filters in _OTHERS.items()
         }
         timed = {
-            "paths": [ask(query("paths"), asked) for _ in range(_ROUNDS)],
-            "similar": [ask(similar, asked) for _ in range(_ROUNDS)],
+            "paths": [ask(query("paths"), count) for _ in range(_ROUNDS)],
+            "similar": [ask(similar, count) for _ in range(_ROUNDS)],
         }
     return [
         Figure(
             name=f"{what} over HTTP at {sessions:,} sessions, p99",
             unit="ms",
-            ours=[_p99(found) for found in rounds],
+            ours=[_p99(latencies) for latencies in rounds],
             goal=at_most(50.0),
-            detail={"p50, ms": [float(np.median(found)) for found in rounds]}
-            | ({name: float(np.median(found)) for name, found in others.items()} if what == "paths" else {}),
+            detail={"p50, ms": [float(np.median(latencies)) for latencies in rounds]}
+            | (
+                {name: float(np.median(samples)) for name, samples in others.items()}
+                if what == "paths"
+                else {}
+            ),
         )
         for what, rounds in timed.items()
     ]
@@ -131,7 +135,7 @@ def over_http(settings: Settings, filled: Filled, sessions: int, asked: int) -> 
 
 def ask(request: Callable[[], httpx.Response], times: int) -> list[float]:
     """Milliseconds of each answer, after three to warm up."""
-    found = []
+    results = []
     for turn in range(times + 3):
         began = time.perf_counter()
         answer = request()
@@ -139,8 +143,8 @@ def ask(request: Callable[[], httpx.Response], times: int) -> list[float]:
         if answer.status_code != 200:
             raise RuntimeError(f"The service answered {answer.status_code}: {answer.text}")
         if turn >= 3:
-            found.append(took * 1e3)
-    return found
+            results.append(took * 1e3)
+    return results
 
 
 def fill(settings: Settings, count: int) -> Filled:

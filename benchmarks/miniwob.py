@@ -89,8 +89,8 @@ def _travel(data_dir: Path, demonstrations: Path, got: Path) -> Road:
         _wait_all_sealed(client)
         sealed = time.monotonic()
         workflows = sorted({session["workflow"] for session in client.list_sessions()})
-        asked = client.create_export(workflows, frame_sampling={"mode": "all"})
-        export = client.wait_export(asked["id"], timeout_s=_TIMEOUT_S)
+        request = client.create_export(workflows, frame_sampling={"mode": "all"})
+        export = client.wait_export(request["id"], timeout_s=_TIMEOUT_S)
         exported = time.monotonic()
         _download(client.export_manifest(export["id"]), got)
         sources = {session["id"]: _source_of(session) for session in client.list_sessions()}

@@ -75,16 +75,16 @@ def measure(*, quick: bool = False) -> list[Figure]:
             _record(server, quiet_target[0], 1.0)
             before = _record(server, quiet_target[0], seconds)
             for attack in ATTACKS:
-                with _attacking(attack, server, hostile, seconds + 1.5) as told:
+                with _attacking(attack, server, hostile, seconds + 1.5) as statuses:
                     time.sleep(1.0)
                     under = _record(server, quiet_target[0], seconds)
                 after = _record(server, quiet_target[0], seconds / 2)
-                figures.append(_figure(attack, under, [*before, *after], told))
+                figures.append(_figure(attack, under, [*before, *after], statuses))
                 before = after
     return figures
 
 
-def _figure(attack: Attack, under: list[float], quiet: list[float], told: Counter[str]) -> Figure:
+def _figure(attack: Attack, under: list[float], quiet: list[float], statuses: Counter[str]) -> Figure:
     return Figure(
         name=f"p99 of a batch under {attack.name}",
         unit="ms",
@@ -96,7 +96,7 @@ def _figure(attack: Attack, under: list[float], quiet: list[float], told: Counte
             "p50, ms": _quantile(under, 0.5),
             "p50 quiet, ms": _quantile(quiet, 0.5),
             "longest, ms": max(under),
-            **{f"answers {status}": count for status, count in sorted(told.items())},
+            **{f"answers {status}": count for status, count in sorted(statuses.items())},
         },
     )
 
@@ -183,25 +183,27 @@ def _attacking(
 ) -> Iterator[Counter[str]]:
     """Attack while the block runs; the counter is filled with the answers when it ends."""
     context = multiprocessing.get_context("spawn")
-    heard, told = context.Pipe(duplex=False)
+    receiver, sender = context.Pipe(duplex=False)
     address = (server.host, server.port)
     process = context.Process(
-        target=_attack, args=(ATTACKS.index(attack), address, targets, seconds, told), daemon=True
+        target=_attack, args=(ATTACKS.index(attack), address, targets, seconds, sender), daemon=True
     )
     answers: Counter[str] = Counter()
     process.start()
-    told.close()
+    sender.close()
     try:
-        heard.recv()
+        receiver.recv()
         yield answers
-        answers.update(heard.recv())
+        answers.update(receiver.recv())
     finally:
         process.join(30)
         if process.is_alive():
             process.kill()
 
 
-def _attack(number: int, address: tuple[str, int], targets: list[Target], seconds: float, told: Any) -> None:
+def _attack(
+    number: int, address: tuple[str, int], targets: list[Target], seconds: float, sender: Any
+) -> None:
     os.nice(10)
     attack = ATTACKS[number]
     requests = [
@@ -212,13 +214,13 @@ def _attack(number: int, address: tuple[str, int], targets: list[Target], second
     async def run() -> Counter[str]:
         answers: Counter[str] = Counter()
         until = time.perf_counter() + seconds
-        told.send(None)
+        sender.send(None)
         await asyncio.gather(
             *(_keep_sending(attack, address, requests, n, until, answers) for n in range(attack.connections))
         )
         return answers
 
-    told.send(uvloop.run(run()))
+    sender.send(uvloop.run(run()))
 
 
 async def _keep_sending(
@@ -345,12 +347,12 @@ def _frames_multipart(size: int) -> tuple[str, str, bytes]:
 
 
 def _multipart(parts: Sequence[tuple[str, bytes]]) -> bytes:
-    found = [
+    parts = [
         b'--limit\r\nContent-Disposition: form-data; name="%b"; filename="%b"\r\n\r\n%b\r\n'
         % (name.encode(), name.encode(), data)
         for name, data in parts
     ]
-    return b"".join(found) + b"--limit--\r\n"
+    return b"".join(parts) + b"--limit--\r\n"
 
 
 def _pictures(size: int, *, count: int) -> list[bytes]:

@@ -29,7 +29,7 @@ class Grants:
 
     #: By key.
     granted_each: dict[str, int]
-    asked: int
+    requests: int
     #: From before the first request to after the last answer: more than the limits admit in it is too much.
     outer_s: float
     #: From the first answer to the last: less than they admit in it is too little.
@@ -53,11 +53,11 @@ class Grants:
         return max(0, math.ceil(max(beyond)))
 
 
-class _Told(NamedTuple):
+class _Report(NamedTuple):
     """What one process did, and when; the monotonic clock is one for all processes of a machine."""
 
     granted_each: dict[str, int]
-    asked: int
+    requests: int
     began: float
     first_answer: float
     ended: float
@@ -88,13 +88,13 @@ def overload(redis_url: str | None, *, processes: int, seconds: float) -> Grants
         process.join(_START_S + 2 * seconds)
     if any(process.exitcode != 0 for process in started):
         raise RuntimeError("A process of the load failed; its words stand above.")
-    told: list[_Told] = [heard.get() for _ in started]
-    ended = max(one.ended for one in told)
+    reports: list[_Report] = [heard.get() for _ in started]
+    ended = max(report.ended for report in reports)
     return Grants(
-        {key: sum(one.granted_each[key] for one in told) for key in keys},
-        sum(one.asked for one in told),
-        ended - min(one.began for one in told),
-        ended - min(one.first_answer for one in told),
+        {key: sum(report.granted_each[key] for report in reports) for key in keys},
+        sum(report.requests for report in reports),
+        ended - min(report.began for report in reports),
+        ended - min(report.first_answer for report in reports),
     )
 
 
@@ -107,20 +107,20 @@ def _offer(
         for key in keys
     ]
 
-    async def run() -> _Told:
+    async def run() -> _Report:
         store = MemoryBuckets() if redis_url is None else RedisBuckets(redis_url, timeout_s=30)
         # Connects, and takes nothing.
         await store.draw(pairs[0], cost=0)
-        granted, asked, first_answer, last_answer = dict.fromkeys(keys, 0), 0, 0.0, 0.0
+        granted, requests, first_answer, last_answer = dict.fromkeys(keys, 0), 0, 0.0, 0.0
         await asyncio.to_thread(start.wait, _START_S)
         began = time.monotonic()
 
         async def ask(turn: int) -> None:
-            nonlocal asked, first_answer, last_answer
+            nonlocal requests, first_answer, last_answer
             while time.monotonic() < began + seconds:
                 turn += 1
                 is_granted, _ = await store.draw(pairs[turn % _KEYS])
-                asked += 1
+                requests += 1
                 granted[keys[turn % _KEYS]] += is_granted
                 last_answer = time.monotonic()
                 first_answer = first_answer or last_answer
@@ -129,6 +129,6 @@ def _offer(
 
         await asyncio.gather(*(ask(n) for n in range(_AT_ONCE)))
         await store.close()
-        return _Told(granted, asked, began, first_answer, last_answer)
+        return _Report(granted, requests, began, first_answer, last_answer)
 
     heard.put(uvloop.run(run()))

@@ -57,16 +57,16 @@ def rows(file: str) -> list[list[Any]]:
 def graph(file: str) -> dict[str, Any]:
     """A graph as PM4Py reads it: `.dfg` lines by its reader; JSON as its dictionaries, written and read."""
     if file.endswith(".json"):
-        found = json.loads(Path(file).read_text(encoding="utf-8"))
-        pairs = {(source, target): n for source, target, n in found["dfg"]}
-        pm4py.write_dfg(pairs, found["start_activities"], found["end_activities"], f"{file}.dfg")
+        output = json.loads(Path(file).read_text(encoding="utf-8"))
+        pairs = {(source, target): n for source, target, n in output["dfg"]}
+        pm4py.write_dfg(pairs, output["start_activities"], output["end_activities"], f"{file}.dfg")
         file = f"{file}.dfg"
     return _as_json(*pm4py.read_dfg(file))
 
 
 def _as_json(dfg: Any, starts: dict[str, int], ends: dict[str, int]) -> dict[str, Any]:
     pairs = [[source, target, int(n)] for (source, target), n in dfg.items()]
-    counts = [{label: int(n) for label, n in found.items()} for found in (starts, ends)]
+    counts = [{label: int(n) for label, n in item.items()} for item in (starts, ends)]
     return {"dfg": pairs, "start_activities": counts[0], "end_activities": counts[1]}
 
 

@@ -40,11 +40,11 @@ class MemoryWatch:
             with self._service.open_dagster() as dagster:
                 for run in list_runs(dagster):
                     names.update(dict.fromkeys(process_ids(dagster, run), f"run of {run.job}"))
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         for pid, peak in self._peaks.items():
             if pid in names:
-                found[names[pid]] = max(found.get(names[pid], 0.0), peak)
-        return found
+                values[names[pid]] = max(values.get(names[pid], 0.0), peak)
+        return values
 
 
 @contextmanager
@@ -70,12 +70,12 @@ def read_cpu_seconds(service: Service) -> dict[str, float]:
     """Return the processor time of each process of the service, and of what it started."""
     names = {child.pid: child.command.name for child in service.children}
     parents = _parents()
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for pid in parents:
         if _is_below(pid, parents, names):
             name = names.get(pid, f"below {names[_root_of(pid, parents, names)]}, {pid}")
-            found[name] = _cpu_seconds(pid)
-    return found
+            values[name] = _cpu_seconds(pid)
+    return values
 
 
 def _root_of(pid: int, parents: dict[int, int], roots: dict[int, str]) -> int:
@@ -114,7 +114,7 @@ def _is_below(pid: int, parents: dict[int, int], roots: dict[int, str]) -> bool:
 
 def _peak_mb(pid: int) -> float:
     try:
-        found = _PEAK.search(Path(f"/proc/{pid}/status").read_text())
+        match = _PEAK.search(Path(f"/proc/{pid}/status").read_text())
     except OSError:
         return 0.0
-    return int(found[1]) / 1024 if found else 0.0
+    return int(match[1]) / 1024 if match else 0.0

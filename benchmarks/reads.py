@@ -125,14 +125,14 @@ def _measure_pages(server: Server, sessions: _Sessions, events: int) -> list[Fig
 
 def _times(client: httpx.Client, path: str, *, runs: int = 15) -> list[float]:
     """Milliseconds of a request, after one that is not counted."""
-    found = []
+    results = []
     for _ in range(runs + 1):
         began = time.perf_counter()
         answer = client.get(path)
-        found.append((time.perf_counter() - began) * 1e3)
+        results.append((time.perf_counter() - began) * 1e3)
         if answer.status_code != 200:
             raise RuntimeError(answer.text)
-    return found[1:]
+    return results[1:]
 
 
 def _measure_price(
@@ -210,11 +210,11 @@ def _measure_others(
 ) -> list[Figure]:
     """Latency of another tenant's calls while one key has as many reads under way as it may."""
     context = multiprocessing.get_context("spawn")
-    url, key, own = server.url, sessions.quiet.keys[0], sessions.quiet_session
+    url, key, quiet_session = server.url, sessions.quiet.keys[0], sessions.quiet_session
 
     def call() -> list[float]:
         with context.Pool(1) as pool:
-            return pool.apply(call_quietly, (url, key, own, seconds))
+            return pool.apply(call_quietly, (url, key, quiet_session, seconds))
 
     call()
     figures = []
@@ -236,13 +236,13 @@ def _measure_others(
             Figure(
                 name=f"another tenant's p99 beside {_OF_ONE_KEY} reads, {form}, {name}",
                 unit="ms",
-                ours=[_quantile(one, 0.99) for one in busy],
-                peer=[_quantile(one, 0.99) for one in quiet],
+                ours=[_quantile(sample, 0.99) for sample in busy],
+                peer=[_quantile(sample, 0.99) for sample in quiet],
                 peer_name="alone",
                 goal=at_most(2.0),
                 detail={
-                    "p50 ms": [_quantile(one, 0.5) for one in busy],
-                    "p50 ms alone": [_quantile(one, 0.5) for one in quiet],
+                    "p50 ms": [_quantile(sample, 0.5) for sample in busy],
+                    "p50 ms alone": [_quantile(sample, 0.5) for sample in quiet],
                     "calls": sum(map(len, busy)),
                 },
             )
@@ -252,7 +252,7 @@ def _measure_others(
 
 def call_quietly(url: str, key: str, session_id: str, seconds: float) -> list[float]:
     """Call as a quiet tenant does, 50 times a second in turn; return the milliseconds of each call."""
-    found = []
+    results = []
     with httpx.Client(
         base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=60, trust_env=False
     ) as client:
@@ -262,10 +262,10 @@ def call_quietly(url: str, key: str, session_id: str, seconds: float) -> list[fl
         turn = 0
         while (began := time.perf_counter()) < until:
             client.get(paths[turn % len(paths)])
-            found.append((time.perf_counter() - began) * 1e3)
+            results.append((time.perf_counter() - began) * 1e3)
             turn += 1
             time.sleep(max(0.0, 0.02 - (time.perf_counter() - began)))
-    return found
+    return results
 
 
 def read_on(host: str, port: int, key: str, session_id: str, accept: str, stop: Any) -> None:

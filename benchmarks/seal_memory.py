@@ -34,17 +34,17 @@ _GOAL_MB = 800
 def measure(*, quick: bool = False) -> list[Figure]:
     """Peak memory and seconds for sessions of growing size."""
     sizes = _QUICK_SIZES if quick else _SIZES
-    found = [_measure(size, is_overlapping=False) for size in sizes]
-    found.append(_measure(sizes[-1], is_overlapping=True))
+    results = [_measure(size, is_overlapping=False) for size in sizes]
+    results.append(_measure(sizes[-1], is_overlapping=True))
     return [
         Figure(
-            name=f"peak memory, sealing {one['events']:,} events{one['kind']}",
+            name=f"peak memory, sealing {item['events']:,} events{item['kind']}",
             unit="MB",
-            ours=[one["peak_mb"]],
+            ours=[item["peak_mb"]],
             goal=at_most(_GOAL_MB),
-            detail={name: one[name] for name in ("before_mb", "seconds", "cpu_s", "cpu_us_an_event")},
+            detail={name: item[name] for name in ("before_mb", "seconds", "cpu_s", "cpu_us_an_event")},
         )
-        for one in found
+        for item in results
     ]
 
 
@@ -54,10 +54,10 @@ def _measure(events: int, *, is_overlapping: bool) -> dict[str, Any]:
         _record(settings, events, is_overlapping=is_overlapping)
         command = [sys.executable, "-m", "benchmarks.seal_memory", folder]
         answer = run(command, stdout=PIPE, check=True, cwd=Path(__file__).parents[1])
-    told: dict[str, Any] = orjson.loads(answer.stdout.splitlines()[-1])
-    if told["events"] != events:
+    output: dict[str, Any] = orjson.loads(answer.stdout.splitlines()[-1])
+    if output["events"] != events:
         raise RuntimeError("The session was not sealed whole.")
-    return told | {"kind": ", all batches overlapping" if is_overlapping else ""}
+    return output | {"kind": ", all batches overlapping" if is_overlapping else ""}
 
 
 def _record(settings: Settings, events: int, *, is_overlapping: bool) -> None:

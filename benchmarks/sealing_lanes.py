@@ -115,10 +115,10 @@ def _seal_backlog(
         ways: in how many ways the work is done; sessions of one way have the same events.
     """
     with _deployment() as (runtime, folder):
-        for place in range(workspaces):
+        for index in range(workspaces):
             with open_desk(runtime, workspace_id=new_id("wsp")) as desk:
                 for seed in range(sessions // workspaces):
-                    _record(desk, seed=place * sessions + seed, frames=frames, ways=ways)
+                    _record(desk, seed=index * sessions + seed, frames=frames, ways=ways)
         workers = [SealingRun(folder, runtime.database.url, n, lease_s=30, runs=2) for n in range(runs)]
         first = time.monotonic()
         for worker in workers:
@@ -249,10 +249,10 @@ class _MemoryWatch(threading.Thread):
         while not self.ended.wait(0.05):
             for worker in self._workers:
                 with suppress(psutil.Error):
-                    own = psutil.Process(worker.pid)
-                    for process in [own, *own.children(recursive=True)]:
+                    process = psutil.Process(worker.pid)
+                    for member in [process, *process.children(recursive=True)]:
                         with suppress(psutil.Error):
-                            self.peak_mb = max(self.peak_mb, process.memory_info().rss / 1e6)
+                            self.peak_mb = max(self.peak_mb, member.memory_info().rss / 1e6)
 
 
 def _wait(runtime: Runtime, session_ids: Sequence[str]) -> None:

@@ -127,19 +127,19 @@ def create_peer() -> FastAPI:
     def append_events(
         session_id: str, body: EventsIn, db: Db, workspace_id: Annotated[str, Depends(get_workspace)]
     ) -> Accepted:
-        found = db.exec(
+        result = db.exec(
             select(PeerSession).where(PeerSession.id == session_id, PeerSession.workspace_id == workspace_id)
         ).first()
-        if found is None or found.status != "recording":
-            raise HTTPException(404 if found is None else 409)
+        if result is None or result.status != "recording":
+            raise HTTPException(404 if result is None else 409)
         rows = [
             PeerEvent(id=new_id("evt"), session_id=session_id, **item.model_dump()) for item in body.events
         ]
         db.add_all(rows)
-        found.event_count += len(rows)
-        db.add(found)
+        result.event_count += len(rows)
+        db.add(result)
         answer = Accepted(
-            accepted=len(rows), first_id=rows[0].id, last_id=rows[-1].id, event_count=found.event_count
+            accepted=len(rows), first_id=rows[0].id, last_id=rows[-1].id, event_count=result.event_count
         )
         db.commit()
         return answer

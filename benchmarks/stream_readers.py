@@ -67,9 +67,9 @@ class _Reader(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         text = self._rest + data
         end = 0
-        for found in self._position.finditer(text):
-            self._take(int(found[1]))
-            end = found.end()
+        for item in self._position.finditer(text):
+            self._take(int(item[1]))
+            end = item.end()
         self._rest = text[max(end, len(text) - _LONGEST_BEGINNING) :]
         if not self._opened.done():
             self._see(text)
@@ -120,10 +120,10 @@ async def _read(order: _Order) -> list[Received]:
 
 def main() -> None:
     """Open the streams that a line on stdin names, say `ready`, and tell what came at the next line."""
-    told = orjson.loads(sys.stdin.readline())
-    readers = [Wanted(**one) for one in told.pop("readers")]
-    found = uvloop.run(_read(_Order(**told, readers=readers)))
-    print(orjson.dumps([asdict(one) for one in found]).decode(), flush=True)
+    output = orjson.loads(sys.stdin.readline())
+    readers = [Wanted(**item) for item in output.pop("readers")]
+    result = uvloop.run(_read(_Order(**output, readers=readers)))
+    print(orjson.dumps([asdict(item) for item in result]).decode(), flush=True)
 
 
 if __name__ == "__main__":

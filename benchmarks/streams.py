@@ -42,16 +42,16 @@ class Readers:
             cwd=Path(__file__).parents[1],
         )
         order = {"host": server.host, "port": server.port, "kind": kind}
-        self._tell(orjson.dumps({**order, "readers": [asdict(one) for one in wanted]}))
+        self._tell(orjson.dumps({**order, "readers": [asdict(reader) for reader in wanted]}))
         if self._hear() != b"ready\n":
             raise RuntimeError("The readers could not open their streams.")
 
     def stop(self) -> list[Received]:
         """What each reader got until now."""
         self._tell(b"stop")
-        found = [Received(**one) for one in orjson.loads(self._hear())]
+        output = [Received(**fields) for fields in orjson.loads(self._hear())]
         self._process.wait(timeout=10)
-        return found
+        return output
 
     def kill(self) -> None:
         """End it, whatever it does."""
@@ -198,7 +198,7 @@ def _check(received: Sequence[Received], expected: int | None) -> int:
     Raises:
         RuntimeError: if one was lost, came twice or came out of order.
     """
-    count = sum(one.messages for one in received)
-    if any(one.misplaced for one in received) or not count or expected not in (None, count):
+    count = sum(reader.messages for reader in received)
+    if any(reader.misplaced for reader in received) or not count or expected not in (None, count):
         raise RuntimeError(f"Readers got {count} messages of {expected}, or got them out of place.")
     return count

@@ -111,8 +111,8 @@ def _export(client: Client, number: int) -> tuple[float, float]:
 def _count_materializations(dagster: httpx.Client) -> dict[str, int]:
     """Return how many versions Dagster shows of each dataset."""
     answer = dagster.post("/graphql", json={"query": _MATERIALIZATIONS}).json()["data"]["assetOrError"]
-    found = [one["partition"] for one in answer["assetMaterializations"]]
-    return {name: found.count(name) for name in sorted(set(found))}
+    results = [item["partition"] for item in answer["assetMaterializations"]]
+    return {name: results.count(name) for name in sorted(set(results))}
 
 
 def _idle_share(service: Service, seconds: float) -> dict[str, float]:

@@ -129,7 +129,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 
 def _place(file: str) -> int:
-    return next((place for place, start in enumerate(_FIRST) if file.startswith(start)), len(_FIRST))
+    return next((index for index, start in enumerate(_FIRST) if file.startswith(start)), len(_FIRST))
 
 
 def _server_user() -> str:

@@ -50,16 +50,16 @@ def test_clients_may_not_name_an_event(text: str) -> None:
 def test_ids_rise_in_every_thread_and_are_unique() -> None:
     made: list[list[str]] = [[] for _ in range(4)]
 
-    def make(own: list[str]) -> None:
-        own.extend(ids.new_id("evt") for _ in range(2_000))
+    def make(own_ids: list[str]) -> None:
+        own_ids.extend(ids.new_id("evt") for _ in range(2_000))
 
-    threads = [threading.Thread(target=make, args=(own,)) for own in made]
+    threads = [threading.Thread(target=make, args=(made_id,)) for made_id in made]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(own == sorted(own) for own in made)
-    assert len({one for own in made for one in own}) == 8_000
+    assert all(made_id == sorted(made_id) for made_id in made)
+    assert len({item for made_id in made for item in made_id}) == 8_000
 
 
 def test_a_range_belongs_to_whom_it_was_given() -> None:
@@ -71,7 +71,7 @@ def test_ids_of_a_range_follow_each_other() -> None:
     first = f"frm_{ids.encode(ids.reserve(1_100))}"
     made = ids.id_range(first, 1_100)
     assert made[0] == first and made == sorted(set(made)) and len(made) == 1_100
-    assert all(ids.is_id(one, "frm") for one in made)
+    assert all(ids.is_id(made_id, "frm") for made_id in made)
 
 
 def test_encoding_and_decoding_are_each_others_inverse() -> None:
@@ -94,9 +94,9 @@ def test_every_moment_has_a_first_id(year: int) -> None:
 def test_a_counter_gives_ids_that_rise_and_never_repeat() -> None:
     counter = ids.IdCounter("req")
     made = [counter.next() for _ in range(5_000)]
-    assert all(ids.is_id(one, "req") for one in made)
+    assert all(ids.is_id(made_id, "req") for made_id in made)
     assert made == sorted(set(made))
-    first, last = (ids.decode(one.removeprefix("req_")) >> 80 for one in (made[0], made[-1]))
+    first, last = (ids.decode(item.removeprefix("req_")) >> 80 for item in (made[0], made[-1]))
     assert 0 <= last - first < 5_000 and abs(clock.now_ms() - last) < 5_000
 
 
@@ -110,5 +110,5 @@ def test_a_counter_goes_on_when_its_letters_or_the_clock_begin_anew(monkeypatch:
 
 
 def test_two_counters_share_no_ids() -> None:
-    one, other = ids.IdCounter("req"), ids.IdCounter("req")
-    assert {one.next() for _ in range(100)}.isdisjoint({other.next() for _ in range(100)})
+    first, other = ids.IdCounter("req"), ids.IdCounter("req")
+    assert {first.next() for _ in range(100)}.isdisjoint({other.next() for _ in range(100)})

@@ -14,9 +14,9 @@ from recorder.setting_values import UnknownLogLevel
 
 def line_of(message: str, *args: object, error: BaseException | None = None, **extra: Any) -> str:
     """The line that a log call becomes."""
-    found = (type(error), error, error.__traceback__) if error is not None else None
+    result = (type(error), error, error.__traceback__) if error is not None else None
     record = logging.getLogger("recorder.tests").makeRecord(
-        "recorder.tests", logging.WARNING, "file", 1, message, args, found, extra=extra
+        "recorder.tests", logging.WARNING, "file", 1, message, args, result, extra=extra
     )
     return make_formatter().format(record)
 
@@ -30,10 +30,10 @@ def raised(error: Exception, cause: Exception | None = None) -> Exception:
 
 
 def test_a_line_is_an_object_with_time_level_words_and_fields() -> None:
-    told = json.loads(line_of("the lease %s is lost", "sealing", fence=7))
-    at = told.pop("at")
+    output = json.loads(line_of("the lease %s is lost", "sealing", fence=7))
+    at = output.pop("at")
     assert len(at) == 24 and at.endswith("Z")
-    assert told == {
+    assert output == {
         "level": "warning",
         "event": "the lease sealing is lost",
         "logger": "recorder.tests",
@@ -89,8 +89,8 @@ def test_an_error_is_told_by_kind_and_place_and_ours_by_its_words() -> None:
 def test_what_an_error_group_holds_is_told_too() -> None:
     group = ExceptionGroup("two", [raised(OSError(28, "No space left on device")), raised(KeyError("Ada"))])
     text = line_of("failed", error=raised(group))
-    (told,) = json.loads(text)["exception"]
-    assert [member[0].get("message") for member in told["group"]] == ["No space left on device", None]
+    (output,) = json.loads(text)["exception"]
+    assert [member[0].get("message") for member in output["group"]] == ["No space left on device", None]
     assert "Ada" not in text
 
 

@@ -58,6 +58,8 @@ class WatchedSocket(WebSocketsSansIOProtocol):
                 raise ClientDisconnected
             self.transport.write(message["bytes"])
             return
+        if message["type"] == "websocket.close" and self.close_sent:
+            return  # a client that answered no ping was disconnected before the stream ended
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
             self.handshake_complete = True

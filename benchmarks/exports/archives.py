@@ -42,7 +42,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
         "tarfile + SHA-256": _tarfile,
         "webdataset.ShardWriter": _shard_writer,
     }
-    found: dict[str, list[float]] = {name: [] for name in writers}
+    values: dict[str, list[float]] = {name: [] for name in writers}
     with scratch() as folder:
         for turn in range(_ROUNDS + 1):
             for name, write in writers.items():
@@ -50,13 +50,13 @@ def measure(*, quick: bool = False) -> list[Figure]:
                     began = time.perf_counter()
                     write(Path(out), samples)
                     if turn:  # the first is to warm up
-                        found[name].append(size / (time.perf_counter() - began))
+                        values[name].append(size / (time.perf_counter() - began))
     return [
         Figure(
             name=f"webdataset, the writer alone: {frames:,} frames of 80 KB",
             unit="MB/s",
-            ours=found["ours"],
-            peer=found[name],
+            ours=values["ours"],
+            peer=values[name],
             peer_name=name,
             goal=goal,
         )

@@ -41,8 +41,8 @@ class Arm:
         answer = self.process.stdout.readline()
         if not answer:
             raise RuntimeError(f"{self.module} ended in {name}; its words stand above.")
-        found: dict[str, Any] = json.loads(answer)
-        return found
+        output: dict[str, Any] = json.loads(answer)
+        return output
 
 
 @contextmanager
@@ -90,16 +90,16 @@ def require(*libraries: str) -> None:
 
 
 @contextmanager
-def timed(found: dict[str, Any]) -> Iterator[None]:
+def timed(timing: dict[str, Any]) -> Iterator[None]:
     """Add the seconds of the block, and the CPU seconds of all threads in it."""
     began, cpu_began = time.perf_counter(), time.process_time()
     yield
-    found["seconds"] = time.perf_counter() - began
-    found["cpu_s"] = time.process_time() - cpu_began
+    timing["seconds"] = time.perf_counter() - began
+    timing["cpu_s"] = time.process_time() - cpu_began
 
 
 def peak_mb() -> float:
     """The most memory that this process ever held at once; `getrusage` would tell of its parent's too."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found[1]) / 1024
+    match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert match is not None
+    return int(match[1]) / 1024

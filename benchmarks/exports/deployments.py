@@ -17,8 +17,8 @@ _IN_MEMORY = Path("/dev/shm")
 @contextmanager
 def scratch(*, in_memory: bool = True) -> Iterator[Path]:
     """A folder for everything; in memory, where the system has `/dev/shm`, no disk is measured."""
-    place = _IN_MEMORY if in_memory and _IN_MEMORY.is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=place) as folder:
+    parent = _IN_MEMORY if in_memory and _IN_MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=parent) as folder:
         yield Path(folder)
 
 

@@ -67,7 +67,7 @@ def _peaks(small: Shape, formats: tuple[str, ...], what: str) -> list[Figure]:
     # On disk: files in memory would leave little for what is measured.
     with scratch(in_memory=False) as folder:
         deployments = [(folder / name, deploy(folder / name, shape)) for name, shape in shapes.items()]
-        found = {format: [_peak(*one, format) for one in deployments] for format in formats}
+        values = {format: [_peak(*deployment, format) for deployment in deployments] for format in formats}
     return [
         Figure(
             name=f"peak memory, {format}: {before[what]:,} → {after[what]:,} {what}",
@@ -78,7 +78,7 @@ def _peaks(small: Shape, formats: tuple[str, ...], what: str) -> list[Figure]:
             goal=_GOAL,
             detail={"before the export, MB": after["idle_mb"], "shards": after["shards"]},
         )
-        for format, (before, after) in found.items()
+        for format, (before, after) in values.items()
     ]
 
 

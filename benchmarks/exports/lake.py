@@ -132,8 +132,8 @@ def _events(shape: Shape, sessions: list[dict[str, Any]]) -> pl.DataFrame:
 
 def _repeated(sessions: list[dict[str, Any]], times: int) -> pl.DataFrame:
     """A row for each of so many rows of each session, with its `seq`."""
-    place = pl.DataFrame(sessions)
-    return place[np.repeat(np.arange(len(sessions)), times)].with_columns(
+    kinds = pl.DataFrame(sessions)
+    return kinds[np.repeat(np.arange(len(sessions)), times)].with_columns(
         seq=pl.Series(np.tile(np.arange(times, dtype=np.int32), len(sessions)))
     )
 

@@ -58,15 +58,15 @@ def export(data: str, format: str, keep: bool = False) -> dict[str, Any]:
     runtime = _open(data)
     export_id = _queue(runtime, format)
     executor = Timed()
-    found: dict[str, Any] = {}
-    with timed(found):
+    values: dict[str, Any] = {}
+    with timed(values):
         row = run_export(runtime, export_id, owner="benchmark", executor=executor)
     if row.status != "completed":
         raise RuntimeError(f"The export failed: {row.error}")
     assert runtime.settings.local_export_root is not None
     folder = runtime.settings.local_export_root / "out" / export_id
     files = [path for path in folder.glob("data/**/*") if path.is_file()]
-    found |= {
+    values |= {
         "shard_seconds": executor.seconds,
         "shard_cpu_s": executor.cpu_s,
         "rows": row.rows,
@@ -77,18 +77,18 @@ def export(data: str, format: str, keep: bool = False) -> dict[str, Any]:
     }
     if not keep:
         shutil.rmtree(folder)
-    return found
+    return values
 
 
 def read_sorted(data: str) -> dict[str, Any]:
     """Read all events of the newest version from the lake, all columns, sorted by session, time and id."""
     runtime = _open(data)
     version = runtime.lake.version("events", Tenant(WORKSPACE, "live"))
-    found: dict[str, Any] = {}
-    with timed(found):
+    values: dict[str, Any] = {}
+    with timed(values):
         table = runtime.lake.scan("events", Tenant(WORKSPACE, "live"), version=version)
         rows = table.sort("session_id", "t_ms", "event_id").collect()
-    return found | {"rows": rows.height}
+    return values | {"rows": rows.height}
 
 
 def tables(data: str, folder: str) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def plan(data: str, format: str) -> dict[str, Any]:
     export_id = _queue(runtime, format)
     with runtime.database.transaction(write=False) as db:
         row = db.get_one(ExportRow, export_id)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     parts: dict[str, float] = {}
 
     def step(name: str, work: Callable[[], Any]) -> Any:
@@ -123,14 +123,14 @@ def plan(data: str, format: str) -> dict[str, Any]:
         parts[name] = perf_counter() - began
         return result
 
-    with timed(found):
+    with timed(values):
         made = step("read", lambda: read_plan(runtime.database, runtime.lake, row))
         step("shards", lambda: plan_shards(made))
         text = step("JSON", made.to_json)
         stored = step("compress", lambda: zstandard.compress(text, 3))
         step("load", lambda: Plan.from_json(text))
         step("row_set_sha256", made.row_set_sha256)
-    return found | {"parts": parts, "bytes": len(stored), "sessions": made.sessions.height}
+    return values | {"parts": parts, "bytes": len(stored), "sessions": made.sessions.height}
 
 
 def idle() -> dict[str, Any]:
@@ -139,13 +139,13 @@ def idle() -> dict[str, Any]:
 
 
 def _queue(runtime: Runtime, format: str) -> str:
-    asked = {
+    request = {
         "workflow": WORKFLOW,
         "format": format,
         "frame_sampling": {"mode": "all"},
         "destination": {"kind": "local", "path": "out"},
     }
-    body, origin = ExportCreate.model_validate(asked), Origin.operator(WORKSPACE)
+    body, origin = ExportCreate.model_validate(request), Origin.operator(WORKSPACE)
     return create_export(runtime, Tenant(WORKSPACE, "live"), body, origin=origin).id
 
 

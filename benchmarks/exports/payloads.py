@@ -38,10 +38,10 @@ def _recorded() -> pl.Expr:
 def _element(number: int) -> str:
     """An element of the page, as a browser's recorder describes it."""
     name, top = _NAMES[number % len(_NAMES)], 96.0 + 38.5 * number
-    own = f"{name.lower().replace(' ', '-')}-{number}"
+    text = f"{name.lower().replace(' ', '-')}-{number}"
     return (
-        f'{{"attrs":{{"id":"{own}"}},"name":"{name}","rect":[40.0,{top},108.72,28.0],"role":"textbox",'
-        f'"selectors":["aria/{name}[role=\\"textbox\\"]","#{own}"],"tag":"input"}}'
+        f'{{"attrs":{{"id":"{text}"}},"name":"{name}","rect":[40.0,{top},108.72,28.0],"role":"textbox",'
+        f'"selectors":["aria/{name}[role=\\"textbox\\"]","#{text}"],"tag":"input"}}'
     )
 
 

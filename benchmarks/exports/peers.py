@@ -66,32 +66,32 @@ def hf(files: list[str], format: str, folder: str, workers: int | None = None) -
     """
     import datasets
 
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(dir=folder) as cache_dir:
         out = Path(cache_dir, f"out.{format}")
-        with timed(found):
+        with timed(values):
             rows = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=cache_dir)
-            loaded = dict(found)
+            loaded = dict(values)
             with timed(loaded):
                 if format == "parquet":
                     rows.to_parquet(out)
                 else:
                     rows.to_json(out, num_proc=workers)
-        return found | {"write_seconds": loaded["seconds"], "rows": len(rows), "bytes": out.stat().st_size}
+        return values | {"write_seconds": loaded["seconds"], "rows": len(rows), "bytes": out.stat().st_size}
 
 
 def tar(data: str, tables: str, folder: str) -> dict[str, Any]:
     """Write samples with `tarfile`, hashing what goes into each archive."""
     samples = read_samples(tables)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(dir=folder) as out:
-        with timed(found):
+        with timed(values):
             left = with_pictures(data, samples)
             for number in range(len(samples)):
                 with Path(out, f"{number:06d}.tar").open("wb") as file:
                     if not fill_archive(file, left):
                         break
-        return found | {"rows": len(samples), "bytes": _bytes_in(out)}
+        return values | {"rows": len(samples), "bytes": _bytes_in(out)}
 
 
 def fill_archive(file: IO[bytes], samples: Iterator[dict[str, Any]]) -> bool:
@@ -114,15 +114,15 @@ def web(data: str, tables: str, folder: str) -> dict[str, Any]:
     import webdataset
 
     samples = read_samples(tables)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(dir=folder) as out:
         with (
-            timed(found),
+            timed(values),
             webdataset.ShardWriter(f"{out}/%06d.tar", maxsize=_ARCHIVE_BYTES, verbose=0) as archives,
         ):
             for sample in with_pictures(data, samples):
                 archives.write(sample)
-        return found | {"rows": len(samples), "bytes": _bytes_in(out)}
+        return values | {"rows": len(samples), "bytes": _bytes_in(out)}
 
 
 def with_pictures(data: str, samples: Iterable[Sample]) -> Iterator[dict[str, Any]]:
@@ -142,10 +142,10 @@ def read_samples(tables: str) -> list[Sample]:
         events.setdefault((event["session_id"], event.pop("frame_seq")), []).append(event)
     samples = []
     for frame in pl.read_parquet(f"{tables}/frames.parquet").iter_rows(named=True):
-        place = frame["session_id"], frame["seq"]
-        texts = {"json": orjson.dumps(frame), "events.json": orjson.dumps(events.get(place, []))}
-        key = f"{place[0]}-{place[1]:06d}"
-        samples.append(Sample(key, frame["object"], frame["offset"], frame["length"], texts))
+        key = frame["session_id"], frame["seq"]
+        texts = {"json": orjson.dumps(frame), "events.json": orjson.dumps(events.get(key, []))}
+        name = f"{key[0]}-{key[1]:06d}"
+        samples.append(Sample(name, frame["object"], frame["offset"], frame["length"], texts))
     return samples
 
 

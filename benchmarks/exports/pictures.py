@@ -39,13 +39,13 @@ def measure(*, quick: bool = False, sessions: int | None = None) -> list[Figure]
             ours.call("tables", data=data, folder=str(folder))
             runs: dict[str, list[dict[str, Any]]] = {"ours": [], **{name: [] for name in _PEERS}}
             for turn in range((1 if sessions else _ROUNDS) + 1):
-                found = {"ours": ours.call("export", data=data, format="webdataset")}
+                values = {"ours": ours.call("export", data=data, format="webdataset")}
                 for name in _PEERS:
-                    found[name] = peer.call(name, data=data, tables=str(folder), folder=str(folder))
+                    values[name] = peer.call(name, data=data, tables=str(folder), folder=str(folder))
                 if turn:  # the first is to warm up
-                    for name, one in found.items():
-                        runs[name].append(one)
-    return [_beside(runs["ours"], runs[name], *told) for name, told in _PEERS.items()]
+                    for name, item in values.items():
+                        runs[name].append(item)
+    return [_beside(runs["ours"], runs[name], *item) for name, item in _PEERS.items()]
 
 
 def _beside(ours: Sequence[dict[str, Any]], peer: Sequence[dict[str, Any]], name: str, goal: Goal) -> Figure:
@@ -53,16 +53,16 @@ def _beside(ours: Sequence[dict[str, Any]], peer: Sequence[dict[str, Any]], name
     return Figure(
         name=f"webdataset, shards: {ours[0]['rows']:,} frames of 80 KB",
         unit="MB/s",
-        ours=[size / one["shard_seconds"] for one in ours],
+        ours=[size / run["shard_seconds"] for run in ours],
         # The same samples: bytes of ours a second, whatever the padding of theirs.
-        peer=[size / one["seconds"] for one in peer],
+        peer=[size / run["seconds"] for run in peer],
         peer_name=name,
         goal=goal,
         detail={
-            "whole export, MB/s": [size / one["seconds"] for one in ours],
-            "CPU s of the shards": [one["shard_cpu_s"] for one in ours],
-            "CPU s of the export": [one["cpu_s"] for one in ours],
-            "CPU s of the peer": [one["cpu_s"] for one in peer],
+            "whole export, MB/s": [size / run["seconds"] for run in ours],
+            "CPU s of the shards": [run["shard_cpu_s"] for run in ours],
+            "CPU s of the export": [run["cpu_s"] for run in ours],
+            "CPU s of the peer": [run["cpu_s"] for run in peer],
             "MB": size,
             "MB of the peer": peer[0]["bytes"] / 1e6,
         },

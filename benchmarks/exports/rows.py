@@ -87,12 +87,12 @@ def _alternate(ours: Arm, floor: Arm, peer: Arm, folder: Path, sources: list[str
     """All ways in turn; a first turn warms up, the peer's on one file."""
     runs: Runs = {}
     for turn in range(rounds + 1):
-        found = _beside_each_other(ours, floor, str(folder / "data"), _FORMATS)
+        result = _beside_each_other(ours, floor, str(folder / "data"), _FORMATS)
         for format in _PEER_GOALS:
             files = sources if turn else sources[:1]
             if format != _SLOW or turn <= _SLOW_ROUNDS:
-                found[f"hf {format}"] = peer.call("hf", files=files, format=format, folder=str(folder))
-        _note(runs, found, turn)
+                result[f"hf {format}"] = peer.call("hf", files=files, format=format, folder=str(folder))
+        _note(runs, result, turn)
     return runs
 
 
@@ -103,10 +103,10 @@ def _beside_each_other(
     return read | {format: ours.call("export", data=data, format=format) for format in formats}
 
 
-def _note(runs: Runs, found: dict[str, dict[str, Any]], turn: int) -> None:
+def _note(runs: Runs, result: dict[str, dict[str, Any]], turn: int) -> None:
     if turn:
-        for name, one in found.items():
-            runs.setdefault(name, []).append(one)
+        for name, item in result.items():
+            runs.setdefault(name, []).append(item)
 
 
 def _beside_floor(name: str, runs: Runs, format: str, goal: Goal | None) -> Figure:
@@ -114,18 +114,18 @@ def _beside_floor(name: str, runs: Runs, format: str, goal: Goal | None) -> Figu
     return Figure(
         name=name,
         unit="M rows/s",
-        ours=[one["rows"] / one["shard_seconds"] / 1e6 for one in ours],
+        ours=[run["rows"] / run["shard_seconds"] / 1e6 for run in ours],
         peer=speeds(floor),
         peer_name="sorted read of the lake",
         goal=goal,
         detail={
             "whole export, M rows/s": speeds(ours),
             "whole export, share of the read": [
-                read["seconds"] / one["seconds"] for one, read in zip(ours, floor, strict=True)
+                read["seconds"] / run["seconds"] for run, read in zip(ours, floor, strict=True)
             ],
-            "CPU s of the shards": [one["shard_cpu_s"] for one in ours],
-            "CPU s of the export": [one["cpu_s"] for one in ours],
-            "CPU s of the read": [one["cpu_s"] for one in floor],
+            "CPU s of the shards": [run["shard_cpu_s"] for run in ours],
+            "CPU s of the export": [run["cpu_s"] for run in ours],
+            "CPU s of the read": [run["cpu_s"] for run in floor],
             "MB": ours[0]["bytes"] / 1e6,
             "shards": ours[0]["shards"],
             "threads": THREADS,
@@ -143,8 +143,8 @@ def _beside_peer(name: str, runs: Runs, format: str, goal: Goal) -> Figure:
         peer_name=f"datasets: {_PEER_CALLS[format]}",
         goal=goal,
         detail={
-            "datasets without load, M rows/s": [one["rows"] / one["write_seconds"] / 1e6 for one in peer],
-            "CPU s of datasets": [one["cpu_s"] for one in peer],
+            "datasets without load, M rows/s": [run["rows"] / run["write_seconds"] / 1e6 for run in peer],
+            "CPU s of datasets": [run["cpu_s"] for run in peer],
             "MB of datasets": peer[0]["bytes"] / 1e6,
         },
     )
@@ -152,4 +152,4 @@ def _beside_peer(name: str, runs: Runs, format: str, goal: Goal) -> Figure:
 
 def speeds(runs: list[dict[str, Any]]) -> list[float]:
     """Million rows a second of each run."""
-    return [one["rows"] / one["seconds"] / 1e6 for one in runs]
+    return [run["rows"] / run["seconds"] / 1e6 for run in runs]

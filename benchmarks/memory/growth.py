@@ -32,7 +32,13 @@ def measure(*, quick: bool = False) -> list[Figure]:
     graph = Graph(_SCOPE)
     graph.add_sessions({session_id: sessions[session_id] for session_id in ids[:large]})
     return [
-        _batches(graph, [{one: sessions[one] for one in ids[at : at + _BATCH]} for at in _starts(large)]),
+        _batches(
+            graph,
+            [
+                {session_id: sessions[session_id] for session_id in ids[at : at + _BATCH]}
+                for at in _starts(large)
+            ],
+        ),
         _grouping(graph, _QUICK_VARIANTS if quick else _VARIANTS),
     ]
 

@@ -50,9 +50,9 @@ class Outcome:
 def measure(*, quick: bool = False) -> list[Figure]:
     """Survival of ids and agreement between orders: of recorded tasks if present, else planted ones."""
     if DATA.is_dir():
-        name, sessions = "MiniWoB", [one.session for one in read_demonstrations(DATA)]
+        name, sessions = "MiniWoB", [demonstration.session for demonstration in read_demonstrations(DATA)]
     else:
-        name, sessions = "planted", [sealed_of(one) for one in plant(_PLANTED).sessions]
+        name, sessions = "planted", [sealed_of(session) for session in plant(_PLANTED).sessions]
     orders = range(1, 1 + (_QUICK_ORDERS if quick else _ORDERS))
     return figures_of(name, [seal_and_rebuild(sessions, order) for order in orders])
 
@@ -119,16 +119,16 @@ def canonical_statistics(graph: StoredGraph) -> bytes:
 
 def figures_of(name: str, outcomes: Sequence[Outcome]) -> list[Figure]:
     """The figures of several orders of the same sessions."""
-    digests = {digest for one in outcomes for digest in one.statistics}
+    digests = {digest for outcome in outcomes for digest in outcome.statistics}
     return [
         Figure(
             name=f"memory, {name}: share of ids that survive an anchored rebuild, aliases counted",
             unit="",
-            ours=[one.anchored_kept for one in outcomes],
+            ours=[outcome.anchored_kept for outcome in outcomes],
             goal=at_least(1.0),
             detail={
-                "nodes live on in a fresh one": [one.fresh_nodes_kept for one in outcomes],
-                "paths live on in a fresh one": [one.fresh_paths_kept for one in outcomes],
+                "nodes live on in a fresh one": [outcome.fresh_nodes_kept for outcome in outcomes],
+                "paths live on in a fresh one": [outcome.fresh_paths_kept for outcome in outcomes],
             },
         ),
         Figure(
@@ -141,10 +141,10 @@ def figures_of(name: str, outcomes: Sequence[Outcome]) -> list[Figure]:
         Figure(
             name=f"memory, {name}: adjusted Rand index of nodes between orders, merged",
             unit="",
-            ours=_agreements([one.merged_nodes for one in outcomes]),
+            ours=_agreements([outcome.merged_nodes for outcome in outcomes]),
             goal=at_least(0.90),
             detail={
-                "as sealed": _agreements([one.sealed_nodes for one in outcomes]),
+                "as sealed": _agreements([outcome.sealed_nodes for outcome in outcomes]),
                 "micro-states": len(outcomes[0].sealed_nodes),
             },
         ),
@@ -152,8 +152,8 @@ def figures_of(name: str, outcomes: Sequence[Outcome]) -> list[Figure]:
             name=f"memory, {name}: least agreement of two fresh rebuilds, over all orders",
             unit="",
             ours=[
-                min(_agreements([one.fresh_nodes for one in outcomes])),
-                min(_agreements([one.fresh_paths for one in outcomes])),
+                min(_agreements([outcome.fresh_nodes for outcome in outcomes])),
+                min(_agreements([outcome.fresh_paths for outcome in outcomes])),
             ],
             goal=at_least(1.0),
             detail={"of": "nodes, paths"},
@@ -161,7 +161,7 @@ def figures_of(name: str, outcomes: Sequence[Outcome]) -> list[Figure]:
         Figure(
             name=f"memory, {name}: rows that a second rebuild changes, anchored and fresh",
             unit="",
-            ours=[one.changed_again for one in outcomes],
+            ours=[outcome.changed_again for outcome in outcomes],
             goal=at_most(0),
         ),
     ]
@@ -170,8 +170,8 @@ def figures_of(name: str, outcomes: Sequence[Outcome]) -> list[Figure]:
 def _agreements(partitions: Sequence[Partition]) -> list[float]:
     """Adjusted Rand index of every two partitions of the same things."""
     return [
-        float(adjusted_rand_score([one[key] for key in one], [other[key] for key in one]))
-        for one, other in combinations(partitions, 2)
+        float(adjusted_rand_score([left[key] for key in left], [right[key] for key in left]))
+        for left, right in combinations(partitions, 2)
     ]
 
 

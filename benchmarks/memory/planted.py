@@ -76,7 +76,7 @@ def plant(sessions: int = 10_000, *, seed: int = 0) -> Planted:
         sessions: how many, up to some 100,000.
     """
     planter = _Planter(seed)
-    return Planted(planter.paths, [planter.session(place) for place in range(sessions)])
+    return Planted(planter.paths, [planter.session(index) for index in range(sessions)])
 
 
 def step_label(step: int) -> str:
@@ -90,55 +90,55 @@ class _Planter:
         self._looks = [[_state(step, look) for look in range(_LOOKS)] for step in range(_STEPS)]
         self.paths = tuple(self._path() for _ in range(PATHS))
 
-    def session(self, place: int) -> PlantedSession:
+    def session(self, index: int) -> PlantedSession:
         """The next session."""
         draw = self._draw
         if draw.random() < OUTLIER_SHARE:
-            return self._timed(place, draw.sample(range(_STEPS), draw.randint(4, 14)))
+            return self._timed(index, draw.sample(range(_STEPS), draw.randint(4, 14)))
         [label] = draw.choices(range(PATHS), [1 / (rank + 1) for rank in range(PATHS)])
         path = self.paths[label]
         if draw.random() >= FAILURE_SHARE:
-            return self._timed(place, self._walk(path), label)
+            return self._timed(index, self._walk(path), label)
         [anchor] = draw.choices(ANCHORS, ANCHOR_SHARES)
         # Who stands on the anchor already cannot be seen to go back to it.
         failed = draw.choice([at for at in range(1, len(path)) if path[at - 1] != anchor])
         before = self._walk(path[:failed])
         if draw.random() < RECOVERY_SHARE:
-            return self._timed(place, before, label, after=[anchor, *self._walk(path[failed:])])
-        return self._timed(place, before, label, after=[])
+            return self._timed(index, before, label, after=[anchor, *self._walk(path[failed:])])
+        return self._timed(index, before, label, after=[])
 
     def _path(self) -> tuple[int, ...]:
-        own = self._draw.sample(range(SUBMIT + 1, _STEPS), self._draw.randint(4, 8))
-        middle = len(own) // 2
-        return (OPEN, SEARCH, *own[:middle], DRAFT, *own[middle:], SUBMIT)
+        details = self._draw.sample(range(SUBMIT + 1, _STEPS), self._draw.randint(4, 8))
+        middle = len(details) // 2
+        return (OPEN, SEARCH, *details[:middle], DRAFT, *details[middle:], SUBMIT)
 
     def _walk(self, path: Sequence[int]) -> list[int]:
         """The steps of a path as somebody takes them."""
         draw = self._draw
         walked: list[int] = []
-        for place, step in enumerate(path):
-            if place and draw.random() < SKIP_SHARE:
+        for index, step in enumerate(path):
+            if index and draw.random() < SKIP_SHARE:
                 continue
             walked.append(step)
             if draw.random() < REPEAT_SHARE:
                 walked.append(step)
-            if place and draw.random() < BACKTRACK_SHARE:
-                walked += [path[place - 1], step]
+            if index and draw.random() < BACKTRACK_SHARE:
+                walked += [path[index - 1], step]
         return walked
 
     def _timed(
-        self, place: int, walked: Sequence[int], label: int | None = None, after: Sequence[int] | None = None
+        self, index: int, walked: Sequence[int], label: int | None = None, after: Sequence[int] | None = None
     ) -> PlantedSession:
         """A session of these steps; it fails if there is an `after`, and ends there if that is empty."""
         times = self._times(len(walked) + len(after or ()) + 1)
         steps = list(self._states([*walked, *(after or ())], times))
         failed_ms = None if after is None else sum(times[len(walked) - 1 : len(walked) + 1]) // 2
         return PlantedSession(
-            session_id=f"ses_{place:06d}",
+            session_id=f"ses_{index:06d}",
             steps=steps,
             path=label,
             outcome="success" if after is None or after else "error",
-            started_ms=place * _SESSION_GAP_MS,
+            started_ms=index * _SESSION_GAP_MS,
             duration_ms=times[-1],
             failed_ms=failed_ms,
             anchor=after[0] if after else None,
@@ -162,8 +162,8 @@ class _Planter:
 def _state(step: int, look: int) -> Step:
     """A step on its screen in one look; the looks of a screen share eleven twelfths of their tokens."""
     screen = str(step // _STEPS_OF_A_SCREEN)
-    tokens = [key_of("planted", screen, str(place)) for place in range(_TOKENS - _TOKENS_OF_A_LOOK)]
-    tokens += [key_of("planted", screen, str(look), str(place)) for place in range(_TOKENS_OF_A_LOOK)]
+    tokens = [key_of("planted", screen, str(index)) for index in range(_TOKENS - _TOKENS_OF_A_LOOK)]
+    tokens += [key_of("planted", screen, str(look), str(index)) for index in range(_TOKENS_OF_A_LOOK)]
     screen_key, target = f"planted {screen} {look}", f"button test={_NAMES.get(step, f'step {step}')}"
     return Step(
         pos=0,

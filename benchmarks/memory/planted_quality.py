@@ -51,46 +51,48 @@ class Found:
         top = self.anchors[: len(ANCHORS)]
         if [label for label, _ in top] != [step_label(step) for step in ANCHORS]:
             return 1.0
-        return max(abs(found - true) for (_, found), true in zip(top, self.planted_anchors, strict=True))
+        return max(abs(item - true) for (_, item), true in zip(top, self.planted_anchors, strict=True))
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
     """Agreement with the planted truth, for three seeds."""
-    found = [find_again(plant(3_000 if quick else _SESSIONS, seed=seed)) for seed in _SEEDS]
+    results = [find_again(plant(3_000 if quick else _SESSIONS, seed=seed)) for seed in _SEEDS]
     expected = [round(RECOVERY_SHARE * share, 2) for share in ANCHOR_SHARES]
     return [
         Figure(
             name="memory, planted: adjusted Rand index of paths, as sealed",
             unit="",
-            ours=[one.sealed_ari for one in found],
+            ours=[item.sealed_ari for item in results],
             goal=at_least(0.78),
             detail={
-                "exact variants": [one.variant_ari for one in found],
-                "number of variants": [one.variants for one in found],
-                "number of paths": [one.paths for one in found],
+                "exact variants": [item.variant_ari for item in results],
+                "number of variants": [item.variants for item in results],
+                "number of paths": [item.paths for item in results],
             },
         ),
         Figure(
             name="memory, planted: adjusted Rand index of paths, after an anchored rebuild",
             unit="",
-            ours=[one.rebuilt_ari for one in found],
+            ours=[item.rebuilt_ari for item in results],
             goal=at_least(0.78),
         ),
         Figure(
             name="memory, planted: precision = recall of outliers, of as many as were planted",
             unit="",
-            ours=[one.outliers for one in found],
+            ours=[item.outliers for item in results],
             goal=at_least(0.95),
         ),
         Figure(
             name="memory, planted: error of the recovery anchors' frequencies",
             unit="",
-            ours=[one.anchor_error for one in found],
+            ours=[item.anchor_error for item in results],
             goal=at_most(0.02),
             detail={
                 "expected": " ".join(map(str, expected)),
                 "found": " ".join(
-                    f"{label} {share:.3f}" for one in found for label, share in one.anchors[: len(ANCHORS)]
+                    f"{label} {share:.3f}"
+                    for item in results
+                    for label, share in item.anchors[: len(ANCHORS)]
                 ),
             },
         ),
@@ -121,15 +123,15 @@ def find_again(planted: Planted) -> Found:
 def path_agreement(planted: Planted, columns: GraphColumns) -> float:
     """Adjusted Rand index of the paths; each outlier counts as a path of its own."""
     paths = paths_by_session(columns)
-    found = [paths[session.session_id] for session in planted.sessions]
-    return float(adjusted_rand_score(_truth(planted), found))
+    results = [paths[session.session_id] for session in planted.sessions]
+    return float(adjusted_rand_score(_truth(planted), results))
 
 
 def outlier_precision(planted: Planted, columns: GraphColumns) -> float:
     """Share of planted outliers among the first so many that the service tells."""
     strange = {session.session_id for session in planted.sessions if session.is_outlier}
-    told = find_outliers(columns, columns.current()).rows[: len(strange)]
-    hits = sum(session.decode() in strange for session in columns.session_id[told].tolist())
+    output = find_outliers(columns, columns.current()).rows[: len(strange)]
+    hits = sum(session.decode() in strange for session in columns.session_id[output].tolist())
     return hits / len(strange)
 
 
@@ -140,8 +142,8 @@ def anchors_of(planted: Planted, columns: GraphColumns) -> list[tuple[str, float
     }
     rows = {session.decode(): row for row, session in enumerate(columns.session_id.tolist())}
     failed_ms = {rows[session_id]: t_ms for session_id, t_ms in failed.items()}
-    found = find_anchors(columns, columns.current(), failed_ms, _no_tags)
-    return [(columns.nodes[anchor.node].label, anchor.frequency) for anchor in found]
+    result = find_anchors(columns, columns.current(), failed_ms, _no_tags)
+    return [(columns.nodes[anchor.node].label, anchor.frequency) for anchor in result]
 
 
 def anchor_shares(sessions: Sequence[PlantedSession]) -> list[float]:

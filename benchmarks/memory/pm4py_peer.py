@@ -71,15 +71,15 @@ def cluster(
         The cluster of each case, for each run.
     """
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        log, found = Path(folder, "log.csv"), Path(folder, "clusters.json")
+        log, output = Path(folder, "log.csv"), Path(folder, "clusters.json")
         with log.open("w", newline="") as file:
             rows = csv.writer(file)
             rows.writerow(["case:concept:name", "concept:name", "time:timestamp"])
             for case, activities in cases.items():
-                rows.writerows([case, activity, place] for place, activity in enumerate(activities))
-        command = [python, "-c", _CLUSTER, str(log), str(found), str(clusters), str(runs)]
+                rows.writerows([case, activity, index] for index, activity in enumerate(activities))
+        command = [python, "-c", _CLUSTER, str(log), str(output), str(clusters), str(runs)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"PM4Py failed:\n{done.stderr[-2_000:]}")
-        runs_found: list[dict[str, int]] = json.loads(found.read_text())
+        runs_found: list[dict[str, int]] = json.loads(output.read_text())
         return runs_found

@@ -57,11 +57,11 @@ def measure(*, quick: bool = False) -> list[Figure]:
     if not DATA.is_dir():
         raise Skipped("the demonstrations (../shared/data/miniwob) are absent")
     demonstrations = read_demonstrations(DATA)
-    tasks = {one.session.session_id: one.task for one in demonstrations}
+    tasks = {demonstration.session.session_id: demonstration.task for demonstration in demonstrations}
     runs: dict[str, list[dict[str, str]]] = {"sealed": [], "anchored": [], "fresh": []}
     for order in range(_QUICK_ORDERS if quick else _ORDERS):
         with stored_graph() as graph:
-            graph.add([one.session for one in in_order(demonstrations, order)])
+            graph.add([item.session for item in in_order(demonstrations, order)])
             runs["sealed"].append(paths_by_session(graph.columns()))
             found_alike = mean_average_precision(graph.columns(), tasks)
             for kind in _KINDS:
@@ -88,8 +88,8 @@ def read_demonstrations(folder: Path) -> list[Demonstration]:
     with ProcessPoolExecutor() as processes:
         steps = list(processes.map(steps_of, files, chunksize=16))
     return [
-        Demonstration(_session(f"ses_{place:06d}", own), file.parent.name)
-        for place, (file, own) in enumerate(zip(files, steps, strict=True))
+        Demonstration(_session(f"ses_{index:06d}", file_steps), file.parent.name)
+        for index, (file, file_steps) in enumerate(zip(files, steps, strict=True))
     ]
 
 
@@ -98,16 +98,16 @@ def steps_of(file: Path) -> list[Step]:
     states = read_file(file)[0].states
     targets = [target_path(state.dom) for state in states]
     frames = []
-    for place, state in enumerate(states):
+    for index, state in enumerate(states):
         screen = describe_screen(dom=snapshot(state.dom), url=None, title=None, dhash=None)
-        frames.append(FrameScreen(round(state.time), f"frm_{place:06d}", screen))
+        frames.append(FrameScreen(round(state.time), f"frm_{index:06d}", screen))
     seen = whole_actions(states)
     events: list[dict[str, Any]] = []
-    for one, members in zip(seen, event_members(seen), strict=True):
-        frame = frames[one.index]
-        event = {"id": f"evt_{one.index:06d}", "t_ms": frame.t_ms, "frame_id": frame.frame_id, **members}
-        if targets[one.index]:
-            event["target"] = event_target(targets[one.index])
+    for item, members in zip(seen, event_members(seen), strict=True):
+        frame = frames[item.index]
+        event = {"id": f"evt_{item.index:06d}", "t_ms": frame.t_ms, "frame_id": frame.frame_id, **members}
+        if targets[item.index]:
+            event["target"] = event_target(targets[item.index])
         events.append(event)
     return session_steps(events, frames)
 
@@ -118,8 +118,8 @@ def in_order(demonstrations: Sequence[Demonstration], order: int) -> list[Demons
     if order:
         random.Random(order).shuffle(ordered)
     return [
-        replace(one, session=replace(one.session, started_ms=place * _SESSION_GAP_MS))
-        for place, one in enumerate(ordered)
+        replace(demonstration, session=replace(demonstration.session, started_ms=index * _SESSION_GAP_MS))
+        for index, demonstration in enumerate(ordered)
     ]
 
 
@@ -135,7 +135,7 @@ def mean_average_precision(columns: GraphColumns, tasks: Mapping[str, str]) -> f
     for row, label in enumerate(labels.tolist()):
         if sizes[label] == 1:
             continue
-        ranked = np.array([one.row for one in index.nearest(row, len(labels))], dtype=np.int64)
+        ranked = np.array([item.row for item in index.nearest(row, len(labels))], dtype=np.int64)
         places = np.flatnonzero(labels[ranked] == label)
         precisions.append(float(((np.arange(len(places)) + 1) / (places + 1)).sum()) / (sizes[label] - 1))
     return float(np.mean(precisions))
@@ -152,12 +152,12 @@ def _agreement(state: str, runs: Sequence[Mapping[str, str]], tasks: Mapping[str
     return Figure(
         name=f"memory, MiniWoB: adjusted Rand index of paths and tasks, {_STATES[state]}",
         unit="",
-        ours=[float(adjusted_rand_score(labels, own)) for own in paths],
+        ours=[float(adjusted_rand_score(labels, path)) for path in paths],
         goal=at_least(0.60),
         detail={
             "in the order of the files": float(adjusted_rand_score(labels, paths[0])),
-            "NMI": [float(normalized_mutual_info_score(labels, own)) for own in paths],
-            "paths": [len(set(own)) for own in paths],
+            "NMI": [float(normalized_mutual_info_score(labels, path)) for path in paths],
+            "paths": [len(set(path)) for path in paths],
             "tasks": len(set(labels)),
             "sessions": len(tasks),
         },
@@ -172,9 +172,11 @@ def _beside_pm4py(
     Sessions without any step are left out on both sides: a log cannot hold them.
     """
     cases = {
-        one.session.session_id: [f"{step.action}|{step.target}" for step in one.session.steps]
-        for one in demonstrations
-        if one.session.steps
+        demonstration.session.session_id: [
+            f"{step.action}|{step.target}" for step in demonstration.session.steps
+        ]
+        for demonstration in demonstrations
+        if demonstration.session.steps
     }
     labels = [tasks[case] for case in cases]
     with pm4py_peer.find_pm4py() as python:
@@ -185,7 +187,7 @@ def _beside_pm4py(
         name=_BESIDE,
         unit="",
         # Its best starting point against every order of ours, as sealed.
-        ours=[own - max(theirs) for own in ours],
+        ours=[run - max(theirs) for run in ours],
         goal=at_least(0.10),
         detail={
             "ours": ours,

@@ -54,12 +54,12 @@ def test_a_hundred_writers_at_the_boundary_go_over_by_less_than_a_batch(
 def test_what_another_process_used_counts_at_once(
     tenant: ChargedTenant, writer: IngestWriter, other_writer: IngestWriter
 ) -> None:
-    one, other = tenant.session(), tenant.session()
-    assert codes(submit((writer, tenant.batch(one, MINUTE)))) == ["accepted"]
+    first, other = tenant.session(), tenant.session()
+    assert codes(submit((writer, tenant.batch(first, MINUTE)))) == ["accepted"]
     assert codes(submit((other_writer, tenant.batch(other, 9 * MINUTE)))) == ["accepted"]
     # It costs nothing, and still it comes after the end.
-    assert codes(submit((writer, tenant.batch(one, MINUTE)))) == ["quota_exceeded"]
-    assert (tenant.used_ms(), tenant.event_count(one)) == (10 * MINUTE, 1)
+    assert codes(submit((writer, tenant.batch(first, MINUTE)))) == ["quota_exceeded"]
+    assert (tenant.used_ms(), tenant.event_count(first)) == (10 * MINUTE, 1)
 
 
 def test_what_a_stop_used_counts_at_once(tenant: ChargedTenant, writer: IngestWriter) -> None:
@@ -73,7 +73,7 @@ def test_what_a_stop_used_counts_at_once(tenant: ChargedTenant, writer: IngestWr
 
 def test_one_workspace_at_its_end_does_not_hold_up_another(make_tenant: Any, writer: IngestWriter) -> None:
     poor, rich = make_tenant(), make_tenant()
-    batches = [(writer, one.batch(one.session(), MINUTE)) for one in (poor, rich, poor, rich)]
+    batches = [(writer, item.batch(item.session(), MINUTE)) for item in (poor, rich, poor, rich)]
     with poor.database.transaction(write=True) as db:
         charge_time(db, poor.caller.workspace_id, 10 * MINUTE)
     assert codes(submit(*batches)) == ["quota_exceeded", "accepted"] * 2

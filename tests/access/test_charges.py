@@ -24,11 +24,11 @@ from tests.support.databases import create_file
 
 def test_charges_grow_with_the_largest_time(tenant: ChargedTenant, writer: IngestWriter) -> None:
     session_id = tenant.session()
-    told = []
+    reports = []
     for times in ((MINUTE, 2 * MINUTE), (MINUTE,), (150_001,)):
         submit((writer, tenant.batch(session_id, *times)))
-        told.append(tenant.used_ms())
-    assert told == [120_000, 120_000, 150_001]
+        reports.append(tenant.used_ms())
+    assert reports == [120_000, 120_000, 150_001]
 
 
 def test_sessions_add_up(tenant: ChargedTenant, writer: IngestWriter) -> None:

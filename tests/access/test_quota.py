@@ -45,8 +45,8 @@ def test_a_period_is_found_again_by_its_name(moment: datetime) -> None:
 
 
 @given(MOMENTS, MOMENTS)
-def test_names_of_periods_sort_as_the_periods_do(one: datetime, other: datetime) -> None:
-    first, second = period_of(one), period_of(other)
+def test_names_of_periods_sort_as_the_periods_do(left: datetime, other: datetime) -> None:
+    first, second = period_of(left), period_of(other)
     assert (first.key < second.key) == (first.start < second.start)
 
 
@@ -96,7 +96,7 @@ def test_minutes_are_the_floor_of_the_summed_milliseconds(captured_ms: int, expo
 
 
 @pytest.mark.parametrize(
-    ("minutes", "told", "types"),
+    ("minutes", "expected", "types"),
     [
         (799, 0, []),
         (800, 0, ["quota.warning"]),
@@ -106,10 +106,10 @@ def test_minutes_are_the_floor_of_the_summed_milliseconds(captured_ms: int, expo
         (9_000, 2, []),
     ],
 )
-def test_a_notice_is_due_once(minutes: int, told: int, types: list[str]) -> None:
+def test_a_notice_is_due_once(minutes: int, expected: int, types: list[str]) -> None:
     period = period_of(datetime(2026, 5, 4, tzinfo=UTC))
     quota = quota_of(period, TRIAL, captured_ms=minutes * 60_000, exported_rows=3)
-    notices = list(due_notices(quota, "captured_minutes", told))
+    notices = list(due_notices(quota, "captured_minutes", expected))
     assert [type for type, _ in notices] == types
     told_data = {
         "quota": {

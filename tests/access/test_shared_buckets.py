@@ -42,8 +42,8 @@ async def shared(url: str) -> AsyncIterator[SharedBuckets]:
 
 async def granted(store: Buckets, bucket: Bucket, count: int) -> int:
     """How many of so many requests at once are granted."""
-    found = await asyncio.gather(*(store.draw([bucket]) for _ in range(count)))
-    return sum(is_granted for is_granted, _ in found)
+    result = await asyncio.gather(*(store.draw([bucket]) for _ in range(count)))
+    return sum(is_granted for is_granted, _ in result)
 
 
 async def has_come_back(store: SharedBuckets, url: str) -> None:
@@ -63,17 +63,17 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.parametrize("processes", [1, 2, 4])
 def test_processes_under_too_much_load_grant_what_the_limits_say(redis_url: str, processes: int) -> None:
-    found = overload(redis_url, processes=processes, seconds=SECONDS)
-    assert_exact(found)
+    result = overload(redis_url, processes=processes, seconds=SECONDS)
+    assert_exact(result)
 
 
 def test_a_process_alone_grants_what_the_limits_say() -> None:
     assert_exact(overload(None, processes=1, seconds=SECONDS))
 
 
-def assert_exact(found: Grants) -> None:
-    assert found.over == 0
-    assert found.share >= 0.99
+def assert_exact(result: Grants) -> None:
+    assert result.over == 0
+    assert result.share >= 0.99
 
 
 def test_two_stores_draw_on_the_same_bucket(redis_url: str) -> None:
@@ -158,9 +158,9 @@ def test_a_request_that_gives_up_leaves_the_others_their_answers(redis_url: str)
         await asyncio.sleep(0)
         for task in waiting[::2]:
             task.cancel()
-        found = await asyncio.gather(*waiting, return_exceptions=True)
-        assert all(isinstance(one, asyncio.CancelledError) for one in found[::2])
-        assert all(one[0] for one in found[1::2] if isinstance(one, tuple)) and len(found[1::2]) == 10
+        result = await asyncio.gather(*waiting, return_exceptions=True)
+        assert all(isinstance(item, asyncio.CancelledError) for item in result[::2])
+        assert all(item[0] for item in result[1::2] if isinstance(item, tuple)) and len(result[1::2]) == 10
         assert await granted(store, bucket, 5) == 5
         await store.close()
 

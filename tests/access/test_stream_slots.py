@@ -146,13 +146,13 @@ def test_slots_are_renewed_beyond_their_lease(redis_url: str) -> None:
     asyncio.run(run())
 
 
-def hold_slots(url: str, caller: Caller, count: int, told: Connection) -> None:
+def hold_slots(url: str, caller: Caller, count: int, sender: Connection) -> None:
     """What a process does that will be killed."""
 
     async def run() -> None:
         async with opened(url, lease_s=LEASE_S) as slots:
             await take(slots, caller, count)
-            told.send("held")
+            sender.send("held")
             await asyncio.Event().wait()
 
     asyncio.run(run())
@@ -162,12 +162,12 @@ def hold_slots(url: str, caller: Caller, count: int, told: Connection) -> None:
 def holder(redis_url: str) -> Iterator[tuple[SpawnProcess, Caller]]:
     """A process that holds all the slots of a key."""
     context = multiprocessing.get_context("spawn")
-    heard, told = context.Pipe(duplex=False)
+    receiver, sender = context.Pipe(duplex=False)
     key = a_key()
-    process = context.Process(target=hold_slots, args=(redis_url, key, 50, told))
+    process = context.Process(target=hold_slots, args=(redis_url, key, 50, sender))
     process.start()
     try:
-        assert heard.poll(60) and heard.recv() == "held"
+        assert receiver.poll(60) and receiver.recv() == "held"
         yield process, key
     finally:
         process.kill()
@@ -204,9 +204,9 @@ def test_without_its_redis_a_process_counts_alone_and_tells_it_when_it_is_back(
                 await refused(second, key)
 
     asyncio.run(run())
-    told = [record.message for record in caplog.records if "Redis" in record.message]
-    assert len(told) == 2
-    assert "does not answer" in told[0] and "answers again" in told[1]
+    reports = [record.message for record in caplog.records if "Redis" in record.message]
+    assert len(reports) == 2
+    assert "does not answer" in reports[0] and "answers again" in reports[1]
 
 
 async def refused(slots: StreamSlots, caller: Caller) -> None:

@@ -120,17 +120,17 @@ def test_redis_reckons_as_memory_does(
     connection: redis.Redis, schedule: list[tuple[int, float]], size: int, per_second: float
 ) -> None:
     script = connection.register_script("local now = tonumber(ARGV[7])" + ARITHMETIC)
-    place = new_id("wsp")
-    buckets = [Bucket(f"{place}:a", "per_key", size, per_second), Bucket(f"{place}:b", "w", 9, 3.0)]
+    name = new_id("wsp")
+    buckets = [Bucket(f"{name}:a", "per_key", size, per_second), Bucket(f"{name}:b", "w", 9, 3.0)]
     now = 1_800_000_000.0
     levels = [Level(bucket, now + schedule[0][1]) for bucket in buckets]
     for cost, step in schedule:
         now += step
         numbers = [number for bucket in buckets for number in (cost, bucket.size, bucket.per_second)]
-        found = script([bucket.name for bucket in buckets], [*numbers, repr(now)])
+        result = script([bucket.name for bucket in buckets], [*numbers, repr(now)])
         is_granted, tokens = draw(levels, now=now, cost=cost)
-        assert found[0] == is_granted
-        assert [float(text) for text in found[1:]] == pytest.approx(tokens, abs=HAIR)
+        assert result[0] == is_granted
+        assert [float(text) for text in result[1:]] == pytest.approx(tokens, abs=HAIR)
 
 
 #: Which process asks, how often at once, and how long it rests afterwards.
@@ -165,8 +165,8 @@ def test_no_schedule_of_several_callers_gets_more_from_redis(
 
 async def ask_together(store: RedisBuckets, buckets: list[Bucket], count: int) -> int:
     """How many of so many requests at once are granted."""
-    found = await asyncio.gather(*(store.draw(buckets) for _ in range(count)))
-    return sum(is_granted for is_granted, _ in found)
+    result = await asyncio.gather(*(store.draw(buckets) for _ in range(count)))
+    return sum(is_granted for is_granted, _ in result)
 
 
 def test_redis_takes_from_both_buckets_or_from_none(redis_url: str) -> None:

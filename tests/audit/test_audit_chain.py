@@ -66,13 +66,13 @@ def test_fifty_writers_at_once_build_one_chain(database: Database) -> None:
         except BaseException as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=write, args=(1 + place % 3,)) for place in range(50)]
+    threads = [threading.Thread(target=write, args=(1 + index % 3,)) for index in range(50)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert failures == []
-    assert_unbroken(database, origin.workspace_id, sum(1 + place % 3 for place in range(50)))
+    assert_unbroken(database, origin.workspace_id, sum(1 + index % 3 for index in range(50)))
 
 
 def test_a_writer_that_waits_for_a_row_does_not_hold_the_head(database: Database) -> None:
@@ -103,11 +103,11 @@ def test_a_writer_that_waits_for_a_row_does_not_hold_the_head(database: Database
 
 
 def test_chains_of_two_workspaces_do_not_mix(database: Database) -> None:
-    one, other = Origin.operator(new_id("wsp")), Origin.operator(new_id("wsp"))
+    first, other = Origin.operator(new_id("wsp")), Origin.operator(new_id("wsp"))
     with database.transaction(write=True) as db:
-        for origin in (one, other, one):
+        for origin in (first, other, first):
             record(db, origin, "workspace.update", resource_type="workspace", resource_id="a")
-    assert_unbroken(database, one.workspace_id, 2)
+    assert_unbroken(database, first.workspace_id, 2)
     assert_unbroken(database, other.workspace_id, 1)
 
 

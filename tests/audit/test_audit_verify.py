@@ -99,7 +99,7 @@ def test_tampering_shows(database: Database, case: str) -> None:
     with database.transaction(write=True) as db:
         tamper(db.connection(), workspace_id)
     report = verify(database, workspace_id)
-    assert [(one.number, one.kind) for one in report.breaks] == expected
+    assert [(broken.number, broken.kind) for broken in report.breaks] == expected
     assert verify(database, other).is_valid
 
 
@@ -111,7 +111,9 @@ def test_an_entry_written_anew_breaks_the_one_that_follows(database: Database) -
         row.actor_id = "somebody"
         row.hash = hash_entry(entry_of(row))
         db.add(row)
-    assert [(one.number, one.kind) for one in verify(database, workspace_id).breaks] == [(4, "missing")]
+    assert [(broken.number, broken.kind) for broken in verify(database, workspace_id).breaks] == [
+        (4, "missing")
+    ]
 
 
 def test_a_long_chain_is_walked_to_its_end(database: Database) -> None:
@@ -169,11 +171,11 @@ def test_the_command_walks_every_chain_and_fails_at_a_break(tmp_path_factory: py
     with runtime.database.transaction(write=True) as db:
         run("UPDATE audit_entries SET ip = '127.0.0.9' WHERE number = 2")(db.connection(), broken)
     runtime.close()
-    told = CliRunner().invoke(command_line, ["audit", "verify", *data, *kept, "--json"])
-    report = json.loads(told.stdout)
-    assert (told.exit_code, report["is_valid"], report["lost_heads"]) == (1, False, [])
+    output = CliRunner().invoke(command_line, ["audit", "verify", *data, *kept, "--json"])
+    report = json.loads(output.stdout)
+    assert (output.exit_code, report["is_valid"], report["lost_heads"]) == (1, False, [])
     breaks = {chain["workspace_id"]: chain["breaks"] for chain in report["chains"]}
     assert breaks[whole] == []
-    assert [(one["number"], one["kind"]) for one in breaks[broken]] == [(2, "changed")]
+    assert [(broken["number"], broken["kind"]) for broken in breaks[broken]] == [(2, "changed")]
     text_form = CliRunner().invoke(command_line, ["audit", "verify", *data, "--workspace", whole])
     assert (text_form.exit_code, text_form.stdout) == (0, f"{whole}: 2 entries, unbroken.\n")

@@ -47,21 +47,21 @@ def test_workspaces_are_listed_by_name(tmp_path: Path) -> None:
     assert run(tmp_path, "list") == []
     for name in ("zebra", "acme", "Ümlaut"):
         run(tmp_path, "create", name)
-    assert [one["name"] for one in run(tmp_path, "list")] == ["acme", "zebra", "Ümlaut"]
+    assert [item["name"] for item in run(tmp_path, "list")] == ["acme", "zebra", "Ümlaut"]
 
 
 @pytest.mark.parametrize("by", ["name", "id"])
 def test_tier_and_status_are_set_apart_or_together(tmp_path: Path, by: str) -> None:
     made = run(tmp_path, "create", "acme")
     which = "acme" if by == "name" else made["workspace_id"]
-    told = [
+    reports = [
         run(tmp_path, "set", which, "--tier", "team"),
         run(tmp_path, "set", which, "--status", "suspended"),
         run(tmp_path, "set", which, "--tier", "scale", "--status", "active"),
     ]
     expected = [("team", "active"), ("team", "suspended"), ("scale", "active")]
-    assert [(one["tier"], one["status"]) for one in told] == expected
-    assert run(tmp_path, "list") == [told[2]]
+    assert [(line["tier"], line["status"]) for line in reports] == expected
+    assert run(tmp_path, "list") == [reports[2]]
 
 
 @pytest.mark.parametrize("command", ["create", "set"])
@@ -69,7 +69,7 @@ def test_an_unknown_tier_is_wrong_usage_and_the_tiers_are_named(tmp_path: Path, 
     run(tmp_path, "create", "acme")
     said = refused(tmp_path, command, "acme", "--tier", "gold")
     assert f"takes one of {', '.join(TIERS)}" in said
-    assert [one["tier"] for one in run(tmp_path, "list")] == ["default"]
+    assert [item["tier"] for item in run(tmp_path, "list")] == ["default"]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_an_unknown_tier_is_wrong_usage_and_the_tiers_are_named(tmp_path: Path, 
 def test_wrong_usage_changes_nothing(tmp_path: Path, words: tuple[str, ...]) -> None:
     run(tmp_path, "create", "acme")
     refused(tmp_path, *words)
-    assert [(one["name"], one["status"]) for one in run(tmp_path, "list")] == [("acme", "active")]
+    assert [(item["name"], item["status"]) for item in run(tmp_path, "list")] == [("acme", "active")]
 
 
 @pytest.mark.parametrize("words", [("show", "nobody"), ("set", "nobody", "--tier", "team")], ids=" ".join)
@@ -96,8 +96,8 @@ def test_the_operator_is_audited(tmp_path: Path) -> None:
         run(tmp_path, "set", "acme", "--status", "expired")
     runtime = make_runtime(tmp_path)
     with runtime.database.transaction(write=False) as db:
-        own = select(AuditRow).where(AuditRow.workspace_id == made["workspace_id"])
-        rows = list(db.exec(own.order_by(col(AuditRow.number))))
+        statement = select(AuditRow).where(AuditRow.workspace_id == made["workspace_id"])
+        rows = list(db.exec(statement.order_by(col(AuditRow.number))))
     runtime.close()
     assert [(row.action, row.actor_type) for row in rows] == [
         ("workspace.create", "operator"),

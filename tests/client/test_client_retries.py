@@ -29,7 +29,7 @@ def served(*answers: Answer, patience_s: float = 60.0) -> Iterator[tuple[Client,
 def test_a_batch_is_sent_again_with_the_same_id_and_the_same_bytes() -> None:
     with served(BROKEN, AWAY, Answer(202, TAKEN)) as (client, received):
         assert client.add_events("ses_1", [{"t_ms": 1, "type": "click"}]) == 1
-    assert len({(one.headers["idempotency-key"], one.body) for one in received}) == 1
+    assert len({(request.headers["idempotency-key"], request.body) for request in received}) == 1
     assert len(received) == 3
 
 
@@ -45,7 +45,7 @@ def test_every_batch_has_its_own_id_and_they_rise() -> None:
     events = [{"t_ms": n, "type": "click"} for n in range(250)]
     with served(Answer(202, TAKEN)) as (client, received):
         client.add_events("ses_1", events)
-    ids = [one.headers["idempotency-key"] for one in received]
+    ids = [request.headers["idempotency-key"] for request in received]
     assert len(ids) == 3
     assert ids == sorted(set(ids))
 
@@ -68,7 +68,7 @@ def test_a_create_that_may_have_been_stored_is_repeated_under_its_key(create: st
     running = Answer(409, {"code": "idempotency_in_progress", "detail": "Wait."}, {"Retry-After": "0"})
     with served(BROKEN, running, Answer(201, SESSION)) as (client, received):
         assert CREATES[create](client) == SESSION
-    assert len({(one.headers["idempotency-key"], one.body) for one in received}) == 1
+    assert len({(request.headers["idempotency-key"], request.body) for request in received}) == 1
     assert len(received) == 3
 
 
@@ -76,7 +76,7 @@ def test_every_create_has_a_key_of_its_own() -> None:
     with served(Answer(201, SESSION)) as (client, received):
         for create in [*CREATES.values(), *CREATES.values()]:
             create(client)
-    assert len({one.headers["idempotency-key"] for one in received}) == 6
+    assert len({request.headers["idempotency-key"] for request in received}) == 6
 
 
 def test_a_delete_that_may_have_been_done_is_not_repeated() -> None:
@@ -186,8 +186,8 @@ def test_lists_follow_their_cursors() -> None:
         Answer(200, {"data": [{"id": 2}], "next_cursor": None, "has_more": False}),
     ]
     with served(*pages) as (client, received):
-        found = list(client.list_sessions(workflow=["a1", "b2"], actor_kind="human"))
-    assert [one["id"] for one in found] == [1, 2]
+        result = list(client.list_sessions(workflow=["a1", "b2"], actor_kind="human"))
+    assert [item["id"] for item in result] == [1, 2]
     assert "workflow=a1&workflow=b2&actor.kind=human" in received[0].path
     assert "cursor=c1" in received[1].path
 

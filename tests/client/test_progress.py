@@ -25,7 +25,7 @@ COMPLETED = export("completed", 9_876, 9_876, rows=123_456_789, frames=12_345_67
 
 @pytest.mark.parametrize("width", [60, 80, 200])
 @pytest.mark.parametrize(
-    ("found", "waited_s", "expected"),
+    ("result", "waited_s", "expected"),
     [
         (export("queued"), 8, "queued, 0:08"),
         (export("running"), 75, "running, planning, 1:15"),
@@ -35,10 +35,10 @@ COMPLETED = export("completed", 9_876, 9_876, rows=123_456_789, frames=12_345_67
     ],
 )
 def test_a_state_fits_on_one_line_with_the_time_it_took(
-    found: dict[str, Any], waited_s: float, expected: str, width: int
+    result: dict[str, Any], waited_s: float, expected: str, width: int
 ) -> None:
     bar = _Bar(Console(width=width, file=StringIO(), force_terminal=True), EXPORT_ID)
-    line = bar._format_line(found, waited_s)
+    line = bar._format_line(result, waited_s)
     assert (
         line.plain.startswith(EXPORT_ID)
         and expected in line.plain
@@ -74,8 +74,8 @@ def test_the_outcome_and_a_long_wait_are_whole_lines() -> None:
 def test_without_a_terminal_there_is_a_line_for_each_state() -> None:
     console = Console(width=80, file=StringIO())
     lines = _Lines(console, EXPORT_ID)
-    for found, waited_s in ((export("queued"), 1), (export("queued"), 2), (export("running"), 3)):
-        lines.update(found, waited_s)
+    for item, waited_s in ((export("queued"), 1), (export("queued"), 2), (export("running"), 3)):
+        lines.update(item, waited_s)
     lines.update(COMPLETED, 40)
     assert isinstance(console.file, StringIO)
     printed = console.file.getvalue().splitlines()

@@ -138,11 +138,11 @@ def test_the_gate_is_measured_with_requests_that_pass_it(tmp_path: Path) -> None
     settings = new_settings(tmp_path)
     key = new_key(settings)
     runtime = Runtime.open(settings)
-    found = asyncio.run(gate.measure_gate(runtime, key, turns=1))
+    result = asyncio.run(gate.measure_gate(runtime, key, turns=1))
     with pytest.raises(RuntimeError, match="refused"):
         asyncio.run(gate.measure_gate(runtime, key + "0", turns=1))
     runtime.close()
-    assert len(found) == 4 and min(found.values()) > 0
+    assert len(result) == 4 and min(result.values()) > 0
 
 
 def test_what_is_put_into_a_stream_is_what_drift_tells_of() -> None:
@@ -150,9 +150,9 @@ def test_what_is_put_into_a_stream_is_what_drift_tells_of() -> None:
     history = stream.shuffled(2_500, seed=3)
     stopped, gone = drift.stop_path(history, seed=3)
     assert (stopped.path[:1_000] == history.path[:1_000]).all() and gone not in stopped.path[1_000:]
-    found = [alarm.watched.path for alarm in drift.judge(stopped) if isinstance(alarm, PathGone)]
+    results = [alarm.watched.path for alarm in drift.judge(stopped) if isinstance(alarm, PathGone)]
     with_node, node = stream.with_node(history, history.seal_seq % 5 == 0)
-    assert (found, drift.judge(history)) == ([gone], [])
+    assert (results, drift.judge(history)) == ([gone], [])
     assert len(with_node.sessions_with(node, 0, 2_500)) == 500
 
 

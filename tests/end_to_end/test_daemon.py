@@ -133,7 +133,7 @@ def test_a_sensor_that_is_switched_off_is_a_warning(
     monkeypatch.setenv("RECORDER_DAGSTER_DIR", str(deployment.data / "dagster"))
     with dg.DagsterInstance.from_config(str(ROOT / "dagster_home")) as instance:
         states = instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
-        (state,) = [one for one in states if one.instigator_name == "queued_exports"]
+        (state,) = [state for state in states if state.instigator_name == "queued_exports"]
         instance.update_instigator_state(state.with_status(InstigatorStatus.STOPPED))
         wait_for_warnings(deployment, {"sensor_off"})
         instance.update_instigator_state(state)
@@ -143,11 +143,11 @@ def test_a_sensor_that_is_switched_off_is_a_warning(
 def wait_for_warnings(deployment: Deployment, codes: set[str]) -> None:
     """Return once `/readyz` warns of this alone."""
     until = time.monotonic() + 60
-    found: list[dict[str, str]] = [{}]
-    while {one.get("code") for one in found} != codes:
-        assert time.monotonic() < until, found
+    results: list[dict[str, str]] = [{}]
+    while {item.get("code") for item in results} != codes:
+        assert time.monotonic() < until, results
         time.sleep(0.5)
-        found = deployment.client.get("/readyz").json()["warnings"]
+        results = deployment.client.get("/readyz").json()["warnings"]
 
 
 def test_a_stop_ends_the_run_at_work_and_leaves_nothing(deployment: Deployment) -> None:

@@ -38,6 +38,6 @@ def test_notebook_is_stored_with_its_pictures_and_without_noise(path: Path) -> N
         for kind, text in output.get("data", {}).items()
         if kind.startswith("text/")
     ]
-    assert [found[0] for text in texts if (found := NOISE.search(text))] == []
+    assert [match[0] for text in texts if (match := NOISE.search(text))] == []
     assert path.stat().st_size < 400_000
     assert "make notebooks" in notebook.cells[0].source

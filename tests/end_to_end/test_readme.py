@@ -37,8 +37,8 @@ def examples(page: Path, language: str) -> str:
 
 def languages(page: Path) -> list[str]:
     """The languages of a page's examples, in the order in which they first appear."""
-    found = dict.fromkeys(name for name, _ in _BLOCK.findall(page.read_text()))
-    return [name for name in found if name in COMMANDS]
+    result = dict.fromkeys(name for name, _ in _BLOCK.findall(page.read_text()))
+    return [name for name in result if name in COMMANDS]
 
 
 @dataclass(frozen=True)
@@ -90,17 +90,17 @@ def test_the_readme_leads_from_a_recording_to_a_data_frame(
     monkeypatch.setenv("HOME", str(tmp_path))  # where fetched files are kept
     monkeypatch.setenv("RECORDER_URL", deployment.variables["RECORDER_URL"])
     monkeypatch.setenv("RECORDER_KEY", deployment.readme_key)
-    found: dict[str, Any] = {}
-    exec(compile(examples(ROOT / "README.md", "python"), "README.md", "exec"), found)
-    found["client"].close()
-    rows = found["events"].select("session_id", "type", "outcome", "actor_kind").unique()
+    values: dict[str, Any] = {}
+    exec(compile(examples(ROOT / "README.md", "python"), "README.md", "exec"), values)
+    values["client"].close()
+    rows = values["events"].select("session_id", "type", "outcome", "actor_kind").unique()
     expected = [
         (session_id, type, "success", "human")
-        for session_id in sorted(found["sessions"])
+        for session_id in sorted(values["sessions"])
         for type in ("click", "navigate")
     ]
-    assert isinstance(found["events"], pl.DataFrame)
-    assert (found["events"].height, rows.sort("session_id", "type").rows()) == (6, expected)
+    assert isinstance(values["events"], pl.DataFrame)
+    assert (values["events"].height, rows.sort("session_id", "type").rows()) == (6, expected)
     assert "100% of the runs, 100% of them successful" in capsys.readouterr().out
 
 

@@ -69,8 +69,8 @@ def _seal(runtime: Runtime) -> None:
 
 
 def _export(client: TestClient, **body: Any) -> Any:
-    asked = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}} | body
-    created = client.post("/v1/exports", json=asked).json()
+    request = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}} | body
+    created = client.post("/v1/exports", json=request).json()
     run_export(_runtime(client), created["id"], owner="test")
     return client.get(f"/v1/exports/{created['id']}").json()
 
@@ -102,8 +102,8 @@ def test_lists_page_and_filter_alike_on_both_databases(client: TestClient) -> No
 
 def test_a_waiting_export_is_due_until_a_run_has_it_on_both_databases(client: TestClient) -> None:
     _record(client, "success")  # the workflow must be known
-    asked = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
-    export_id = client.post("/v1/exports", json=asked).json()["id"]
+    body = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
+    export_id = client.post("/v1/exports", json=body).json()["id"]
     database = _runtime(client).database
     with database.transaction(write=True) as db:
         due = [row.id for row in due_exports(db, limit=9)]

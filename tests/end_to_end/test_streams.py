@@ -38,17 +38,17 @@ SOON = Pace(poll_s=0.2)
 def two_services(folder: Path, pace: Pace, **chosen: str) -> Iterator[tuple[StreamService, StreamService]]:
     """Two services on one deployment."""
     with (
-        streaming_service(folder, pace=pace, **chosen) as one,
+        streaming_service(folder, pace=pace, **chosen) as first,
         streaming_service(folder, pace=pace, **chosen) as other,
     ):
-        yield one, other
+        yield first, other
 
 
 @contextmanager
 def one_key_for_both(services: tuple[StreamService, StreamService]) -> Iterator[tuple[Streamer, Streamer]]:
     """The same key at either service."""
-    one, other = services
-    with one.streamer() as here, connected(other.url, here.key.key) as http:
+    first, other = services
+    with first.streamer() as here, connected(other.url, here.key.key) as http:
         yield here, Streamer(other.url, here.key, http)
 
 
@@ -60,13 +60,13 @@ def test_redis_wakes_the_readers_of_other_processes(tmp_path: Path, postgres: st
         one_key_for_both(services) as (here, there),
     ):
         session_id = here.make_session()
-        with listening(here, session_id) as heard:
+        with listening(here, session_id) as readers:
             there.add_events(session_id, event(1))
-            wait_for(lambda: heard.ids == [3])
+            wait_for(lambda: readers.ids == [3])
             there.post(f"/v1/sessions/{session_id}/tags", name="far")
-            wait_for(lambda: heard.ids == [3, 4])
+            wait_for(lambda: readers.ids == [3, 4])
             there.delete(f"/v1/sessions/{session_id}")
-            wait_for(lambda: heard.is_over)
+            wait_for(lambda: readers.is_over)
 
 
 def test_a_redis_that_was_away_wakes_again_and_nothing_is_missed(tmp_path: Path, postgres: str) -> None:
@@ -77,13 +77,13 @@ def test_a_redis_that_was_away_wakes_again_and_nothing_is_missed(tmp_path: Path,
         one_key_for_both(services) as (here, there),
     ):
         session_id = here.make_session()
-        with listening(here, session_id) as heard:
+        with listening(here, session_id) as readers:
             redis.stop()
             there.add_events(session_id, event(1))  # nobody is told
             redis.start()
-            wait_for(lambda: heard.ids == [3])  # whoever hears again looks at everything
+            wait_for(lambda: readers.ids == [3])  # whoever hears again looks at everything
             there.add_events(session_id, event(2))
-            wait_for(lambda: heard.ids == [3, 4])
+            wait_for(lambda: readers.ids == [3, 4])
 
 
 def test_without_redis_the_poll_finds_what_other_processes_wrote(tmp_path: Path, postgres: str) -> None:
@@ -92,12 +92,12 @@ def test_without_redis_the_poll_finds_what_other_processes_wrote(tmp_path: Path,
         one_key_for_both(services) as (here, there),
     ):
         session_id = here.make_session()
-        with listening(here, session_id, "?from=start") as heard:
+        with listening(here, session_id, "?from=start") as readers:
             there.add_events(session_id, event(1))
             here.add_events(session_id, event(2))
             there.post(f"/v1/sessions/{session_id}/stop")
-            wait_for(lambda: len(heard.messages) == 5)
-            assert heard.ids == [1, 2, 3, 4, 5]
+            wait_for(lambda: len(readers.messages) == 5)
+            assert readers.ids == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("with_redis", [True, False])
@@ -111,22 +111,22 @@ def test_a_stream_is_resumed_at_another_process(tmp_path: Path, postgres: str, w
         here = parts.enter_context(service.streamer())
         there = Streamer(process.url, here.key, parts.enter_context(connected(process.url, here.key.key)))
         session_id = here.make_session()
-        told: list[int] = []
+        positions: list[int] = []
         for n in range(6):
             here.add_events(session_id, event(n), event(n))
             there.add_events(session_id, event(n))
-            told += read_some((here, there)[n % 2], session_id, told)
-        while told[-1] < 20:
-            told += read_some(there, session_id, told)
-        assert told == list(range(1, 21))
+            positions += read_some((here, there)[n % 2], session_id, positions)
+        while positions[-1] < 20:
+            positions += read_some(there, session_id, positions)
+        assert positions == list(range(1, 21))
 
 
-def read_some(streamer: Streamer, session_id: str, told: list[int]) -> list[int]:
+def read_some(streamer: Streamer, session_id: str, positions: list[int]) -> list[int]:
     """What a stream brings first, behind what was told."""
-    headers = {"Last_Event_ID": str(told[-1])} if told else {}
-    with listening(streamer, session_id, "?from=start", **headers) as heard:
-        wait_for(lambda: heard.messages)
-    return heard.ids
+    headers = {"Last_Event_ID": str(positions[-1])} if positions else {}
+    with listening(streamer, session_id, "?from=start", **headers) as readers:
+        wait_for(lambda: readers.messages)
+    return readers.ids
 
 
 def make_deployment(data: Path) -> NewKey:
@@ -160,15 +160,15 @@ def test_a_service_stops_at_once_with_fifty_streams_open_and_they_resume(tmp_pat
     with recorder_up(data, key) as (process, streamer), ExitStack() as open_streams:
         session_id = streamer.make_session()
         sockets = [open_streams.enter_context(streamer.connect(session_id)) for _ in range(25)]
-        heard = [open_streams.enter_context(listening(streamer, session_id)) for _ in range(25)]
+        readers = [open_streams.enter_context(listening(streamer, session_id)) for _ in range(25)]
         streamer.add_events(session_id, event(1), event(2))
-        wait_for(lambda: all(one.ids == [3, 4] for one in heard))
+        wait_for(lambda: all(reader.ids == [3, 4] for reader in readers))
         began = time.monotonic()
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=10) == 0
         seconds = time.monotonic() - began
-        wait_for(lambda: all(one.is_over for one in heard))
-        assert not any(one.error for one in heard)
+        wait_for(lambda: all(reader.is_over for reader in readers))
+        assert not any(reader.error for reader in readers)
         for socket in sockets:
             assert [socket.recv(timeout=5) for _ in range(2)]
             with pytest.raises(ConnectionClosed) as closed:

@@ -59,11 +59,11 @@ def test_deliveries_are_printed_verified_until_enough_came(
     with listening(variables, *options) as process:
         session = client.create_session("checkout", start=True)
         out, err = process.communicate(timeout=60)
-    told = [json.loads(line) for line in out.splitlines()]
+    reports = [json.loads(line) for line in out.splitlines()]
     assert (process.returncode, "is removed" in err) == (0, True)
-    assert {one["type"] for one in told} == {"session.created", "session.started"}
-    assert {one["data"]["session"]["id"] for one in told} == {session["id"]}
-    assert all(one["delivery_id"].startswith("dlv_") for one in told)
+    assert {line["type"] for line in reports} == {"session.created", "session.started"}
+    assert {line["data"]["session"]["id"] for line in reports} == {session["id"]}
+    assert all(line["delivery_id"].startswith("dlv_") for line in reports)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -98,7 +98,9 @@ def test_with_a_secret_nothing_is_registered_and_what_it_does_not_sign_is_refuse
         out, _ = process.communicate(timeout=60)
         assert [json.loads(line)["type"] for line in out.splitlines()] == ["session.created"]
     refused = wait_until(
-        lambda: [one for one in client.list_deliveries(other["id"]) if one["status"] == "failed"]
+        lambda: [
+            delivery for delivery in client.list_deliveries(other["id"]) if delivery["status"] == "failed"
+        ]
     )
     assert refused[-1]["error"] == "connection" or refused[-1]["response"]["status"] == 401
     for webhook in (mine, other):
@@ -128,5 +130,5 @@ def test_a_delivery_loop_that_crashed_comes_back(tmp_path: Path) -> None:
 
 def delivery_process(data: Path) -> int | None:
     """Id of the delivery loop's process."""
-    found = (pid for pid, command in processes_of(data).items() if "recorder.cli deliver" in command)
-    return next(found, None)
+    result = (pid for pid, command in processes_of(data).items() if "recorder.cli deliver" in command)
+    return next(result, None)

@@ -29,8 +29,8 @@ def _filled(folder: Path, shuffled: int | None = None) -> Runtime:
 @pytest.mark.parametrize("payloads", get_args(Payloads))
 def test_made_up_sessions_are_what_their_digests_say(tmp_path: Path, payloads: Payloads) -> None:
     deploy(tmp_path / "data", replace(_SHAPE, payloads=payloads), files=2)
-    found = ours.export(str(tmp_path / "data"), "parquet", keep=True)
-    report = verify_manifest(f"{found['folder']}/manifest.json")
+    result = ours.export(str(tmp_path / "data"), "parquet", keep=True)
+    report = verify_manifest(f"{result['folder']}/manifest.json")
     assert (report.problems, report.rows, report.frames) == ([], 120, 36)
 
 

@@ -84,7 +84,9 @@ def test_a_queued_export_ends_at_once_and_only_once(runtime: Runtime) -> None:
     seal(runtime, [Recording()])
     row = ask(runtime)
     shown = [call_off(runtime, row) for _ in range(2)]
-    assert [(one.status, one.error and one.error["code"]) for one in shown] == [("failed", "cancelled")] * 2
+    assert [(item.status, item.error and item.error["code"]) for item in shown] == [
+        ("failed", "cancelled")
+    ] * 2
     assert shown[0].completed_at == shown[1].completed_at
     assert told(runtime, row) == (["export.queued", "export.failed"], 1)
     assert run_export(runtime, row.id, owner="late").status == "failed"
@@ -116,7 +118,7 @@ def test_what_a_killed_run_wrote_is_taken_away_by_the_next(runtime: Runtime) -> 
     assert quota_of(runtime) == (0, 0)
     assert files_of(runtime, row) != []
     with runtime.database.transaction(write=False) as db:
-        assert [one.id for one in due_exports(db, limit=9)] == [row.id]
+        assert [due_export.id for due_export in due_exports(db, limit=9)] == [row.id]
     assert len(list(runtime.blobs.keys("exports"))) == 1
     assert run_export(runtime, row.id, owner="second").status == "failed"
     assert files_of(runtime, row) == []

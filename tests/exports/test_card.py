@@ -102,18 +102,18 @@ def _head(card: str) -> Any:
 
 
 def test_every_format_loads_through_its_card(folders: dict[str, Path], tmp_path: Path) -> None:
-    found = _run(_LOADS, str(tmp_path), *map(str, folders.values()))
+    output = _run(_LOADS, str(tmp_path), *map(str, folders.values()))
     for format in ("parquet", "jsonl", "arrow"):
-        assert (found[f"{format} events"], found[f"{format} frames"]) == (9, 4)
-    assert found["webdataset samples"] == 4
+        assert (output[f"{format} events"], output[f"{format} frames"]) == (9, 4)
+    assert output["webdataset samples"] == 4
     for format in ("parquet", "arrow", "webdataset"):
-        assert found[f"{format} picture"] == ["Image", [[1, 1], [1, 1], [1, 1], None]]
+        assert output[f"{format} picture"] == ["Image", [[1, 1], [1, 1], [1, 1], None]]
 
 
 def test_every_line_on_the_page_loads_all_rows(folders: dict[str, Path]) -> None:
-    found = _run(_TOOLS, *map(str, folders.values()))
+    output = _run(_TOOLS, *map(str, folders.values()))
     ids = {folder.name: format for format, folder in folders.items()}
-    counts = {(ids[key.split()[0]], key.split()[1]): count for key, count in found.items()}
+    counts = {(ids[key.split()[0]], key.split()[1]): count for key, count in output.items()}
     assert counts == {
         ("parquet", "polars"): 9,
         ("parquet", "duckdb"): 9,
@@ -171,13 +171,13 @@ _HOSTILE = [
 
 
 @pytest.mark.parametrize("text", _HOSTILE)
-@pytest.mark.parametrize("place", ["tag", "filter", "outcome"])
+@pytest.mark.parametrize("member", ["tag", "filter", "outcome"])
 def test_what_clients_wrote_is_shown_and_is_nothing_else(
-    folders: dict[str, Path], text: str, place: str
+    folders: dict[str, Path], text: str, member: str
 ) -> None:
     manifest, statistics = manifest_of(folders["parquet"]), _NONE
     plain = dataset_card(manifest, statistics)
-    match place:
+    match member:
         case "tag":
             manifest["tag"] = text
         case "filter":
@@ -190,7 +190,7 @@ def test_what_clients_wrote_is_shown_and_is_nothing_else(
     assert _marks(card) == _marks(plain)
     assert not {mark for mark in card if not mark.isprintable()} - {"\n"}
     # A block of code is ended by a line of its own only, and text in JSON has none.
-    added = {"tag": 0, "filter": 1, "outcome": 2}[place]
+    added = {"tag": 0, "filter": 1, "outcome": 2}[member]
     assert len(card.splitlines()) == len(plain.splitlines()) + added
 
 

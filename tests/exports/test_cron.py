@@ -27,23 +27,23 @@ LINES = [
 
 def ticks(line: str, timezone: str, count: int) -> list[datetime]:
     """The first instants after the start."""
-    cron, found = read_cron(line, timezone), [START]
+    cron, result = read_cron(line, timezone), [START]
     for _ in range(count):
-        found.append(cron.next_after(found[-1]))
-    return found[1:]
+        result.append(cron.next_after(result[-1]))
+    return result[1:]
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/Phoenix"])
 @pytest.mark.parametrize("line", LINES)
 def test_a_line_names_the_instants_that_dagster_reads_in_it(line: str, zone: str) -> None:
     theirs = cron_string_iterator(START.timestamp(), line, zone)
-    assert ticks(line, zone, 40) == [one.astimezone(UTC) for one in islice(theirs, 40)]
+    assert ticks(line, zone, 40) == [instant.astimezone(UTC) for instant in islice(theirs, 40)]
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe"])
 def test_a_time_of_day_stays_when_the_clocks_change(zone: str) -> None:
     theirs = cron_string_iterator(START.timestamp(), "30 6 * * *", zone)
-    assert ticks("30 6 * * *", zone, 400) == [one.astimezone(UTC) for one in islice(theirs, 400)]
+    assert ticks("30 6 * * *", zone, 400) == [instant.astimezone(UTC) for instant in islice(theirs, 400)]
 
 
 def test_each_day_has_one_tick_also_when_the_clocks_skip_it_or_show_it_twice() -> None:
@@ -55,8 +55,8 @@ def test_each_day_has_one_tick_also_when_the_clocks_skip_it_or_show_it_twice() -
 
 
 def test_where_days_begin_with_a_star_both_must_match_as_in_debian() -> None:
-    found = [tick.date() for tick in ticks("0 12 */10 * mon", "UTC", 3)]
-    assert all(day.day in (1, 11, 21, 31) and day.isoweekday() == 1 for day in found)
+    results = [tick.date() for tick in ticks("0 12 */10 * mon", "UTC", 3)]
+    assert all(day.day in (1, 11, 21, 31) and day.isoweekday() == 1 for day in results)
 
 
 @given(line=st.sampled_from(LINES[:4]), seconds=st.integers(0, 400 * 86_400))

@@ -162,9 +162,9 @@ def test_a_full_disk_fails_the_export_with_its_cause_and_no_half_file(
 ) -> None:
     runtime = make_runtime(tmp_path)
     seal(runtime, [Recording(frames=[0])])
-    asked = ask(runtime)
+    row = ask(runtime)
     monkeypatch.setattr("os.fstatvfs", _full)
-    row = run_export(runtime, asked.id, owner="test")
+    row = run_export(runtime, row.id, owner="test")
     assert (row.status, (row.error or {})["code"]) == ("failed", "disk_full")
     assert [path for path in folder_of(runtime, row).rglob("*") if path.is_file()] == []
 
@@ -212,7 +212,7 @@ def test_a_local_copy_is_taken_over_only_with_its_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raised", "told"),
+    ("failure", "expected"),
     [
         (OSError(errno.ENOSPC, "full"), DiskFull),
         (OSError(errno.EIO, "broken"), Unavailable),
@@ -222,11 +222,11 @@ def test_a_local_copy_is_taken_over_only_with_its_bytes(tmp_path: Path) -> None:
     ],
 )
 def test_an_error_in_writing_is_told_with_an_end_to_its_causes(
-    tmp_path: Path, raised: Exception, told: type[Exception]
+    tmp_path: Path, failure: Exception, expected: type[Exception]
 ) -> None:
-    with pytest.raises(told) as found, Folder(tmp_path).create("data/file"):
-        raise raised
-    causes: list[BaseException | None] = [found.value]
+    with pytest.raises(expected) as raised, Folder(tmp_path).create("data/file"):
+        raise failure
+    causes: list[BaseException | None] = [raised.value]
     while causes[-1] is not None:
         assert causes[-1].__cause__ not in causes[:-1] and causes[-1].__cause__ is not causes[-1]
         causes.append(causes[-1].__cause__)

@@ -113,12 +113,12 @@ def test_one_deleted_session_changes_one_shard_of_a_kind(
 
 
 def test_equal_content_keys_mean_equal_bytes(runtime_with_outcomes: Runtime) -> None:
-    one = manifest_of(export(runtime_with_outcomes, filter={"outcome": "success"}))
+    first = manifest_of(export(runtime_with_outcomes, filter={"outcome": "success"}))
     other = manifest_of(export(runtime_with_outcomes, filter={"actor.kind": "human"}, destination=_ELSEWHERE))
-    assert {shard["content_key"]: shard["sha256"] for shard in one["shards"]} == {
+    assert {shard["content_key"]: shard["sha256"] for shard in first["shards"]} == {
         shard["content_key"]: shard["sha256"] for shard in other["shards"]
     }
-    assert one["spec_sha256"] != other["spec_sha256"]
+    assert first["spec_sha256"] != other["spec_sha256"]
 
 
 @pytest.fixture

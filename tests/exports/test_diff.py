@@ -42,35 +42,40 @@ def change(runtime: Runtime, session_id: str, **values: Any) -> None:
         db.add(row)
 
 
-def told(found: Compared) -> set[tuple[str, str, str]]:
+def told(result: Compared) -> set[tuple[str, str, str]]:
     """The sessions that are named."""
-    page, _ = found.page(after_id=None, limit=100)
-    return {(one.session_id, one.change, one.cause) for one in page}
+    page, _ = result.page(after_id=None, limit=100)
+    return {(change.session_id, change.change, change.cause) for change in page}
 
 
 def test_a_repeat_differs_in_nothing(runtime: Runtime) -> None:
     seal(runtime, [Recording(frames=[0]), Recording()])
     first, second = export(runtime, filter=_UNTIL), export(runtime, filter=_UNTIL)
-    found = compared(runtime, second, first)
-    assert (found.same_rows, found.same_request, found.causes(), told(found)) == (True, True, {}, set())
-    assert found.sessions.model_dump() == {"same": 2, "added": 0, "removed": 0, "changed": 0}
-    assert found.shards.model_dump() == {"same": 2, "added": 0, "removed": 0, "changed": 0}
+    comparison = compared(runtime, second, first)
+    assert (comparison.same_rows, comparison.same_request, comparison.causes(), told(comparison)) == (
+        True,
+        True,
+        {},
+        set(),
+    )
+    assert comparison.sessions.model_dump() == {"same": 2, "added": 0, "removed": 0, "changed": 0}
+    assert comparison.shards.model_dump() == {"same": 2, "added": 0, "removed": 0, "changed": 0}
 
 
 def test_a_deleted_session_is_counted_and_not_named(runtime: Runtime) -> None:
     ids = seal(runtime, [Recording(), Recording()])
     first = export(runtime, filter=_UNTIL)
     delete(runtime, ids[0])
-    found = compared(runtime, export(runtime, filter=_UNTIL), first)
-    assert (found.sessions.removed, found.causes(), told(found)) == (1, {"deletion": 1}, set())
-    assert (found.same_rows, found.shards.changed) == (False, 1)
+    comparison = compared(runtime, export(runtime, filter=_UNTIL), first)
+    assert (comparison.sessions.removed, comparison.causes(), told(comparison)) == (1, {"deletion": 1}, set())
+    assert (comparison.same_rows, comparison.shards.changed) == (False, 1)
 
 
 def test_a_session_that_is_deleted_between_two_pages_is_named_no_more(runtime: Runtime) -> None:
     ids = seal(runtime, [Recording(), Recording()])
     first = export(runtime, filter=_UNTIL | {"exclude_session_ids": ids})
     second = export(runtime, filter=_UNTIL)
-    assert {one[0] for one in told(compared(runtime, second, first))} == set(ids)
+    assert {row[0] for row in told(compared(runtime, second, first))} == set(ids)
     delete(runtime, ids[0])
     assert told(compared(runtime, second, first)) == {(ids[1], "added", "request")}
 
@@ -96,20 +101,20 @@ def test_an_import_into_the_past_is_told_apart(runtime: Runtime) -> None:
 
 
 def test_a_late_outcome_is_a_change_by_tag(runtime: Runtime) -> None:
-    (one,) = seal(runtime, [Recording()])
+    (session_id,) = seal(runtime, [Recording()])
     first = export(runtime, filter=_UNTIL)
-    change(runtime, one, outcome="error")
-    assert told(compared(runtime, export(runtime, filter=_UNTIL), first)) == {(one, "changed", "tag")}
+    change(runtime, session_id, outcome="error")
+    assert told(compared(runtime, export(runtime, filter=_UNTIL), first)) == {(session_id, "changed", "tag")}
 
 
 def test_a_late_tag_lets_a_session_in(runtime: Runtime) -> None:
-    (one,) = seal(runtime, [Recording(outcome="error")])
-    asked = {"filter": _UNTIL | {"outcome": "success"}}
-    first = export(runtime, **asked)
-    change(runtime, one, outcome="success")
-    found = compared(runtime, export(runtime, **asked), first)
-    assert told(found) == {(one, "added", "tag")}
-    assert found.shards.added == 1
+    (session_id,) = seal(runtime, [Recording(outcome="error")])
+    body = {"filter": _UNTIL | {"outcome": "success"}}
+    first = export(runtime, **body)
+    change(runtime, session_id, outcome="success")
+    comparison = compared(runtime, export(runtime, **body), first)
+    assert told(comparison) == {(session_id, "added", "tag")}
+    assert comparison.shards.added == 1
 
 
 def test_another_request_explains_what_is_in_one_alone(runtime: Runtime) -> None:
@@ -123,10 +128,10 @@ def test_another_request_explains_what_is_in_one_alone(runtime: Runtime) -> None
 def test_sessions_come_page_by_page(runtime: Runtime) -> None:
     ids = sorted(seal(runtime, [Recording() for _ in range(5)]))
     first = export(runtime, filter=_UNTIL | {"exclude_session_ids": ids})
-    found = compared(runtime, export(runtime, filter=_UNTIL), first)
-    page, last_id = found.page(after_id=None, limit=3)
-    rest, no_id = found.page(after_id=last_id, limit=3)
-    assert [one.session_id for one in page + rest] == ids
+    comparison = compared(runtime, export(runtime, filter=_UNTIL), first)
+    page, last_id = comparison.page(after_id=None, limit=3)
+    rest, no_id = comparison.page(after_id=last_id, limit=3)
+    assert [item.session_id for item in page + rest] == ids
     assert (last_id, no_id) == (ids[2], None)
 
 

@@ -59,12 +59,12 @@ def test_a_run_that_stood_still_removes_nothing_of_the_export_that_was_completed
     with pytest.raises(Stopped):
         run_export(runtime, row.id, owner="first", executor=Stopping())
 
-    def _stand_still(*asked: Any) -> Destination:
+    def _stand_still(*arguments: Any) -> Destination:
         """The moment between the claim and the first removal."""
         monkeypatch.undo()
         let_lease_run_out(runtime, row)
         assert run_export(runtime, row.id, owner="third").status == "completed"
-        return open_destination(*asked)
+        return open_destination(*arguments)
 
     monkeypatch.setattr(run, "open_destination", _stand_still)
     with pytest.raises(LeaseLost):
@@ -80,13 +80,13 @@ def test_a_run_that_stood_still_writes_no_manifest_over_that_of_another(
     read = finalize.read_statistics
     inodes: list[int] = []
 
-    def _stand_still(*asked: Any) -> Any:
+    def _stand_still(*arguments: Any) -> Any:
         """The moment between the last shard and the manifest."""
         monkeypatch.undo()
         let_lease_run_out(runtime, row)
         assert run_export(runtime, row.id, owner="second").status == "completed"
         inodes.append(manifest_inode(runtime, row))
-        return read(*asked)
+        return read(*arguments)
 
     monkeypatch.setattr(finalize, "read_statistics", _stand_still)
     with pytest.raises(LeaseLost):
@@ -144,10 +144,10 @@ def test_a_session_deleted_while_the_manifest_is_written_is_in_no_completed_expo
     row = ask(runtime)
     read = finalize.read_statistics
 
-    def _delete_meanwhile(*asked: Any) -> Any:
+    def _delete_meanwhile(*arguments: Any) -> Any:
         monkeypatch.undo()
         delete(runtime, ids[1])
-        return read(*asked)
+        return read(*arguments)
 
     monkeypatch.setattr(finalize, "read_statistics", _delete_meanwhile)
     done = run_export(runtime, row.id, owner="test")
@@ -164,9 +164,9 @@ def test_exports_that_run_in_vain_or_come_in_masses_keep_nobody_out(runtime: Run
         db.get_one(ExportRow, tired.id).attempt = 3
         db.get_one(ExportRow, many[-1].id).workspace_id = "wsp_another"
     with runtime.database.transaction(write=False) as db:
-        found = [row.id for row in due_exports(db, limit=9, per_workspace=2)]
+        results = [row.id for row in due_exports(db, limit=9, per_workspace=2)]
         everyone = [row.id for row in due_exports(db, limit=9)]
-    assert found == [many[0].id, many[1].id, many[-1].id]
+    assert results == [many[0].id, many[1].id, many[-1].id]
     assert everyone == [*(row.id for row in many), tired.id]
 
 

@@ -35,10 +35,10 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_manifest_lists_every_file_as_it_is(folder: Path) -> None:
     manifest = manifest_of(folder)
-    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.parquet")}
+    values = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.parquet")}
     listed = {shard["path"]: (shard["size_bytes"], shard["sha256"]) for shard in manifest["shards"]}
-    assert listed == {path: (len(data), hashlib.sha256(data).hexdigest()) for path, data in found.items()}
-    assert manifest["totals"]["bytes"] == sum(map(len, found.values()))
+    assert listed == {path: (len(data), hashlib.sha256(data).hexdigest()) for path, data in values.items()}
+    assert manifest["totals"]["bytes"] == sum(map(len, values.values()))
 
 
 def test_the_manifest_has_the_members_that_clients_rely_on(folder: Path) -> None:

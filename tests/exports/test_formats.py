@@ -43,8 +43,8 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
 @pytest.fixture(scope="module")
 def folders(runtime: Runtime) -> dict[str, Path]:
     """The same request in every format."""
-    asked: dict[str, Any] = {"workflow": ["checkout", "login"], "filter": {"until": "2026-06-01T00:00:00Z"}}
-    return {format: export(runtime, format=format, **asked) for format in FORMATS}
+    body: dict[str, Any] = {"workflow": ["checkout", "login"], "filter": {"until": "2026-06-01T00:00:00Z"}}
+    return {format: export(runtime, format=format, **body) for format in FORMATS}
 
 
 def _lake(runtime: Runtime, kind: Any) -> list[Row]:
@@ -59,7 +59,7 @@ def _without(row: Row, *names: str) -> Row:
 
 @pytest.mark.parametrize("format", ROW_FORMATS)
 def test_events_are_as_they_were_recorded(runtime: Runtime, folders: dict[str, Path], format: str) -> None:
-    of_session = {one.session_id: one for one in _RECORDINGS}
+    of_session = {item.session_id: item for item in _RECORDINGS}
     ids = {(frame["session_id"], frame["seq"]): frame["frame_id"] for frame in _lake(runtime, "frames")}
     expected = [
         {"workspace": WORKSPACE, **_without(row, "bucket")}
@@ -68,9 +68,9 @@ def test_events_are_as_they_were_recorded(runtime: Runtime, folders: dict[str, P
         | {"actor_kind": of_session[row["session_id"]].actor_kind}
         for row in _lake(runtime, "events")
     ]
-    found = rows_in(folders[format], "events")
-    assert [_without(row, "split") for row in found] == expected
-    assert {row["split"] for row in found} <= {"train", "validation", "test"}
+    rows = rows_in(folders[format], "events")
+    assert [_without(row, "split") for row in rows] == expected
+    assert {row["split"] for row in rows} <= {"train", "validation", "test"}
 
 
 @pytest.mark.parametrize("format", ROW_FORMATS)
@@ -81,9 +81,9 @@ def test_frames_are_as_they_were_recorded(runtime: Runtime, folders: dict[str, P
         if row["n_events"]:
             dhash = None if row["dhash"] is None else row["dhash"] % 2**64
             expected.append({"workspace": WORKSPACE} | {name: row[name] for name in kept} | {"dhash": dhash})
-    found = rows_in(folders[format], "frames")
-    assert [_without(row, "image", "split") for row in found] == expected
-    assert ("image" in found[0]) is (format != "jsonl")
+    rows = rows_in(folders[format], "frames")
+    assert [_without(row, "image", "split") for row in rows] == expected
+    assert ("image" in rows[0]) is (format != "jsonl")
 
 
 @pytest.mark.parametrize("format", ["parquet", "arrow"])
@@ -115,7 +115,7 @@ def test_the_manifest_describes_the_columns_that_the_files_have(
     schema = manifest_of(folders[format])["schema"]
     if format == "webdataset":
         frame, events = schema["samples"]["fields"][-2:]
-        sample = next(one for one in samples_in(folders[format]) if one["events.json"] != b"[]")
+        sample = next(item for item in samples_in(folders[format]) if item["events.json"] != b"[]")
         for field, row in (
             (frame, json.loads(sample["json"])),
             (events, json.loads(sample["events.json"])[0]),
@@ -158,7 +158,7 @@ def long_runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
 
 def _expected_frames(frames: list[Row], sampling: dict[str, Any], keep_actions: bool) -> list[str]:
     """The rules of the specification, frame by frame."""
-    found, slots = [], set()
+    results, slots = [], set()
     for frame in frames:
         slot = frame["session_id"], frame["t_ms"] // sampling.get("interval_ms", 1)
         taken = {
@@ -169,8 +169,8 @@ def _expected_frames(frames: list[Row], sampling: dict[str, Any], keep_actions: 
         }[sampling["mode"]]
         slots.add(slot)
         if taken or (keep_actions and frame["has_action"]):
-            found.append(frame["frame_id"])
-    return found
+            results.append(frame["frame_id"])
+    return results
 
 
 @pytest.mark.parametrize("keep_actions", [False, True])
@@ -178,10 +178,10 @@ def _expected_frames(frames: list[Row], sampling: dict[str, Any], keep_actions: 
 def test_a_sampling_takes_the_frames_that_its_rule_names(
     long_runtime: Runtime, sampling: dict[str, Any], keep_actions: bool
 ) -> None:
-    asked = sampling | {"keep_action_frames": keep_actions}
-    found = rows_in(export(long_runtime, format="jsonl", frame_sampling=asked), "frames")
+    body = sampling | {"keep_action_frames": keep_actions}
+    output = rows_in(export(long_runtime, format="jsonl", frame_sampling=body), "frames")
     expected = _expected_frames(_lake(long_runtime, "frames"), sampling, keep_actions)
-    assert [row["frame_id"] for row in found] == expected
+    assert [row["frame_id"] for row in output] == expected
 
 
 def _one_kind(count: int, length: int) -> pl.DataFrame:

@@ -58,10 +58,10 @@ def test_the_hash_is_of_all_that_was_written_so_far(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_told_in_the_next_call_and_kept() -> None:
     with Path("/dev/full").open("wb", buffering=0) as file, HashedFile(file) as hashed:
-        with pytest.raises(DiskFull) as told:
+        with pytest.raises(DiskFull) as raised:
             for _ in range(100):
                 hashed.write(bytes(_MIB))
-        assert told.value.__cause__ is None
+        assert raised.value.__cause__ is None
         assert hashed.size_bytes < 100 * _MIB and isinstance(hashed.failure, DiskFull)
         with pytest.raises(DiskFull):
             hashed.write(b"more")
@@ -118,9 +118,9 @@ def test_nothing_stands_behind_a_hole_though_the_writer_buries_the_error(tmp_pat
             with suppress(OSError):
                 hashed.write(bytes(_MIB))
         for ask in (hashed.flush, lambda: hashed.sha256):
-            with pytest.raises(OSError, match="no answer") as told:
+            with pytest.raises(OSError, match="no answer") as raised:
                 ask()
-            assert told.value is hashed.failure and told.value.__cause__ is None
+            assert raised.value is hashed.failure and raised.value.__cause__ is None
     assert len(odd.pieces) == 1
 
 

@@ -130,8 +130,8 @@ def test_a_changed_row_is_found(runtime: Runtime, column: str, value: pl.Expr) -
 def test_a_dropped_session_is_found_also_where_no_file_is_hashed(runtime: Runtime) -> None:
     row = completed(runtime)
     rewrite(runtime, row, lambda rows: rows.filter(pl.col("session_id") != rows["session_id"][0]))
-    found = check(runtime, row, rows_hashed=0)
-    assert found.problems == [
+    report = check(runtime, row, rows_hashed=0)
+    assert report.problems == [
         "events of checkout: the dataset has 18 rows, the lake has 21.",
         "events of checkout: the dataset has 6 sessions, the lake has 7.",
     ]

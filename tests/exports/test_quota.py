@@ -172,7 +172,7 @@ def test_an_export_counts_in_the_month_of_its_plan(runtime: Runtime, monkeypatch
     monkeypatch.setattr(clock, "now_ms", lambda: clock.to_ms(later))
     run_export(runtime, row.id, owner="next")
     with runtime.database.transaction(write=False) as db:
-        usage = {one.period: (one.exported_rows, one.reserved_rows) for one in db.exec(select(UsageRow))}
+        usage = {item.period: (item.exported_rows, item.reserved_rows) for item in db.exec(select(UsageRow))}
     assert usage == {planned_in.strftime("%Y-%m"): (3, 0)}
     assert quota(runtime).exported_rows == 0
 

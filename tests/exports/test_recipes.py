@@ -73,7 +73,7 @@ class Kitchen:
 
     def listed(self) -> dict[str, ListedRecipe]:
         with self.runtime.database.transaction(write=False) as db:
-            return {one.recipe.name: one for one in list_recipes(db)}
+            return {recipe.recipe.name: recipe for recipe in list_recipes(db)}
 
     def exports(self) -> list[ExportRow]:
         with self.runtime.database.transaction(write=False) as db:
@@ -164,7 +164,10 @@ def test_daemons_that_look_at_once_make_one_export(
     for number in range(3):
         kitchen.add(f"recipe {number}")
         kitchen.make_due(f"recipe {number}")
-    threads = [threading.Thread(target=lambda one=one: list(make_due_exports(one))) for one in daemons]
+    threads = [
+        threading.Thread(target=lambda instance=daemon: list(make_due_exports(instance)))
+        for daemon in daemons
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -217,7 +220,7 @@ def test_a_store_that_is_away_leaves_the_tick_for_the_next_look(tmp_path: Path) 
     kitchen.make_due()
     folder.rename(tmp_path / "away")
     folder.write_text("no folder")
-    assert [one.error and one.error["code"] for one in kitchen.follow()] == ["unavailable"]
+    assert [item.error and item.error["code"] for item in kitchen.follow()] == ["unavailable"]
     folder.unlink()
     (tmp_path / "away").rename(folder)
     [taken] = kitchen.follow()
@@ -311,9 +314,9 @@ def test_a_name_is_taken_once(kitchen: Kitchen) -> None:
 
 
 def test_what_is_wrong_is_told_in_a_sentence_without_the_value() -> None:
-    with pytest.raises(InvalidRecipe, match="filter/min_duration_ms") as told:
+    with pytest.raises(InvalidRecipe, match="filter/min_duration_ms") as raised:
         read_request({**_BODY, "tag": "x", "filter": {"min_duration_ms": "hush"}})
-    assert "hush" not in str(told.value)
+    assert "hush" not in str(raised.value)
 
 
 def test_the_first_tick_follows_the_clocks_of_the_zone(kitchen: Kitchen) -> None:

@@ -34,7 +34,7 @@ def run(runtime: Runtime, *words: str) -> Any:
 
 
 def listed(runtime: Runtime) -> dict[str, dict[str, Any]]:
-    return {one["name"]: one for one in json.loads(run(runtime, "list", "--json").stdout)}
+    return {load["name"]: load for load in json.loads(run(runtime, "list", "--json").stdout)}
 
 
 def test_a_recipe_is_added_listed_run_and_removed(runtime: Runtime) -> None:
@@ -50,12 +50,16 @@ def test_a_recipe_is_added_listed_run_and_removed(runtime: Runtime) -> None:
     )
     added = run(runtime, "add", "nightly", "checkout", "login", *_DAILY, *words)
     assert (added.exit_code, added.stdout) == (0, "")
-    one = listed(runtime)["nightly"]
-    assert (one["dataset"], one["cron"], one["timezone"]) == ("nightly", "0 6 * * *", "Europe/Berlin")
-    assert added.stderr == f"nightly is due at {one['next_at']}.\n"
-    assert one["request"]["filter"] == {"outcome": "success", "since": "1d"}
-    assert one["request"]["split"] == {"by": "actor", "validation": 0.2, "test": 0.1}
-    assert (one["last_export"], one["error"]) == (None, None)
+    recipe = listed(runtime)["nightly"]
+    assert (recipe["dataset"], recipe["cron"], recipe["timezone"]) == (
+        "nightly",
+        "0 6 * * *",
+        "Europe/Berlin",
+    )
+    assert added.stderr == f"nightly is due at {recipe['next_at']}.\n"
+    assert recipe["request"]["filter"] == {"outcome": "success", "since": "1d"}
+    assert recipe["request"]["split"] == {"by": "actor", "validation": 0.2, "test": 0.1}
+    assert (recipe["last_export"], recipe["error"]) == (None, None)
     export_id = run(runtime, "run", "nightly").stdout.strip()
     assert listed(runtime)["nightly"]["last_export"] == {"id": export_id, "status": "queued", "rows": None}
     table = run(runtime, "list").stdout

@@ -39,8 +39,8 @@ def runtime(tmp_path: Path) -> Runtime:
 
 
 def ask(runtime: Runtime, **body: Any) -> ExportRow:
-    asked = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}} | body
-    wanted, origin = ExportCreate.model_validate(asked), Origin.operator(WORKSPACE)
+    request = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}} | body
+    wanted, origin = ExportCreate.model_validate(request), Origin.operator(WORKSPACE)
     return create_export(runtime, Tenant(WORKSPACE, "live"), wanted, origin=origin)
 
 

@@ -58,12 +58,12 @@ def test_a_sample_has_the_events_that_are_bound_to_its_frame(runtime: Runtime, f
         bound = events.filter(
             pl.col("session_id") == frame["session_id"], pl.col("frame_seq") == frame["seq"]
         )
-        found = [typed(event) for event in json.loads(sample["events.json"])]
+        output = [typed(event) for event in json.loads(sample["events.json"])]
         wanted = bound.select(
             *("event_id", "t_ms", "ts", "type", "frame_id", "payload", "frame_seq", "is_action"),
             bound_frame_id=pl.lit(frame["frame_id"]),
         )
-        assert [{name: event[name] for name in wanted.columns} for event in found] == wanted.to_dicts()
+        assert [{name: event[name] for name in wanted.columns} for event in output] == wanted.to_dicts()
 
 
 def test_frames_without_events_have_an_empty_list(folder: Path) -> None:
@@ -91,7 +91,10 @@ def test_headers_tell_nothing_of_time_and_machine(folder: Path) -> None:
     with tarfile.open(next(folder.glob("data/*/*.tar"))) as archive:
         members = archive.getmembers()
     assert [member.name for member in members] == sorted(member.name for member in members)
-    facts = {(one.mtime, one.uid, one.gid, one.uname, one.gname, one.mode, one.type) for one in members}
+    facts = {
+        (member.mtime, member.uid, member.gid, member.uname, member.gname, member.mode, member.type)
+        for member in members
+    }
     assert facts == {(0, 0, 0, "", "", 0o644, tarfile.REGTYPE)}
 
 

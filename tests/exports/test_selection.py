@@ -161,7 +161,7 @@ def test_a_path_takes_the_sessions_that_went_it_at_a_pinned_version(tmp_path: Pa
     seal(runtime, [*went.values(), Recording()])  # the last one never gets into the graph
     index(runtime, dict.fromkeys(short, "1a 2b"))
     index(runtime, {recording.session_id: words for words, recording in went.items()})
-    on_path = {*short, *(one.session_id for words, one in went.items() if "1a 2b" in words)}
+    on_path = {*short, *(recording.session_id for words, recording in went.items() if "1a 2b" in words)}
     path_id = path_of(runtime, short[0])
     folder = export(runtime, filter={"path": path_id})
     assert set(rows_of(folder)["session_id"]) == on_path
@@ -184,27 +184,27 @@ def test_a_path_takes_the_sessions_that_went_it_at_a_pinned_version(tmp_path: Pa
 
 def test_a_path_that_is_merged_before_the_plan_stands_for_what_it_became(tmp_path: Path) -> None:
     runtime = make_runtime(tmp_path)
-    one, other = seal(runtime, [Recording(), Recording()])
-    index(runtime, {one: "1a 2b", other: "7g 8h"})
+    left, other = seal(runtime, [Recording(), Recording()])
+    index(runtime, {left: "1a 2b", other: "7g 8h"})
     row = ask(runtime, filter={"path": path_of(runtime, other)})
     with runtime.database.transaction(write=True) as db:
         first, second = db.exec(select(GraphPathRow).order_by(col(GraphPathRow.number)))
         second.merged_into = first.number
         db.add(second)
     assert run_export(runtime, row.id, owner="test").status == "completed"
-    assert set(rows_of(folder_of(runtime, row))["session_id"]) == {one}
+    assert set(rows_of(folder_of(runtime, row))["session_id"]) == {left}
 
 
 def test_a_path_must_be_one_of_the_workflows_that_are_exported(tmp_path: Path) -> None:
     runtime = make_runtime(tmp_path)
-    (one,) = seal(runtime, [Recording()])
+    (first,) = seal(runtime, [Recording()])
     seal(runtime, [Recording(workflow="login")])
-    index(runtime, {one: "1a 2b"})
+    index(runtime, {first: "1a 2b"})
     with pytest.raises(ValidationFailed, match="/filter/path"):
-        ask(runtime, workflow="login", filter={"path": path_of(runtime, one)})
+        ask(runtime, workflow="login", filter={"path": path_of(runtime, first)})
     with pytest.raises(NotFound, match="path"):
         ask(runtime, mode="live", filter={"path": "pth_unknown"})
-    assert ask(runtime, workflow=["login", "checkout"], filter={"path": path_of(runtime, one)})
+    assert ask(runtime, workflow=["login", "checkout"], filter={"path": path_of(runtime, first)})
 
 
 def index(runtime: Runtime, words: dict[str, str]) -> list[str]:

@@ -38,9 +38,9 @@ def test_large_payloads_are_spread_over_more_buckets_and_read_in_smaller_tasks(
     tasks: list[ShardTask] = []
 
     class Noting:
-        def run(self, asked: Sequence[ShardTask]) -> Iterator[WrittenShard]:
-            tasks.extend(asked)
-            return InProcess().run(asked)
+        def run(self, request: Sequence[ShardTask]) -> Iterator[WrittenShard]:
+            tasks.extend(request)
+            return InProcess().run(request)
 
     seal(runtime, [Recording(padding=4_000) for _ in range(8)])
     folder = export(runtime, executor=Noting())
@@ -102,5 +102,5 @@ def test_a_late_tag_does_not_change_a_plan(runtime: Runtime) -> None:
 def tag(runtime: Runtime, session_id: str, name: str) -> None:
     """Tag a sealed session."""
     with runtime.database.transaction(write=True) as db:
-        place = {"workspace_id": WORKSPACE, "mode": "live", "session_id": session_id}
-        db.add(TagRow(id=new_id("tag"), name=name, t_ms=0, position=9, created_at=START, **place))
+        columns = {"workspace_id": WORKSPACE, "mode": "live", "session_id": session_id}
+        db.add(TagRow(id=new_id("tag"), name=name, t_ms=0, position=9, created_at=START, **columns))

@@ -43,10 +43,10 @@ def runtime(tmp_path_factory: pytest.TempPathFactory, actors: dict[str, str | No
 
 def _parts(rows: list[Row]) -> dict[str, str]:
     """The part of each session; a session in two parts fails."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for row in rows:
-        assert found.setdefault(row["session_id"], row["split"]) == row["split"]
-    return found
+        assert values.setdefault(row["session_id"], row["split"]) == row["split"]
+    return values
 
 
 def _exported(runtime: Runtime, by: str, **more: Any) -> Path:
@@ -75,7 +75,7 @@ def test_by_actor_no_actor_is_in_two_parts(runtime: Runtime, actors: dict[str, s
     of_actor = defaultdict(set)
     for session_id, part in parts.items():
         of_actor[actors[session_id] or session_id].add(part)
-    assert {len(found) for found in of_actor.values()} == {1}
+    assert {len(item) for item in of_actor.values()} == {1}
     assert set(parts.values()) == {"train", "validation", "test"}
 
 
@@ -113,9 +113,9 @@ def test_growing_shares_take_from_the_training_part_alone() -> None:
 @pytest.mark.parametrize(("validation", "test"), [(0.0, 0.0), (0.25, 0.25), (0.0, 1.0), (1.0, 0.0)])
 def test_parts_have_about_the_shares_that_were_asked_for(validation: float, test: float) -> None:
     rule = SplitRule(validation=validation, test=test)
-    found = [split_of(f"unit-{number}", rule) for number in range(2_000)]
-    assert found.count("test") / 2_000 == pytest.approx(test, abs=0.03)
-    assert found.count("validation") / 2_000 == pytest.approx(validation, abs=0.03)
+    results = [split_of(f"unit-{number}", rule) for number in range(2_000)]
+    assert results.count("test") / 2_000 == pytest.approx(test, abs=0.03)
+    assert results.count("validation") / 2_000 == pytest.approx(validation, abs=0.03)
 
 
 def test_no_id_of_an_actor_is_in_any_file(runtime: Runtime) -> None:

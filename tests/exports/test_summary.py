@@ -27,20 +27,20 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
 
 def _summary(folder: Path, format: FormatName) -> DatasetSummary:
     paths = [shard["path"] for shard in manifest_of(folder)["shards"] if shard["kind"] != "frames"]
-    found = summarize(open_url(str(folder)), paths, format=format)
-    assert found is not None
-    return found
+    result = summarize(open_url(str(folder)), paths, format=format)
+    assert result is not None
+    return result
 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_every_format_is_summed_up_alike(runtime: Runtime, format: FormatName) -> None:
     folder = export(runtime, workflow=["checkout", "login"], format=format)
-    found = _summary(folder, format)
-    assert dict(found.outcomes.iter_rows()) == {"none": 1, "success": 2}
-    assert found.types.rows() == [("scroll", 302), ("click", 2), ("input", 2)]
-    assert sorted(found.lengths_s) == [0.299, 0.9, 0.9]
-    assert found.preview.height == 8
-    assert not {"payload", "workspace"} & set(found.preview.columns)
+    result = _summary(folder, format)
+    assert dict(result.outcomes.iter_rows()) == {"none": 1, "success": 2}
+    assert result.types.rows() == [("scroll", 302), ("click", 2), ("input", 2)]
+    assert sorted(result.lengths_s) == [0.299, 0.9, 0.9]
+    assert result.preview.height == 8
+    assert not {"payload", "workspace"} & set(result.preview.columns)
     assert verify_manifest(open_url(str(folder))).is_valid, "an opened destination is verified as it is"
 
 

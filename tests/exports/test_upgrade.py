@@ -76,7 +76,7 @@ def test_a_running_one_gets_a_new_plan_and_keeps_to_the_quota(runtime: Runtime) 
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(b"old")
     with runtime.database.transaction(write=False) as db:
-        assert [one.id for one in due_exports(db, limit=9)] == [row.id]
+        assert [due_export.id for due_export in due_exports(db, limit=9)] == [row.id]
     done = run_export(runtime, row.id, owner="test")
     assert (done.status, done.rows, done.shards, done.shards_done) == ("completed", 6, 2, 2)
     assert verify_manifest(folder).is_valid

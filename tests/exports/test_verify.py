@@ -85,9 +85,9 @@ def test_a_wholly_wrong_dataset_is_told_of_briefly(copy: Callable[[str], Path]) 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_progress_goes_from_nothing_to_everything(originals: dict[str, Path], format: str) -> None:
-    told: list[tuple[int, int]] = []
-    verify_manifest(originals[format], on_progress=lambda done, total: told.append((done, total)))
-    done, totals = zip(*told, strict=True)
+    reports: list[tuple[int, int]] = []
+    verify_manifest(originals[format], on_progress=lambda done, total: reports.append((done, total)))
+    done, totals = zip(*reports, strict=True)
     size = manifest_of(originals[format])["totals"]["bytes"]
     assert list(done) == sorted(done)
     assert (done[-1], set(totals)) == (size, {size})

@@ -121,9 +121,9 @@ def test_one_long_value_that_all_rows_repeat_takes_little_memory(
     name, count, long = ("payload", 150, "x" * 2**20)
     if kind == "frames":
         name, count, long = ("image", 15, {"bytes": b"x" * 10 * 2**20, "path": "a"})  # type: ignore[assignment]
-    place = row.schema.get_field_index(name)
+    index = row.schema.get_field_index(name)
     column = pa.repeat(pa.scalar(long, row.schema.field(name).type), count)
-    rows = pa.concat_tables([row] * count).set_column(place, row.schema.field(name), column)
+    rows = pa.concat_tables([row] * count).set_column(index, row.schema.field(name), column)
     pq.write_table(rows, path, compression="zstd")
     del rows, column
     read: Any = read_events if kind == "events" else read_frames

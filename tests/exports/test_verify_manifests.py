@@ -112,13 +112,13 @@ def test_a_destination_gives_no_more_of_a_file_than_was_listed(originals: dict[s
     class Store:
         """A store whose files have become very long; it counts the bytes that are read."""
 
-        asked = 0
+        bytes_read = 0
 
         def size(self, path: str) -> int:
             return 2**40
 
         def read_range(self, path: str, start: int, end: int) -> Iterator[bytes]:
-            self.asked = end - start
+            self.bytes_read = end - start
             yield b""
 
     store = Store()
@@ -127,7 +127,7 @@ def test_a_destination_gives_no_more_of_a_file_than_was_listed(originals: dict[s
     shard = parse_manifest((originals["parquet"] / "manifest.json").read_bytes()).shards[0]
     with tempfile.TemporaryDirectory() as folder:
         copy_file(DestinationSource(store), shard, Path(folder))
-    assert store.asked == shard.size_bytes + 1
+    assert store.bytes_read == shard.size_bytes + 1
 
 
 _SHARD = "data/workflow=checkout/events-00000-of-00001.parquet"

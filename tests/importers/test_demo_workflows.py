@@ -43,8 +43,8 @@ def test_some_runs_recover_from_the_server_error(recordings: list[Recording]) ->
 def test_the_second_approver_appears_only_late(recordings: list[Recording]) -> None:
     late = [
         n
-        for n, one in enumerate(recordings)
-        if any("Second" in frame.item["url"] or "/second" in frame.item["url"] for frame in one.frames)
+        for n, recording in enumerate(recordings)
+        if any("Second" in frame.item["url"] or "/second" in frame.item["url"] for frame in recording.frames)
     ]
     assert len(late) == 8
     assert min(late) > len(recordings) / 2
@@ -92,8 +92,8 @@ def test_screens_are_pictures_of_their_size(recordings: list[Recording]) -> None
 def test_passwords_are_never_kept(recordings: list[Recording]) -> None:
     typed = [
         event["input"]
-        for one in recordings
-        for event in one.events
+        for recording in recordings
+        for event in recording.events
         if event.get("target", {}).get("name") == "Password"
     ]
     assert typed

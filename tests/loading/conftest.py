@@ -26,10 +26,10 @@ def sealed_sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtim
 @pytest.fixture(scope="session")
 def exports(sealed_sessions: Runtime) -> dict[str, Path]:
     """Folder of an export by format: the same sessions, parts and frames in each."""
-    asked = {"workflow": WORKFLOWS, "frame_sampling": {"mode": "all"}}
+    body = {"workflow": WORKFLOWS, "frame_sampling": {"mode": "all"}}
     shares = {"split": {"by": "session", "validation": 0.2, "test": 0.2}}
     return {
-        format: export(sealed_sessions, format=format, **asked, **shares) for format in get_args(ExportFormat)
+        format: export(sealed_sessions, format=format, **body, **shares) for format in get_args(ExportFormat)
     }
 
 

@@ -43,8 +43,8 @@ def run(
 def newest(host: Host) -> dict[str, Any]:
     """The export that was asked for last."""
     with Client(host.url, host.key) as client:
-        found: dict[str, Any] = client._get("/v1/exports", {"limit": 1})["data"][0]
-        return found
+        result: dict[str, Any] = client._get("/v1/exports", {"limit": 1})["data"][0]
+        return result
 
 
 def test_a_watched_export_is_downloaded_and_verified(

@@ -74,20 +74,20 @@ def service(exports: dict[str, Path]) -> Iterator[Callable[..., Any]]:
 def test_no_address_but_the_exports_own_is_asked(
     service: Callable[..., Any], tmp_path: Path, address: Callable[[str, str], str]
 ) -> None:
-    dataset, asked = service(address, tmp_path)
+    dataset, requests = service(address, tmp_path)
     with pytest.raises(ManifestRefused, match="not the export's own"):
         dataset.polars()
     dataset._shards = [structs.replace(shard, url=None) for shard in dataset._shards]
     with pytest.raises(ManifestRefused, match="not the export's own"):  # also where they are signed anew
         dataset.polars()
-    assert asked == []
+    assert requests == []
 
 
 def test_a_redirect_is_not_followed(service: Callable[..., Any], tmp_path: Path) -> None:
-    dataset, asked = service(lambda base, path: f"{base}/v1/exports/exp_1/files/{path}", tmp_path)
+    dataset, requests = service(lambda base, path: f"{base}/v1/exports/exp_1/files/{path}", tmp_path)
     with pytest.raises(ApiError, match="302"):
         dataset.polars()
-    assert asked and "/elsewhere" not in asked
+    assert requests and "/elsewhere" not in requests
 
 
 def test_a_manifest_that_never_ends_is_not_read_to_its_end(
@@ -145,11 +145,11 @@ def test_a_cache_without_a_home_belongs_to_its_user_alone(
 
     monkeypatch.setattr(Path, "home", homeless)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    own = tmp_path / f"recorder-cache-{os.getuid()}"
-    assert Cache().folder == Cache().folder == own
-    assert stat.S_IMODE(own.stat().st_mode) == 0o700
-    own.chmod(0o777)
-    assert Cache().folder != own, "others may have written in it"
-    own.rmdir()
-    own.symlink_to(tmp_path)
-    assert own not in (Cache().folder, Cache().folder.parent)
+    private_folder = tmp_path / f"recorder-cache-{os.getuid()}"
+    assert Cache().folder == Cache().folder == private_folder
+    assert stat.S_IMODE(private_folder.stat().st_mode) == 0o700
+    private_folder.chmod(0o777)
+    assert Cache().folder != private_folder, "others may have written in it"
+    private_folder.rmdir()
+    private_folder.symlink_to(tmp_path)
+    assert private_folder not in (Cache().folder, Cache().folder.parent)

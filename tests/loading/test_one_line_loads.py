@@ -163,8 +163,8 @@ def test_polars_and_arrow_give_the_same_table_whatever_the_format(
     assert dataset.polars().collect().equals(events)
     expected = events.filter(pl.col("split") == "train")
     assert dataset.polars(split="train").collect().equals(expected)
-    found = dataset.arrow(split="train")
-    table = found.read_all() if format == "jsonl" else found.to_table()
+    result = dataset.arrow(split="train")
+    table = result.read_all() if format == "jsonl" else result.to_table()
     assert pl.DataFrame(table).equals(expected)
 
 

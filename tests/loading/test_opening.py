@@ -45,8 +45,8 @@ def test_a_folder_a_manifest_and_an_address_open_the_same(
     store = fsspec.filesystem("memory")
     store.put(f"{folder}/", "/somewhere", recursive=True)
     places: list[Any] = [folder, str(folder) + "/", folder / "manifest.json", f"file://{folder}"]
-    for place in [*places, "memory://somewhere", "memory://somewhere/manifest.json"]:
-        dataset = recorder.open_export(place, cache=tmp_path)
+    for index in [*places, "memory://somewhere", "memory://somewhere/manifest.json"]:
+        dataset = recorder.open_export(index, cache=tmp_path)
         assert dataset.polars().collect().equals(events)
     assert dataset.verify().problems == []
     assert (dataset.sessions, dataset.rows, dataset.frames) == (60, events.height, 120)

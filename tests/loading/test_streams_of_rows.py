@@ -103,14 +103,14 @@ def test_resumed_twice_in_an_epoch_the_sequence_is_the_same(
     whole = dataset.torch(FINEST[format], split="train", **chosen)
     whole.set_epoch(4)
     expected = list(whole)
-    found: list[str] = []
+    results: list[str] = []
     state = whole.state_dict() | {"consumed": {}}
     for count in (13, 24, len(expected)):
         stream = dataset.torch(FINEST[format], split="train", **chosen)
         stream.load_state_dict(pickle.loads(pickle.dumps(state)))
-        found += itertools.islice(stream, count)
+        results += itertools.islice(stream, count)
         state = stream.state_dict()
-    assert found == expected
+    assert results == expected
 
 
 def loader(stream: Any, workers: int) -> Any:
@@ -142,16 +142,16 @@ def test_a_data_loader_resumed_twice_in_an_epoch_gives_the_same_batches(
 
     expected = list(loader(stream(), workers))
     state = None
-    found: list[Any] = []
+    results: list[Any] = []
     for count in (3, 6, None):
         resumed = stream()
         if state is not None:
             resumed.load_state_dict(state)
         batches = list(itertools.islice(loader(resumed, workers), count))
-        found += batches
+        results += batches
         state = resumed.state_after(len(batches), batch_size=4, num_workers=workers)
-    assert found == expected
-    assert len({name for batch in found for name in batch}) == len(stream())
+    assert results == expected
+    assert len({name for batch in results for name in batch}) == len(stream())
 
 
 def test_workers_that_outlive_an_epoch_see_the_next_one(torch: Any, exports: dict[str, Path]) -> None:

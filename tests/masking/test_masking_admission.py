@@ -88,7 +88,7 @@ def test_a_harmless_pattern_is_taken(expression: str) -> None:
 def test_fifty_ordinary_patterns_are_taken_together() -> None:
     some = HARMLESS[:-1]
     many = [pattern(f"n{n}", rf"\b{n}(?:{some[n % len(some)]})") for n in range(limits.MASKING_PATTERNS)]
-    small = [one for one in many if "\\p" not in one["pattern"]]
+    small = [item for item in many if "\\p" not in item["pattern"]]
     assert find_refusals(small) == []
 
 
@@ -98,7 +98,7 @@ def test_fifty_ordinary_patterns_are_taken_together() -> None:
     ids=["instructions", "states"],
 )
 def test_patterns_are_refused_for_their_size_together(expressions: list[str], word: str) -> None:
-    (refusal,) = find_refusals([pattern(f"n{n}", one) for n, one in enumerate(expressions)])
+    (refusal,) = find_refusals([pattern(f"n{n}", expression) for n, expression in enumerate(expressions)])
     assert (refusal.index, refusal.code) == (None, "invalid_value")
     assert word in refusal.message.lower()
 

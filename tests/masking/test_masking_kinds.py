@@ -111,16 +111,16 @@ def test_masking_twice_changes_nothing_more(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "one", "other"),
+    ("kind", "first", "other"),
     [
         ("email", "Ada@Example.com", "ada%40example.com"),
         ("card", "4111 1111 1111 1111", "4111111111111111"),
         ("token", "Bearer sk-proj-a1B2a1B2a1B2a1B2", "sk-proj-a1B2a1B2a1B2a1B2"),
     ],
 )
-def test_spellings_of_one_value_get_one_token(kind: str, one: str, other: str) -> None:
+def test_spellings_of_one_value_get_one_token(kind: str, first: str, other: str) -> None:
     masker = make_masker(kind)
-    tokens = {match.group() for text in (one, other) for match in _TOKEN.finditer(masker.mask_text(text))}
+    tokens = {match.group() for text in (first, other) for match in _TOKEN.finditer(masker.mask_text(text))}
     assert len(tokens) == 1
 
 

@@ -30,9 +30,9 @@ def policies_of(
     with runtime.database.transaction(write=True) as db:
         row = WorkspaceRow(id=f"wsp_{name}", name=name, region="us", masking=masking, created_at=now)
         db.add(row)
-        for (place, workflow), policy in workflows.items():
-            own = {"workspace_id": row.id, "mode": place, "workflow": workflow, "masking": policy}
-            db.add(WorkflowRow(**own, created_at=now, updated_at=now))
+        for (mode, workflow), policy in workflows.items():
+            values = {"workspace_id": row.id, "mode": mode, "workflow": workflow, "masking": policy}
+            db.add(WorkflowRow(**values, created_at=now, updated_at=now))
     with runtime.database.transaction(write=False) as db:
         stored = db.get(WorkspaceRow, row.id)
         assert stored is not None
@@ -61,15 +61,15 @@ def test_there_are_no_policies_where_nothing_is_masked(
 
 
 def test_a_workflow_comes_on_top_of_its_workspace(runtime: Runtime) -> None:
-    own = {"builtins": ["email", "card"], "patterns": [pattern("account", "ACC")]}
-    found = policies_of(runtime, "both", EMAIL, {("live", "billing"): own, ("live", "other"): OFF})
-    assert rules_of(found, "billing") == ["account", "email", "card"]
-    assert rules_of(found, "other") == rules_of(found, None) == ["email"]
+    values = {"builtins": ["email", "card"], "patterns": [pattern("account", "ACC")]}
+    result = policies_of(runtime, "both", EMAIL, {("live", "billing"): values, ("live", "other"): OFF})
+    assert rules_of(result, "billing") == ["account", "email", "card"]
+    assert rules_of(result, "other") == rules_of(result, None) == ["email"]
 
 
 def test_a_workflow_masks_in_its_mode_alone(runtime: Runtime) -> None:
-    found = policies_of(runtime, "modes", None, {("live", "billing"): EMAIL, ("test", "signup"): EMAIL})
-    assert (rules_of(found, "billing"), rules_of(found, "signup"), rules_of(found, None)) == (
+    result = policies_of(runtime, "modes", None, {("live", "billing"): EMAIL, ("test", "signup"): EMAIL})
+    assert (rules_of(result, "billing"), rules_of(result, "signup"), rules_of(result, None)) == (
         ["email"],
         None,
         None,
@@ -77,8 +77,8 @@ def test_a_workflow_masks_in_its_mode_alone(runtime: Runtime) -> None:
 
 
 def test_equal_policies_are_compiled_once(runtime: Runtime) -> None:
-    found = [policies_of(runtime, name, EMAIL, {}) for name in ("equal_1", "equal_2")]
-    policies = [one.of("any") for one in found if one is not None]
+    results = [policies_of(runtime, name, EMAIL, {}) for name in ("equal_1", "equal_2")]
+    policies = [item.of("any") for item in results if item is not None]
     maskers = [policy.masker() for policy in policies if policy is not None]
     assert maskers[0].rules is maskers[1].rules
     assert maskers[0].key != maskers[1].key
@@ -91,8 +91,8 @@ def test_the_largest_policies_fit_together(runtime: Runtime) -> None:
         + [pattern(f"plain{n}", f"{n:02}[0-9]{{30}}") for n in range(30)],
     }
     assert Masking.model_validate(largest)
-    found = policies_of(runtime, "largest", largest, {("live", "billing"): largest})
-    assert len(rules_of(found, "billing") or []) == 2 * 44 + 3
+    result = policies_of(runtime, "largest", largest, {("live", "billing"): largest})
+    assert len(rules_of(result, "billing") or []) == 2 * 44 + 3
 
 
 def test_workflows_of_sessions_are_remembered_by_place_and_not_without_end(
@@ -104,8 +104,8 @@ def test_workflows_of_sessions_are_remembered_by_place_and_not_without_end(
         ids = [desk.record(workflow=f"flow_{n}", events=()) for n in range(3)]
         stranger = Caller(Tenant(desk.caller.workspace_id, "test"), "key_other")
         with runtime.database.transaction(write=False) as db:
-            found = [known.look_up(db, desk.caller, session_id) for session_id in ids]
+            results = [known.look_up(db, desk.caller, session_id) for session_id in ids]
             assert known.look_up(db, stranger, ids[2]) is None
-    assert found == ["flow_0", "flow_1", "flow_2"]
+    assert results == ["flow_0", "flow_1", "flow_2"]
     assert [known.recall(desk.caller, session_id) for session_id in ids] == [None, "flow_1", "flow_2"]
     assert known.recall(stranger, ids[2]) is None

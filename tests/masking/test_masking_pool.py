@@ -86,16 +86,16 @@ def test_documents_masked_in_portions_are_masked_as_one(pool: ScanPool, texts: l
 
 def test_portions_keep_the_index_of_their_documents(scan: Scanner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scanner, "_PORTION_BYTES", 10)
-    found = find(scan, make_policy(pattern("account", QUICK)), *[b'{"a":"x"}'] * 5, b'{"a":"ACC-1234"}')
-    assert list(found) == [5]
+    result = find(scan, make_policy(pattern("account", QUICK)), *[b'{"a":"x"}'] * 5, b'{"a":"ACC-1234"}')
+    assert list(result) == [5]
 
 
 def test_small_texts_of_built_in_kinds_need_no_process(
     scan: Scanner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scan._pool, "submit", None)
-    found = find(scan, make_policy(builtins=["email"]), b'{"a":"x"}', b'{"a":"ada@example.com"}')
-    assert list(found) == [1]
+    result = find(scan, make_policy(builtins=["email"]), b'{"a":"x"}', b'{"a":"ada@example.com"}')
+    assert list(result) == [1]
     assert not scan.is_small(make_policy(pattern("p", "x")), 1)
     assert not scan.is_small(make_policy(builtins=["email"]), 64 * 1024 + 1)
 
@@ -164,7 +164,7 @@ def test_a_job_that_fails_is_no_clean_body(scan: Scanner) -> None:
 def test_measuring_patterns_is_bounded_too(scan: Scanner, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValidationFailed) as refused:
         asyncio.run(scan.admit("wsp_a", [pattern("fine", "x"), pattern("crawl", SLOW)]))
-    assert [(one.pointer, one.code) for one in refused.value.problems] == [
+    assert [(problem.pointer, problem.code) for problem in refused.value.problems] == [
         ("/masking/patterns/1/pattern", "limit_reached")
     ]
     monkeypatch.setattr(scanner, "ADMISSION_SECONDS", 0.02)

@@ -33,13 +33,13 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str | int, ...]]] = {
 }
 
 
-@pytest.mark.parametrize(("policy", "place"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("policy", "pointer"), REFUSED.values(), ids=REFUSED)
 def test_a_wrong_policy_is_refused_where_it_is_wrong(
-    policy: dict[str, Any], place: tuple[str | int, ...]
+    policy: dict[str, Any], pointer: tuple[str | int, ...]
 ) -> None:
     with pytest.raises(ValidationError) as caught:
         Masking.model_validate(policy)
-    assert [error["loc"] for error in caught.value.errors()] == [place]
+    assert [error["loc"] for error in caught.value.errors()] == [pointer]
 
 
 def test_members_that_were_not_sent_stay() -> None:

@@ -28,12 +28,12 @@ class _CountedSpans(Sequence[Span]):
         self.spans, self.looks = spans, 0
 
     @overload
-    def __getitem__(self, place: int) -> Span: ...
+    def __getitem__(self, index: int) -> Span: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[Span]: ...
-    def __getitem__(self, place: int | slice) -> Span | Sequence[Span]:
+    def __getitem__(self, index: slice) -> Sequence[Span]: ...
+    def __getitem__(self, index: int | slice) -> Span | Sequence[Span]:
         self.looks += 1
-        return self.spans[place]
+        return self.spans[index]
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -90,8 +90,8 @@ _SHAPES = [
 def _passes_luhn(number: str) -> bool:
     """The check of ISO/IEC 7812 as the standard words it, digit by digit from the right."""
     total = 0
-    for place, digit in enumerate(int(letter) for letter in reversed(number) if letter.isdigit()):
-        value = digit * 2 if place % 2 else digit
+    for index, digit in enumerate(int(letter) for letter in reversed(number) if letter.isdigit()):
+        value = digit * 2 if index % 2 else digit
         total += value - 9 if value > 9 else value
     return total % 10 == 0
 
@@ -103,8 +103,10 @@ def _cards_place_by_place(text: str) -> Iterator[Span]:
         before, end = text[:start], start
         if not re.search(r"[0-9A-Za-z]\Z|[0-9]\.\Z", before):
             matches = (re.compile(shape).match(text, start) for shape in _SHAPES)
-            found = (one.end() for one in matches if one and not re.match("[0-9A-Za-z]", text[one.end() :]))
-            end = next((end for end in found if _passes_luhn(text[start:end])), start)
+            result = (
+                match.end() for match in matches if match and not re.match("[0-9A-Za-z]", text[match.end() :])
+            )
+            end = next((end for end in result if _passes_luhn(text[start:end])), start)
         if end > start:
             yield len(before.encode()), len(text[:end].encode())
         start = max(end, start + 1)

@@ -171,7 +171,7 @@ def _become_pytest(tests: tuple[str, ...], tree: Path, output: int) -> NoReturn:
             os.dup2(output, descriptor)
         os.chdir(tree)
         sys.dont_write_bytecode = True
-        sys.path[:] = [str(tree), *(place for place in sys.path if Path(place or ROOT).resolve() != ROOT)]
+        sys.path[:] = [str(tree), *(entry for entry in sys.path if Path(entry or ROOT).resolve() != ROOT)]
         for name in [name for name in sys.modules if name.partition(".")[0] in ("tests", "recorder", "api")]:
             del sys.modules[name]
         # Libraries are imported before pytest could rewrite their assertions, which need no rewriting.

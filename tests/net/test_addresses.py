@@ -106,10 +106,10 @@ def test_addresses_that_lead_elsewhere_are_not_public(text: str) -> None:
 
 
 def test_names_of_this_machine_are_not_asked_of_a_name_server() -> None:
-    asked: list[str] = []
+    requests: list[str] = []
 
     async def resolve(host: str) -> list[str]:
-        asked.append(host)
+        requests.append(host)
         return ["93.184.216.34"]
 
     guard = Guard(AllowList.parse(()), resolve)
@@ -117,7 +117,7 @@ def test_names_of_this_machine_are_not_asked_of_a_name_server() -> None:
         with pytest.raises(UrlNotAllowed):
             asyncio.run(guard.check(url))
     asyncio.run(guard.check("https://hooks.example/"))
-    assert asked == ["hooks.example"]
+    assert requests == ["hooks.example"]
 
 
 @given(st.ip_addresses(v=4))

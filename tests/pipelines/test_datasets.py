@@ -122,15 +122,18 @@ def test_the_checks_run_again_by_hand_look_at_the_newest_export_of_each_dataset(
     for files in rerun_checks(deployment):
         assert files.passed
         shown = [record.data for record in files.metadata["checked"].value.records]
-        assert [(one["dataset"], one["export_id"]) for one in shown] == [("new", newest.id), ("old", old.id)]
+        assert [(item["dataset"], item["export_id"]) for item in shown] == [
+            ("new", newest.id),
+            ("old", old.id),
+        ]
     folder = Path(deployment.runtime.settings.export_url) / deployment.workspace_id / old.id
     next(folder.rglob("*.parquet")).write_bytes(b"spoiled")
     files, lake = rerun_checks(deployment)
     assert (files.passed, lake.passed) == (False, False)
     assert f"old, {old.id}: " in str(files.metadata["problems"].value)
     assert all(check.passed for check in rerun_checks(deployment, datasets=1))
-    (one, _) = rerun_checks(deployment, export_id=before.id)
-    assert (one.passed, one.metadata["export_id"].value) == (True, before.id)
+    (first, _) = rerun_checks(deployment, export_id=before.id)
+    assert (first.passed, first.metadata["export_id"].value) == (True, before.id)
 
 
 def test_checks_without_any_dataset_pass(deployment: Deployment) -> None:

@@ -39,14 +39,14 @@ NAMES = {
 
 def test_the_names_are_these() -> None:
     graph = defs.resolve_asset_graph()
-    found = {
+    values = {
         "assets": {key.to_user_string() for key in graph.get_all_asset_keys()},
         "checks": {f"{key.asset_key.to_user_string()}:{key.name}" for key in graph.asset_check_keys},
         "jobs": {job.name for job in defs.jobs or []},
         "sensors": {sensor.name for sensor in defs.sensors or []},
         "schedules": {schedule.name for schedule in defs.schedules or []},
     }
-    assert found == NAMES
+    assert values == NAMES
 
 
 def test_everything_loads() -> None:

@@ -38,8 +38,8 @@ def statuses(recorder: RecorderResource) -> Counter[str]:
 def metadata_sums(result: dg.ExecuteInProcessResult, asset: str, name: str) -> float:
     """The sum of a number over all materializations of an asset."""
     events = result.get_asset_materialization_events()
-    found = [event.materialization for event in events if event.asset_key == dg.AssetKey(asset)]
-    return sum(float(item.metadata[name].value) for item in found if name in item.metadata)  # type: ignore[arg-type]
+    results = [event.materialization for event in events if event.asset_key == dg.AssetKey(asset)]
+    return sum(float(item.metadata[name].value) for item in results if name in item.metadata)  # type: ignore[arg-type]
 
 
 def test_a_run_seals_what_has_stopped(recorder: RecorderResource) -> None:
@@ -137,19 +137,19 @@ def test_a_run_whose_place_was_taken_ends(
 
 def test_a_stopping_service_ends_the_run_in_order(recorder: RecorderResource) -> None:
     stop_sessions(recorder.runtime, 1)
-    told: list[float] = []
+    reports: list[float] = []
 
     def _tell() -> None:
         # Before its first batch the run may not listen yet.
         while statuses(recorder) != {"sealed": 1}:
             time.sleep(0.1)
-        told.append(time.monotonic())
+        reports.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=_tell, daemon=True).start()
     result = drain(recorder, idle_seconds=25)
     assert result.success
-    assert time.monotonic() - told[0] < 20
+    assert time.monotonic() - reports[0] < 20
     assert metadata_sums(result, "sealed_sessions", "run_sessions") == 1
 
 

@@ -33,8 +33,8 @@ def desk(recorder: RecorderResource) -> Iterator[Desk]:
 def record(desk: Desk, *pages: str, workflow: str = "checkout", tags: tuple[str, ...] = ("success",)) -> str:
     """A session of clicks on these pages."""
     events = [
-        {"t_ms": 100 * place, "type": "click", "url": f"https://shop.example/{page}", "title": page}
-        for place, page in enumerate(pages, 1)
+        {"t_ms": 100 * index, "type": "click", "url": f"https://shop.example/{page}", "title": page}
+        for index, page in enumerate(pages, 1)
     ]
     return desk.record(events=events, tags=tags, workflow=workflow)
 
@@ -84,7 +84,7 @@ def test_every_graph_is_rebuilt_and_shown(recorder: RecorderResource, desk: Desk
         assert set(instance.get_dynamic_partitions("workflows")) == {graph.partition for graph in graphs}
     seen = [graph.metadata for graph in graphs]
     assert (made.metadata["graphs"].value, len(made.metadata["rebuilt"].records)) == (2, 2)
-    assert [one["workflow"].value for one in seen] == ["checkout", "returns"]
+    assert [item["workflow"].value for item in seen] == ["checkout", "returns"]
     assert str(seen[0]["graph"].value).startswith("![") and seen[0]["sessions"].value == 4
     assert "| path |" in str(seen[0]["paths"].value)
     assert checked(recorder) == {

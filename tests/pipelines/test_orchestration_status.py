@@ -65,10 +65,12 @@ def test_what_is_switched_off_reaches_the_database_once(
     switch(instance, "SENSOR", "sensor_of_an_older_release", InstigatorStatus.STOPPED)
     assert tick(instance, recorder) == "Reported; switched off: stopped_sessions."
     with recorder.runtime.database.transaction(write=False) as db:
-        stored = {(one.kind, one.name): one for one in read_statuses(db)}
-    assert {key for key, one in stored.items() if not one.is_on} == {("sensor", "stopped_sessions")}
-    assert {name for kind, name in stored if kind == "sensor"} == {one.name for one in defs.sensors or []}
-    assert {name for kind, name in stored if kind == "schedule"} == {one.name for one in defs.schedules or []}
+        stored = {(status.kind, status.name): status for status in read_statuses(db)}
+    assert {key for key, status in stored.items() if not status.is_on} == {("sensor", "stopped_sessions")}
+    assert {name for kind, name in stored if kind == "sensor"} == {item.name for item in defs.sensors or []}
+    assert {name for kind, name in stored if kind == "schedule"} == {
+        item.name for item in defs.schedules or []
+    }
     assert stored["daemon", "SENSOR"].seen_at == clock.from_ms(1_000_000)
     switch(instance, "SENSOR", "stopped_sessions", InstigatorStatus.RUNNING)
     assert tick(instance, recorder) == "Reported; switched off: none."
@@ -76,8 +78,8 @@ def test_what_is_switched_off_reaches_the_database_once(
 
 def test_a_schedule_of_the_same_name_as_a_sensor_is_another(instance: dg.DagsterInstance) -> None:
     switch(instance, "SENSOR", "nightly", InstigatorStatus.STOPPED)
-    found = read_dagster_statuses(instance, sensors=["nightly"], schedules=["nightly"])
-    assert [(one.kind, one.is_on) for one in found] == [("sensor", False), ("schedule", True)]
+    result = read_dagster_statuses(instance, sensors=["nightly"], schedules=["nightly"])
+    assert [(item.kind, item.is_on) for item in result] == [("sensor", False), ("schedule", True)]
 
 
 def test_the_pulse_follows_the_slower_of_the_watched_daemons(

@@ -49,8 +49,8 @@ def test_a_run_carries_the_id_of_the_request_that_asked_for_it(deployment: Deplo
     assert result.dagster_run.tags[REQUEST_TAG] == "req_asked"
     assert f"Export {row.id}, request req_asked" in said
     with deployment.runtime.database.transaction(write=False) as db:
-        told = db.exec(select(OutboxRow).where(OutboxRow.subject_id == row.id).order_by(OutboxRow.id)).all()
-    assert [(event.type, event.request_id) for event in told] == [
+        output = db.exec(select(OutboxRow).where(OutboxRow.subject_id == row.id).order_by(OutboxRow.id)).all()
+    assert [(event.type, event.request_id) for event in output] == [
         ("export.queued", "req_asked"),
         ("export.completed", "req_asked"),
     ]
@@ -145,9 +145,9 @@ def test_a_run_that_carries_on_says_so_and_writes_only_what_is_left(deployment: 
         if text.startswith("1 of"):
             raise Killed
 
-    told = LoggedProgress(InProcess(), _die, every_s=0)
+    output = LoggedProgress(InProcess(), _die, every_s=0)
     with pytest.raises(Killed):
-        run_export(deployment.runtime, row.id, owner="killed", executor=told)
+        run_export(deployment.runtime, row.id, owner="killed", executor=output)
     said = [record.user_message for record in deployment.instance.all_logs(deployment.run(request).run_id)]
     assert "Carried on, attempt 2: 1 of 2 shards are there" in said
     assert "1 shards to write" in said

@@ -28,8 +28,8 @@ OWNER = "run"
 
 def claim(deployment: Deployment, at_work: list[ExportRow], served: dict[str, float]) -> str | None:
     """Id of the next export that the run takes."""
-    found = small_export_claims.claim_next(deployment.runtime.database, OWNER, at_work, served)
-    return found[0].id if found else None
+    result = small_export_claims.claim_next(deployment.runtime.database, OWNER, at_work, served)
+    return result[0].id if result else None
 
 
 def row_of(deployment: Deployment, export_id: str) -> ExportRow:
@@ -128,8 +128,8 @@ def test_a_large_export_is_left_to_a_run_of_its_own(
     monkeypatch.setattr(small_export_claims, "_MOST_EVENTS", 5)
     row = deployment.queue()
     writing(1)
-    found = row_of(deployment, row.id)
-    assert (found.status, found.has_own_run, found.attempt) == ("queued", True, 0)
+    stored = row_of(deployment, row.id)
+    assert (stored.status, stored.has_own_run, stored.attempt) == ("queued", True, 0)
     assert claim(deployment, [], {}) is None
     with deployment.runtime.database.transaction(write=True) as db:
         small_export_claims.take_place(db, OWNER)
@@ -139,14 +139,14 @@ def test_a_large_export_is_left_to_a_run_of_its_own(
 
 def test_one_workspace_takes_half_of_the_slots(deployment: Deployment) -> None:
     other = another_workspace(deployment, "other")
-    own = [deployment.queue() for _ in range(4)]
+    later_rows = [deployment.queue() for _ in range(4)]
     later = other.queue()
     at_work: list[ExportRow] = []
     taken = []
     while (export_id := claim(deployment, at_work, {deployment.workspace_id: 1.0})) is not None:
         taken.append(export_id)
         at_work.append(row_of(deployment, export_id))
-    assert taken == [later.id, own[0].id, own[1].id]
+    assert taken == [later.id, later_rows[0].id, later_rows[1].id]
 
 
 def test_the_workspace_that_was_served_longest_ago_comes_first(deployment: Deployment) -> None:
@@ -159,10 +159,10 @@ def test_the_workspace_that_was_served_longest_ago_comes_first(deployment: Deplo
 def test_stores_of_others_never_take_all_slots(deployment: Deployment) -> None:
     def in_cloud(row: ExportRow) -> ExportRow:
         with deployment.runtime.database.transaction(write=True) as db:
-            found = db.get_one(ExportRow, row.id)
-            found.destination = {"kind": "s3", "bucket": "b"}
-            db.add(found)
-        return found
+            stored = db.get_one(ExportRow, row.id)
+            stored.destination = {"kind": "s3", "bucket": "b"}
+            db.add(stored)
+        return stored
 
     rows = [in_cloud(another_workspace(deployment, f"w{number}").queue()) for number in range(3)]
     hosted = deployment.queue()
@@ -176,9 +176,9 @@ def test_what_another_run_works_on_or_tried_is_not_claimed(deployment: Deploymen
     held, tried = deployment.queue(), deployment.queue()
     with deployment.runtime.database.transaction(write=True) as db:
         claim_export(deployment.runtime.database, db, held.id, owner="somebody")
-        found = db.get_one(ExportRow, tried.id)
-        found.attempt, found.status = 1, "running"
-        db.add(found)
+        stored = db.get_one(ExportRow, tried.id)
+        stored.attempt, stored.status = 1, "running"
+        db.add(stored)
     assert claim(deployment, [], {}) is None
 
 
@@ -224,7 +224,7 @@ def test_a_run_that_is_told_to_end_finishes_what_it_began(deployment: Deployment
     assert loop.take()
     threading.Timer(0.4, loop.stop).start()
     finished = list(loop.results(max_seconds=60, max_exports=9))
-    assert [one.row.id for one in finished] == [row.id]
+    assert [export.row.id for export in finished] == [row.id]
     assert loop.ending == "interrupted"
     with deployment.runtime.database.transaction(write=False) as db:
         assert small_export_claims.place_owner(db) is None
@@ -248,9 +248,9 @@ def test_small_exports_wait_for_the_run_and_not_for_ever(deployment: Deployment)
     row = deployment.queue()
     assert jobs_of(deployment) == ["write_small_exports"]
     with deployment.runtime.database.transaction(write=True) as db:
-        found = db.get_one(ExportRow, row.id)
-        found.created_at -= timedelta(seconds=30)
-        db.add(found)
+        stored = db.get_one(ExportRow, row.id)
+        stored.created_at -= timedelta(seconds=30)
+        db.add(stored)
     assert jobs_of(deployment) == ["write_small_exports", "export_datasets"]
     assert row_of(deployment, row.id).has_own_run
 
@@ -264,14 +264,14 @@ def test_a_run_that_hands_over_is_not_taken_for_lost(deployment: Deployment) -> 
     instance = deployment.instance
     old = instance.create_run_for_job(write_small_exports, status=dg.DagsterRunStatus.STARTED)
     with deployment.runtime.database.transaction(write=True) as db:
-        place = small_export_claims.take_place(db, old.run_id)
-        assert place is not None
-        small_export_claims.leave_place(db, place)
+        lease = small_export_claims.take_place(db, old.run_id)
+        assert lease is not None
+        small_export_claims.leave_place(db, lease)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pipelines.runs._TO_TAKE_THE_LEASE", timedelta(0))
         assert jobs_of(deployment) == ["write_small_exports"]
-    found = instance.get_run_by_id(old.run_id)
-    assert found is not None and found.status == dg.DagsterRunStatus.STARTED
+    result = instance.get_run_by_id(old.run_id)
+    assert result is not None and result.status == dg.DagsterRunStatus.STARTED
 
 
 def test_a_run_whose_process_is_gone_is_marked_and_followed(deployment: Deployment) -> None:
@@ -281,8 +281,8 @@ def test_a_run_whose_process_is_gone_is_marked_and_followed(deployment: Deployme
         jobs_of(deployment)
         patch.setattr("pipelines.runs._FIRST_PAUSE_S", 0.0)
         assert jobs_of(deployment) == ["write_small_exports"]
-    found = deployment.instance.get_run_by_id(lost.run_id)
-    assert found is not None and found.status == dg.DagsterRunStatus.FAILURE
+    result = deployment.instance.get_run_by_id(lost.run_id)
+    assert result is not None and result.status == dg.DagsterRunStatus.FAILURE
 
 
 def test_the_op_is_the_job() -> None:

@@ -18,12 +18,14 @@ def positional_strings(code: str) -> Iterator[tuple[str, int]]:
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             parameters = [*node.args.posonlyargs, *node.args.args]
-            annotations = (one.annotation for one in parameters if one.annotation is not None)
-            yield node.name, sum(ast.unparse(one) == "str" for one in annotations)
+            annotations = (
+                parameter.annotation for parameter in parameters if parameter.annotation is not None
+            )
+            yield node.name, sum(ast.unparse(annotation) == "str" for annotation in annotations)
 
 
 def test_no_function_takes_three_strings_by_position() -> None:
-    found = {
+    values = {
         f"{path.relative_to(ROOT)}:{name}"
         for folder in ("recorder", "api", "pipelines")
         for path in sorted((ROOT / folder).rglob("*.py"))
@@ -31,7 +33,7 @@ def test_no_function_takes_three_strings_by_position() -> None:
         if count > MOST_STRINGS
     }
     # An exception that is no longer needed is removed from the list.
-    assert found == EXCEPTIONS.keys()
+    assert values == EXCEPTIONS.keys()
 
 
 def test_strings_passed_by_position_are_counted() -> None:

@@ -106,16 +106,16 @@ def test_a_worker_imports_neither_database_nor_lake_nor_orchestrator() -> None:
 
 
 def test_pictures_that_do_not_decode_cost_their_digest(blobs: Blobs, pool: DigestPool) -> None:
-    damaged = [one.data for one in itertools.islice(storable_pictures(seed=2), 150)]
+    damaged = [storable_picture.data for storable_picture in itertools.islice(storable_pictures(seed=2), 150)]
     mixed = [data for pair in zip(damaged, pictures(150), strict=True) for data in pair]
     frames = store_frames(blobs, "ses_a", [png_with_late_profile(), *mixed])
     seen = pool.digest("ses_a", frames)
     assert seen == digest_alone(blobs, frames)
-    assert seen[0].dhash is None and None not in [one.dhash for one in seen[2::2]]
+    assert seen[0].dhash is None and None not in [item.dhash for item in seen[2::2]]
 
 
 def test_snapshots_that_do_not_read_count_as_none(blobs: Blobs, pool: DigestPool) -> None:
-    damaged = [one.packed for one in itertools.islice(fuzzed_snapshots(seed=2), 60)]
+    damaged = [fuzzed_snapshot.packed for fuzzed_snapshot in itertools.islice(fuzzed_snapshots(seed=2), 60)]
     frames = store_frames(blobs, "ses_a", pictures(60), damaged)
     assert pool.digest("ses_a", frames) == digest_alone(blobs, frames)
 
@@ -139,7 +139,7 @@ def test_a_picture_over_the_memory_costs_its_digest_and_no_other(blobs: Blobs) -
     frames = store_frames(blobs, "ses_a", [*pictures(5), large, *pictures(5, first=5)])
     with DigestPool(blobs.url, processes=1, budget=DigestBudget(memory_bytes=80_000_000)) as small:
         seen = small.digest("ses_a", frames)
-    assert seen[5].dhash is None and [one.dhash for one in seen].count(None) == 1
+    assert seen[5].dhash is None and [item.dhash for item in seen].count(None) == 1
     with DigestPool(blobs.url, processes=1) as pool:
         assert pool.digest("ses_a", frames)[5].dhash is not None
 
@@ -148,7 +148,7 @@ def test_a_picture_over_the_memory_costs_its_digest_and_no_other(blobs: Blobs) -
 def test_a_picture_over_its_pixels_or_bytes_costs_its_digest(blobs: Blobs, limits: dict[str, int]) -> None:
     frames = store_frames(blobs, "ses_a", pictures(3))
     with DigestPool(blobs.url, processes=1, budget=DigestBudget(**limits)) as pool:
-        assert [one.dhash for one in pool.digest("ses_a", frames)] == [None] * 3
+        assert [item.dhash for item in pool.digest("ses_a", frames)] == [None] * 3
 
 
 @pytest.mark.parametrize("what", ["bomb", "nodes", "time"])
@@ -310,10 +310,10 @@ def test_equal_contents_are_computed_once(blobs: Blobs, pool: DigestPool) -> Non
     blobs.delete(gone[0].object)
     futures = [pool.submit(frames[0].session_id, frames) for frames in (frames, gone)]
     # The second is never fetched: its pictures are under way, or known.
-    assert [one.dhash for one in futures[1].result(PATIENCE_S)] == [
-        one.dhash for one in futures[0].result(PATIENCE_S)
+    assert [item.dhash for item in futures[1].result(PATIENCE_S)] == [
+        item.dhash for item in futures[0].result(PATIENCE_S)
     ]
-    screens = {id(one.screen) for one in futures[0].result()[:2]}
+    screens = {id(item.screen) for item in futures[0].result()[:2]}
     again = store_frames(blobs, "ses_c", pictures(1), [page])
     assert screens == {id(pool.digest("ses_c", again)[0].screen)}
 
@@ -354,9 +354,9 @@ def test_a_pool_that_is_closed_ends_its_workers_and_what_waits(blobs: Blobs) -> 
     eventually(lambda: is_computing(pool))
     pids = pool.worker_pids
     pool.close()
-    for one in (future, waiting):
+    for item in (future, waiting):
         with pytest.raises(CancelledError):
-            one.result(PATIENCE_S)
+            item.result(PATIENCE_S)
     assert not any(is_running(pid) for pid in pids)
     with pytest.raises(RuntimeError):
         pool.submit("ses_a", [])

@@ -100,24 +100,26 @@ class Bench:
         wholes = [
             whole_session(
                 self.runtime,
-                one,
-                self.seen(one),
+                session_id,
+                self.seen(session_id),
                 date=prepared._batch.date,
-                seal_seq=prepared._batch.seal_seq(one),
+                seal_seq=prepared._batch.seal_seq(session_id),
             )
-            for one in session_ids
+            for session_id in session_ids
         ]
         for kind, layout in LAYOUTS.items():
             expected = sorted((row for whole in wholes for row in whole[kind]), key=_key(kind))
-            found = [row for file in prepared.files[kind] for row in self.read(kind, file)]
-            assert sorted(found, key=_key(kind)) == [_in_schema(row, layout.schema) for row in expected], kind
+            results = [row for file in prepared.files[kind] for row in self.read(kind, file)]
+            assert sorted(results, key=_key(kind)) == [_in_schema(row, layout.schema) for row in expected], (
+                kind
+            )
             for file in prepared.files[kind]:
                 rows = self.read(kind, file)
                 assert rows == sorted(rows, key=_key(kind)) and file.rows == len(rows)
-        assert [one.row.id for one in prepared.sessions] == list(session_ids)
-        for one, whole in zip(prepared.sessions, wholes, strict=True):
+        assert [session.row.id for session in prepared.sessions] == list(session_ids)
+        for session, whole in zip(prepared.sessions, wholes, strict=True):
             (row,) = whole["sessions"]
-            told = (
+            output = (
                 "event_count",
                 "action_count",
                 "frame_count",
@@ -125,9 +127,11 @@ class Bench:
                 "payload_bytes",
                 "rows_sha256",
             )
-            assert {name: getattr(one, name) for name in told} == {name: row[name] for name in told}
-            assert [step.features for step in one.steps] == [tuple(row["features"]) for row in whole["steps"]]
-            assert [step.runs for step in one.steps] == [row["runs"] for row in whole["steps"]]
+            assert {name: getattr(session, name) for name in output} == {name: row[name] for name in output}
+            assert [step.features for step in session.steps] == [
+                tuple(row["features"]) for row in whole["steps"]
+            ]
+            assert [step.runs for step in session.steps] == [row["runs"] for row in whole["steps"]]
 
     def read(self, kind: Any, file: Any) -> list[dict[str, Any]]:
         """The rows of a file, times as microseconds."""
@@ -138,8 +142,8 @@ class Bench:
     def portions(self, session_id: str) -> int:
         """Return the number of stored portions of a session."""
         with self.runtime.database.transaction(write=False) as db:
-            found = select(SealPortionRow).where(SealPortionRow.session_id == session_id)
-            return len(db.exec(found).all())
+            result = select(SealPortionRow).where(SealPortionRow.session_id == session_id)
+            return len(db.exec(result).all())
 
     def objects(self, session_id: str) -> list[str]:
         """The kept objects of a session."""
@@ -170,10 +174,10 @@ def _key(kind: Any) -> Callable[[dict[str, Any]], Any]:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    def value(one: Any) -> Any:
-        return (one - clock.from_ms(0)) // clock.from_ms(0).resolution if hasattr(one, "tzinfo") else one
+    def value(cell: Any) -> Any:
+        return (cell - clock.from_ms(0)) // clock.from_ms(0).resolution if hasattr(cell, "tzinfo") else cell
 
-    return {name: value(one) for name, one in row.items()}
+    return {name: value(item) for name, item in row.items()}
 
 
 def _in_schema(row: dict[str, Any], schema: pa.Schema) -> dict[str, Any]:
@@ -236,7 +240,7 @@ def _frame(
 ) -> FrameRow:
     data, dom = PICTURES[shows], DOMS[shows]
     offset = sum(map(len, PICTURES[:shows]))
-    place = {
+    columns = {
         "dom_object": "frames/shared.pack",
         "dom_offset": sum(map(len, PICTURES)) + sum(map(len, DOMS[:shows])),
         "dom_length": len(dom),
@@ -256,7 +260,7 @@ def _frame(
         offset=offset,
         length=len(data),
         active_rect=[0, 0, 1, 1] if has_dom else None,
-        **(place if has_dom else {}),
+        **(columns if has_dom else {}),
     )
 
 
@@ -483,7 +487,9 @@ def test_a_damaged_session_is_set_aside_and_the_others_go_on(
     damage(bench, ids[1], payload)
     preparation = bench.start(*ids, limits=PortionLimits(**{**TINY.__dict__, "events": 6}))
     finish(preparation)
-    assert [(one.session_id, one.code) for one in preparation.failures] == [(ids[1], "content_unreadable")]
+    assert [(failure.session_id, failure.code) for failure in preparation.failures] == [
+        (ids[1], "content_unreadable")
+    ]
     assert "Restore" in preparation.failures[0].message
     bench.assert_whole(preparation, ids[0], ids[2])
     assert bench.portions(ids[1]) == 0 and bench.objects(ids[1]) == []
@@ -499,7 +505,9 @@ def test_a_session_whose_pictures_are_gone_is_set_aside(bench: Bench, count: int
     )
     preparation = bench.start(*ids, limits=PortionLimits(**{**TINY.__dict__, "events": 6}))
     finish(preparation)
-    assert [(one.session_id, one.code) for one in preparation.failures] == [(ids[0], "content_missing")]
+    assert [(failure.session_id, failure.code) for failure in preparation.failures] == [
+        (ids[0], "content_missing")
+    ]
     bench.assert_whole(preparation, ids[1])
 
 

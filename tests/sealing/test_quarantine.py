@@ -101,7 +101,7 @@ def failing_index(monkeypatch: pytest.MonkeyPatch, session_id: str, error: BaseE
 def set_aside_codes(runtime: Runtime) -> dict[str, str]:
     """Return what is set aside, by session."""
     with runtime.database.transaction(write=False) as db:
-        return {one.session_id: one.code for one in list_set_aside(db)}
+        return {item.session_id: item.code for item in list_set_aside(db)}
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_the_session_that_cannot_be_read_is_set_aside_and_the_others_are_sealed(
     damage(runtime, ids[2])
     seal_all(runtime)
     assert set_aside_codes(runtime) == {ids[2]: code}
-    assert_sealed_exactly_once(runtime, [one for one in ids if one != ids[2]])
+    assert_sealed_exactly_once(runtime, [session_id for session_id in ids if session_id != ids[2]])
     row = session_row(runtime, ids[2])
     assert (row.status, row.waiting_since, row.seal_failures) == ("stopped", None, 3)
     with runtime.database.transaction(write=False) as db:
@@ -178,7 +178,7 @@ def test_a_batch_that_fails_for_an_unknown_reason_is_halved_until_one_session_is
     with failing_index(monkeypatch, ids[4], RuntimeError("a defect")):
         seal_all(runtime)
     assert set_aside_codes(runtime) == {ids[4]: "content_unreadable"}
-    assert_sealed_exactly_once(runtime, [one for one in ids if one != ids[4]])
+    assert_sealed_exactly_once(runtime, [session_id for session_id in ids if session_id != ids[4]])
     assert "RuntimeError" in (session_row(runtime, ids[4]).seal_error_message or "")
 
 
@@ -246,7 +246,7 @@ def test_nothing_is_counted_while_the_store_of_frames_is_away(runtime: Runtime, 
             pass
     assert set_aside_codes(runtime) == {}
     assert_sealed_exactly_once(runtime, ids)
-    assert {session_row(runtime, one).seal_failures for one in ids} == {0}
+    assert {session_row(runtime, session_id).seal_failures for session_id in ids} == {0}
 
 
 def test_a_store_that_fails_in_the_middle_counts_as_no_failure(

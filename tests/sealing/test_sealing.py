@@ -123,10 +123,10 @@ def test_the_digest_of_a_session_is_that_of_its_rows(runtime: Runtime, desk: Des
         EventKey(row["event_id"], row["t_ms"], us(row["ts"]), row["type"], row["frame_id"], row["payload"])
         for row in rows.iter_rows(named=True)
     ]
-    (told,) = lake_rows(runtime, "sessions", session_id).iter_rows(named=True)
-    assert told["rows_sha256"] == events_digest(keys)
-    assert (told["event_count"], told["action_count"], told["frame_count"]) == (2, 1, 0)
-    assert told["payload_bytes"] == sum(len(payload.encode()) for payload in rows["payload"])
+    (output,) = lake_rows(runtime, "sessions", session_id).iter_rows(named=True)
+    assert output["rows_sha256"] == events_digest(keys)
+    assert (output["event_count"], output["action_count"], output["frame_count"]) == (2, 1, 0)
+    assert output["payload_bytes"] == sum(len(payload.encode()) for payload in rows["payload"])
 
 
 def us(moment: Any) -> int:
@@ -262,7 +262,7 @@ def test_the_sweep_takes_hot_rows_after_30_minutes(runtime: Runtime, desk: Desk,
     make_old(runtime, old, minutes=31)
     make_old(runtime, young, minutes=29)
     assert sealer.maintain().swept_sessions == 1
-    assert [session_row(runtime, one).is_hot for one in (old, young, waiting)] == [False, True, True]
+    assert [session_row(runtime, item).is_hot for item in (old, young, waiting)] == [False, True, True]
     assert hot_rows(runtime) == {"EventBatchRow": 2, "EventKeyRow": 2, "FrameRow": 1, "BatchKeyRow": 0}
     assert sealer.maintain().swept_sessions == 0
 

@@ -153,9 +153,9 @@ def test_a_run_killed_at_a_lake_write_is_done_again(runtime: Runtime, kind: Kind
 def test_a_run_killed_at_any_statement_is_done_again(runtime: Runtime) -> None:
     ids: list[str] = []
     killed = 0
-    for place in range(0, 200, STRIDE if runtime.database.is_sqlite else max(STRIDE, 9)):
+    for index in range(0, 200, STRIDE if runtime.database.is_sqlite else max(STRIDE, 9)):
         ids += record(runtime, 1)
-        was_killed = seal_until_statement(runtime, place)
+        was_killed = seal_until_statement(runtime, index)
         let_lease_run_out(runtime)
         seal_all(runtime)
         if not was_killed:
@@ -165,14 +165,14 @@ def test_a_run_killed_at_any_statement_is_done_again(runtime: Runtime) -> None:
     assert_sealed_exactly_once(runtime, ids)
 
 
-def seal_until_statement(runtime: Runtime, place: int) -> bool:
+def seal_until_statement(runtime: Runtime, index: int) -> bool:
     """Seal one batch and die before the statement of this number; whether there were so many."""
     seen = 0
 
     def count(*_: Any) -> None:
         nonlocal seen
         seen += 1
-        if seen > place:
+        if seen > index:
             raise Killed
 
     sealer = Sealer(runtime, owner="killed")

@@ -84,8 +84,8 @@ def test_every_lane_is_found_with_its_longest_wait(runtime: Runtime) -> None:
             record(runtime, workspace_id, waited_s=waited_s)
     record(runtime, workflow="ship", waited_s=7)
     with runtime.database.transaction(write=False) as db:
-        found = dict(waiting_lanes(db))
-    waits = {lane.name: round((clock.now() - since).total_seconds(), -1) for lane, since in found.items()}
+        result = dict(waiting_lanes(db))
+    waits = {lane.name: round((clock.now() - since).total_seconds(), -1) for lane, since in result.items()}
     checkout, ship = slot_of("checkout", 8), slot_of("ship", 8)
     assert waits == {
         f"seal:{WORKSPACE}:live:{checkout}": 60,
@@ -238,12 +238,12 @@ def test_racing_runs_seal_everything_once_and_number_each_workflow_upwards(runti
                 runtime, name, batch_limits=BatchLimits(sessions=3), pace=Pace(lane_seconds=0.05)
             ) as sealer:
                 assert sealer is not None
-                while any(session_row(runtime, one).status != "sealed" for one in everything):
+                while any(session_row(runtime, session_id).status != "sealed" for session_id in everything):
                     sealer.seal_batch()
         except BaseException as error:
             failures.append(error)
 
-    everything = [one for own in ids.values() for one in own]
+    everything = [session_id for lane_ids in ids.values() for session_id in lane_ids]
     threads = [Thread(target=run, args=(f"run {number}",)) for number in range(4)]
     for thread in threads:
         thread.start()
@@ -251,8 +251,8 @@ def test_racing_runs_seal_everything_once_and_number_each_workflow_upwards(runti
         thread.join()
     assert failures == []
     assert_sealed_exactly_once(runtime, everything)
-    for own in ids.values():
-        rows = [session_row(runtime, one) for one in own]
+    for lane_ids in ids.values():
+        rows = [session_row(runtime, session_id) for session_id in lane_ids]
         assert [row.seal_seq for row in rows] == sorted(row.seal_seq or 0 for row in rows)
     with runtime.database.transaction(write=False) as db:
         versions = list(db.exec(select(GraphVersionRow).order_by(GraphVersionRow.version)))

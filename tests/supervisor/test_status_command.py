@@ -34,8 +34,8 @@ def run(data: Path, *words: str) -> Any:
 def read(data: Path) -> dict[str, Any]:
     done = run(data, "--json")
     assert done.exit_code == 0, done.output
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    output: dict[str, Any] = json.loads(done.stdout)
+    return output
 
 
 def test_a_folder_without_a_deployment_is_left_as_it_is(tmp_path: Path) -> None:
@@ -49,8 +49,8 @@ def test_a_folder_without_a_deployment_is_left_as_it_is(tmp_path: Path) -> None:
 
 def test_a_stopped_deployment_has_no_link(tmp_path: Path) -> None:
     make_runtime(tmp_path).close()
-    found = read(tmp_path)
-    assert found["running"] is False and found["api"] is None and found["login_url"] is None
+    result = read(tmp_path)
+    assert result["running"] is False and result["api"] is None and result["login_url"] is None
     assert "stopped" in run(tmp_path).stdout
     assert not (tmp_path / "dagster-login").exists()
 
@@ -60,10 +60,10 @@ def test_a_running_one_shows_addresses_and_a_link_that_works(tmp_path: Path) -> 
     with running_service(tmp_path / "other") as service:
         # Any server that answers /healthz stands for Dagster's pages here.
         record = RunRecord.hold(tmp_path, SERVICE, api=service.url, dagster=service.url, **MEMBERS)
-        found, printed = read(tmp_path), run(tmp_path).stdout
+        result, printed = read(tmp_path), run(tmp_path).stdout
         record.release()
-    assert found["running"] and found["api"] == {"url": service.url, "answers": True}
-    token = found["login_url"].removeprefix(f"{service.url}/login/")
+    assert result["running"] and result["api"] == {"url": service.url, "answers": True}
+    token = result["login_url"].removeprefix(f"{service.url}/login/")
     assert LoginLinks(settings).redeem(token)
     assert all(len(line) <= 80 or str(tmp_path) in line for line in printed.splitlines())
     assert f"{service.url}/login/" in printed and token not in printed
@@ -73,16 +73,16 @@ def test_pages_that_do_not_answer_get_no_link(tmp_path: Path) -> None:
     make_runtime(tmp_path).close()
     url = "http://127.0.0.1:9"
     with RunRecord.hold(tmp_path, SERVICE, api=url, dagster=url, **MEMBERS):
-        found = read(tmp_path)
+        result = read(tmp_path)
         assert "does not answer" in run(tmp_path).stdout
-    assert found["dagster"] == {"url": url, "answers": False} and found["login_url"] is None
+    assert result["dagster"] == {"url": url, "answers": False} and result["login_url"] is None
 
 
 def test_pages_that_run_alone_are_shown(tmp_path: Path) -> None:
     make_runtime(tmp_path).close()
     with RunRecord.hold(tmp_path, DAGSTER_WEBSERVER, url="http://127.0.0.1:9"):
-        found = read(tmp_path)
-    assert not found["running"] and found["dagster"]["url"] == "http://127.0.0.1:9"
+        result = read(tmp_path)
+    assert not result["running"] and result["dagster"]["url"] == "http://127.0.0.1:9"
 
 
 def test_one_process_holds_a_record(tmp_path: Path) -> None:

@@ -191,9 +191,9 @@ def test_a_log_is_moved_when_it_is_large_and_five_files_stay(tmp_path: Path) -> 
             assert rotate_log(log, most_bytes=10)
             assert not rotate_log(log, most_bytes=10)
         written.write(b"last")
-    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    assert found["part.log"] == "last"
-    assert {name: text[0] for name, text in found.items()} == {
+    values = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert values["part.log"] == "last"
+    assert {name: text[0] for name, text in values.items()} == {
         "part.log": "l",
         "part.log.1": "8",
         "part.log.2": "7",

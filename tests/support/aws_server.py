@@ -40,20 +40,20 @@ class TrustPolicies:
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
         signed_by = environ.get("HTTP_AUTHORIZATION", "").partition("Credential=")[2].partition("/")[0]
-        place = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}"
-        noted: dict[str, Any] = {"request": place, "signed_by": signed_by}
+        request_line = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}"
+        noted: dict[str, Any] = {"request": request_line, "signed_by": signed_by}
         is_form = "x-www-form-urlencoded" in environ.get("CONTENT_TYPE", "")
-        asked = _form(environ) if is_form else {}
-        if asked.get("Action") == "AssumeRole":
-            noted |= {name: asked.get(name) for name in ("RoleArn", "ExternalId", "RoleSessionName")}
+        body = _form(environ) if is_form else {}
+        if body.get("Action") == "AssumeRole":
+            noted |= {name: body.get(name) for name in ("RoleArn", "ExternalId", "RoleSessionName")}
         with self._log.open("ab") as log:
             log.write(orjson.dumps(noted) + b"\n")
-        role = asked.get("RoleArn", "").rpartition("/")[2]
-        own = asked.get("ExternalId")
-        if asked.get("Action") == "AssumeRole" and role.startswith(BUSY) and role != f"{BUSY}{own}":
+        role = body.get("RoleArn", "").rpartition("/")[2]
+        external_id = body.get("ExternalId")
+        if body.get("Action") == "AssumeRole" and role.startswith(BUSY) and role != f"{BUSY}{external_id}":
             start_response("400 Bad Request", [("Content-Type", "text/xml")])
             return [_THROTTLED]
-        if asked.get("Action") == "AssumeRole" and role not in (ANYBODY, own, f"{BUSY}{own}"):
+        if body.get("Action") == "AssumeRole" and role not in (ANYBODY, external_id, f"{BUSY}{external_id}"):
             start_response("403 Forbidden", [("Content-Type", "text/xml")])
             return [_DENIED]
         return self._application(environ, start_response)

@@ -44,10 +44,10 @@ _PATIENCE_S = 30.0
 
 def find_chromium() -> str:
     """Return the path of Chromium; without one the test skips, or fails where all parts must be there."""
-    found = next(filter(None, map(shutil.which, _NAMES)), None)
-    if found is None:
+    result = next(filter(None, map(shutil.which, _NAMES)), None)
+    if result is None:
         part_is_missing("Chromium is not installed (apt-get install chromium).")
-    return found
+    return result
 
 
 class Page:

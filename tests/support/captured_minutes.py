@@ -42,13 +42,13 @@ class ChargedTenant:
     def sessions(self, count: int, **body: Any) -> list[str]:
         """So many of them, made in one transaction."""
         wanted = {"workflow": "pay", "start": True, "started_at": LONG_AGO, **body}
-        asked = SessionCreate.model_validate(wanted)
+        request = SessionCreate.model_validate(wanted)
         with self.database.transaction(write=True) as db:
-            return [create_session(db, self.caller.tenant, asked).id for _ in range(count)]
+            return [create_session(db, self.caller.tenant, request).id for _ in range(count)]
 
     def batch(self, session_id: str, *t_ms: int, key: str | None = None, **members: Any) -> EventBatch:
         """A batch with events at these times."""
-        items = [{"t_ms": one, "type": "click", **members} for one in t_ms]
+        items = [{"t_ms": offset_ms, "type": "click", **members} for offset_ms in t_ms]
         body = orjson.dumps({"events": items})
         return read_event_batch(self.caller, session_id, body, content_type="application/json", batch_key=key)
 
@@ -60,20 +60,22 @@ class ChargedTenant:
     def used_ms(self) -> int:
         """What the row of usage says, over all periods."""
         with self.database.transaction(write=False) as db:
-            own = select(UsageRow.captured_ms).where(UsageRow.workspace_id == self.caller.workspace_id)
-            return sum(db.exec(own))
+            statement = select(UsageRow.captured_ms).where(UsageRow.workspace_id == self.caller.workspace_id)
+            return sum(db.exec(statement))
 
     def charged_ms(self) -> int:
         """What its sessions say that they were charged with."""
         with self.database.transaction(write=False) as db:
-            own = select(SessionRow.charged_ms).where(SessionRow.workspace_id == self.caller.workspace_id)
-            return sum(db.exec(own))
+            statement = select(SessionRow.charged_ms).where(
+                SessionRow.workspace_id == self.caller.workspace_id
+            )
+            return sum(db.exec(statement))
 
     def notices(self) -> list[str]:
         """The types of the quota events that were queued, in their order."""
         with self.database.transaction(write=False) as db:
-            own = select(OutboxRow.type).where(OutboxRow.subject_id == self.caller.workspace_id)
-            return list(db.exec(own.order_by(OutboxRow.id)))
+            statement = select(OutboxRow.type).where(OutboxRow.subject_id == self.caller.workspace_id)
+            return list(db.exec(statement.order_by(OutboxRow.id)))
 
     def event_count(self, session_id: str) -> int:
         """How many events a session holds."""
@@ -112,11 +114,11 @@ def writer(database: Database) -> Iterator[IngestWriter]:
 @pytest.fixture
 def other_writer(database: Database) -> Iterator[IngestWriter]:
     """The writer of another process, with connections and locks of its own."""
-    own = Database(database.url)
-    running = IngestWriter(own)
+    opened = Database(database.url)
+    running = IngestWriter(opened)
     yield running
     running.close()
-    own.close()
+    opened.close()
 
 
 def submit(*batches: tuple[IngestWriter, EventBatch]) -> list[bytes | RecorderError]:

@@ -81,8 +81,8 @@ def sealed_session(caller: Caller, *events: dict[str, Any], **body: Any) -> str:
 def queued_export(caller: Caller, **body: Any) -> str:
     """An export of one sealed session with three events, two of them actions, and a frame."""
     sealed_session(caller)
-    asked = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}} | body
-    answer = caller.post("/v1/exports", asked)
+    request = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}} | body
+    answer = caller.post("/v1/exports", request)
     assert answer.status_code == 202, answer.text
     export_id: str = answer.json()["id"]
     return export_id
@@ -92,8 +92,8 @@ def completed_export(caller: Caller, **body: Any) -> dict[str, Any]:
     """The same, written."""
     export_id = queued_export(caller, **body)
     run_export(caller.service.runtime, export_id, owner="proofs")
-    found: dict[str, Any] = caller.get(f"/v1/exports/{export_id}").json()
-    return found
+    output: dict[str, Any] = caller.get(f"/v1/exports/{export_id}").json()
+    return output
 
 
 @dataclass(frozen=True)
@@ -151,8 +151,8 @@ def paths_of(caller: Caller, query: str = "") -> list[dict[str, Any]]:
 
 def make_webhook(caller: Caller, **body: Any) -> dict[str, Any]:
     """A webhook made over HTTP; nothing listens where it leads to."""
-    asked = {"url": "http://127.0.0.1:9/hooks", "events": ["session.created"], **body}
-    answer = caller.post("/v1/webhooks", asked)
+    request = {"url": "http://127.0.0.1:9/hooks", "events": ["session.created"], **body}
+    answer = caller.post("/v1/webhooks", request)
     assert answer.status_code == 201, answer.text
     made: dict[str, Any] = answer.json()
     return made
@@ -202,7 +202,7 @@ def shown_notifications(caller: Caller) -> tuple[Caller, list[dict[str, Any]]]:
         for _ in range(3):
             caller.make_session(status="created")
         wait_until(lambda: len(receiver.received) == 3)
-        return caller, [orjson.loads(one.body) for one in receiver.received]
+        return caller, [orjson.loads(request.body) for request in receiver.received]
 
 
 @once

@@ -36,8 +36,8 @@ class Deployment:
     instance: dg.DagsterInstance
 
     def queue(self, **body: Any) -> ExportRow:
-        asked, origin = ExportCreate.model_validate(BODY | body), Origin.operator(self.workspace_id)
-        return create_export(self.runtime, Tenant(self.workspace_id, "live"), asked, origin=origin)
+        request, origin = ExportCreate.model_validate(BODY | body), Origin.operator(self.workspace_id)
+        return create_export(self.runtime, Tenant(self.workspace_id, "live"), request, origin=origin)
 
     def tick(self) -> list[dg.RunRequest]:
         """Requests of the sensor for runs of single exports."""

@@ -72,9 +72,9 @@ def wait_until(condition: Callable[[], Any]) -> Any:
     """What the condition says once it is true of something."""
     until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until:
-        found = condition()
-        if found:
-            return found
+        result = condition()
+        if result:
+            return result
         time.sleep(0.01)
     raise AssertionError("waited in vain")
 

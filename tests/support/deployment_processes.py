@@ -42,7 +42,7 @@ def released_together(program: str, count: int) -> list[tuple[int, str]]:
 
 def processes_of(data: Path) -> dict[int, str]:
     """Process id → command line of everything that was started for this data folder and still runs."""
-    found = {}
+    values = {}
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
@@ -52,13 +52,13 @@ def processes_of(data: Path) -> dict[int, str]:
         except OSError:
             continue
         if command and f"RECORDER_DATA_DIR={data}".encode() in variables:
-            found[int(folder.name)] = command.replace(b"\0", b" ").decode()
-    return found
+            values[int(folder.name)] = command.replace(b"\0", b" ").decode()
+    return values
 
 
 def left_after(data: Path, seconds: float) -> dict[int, str]:
     """What still runs when all have ended or the time is up."""
     until = time.monotonic() + seconds
-    while (found := processes_of(data)) and time.monotonic() < until:
+    while (result := processes_of(data)) and time.monotonic() < until:
         time.sleep(0.1)
-    return found
+    return result

@@ -94,10 +94,10 @@ def write_all_formats(runtime: Runtime) -> InAllFormats:
 
 def write(executor: ShardExecutor, tasks: list[ShardTask], folder: Path) -> dict[str, str]:
     """Have tasks written to a folder; gives the SHA-256 of each file as it lies there."""
-    told = {written.path: written.sha256 for written in executor.run(elsewhere(tasks, folder))}
-    found = {path: hashlib.sha256((folder / path).read_bytes()).hexdigest() for path in told}
-    assert told == found
-    return found
+    output = {written.path: written.sha256 for written in executor.run(elsewhere(tasks, folder))}
+    values = {path: hashlib.sha256((folder / path).read_bytes()).hexdigest() for path in output}
+    assert output == values
+    return values
 
 
 class Cluster:

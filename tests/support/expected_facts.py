@@ -38,7 +38,7 @@ def whole_session(
         batches = db.exec(select(EventBatchRow).where(col(EventBatchRow.session_id) == session_id)).all()
         frames = list(db.exec(select(FrameRow).where(col(FrameRow.session_id) == session_id)))
     events = sorted(
-        (event for batch in batches for event in decode_batch(batch)), key=lambda one: (one.t_ms, one.id)
+        (event for batch in batches for event in decode_batch(batch)), key=lambda item: (item.t_ms, item.id)
     )
     frames.sort(key=lambda frame: (frame.t_ms, frame.frame_id))
     bound = bind_frames(
@@ -48,14 +48,14 @@ def whole_session(
         [_item(event) for event in events],
         [FrameScreen(frame.t_ms, frame.frame_id, seen[frame.frame_id].screen) for frame in frames],
     )
-    found = {
+    values = {
         "events": _event_rows(row, events, bound),
         "frames": _frame_rows(row, frames, seen, events, bound),
         "steps": [_step_row(step) for step in steps],
         "sessions": [_session_row(row, events, frames, seal_seq)],
     }
-    place = {"workflow": row.workflow, "date": date, "bucket": bucket_of(row.id), "session_id": row.id}
-    return {kind: [place | one for one in rows] for kind, rows in found.items()}
+    columns = {"workflow": row.workflow, "date": date, "bucket": bucket_of(row.id), "session_id": row.id}
+    return {kind: [columns | row for row in rows] for kind, rows in values.items()}
 
 
 def _item(event: EventRecord) -> dict[str, Any]:
@@ -73,11 +73,11 @@ def _event_rows(row: SessionRow, events: list[EventRecord], bound: list[int | No
             "ts": start_of(row) + event.t_ms * 1000,
             "type": event.type,
             "frame_id": event.frame_id,
-            "frame_seq": place,
+            "frame_seq": index,
             "is_action": is_action(event.type),
             "payload": event.payload.decode(),
         }
-        for seq, (event, place) in enumerate(zip(events, bound, strict=True))
+        for seq, (event, index) in enumerate(zip(events, bound, strict=True))
     ]
 
 
@@ -99,7 +99,7 @@ def _frame_rows(
             or distance(shown.dhash, last.dhash) >= KEYFRAME_DISTANCE
         )
         last = shown if is_keyframe else last
-        own = [event for event, place in zip(events, bound, strict=True) if place == seq]
+        own_rows = [event for event, index in zip(events, bound, strict=True) if index == seq]
         rects = {"active_rect": frame.active_rect, "masked_rects": frame.masked_rects}
         given = {name: value for name, value in rects.items() if value is not None}
         rows.append(
@@ -111,8 +111,8 @@ def _frame_rows(
                 "state_key": shown.screen.state_key,
                 "state_tokens": list(shown.screen.state_tokens),
                 "is_keyframe": is_keyframe,
-                "n_events": len(own),
-                "has_action": any(is_action(event.type) for event in own),
+                "n_events": len(own_rows),
+                "has_action": any(is_action(event.type) for event in own_rows),
                 "rects": canonical_json(given).decode() if given else None,
             }
         )
@@ -128,8 +128,15 @@ def _session_row(
     row: SessionRow, events: list[EventRecord], frames: list[FrameRow], seal_seq: int
 ) -> dict[str, Any]:
     keys = [
-        (one.id, one.t_ms, start_of(row) + one.t_ms * 1000, one.type, one.frame_id, one.payload.decode())
-        for one in events
+        (
+            event.id,
+            event.t_ms,
+            start_of(row) + event.t_ms * 1000,
+            event.type,
+            event.frame_id,
+            event.payload.decode(),
+        )
+        for event in events
     ]
     return {
         "seal_seq": seal_seq,

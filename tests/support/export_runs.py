@@ -19,12 +19,12 @@ from tests.support.sealed_sessions import WORKSPACE
 
 def ask(runtime: Runtime, *, mode: str = "live", **body: Any) -> ExportRow:
     """Queue an export: of `checkout` to the local folder `out`, unless told otherwise."""
-    asked = {
+    request = {
         "workflow": "checkout",
         "format": "parquet",
         "destination": {"kind": "local", "path": "out"},
     } | body
-    wanted, origin = ExportCreate.model_validate(asked), Origin.operator(WORKSPACE)
+    wanted, origin = ExportCreate.model_validate(request), Origin.operator(WORKSPACE)
     return create_export(runtime, Tenant(WORKSPACE, mode), wanted, origin=origin)
 
 

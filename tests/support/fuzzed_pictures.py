@@ -139,11 +139,11 @@ _Chunk = tuple[bytes, bytes, int | None]
 
 
 def _split_png(data: bytes) -> list[_Chunk]:
-    place, chunks = 8, []
-    while place + 8 <= len(data):
-        (length,) = struct.unpack_from(">I", data, place)
-        chunks.append((data[place + 4 : place + 8], data[place + 8 : place + 8 + length], None))
-        place += length + 12
+    offset, chunks = 8, []
+    while offset + 8 <= len(data):
+        (length,) = struct.unpack_from(">I", data, offset)
+        chunks.append((data[offset + 4 : offset + 8], data[offset + 8 : offset + 8 + length], None))
+        offset += length + 12
     return chunks
 
 
@@ -169,9 +169,9 @@ def _fuzz_png(data: bytes, choose: random.Random) -> tuple[bytes, list[str]]:
 
 def _insert_chunk(chunks: list[_Chunk], choose: random.Random) -> str:
     name = choose.choice(_PNG_NAMES)
-    place = choose.randrange(1, len(chunks))
-    chunks.insert(place, (name, _make_body(name, choose), None))
-    is_late = any(before[0] == b"IDAT" for before in chunks[:place])
+    index = choose.randrange(1, len(chunks))
+    chunks.insert(index, (name, _make_body(name, choose), None))
+    is_late = any(before[0] == b"IDAT" for before in chunks[:index])
     return f" {name.decode()} {'late' if is_late else 'early'}"
 
 
@@ -231,34 +231,34 @@ def _drop_chunk(chunks: list[_Chunk], choose: random.Random) -> str:
 
 
 def _cut_chunk(chunks: list[_Chunk], choose: random.Random) -> str:
-    place = choose.randrange(len(chunks))
-    name, body, _ = chunks[place]
-    chunks[place] = (name, body[: choose.randrange(len(body) + 1)], None)
-    return f" {_name_of(chunks[place])}"
+    index = choose.randrange(len(chunks))
+    name, body, _ = chunks[index]
+    chunks[index] = (name, body[: choose.randrange(len(body) + 1)], None)
+    return f" {_name_of(chunks[index])}"
 
 
 def _flip_bits(chunks: list[_Chunk], choose: random.Random) -> str:
-    place = choose.randrange(len(chunks))
-    name, body, _ = chunks[place]
+    index = choose.randrange(len(chunks))
+    name, body, _ = chunks[index]
     changed = bytearray(body or b"\0")
     for _ in range(choose.choice([1, 2, 8])):
         changed[choose.randrange(len(changed))] ^= 1 << choose.randrange(8)
     is_repaired = choose.random() < 0.7
-    chunks[place] = (name, bytes(changed), None if is_repaired else zlib.crc32(name + body))
-    return f" {_name_of(chunks[place])}{'' if is_repaired else ' with a wrong checksum'}"
+    chunks[index] = (name, bytes(changed), None if is_repaired else zlib.crc32(name + body))
+    return f" {_name_of(chunks[index])}{'' if is_repaired else ' with a wrong checksum'}"
 
 
 def _rename_chunk(chunks: list[_Chunk], choose: random.Random) -> str:
-    place = choose.randrange(1, len(chunks))
+    index = choose.randrange(1, len(chunks))
     name = choose.choice([*_PNG_NAMES, b"abCd", b"ABCD", b"\0\0\0\0", b"9999"])
-    chunks[place] = (name, chunks[place][1], None)
-    return f" {_name_of(chunks[place])}"
+    chunks[index] = (name, chunks[index][1], None)
+    return f" {_name_of(chunks[index])}"
 
 
 def _wrong_checksum(chunks: list[_Chunk], choose: random.Random) -> str:
-    place = choose.randrange(len(chunks))
-    chunks[place] = (*chunks[place][:2], choose.randrange(2**32))
-    return f" {_name_of(chunks[place])}"
+    index = choose.randrange(len(chunks))
+    chunks[index] = (*chunks[index][:2], choose.randrange(2**32))
+    return f" {_name_of(chunks[index])}"
 
 
 def _change_head(chunks: list[_Chunk], choose: random.Random) -> str:
@@ -280,7 +280,7 @@ def _change_head(chunks: list[_Chunk], choose: random.Random) -> str:
 
 
 def _change_rows(chunks: list[_Chunk], choose: random.Random) -> str:
-    places = [place for place, chunk in enumerate(chunks) if chunk[0] == b"IDAT"]
+    places = [index for index, chunk in enumerate(chunks) if chunk[0] == b"IDAT"]
     if not places:
         return ""
     rows = bytearray(zlib.decompress(chunks[places[0]][1]))
@@ -296,13 +296,13 @@ def _change_rows(chunks: list[_Chunk], choose: random.Random) -> str:
 
 
 def _split_pixels(chunks: list[_Chunk], choose: random.Random) -> str:
-    for place, (name, body, _) in enumerate(chunks):
+    for index, (name, body, _) in enumerate(chunks):
         if name == b"IDAT" and len(body) > 2:
             cut = choose.randrange(1, len(body))
-            chunks[place : place + 1] = [(name, body[:cut], None), (name, body[cut:], None)]
+            chunks[index : index + 1] = [(name, body[:cut], None), (name, body[cut:], None)]
             between = choose.choice(_PNG_NAMES)
             if choose.random() < 0.6:
-                chunks.insert(place + 1, (between, _make_body(between, choose), None))
+                chunks.insert(index + 1, (between, _make_body(between, choose), None))
                 return f" around {between.decode()}"
             return ""
     return ""
@@ -340,29 +340,29 @@ def _fuzz_jpeg(data: bytes, choose: random.Random) -> tuple[bytes, list[str]]:
         how = choose.choice(
             ["insert", "insert", "flip", "cut", "drop", "repeat", "shuffle", "size", "scan", "kind"]
         )
-        place = choose.randrange(len(head))
-        marker, body = head[place]
+        index = choose.randrange(len(head))
+        marker, body = head[index]
         if how == "insert":
             marker = choose.choice([0xE0, 0xE1, 0xE1, 0xE2, 0xE2, 0xED, 0xEE, 0xFE, 0xDD, 0xC4, 0xDB, 0xDC])
             body = choose.choice(_JPEG_BODIES) + choose.randbytes(choose.choice([0, 1, 2, 12, 60]))
-            head.insert(place, (marker, body))
+            head.insert(index, (marker, body))
         elif how == "flip" and body:
             changed = bytearray(body)
             changed[choose.randrange(len(changed))] ^= 1 << choose.randrange(8)
-            head[place] = (marker, bytes(changed))
+            head[index] = (marker, bytes(changed))
         elif how == "cut":
-            head[place] = (marker, body[: choose.randrange(len(body) + 1)])
+            head[index] = (marker, body[: choose.randrange(len(body) + 1)])
         elif how == "drop" and len(head) > 2:
-            del head[place]
+            del head[index]
         elif how == "repeat":
             head.insert(choose.randrange(len(head) + 1), (marker, body))
         elif how == "shuffle":
             choose.shuffle(head)
         elif how == "size":
-            head = [_resize_jpeg(one, choose) for one in head]
+            head = [_resize_jpeg(segment, choose) for segment in head]
         elif how == "kind":
             marker = choose.choice([0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC9, 0xCA, 0xCC, 0xDA, 0xE1, 0xE2, 0xED])
-            head[place] = (marker, body)
+            head[index] = (marker, body)
         elif how == "scan":
             changed = bytearray(scan)
             for _ in range(choose.choice([1, 4, 30])):
@@ -375,12 +375,12 @@ def _fuzz_jpeg(data: bytes, choose: random.Random) -> tuple[bytes, list[str]]:
 
 def _split_jpeg(data: bytes) -> tuple[list[tuple[int, bytes]], bytes]:
     """Return the segments before the first scan, and all from that scan on but the end marker."""
-    place, head = 2, []
-    while data[place + 1] != 0xDA:
-        (length,) = struct.unpack_from(">H", data, place + 2)
-        head.append((data[place + 1], data[place + 4 : place + 2 + length]))
-        place += 2 + length
-    return head, data[place:-2]
+    offset, head = 2, []
+    while data[offset + 1] != 0xDA:
+        (length,) = struct.unpack_from(">H", data, offset + 2)
+        head.append((data[offset + 1], data[offset + 4 : offset + 2 + length]))
+        offset += 2 + length
+    return head, data[offset:-2]
 
 
 def _resize_jpeg(segment: tuple[int, bytes], choose: random.Random) -> tuple[int, bytes]:
@@ -392,31 +392,31 @@ def _resize_jpeg(segment: tuple[int, bytes], choose: random.Random) -> tuple[int
 
 
 def _fuzz_webp(data: bytes, choose: random.Random) -> tuple[bytes, list[str]]:
-    chunks, place, changes = [], 12, []
-    while place + 8 <= len(data):
-        name, length = data[place : place + 4], int.from_bytes(data[place + 4 : place + 8], "little")
-        chunks.append((name, data[place + 8 : place + 8 + length]))
-        place += 8 + length + length % 2
+    chunks, offset, changes = [], 12, []
+    while offset + 8 <= len(data):
+        name, length = data[offset : offset + 4], int.from_bytes(data[offset + 4 : offset + 8], "little")
+        chunks.append((name, data[offset + 8 : offset + 8 + length]))
+        offset += 8 + length + length % 2
     for _ in range(choose.choice([1, 1, 2, 3])):
         how = choose.choice(["insert", "flip", "flip", "cut", "drop", "repeat", "shuffle", "bytes"])
-        place = choose.randrange(len(chunks))
-        name, body = chunks[place]
+        offset = choose.randrange(len(chunks))
+        name, body = chunks[offset]
         if how == "insert":
             name = choose.choice(
                 [b"VP8X", b"ANIM", b"ANMF", b"ALPH", b"EXIF", b"ICCP", b"XMP ", b"VP8 ", b"VP8L"]
             )
-            chunks.insert(place, (name, choose.choice([b"", b"\0" * 10, choose.randbytes(30), body])))
+            chunks.insert(offset, (name, choose.choice([b"", b"\0" * 10, choose.randbytes(30), body])))
         elif how in ("flip", "bytes") and body:
             changed = bytearray(body)
             for _ in range(choose.choice([1, 3]) if how == "flip" else 20):
                 # Most of the length is entropy-coded pixels; its head decides more.
                 at = choose.randrange(min(len(changed), choose.choice([12, len(changed)])))
                 changed[at] ^= 1 << choose.randrange(8)
-            chunks[place] = (name, bytes(changed))
+            chunks[offset] = (name, bytes(changed))
         elif how == "cut":
-            chunks[place] = (name, body[: choose.randrange(len(body) + 1)])
+            chunks[offset] = (name, body[: choose.randrange(len(body) + 1)])
         elif how == "drop" and len(chunks) > 1:
-            del chunks[place]
+            del chunks[offset]
         elif how == "repeat":
             chunks.insert(choose.randrange(len(chunks) + 1), (name, body))
         elif how == "shuffle":

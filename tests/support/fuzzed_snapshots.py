@@ -98,11 +98,11 @@ def _odd_places(choose: random.Random) -> dict[str, Any]:
 def _replace_one(page: dict[str, Any], choose: random.Random) -> None:
     holder: Any = page
     while True:
-        place = choose.choice(list(holder) if isinstance(holder, dict) else range(len(holder)))
-        inside = holder[place]
+        index = choose.choice(list(holder) if isinstance(holder, dict) else range(len(holder)))
+        inside = holder[index]
         if not isinstance(inside, dict | list) or not inside or choose.random() < 0.2:
             # A copy: a value that is put into itself would have no end.
-            holder[place] = copy.deepcopy(choose.choice(_ODD))
+            holder[index] = copy.deepcopy(choose.choice(_ODD))
             return
         holder = inside
 

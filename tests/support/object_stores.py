@@ -200,10 +200,10 @@ def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
 def _azurite() -> str:
     """The program: on the path, or where `.ci/run` puts it."""
     name = "azurite-blob"
-    found = shutil.which(name) or shutil.which(name, path=str(Path(sys.prefix, "azurite/node_modules/.bin")))
-    if found is None:
+    result = shutil.which(name) or shutil.which(name, path=str(Path(sys.prefix, "azurite/node_modules/.bin")))
+    if result is None:
         part_is_missing("Azurite is not installed (npm install --prefix .venv/azurite azurite@3.37.0).")
-    return found
+    return result
 
 
 def _free_port() -> int:

@@ -147,17 +147,17 @@ def assert_sealed_exactly_once(runtime: Runtime, session_ids: Sequence[str]) -> 
 
 
 def _lake_counts(runtime: Runtime, kind: Any, rows: list[SessionRow]) -> dict[str, int]:
-    found: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     for workspace_id, mode in {(row.workspace_id, row.mode) for row in rows}:
         table = runtime.lake.scan(kind, Tenant(workspace_id, mode)).select("session_id").collect()
-        found.update(table["session_id"].to_list())
-    return {row.id: found[row.id] for row in rows if found[row.id]}
+        result.update(table["session_id"].to_list())
+    return {row.id: result[row.id] for row in rows if result[row.id]}
 
 
 def _lake(runtime: Runtime, kind: Any, rows: list[SessionRow]) -> list[tuple[str, int]]:
-    found: list[tuple[str, int]] = []
+    results: list[tuple[str, int]] = []
     for workspace_id, mode in {(row.workspace_id, row.mode) for row in rows}:
-        found += (
+        results += (
             runtime.lake.scan(kind, Tenant(workspace_id, mode)).select("session_id", "seq").collect().rows()
         )
-    return found
+    return results

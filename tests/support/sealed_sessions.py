@@ -114,7 +114,7 @@ def _add_lake_rows(
     seal_seq: int,
 ) -> None:
     session_id = recording.session_id
-    place = {
+    columns = {
         "workflow": recording.workflow,
         "date": recording.sealed_at.strftime("%Y-%m-%d"),
         "bucket": bucket_of(session_id),
@@ -122,10 +122,10 @@ def _add_lake_rows(
     }
     frames = _frame_rows(runtime, recording, workspace_id)
     events = _event_rows(recording, frames)
-    tables["frames"] += [place | frame for frame in frames]
-    tables["events"] += [place | event for event in events]
+    tables["frames"] += [columns | frame for frame in frames]
+    tables["events"] += [columns | event for event in events]
     tables["sessions"].append(
-        place
+        columns
         | {
             "seal_seq": seal_seq,
             "started_at": recording.started_at,

@@ -226,9 +226,9 @@ def test_after_a_rotation_both_secrets_sign_for_a_day(desk: Desk) -> None:
     desk.put(2)
     [claim] = desk.claim(1)
     signature, at = claim.headers["Service-Signature"], desk.now.timestamp()
-    assert all(verify_signature(claim.body, signature, one, now=at) for one in (fresh, desk.secret))
+    assert all(verify_signature(claim.body, signature, item, now=at) for item in (fresh, desk.secret))
     desk.wait(24 * 3600 + 1)
-    [later] = [one for one in desk.claim() if one.body != claim.body]
+    [later] = [delivery for delivery in desk.claim() if delivery.body != claim.body]
     signature, at = later.headers["Service-Signature"], desk.now.timestamp()
     assert verify_signature(later.body, signature, fresh, now=at)
     assert not verify_signature(later.body, signature, desk.secret, now=at)
@@ -248,7 +248,7 @@ def test_several_rotations_within_a_day_leave_all_secrets_valid(desk: Desk) -> N
     [claim] = desk.claim()
     signature, at = claim.headers["Service-Signature"], desk.now.timestamp()
     assert signature.count("v1=") == len(claim.headers["webhook-signature"].split()) == 4
-    assert all(verify_signature(claim.body, signature, one, now=at) for one in secrets)
+    assert all(verify_signature(claim.body, signature, secret, now=at) for secret in secrets)
 
 
 def test_secrets_are_kept_encrypted(desk: Desk) -> None:
@@ -318,10 +318,10 @@ def test_a_response_is_kept_as_text(desk: Desk, name: str) -> None:
     [claim] = desk.claim()
     desk.settle([claim], Exchange(status=200, headers={"a": "b"}, body=body, duration_ms=12))
     with desk.database.transaction(write=False) as db:
-        found = find_delivery(db, Tenant(desk.workspace_id, "live"), desk.webhook_id, claim.id)
-    assert found.response is not None
-    assert (found.response.body, found.response.body_truncated) == (text, is_truncated)
-    assert (found.response.headers, found.duration_ms, found.request.headers) == (
+        result = find_delivery(db, Tenant(desk.workspace_id, "live"), desk.webhook_id, claim.id)
+    assert result.response is not None
+    assert (result.response.body, result.response.body_truncated) == (text, is_truncated)
+    assert (result.response.headers, result.duration_ms, result.request.headers) == (
         {"a": "b"},
         12,
         claim.headers,

@@ -65,7 +65,9 @@ def test_until_it_is_taken_it_is_sent_again_byte_for_byte(database: Database, wo
     assert [row.status for row in rows] == ["failed"] * 5 + ["succeeded"]
     assert [row.error for row in rows] == [None, None, None, "connection", "redirect", None]
     assert len({request.body for request in receiver.received}) == 1
-    assert [one.headers["service-delivery-id"] for one in receiver.received] == [row.id for row in rows]
+    assert [request.headers["service-delivery-id"] for request in receiver.received] == [
+        row.id for row in rows
+    ]
 
 
 def test_after_seven_failures_it_is_given_up(database: Database, workspace_id: str) -> None:

@@ -45,8 +45,8 @@ def test_each_event_becomes_one_pending_attempt_for_each_webhook_that_takes_it(
     event_id = put_event(database, workspace_id=workspace_id)
     dispatch(database)
     dispatch(database)
-    found = [*attempts(database, first.id), *attempts(database, second.id)]
-    assert [(row.event_id, row.attempt, row.status, row.trigger) for row in found] == [
+    results = [*attempts(database, first.id), *attempts(database, second.id)]
+    assert [(row.event_id, row.attempt, row.status, row.trigger) for row in results] == [
         (event_id, 1, "pending", "automatic")
     ] * 2
 
@@ -126,8 +126,8 @@ def test_workers_that_dispatch_at_once_hand_out_each_event_once(
         worker.start()
     for worker in workers:
         worker.join()
-    found = Counter(row.event_id for row in attempts(database, webhook.id))
-    assert found == Counter(expected)
+    result = Counter(row.event_id for row in attempts(database, webhook.id))
+    assert result == Counter(expected)
 
 
 def test_a_transaction_that_fails_hands_out_nothing(database: Database, workspace_id: str) -> None:

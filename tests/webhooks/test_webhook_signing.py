@@ -29,7 +29,9 @@ def test_during_a_rotation_both_secrets_sign_the_newest_first() -> None:
     headers = signature_headers("evt_1", BODY, [SECRET, OTHER], NOW)
     ours = [service_signature(BODY, secret, NOW) for secret in (SECRET, OTHER)]
     assert headers["Service-Signature"] == f"t={NOW},v1={ours[0]},v1={ours[1]}"
-    assert all(verify_signature(BODY, headers["Service-Signature"], one, now=NOW) for one in (SECRET, OTHER))
+    assert all(
+        verify_signature(BODY, headers["Service-Signature"], item, now=NOW) for item in (SECRET, OTHER)
+    )
 
 
 HEADERS = {
@@ -97,7 +99,9 @@ def test_a_library_of_standard_webhooks_takes_the_other_headers() -> None:
 
 def test_a_receiver_needs_nothing_but_the_standard_library() -> None:
     program = "import recorder, sys; recorder.verify_signature; print(*sys.modules, sep='\\n')"
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    loaded = {name.partition(".")[0] for name in told.split()} - set(sys.stdlib_module_names)
+    output = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    loaded = {name.partition(".")[0] for name in output.split()} - set(sys.stdlib_module_names)
     assert {name for name in loaded if not name.startswith("_")} <= {"recorder", "sitecustomize"}
     assert recorder.verify_signature is verify_signature

@@ -26,13 +26,13 @@ MINUTE = timedelta(minutes=1)
 @pytest.fixture
 def database(tmp_path_factory: pytest.TempPathFactory, database_url: str) -> Iterator[Database]:
     """A database on each engine, empty of what other tests left."""
-    found = Database(database_url)
-    with found.transaction(write=True) as db:
+    result = Database(database_url)
+    with result.transaction(write=True) as db:
         for table in (DeliveryRow, OutboxRow, WebhookRow):
             for row in db.exec(select(table)):
                 db.delete(row)
-    yield found
-    found.close()
+    yield result
+    result.close()
 
 
 def deliver_one(database: Database, workspace_id: str, *, status: str = "succeeded") -> tuple[str, str]:

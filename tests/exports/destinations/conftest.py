@@ -39,6 +39,6 @@ def store(request: pytest.FixtureRequest, opened: Opened) -> EmulatedStore:
 @pytest.fixture
 def s3(opened: Opened) -> EmulatedS3:
     """The one with roles and uploads that are seen."""
-    found = opened("s3")
-    assert isinstance(found, EmulatedS3)
-    return found
+    result = opened("s3")
+    assert isinstance(result, EmulatedS3)
+    return result

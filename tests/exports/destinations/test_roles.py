@@ -29,11 +29,11 @@ def test_an_export_is_written_with_the_customers_role_alone(s3: EmulatedS3, tmp_
     assert row.status == "completed", row.error
     noted = s3.requests()
     require_right_objects(s3, f"by-role/{row.id}")
-    asked = [request for request in noted if request.get("RoleSessionName") == f"recorder-{row.id}"]
-    ours = [request for request in asked if request["ExternalId"] == WORKSPACE]
-    assert ours and all(request["RoleArn"] == _ROLE + WORKSPACE for request in asked)
+    requests = [request for request in noted if request.get("RoleSessionName") == f"recorder-{row.id}"]
+    ours = [request for request in requests if request["ExternalId"] == WORKSPACE]
+    assert ours and all(request["RoleArn"] == _ROLE + WORKSPACE for request in requests)
     # At the request and at the run, once with a stranger's id, which was refused.
-    assert len(asked) == len(ours) + 2
+    assert len(requests) == len(ours) + 2
     signers = {request["signed_by"] for request in noted if row.id in request["request"]}
     assert signers and all(signer.startswith("ASIA") for signer in signers)
 
@@ -74,7 +74,7 @@ def test_a_service_account_is_acted_as_and_not_merely_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    own = {
+    credentials = {
         "type": "service_account",
         "client_email": "service@ours.iam.gserviceaccount.com",
         "private_key": key.private_bytes(
@@ -85,16 +85,16 @@ def test_a_service_account_is_acted_as_and_not_merely_asked_for(
         "token_uri": "http://127.0.0.1:9/token",
         "project_id": "ours",
     }
-    (tmp_path / "own.json").write_text(json.dumps(own))
+    (tmp_path / "own.json").write_text(json.dumps(credentials))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "own.json"))
     account = "writer@theirs.iam.gserviceaccount.com"
-    asked: list[tuple[str, Any]] = []
-    credentials_of(account).refresh(_answering(asked))
-    assert f"/serviceAccounts/{account}:generateAccessToken" in asked[-1][0]
-    assert asked[-1][1]["scope"] == ["https://www.googleapis.com/auth/devstorage.read_write"]
+    requests: list[tuple[str, Any]] = []
+    credentials_of(account).refresh(_answering(requests))
+    assert f"/serviceAccounts/{account}:generateAccessToken" in requests[-1][0]
+    assert requests[-1][1]["scope"] == ["https://www.googleapis.com/auth/devstorage.read_write"]
 
 
-def _answering(asked: list[tuple[str, Any]]) -> Any:
+def _answering(requests: list[tuple[str, Any]]) -> Any:
     """A way to the network that answers what token services answer."""
 
     class _Answer:
@@ -106,7 +106,7 @@ def _answering(asked: list[tuple[str, Any]]) -> Any:
 
     def _send(url: str, *, body: bytes | None = None, **_: Any) -> _Answer:
         is_impersonating = "generateAccessToken" in url
-        asked.append((url, json.loads(body or b"{}") if is_impersonating else None))
+        requests.append((url, json.loads(body or b"{}") if is_impersonating else None))
         if is_impersonating:
             return _Answer({"accessToken": "theirs", "expireTime": "2999-01-01T00:00:00Z"})
         return _Answer({"access_token": "ours", "expires_in": 3600})

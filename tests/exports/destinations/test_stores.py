@@ -202,10 +202,10 @@ def test_over_a_bad_line_no_wrong_object_is_under_a_completed_manifest(
     monkeypatch.setattr("recorder.exports.planning.plan.SHARD_BYTES", 30_000)
     runtime = make_runtime(tmp_path, **store.chosen())
     seal(runtime, [Recording(frames=[0, 100, 200]) for _ in range(6)])
-    asked = ask(runtime, destination=store.destination(prefix))
+    item = ask(runtime, destination=store.destination(prefix))
     with faulty_line(store.url, seed=2) as line:
         bad = replace(runtime, settings=replace(runtime.settings, **store.chosen(line.url)))
-        row = run_until_it_ends(bad, asked.id)
+        row = run_until_it_ends(bad, item.id)
     assert row.status == "completed", row.error
     assert line.faults["cut"] + line.faults["status"] >= 2, line.faults
     require_right_objects(store, f"{prefix}/{row.id}")
@@ -250,7 +250,7 @@ def require_right_objects(store: EmulatedStore, root: str) -> None:
     """Hash every object, as the store has it, and compare it with the manifest."""
     objects = {key.removeprefix(f"{root}/"): data for key, data in store.objects(f"{root}/").items()}
     shards = orjson.loads(objects["manifest.json"])["shards"]
-    found = {path: (len(data), hashlib.sha256(data).hexdigest()) for path, data in objects.items()}
+    values = {path: (len(data), hashlib.sha256(data).hexdigest()) for path, data in objects.items()}
     listed = {shard["path"]: (shard["size_bytes"], shard["sha256"]) for shard in shards}
-    assert shards and listed.items() <= found.items()
-    assert found.keys() == {"README.md", "manifest.json", *listed}
+    assert shards and listed.items() <= values.items()
+    assert values.keys() == {"README.md", "manifest.json", *listed}

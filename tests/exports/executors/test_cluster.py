@@ -108,8 +108,8 @@ def test_tls_is_as_dask_is_told(written: InAllFormats, tmp_path: Path) -> None:
     with running_cluster(1, "--protocol", "tls", *options) as cluster:
         assert cluster.address.startswith("tls://")
         with dask.config.set(client):
-            found = write(DaskCluster(cluster.address), written.of("arrow"), tmp_path / "out")
-    assert found.items() <= written.hashes.items()
+            result = write(DaskCluster(cluster.address), written.of("arrow"), tmp_path / "out")
+    assert result.items() <= written.hashes.items()
 
 
 def test_without_workers_the_export_waits_for_some_and_then_for_the_next_run(

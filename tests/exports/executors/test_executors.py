@@ -32,8 +32,8 @@ from tests.support.sealed_sessions import WORKSPACE, Recording, make_runtime, se
 
 def workers() -> list[psutil.Process]:
     """The processes of pools that this one has started."""
-    own = psutil.Process().children()
-    return [child for child in own if any("exports.executor.worker" in word for word in _command(child))]
+    children = psutil.Process().children()
+    return [child for child in children if any("exports.executor.worker" in word for word in _command(child))]
 
 
 def _command(process: psutil.Process) -> list[str]:
@@ -65,8 +65,8 @@ def test_workers_that_die_again_and_again_end_the_export(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONHOME", "/nowhere")  # no Python starts so
-    asked = ask(runtime, destination={"kind": "local", "path": "lost"})
-    row = run_export(runtime, asked.id, owner="test", executor=ProcessPool(2))
+    item = ask(runtime, destination={"kind": "local", "path": "lost"})
+    row = run_export(runtime, item.id, owner="test", executor=ProcessPool(2))
     assert row.status == "failed" and row.error is not None
     assert row.error["code"] == "worker_lost" and "3 workers died" in row.error["message"]
     assert not (folder_of(runtime, row) / "manifest.json").exists()
@@ -101,10 +101,10 @@ def test_the_next_task_is_read_while_one_is_written(
     wait_until(lambda: len(read) == 2)
     assert (first.path, read) == (
         one_by_one[0].shards[0].path,
-        [one.shards[0].path for one in one_by_one[:2]],
+        [task.shards[0].path for task in one_by_one[:2]],
     )
     results.close()
-    assert len(read) == 2 and not [one for one in threading.enumerate() if one.name.startswith("read")]
+    assert len(read) == 2 and not [item for item in threading.enumerate() if item.name.startswith("read")]
 
 
 def test_an_error_in_reading_ahead_comes_after_what_is_written(
