@@ -40,7 +40,7 @@ from benchmarks.memory import parts
 
 
 class Name(StrEnum):
-    """What can be measured alone."""
+    """Names of the figures that can be measured alone."""
 
     INGEST = "ingest"
     FSYNC = "fsync"
@@ -120,7 +120,7 @@ def main(
     ] = False,
     json: Annotated[Path | None, typer.Option(help="Write everything to this file too.")] = None,
 ) -> None:
-    """Measure this machine. Whether goals are reached stands in the table; the exit code is 0 either way."""
+    """Measure this machine. The table shows which goals are reached; the exit code is 0 either way."""
     machine = describe_machine()
     words = Console(stderr=True)
     words.print(" · ".join(f"{name} {value}" for name, value in machine.items()), highlight=False)

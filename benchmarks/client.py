@@ -15,7 +15,7 @@ _END = b"\r\n\r\n"
 
 @dataclass
 class Answers:
-    """What a load brought back."""
+    """Results of a load."""
 
     #: Bodies of all answers with the status of an acknowledgement, by index of the request.
     accepted: list[tuple[int, bytes]] = field(default_factory=list)

@@ -41,7 +41,7 @@ class Run:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is over, one way or the other."""
+        """True if the run has ended, in success or failure."""
         return self.status in _ENDED
 
 
@@ -52,7 +52,7 @@ def list_runs(dagster: httpx.Client, job: str | None = None) -> list[Run]:
 
 
 def process_ids(dagster: httpx.Client, run: Run) -> list[int]:
-    """Ids of the processes that a run began in, as its log tells."""
+    """Return the ids of the processes in which a run began, from its log."""
     result = _ask(dagster, _PROCESSES, {"id": run.id})["runOrError"]["eventConnection"]["events"]
     return [int(pid) for event in result for pid in _PID.findall(event.get("message", ""))]
 

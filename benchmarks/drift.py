@@ -1,9 +1,9 @@
 """Drift: false alarms, recall and delay of both rules, on streams whose changes are known. Spec §6.1.
 
-Three streams (`benchmarks/drift_streams.py`), shuffled anew for every repeat, so that nothing changes but
+Three streams (`benchmarks/drift_streams.py`), shuffled again for every repeat, so that nothing changes but
 what is put in: a path that stops, or a node that appears. A path is one exact sequence of nodes, as in the
 measurements that the goals rest on. The real log is also judged at in its real order, for information:
-nobody knows what changed in it.
+no record says what changed in it.
 """
 
 import statistics
@@ -62,7 +62,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
 
 
 def judge(history: History) -> list[Alarm]:
-    """The alarms behind a full baseline, up to the end of its term."""
+    """Return the alarms after a full baseline, up to the end of its term."""
     term = Term(0, _BASELINE, _BASELINE, known=_BASELINE)
     return next(check_terms(history, DetectorState(term=term), _RULES)).alarms
 
@@ -116,7 +116,7 @@ def _long_run(stream: Stream, repeats: int) -> Figure:
 
 
 def _first_term(stream: Stream, repeats: int) -> Figure:
-    """The same behind a workflow's first baseline, of 100 sessions and in force for 400."""
+    """Return the same figures for a workflow's first baseline, of 100 sessions and in force for 400."""
     alarms = [replay(stream.shuffled(_BASELINE - 1, seed)) for seed in range(repeats)]
     return Figure(
         name=f"drift, {stream.name}: false alarms in a first term of 400 sessions",

@@ -102,7 +102,7 @@ def read_tasks() -> Stream:
 
 
 def plant_sessions() -> Stream:
-    """The sessions of the planted workflow, each look of a step being the same node."""
+    """Return the sessions of the planted workflow; all appearances of a step are one node."""
     return _stream("planted", [[step.label for step in session.steps] for session in plant().sessions])
 
 

@@ -69,7 +69,7 @@ class _Page:
         self.targets = [_target(rng) for _ in range(16)]
 
     def members(self, kind: str, rng: random.Random) -> dict[str, Any]:
-        """What an event of this type carries beside its time."""
+        """Return the members of an event of this type beside its time."""
         point = [rng.randrange(1280), rng.randrange(720)]
         if kind == "pointer_move":
             return {"input": {"point": point}}

@@ -1,7 +1,7 @@
 """The same dataset again and again, whatever the lake's files, threads, workers and executors. Spec §4.3.
 
-One row set lies in several lakes: in other files, orders and layouts. It is exported from each of them by
-each executor, in processes with 1, 2, 3 and 8 polars threads, in every format; no file is taken over from an
+One row set is stored in several lakes: in other files, orders and layouts. It is exported from each by each
+executor, in processes with 1, 2, 3 and 8 polars threads, in every format; no file is taken over from an
 export before. Counted are the different row sets and the different bytes of a shard: one is right.
 """
 
@@ -56,7 +56,7 @@ _SHARD_BYTES = 4_000_000
 
 
 def measure(*, quick: bool = False, repeats: int | None = None, shape: Shape = _SHAPE) -> list[Figure]:
-    """How many different row sets and bytes there are, and what one deleted session changes.
+    """Count different row sets and files, and what one deleted session changes.
 
     Args:
         repeats: how many exports, where it is not what the figure calls for.

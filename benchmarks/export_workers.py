@@ -4,7 +4,7 @@ Measured is the writing of an export's shards, from the plan's tasks to the last
 the start of its processes; the workers of a Dask cluster run before, as a cluster's do. Each worker has one
 polars thread in both arms; the one is also kept to one processor, as on a machine that has no other: its
 threads that hash and write would make use of a second. What the machine itself gives in the same minutes, two
-processes that only compute beside one, stands with each figure: virtual processors may share a real one.
+processes that only compute beside one, is shown with each figure: virtual processors may share a real one.
 """
 
 import os
@@ -95,7 +95,7 @@ def _figures(
 
 @contextmanager
 def _processors(count: int) -> Iterator[None]:
-    """What is started in the block has so many processors."""
+    """Limit processes that start in the block to some processors."""
     all_there_are = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(all_there_are)[:count])
     try:
@@ -152,7 +152,7 @@ def _figure(
 
 
 def _compute(processes: int) -> int:
-    """How often so many processes, all together, hash a piece within a second."""
+    """Return how often some processes together hash a piece in one second."""
     command = [sys.executable, "-c", _COMPUTING]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(processes)]
     return sum(int(process.communicate()[0]) for process in running)

@@ -24,13 +24,13 @@ class Skipped(Exception):
 
 @dataclass(frozen=True)
 class Goal:
-    """What a figure should be: at least, or at most, a value."""
+    """Goal of a figure: at least, or at most, a value."""
 
     value: float
     is_floor: bool
 
     def is_reached(self, measured: float) -> bool:
-        """Whether a figure is as good as that."""
+        """Return whether a measured value reaches the goal."""
         return measured >= self.value if self.is_floor else measured <= self.value
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class Figure:
 
     @property
     def is_reached(self) -> bool | None:
-        """Whether the goal is reached; None without one."""
+        """True if the goal is reached; None without one."""
         return (
             None if self.goal is None else self.goal.is_reached(statistics.median(self.ratios or self.ours))
         )
@@ -88,7 +88,7 @@ class Figure:
 
 
 def show(figures: Sequence[Figure], console: Console) -> None:
-    """Print the table, and below it what stands behind each figure."""
+    """Print the table, and below it the details of each figure."""
     table = Table(title="median (least–most) of alternated runs", title_justify="left")
     for column in ("figure", "ours", "peer or floor", "ratio", "goal", "reached"):
         table.add_column(column)
@@ -119,7 +119,7 @@ def write_json(figures: Sequence[Figure], machine: dict[str, Any], file: Path) -
 
 
 def describe_machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """Return the facts of the machine that the figures depend on."""
     return {
         "cpus": os.cpu_count(),
         "python": platform.python_version(),
@@ -131,7 +131,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def _fdatasync_us() -> float:
-    """Median time to make 24 KB durable where temporary files lie: some disks only promise it."""
+    """Return the median time to sync 24 KB in the temporary folder: some disks only promise it."""
     times = []
     with tempfile.TemporaryFile(buffering=0) as file:
         for _ in range(200):

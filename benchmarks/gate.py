@@ -1,4 +1,4 @@
-"""What a request costs at the gate, in one process: key, scope, limits, headers. Contract §1."""
+"""Cost of a request at the gate, in one process: key, scope, limits, headers. Contract §1."""
 
 import tempfile
 import time
@@ -114,4 +114,4 @@ async def _receive() -> Message:
 
 
 async def _send(message: Message) -> None:
-    """Nobody reads it."""
+    """Drop the message."""

@@ -146,7 +146,7 @@ def _figures(loads: dict[str, list[Load]], keyed: list[Load]) -> list[Figure]:
 
 
 def nothing_is_lost(bodies: Sequence[bytes], *, seconds: float, sessions: int = _SESSIONS) -> Figure:
-    """Kill the server in the middle of a load and look for every acknowledged event."""
+    """Kill the server in the middle of a load and check every acknowledged event."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         settings = new_settings(Path(folder))
         targets = recording_sessions(settings, sessions=sessions, keys=_KEYS)
@@ -180,7 +180,7 @@ def _acknowledged_ids(body: bytes) -> list[str]:
     answer = orjson.loads(body)
     ids = id_range(answer["first_id"], answer["accepted"])
     if ids[-1] != answer["last_id"] or answer["accepted"] != limits.EVENTS_PER_BATCH:
-        raise RuntimeError("An answer does not tell the ids of its hundred events.")
+        raise RuntimeError("An answer does not give the ids of its hundred events.")
     return ids
 
 

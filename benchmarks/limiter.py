@@ -48,7 +48,7 @@ def decision_us(rounds: int, count: int) -> list[float]:
 
 
 def _figures(name: str, grants: Grants) -> list[Figure]:
-    """What was granted, against both its bounds."""
+    """Return the figures of granted requests against both bounds."""
     detail = {
         "granted": grants.granted,
         "burst + rate × T": f"{admitted(PER_WORKSPACE, grants.inner_s):.0f} to "

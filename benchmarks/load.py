@@ -18,7 +18,7 @@ _SCRIPT = Path(__file__).with_name("load.lua")
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What a server did under load."""
+    """Result of a server under load."""
 
     requests: float
     seconds: float
@@ -36,7 +36,7 @@ class Load:
 
 
 def client_name() -> str:
-    """Which client loads the servers."""
+    """Return the name of the client that loads the servers."""
     return "wrk" if shutil.which("wrk") else "the client in benchmarks/client.py"
 
 

@@ -1,4 +1,4 @@
-"""What masking costs a batch of 100 events: the scan of a clean one, the pass over a dirty one."""
+"""Cost of masking a batch of 100 events: the scan of a clean one, the pass over a dirty one."""
 
 import time
 from collections.abc import Callable

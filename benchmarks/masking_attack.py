@@ -30,7 +30,7 @@ _OLD = [rf"(?:[ab]*a[ab]{{30{n}}}c)" for n in range(6)]
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Another workspace's p99 under each attack, by its p99 when nobody else asks."""
+    """Measure another workspace's p99 under each attack, divided by its p99 without one."""
     count = 100 if quick else 1_000
     return [
         _attack("patterns of an older service", _OLD, count),

@@ -41,7 +41,7 @@ Rows = Counter[tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Road:
-    """How long each stretch took."""
+    """Duration of each phase, in seconds."""
 
     import_s: float
     #: From the end of the import until the last session was sealed.
@@ -143,7 +143,7 @@ def _source_of(session: dict[str, Any]) -> str:
 
 
 def compare(demonstrations: Path, got: Path) -> Figure:
-    """What a dataset holds against what the files hold.
+    """Compare the content of a dataset with that of the files.
 
     Args:
         got: the dataset's files, and `sources.json`: which file each session came from.

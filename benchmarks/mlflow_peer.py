@@ -42,7 +42,7 @@ Items = Sequence[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Round:
-    """What one stretch of load brought in."""
+    """Result of one phase of load."""
 
     seconds: float
     acknowledged: int

@@ -356,7 +356,7 @@ def _multipart(parts: Sequence[tuple[str, bytes]]) -> bytes:
 
 
 def _pictures(size: int, *, count: int) -> list[bytes]:
-    """Make PNG files of random bytes: a header that is good, a chunk that nobody reads, and the end."""
+    """Make PNG files of random bytes: a valid header, a chunk that no reader uses, and the end."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

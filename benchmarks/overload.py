@@ -25,7 +25,7 @@ _START_S = 60.0
 
 @dataclass(frozen=True)
 class Grants:
-    """What was granted under load, and what the limits admit."""
+    """Requests granted under load, and those that the limits admit."""
 
     #: By key.
     granted_each: dict[str, int]
@@ -54,7 +54,7 @@ class Grants:
 
 
 class _Report(NamedTuple):
-    """What one process did, and when; the monotonic clock is one for all processes of a machine."""
+    """Result of one process with its times; all processes of a machine share the monotonic clock."""
 
     granted_each: dict[str, int]
     requests: int
@@ -64,7 +64,7 @@ class _Report(NamedTuple):
 
 
 def admitted(rate: Rate, seconds: float) -> float:
-    """What a limit admits in so long: burst + rate × T."""
+    """Return the requests that a limit admits in some seconds: burst + rate × T."""
     return rate.burst + rate.per_second * seconds
 
 
@@ -87,7 +87,7 @@ def overload(redis_url: str | None, *, processes: int, seconds: float) -> Grants
     for process in started:
         process.join(_START_S + 2 * seconds)
     if any(process.exitcode != 0 for process in started):
-        raise RuntimeError("A process of the load failed; its words stand above.")
+        raise RuntimeError("A process of the load failed; its output is above.")
     reports: list[_Report] = [heard.get() for _ in started]
     ended = max(report.ended for report in reports)
     return Grants(

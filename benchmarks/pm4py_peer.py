@@ -1,4 +1,4 @@
-"""What PM4Py makes of a log, told line by line: run by a Python that has it, never imported by the project.
+"""Results of PM4Py for a log, printed line by line by a Python that has it; never imported by the project.
 
 Every line of stdin is a call, every line of stdout its answer, both JSON. PM4Py is AGPL: it stays on the
 other side of this pipe.
@@ -30,7 +30,7 @@ def load(file: str) -> int:
 
 
 def seconds(sort_first: bool) -> float:
-    """How long variants and graph take: of sorted rows, or of shuffled ones with the sorting they need."""
+    """Measure variants and graph: of sorted rows, or of shuffled ones with the sorting that they need."""
     rows = _logs["shuffled" if sort_first else "sorted"]
     began = time.perf_counter()
     if sort_first:

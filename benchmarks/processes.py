@@ -15,7 +15,7 @@ _PEAK = re.compile(r"VmHWM:\s+(\d+) kB")
 
 
 class MemoryWatch:
-    """Looks at the service's processes, at all they start, and at those it is told of."""
+    """Sampler of the service's processes, of all that they start, and of further ones."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -27,7 +27,7 @@ class MemoryWatch:
         self._names[pid] = name
 
     def look(self) -> None:
-        """Note the peaks so far: the kernel keeps them, so one look shortly before a process ends will do."""
+        """Note the peaks so far: the kernel keeps them, so one sample before a process ends is enough."""
         parents = _parents()
         for pid in parents:
             if _is_below(pid, parents, self._names.copy()):
@@ -49,7 +49,7 @@ class MemoryWatch:
 
 @contextmanager
 def watched_memory(service: Service) -> Iterator[MemoryWatch]:
-    """Look ten times a second while the block runs."""
+    """Sample ten times a second while the block runs."""
     watch = MemoryWatch(service)
     is_over = threading.Event()
 
@@ -106,7 +106,7 @@ def _parents() -> dict[int, int]:
 
 
 def _is_below(pid: int, parents: dict[int, int], roots: dict[int, str]) -> bool:
-    """Whether a process is one of these or was started by one of them."""
+    """Return whether a process is one of these or was started by one of them."""
     while pid in parents and pid not in roots:
         pid = parents[pid]
     return pid in roots

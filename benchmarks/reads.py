@@ -1,4 +1,4 @@
-"""Reads of large sessions: memory, time, pages, and the calls of another tenant meanwhile. Contract §2."""
+"""Reads of large sessions: memory, time, pages, and the calls of another tenant beside them. Contract §2."""
 
 import multiprocessing
 import re
@@ -269,7 +269,7 @@ def call_quietly(url: str, key: str, session_id: str, seconds: float) -> list[fl
 
 
 def read_on(host: str, port: int, key: str, session_id: str, accept: str, stop: Any) -> None:
-    """Read a session eight times at once, over and over, until told to stop."""
+    """Read a session eight times at once, again and again, until the event is set."""
 
     def read_again() -> None:
         while not stop.is_set():

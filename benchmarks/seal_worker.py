@@ -1,6 +1,6 @@
 """A process that seals as a drain run does until its standard input ends: FOLDER, URL, OWNER, LEASE_S, RUNS.
 
-It writes `ready` once it looks for work.
+It writes `ready` once it waits for work.
 """
 
 import sys

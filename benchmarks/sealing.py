@@ -35,7 +35,7 @@ _LAST_MS = 60_000
 
 @dataclass(frozen=True)
 class Work:
-    """What one session records."""
+    """Content of one session."""
 
     events: list[dict[str, object]]
     frames: list[CapturedFrame]

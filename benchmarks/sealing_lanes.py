@@ -245,7 +245,7 @@ class _MemoryWatch(threading.Thread):
         self._workers = workers
 
     def run(self) -> None:
-        """Look at all processes until told to end."""
+        """Sample all processes until `ended` is set."""
         while not self.ended.wait(0.05):
             for worker in self._workers:
                 with suppress(psutil.Error):

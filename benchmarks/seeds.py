@@ -1,4 +1,4 @@
-"""What a load needs to be there first: a workspace, its keys, and sessions that record."""
+"""Seeds of a load: a workspace, its keys, and sessions that record."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -32,7 +32,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """Address of the server."""
         return f"http://{self.host}:{self.port}"
 
     def cpu_seconds(self) -> float:
@@ -95,4 +95,4 @@ def _wait(server: Server) -> None:
                 return
         except httpx.HTTPError:
             time.sleep(0.05)
-    raise ServerFailed("The server under test did not come up; its words stand above.")
+    raise ServerFailed("The server under test did not start; its output is above.")

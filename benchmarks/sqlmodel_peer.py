@@ -1,6 +1,6 @@
 """The peer: the same route as one writes it from the FastAPI and SQLModel tutorials, a row per event.
 
-It gets what favours it and nobody would call a trick: WAL with FULL as ours has it, `BEGIN IMMEDIATE` and a
+It gets every setting that favours it and is common: WAL with FULL as ours has it, `BEGIN IMMEDIATE` and a
 lock in front, so that its threads queue instead of running into each other's busy timeouts, nested members as
 plain JSON columns, and no rate limits, event ids of clients, batch ids or strict JSON.
 """
@@ -152,7 +152,7 @@ def create_peer() -> FastAPI:
 
 
 def count_events(settings: Settings) -> int:
-    """How many event rows it has stored."""
+    """Return the number of stored event rows."""
     engine = _engine(settings.data_dir)
     with engine.connect() as connection:
         count: int = connection.exec_driver_sql("SELECT count(*) FROM peerevent").scalar_one()

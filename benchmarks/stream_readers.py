@@ -1,6 +1,6 @@
-"""Readers of streams in a process of their own: `python -m benchmarks.stream_readers`, told what by stdin.
+"""Readers of streams in a process of their own: `python -m benchmarks.stream_readers`, orders on stdin.
 
-They take what comes, and look at nothing but the positions: each must follow the one before it.
+They read every message, and check nothing but the positions: each must follow the one before it.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class Wanted:
 
 @dataclass
 class Received:
-    """What one reader got."""
+    """Messages that one reader got."""
 
     session_id: str
     messages: int = 0
@@ -42,7 +42,7 @@ class Received:
 
 @dataclass
 class _Order:
-    """What the process is asked to do."""
+    """Orders to the process."""
 
     host: str
     port: int
@@ -119,7 +119,7 @@ async def _read(order: _Order) -> list[Received]:
 
 
 def main() -> None:
-    """Open the streams that a line on stdin names, say `ready`, and tell what came at the next line."""
+    """Open the streams that a line on stdin names, print `ready`, and print the messages at the next line."""
     output = orjson.loads(sys.stdin.readline())
     readers = [Wanted(**item) for item in output.pop("readers")]
     result = uvloop.run(_read(_Order(**output, readers=readers)))

@@ -47,7 +47,7 @@ class Readers:
             raise RuntimeError("The readers could not open their streams.")
 
     def stop(self) -> list[Received]:
-        """What each reader got until now."""
+        """Return the messages that each reader got until now."""
         self._tell(b"stop")
         output = [Received(**fields) for fields in orjson.loads(self._hear())]
         self._process.wait(timeout=10)
@@ -193,7 +193,7 @@ def _wait_idle(server: Server) -> None:
 
 
 def _check(received: Sequence[Received], expected: int | None) -> int:
-    """How many messages came; each in its place, and none missing.
+    """Return the number of messages, each in its place and none missing.
 
     Raises:
         RuntimeError: if one was lost, came twice or came out of order.

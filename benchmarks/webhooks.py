@@ -41,7 +41,7 @@ _METADATA = {"customer": "acme", "notes": "a sentence that somebody wrote about 
 
 @dataclass(frozen=True)
 class Pace:
-    """How quick a run was."""
+    """Durations of a run."""
 
     per_second: float
     cpu_us: float
@@ -58,7 +58,7 @@ async def receive(scope: Any, receive: Any, send: Any) -> None:
 
 
 def receiver() -> Any:
-    """What uvicorn runs."""
+    """Run as uvicorn's application."""
     return receive
 
 
@@ -180,7 +180,7 @@ async def _post_all(url: str, body: bytes, count: int) -> None:
 
 @contextmanager
 def _timed(count: int) -> Iterator[list[Pace]]:
-    """How quick the block was; known once it ended."""
+    """Yield the duration of the block, known once it ended."""
     pace: list[Pace] = []
     began, worked = time.perf_counter(), time.process_time()
     yield pace

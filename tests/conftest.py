@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Spare the collector the modules and thousands of tests that stay until the end.
 
-    Every start and stop of a service would look through them.
+    Every start and stop of a service would scan them.
     """
     gc.enable()
     gc.collect()
@@ -133,7 +133,7 @@ def _place(file: str) -> int:
 
 
 def _server_user() -> str:
-    """PostgreSQL refuses to run as root, so root hands it to somebody without rights."""
+    """Return a user without rights for PostgreSQL, which refuses to run as root."""
     if os.geteuid() != 0:
         return pwd.getpwuid(os.geteuid()).pw_name
     names = {entry.pw_name for entry in pwd.getpwall()}

@@ -1,4 +1,4 @@
-"""Errors: each has a status, a code of the contract and words that tell what to do. Contract §1 (errors)."""
+"""Errors: each has a status, a code of the contract and words that say what to do. Contract §1 (errors)."""
 
 import importlib
 import importlib.util
@@ -69,7 +69,7 @@ OPTIONAL = {"recorder.loading.torch_stream": ("torch", "torch is not installed (
 
 
 def every_error() -> Iterator[type[RecorderError]]:
-    """All error classes of the library, wherever they stand."""
+    """Return all error classes of the library, in any module."""
     for module in pkgutil.walk_packages(recorder.__path__, "recorder."):
         is_left_out = ".migrations" in module.name or ".importers" in module.name
         if not is_left_out and _can_be_imported(module.name):

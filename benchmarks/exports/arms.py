@@ -34,13 +34,13 @@ class Arm:
     module: str
 
     def call(self, name: str, **given: Any) -> dict[str, Any]:
-        """What a function there returns, with `seconds`, `cpu_s` and `peak_mb` of its process so far."""
+        """Return the result of a function there, with `seconds`, `cpu_s` and `peak_mb` of its process."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(json.dumps([name, given]) + "\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
         if not answer:
-            raise RuntimeError(f"{self.module} ended in {name}; its words stand above.")
+            raise RuntimeError(f"{self.module} ended in {name}; its output is above.")
         output: dict[str, Any] = json.loads(answer)
         return output
 
@@ -63,7 +63,7 @@ def started(module: str, settings: Settings, folder: Path, *, threads: int = THR
     ) as process:
         assert process.stdin is not None and process.stdout is not None
         if process.stdout.readline() != "ready\n":
-            raise RuntimeError(f"{module} did not start; its words stand above.")
+            raise RuntimeError(f"{module} did not start; its output is above.")
         yield Arm(process, module)
         process.stdin.close()
 
@@ -99,7 +99,7 @@ def timed(timing: dict[str, Any]) -> Iterator[None]:
 
 
 def peak_mb() -> float:
-    """The most memory that this process ever held at once; `getrusage` would tell of its parent's too."""
+    """Return the peak memory of this process; `getrusage` would include its parent's."""
     match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert match is not None
     return int(match[1]) / 1024

@@ -1,7 +1,7 @@
 """Sealed sessions by the million, put where sealing leaves them: lake rows, pictures, SQL rows. Spec §3.1.
 
 A session's rows and pictures follow from its number and the shape alone, in whichever file of the lake they
-lie; nullable columns have nulls.
+are stored; nullable columns have nulls.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """How many sessions there are, and what each holds."""
+    """Number of sessions, and the content of each."""
 
     sessions: int
     events: int = 500
@@ -76,7 +76,7 @@ def fill(runtime: Runtime, shape: Shape, *, files: int = 8, shuffled: int | None
 
 
 def _session(shape: Shape, number: int) -> dict[str, Any]:
-    """What is known of a session before its rows are made."""
+    """Facts of a session before its rows are made."""
     started_at = clock.truncate(START + number * (timedelta(days=_DAYS) / shape.sessions))
     drawn = int.from_bytes(_noise(shape, number, "id", 9))
     ulid = encode(clock.to_ms(started_at) << 80 | drawn)
@@ -92,7 +92,7 @@ def _session(shape: Shape, number: int) -> dict[str, Any]:
 
 
 def _noise(shape: Shape, number: int, use: str, n_bytes: int) -> bytes:
-    """Bytes that look random and are always the same."""
+    """Return bytes that are pseudo-random and always the same."""
     return hashlib.shake_128(f"{shape.seed} {number} {use}".encode()).digest(n_bytes)
 
 
@@ -103,7 +103,7 @@ def _lake_rows(runtime: Runtime, shape: Shape, sessions: list[dict[str, Any]]) -
 
 
 def _events(shape: Shape, sessions: list[dict[str, Any]]) -> pl.DataFrame:
-    """Events in the order of session, time and id; a frame stands before the first event bound to it."""
+    """Return events in the order of session, time and id; a frame is before the first event bound to it."""
     event_ids, noise = list[str](), list[str]()
     for session in sessions:
         event_ids += id_range(f"evt_{session['ulid']}", shape.events)
@@ -204,7 +204,7 @@ def _store_pictures(runtime: Runtime, shape: Shape, session: dict[str, Any]) -> 
 
 
 def _facts(shape: Shape, sessions: list[dict[str, Any]], events: pl.DataFrame) -> pl.DataFrame:
-    """What sealing notes of each session."""
+    """Return the facts that sealing stores for each session."""
     counted = events.group_by("session_id", maintain_order=True).agg(
         pl.col("is_action").sum().cast(pl.Int32).alias("action_count"),
         pl.col("payload").str.len_bytes().cast(pl.Int64).sum().alias("payload_bytes"),

@@ -1,6 +1,6 @@
-"""What events say: as people's recordings do, or half at random.
+"""Payloads of events: like those of people's recordings, or half at random.
 
-Demonstrations of MiniWoB++, as they are imported, come to events whose payloads have 231 bytes in the mean,
+Demonstrations of MiniWoB++, as they are imported, become events whose payloads have 231 bytes in the mean,
 a third of them different ones, and pack to a 28th with zstd at level 1: the same elements again and again,
 touched at other points, with a word typed here and there. `recorded` is like that, a little harder: 244
 bytes, three quarters of them different, a 25th. `random` is the hard case: of a payload nothing repeats but

@@ -25,7 +25,7 @@ _ARCHIVE_BYTES = 128 * 1024 * 1024
 
 
 class Sample(NamedTuple):
-    """A frame: where its picture lies, and the texts that stand beside it."""
+    """A frame: the object with its picture, and the texts beside it."""
 
     key: str
     pack: str
@@ -53,7 +53,7 @@ class Hashed(io.RawIOBase):
         return self._file.write(data)
 
     def tell(self) -> int:
-        """How many bytes have come."""
+        """Number of bytes received so far."""
         return self._size
 
 

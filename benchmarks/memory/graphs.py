@@ -55,7 +55,7 @@ class StoredGraph:
                 self._indexer.commit(db, self._indexer.prepare(db, rows, steps), rows)
 
     def rebuild(self, kind: RebuildKind) -> RebuildReport:
-        """Arrange nodes and paths anew."""
+        """Rebuild nodes and paths."""
         report = rebuild_graph(self._database, _SCOPE, kind)
         assert report is not None, "the workflow is there"
         return report

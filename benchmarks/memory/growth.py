@@ -1,4 +1,4 @@
-"""How fast a graph takes sessions in, without storage: a batch into a large graph, and all variants at once.
+"""Speed of adding sessions to a graph, without storage: a batch to a large graph, and all variants at once.
 
 Sessions are planted: they repeat and go back, so the large graph has tens of thousands of variants, and every
 batch brings new ones.

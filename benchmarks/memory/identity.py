@@ -1,4 +1,4 @@
-"""What stays the same: ids through rebuilds, statistics and nodes in any order of sessions. Contract §4.
+"""Stability: ids through rebuilds, statistics and nodes in any order of sessions. Contract §4.
 
 The same sessions are sealed in random orders and batches of random sizes into graphs of their own, each of
 which is then rebuilt: anchored, fresh, and fresh again.
@@ -30,7 +30,7 @@ Partition = dict[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one graph; shares are 0 to 1."""
+    """Result for one graph; shares are 0 to 1."""
 
     #: Ids that resolve to something live after an anchored rebuild; those that live on in a fresh one.
     anchored_kept: float

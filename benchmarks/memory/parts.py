@@ -5,7 +5,7 @@ from benchmarks.memory import growth, identity, planted_quality, tasks
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """The figures of all parts; what cannot be measured here stands in the table with the reason."""
+    """Return the figures of all parts; one that cannot be measured here is in the table with the reason."""
     figures: list[Figure] = []
     for part in (tasks, planted_quality, identity, growth):
         try:

@@ -2,13 +2,13 @@
 
 Every path is open, search, some steps of its own, draft, more of its own, submit: four steps that all share,
 and four to eight drawn from twelve, so two paths share some of those too. People repeat a step, go back and
-do it again, or skip one, and a screen has three looks. A fifth of the sessions fails somewhere: most of those
+do it again, or skip one, and a screen has three appearances. A fifth of the sessions fails: most of those
 recover from one of two anchors and go on with what failed, the others stop there. Two in a hundred follow no
 path at all.
 
 The noise was set by what exact variants reach, not by what the graph reaches. In the measurements that the
 goals rest on, 10,000 sessions made 1,061 exact variants with an adjusted Rand index of .439; here three seeds
-make 1,156, 1,206 and 1,065 with .41, .45 and .49. A session that fails after two steps looks like that of any
+make 1,156, 1,206 and 1,065 with .41, .45 and .49. A session that fails after two steps is like that of any
 path, so nothing can reach 1.
 """
 
@@ -57,7 +57,7 @@ class PlantedSession:
 
     @property
     def is_outlier(self) -> bool:
-        """Whether it follows none of the paths."""
+        """True if it follows none of the paths."""
         return self.path is None
 
 
@@ -113,7 +113,7 @@ class _Planter:
         return (OPEN, SEARCH, *details[:middle], DRAFT, *details[middle:], SUBMIT)
 
     def _walk(self, path: Sequence[int]) -> list[int]:
-        """The steps of a path as somebody takes them."""
+        """Return the steps of a path as one session takes them."""
         draw = self._draw
         walked: list[int] = []
         for index, step in enumerate(path):
@@ -149,7 +149,7 @@ class _Planter:
         return [round(t_ms) for t_ms in accumulate(gaps)]
 
     def _states(self, walked: Sequence[int], times: Sequence[int]) -> Iterator[Step]:
-        """Steps as `session_steps` gives them: the same look of a step again is no step of its own."""
+        """Return steps as `session_steps` does: a repeated step with the same appearance is one step."""
         last = None
         for step, t_ms in zip(walked, times, strict=False):
             state = self._draw.choice(self._looks[step])
@@ -160,7 +160,7 @@ class _Planter:
 
 
 def _state(step: int, look: int) -> Step:
-    """A step on its screen in one look; the looks of a screen share eleven twelfths of their tokens."""
+    """Return a step on its screen; the appearances of a screen share eleven twelfths of their tokens."""
     screen = str(step // _STEPS_OF_A_SCREEN)
     tokens = [key_of("planted", screen, str(index)) for index in range(_TOKENS - _TOKENS_OF_A_LOOK)]
     tokens += [key_of("planted", screen, str(look), str(index)) for index in range(_TOKENS_OF_A_LOOK)]

@@ -1,4 +1,4 @@
-"""What the graph finds again of a planted workflow: its paths, its outliers, its anchors. Spec §2.6, §2.7.
+"""Quality on a planted workflow: paths, outliers and anchors that the graph finds. Spec §2.6, §2.7.
 
 Sessions are sealed in batches into a real graph, then asked for with the service's own queries.
 """
@@ -30,7 +30,7 @@ _SESSIONS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was found of one planted workflow."""
+    """Result for one planted workflow."""
 
     #: Adjusted Rand index of the paths: as sealed, after an anchored rebuild; and of exact variants.
     sealed_ari: float
@@ -128,7 +128,7 @@ def path_agreement(planted: Planted, columns: GraphColumns) -> float:
 
 
 def outlier_precision(planted: Planted, columns: GraphColumns) -> float:
-    """Share of planted outliers among the first so many that the service tells."""
+    """Return the share of planted outliers among as many outliers of the service."""
     strange = {session.session_id for session in planted.sessions if session.is_outlier}
     output = find_outliers(columns, columns.current()).rows[: len(strange)]
     hits = sum(session.decode() in strange for session in columns.session_id[output].tolist())
@@ -153,7 +153,7 @@ def anchor_shares(sessions: Sequence[PlantedSession]) -> list[float]:
 
 
 def _no_tags(rows: Ints) -> Mapping[int, Sequence[int]]:
-    """Success is told by the end of a session: no tags of success were planted."""
+    """Return no times: success is the end of a session, no tags of it were planted."""
     return {}
 
 

@@ -1,7 +1,7 @@
-"""Recorded tasks, all in one workflow: does the graph find the tasks again that nobody told it of? Spec §2.6.
+"""Recorded tasks, all in one workflow: agreement of the graph's paths with the tasks. Spec §2.6.
 
 Every demonstration of the shared data goes through the importer's reader and the service's own steps into one
-graph; the task, which is the name of the file's folder, is only looked at to judge. How well paths tell tasks
+graph; the task, which is the name of the file's folder, is only used to judge. How well paths separate tasks
 apart hangs on the order in which sessions were sealed, so several orders are shown: that of the files, and
 random ones.
 """
@@ -113,7 +113,7 @@ def steps_of(file: Path) -> list[Step]:
 
 
 def in_order(demonstrations: Sequence[Demonstration], order: int) -> list[Demonstration]:
-    """The demonstrations as their files lie (0), else in a random order; each starts a minute later."""
+    """Return the demonstrations in the order of files (0) or a random one; each starts a minute later."""
     ordered = list(demonstrations)
     if order:
         random.Random(order).shuffle(ordered)
@@ -124,7 +124,7 @@ def in_order(demonstrations: Sequence[Demonstration], order: int) -> list[Demons
 
 
 def mean_average_precision(columns: GraphColumns, tasks: Mapping[str, str]) -> float:
-    """How high sessions of the same task stand when each session asks for all that are similar to it.
+    """Measure the ranks of sessions of the same task in the list of similar ones of each session.
 
     A task of one session asks nothing; sessions that share nothing with the one that asks count as not found.
     """
@@ -146,7 +146,7 @@ def _session(session_id: str, steps: Sequence[Step]) -> Sealed:
 
 
 def _agreement(state: str, runs: Sequence[Mapping[str, str]], tasks: Mapping[str, str]) -> Figure:
-    """How well the paths of each order agree with the tasks."""
+    """Return the agreement of the paths of each order with the tasks."""
     labels = list(tasks.values())
     paths = [[run[session_id] for session_id in tasks] for run in runs]
     return Figure(
@@ -167,7 +167,7 @@ def _agreement(state: str, runs: Sequence[Mapping[str, str]], tasks: Mapping[str
 def _beside_pm4py(
     demonstrations: Sequence[Demonstration], tasks: Mapping[str, str], runs: Sequence[Mapping[str, str]]
 ) -> Figure:
-    """How much better our paths agree than PM4Py's clusters, which are told how many tasks there are.
+    """Return how much better our paths agree than PM4Py's clusters, which get the number of tasks.
 
     Sessions without any step are left out on both sides: a log cannot hold them.
     """

@@ -41,7 +41,7 @@ async def shared(url: str) -> AsyncIterator[SharedBuckets]:
 
 
 async def granted(store: Buckets, bucket: Bucket, count: int) -> int:
-    """How many of so many requests at once are granted."""
+    """Return how many of some simultaneous requests are granted."""
     result = await asyncio.gather(*(store.draw([bucket]) for _ in range(count)))
     return sum(is_granted for is_granted, _ in result)
 
@@ -128,7 +128,7 @@ def test_a_redis_that_hangs_holds_requests_up_once(caplog: pytest.LogCaptureFixt
 
 
 async def seconds(store: Buckets, bucket: Bucket) -> float:
-    """How long one decision takes."""
+    """Return the duration of one decision."""
     began = time.monotonic()
     await store.draw([bucket])
     return time.monotonic() - began

@@ -25,7 +25,7 @@ def a_key(workspace_id: str | None = None) -> Caller:
 
 @pytest.fixture(params=["memory", "redis"])
 def shared_url(request: pytest.FixtureRequest) -> str | None:
-    """Where slots are kept: in the process, or in Redis."""
+    """Store of slots: the process, or Redis."""
     return request.getfixturevalue("redis_url") if request.param == "redis" else None
 
 
@@ -147,7 +147,7 @@ def test_slots_are_renewed_beyond_their_lease(redis_url: str) -> None:
 
 
 def hold_slots(url: str, caller: Caller, count: int, sender: Connection) -> None:
-    """What a process does that will be killed."""
+    """Hold slots in a process that will be killed."""
 
     async def run() -> None:
         async with opened(url, lease_s=LEASE_S) as slots:
@@ -210,7 +210,7 @@ def test_without_its_redis_a_process_counts_alone_and_tells_it_when_it_is_back(
 
 
 async def refused(slots: StreamSlots, caller: Caller) -> None:
-    """Wait until another process has told Redis of all its slots."""
+    """Wait until another process has stored all its slots in Redis."""
     for _ in range(200):
         try:
             slots.release(await slots.acquire(caller))

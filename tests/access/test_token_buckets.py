@@ -109,7 +109,7 @@ def test_a_clock_that_is_set_far_back_closes_a_bucket_for_its_filling_time_at_mo
 
 @pytest.fixture(scope="module")
 def connection(redis_url: str) -> Iterator[redis.Redis]:
-    """A connection for what a test looks at itself."""
+    """Connection with which a test reads Redis itself."""
     with redis.Redis.from_url(redis_url, decode_responses=True) as server:
         yield server
 
@@ -164,7 +164,7 @@ def test_no_schedule_of_several_callers_gets_more_from_redis(
 
 
 async def ask_together(store: RedisBuckets, buckets: list[Bucket], count: int) -> int:
-    """How many of so many requests at once are granted."""
+    """Return how many of some simultaneous requests are granted."""
     result = await asyncio.gather(*(store.draw(buckets) for _ in range(count)))
     return sum(is_granted for is_granted, _ in result)
 

@@ -1,4 +1,4 @@
-"""Bodies that are not strict JSON are refused alike on every route that reads one, and leave nothing behind.
+"""Bodies that are not strict JSON are refused alike on every route that reads one, and store nothing.
 
 Contract §1 (JSON in).
 """

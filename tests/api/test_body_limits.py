@@ -35,7 +35,7 @@ MB = 1024 * 1024
 
 @pytest.fixture
 def clock(service: Service) -> Iterator[Clock]:
-    """Time stands still for the buckets, unless a test lets it pass."""
+    """Stop the clock of the buckets, unless a test advances it."""
     with stopped_clock(service) as stopped:
         yield stopped
 
@@ -232,7 +232,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def running(folder: Path) -> Iterator[RunningService]:
-    """A service behind a socket."""
+    """Service that listens on a socket."""
     with running_service(folder) as service:
         yield service
 

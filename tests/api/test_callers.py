@@ -22,7 +22,7 @@ from tests.support.factories import Service
 
 
 class HeldCallers(CallerCache):
-    """Look-ups whose answer, once read, is held back until a test lets it go."""
+    """Queries whose answer, once read, is delayed until a test releases it."""
 
     def __init__(self, service: Service) -> None:
         super().__init__(service.runtime)
@@ -40,7 +40,7 @@ class HeldCallers(CallerCache):
 
 @pytest.fixture
 def key(service: Service) -> NewKey:
-    """A key that nobody has shown yet."""
+    """Key that no request has used yet."""
     return service.make_caller().key
 
 

@@ -1,4 +1,4 @@
-"""The client under the limits of the specification: it waits as it is told. Spec §8.1."""
+"""The client under the limits of the specification: it waits as long as answers say. Spec §8.1."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What deleting a session takes, when its data go, and who is told. Spec §4.1, §8.3; contract §1, §2."""
+"""Deletion of sessions: rights, removal of data, events. Spec §4.1, §8.3; contract §1, §2."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""The service's own pages: introduction, start page, and examples that run as they stand. Contract §9."""
+"""The service's own pages: introduction, start page, and examples that run unchanged. Contract §9."""
 
 import re
 import subprocess
@@ -23,7 +23,7 @@ BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the service of this module keeps its data."""
+    """Data folder of this module's service."""
     return tmp_path_factory.mktemp("service")
 
 
@@ -43,7 +43,7 @@ def running(folder: Path) -> Iterator[RunningService]:
 
 @pytest.fixture(scope="module")
 def document(running: RunningService) -> dict[str, Any]:
-    """What `/openapi.json` says."""
+    """Content of `/openapi.json`."""
     body: dict[str, Any] = httpx.get(f"{running.url}/openapi.json").json()
     return body
 

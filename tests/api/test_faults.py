@@ -1,4 +1,4 @@
-"""When a part of the service fails: 503 or 500, a problem like every other; nothing stored. Contract §1."""
+"""Failing parts of the service: 503 or 500, a problem like every other; nothing stored. Contract §1."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What every request passes, in its order: key, workspace, scope, rate, version, size. Contract §1."""
+"""Checks of every request, in order: key, workspace, scope, rate, version, size. Contract §1."""
 
 import random
 import re
@@ -200,7 +200,7 @@ def test_a_server_that_cannot_answer_a_handshake_closes_with_the_status(service:
 
 
 def unknown_key() -> str:
-    """A key that is well formed, and nobody's."""
+    """Well-formed key that does not exist."""
     body = "nsk_local_" + "".join(random.choices("abc", k=43))
     return body + _compute_checksum(body)
 

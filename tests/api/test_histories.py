@@ -16,7 +16,7 @@ STEPS = 100
 
 @dataclass
 class Model:
-    """What a session must be by now."""
+    """Expected state of a session."""
 
     status: str
     events: list[tuple[int, str]] = field(default_factory=list)
@@ -46,7 +46,7 @@ class History:
         self.number = 0
 
     def run(self) -> None:
-        """Take steps, and look at a session after each."""
+        """Take steps, and read a session after each."""
         steps = [self.create, self.start, self.stop, self.tag, self.delete, self.seal, self.sweep]
         weights = [2, 2, 2, 3, 1, 1, 1, 8, 5, 3]
         for _ in range(STEPS):

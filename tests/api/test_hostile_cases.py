@@ -1,6 +1,6 @@
 """The hostile corpus is whole: every case is tried, or named with the part that will try it.
 
-The cases stand by their numbers in the files `test_hostile_*.py`;
+The cases are in order of their numbers in the files `test_hostile_*.py`;
 `tests/support/hostile_cases.py` says how one is written.
 """
 
@@ -43,7 +43,7 @@ _UNSAFE = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 
 
 def tried() -> dict[int, set[str]]:
-    """Numbers of the cases that stand in a file of the corpus, with the files."""
+    """Numbers of the cases that a file of the corpus covers, with the files."""
     covered: dict[int, set[str]] = {}
     for path in sorted((ROOT / "tests" / "api").glob("test_hostile_*.py")):
         for number in re.findall(r"\bcase\(\s*(\d+),", path.read_text()):

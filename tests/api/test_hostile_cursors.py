@@ -67,7 +67,7 @@ def ask(caller: Caller, path: str, **query: str) -> Any:
 
 @pytest.fixture(scope="module")
 def lister(service: Service) -> Caller:
-    """Somebody whose lists are all filled."""
+    """Caller whose lists are all filled."""
     return service.make_caller()
 
 
@@ -79,12 +79,12 @@ def paths(lister: Caller) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def cursors(lister: Caller, paths: dict[str, str]) -> dict[str, str]:
-    """The cursor behind the first item of each list."""
+    """Return the cursor after the first item of each list."""
     return first_cursors(lister, paths)
 
 
 def first_cursors(caller: Caller, paths: dict[str, str]) -> dict[str, str]:
-    """The cursor behind the first item of each list."""
+    """Return the cursor after the first item of each list."""
     cursors = {name: ask(caller, path, limit="1").json()["next_cursor"] for name, path in paths.items()}
     assert {name: cursor for name, cursor in cursors.items() if cursor is None} == {}
     return cursors

@@ -104,7 +104,7 @@ def hosted(owner: Caller) -> tuple[str, str]:
 
 
 def address_of(owner: Caller, path: str, **signed: Any) -> str:
-    """An address that the service signs, under whatever it is told."""
+    """Return an address that the service signs, with any members."""
     signing = {
         "workspace_id": owner.key.workspace_id,
         "expires_at": clock.now() + timedelta(hours=1),

@@ -1,4 +1,4 @@
-"""Hostile ids: cases 26, 27, 30 to 32, 36. Contract §1 (404): missing and foreign look alike."""
+"""Hostile ids: cases 26, 27, 30 to 32, 36. Contract §1 (404): missing and foreign get equal answers."""
 
 from typing import Any
 

@@ -26,7 +26,7 @@ TOO_LITTLE = Refused(403, "insufficient_scope")
 
 @pytest.fixture(autouse=True)
 def clock(service: Service) -> Iterator[Clock]:
-    """Time stands still for the buckets, so that strangers are counted as each test begins."""
+    """Stop the clock of the buckets, so that unknown callers are counted as each test begins."""
     with stopped_clock(service) as stopped:
         yield stopped
 
@@ -87,7 +87,7 @@ def test_anything_but_one_bearer_key_is_refused(
 
 
 def well_formed(prefix: str) -> str:
-    """A key with a good checksum that nobody was given."""
+    """Key with a valid checksum that was never issued."""
     body = prefix + "".join(random.choices(_BASE62, k=43))
     return body + _compute_checksum(body)
 
@@ -217,7 +217,7 @@ def test_a_workspace_that_is_not_active_is_refused(service: Service, caller: Cal
 
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> Any:
-    """What the service wrote into its log so far, line by line."""
+    """Return the lines that the service has logged so far."""
     caplog.set_level(logging.DEBUG, "recorder")
     formatter = make_formatter()
     return lambda: [

@@ -219,7 +219,7 @@ def test_answers_are_kept_for_a_day(caller: Caller) -> None:
 
 
 def test_an_answer_that_holds_is_not_overwritten(caller: Caller) -> None:
-    """Two processes may answer one key at once: the answer that was kept first stands."""
+    """Two processes may answer one key at once: the answer that was stored first remains."""
     first = caller.post(SESSIONS, CHECKOUT, key="k")
     (row,) = kept_answers(caller)
     key = RequestKey(row.workspace_id, row.mode, row.method, row.path, row.key, bytes(row.body_digest))
@@ -281,7 +281,7 @@ def routes_of(router: Any) -> list[APIRoute]:
 
 
 def uses_transaction(dependant: Any) -> bool:
-    """Whether a route works in the request's transaction."""
+    """Return whether a route works in the request's transaction."""
     return dependant.call is get_db or any(
         uses_transaction(dependency) for dependency in dependant.dependencies
     )

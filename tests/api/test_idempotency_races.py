@@ -17,7 +17,7 @@ from tests.support.repeated_requests import CHECKOUT, REPLAYED, SESSIONS, assert
 
 
 def at_once(act: Callable[[int], Any], count: int) -> list[Any]:
-    """What an act gives that begins in many threads together."""
+    """Return the results of an act that begins in many threads at once."""
     barrier = threading.Barrier(count)
     results: list[Any] = []
 
@@ -54,14 +54,14 @@ def test_keys_that_differ_do_not_wait_for_each_other(caller: Caller) -> None:
 
 @contextmanager
 def held(caller: Caller, session_id: str) -> Iterator[None]:
-    """Somebody else has the session: whoever would change it waits."""
+    """Lock the session, so that requests that change it wait."""
     with caller.service.runtime.database.transaction(write=True) as db:
         db.get_one(SessionRow, session_id, with_for_update=True)
         yield
 
 
 def running(service: Service) -> int:
-    """How many requests with a key run in a process."""
+    """Return the number of requests with a key that run in a process."""
     return len(service.app.state.running_keys._running)
 
 

@@ -1,7 +1,7 @@
-"""Nobody reaches what belongs to another workspace or mode: it answers exactly as if it were not there.
+"""Objects of another workspace or mode are answered exactly as missing ones.
 
 Contract §1 (404), §2. Requests are made from OpenAPI: every operation, every part of it that names something,
-each with an id that belongs to somebody else and with one that nobody has. The two answers are compared byte
+each with an id of another tenant and with one that does not exist. The two answers are compared byte
 for byte, but for what differs from one request to the next.
 """
 
@@ -52,7 +52,7 @@ def document(service: Service) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def owner(service: Service) -> Place:
-    """Whose things the others ask for."""
+    """Tenant whose objects the others request."""
     return make_place(service, "owner")
 
 
@@ -100,7 +100,7 @@ def send(caller: Caller, request: Request) -> Any:
 
 
 def mask_values(answer: Any, value: str) -> tuple[int, list[tuple[str, str]], str]:
-    """What an answer says, without what differs between two requests and the value that was asked for."""
+    """Return an answer without the members that differ between two requests, and the requested value."""
     headers = sorted((name, text) for name, text in answer.headers.items() if name not in _VARYING)
     text = _GENERATED.sub("*", answer.text.replace(value, "*"))
     kept = [pair for pair in headers if pair[0] != "content-length" or answer.status_code >= 400]
@@ -108,7 +108,7 @@ def mask_values(answer: Any, value: str) -> tuple[int, list[tuple[str, str]], st
 
 
 def missing_like(field: Field, location: Place) -> str:
-    """An id of the same form that nobody has."""
+    """Return an id of the same form that does not exist."""
     if field.kind == "workflow":
         return "nobodys_work"
     if field.kind == "cursor":

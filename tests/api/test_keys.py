@@ -37,7 +37,7 @@ def make_key(caller: Caller, **members: Any) -> Caller:
 
 
 def later(**time_: float) -> str:
-    """A time that lies ahead."""
+    """Return a time in the future."""
     return clock.to_iso(clock.now() + timedelta(**time_))
 
 

@@ -27,7 +27,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
 
 
 def request(line: str, *headers: str, body: bytes = b"", version: str = "HTTP/1.1") -> bytes:
-    """A request to this host; `KEY` stands for the key's header."""
+    """A request to this host; `KEY` is replaced by the key's header."""
     return "\r\n".join([f"{line} {version}", "Host: 127.0.0.1", *headers, "", ""]).encode("latin-1") + body
 
 

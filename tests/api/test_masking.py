@@ -1,4 +1,4 @@
-"""What is recorded is masked before it is stored, streamed or told. Contract §3 (masking), §8."""
+"""Recorded content is masked before it is stored, streamed or sent. Contract §3 (masking), §8."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Every route that takes text: what it stores, streams or tells is masked, or is not recorded. Contract §3.
+"""Every route that takes text: what it stores, streams or sends is masked, or is not recorded. Contract §3.
 
 The places are generated from the OpenAPI document. An e-mail address goes into each; then all that is stored
 and all that can be read is searched for it. Without masking the same search finds every one of them.
@@ -93,7 +93,7 @@ def with_text(body: Any, path: tuple[Any, ...], text: str) -> Any:
 
 @dataclass
 class Sent:
-    """What one run sent, and what it was answered."""
+    """Requests and answers of one run."""
 
     #: Addresses at places that took them, each with its place.
     accepted: dict[str, str] = field(default_factory=dict)
@@ -121,7 +121,7 @@ def send_texts(caller: Caller, session_id: str, run: str) -> Sent:
 
 
 def read_everything(caller: Caller, session_id: str, *, is_sealed: bool) -> Iterator[str]:
-    """What every address answers that shows this workspace or this session."""
+    """Return the answers of every address that shows this workspace or this session."""
     frame_id = caller.get(f"/v1/sessions/{session_id}/frames").json()["data"][0]["id"]
     known = {"session_id": session_id, "frame_id": frame_id, "workflow": "coverage"}
     for path, methods in caller.service.app.openapi()["paths"].items():
@@ -142,7 +142,7 @@ def read_everything(caller: Caller, session_id: str, *, is_sealed: bool) -> Iter
 
 
 def follow(caller: Caller, session_id: str) -> Iterator[str]:
-    """What a WebSocket tells of a sealed session, from its start to its end."""
+    """Return the messages of a WebSocket for a sealed session, from start to end."""
     headers = {"Authorization": f"Bearer {caller.key.key}"}
     path = f"/v1/sessions/{session_id}/events/ws?from=start"
     with (
@@ -193,5 +193,5 @@ def test_no_recorded_text_is_stored_or_told_unmasked(service: Service, run: str)
 
 
 def expression(run: str) -> str:
-    """What the addresses of a run look like."""
+    """Return the form of the addresses of a run."""
     return rf"{run}\.[a-z]+\.[0-9]+@example\.com"

@@ -1,4 +1,4 @@
-"""What all queries of `/v1/memory` have in common: unknown workflows, values out of range. Spec §4.2."""
+"""Rules of all queries of `/v1/memory`: unknown workflows, values out of range. Spec §4.2."""
 
 import pytest
 

@@ -18,7 +18,7 @@ LOCAL = ("127.0.0.1", 50_000)
 
 
 def client_at(service: Service, host: str) -> TestClient:
-    """A client of the running app that sits at an address; the app is not started anew."""
+    """A client of the running app that sits at an address; the app is not started again."""
     return TestClient(service.app, client=(host, 50_000), raise_server_exceptions=False)
 
 

@@ -1,4 +1,4 @@
-"""Every request leaves a count and a line; lines tell ids and numbers. Hostile cases 55 and 56."""
+"""Every request leaves a count and a line; lines hold ids and numbers. Hostile cases 55 and 56."""
 
 import json
 import logging
@@ -25,7 +25,7 @@ LINE = {
 
 
 def access_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    """What was logged of requests, as it stands in the log."""
+    """Return the log lines of requests."""
     formatter = make_formatter()
     records = [record for record in caplog.records if record.name == "recorder.access"]
     return [json.loads(formatter.format(record)) for record in records]

@@ -1,4 +1,4 @@
-"""The service describes itself: every route, body and error stands in OpenAPI. Contract §9 (docs)."""
+"""The service describes itself: every route, body and error is in OpenAPI. Contract §9 (docs)."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def database_url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def document(service: Service) -> dict[str, Any]:
-    """What `/openapi.json` answers, without a key."""
+    """Answer of `/openapi.json` without a key."""
     answer = service.client.get("/openapi.json")
     assert answer.status_code == 200
     described: dict[str, Any] = answer.json()

@@ -1,4 +1,4 @@
-"""Requests that meet: each change happens once and is told once; no count is lost. Spec §3.1, contract §1."""
+"""Racing requests: each change happens once and has one event; no count is lost. Spec §3.1, contract §1."""
 
 import threading
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from tests.support.recorded_sessions import outbox_types, session_row
 
 
 def at_once(*acts: Callable[[], Any]) -> list[Any]:
-    """What acts give that begin together, in their order."""
+    """Return the results of acts that begin together, in their order."""
     barrier = threading.Barrier(len(acts))
     results: dict[int, Any] = {}
 
@@ -32,7 +32,7 @@ def statuses(answers: list[Any]) -> list[int]:
 
 
 def count_in_outbox(caller: Caller, session_id: str, type: str) -> int:
-    """How often the outbox tells of a type."""
+    """Return the number of events of a type in the outbox."""
     return outbox_types(caller.service.runtime, session_id).count(type)
 
 

@@ -23,7 +23,7 @@ NOT_YET = {"live_replays"}
 
 @pytest.fixture(autouse=True)
 def clock(service: Service) -> Iterator[Clock]:
-    """Time stands still for the buckets, unless a test lets it pass."""
+    """Stop the clock of the buckets, unless a test advances it."""
     with stopped_clock(service) as stopped:
         yield stopped
 

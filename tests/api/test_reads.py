@@ -1,4 +1,4 @@
-"""What was recorded reads back: formats, pictures, ranges, includes, filters. Spec §4.1; contract §2."""
+"""Reads of recorded content: formats, pictures, ranges, includes, filters. Spec §4.1; contract §2."""
 
 import base64
 import hashlib

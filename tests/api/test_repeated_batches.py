@@ -23,14 +23,14 @@ def item(kind: str, number: int, **members: Any) -> dict[str, Any]:
 
 
 def count(caller: Caller, kind: str, session_id: str) -> int:
-    """How many items a session says it has, which must be those it lists."""
+    """Return the item count of a session, which must be the number of items that it lists."""
     body: int = caller.get(f"/v1/sessions/{session_id}").json()[f"{kind[:-1]}_count"]
     assert len(caller.get(f"/v1/sessions/{session_id}/{kind}?limit=500").json()["data"]) == body
     return body
 
 
 def at_once(act: Callable[[], Any], *, times: int) -> list[Any]:
-    """What an act gives in many threads that begin together."""
+    """Return the results of an act in many threads that begin together."""
     barrier = threading.Barrier(times)
     results: list[Any] = []
 

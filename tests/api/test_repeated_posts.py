@@ -38,7 +38,7 @@ def exported(caller: Caller) -> Request:
 
 
 def waiting_export(caller: Caller) -> Request:
-    """An export that nobody has begun."""
+    """Export that no run has begun."""
     caller.make_session()
     made: str = caller.post("/v1/exports", EXPORT).json()["id"]
     return {"export_id": made}, None

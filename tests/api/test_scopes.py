@@ -1,4 +1,4 @@
-"""Who may do what: the table of addresses, the routes and the matrix of contract §1 say the same."""
+"""Scopes: the table of addresses, the routes and the matrix of contract §1 agree."""
 
 import re
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ def path_of(endpoint: Endpoint) -> str:
 
 
 def name_of(endpoint: Endpoint) -> str:
-    """How a test case is called."""
+    """Return the name of a test case."""
     return f"{endpoint.method} {endpoint.path}"
 
 

@@ -75,7 +75,7 @@ def rich_session(caller: Caller) -> str:
 
 
 def answers(caller: Caller, session_id: str) -> dict[str, Any]:
-    """What every read of a session says, byte by byte but for what sealing itself changes."""
+    """Return the bytes of every read of a session, without the members that sealing changes."""
     before: dict[str, Any] = {}
     for part in PARTS:
         answer = caller.get(f"/v1/sessions/{session_id}{part}")

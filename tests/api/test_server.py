@@ -1,4 +1,4 @@
-"""What only a real server shows: cut and endless bodies, and more requests than worker threads."""
+"""Cases that need a real server: cut and endless bodies, more requests than worker threads."""
 
 import json
 import socket
@@ -18,20 +18,20 @@ from tests.support.sealed_sessions import make_settings
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the service of this module keeps its data."""
+    """Data folder of this module's service."""
     return tmp_path_factory.mktemp("service")
 
 
 @pytest.fixture(scope="module")
 def running(folder: Path) -> Iterator[RunningService]:
-    """The service behind a socket."""
+    """Service that listens on a socket."""
     with running_service(folder) as service:
         yield service
 
 
 @pytest.fixture(scope="module")
 def runtime(folder: Path, running: RunningService) -> Iterator[Runtime]:
-    """A second look at the same data."""
+    """Second runtime on the same data."""
     opened = Runtime.open(make_settings(folder))
     yield opened
     opened.close()
@@ -61,7 +61,7 @@ def open_request(running: RunningService, path: str, *headers: str) -> socket.so
 
 
 def read_all(connection: socket.socket) -> bytes:
-    """What comes until the server closes."""
+    """Return the bytes until the server closes."""
     received = b""
     while chunk := connection.recv(65_536):
         received += chunk

@@ -46,7 +46,7 @@ def server() -> Iterator[RedisServer]:
 def services(
     database_url: str, tmp_path_factory: pytest.TempPathFactory, server: RedisServer
 ) -> Iterator[tuple[Service, Service]]:
-    """Two processes of a deployment, as far as they can be told apart from outside."""
+    """Two processes of a deployment, as far as clients can distinguish them."""
     with sharing(tmp_path_factory.mktemp("service"), database_url, server.url) as both:
         yield both
 

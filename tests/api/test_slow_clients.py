@@ -39,7 +39,7 @@ class HastyProtocol(WatchedProtocol):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the service of this module keeps its data."""
+    """Data folder of this module's service."""
     return tmp_path_factory.mktemp("service")
 
 
@@ -52,7 +52,7 @@ def running(folder: Path) -> Iterator[RunningService]:
 
 @pytest.fixture(scope="module")
 def runtime(folder: Path, running: RunningService) -> Iterator[Runtime]:
-    """A second look at the same data."""
+    """Second runtime on the same data."""
     opened = Runtime.open(make_settings(folder))
     yield opened
     opened.close()
@@ -78,7 +78,7 @@ def head(running: RunningService, path: str, *headers: str, method: str = "POST"
 
 
 def read_to_end(connection: socket.socket) -> bytes:
-    """What comes until the service closes; fails if it does not."""
+    """Return the bytes until the service closes; fail if it does not."""
     received = b""
     while chunk := connection.recv(65_536):
         received += chunk
@@ -227,7 +227,7 @@ async def slow_answers(scope: Any, receive: Any, send: Any) -> None:
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """Where those answers are served."""
+    """Addresses of those answers."""
     with serving(slow_answers, http=HastyProtocol, lifespan="off") as listening:
         yield listening
 

@@ -1,4 +1,4 @@
-"""Streams that end: what tells so, and what is left to who comes back. Contract §3."""
+"""Ends of streams: their messages, and resuming after them. Contract §3."""
 
 from contextlib import ExitStack
 

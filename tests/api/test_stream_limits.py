@@ -1,4 +1,4 @@
-"""How many streams a key may hold open, of both kinds, over HTTP. Spec §8.1, contract §3."""
+"""Limits of open streams of both kinds, over HTTP. Spec §8.1, contract §3."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

@@ -21,7 +21,7 @@ _TEXT = "x" * 50_000
 
 
 class HastySocket(WatchedSocket):
-    """Pings often and waits for nobody."""
+    """Protocol that pings often and does not wait for answers."""
 
     ping_s = 0.2
     pong_s = 2.0
@@ -65,7 +65,7 @@ def read_head(connection: socket.socket) -> bytes:
 
 
 def read_to_end(connection: socket.socket) -> bytes:
-    """What comes until the other side closes."""
+    """Return the bytes until the other side closes."""
     received = b""
     try:
         while chunk := connection.recv(65_536):

@@ -1,4 +1,4 @@
-"""`Service-Version` on requests, and routes that end: announced in one place, told everywhere. Spec §9."""
+"""`Service-Version` on requests, and routes that end: announced in one place, shown everywhere. Spec §9."""
 
 from datetime import UTC, date, datetime
 from email.utils import parsedate_to_datetime

@@ -1,4 +1,4 @@
-"""Warnings of `/readyz` and their gauges: sealing behind, sessions set aside, Dagster. Contract §9."""
+"""Warnings of `/readyz` and their gauges: late sealing, sessions set aside, Dagster. Contract §9."""
 
 from collections.abc import Iterator
 from dataclasses import replace

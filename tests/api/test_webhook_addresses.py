@@ -1,4 +1,4 @@
-"""Which addresses a webhook may have. Spec §4.4, contract §6."""
+"""Addresses that a webhook may have. Spec §4.4, contract §6."""
 
 from collections.abc import Iterator
 

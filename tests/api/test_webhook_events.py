@@ -42,7 +42,7 @@ def told_all(caller: Caller) -> Iterator[tuple[Receiver, str]]:
 
 
 def bring_all_about(caller: Caller) -> None:
-    """Let everything happen once that the service tells of."""
+    """Cause every event of the service once."""
     runtime = caller.service.runtime
     session_id = caller.make_session(started_at="2024-02-29T10:00:00.000Z")
     caller.add_events(session_id, event(850 * MINUTE))
@@ -82,7 +82,7 @@ def lose_rows(runtime: Runtime, session_id: str) -> None:
 
 @pytest.fixture(scope="module")
 def story(service: Service) -> tuple[list[Received], str]:
-    """What a receiver of everything was sent, in the order of its ids, and the secret."""
+    """Return the deliveries to a receiver of every event, in the order of their ids, and the secret."""
     caller = service.make_caller(tier="trial")
     with told_all(caller) as (receiver, secret):
         bring_all_about(caller)

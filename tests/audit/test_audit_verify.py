@@ -49,7 +49,7 @@ def run(statement: str) -> Tamper:
 
 
 def cut_and_close_up(connection: Connection, workspace_id: str) -> None:
-    """Take entry 3 out and number the others anew."""
+    """Remove entry 3 and renumber the others."""
     run("DELETE FROM audit_entries WHERE number = 3")(connection, workspace_id)
     for number in (4, 5, 6):
         run(f"UPDATE audit_entries SET number = {number - 1} WHERE number = {number}")(
@@ -65,7 +65,7 @@ def swap(connection: Connection, workspace_id: str) -> None:
 
 
 def damage_json(connection: Connection, workspace_id: str) -> None:
-    """Make details that no parser reads (PostgreSQL does not let it come to that)."""
+    """Make details that no parser reads (PostgreSQL refuses them)."""
     value = "'{'" if connection.dialect.name == "sqlite" else "'[{}]'"
     run(f"UPDATE audit_entries SET details = {value} WHERE number = 3")(connection, workspace_id)
 

@@ -41,7 +41,7 @@ def make(runtime: Runtime, *words: str) -> dict[str, Any]:
 
 
 def open_with(runtime: Runtime, key: str) -> Any:
-    """Who calls with a key."""
+    """Return the caller of a key."""
     with runtime.database.transaction(write=False) as db:
         return authenticate(db, key, secret=runtime.settings.secret)
 

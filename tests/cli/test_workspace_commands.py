@@ -16,7 +16,7 @@ from tests.support.sealed_sessions import make_runtime
 
 
 def run(data: Path, *words: str) -> Any:
-    """What a command printed as JSON."""
+    """Return the JSON that a command printed."""
     result = CliRunner().invoke(app, ["workspaces", *words, "--data", str(data), "--json"])
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
@@ -29,7 +29,7 @@ def _deployment(tmp_path: Path) -> None:
 
 
 def refused(data: Path, *words: str) -> str:
-    """What a command said that was used wrongly."""
+    """Return the text of a command that was used wrongly."""
     result = CliRunner().invoke(app, ["workspaces", *words, "--data", str(data)], terminal_width=500)
     assert result.exit_code == 2
     return " ".join(result.output.replace("│", " ").split())

@@ -1,4 +1,4 @@
-"""What the client repeats, and what it never does. Contract §1 (errors, idempotency)."""
+"""Requests that the client repeats, and those that it never does. Contract §1 (errors, idempotency)."""
 
 import socket
 import time

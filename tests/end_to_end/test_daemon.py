@@ -83,7 +83,7 @@ def record(client: httpx.Client) -> str:
 
 
 def seconds_until_sealed(client: httpx.Client, session_id: str, *, patience_s: float = 60) -> float:
-    """How long a session took, as its client sees it."""
+    """Return the duration of a session, as its client sees it."""
     began = time.monotonic()
     while time.monotonic() - began < patience_s:
         if client.get(f"/v1/sessions/{session_id}").json()["status"] == "sealed":

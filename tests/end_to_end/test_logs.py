@@ -1,4 +1,4 @@
-"""What a served API leaves in its log: JSON lines alone, whatever a client sends. Hostile cases 55 and 56."""
+"""Log of a served API: JSON lines alone, whatever a client sends. Hostile cases 55 and 56."""
 
 import json
 import socket

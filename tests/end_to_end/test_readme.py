@@ -1,4 +1,4 @@
-"""The examples of README.md and docs/ run as they stand, against the service with Dagster."""
+"""The examples of README.md and docs/ run unchanged, against the service with Dagster."""
 
 import re
 import shutil
@@ -43,7 +43,7 @@ def languages(page: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class Deployment:
-    """A running service, told by what a shell needs to work with it."""
+    """A running service, with the variables that a shell needs."""
 
     variables: dict[str, str]
     #: As `recorder workspaces create` makes it, with the limits of the specification.

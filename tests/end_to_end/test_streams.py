@@ -122,7 +122,7 @@ def test_a_stream_is_resumed_at_another_process(tmp_path: Path, postgres: str, w
 
 
 def read_some(streamer: Streamer, session_id: str, positions: list[int]) -> list[int]:
-    """What a stream brings first, behind what was told."""
+    """Return the first positions of a stream after those that were read."""
     headers = {"Last_Event_ID": str(positions[-1])} if positions else {}
     with listening(streamer, session_id, "?from=start", **headers) as readers:
         wait_for(lambda: readers.messages)

@@ -1,4 +1,4 @@
-"""What several files of this folder need made; whoever needs another one makes it itself."""
+"""Fixtures that several files of this folder share."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the figures of exports are measured with: made-up sessions as sealing leaves them, and fair peers."""
+"""Inputs of the figures of exports: generated sessions as sealing leaves them, and fair peers."""
 
 import io
 import tarfile

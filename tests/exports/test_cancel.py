@@ -48,11 +48,11 @@ class Interrupted:
 
 
 class Killed(BaseException):
-    """What ends a run without a word."""
+    """Error that ends a run at once."""
 
 
 def call_off(runtime: Runtime, row: ExportRow) -> ExportRow:
-    """What the address does."""
+    """Cancel the export as the route does."""
     with runtime.database.transaction(write=True) as db:
         origin = Origin.operator(WORKSPACE)
         return cancel(db, runtime.settings, Tenant(WORKSPACE, "live"), row.id, origin=origin)
@@ -69,7 +69,7 @@ def told(runtime: Runtime, row: ExportRow) -> tuple[list[str], int]:
 
 
 def files_of(runtime: Runtime, row: ExportRow) -> list[Path]:
-    """All that lies in an export's folder."""
+    """Return all files in an export's folder."""
     return [path for path in folder_of(runtime, row).rglob("*") if path.is_file()]
 
 

@@ -148,7 +148,7 @@ def test_the_page_shows_figures_parts_and_columns(folders: dict[str, Path]) -> N
 
 
 def _marks(card: str) -> Counter[str]:
-    """How often each thing but plain text and rows of tables is on the page, as Markdown reads it."""
+    """Count the Markdown elements of the page, other than plain text and rows of tables."""
     tokens = MarkdownIt("commonmark").enable("table").parse(card.split("---\n", 2)[2])
     inline = [child.type for token in tokens for child in token.children or [] if child.type != "text"]
     blocks = [token.type for token in tokens if not token.type.startswith(("t", "inline"))]

@@ -1,4 +1,4 @@
-"""Destinations: which names are taken, what workers are told, what a full disk does. Contract §5."""
+"""Destinations: accepted names, messages to workers, full disks. Contract §5."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""A run that stood still spoils nothing of the next one's; a deletion at the last moment counts. Spec §3.2"""
+"""Fencing: a paused run changes nothing of the next one's; late deletions count. Spec §3.2"""
 
 import time
 from collections.abc import Iterator
@@ -28,11 +28,11 @@ def runtime(tmp_path: Path) -> Runtime:
 
 
 class Stopped(BaseException):
-    """What ends a run without a word."""
+    """Error that ends a run at once."""
 
 
 class Stopping:
-    """An executor that stops the run behind its first shard."""
+    """An executor that stops the run after its first shard."""
 
     def run(self, tasks: Any) -> Iterator[Any]:
         yield next(iter(InProcess().run(tasks)))

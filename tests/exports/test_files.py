@@ -1,4 +1,4 @@
-"""What lies in an export's folder: manifest, card, files that other tools read, and their verification."""
+"""Files of an export's folder: manifest, card, files that other tools read, and their verification."""
 
 import hashlib
 import socket
@@ -129,7 +129,7 @@ def _add_bytes(folder: Path) -> None:
 
 
 def _exchange_rows(folder: Path) -> None:
-    """Other rows, with a manifest that was made to fit: only the row set tells."""
+    """Other rows, with a manifest that was made to fit: only the row set differs."""
     path = next(folder.glob("data/workflow=checkout/events-*"))
     pl.read_parquet(path).with_columns(payload=pl.lit("{}")).write_parquet(path)
     _fit_manifest(folder, path)
@@ -170,7 +170,7 @@ def test_verification_finds_what_was_spoiled(folder: Path, spoil: Callable[[Path
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on."""
+    """Return a port of the loopback on which no program listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

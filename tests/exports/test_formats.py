@@ -1,4 +1,4 @@
-"""What stands in the files of each format, against what was recorded. Spec §4.3, contract §5."""
+"""Content of the files of each format, against the recordings. Spec §4.3, contract §5."""
 
 import json
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def folders(runtime: Runtime) -> dict[str, Path]:
 
 
 def _lake(runtime: Runtime, kind: Any) -> list[Row]:
-    """What sealing left, by workflow, session and place."""
+    """Rows that sealing left, by workflow, session and position."""
     rows = runtime.lake.scan(kind, Tenant(WORKSPACE, "live")).collect()
     return rows.sort("workflow", "session_id", "seq").to_dicts()
 

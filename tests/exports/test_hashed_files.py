@@ -1,4 +1,4 @@
-"""Files that are written and hashed behind their writer's back. Spec §2.5."""
+"""Files that threads write and hash while rows are made. Spec §2.5."""
 
 import errno
 import hashlib
@@ -84,7 +84,7 @@ class Odd(io.RawIOBase):
         self._failing = failing
 
     def fileno(self) -> int:
-        """That of a file where there is room."""
+        """Return the statistics of a file system with space."""
         return self._folder.fileno()
 
     def write(self, data: Any) -> int:

@@ -1,4 +1,4 @@
-"""A dataset is compared with the lake, over rows that are read anew from both. docs/operations.md."""
+"""A dataset is compared with the lake, over rows that are read again from both. docs/operations.md."""
 
 import hashlib
 from collections.abc import Callable, Iterator

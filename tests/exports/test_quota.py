@@ -127,7 +127,7 @@ def test_a_failed_export_gives_its_rows_back(runtime: Runtime, error: Exception)
 
 
 class Killed(BaseException):
-    """What ends a run without a word."""
+    """Error that ends a run at once."""
 
 
 def test_a_run_that_was_cut_off_holds_its_rows_for_the_next(runtime: Runtime) -> None:

@@ -63,7 +63,7 @@ class Kitchen:
         )
 
     def make_due(self, name: str = "nightly", *, ago: timedelta = timedelta(days=3)) -> None:
-        """As if nobody had looked for so long."""
+        """Advance the clock without a tick."""
         with self.runtime.database.transaction(write=True) as db:
             row = db.get_one(RecipeRow, (self.workspace_id, "live", name))
             row.next_at -= ago

@@ -1,4 +1,4 @@
-"""What an export request may ask for, and what becomes of it. Spec §4.3, contract §5."""
+"""Requests of exports: their members, and the stored export. Spec §4.3, contract §5."""
 
 from datetime import timedelta
 from pathlib import Path

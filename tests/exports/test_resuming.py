@@ -28,7 +28,7 @@ def runtime(tmp_path: Path) -> Runtime:
 
 
 class Stopped(BaseException):
-    """What Dagster raises in a run that is cancelled."""
+    """Error that Dagster raises in a cancelled run."""
 
 
 @pytest.mark.usefixtures("many_buckets")

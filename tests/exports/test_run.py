@@ -1,4 +1,4 @@
-"""A run of an export: what a completed one looks like, and a failed one. Spec §3.2, contract §5."""
+"""Runs of exports: completed and failed ones. Spec §3.2, contract §5."""
 
 from pathlib import Path
 

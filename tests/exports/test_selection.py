@@ -1,4 +1,4 @@
-"""Which sessions and frames an export takes: filters, freezing, sampling. Spec §4.3, contract §5."""
+"""Sessions and frames that an export selects: filters, freezing, sampling. Spec §4.3, contract §5."""
 
 from datetime import timedelta
 from pathlib import Path

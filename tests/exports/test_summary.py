@@ -1,4 +1,4 @@
-"""What a finished dataset looks like at a glance, read back from files of every format. Design §1."""
+"""Summary of a finished dataset, read back from files of every format. Design §1."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Files of exports in folders are synced before they count: a power cut leaves a manifest no shard behind.
+"""Files of exports in folders are synced before they count: after a power cut a manifest has all its shards.
 
 The export runs in a process under a library that records which bytes and folder entries are synced.
 """

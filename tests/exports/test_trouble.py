@@ -1,4 +1,4 @@
-"""What befalls a destination while files are written: no room, gone, refused. Never half a set as a whole."""
+"""Failures of destinations during writing: full, gone, refused. Half a dataset never counts as whole."""
 
 import shutil
 import subprocess
@@ -30,7 +30,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runtime:
 
 @dataclass
 class Disturbed:
-    """An executor that does something behind every so many shards."""
+    """An executor that calls a function after every few shards."""
 
     act: Callable[[], object]
     every: int

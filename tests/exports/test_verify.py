@@ -1,4 +1,4 @@
-"""Datasets that were spoiled: what is wrong is found, and told in sentences. docs/exports.md."""
+"""Datasets that were spoiled: `verify` finds and describes each fault. docs/exports.md."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Hooks of schemathesis: made-up requests meet what is there.
 
-Half of the ids become real ones, half of some bodies get what no schema can tell. A tenth of the reads asks
-for a range, a tenth of the JSON bodies names a charset. The fuzzer's own key stays alive.
+Half of the ids become real ones, half of some bodies get values that no schema describes. A tenth of reads
+asks for a range, a tenth of the JSON bodies names a charset. The fuzzer's own key stays alive.
 
 Loaded by `schemathesis` itself (`SCHEMATHESIS_HOOKS=tests.fuzz.hooks`), in its own process.
 """

@@ -74,7 +74,7 @@ SILENCE_S = 0.3
 
 @dataclass(frozen=True)
 class Target:
-    """The service, a key, and what stands in its addresses."""
+    """The service, a key, and the ids in its addresses."""
 
     url: str
     key: str
@@ -139,7 +139,7 @@ def _change(raw: bytes, random: Random) -> bytes:
 
 
 def send(target: Target, raw: bytes) -> bytes:
-    """What is answered until the service closes the connection, or is silent."""
+    """Return the bytes until the service closes the connection, or is silent."""
     received = b""
     with target.dial() as connection:
         try:

@@ -36,7 +36,7 @@ _SHORT = {
 
 
 def make_known(folder: Path, database_url: str) -> dict[str, str]:
-    """Fill the service; gives the variables that tell the hooks of it, and the key."""
+    """Fill the service; return the variables for the hooks, and the key."""
     with running_app(folder, database_url) as service:
         tenant = make_place(service, "fuzz")
         ids = {kind: [value] for kind, value in tenant.ids.items()}
@@ -82,7 +82,7 @@ def fuzz(server: Server, known: dict[str, str], folder: Path, *options: str) -> 
 
 
 def make_target(server: Server, known: dict[str, str]) -> Target:
-    """What odd requests are sent to: all addresses, also those that OpenAPI does not show."""
+    """Return the targets of odd requests: all addresses, also those that OpenAPI does not show."""
     paths = [endpoint.path.replace(":path}", "}") for endpoint in ENDPOINTS]
     paths += ["/", "/healthz", "/readyz", "/openapi.json", "/docs", "/metrics", "/nothing", "/v1/nothing"]
     ids = json.loads(known["RECORDER_FUZZ_IDS"])

@@ -16,7 +16,7 @@ from tests.support.hosted_exports import Host
 
 
 class Ended(NamedTuple):
-    """How a command ended, and what it printed."""
+    """Return the exit code of a command and its output."""
 
     code: int | str
     out: str

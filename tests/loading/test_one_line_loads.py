@@ -189,7 +189,7 @@ def test_a_data_loader_with_two_workers_gives_batches(
 
 
 def decoded(row: dict[str, Any]) -> dict[str, Any]:
-    """What a training run makes of a frame."""
+    """Return the input of a training run for a frame."""
     return {"frame_id": row["frame_id"], "red": pixel(row["image"]["bytes"])[0]}
 
 

@@ -1,4 +1,4 @@
-"""Opening an export wherever it lies: folders, stores, signed addresses; what is refused. docs/loading.md."""
+"""Opening an export from any place: folders, stores, signed addresses; what is refused. docs/loading.md."""
 
 import subprocess
 import sys

@@ -19,7 +19,7 @@ FINEST = {"parquet": "frames", "jsonl": "events", "arrow": "events", "webdataset
 
 
 def key(row: Any) -> str:
-    """What names a row, and its picture's colour, where it carries one: the transform of these tests."""
+    """Return the id of a row and the colour of its picture, if it has one: the transform of these tests."""
     name = row.get("event_id") or row["frame_id"]
     picture = row.get("image")
     return name if picture is None else f"{name} {Image.open(io.BytesIO(picture['bytes'])).getpixel((0, 0))}"

@@ -1,4 +1,4 @@
-"""One scan of a batch's bytes tells whether masking changes it, however its JSON is written. Contract §3."""
+"""One scan of a batch's bytes shows whether masking changes it, however its JSON is written. Contract §3."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What the built-in kinds find, and what they leave alone. Contract §3 (masking)."""
+"""Texts that the built-in kinds match, and texts that they leave unchanged. Contract §3 (masking)."""
 
 import re
 

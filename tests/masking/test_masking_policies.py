@@ -1,4 +1,4 @@
-"""Which policies are in force for a workspace, a mode and a workflow. Contract §3 (masking)."""
+"""Policies in force for a workspace, a mode and a workflow. Contract §3 (masking)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Masking takes work in proportion to what is masked, whatever somebody sends. Contract §3 (masking)."""
+"""The work of masking is proportional to the masked text, whatever a client sends. Contract §3 (masking)."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ class _CountedKey(str):
 
 
 class _CountedSpans(Sequence[Span]):
-    """Spans that count how often one of them is looked at."""
+    """Spans that count how often one of them is read."""
 
     def __init__(self, spans: list[Span]) -> None:
         self.spans, self.looks = spans, 0
@@ -97,7 +97,7 @@ def _passes_luhn(number: str) -> bool:
 
 
 def _cards_place_by_place(text: str) -> Iterator[Span]:
-    """What is a card when every place of a text is tried in turn."""
+    """Return the card numbers of a text by trying every offset in turn."""
     start = 0
     while start < len(text):
         before, end = text[:start], start

@@ -1,4 +1,4 @@
-"""Which addresses may be called, and how a URL is read; pure. Contract §6."""
+"""Addresses that may be called, and the parsing of URLs; pure. Contract §6."""
 
 import asyncio
 from ipaddress import IPv4Address, IPv6Address, ip_address

@@ -1,4 +1,4 @@
-"""What Dagster loads: every name is part of the interface, since people bookmark and configure it."""
+"""Definitions that Dagster loads: every name is part of the interface, since people configure it."""
 
 import dagster as dg
 

@@ -30,7 +30,7 @@ def drain(recorder: RecorderResource, *, idle_seconds: float = 0.2) -> dg.Execut
 
 
 def statuses(recorder: RecorderResource) -> Counter[str]:
-    """How many sessions are in which status."""
+    """Return the number of sessions by status."""
     with recorder.runtime.database.transaction(write=False) as db:
         return Counter(db.exec(select(SessionRow.status)))
 

@@ -66,7 +66,7 @@ def rebuild(
 
 
 def checked(recorder: RecorderResource) -> dict[str, bool]:
-    """Whether each check passes."""
+    """Return whether each check passes."""
     results = graph_checks(recorder=recorder)
     return {result.check_name: result.passed for result in results}  # type: ignore[union-attr]
 

@@ -1,4 +1,4 @@
-"""What Dagster's pages show of a graph. Design §3."""
+"""Graphs on Dagster's pages. Design §3."""
 
 import base64
 from xml.etree import ElementTree

@@ -32,7 +32,7 @@ def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.Dag
 
 
 def switch(instance: dg.DagsterInstance, kind: str, name: str, status: InstigatorStatus) -> None:
-    """Do what Dagster's pages do when somebody switches a sensor or schedule."""
+    """Switch a sensor or schedule as Dagster's pages do."""
     repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("recorder"), "__repository__")
     origin = repository.get_instigator_origin(name)
     data = SensorInstigatorData() if kind == "SENSOR" else None

@@ -49,7 +49,7 @@ def another_workspace(deployment: Deployment, name: str) -> Deployment:
 
 @pytest.fixture
 def writing(deployment: Deployment) -> Iterator[Callable[..., dg.ExecuteInProcessResult]]:
-    """Run the job until its number of exports is reached; nobody takes over from it."""
+    """Run the job until its number of exports is reached; no other run follows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(small_export_run, "_HANDOVER_S", 0.2)
 

@@ -1,4 +1,4 @@
-"""When the sensor starts a drain run, and when it does not."""
+"""Sensor of drain runs: conditions under which it starts one."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -28,7 +28,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 
 def tick(instance: dg.DagsterInstance, recorder: RecorderResource) -> dg.RunRequest | dg.SkipReason:
-    """What the sensor answers."""
+    """Return the result of a tick of the sensor."""
     answer = request_drain_run(lambda: instance, recorder)
     assert isinstance(answer, dg.RunRequest | dg.SkipReason)
     return answer

@@ -1,4 +1,4 @@
-"""Dagster's own application behind the gate: who may do what. Decision 0031."""
+"""Rights on Dagster's own application, which the gate protects. Decision 0031."""
 
 import re
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def make_client(context: WorkspaceProcessContext, settings: Settings, peer: str = "127.0.0.1") -> TestClient:
-    """A client of the application that nobody logged in; it calls from this address."""
+    """Client of the application without a login; it calls from this address."""
     app = create_app(context, settings)
     return TestClient(app, base_url=BASE, client=(peer, 50_000), follow_redirects=False)
 
@@ -264,7 +264,7 @@ def test_a_cookie_over_https_is_for_https_alone(context: WorkspaceProcessContext
 
 @pytest.fixture
 def server(context: WorkspaceProcessContext, settings: Settings) -> Iterator[str]:
-    """The application behind a socket."""
+    """Application that listens on a socket."""
     with serving(create_app(context, settings), http=HttpToolsProtocol, ws=WebSocketsSansIOProtocol) as port:  # type: ignore[arg-type]
         yield f"127.0.0.1:{port}"
 

@@ -1,4 +1,4 @@
-"""What the wheel ships: the library alone, light to import. Design §2 (the wheel ships `recorder`)."""
+"""Content of the wheel: the library alone, light to import. Design §2 (the wheel ships `recorder`)."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What sealing leaves: rows in order, facts, numbers of a lane, and what the sweep takes away. Design §3."""
+"""Results of sealing: rows in order, facts, numbers of a lane, swept rows. Design §3."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -74,7 +74,7 @@ def lake_rows(runtime: Runtime, kind: Any, session_id: str, mode: str = "live") 
 
 
 def hot_rows(runtime: Runtime) -> dict[str, int]:
-    """How many rows of sessions' contents lie in SQL."""
+    """Return the number of rows of sessions' contents in SQL."""
     tables = (EventBatchRow, EventKeyRow, FrameRow, BatchKeyRow)
     with runtime.database.transaction(write=False) as db:
         return {table.__name__: db.exec(select(func.count()).select_from(table)).one() for table in tables}

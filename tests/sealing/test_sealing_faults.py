@@ -46,7 +46,7 @@ Act = Callable[[], Any]
 
 
 class Killed(BaseException):
-    """Stands for the end of the process: nobody catches it."""
+    """End of the process, which no code catches."""
 
 
 class HookedLake(Lake):
@@ -125,7 +125,7 @@ def abandon(killed: Sealer) -> None:
 
 
 def seal_all(runtime: Runtime, owner: str = "next") -> None:
-    """What the run does that follows."""
+    """Seal as the following run does."""
     with sealing(runtime, owner) as sealer:
         while sealer.seal_batch() is not None:
             pass
@@ -307,7 +307,7 @@ def test_a_deleted_session_is_never_sealed(runtime: Runtime) -> None:
 
 
 def paths_of(runtime: Runtime) -> dict[str, str]:
-    """The outcome under which each session stands in its graph now."""
+    """Return the outcome of each session in its graph."""
     with runtime.database.transaction(write=False) as db:
         current = select(SessionPathRow).where(col(SessionPathRow.removed_version).is_(None))
         return {row.session_id: row.outcome for row in db.exec(current)}

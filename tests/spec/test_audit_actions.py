@@ -1,4 +1,4 @@
-"""What the audit log records: each action of docs/audit.md when it happens, with its origin. Contract §7."""
+"""Entries of the audit log: each action of docs/audit.md when it happens, with its origin. Contract §7."""
 
 from typing import Any, get_args
 
@@ -63,7 +63,7 @@ RECORDING = {
 
 
 def entries(caller: Caller, action: str) -> list[dict[str, Any]]:
-    """What the log tells of an action."""
+    """Return the log's entries of an action."""
     items: list[dict[str, Any]] = caller.get(f"/v1/audit?action={action}").json()["data"]
     return items
 

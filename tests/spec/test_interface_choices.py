@@ -36,13 +36,13 @@ def assert_complete(answer: object, status: int, code: str) -> dict[str, object]
 
 
 def items(answer: object, code: str = "validation_failed") -> list[tuple[str, str, str]]:
-    """Where a refused request is wrong: in, pointer, code."""
+    """Return the places at which a refused request is wrong: in, pointer, code."""
     problem = assert_complete(answer, 422, code)
     return [(error["in"], error["pointer"], error["code"]) for error in problem["errors"]]  # type: ignore[attr-defined]
 
 
 def values(caller: Caller) -> dict[str, str]:
-    """Names in addresses, and what stands there."""
+    """Names in addresses, and their values."""
     session_id = caller.make_session()
     caller.add_events(session_id, event(1))
     frame_id = caller.add_frames(session_id, frame(1)).json()["data"][0]["id"]
@@ -62,7 +62,7 @@ def values(caller: Caller) -> dict[str, str]:
 
 
 def address(path: str, ids: dict[str, str]) -> str:
-    """An address of the table with what stands there."""
+    """Return an address of the table with its values."""
     for name, value in ids.items():
         path = path.replace(f"{{{name}}}", value)
     queries = {

@@ -38,7 +38,7 @@ def caller(service: Service) -> Caller:
 
 
 def read_limits(caller: Caller) -> dict[str, Any]:
-    """The limits that the service tells."""
+    """Return the limits that the service shows."""
     answer = caller.get("/v1/limits")
     assert answer.status_code == 200, answer.text
     body: dict[str, Any] = answer.json()

@@ -1,4 +1,4 @@
-"""Spec §3.1 and contract §2 (other states), row by row: from, trigger, to, and the events that tell of it."""
+"""Spec §3.1 and contract §2 (other states), row by row: from, trigger, to, and the events of the change."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -31,7 +31,7 @@ class Clock:
 
 @pytest.fixture
 def clock() -> Clock:
-    """A clock that stands still."""
+    """Clock that does not advance."""
     return Clock()
 
 

@@ -1,4 +1,4 @@
-"""S3 and STS on this machine, as a program: moto behind trust policies, and a note of every request.
+"""S3 and STS on this machine, as a program: moto with trust policies, and a record of every request.
 
 Usage: python -m tests.support.aws_server PORT LOG
 """

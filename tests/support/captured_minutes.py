@@ -58,13 +58,13 @@ class ChargedTenant:
             return stop_session(db, self.caller.tenant, session_id).duration_ms
 
     def used_ms(self) -> int:
-        """What the row of usage says, over all periods."""
+        """Return the usage over all periods."""
         with self.database.transaction(write=False) as db:
             statement = select(UsageRow.captured_ms).where(UsageRow.workspace_id == self.caller.workspace_id)
             return sum(db.exec(statement))
 
     def charged_ms(self) -> int:
-        """What its sessions say that they were charged with."""
+        """Return the time that its sessions were charged with."""
         with self.database.transaction(write=False) as db:
             statement = select(SessionRow.charged_ms).where(
                 SessionRow.workspace_id == self.caller.workspace_id
@@ -78,7 +78,7 @@ class ChargedTenant:
             return list(db.exec(statement.order_by(OutboxRow.id)))
 
     def event_count(self, session_id: str) -> int:
-        """How many events a session holds."""
+        """Return the number of events of a session."""
         with self.database.transaction(write=False) as db:
             return db.get_one(SessionRow, session_id).event_count
 

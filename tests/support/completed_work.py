@@ -1,6 +1,6 @@
-"""What takes more than a request: sealed sessions, completed exports, paths, deliveries that arrived.
+"""Results that take more than a request: sealed sessions, completed exports, paths, deliveries that arrived.
 
-Names that begin with `shown_` are made once for a service: many rows look at the same thing.
+Names that begin with `shown_` are made once for a service: many rows read the same object.
 """
 
 import re
@@ -196,7 +196,7 @@ def shown_delivery(caller: Caller) -> Sent:
 
 @once
 def shown_notifications(caller: Caller) -> tuple[Caller, list[dict[str, Any]]]:
-    """What a receiver of `session.created` gets of three sessions, and their owner."""
+    """Return the deliveries of `session.created` for three sessions, and their owner."""
     with running_receiver(Answer(204)) as receiver, delivering(caller):
         make_webhook(caller, url=f"{receiver.url}/hooks")
         for _ in range(3):
@@ -212,7 +212,7 @@ def shown_recording(caller: Caller) -> tuple[Caller, str]:
 
 
 def streamed_over_http(caller: Caller, session_id: str, **headers: str) -> list[dict[str, Any]]:
-    """The messages of a sealed session's server-sent events, from the start unless told otherwise."""
+    """The messages of a sealed session's server-sent events, from the start by default."""
     query = "" if headers else "?from=start"
     answer = caller.get(f"/v1/sessions/{session_id}/events/stream{query}", **headers)
     assert answer.status_code == 200, answer.text

@@ -49,7 +49,7 @@ class Deployment:
         return [request for request in result.run_requests or [] if request.job_name == "export_datasets"]
 
     def follow_recipes(self) -> str:
-        """What the sensor of recipes says now."""
+        """Return the result of a tick of the sensor of recipes."""
         result = follow_recipes(lambda: self.instance, self.recorder, logging.getLogger("tests"))
         assert isinstance(result, dg.SensorResult) and not result.run_requests
         for request in result.dynamic_partitions_requests or []:

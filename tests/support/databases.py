@@ -62,7 +62,7 @@ def _create(cluster: str, *, template: str = "template1") -> str:
 
 @cache
 def _template_in(cluster: str) -> str:
-    """Name of a database with our tables that nobody is connected to, else it could not be copied."""
+    """Return the name of a database with our tables and no connection, so that it can be copied."""
     url = _create(cluster)
     _migrate(url)
     return url.rpartition("/")[2]

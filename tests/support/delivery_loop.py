@@ -69,7 +69,7 @@ def running_loop(database: Database, *, box: SecretBox = BOX, **options: Any) ->
 
 
 def wait_until(condition: Callable[[], Any]) -> Any:
-    """What the condition says once it is true of something."""
+    """Return the value of the condition once it is true."""
     until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until:
         result = condition()

@@ -1,4 +1,4 @@
-"""`recorder up` as a process, and what of a deployment runs: its data folder stands in the environment."""
+"""`recorder up` as a process, and the processes of a deployment, found by their data folder."""
 
 import os
 import subprocess
@@ -57,7 +57,7 @@ def processes_of(data: Path) -> dict[int, str]:
 
 
 def left_after(data: Path, seconds: float) -> dict[int, str]:
-    """What still runs when all have ended or the time is up."""
+    """Return the processes that still run when the time is up."""
     until = time.monotonic() + seconds
     while (result := processes_of(data)) and time.monotonic() < until:
         time.sleep(0.1)

@@ -70,7 +70,7 @@ def write_log(folder: Path, text: str, name: str = "claims.xes") -> Path:
 
 
 def contents(traces: Iterable[object]) -> list[object]:
-    """Traces without the lines at which they stand, by name."""
+    """Return traces without their line numbers, by name."""
     return sorted(
         (trace.name, [(event.activity, event.time) for event in trace.events])  # type: ignore[attr-defined]
         for trace in traces

@@ -1,4 +1,4 @@
-"""Executors that are looked at or fail, and a Dask cluster on loopback, for tests of who writes shards."""
+"""Executors that record their work or fail, and a Dask cluster on loopback."""
 
 import hashlib
 import signal
@@ -93,7 +93,7 @@ def write_all_formats(runtime: Runtime) -> InAllFormats:
 
 
 def write(executor: ShardExecutor, tasks: list[ShardTask], folder: Path) -> dict[str, str]:
-    """Have tasks written to a folder; gives the SHA-256 of each file as it lies there."""
+    """Have tasks written to a folder; return the SHA-256 of each file there."""
     output = {written.path: written.sha256 for written in executor.run(elsewhere(tasks, folder))}
     values = {path: hashlib.sha256((folder / path).read_bytes()).hexdigest() for path in output}
     assert output == values
@@ -113,7 +113,7 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """Where the scheduler listens."""
+        """Address of the scheduler."""
         until = time.monotonic() + 60
         while time.monotonic() < until:
             if self._file.exists() and (text := self._file.read_bytes()):

@@ -1,4 +1,4 @@
-"""Asking for an export and running it, for tests that look at what comes out."""
+"""Exports that are requested and run, for tests that read the files."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from tests.support.sealed_sessions import WORKSPACE
 
 
 def ask(runtime: Runtime, *, mode: str = "live", **body: Any) -> ExportRow:
-    """Queue an export: of `checkout` to the local folder `out`, unless told otherwise."""
+    """Queue an export: of `checkout` to the local folder `out` by default."""
     request = {
         "workflow": "checkout",
         "format": "parquet",
@@ -36,7 +36,7 @@ def export(runtime: Runtime, *, executor: ShardExecutor | None = None, **body: A
 
 
 def folder_of(runtime: Runtime, row: ExportRow) -> Path:
-    """Where a local or hosted export lies."""
+    """Return the folder of a local or hosted export."""
     if row.destination["kind"] == "local":
         assert runtime.settings.local_export_root is not None
         return runtime.settings.local_export_root / str(row.destination["path"]) / row.id

@@ -56,7 +56,7 @@ class Service:
 
 @dataclass(frozen=True)
 class Caller:
-    """Somebody with a key: sends requests with it."""
+    """Client that sends requests with a key."""
 
     service: Service
     key: NewKey
@@ -143,12 +143,12 @@ def multipart(items: Any, **parts: bytes) -> dict[str, Any]:
 
 
 def footprint(runtime: Runtime) -> dict[str, Any]:
-    """All that is stored, told by counts, sessions and object keys: equal if nothing changed."""
+    """Return a summary of all stored data (counts, sessions, object keys): equal if nothing changed."""
     return {**stored_rows(runtime), "objects": sorted(runtime.blobs.keys("frames"))}
 
 
 def stored_rows(runtime: Runtime) -> dict[str, Any]:
-    """How many rows every table holds, and the sessions whole."""
+    """Return the number of rows of every table, and the sessions whole."""
     with runtime.database.transaction(write=False) as db:
         rows = dict(db.connection().execute(_counts()).one()._mapping)
         # As tuples: made into objects, they would take most of the time of many tests.
@@ -158,7 +158,7 @@ def stored_rows(runtime: Runtime) -> dict[str, Any]:
 
 @cache
 def _counts() -> Any:
-    """How many rows every table holds, in one statement."""
+    """Return a statement that counts the rows of every table."""
     return select(
         *(
             select(func.count()).select_from(table).scalar_subquery().label(table.name)

@@ -83,7 +83,7 @@ def scan_bomb(side: int, scans: int) -> bytes:
 
 
 def png_with_late_profile() -> bytes:
-    """Return a PNG of 1 × 1 with a broken colour profile behind its pixels."""
+    """Return a PNG of 1 × 1 with a broken colour profile after its pixels."""
     head = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
     chunks = [(b"IHDR", head), (b"IDAT", zlib.compress(b"\0\0")), (b"iCCP", b"a\0"), (b"IEND", b"")]
     return _join_png([(name, body, None) for name, body in chunks])
@@ -176,7 +176,7 @@ def _insert_chunk(chunks: list[_Chunk], choose: random.Random) -> str:
 
 
 def _insert_late(chunks: list[_Chunk], choose: random.Random) -> str:
-    """Insert a chunk behind the pixels, where opening the picture does not come across it."""
+    """Insert a chunk after the pixels, where opening the picture does not read it."""
     name = choose.choice([b"iCCP", b"iCCP", b"tRNS", b"zTXt", b"iTXt", b"eXIf", choose.choice(_PNG_NAMES)])
     body = choose.choice([_make_body(name, choose), choose.randbytes(choose.randrange(9)) + b"\0"])
     chunks.insert(len(chunks) - 1, (name, body, None))

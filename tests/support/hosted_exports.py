@@ -70,13 +70,13 @@ class Host:
             return client.get_export(made["id"])
 
     def folder(self, export: dict[str, Any]) -> Path:
-        """Where the service keeps the files of an export."""
+        """Return the folder of an export's files."""
         (row,) = Path(self.runtime.settings.export_url).glob(f"*/{export['id']}")
         return row
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Exports that are asked for meanwhile are run, as Dagster would."""
+        """Run the exports that are requested during the block, as Dagster does."""
         over = threading.Event()
         thread = threading.Thread(target=self._work, args=(over,))
         thread.start()
@@ -108,6 +108,6 @@ def hosting(folder: Path) -> Iterator[Host]:
 
 
 def due(runtime: Runtime) -> list[str]:
-    """Exports that wait for somebody."""
+    """Return the queued exports."""
     with runtime.database.transaction(write=False) as db:
         return [export.id for export in due_exports(db, limit=10)]

@@ -1,4 +1,4 @@
-"""The hostile corpus: how a case is written and judged. Contract §1; a refusal leaves nothing behind."""
+"""The hostile corpus: how a case is written and judged. Contract §1; a refusal stores nothing."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ CANARY = "canary5150"
 
 @dataclass(frozen=True)
 class Refused:
-    """What a case is answered with."""
+    """Expected answer of a case."""
 
     status: int
     code: str
@@ -53,7 +53,7 @@ def judge(answer: Any, refused: Refused) -> dict[str, Any]:
 
 @contextmanager
 def nothing_stored(runtime: Runtime) -> Iterator[None]:
-    """Fails if the block leaves anything behind, but for what the audit log says of it."""
+    """Fail if the block stores anything, except entries of the audit log."""
     before = _without_audit(footprint(runtime))
     yield
     assert _without_audit(footprint(runtime)) == before
@@ -81,7 +81,7 @@ def _without_audit(actual: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class BodyRoute:
-    """A route that reads a body: where a value of the client's choice can stand in it."""
+    """A route that reads a body: a member of it that takes a value of the client's choice."""
 
     method: str
     path: str
@@ -100,7 +100,7 @@ class BodyRoute:
         return self.send_raw(caller, session_id, self.template % value, **headers)
 
     def send_raw(self, caller: Caller, session_id: str, content: Any, **headers: str) -> Any:
-        """A request with a body as it is, called JSON unless told otherwise."""
+        """Return a request with an unchanged body, declared as JSON by default."""
         headers = {"Content-Type": JSON, **headers}
         path = self.path.replace("{session_id}", session_id)
         return caller.request(self.method, path, content=content, headers=headers)

@@ -1,4 +1,4 @@
-"""Exports that are asked for over HTTP and run, and what lies at their addresses."""
+"""Exports that are requested over HTTP and run, and the files at their addresses."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def export(owner: Caller, **body: Any) -> dict[str, Any]:
 
 
 def keyless(owner: Caller, url: str, **headers: str) -> Any:
-    """What somebody without a key gets."""
+    """Return the answer to a request without a key."""
     return owner.service.client.get(url, headers=headers)
 
 

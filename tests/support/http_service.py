@@ -22,7 +22,7 @@ from tests.support.databases import create_file
 
 @dataclass(frozen=True)
 class RunningService:
-    """Where it listens, and a key that may do everything."""
+    """Address of the service, and a key with every right."""
 
     url: str
     key: str
@@ -32,7 +32,7 @@ class RunningService:
 def running_service(
     folder: Path, *, port: int = 0, http: type[WatchedProtocol] = WatchedProtocol
 ) -> Iterator[RunningService]:
-    """A service whose data lie in `folder`, stopped at the end.
+    """A service whose data are in `folder`, stopped at the end.
 
     Args:
         port: with one of its own, the addresses that it signs lead to it.
@@ -55,7 +55,7 @@ def serving(
     ws: type[WebSocketsSansIOProtocol] = WatchedSocket,
     lifespan: str = "on",
 ) -> Iterator[int]:
-    """Any ASGI application behind a socket of the loopback; gives its port."""
+    """Serve any ASGI application on a socket of the loopback; yield its port."""
     config = uvicorn.Config(
         app, host="127.0.0.1", port=port, http=http, ws=ws, log_level="error", lifespan=lifespan
     )

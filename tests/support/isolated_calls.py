@@ -78,7 +78,7 @@ HEADS: dict[int, list[str]] = {}
 
 
 def call_server(serve: Serve, *, scheme: str = "http", total_s: float = 5.0, **options: Any) -> Exchange:
-    """What comes of a call to a server that behaves so."""
+    """Return the result of a call to a server that behaves so."""
     ssl_context = options.pop("trust", TRUST)
 
     async def run() -> Exchange:

@@ -63,7 +63,7 @@ def told(runtime: Runtime, session_id: str) -> list[Any]:
 
 
 def snapshots(runtime: Runtime, session_id: str) -> list[Any]:
-    """The DOM snapshots of a session as they lie in the blob store."""
+    """Return the DOM snapshots of a session as they are in the blob store."""
     with runtime.database.transaction(write=False) as db:
         rows = db.exec(select(FrameRow).where(FrameRow.session_id == session_id)).all()
     packed = [

@@ -34,7 +34,7 @@ _START_SECONDS = 90.0
 
 
 class EmulatedStore(ABC):
-    """A store that runs, looked at directly: not through a proxy, and not through our code."""
+    """A running store, read directly: not through a proxy, and not through our code."""
 
     #: Settings that lead the service to it, but for the address.
     setting: str
@@ -95,12 +95,12 @@ class EmulatedS3(EmulatedStore):
         return [item["Key"] for item in self.client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])]
 
     def requests(self) -> list[dict[str, Any]]:
-        """What it was asked so far."""
+        """Requests that it received so far."""
         return [orjson.loads(line) for line in self._log.read_bytes().splitlines()]
 
 
 class EmulatedGcs(EmulatedStore):
-    """gcp-storage-emulator; it does not look at generation conditions."""
+    """gcp-storage-emulator; it ignores generation conditions."""
 
     setting, listed = "gcs_endpoint", f"gs://{BUCKET}"
 

@@ -1,7 +1,7 @@
-"""Which parts of a request name something, read from OpenAPI, and requests with these parts filled in.
+"""Ids in requests, read from OpenAPI, and requests with these ids filled in.
 
-Every string of a path, a query or a body is either an id of a kind or known to be none; one that nobody has
-placed here fails the test, and so does a route that nobody has a body for.
+Every string of a path, a query or a body is either an id of a kind or known to be none; one in neither list
+fails the test, and so does a route without a body here.
 """
 
 import copy
@@ -81,7 +81,7 @@ def find_fields(document: dict[str, Any]) -> list[Field]:
     """Every id-bearing field of every operation.
 
     Raises:
-        AssertionError: if a field stands neither among the ids nor among the others.
+        AssertionError: if a field is neither among the ids nor among the others.
     """
     samples = []
     for method, path, operation in operations(document):
@@ -144,7 +144,7 @@ def make_body(method: str, path: str, ids: dict[str, str]) -> Any:
     """A body that the operation takes; None where it takes none.
 
     Raises:
-        KeyError: if nobody has said what the body of a route is.
+        KeyError: if the body of a route is unknown.
     """
     if method in ("GET", "DELETE") or path in _BODILESS:
         return None

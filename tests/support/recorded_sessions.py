@@ -96,7 +96,7 @@ def png_item(t_ms: int, data: bytes, **members: Any) -> dict[str, Any]:
 
 
 def session_row(runtime: Runtime, session_id: str) -> SessionRow:
-    """A session as it stands in SQL."""
+    """Return the row of a session."""
     with runtime.database.transaction(write=False) as db:
         return db.get_one(SessionRow, session_id)
 
@@ -116,18 +116,18 @@ def outbox_types(runtime: Runtime, session_id: str) -> list[str]:
 
 
 def execute(runtime: Runtime, statement: str, **values: Any) -> None:
-    """Change rows behind the service's back: make things old, let a lease run out."""
+    """Change rows directly in SQL: make things old, let a lease expire."""
     with runtime.database.transaction(write=True) as db:
         db.connection().execute(text(statement), values)
 
 
 def let_lease_run_out(runtime: Runtime) -> None:
-    """What half a minute does after a kill."""
+    """Expire the leases, as half a minute after a kill does."""
     execute(runtime, "UPDATE leases SET expires_ms = 0")
 
 
 def assert_sealed_exactly_once(runtime: Runtime, session_ids: Sequence[str]) -> None:
-    """Every session is sealed, its rows are in the lake once, in its graph once, and told once."""
+    """Check that every session is sealed, and in the lake, the graph and the outbox once."""
     rows = [session_row(runtime, session_id) for session_id in session_ids]
     assert {row.status for row in rows} == {"sealed"}
     for kind, expected in (

@@ -1,4 +1,4 @@
-"""Addresses of the interface as OpenAPI tells them, and what stands behind some of them."""
+"""Addresses of the interface as OpenAPI shows them, and objects for some of them."""
 
 import re
 from typing import Any
@@ -35,7 +35,7 @@ def fill(path: str, value: str = "unknown") -> str:
 
 
 def other(caller: Caller, who: str) -> Caller:
-    """Somebody who must not see what the caller has."""
+    """Client that must not see the caller's objects."""
     if who == "other mode":
         return caller.service.make_caller(mode="test", workspace_id=caller.key.workspace_id)
     return caller.service.make_caller()

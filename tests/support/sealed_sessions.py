@@ -29,7 +29,7 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def make_settings(folder: Path, **chosen: Any) -> Settings:
-    """Settings that keep everything below a folder, where a database with our tables lies."""
+    """Return settings that keep everything below a folder, and create a database with our tables there."""
     (folder / "local").mkdir(parents=True, exist_ok=True)
     # starlette's test client calls the service `testserver`.
     chosen_here = {
@@ -102,7 +102,7 @@ def delete(runtime: Runtime, session_id: str) -> None:
 
 
 def picture(session_id: str, number: int) -> bytes:
-    """The bytes that stand for a frame's picture."""
+    """Return the bytes that replace a frame's picture."""
     return _PNG + f"{session_id} {number}".encode() * 20
 
 

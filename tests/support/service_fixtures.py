@@ -24,7 +24,7 @@ def caller(service: Service) -> Caller:
 
 @pytest.fixture(scope="module")
 def stream_service(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamService]:
-    """A running service on either engine, which looks after keys more often than it would."""
+    """A running service on either engine, which reads keys again more often than by default."""
     folder = tmp_path_factory.mktemp("service")
     with streaming_service(
         folder, pace=Pace(key_check_s=0.1, poll_s=0.2), database_url=database_url

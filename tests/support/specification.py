@@ -49,7 +49,7 @@ ROWS = read_rows((TESTS / "spec" / "specification.md").read_text())
 
 
 def has_test(reference: str) -> bool:
-    """Whether there is a test of this name below `tests/`, and a case of this id."""
+    """Return whether there is a test of this name below `tests/`, and a case of this id."""
     match = _REFERENCE.fullmatch(reference)
     if match is None or not (TESTS / match["file"]).is_file():
         return False

@@ -41,7 +41,7 @@ def file_of_rows(folder: Path) -> Path:
 
 
 def exchange_file(folder: Path, path: Path, data: bytes) -> None:
-    """Exchange a file and make the manifest fit, so that only reading it tells."""
+    """Replace a file and make the manifest fit, so that only reading it shows the change."""
     path.write_bytes(data)
     manifest = manifest_of(folder)
     entry = next(shard for shard in manifest["shards"] if folder / shard["path"] == path)
@@ -51,7 +51,7 @@ def exchange_file(folder: Path, path: Path, data: bytes) -> None:
 
 
 def problems_of(folder: Path) -> str:
-    """All that is wrong with a dataset, one sentence behind the other."""
+    """Return all problems of a dataset as one text."""
     report = verify_manifest(folder)
     assert not report.is_valid
     return " ".join(report.problems)

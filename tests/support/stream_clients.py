@@ -1,4 +1,4 @@
-"""Streams for tests: a service behind a socket, and readers that keep what comes, read without our client."""
+"""Streams for tests: a service on a socket, and readers that keep the messages, without our client."""
 
 import json
 import threading
@@ -31,7 +31,7 @@ PATIENCE_S = 20.0
 
 @dataclass(frozen=True)
 class Streamer:
-    """Somebody with a key, who writes sessions and reads their streams over a socket."""
+    """Client with a key that writes sessions and reads their streams over a socket."""
 
     url: str
     key: NewKey
@@ -78,7 +78,7 @@ class StreamService:
 
     @property
     def open_streams(self) -> int:
-        """How many slots are taken."""
+        """Return the number of slots in use."""
         count: int = self.app.state.stream_slots.open_count
         return count
 
@@ -104,7 +104,7 @@ class StreamService:
 
 @dataclass
 class Heard:
-    """What came over one stream so far."""
+    """Messages of one stream so far."""
 
     status: int = 0
     headers: httpx.Headers = field(default_factory=httpx.Headers)
@@ -240,7 +240,7 @@ def _hang_up(response: httpx.Response) -> None:
 
 
 def seal(service: StreamService) -> None:
-    """Seal all that waits, as a run of Dagster does: the service is told nothing of it."""
+    """Seal all waiting sessions, as a run of Dagster does, without a message to the service."""
     sealer = Sealer(service.runtime, owner="test")
     assert sealer.take()
     while sealer.seal_batch() is not None:

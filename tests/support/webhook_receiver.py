@@ -31,7 +31,7 @@ class Received:
 
 @dataclass
 class Receiver:
-    """Where it listens, what it will answer next (the last answer repeats), and what came."""
+    """Address, next answers (the last one repeats), and received deliveries."""
 
     url: str
     answers: list[Answer]

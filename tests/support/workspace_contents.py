@@ -20,7 +20,7 @@ def make_place(service: Service, name: str, mode: Any = "live", workspace_id: st
     """Two of everything, so that every list has a second page.
 
     Args:
-        name: tells its workflows and tags from those of other places.
+        name: prefix that makes its workflows and tags differ from others.
     """
     caller = service.make_caller(mode=mode, workspace_id=workspace_id)
     workflow = f"{name}_work"

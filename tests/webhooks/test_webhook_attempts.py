@@ -32,7 +32,7 @@ REFUSED = Exchange(status=500, body=b"no", duration_ms=7)
 
 @dataclass
 class Desk:
-    """A webhook of a workspace of its own, and a worker whose clock stands still."""
+    """A webhook of a workspace of its own, and a worker whose clock does not advance."""
 
     database: Database
     workspace_id: str
@@ -50,7 +50,7 @@ class Desk:
         return ids
 
     def claim(self, count: int = 10, *, box: SecretBox = BOX) -> list[Claim]:
-        """What a worker claims now, of this webhook, if it is due."""
+        """Return the attempts of this webhook that a worker claims now."""
         with self.database.transaction(write=True) as db:
             lanes = due_lanes(db, now_ms=clock.to_ms(self.now))
             wanted = {lane.webhook_id: count for lane in lanes if lane.webhook_id == self.webhook_id}
@@ -72,7 +72,7 @@ class Desk:
 
     @property
     def origin(self) -> Origin:
-        """Who acts."""
+        """Origin of the changes."""
         return Origin.system(self.workspace_id, "tests")
 
 

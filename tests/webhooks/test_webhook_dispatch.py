@@ -33,7 +33,7 @@ def dispatch(database: Database) -> None:
 
 
 def find_event(database: Database, event_id: str) -> OutboxRow | None:
-    """An event as it lies in the outbox."""
+    """Return an event as it is in the outbox."""
     with database.transaction(write=False) as db:
         return db.get(OutboxRow, event_id)
 

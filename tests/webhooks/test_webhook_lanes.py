@@ -1,4 +1,4 @@
-"""Slots of a worker, shared among webhooks: a slow receiver starves nobody."""
+"""Slots of a worker, shared among webhooks: a slow receiver does not delay others."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""When attempts are due, under a clock that is a number. Spec §6.3, contract §6."""
+"""Due times of attempts, under a clock that is a number. Spec §6.3, contract §6."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Whose rights the service uses: assumed roles with their external id, impersonated accounts. Spec §4.3."""
+"""Rights that the service uses: assumed roles with their external id, impersonated accounts. Spec §4.3."""
 
 import json
 from pathlib import Path

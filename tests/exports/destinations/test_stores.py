@@ -35,7 +35,7 @@ _MIB = 2**20
 def target_in(
     store: EmulatedStore, folder: Path, *, prefix: str, url: str | None = None, is_listed: bool = True
 ) -> Target:
-    """Where an export of our workspace with this prefix lies."""
+    """Return the path of an export of our workspace with this prefix."""
     settings = make_settings(folder, **store.chosen(url, is_listed=is_listed))
     row = ExportRow(
         id=new_id("exp"),
@@ -140,7 +140,7 @@ def test_a_bucket_that_does_not_exist_is_refused(target: Target) -> None:
 def test_a_bucket_that_says_nothing_of_the_workspace_is_refused(
     store: EmulatedStore, tmp_path: Path, prefix: str
 ) -> None:
-    """The service's own rights must not carry a client into somebody else's bucket."""
+    """The service's own rights must not let a client write to another tenant's bucket."""
     target = target_in(store, tmp_path, prefix=prefix, is_listed=False)
     stranger = replace(target, workspace_id=new_id("wsp"))
     store.put(f"recorder-workspaces/{stranger.workspace_id}", b"")

@@ -34,5 +34,5 @@ def written(runtime: Runtime) -> InAllFormats:
 
 @pytest.fixture(scope="module")
 def tasks(written: InAllFormats) -> list[ShardTask]:
-    """What wrote their Parquet files."""
+    """Version of the writer of their Parquet files."""
     return written.of("parquet")

@@ -1,4 +1,4 @@
-"""Whoever writes the shards, they are the same; a worker's end is made good or told. Spec §4.3."""
+"""Executors: equal shards from each of them; lost workers are replaced or reported. Spec §4.3."""
 
 import pickle
 import resource

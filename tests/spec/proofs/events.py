@@ -31,7 +31,7 @@ ROWS = Rows()
 
 
 def eventful_session(caller: Caller) -> str:
-    """A session that all six events of a session tell of."""
+    """Session that causes all six events of a session."""
     session_id = caller.make_session(started_at=LONG_AGO)
     caller.add_events(session_id, event(5, "error"))
     caller.post(f"/v1/sessions/{session_id}/tags", {"name": "seen"})
@@ -111,7 +111,7 @@ def check_quota_exhausted(caller: Caller) -> None:
 
 
 def drift_events(caller: Caller, live: str) -> dict[str, dict[str, Any]]:
-    """What is told of a workflow behind whose baseline such sessions come; data by type."""
+    """Return the drift events of a workflow that gets such sessions after its baseline; data by type."""
     stranger = caller.service.make_caller()
     scope = GraphScope(Tenant(stranger.key.workspace_id, "live"), "checkout")
     story = Story(caller.service.runtime.database, scope)
@@ -150,7 +150,7 @@ def event_rows() -> list[str]:
 
 
 def payloads(caller: Caller) -> list[dict[str, Any]]:
-    """What a receiver gets of three sessions."""
+    """Return the deliveries of three sessions."""
     return shown_notifications(caller)[1]
 
 

@@ -13,7 +13,7 @@ EXPORT = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "
 
 
 def status_of(caller: Caller, export_id: str) -> str:
-    """Where an export stands."""
+    """Return the status of an export."""
     status: str = caller.get(f"/v1/exports/{export_id}").json()["status"]
     return status
 

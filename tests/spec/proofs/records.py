@@ -14,7 +14,7 @@ ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
 def is_id(value: str, prefix: str) -> bool:
-    """Whether a text is an id of this kind."""
+    """Return whether a text is an id of this kind."""
     return re.fullmatch(f"{prefix}_[0-9a-z]{{26}}", value) is not None
 
 

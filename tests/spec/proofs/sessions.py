@@ -186,7 +186,7 @@ def check_patch_workflow(caller: Caller) -> None:
 
 
 def counted(caller: Caller) -> int:
-    """How many sessions the graph of a workflow counts."""
+    """Return the number of sessions in the graph of a workflow."""
     return sum(path["session_count"] for path in paths_of(caller))
 
 
