@@ -19,7 +19,7 @@ def null_store() -> FastAPI:
 
 
 def commit_per_request() -> FastAPI:
-    """The same route and the same rows, but each request has a transaction of its own."""
+    """Return the same route and the same rows, but each request has a transaction of its own."""
     ingest._MAX_GROUP = 1
     return create_app()
 

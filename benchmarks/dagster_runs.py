@@ -46,7 +46,7 @@ class Run:
 
 
 def list_runs(dagster: httpx.Client, job: str | None = None) -> list[Run]:
-    """The last runs, newest first; of one job or of all."""
+    """Return the last runs, newest first; of one job or of all."""
     result = _ask(dagster, _RUNS, {"job": job})["runsOrError"]["results"]
     return [Run(run["runId"], run["jobName"], run["status"]) for run in result]
 

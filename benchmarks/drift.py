@@ -30,7 +30,7 @@ _TERMS = 5
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """False alarms, recall and delay for each stream.
+    """Measure false alarms, recall and delay for each stream.
 
     Raises:
         Skipped: if a stream's data are not beside the project.
@@ -77,7 +77,7 @@ def replay(history: History) -> list[Alarm]:
 
 
 def stop_path(history: History, seed: int) -> tuple[History, int]:
-    """The same sessions, but a common path stops: others take the places of its sessions. And that path."""
+    """Return the same sessions with a common path replaced by others from the change on, and that path."""
     draw = np.random.default_rng(seed)
     counts = np.bincount(history.path[:_BASELINE])
     gone = int(draw.choice(np.nonzero(counts >= _RULES.least_share * _BASELINE)[0]))
@@ -100,7 +100,7 @@ def _false_alarms(stream: Stream, repeats: int) -> Figure:
 
 
 def _long_run(stream: Stream, repeats: int) -> Figure:
-    """The same over several terms, each with the latest baseline."""
+    """Return the same over several terms, each with the latest baseline."""
     sessions = _BASELINE + _TERMS * _LIVE
     alarms = [
         [alarm for alarm in replay(stream.shuffled(sessions, seed)) if alarm.position >= _BASELINE]

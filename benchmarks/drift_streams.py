@@ -57,7 +57,7 @@ class Stream:
         return self._history(self.variant[order], self.started_ms[order], self.actor[order])
 
     def with_node(self, history: History, chosen: npt.NDArray[np.bool_]) -> tuple[History, int]:
-        """The same sessions, the chosen ones with one more node, which no other has; and that node."""
+        """Return the same sessions, the chosen ones with one more node, which no other has; and that node."""
         node = int(self.visits[1].max()) + 1
         twins = np.arange(len(self.variants)) + len(self.variants)
         owners = np.concatenate([self.visits[0], self.visits[0] + len(self.variants), twins])
@@ -70,7 +70,7 @@ class Stream:
 
 
 def read_log() -> Stream:
-    """The cases of BPIC 2012.
+    """Return the cases of BPIC 2012.
 
     Raises:
         Skipped: if the log is not beside the project.
@@ -89,7 +89,7 @@ def read_log() -> Stream:
 
 
 def read_tasks() -> Stream:
-    """The demonstrations of five tasks.
+    """Return the demonstrations of five tasks.
 
     Raises:
         Skipped: if they are not beside the project.
@@ -107,7 +107,7 @@ def plant_sessions() -> Stream:
 
 
 def _stream(name: str, sequences: Sequence[Sequence[object]], **more: Ints) -> Stream:
-    """A stream of sessions that are sequences of anything; equal neighbours count once."""
+    """Return a stream of sessions that are sequences of anything; equal neighbours count once."""
     nodes: dict[object, int] = {}
     variants: dict[tuple[int, ...], int] = {}
     taken = []

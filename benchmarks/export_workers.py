@@ -110,7 +110,7 @@ def _cluster(stack: ExitStack, workers: int) -> Cluster:
 
 
 def planned_tasks(settings: Settings) -> list[ShardTask]:
-    """The tasks of an export of all sessions to Parquet."""
+    """Return the tasks of an export of all sessions to Parquet."""
     runtime, kept = Runtime.open(settings), Kept()
     try:
         body = {"workflow": WORKFLOW, "format": "parquet", "destination": {"kind": "local", "path": "plan"}}

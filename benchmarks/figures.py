@@ -38,12 +38,12 @@ class Goal:
 
 
 def at_least(value: float) -> Goal:
-    """A goal to come up to."""
+    """Return a goal to come up to."""
     return Goal(value, is_floor=True)
 
 
 def at_most(value: float) -> Goal:
-    """A goal to stay below."""
+    """Return a goal to stay below."""
     return Goal(value, is_floor=False)
 
 

@@ -79,7 +79,7 @@ async def _pass(app: Any, scopes: list[Scope]) -> float:
 
 
 def _scopes(key: str, method: str, path: str, *, count: int) -> list[Scope]:
-    """Requests as uvicorn gives them, with the headers that clients send; twenty sessions take turns."""
+    """Return requests as uvicorn gives them, with the headers of clients, for twenty sessions in turn."""
     headers = [
         (b"host", b"127.0.0.1:8700"),
         (b"accept", b"*/*"),

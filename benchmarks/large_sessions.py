@@ -46,7 +46,7 @@ class Batch:
     first_id: int
 
     def ids(self) -> list[str]:
-        """The events' ids."""
+        """Return the events' ids."""
         return [f"evt_{encode(self.first_id + n)}" for n in range(len(self.items))]
 
 

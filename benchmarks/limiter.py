@@ -22,7 +22,7 @@ _EVENTS = "/v1/sessions/ses_01k00000000000000000000000/events"
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """The cost of a decision; grants of 1, 2 and 4 processes under too much load."""
+    """Return the cost of a decision; grants of 1, 2 and 4 processes under too much load."""
     rounds, count = (3, 20_000) if quick else (7, 100_000)
     seconds = 2.0 if quick else 10.0
     figures = [Figure(name="limiter: a decision in memory", unit="µs", ours=decision_us(rounds, count))]

@@ -60,7 +60,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
 
 
 def fill(settings: Settings, count: int) -> str:
-    """A workspace with so many sessions of the last 60 days; returns its key."""
+    """Return a workspace with so many sessions of the last 60 days; returns its key."""
     runtime = Runtime.open(settings)
     rng = random.Random(11)
     with runtime.database.transaction(write=True) as db:

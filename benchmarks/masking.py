@@ -91,7 +91,7 @@ def _with_titles(body: bytes, title: str, count: int) -> Any:
 
 
 def _in_ascii(bodies: list[bytes]) -> list[bytes]:
-    """The batches as a client writes them that escapes all but ASCII."""
+    """Return the batches as a client writes them that escapes all but ASCII."""
     return [
         orjson.dumps(_with_titles(body, "Prüfung", 50)).replace("ü".encode(), rb"\u00fc") for body in bodies
     ]

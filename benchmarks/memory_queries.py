@@ -56,7 +56,7 @@ class Filled:
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """The slowest of a hundred answers, in three rounds each."""
+    """Return the slowest of a hundred answers, in three rounds each."""
     sessions, count = (_QUICK_SESSIONS, 100) if quick else (_SESSIONS, 300)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         settings = new_settings(Path(folder))
@@ -65,7 +65,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
 
 
 def in_process(settings: Settings, filled: Filled, sessions: int, count: int) -> Figure:
-    """The twenty sessions most like one, without HTTP and SQL."""
+    """Return the twenty sessions most like one, without HTTP and SQL."""
     runtime = Runtime.open(settings)
     with runtime.database.transaction(write=False) as db:
         began = time.perf_counter()
@@ -148,7 +148,7 @@ def ask(request: Callable[[], httpx.Response], times: int) -> list[float]:
 
 
 def fill(settings: Settings, count: int) -> Filled:
-    """A workspace whose only workflow has so many planted sessions of the last 60 days."""
+    """Return a workspace whose only workflow has so many planted sessions of the last 60 days."""
     runtime = Runtime.open(settings)
     with runtime.database.transaction(write=True) as db:
         made = create_workspace(

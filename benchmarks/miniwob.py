@@ -192,7 +192,7 @@ def _recordings(demonstrations: Path) -> Iterator[tuple[str, Recording]]:
 
 
 def _found(folder: Path, kind: str, columns: list[str], sources: dict[str, str]) -> Rows:
-    """The rows of the dataset, with the file that each session came from instead of its id."""
+    """Return the rows of the dataset, with the file that each session came from instead of its id."""
     files = sorted(folder.rglob(f"{kind}-*.parquet"))
     rows: Rows = Counter()
     for file in files:

@@ -129,7 +129,7 @@ class Ours:
 
 @contextmanager
 def find_mlflow() -> Iterator[str]:
-    """A Python that has MLflow: the one that the environment names, else a fresh environment.
+    """Yield a Python that has MLflow: the one that the environment names, else a fresh environment.
 
     Raises:
         Skipped: if it cannot be installed.

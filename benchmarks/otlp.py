@@ -32,12 +32,12 @@ class TraceRequests(Sequence[bytes]):
 
 
 def trace_id(turn: int) -> bytes:
-    """The sixteen bytes that name the trace of a request."""
+    """Return the sixteen bytes that name the trace of a request."""
     return (turn + 1).to_bytes(16)
 
 
 def encode_spans(items: Sequence[dict[str, Any]]) -> bytes:
-    """A trace with one span per event: the type is its name, every other member an attribute."""
+    """Return a trace with one span per event: the type is its name, every other member an attribute."""
     spans = b"".join(_field(2, _span(number, item)) for number, item in enumerate(items))
     return _field(1, _field(2, spans))
 

@@ -55,7 +55,7 @@ def rows(file: str) -> list[list[Any]]:
 
 
 def graph(file: str) -> dict[str, Any]:
-    """A graph as PM4Py reads it: `.dfg` lines by its reader; JSON as its dictionaries, written and read."""
+    """Return a graph as PM4Py reads it: `.dfg` lines by its reader, JSON as its dictionaries."""
     if file.endswith(".json"):
         output = json.loads(Path(file).read_text(encoding="utf-8"))
         pairs = {(source, target): n for source, target, n in output["dfg"]}

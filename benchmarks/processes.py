@@ -34,7 +34,7 @@ class MemoryWatch:
                 self._peaks[pid] = max(self._peaks.get(pid, 0.0), _peak_mb(pid))
 
     def peaks_mb(self) -> dict[str, float]:
-        """The highest peak of each kind of process, in MB; Dagster's runs by their job."""
+        """Return the highest peak of each kind of process, in MB; Dagster's runs by their job."""
         names = dict(self._names)
         if self._service.dagster_url is not None:
             with self._service.open_dagster() as dagster:
@@ -93,7 +93,7 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def _parents() -> dict[int, int]:
-    """The parent of every process of this machine."""
+    """Return the parent of every process of this machine."""
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

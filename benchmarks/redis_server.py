@@ -58,7 +58,7 @@ class RedisServer:
 
 @contextmanager
 def running_redis() -> Iterator[RedisServer]:
-    """A fresh one while the block runs."""
+    """Yield a fresh one while the block runs."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         server = RedisServer(probe.getsockname()[1])

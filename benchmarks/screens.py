@@ -17,7 +17,7 @@ _WORDS = (
 
 
 def session_screens(count: int, *, seed: int) -> list[bytes]:
-    """The screens of one session: a page whose form is filled in step by step, every third on a new page."""
+    """Return the screens of one session: a form filled in step by step, every third on a new page."""
     rng = random.Random(seed)
     screens = []
     page = _page(rng)

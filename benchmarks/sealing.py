@@ -75,7 +75,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
 
 
 def make_work(seed: int) -> Work:
-    """A session's events and screens; equal seeds give equal ones."""
+    """Return a session's events and screens; equal seeds give equal ones."""
     step = _LAST_MS // _FRAMES
     frames = [
         CapturedFrame.of(image, t_ms=n * step, url=f"https://erp.example.com/payables/{seed}")

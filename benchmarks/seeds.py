@@ -25,12 +25,12 @@ class Target:
 
 
 def new_settings(data_dir: Path) -> Settings:
-    """A fresh deployment in a folder, deaf to this machine's environment."""
+    """Return a fresh deployment in a folder, deaf to this machine's environment."""
     return Settings.from_env({}, data_dir=data_dir)
 
 
 def new_key(settings: Settings, name: str = "benchmark") -> str:
-    """A fresh workspace's first key."""
+    """Return a fresh workspace's first key."""
     runtime = Runtime.open(settings)
     try:
         with runtime.database.transaction(write=True) as db:

@@ -106,7 +106,7 @@ def peer_sessions(settings: Settings, *, sessions: int, keys: int) -> list[Targe
 
 
 def create_peer() -> FastAPI:
-    """The app, on the data folder that the environment names."""
+    """Yield the app, on the data folder that the environment names."""
     engine = _engine(Settings.from_env().data_dir)
     lock = threading.Lock()
     app = FastAPI()

@@ -48,7 +48,7 @@ class Pace:
 
 
 async def receive(scope: Any, receive: Any, send: Any) -> None:
-    """The receiver: takes everything, says nothing."""
+    """Return the receiver: takes everything, says nothing."""
     if scope["type"] == "http":
         while (await receive()).get("more_body"):
             pass

@@ -47,7 +47,7 @@ class Arm:
 
 @contextmanager
 def started(module: str, settings: Settings, folder: Path, *, threads: int = THREADS) -> Iterator[Arm]:
-    """A process that answers calls of `benchmarks.exports.<module>`.
+    """Yield a process that answers calls of `benchmarks.exports.<module>`.
 
     Args:
         folder: where its libraries may keep what they like.

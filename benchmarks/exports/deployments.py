@@ -16,14 +16,14 @@ _IN_MEMORY = Path("/dev/shm")
 
 @contextmanager
 def scratch(*, in_memory: bool = True) -> Iterator[Path]:
-    """A folder for everything; in memory, where the system has `/dev/shm`, no disk is measured."""
+    """Yield a folder for everything; in memory, where the system has `/dev/shm`, no disk is measured."""
     parent = _IN_MEMORY if in_memory and _IN_MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="bench-", dir=parent) as folder:
         yield Path(folder)
 
 
 def deploy(folder: Path, shape: Shape, *, files: int = 8) -> Settings:
-    """A deployment with sessions of this shape, and a local folder to export to."""
+    """Return a deployment with sessions of this shape, and a local folder to export to."""
     local = folder / "local"
     local.mkdir(parents=True)
     settings = replace(new_settings(folder), local_export_root=local)

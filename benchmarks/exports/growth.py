@@ -83,7 +83,7 @@ def _peaks(small: Shape, formats: tuple[str, ...], what: str) -> list[Figure]:
 
 
 def _peak(folder: Path, settings: Settings, format: str) -> dict[str, Any]:
-    """An export in a fresh process."""
+    """Return an export in a fresh process."""
     with started("ours", settings, folder) as ours:
         idle = ours.call("idle")["peak_mb"]
         return ours.call("export", data=str(folder), format=format) | {"idle_mb": idle}

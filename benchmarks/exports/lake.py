@@ -131,7 +131,7 @@ def _events(shape: Shape, sessions: list[dict[str, Any]]) -> pl.DataFrame:
 
 
 def _repeated(sessions: list[dict[str, Any]], times: int) -> pl.DataFrame:
-    """A row for each of so many rows of each session, with its `seq`."""
+    """Return a row for each of so many rows of each session, with its `seq`."""
     kinds = pl.DataFrame(sessions)
     return kinds[np.repeat(np.arange(len(sessions)), times)].with_columns(
         seq=pl.Series(np.tile(np.arange(times, dtype=np.int32), len(sessions)))
@@ -193,7 +193,7 @@ def _frames(
 
 
 def _store_pictures(runtime: Runtime, shape: Shape, session: dict[str, Any]) -> list[bytes]:
-    """The pictures of a session, stored as one object as an upload leaves them."""
+    """Return the pictures of a session, stored as one object as an upload leaves them."""
     size = shape.picture_bytes
     if not size:
         return [b""] * shape.frames
@@ -227,7 +227,7 @@ def _facts(shape: Shape, sessions: list[dict[str, Any]], events: pl.DataFrame) -
 
 
 def _canonical_event() -> pl.Expr:
-    """The line of an event in its session's digest, as `rowset.events_digest` writes it."""
+    """Return the line of an event in its session's digest, as `rowset.events_digest` writes it."""
     frame = pl.format('"{}"', "frame_id").fill_null("null")
     escaped = pl.col("payload").str.replace_all("\\", "\\\\", literal=True)
     payload = escaped.str.replace_all('"', '\\"', literal=True)

@@ -5,7 +5,7 @@ from benchmarks.figures import Figure
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """The figures of all parts.
+    """Return the figures of all parts.
 
     Raises:
         Skipped: if a peer is not installed.

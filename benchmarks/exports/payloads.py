@@ -21,7 +21,7 @@ _TYPED_IN = 4  # events, one of which is typed
 
 
 def payload(kind: Payloads) -> pl.Expr:
-    """The payload of each event, from its `noise`, `seq` and the `number` of its session."""
+    """Return the payload of each event, from its `noise`, `seq` and the `number` of its session."""
     return _recorded() if kind == "recorded" else _random()
 
 
@@ -36,7 +36,7 @@ def _recorded() -> pl.Expr:
 
 
 def _element(number: int) -> str:
-    """An element of the page, as a browser's recorder describes it."""
+    """Return an element of the page, as a browser's recorder describes it."""
     name, top = _NAMES[number % len(_NAMES)], 96.0 + 38.5 * number
     text = f"{name.lower().replace(' ', '-')}-{number}"
     return (
@@ -58,5 +58,5 @@ def _random() -> pl.Expr:
 
 
 def _digits(start: int, count: int) -> pl.Expr:
-    """A number from some of an event's random digits."""
+    """Return a number from some of an event's random digits."""
     return pl.col("noise").str.slice(start, count).str.to_integer(base=16)

@@ -43,7 +43,7 @@ class Hashed(io.RawIOBase):
         self._size = 0
 
     def writable(self) -> bool:
-        """It is."""
+        """Return that the file can be read."""
         return True
 
     def write(self, data: Any) -> int:
@@ -53,7 +53,7 @@ class Hashed(io.RawIOBase):
         return self._file.write(data)
 
     def tell(self) -> int:
-        """Number of bytes received so far."""
+        """Return the number of bytes received so far."""
         return self._size
 
 
@@ -126,7 +126,7 @@ def web(data: str, tables: str, folder: str) -> dict[str, Any]:
 
 
 def with_pictures(data: str, samples: Iterable[Sample]) -> Iterator[dict[str, Any]]:
-    """Samples as `webdataset` takes them; each pack is read once."""
+    """Yield samples as `webdataset` takes them; each pack is read once."""
     for pack, members in groupby(samples, key=lambda sample: sample.pack):
         content = Path(data, "blobs", pack).read_bytes()
         for sample in members:
@@ -136,7 +136,7 @@ def with_pictures(data: str, samples: Iterable[Sample]) -> Iterator[dict[str, An
 
 @cache
 def read_samples(tables: str) -> list[Sample]:
-    """The samples of `ours.tables`, in the order of their packs; making their texts is not timed."""
+    """Return the samples of `ours.tables`, in the order of their packs; making their texts is not timed."""
     events: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for event in pl.read_parquet(f"{tables}/events.parquet").iter_rows(named=True):
         events.setdefault((event["session_id"], event.pop("frame_seq")), []).append(event)

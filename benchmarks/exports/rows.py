@@ -76,7 +76,7 @@ def _of_random_payloads(shape: Shape, rounds: int) -> Iterator[Figure]:
 
 
 def _write_sources(ours: Arm, folder: Path) -> list[str]:
-    """The rows as Parquet files, for the peer: one of our exports, out of reach of the next ones."""
+    """Return the rows as Parquet files, for the peer: one of our exports, out of reach of the next ones."""
     made = Path(ours.call("export", data=str(folder / "data"), format="parquet", keep=True)["folder"])
     (made / "data").rename(folder / "sources")
     shutil.rmtree(made)

@@ -61,14 +61,14 @@ class StoredGraph:
         return report
 
     def columns(self) -> GraphColumns:
-        """The graph as queries see it."""
+        """Return the graph as queries see it."""
         with self._database.transaction(write=False) as db:
             head = read_head(db, _SCOPE)
             assert head is not None, "the workflow is there"
             return read_columns(db, _SCOPE, head.version)
 
     def recorded(self) -> Recorded:
-        """The graph as a rebuild sees it."""
+        """Return the graph as a rebuild sees it."""
         with self._database.transaction(write=False) as db:
             return read_recorded(db, _SCOPE)
 
@@ -94,7 +94,7 @@ class StoredGraph:
 
 @contextmanager
 def stored_graph() -> Iterator[StoredGraph]:
-    """An empty graph, gone afterwards."""
+    """Yield an empty graph, gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         database = Database(f"sqlite:///{Path(folder, 'recorder.db')}")
         database.migrate()
@@ -114,7 +114,7 @@ def stored_graph() -> Iterator[StoredGraph]:
 
 
 def paths_by_session(columns: GraphColumns) -> dict[str, str]:
-    """The id of the path that each session of a graph is on."""
+    """Return the id of the path that each session of a graph is on."""
     sessions = columns.session_id[columns.current()].tolist()
     paths = columns.path[columns.current()].tolist()
     return {

@@ -118,7 +118,7 @@ def canonical_statistics(graph: StoredGraph) -> bytes:
 
 
 def figures_of(name: str, outcomes: Sequence[Outcome]) -> list[Figure]:
-    """The figures of several orders of the same sessions."""
+    """Return the figures of several orders of the same sessions."""
     digests = {digest for outcome in outcomes for digest in outcome.statistics}
     return [
         Figure(
@@ -168,7 +168,7 @@ def figures_of(name: str, outcomes: Sequence[Outcome]) -> list[Figure]:
 
 
 def _agreements(partitions: Sequence[Partition]) -> list[float]:
-    """Adjusted Rand index of every two partitions of the same things."""
+    """Return the adjusted Rand index of every two partitions of the same things."""
     return [
         float(adjusted_rand_score([left[key] for key in left], [right[key] for key in left]))
         for left, right in combinations(partitions, 2)
@@ -190,7 +190,7 @@ def _ids(graph: StoredGraph) -> set[str]:
 
 
 def _live_ids(graph: StoredGraph) -> set[str]:
-    """The ids that a reader can still ask for, directly or as what they were merged into."""
+    """Return the ids that a reader can still ask for, directly or as what they were merged into."""
     columns = graph.columns()
     nodes = _resolving([(node.node_id, node.live) for node in columns.nodes])
     paths = _resolving([(path.path_id, path.live) for path in columns.paths])

@@ -80,7 +80,7 @@ def plant(sessions: int = 10_000, *, seed: int = 0) -> Planted:
 
 
 def step_label(step: int) -> str:
-    """The label of the steps of this number."""
+    """Return the label of the steps of this number."""
     return f"Click {_NAMES.get(step, f'step {step}')}"
 
 
@@ -91,7 +91,7 @@ class _Planter:
         self.paths = tuple(self._path() for _ in range(PATHS))
 
     def session(self, index: int) -> PlantedSession:
-        """The next session."""
+        """Return the next session."""
         draw = self._draw
         if draw.random() < OUTLIER_SHARE:
             return self._timed(index, draw.sample(range(_STEPS), draw.randint(4, 14)))
@@ -129,7 +129,7 @@ class _Planter:
     def _timed(
         self, index: int, walked: Sequence[int], label: int | None = None, after: Sequence[int] | None = None
     ) -> PlantedSession:
-        """A session of these steps; it fails if there is an `after`, and ends there if that is empty."""
+        """Return a session of these steps; it fails before `after`, and ends there if that is empty."""
         times = self._times(len(walked) + len(after or ()) + 1)
         steps = list(self._states([*walked, *(after or ())], times))
         failed_ms = None if after is None else sum(times[len(walked) - 1 : len(walked) + 1]) // 2

@@ -121,7 +121,7 @@ def find_again(planted: Planted) -> Found:
 
 
 def path_agreement(planted: Planted, columns: GraphColumns) -> float:
-    """Adjusted Rand index of the paths; each outlier counts as a path of its own."""
+    """Return the adjusted Rand index of the paths; each outlier counts as a path of its own."""
     paths = paths_by_session(columns)
     results = [paths[session.session_id] for session in planted.sessions]
     return float(adjusted_rand_score(_truth(planted), results))
@@ -164,5 +164,5 @@ def _truth(planted: Planted) -> list[str]:
 
 
 def sealed_of(session: PlantedSession) -> Sealed:
-    """The session as sealing takes it in."""
+    """Return the session as sealing takes it in."""
     return Sealed(session.session_id, session.steps, session.outcome, session.started_ms, session.duration_ms)

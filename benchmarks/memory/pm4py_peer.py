@@ -38,7 +38,7 @@ json.dump(found, open(sys.argv[2], "w"))
 
 @contextmanager
 def find_pm4py() -> Iterator[str]:
-    """A Python that has PM4Py: the one that the environment names, else a fresh environment.
+    """Yield a Python that has PM4Py: the one that the environment names, else a fresh environment.
 
     Raises:
         Skipped: if it cannot be installed.

@@ -94,7 +94,7 @@ def read_demonstrations(folder: Path) -> list[Demonstration]:
 
 
 def steps_of(file: Path) -> list[Step]:
-    """The steps of a demonstration, read as the importer reads it but without pictures."""
+    """Return the steps of a demonstration, read as the importer reads it but without pictures."""
     states = read_file(file)[0].states
     targets = [target_path(state.dom) for state in states]
     frames = []

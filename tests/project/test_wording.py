@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("api", "benchmarks", "docs", "examples", "notebooks", "pipelines", "recorder", "tests")
 SUFFIXES = {".py", ".md", ".ipynb"}
