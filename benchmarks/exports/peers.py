@@ -43,7 +43,7 @@ class Hashed(io.RawIOBase):
         self._size = 0
 
     def writable(self) -> bool:
-        """Return that the file can be read."""
+        """Return that the file can be written."""
         return True
 
     def write(self, data: Any) -> int:
