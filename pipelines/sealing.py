@@ -32,8 +32,6 @@ _WATCH_S = 8.5
 _WATCH_POLL_S = 0.5
 # A run at work seals what stops; another one is only needed where it falls behind.
 _WATCH_POLL_BUSY_S = 2.0
-# A lane that waits so long finds all runs busy.
-_BUSY_AFTER_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 _GRAPHS = "memory_graphs"
 _PICTURE_EVERY_S = 60.0
@@ -221,11 +219,17 @@ def request_drain_run(
     return dg.RunRequest()
 
 
-def watch(database: Database, *, runs: int, seconds: float) -> str:
+def watch(database: Database, *, runs: int, seconds: float, busy_after_s: float = 0.5) -> str:
     """Poll until there is work for a new run, or the time is up; return the state as text.
 
     While no run is at work, any work is enough. Another one is started beside those at work, up to `runs`,
     when a lane has waited longer than a run that has nothing to do would let it.
+
+    Args:
+        database: database of the deployment.
+        runs: largest number of runs.
+        seconds: longest time to poll; 0 reads the state once.
+        busy_after_s: a lane that has waited longer shows that all runs are busy.
     """
     until = time.monotonic() + seconds
     state = "no session has stopped"
@@ -238,7 +242,7 @@ def watch(database: Database, *, runs: int, seconds: float) -> str:
                 return "work waits"
             if at_work > 0:
                 state = "the runs at work keep up"
-                if (longest_wait_s(db, runs=runs) or 0) > _BUSY_AFTER_S:
+                if (longest_wait_s(db, runs=runs) or 0) > busy_after_s:
                     return "work waits"
         if time.monotonic() >= until:
             return state

@@ -47,8 +47,6 @@ Ending = Literal["time is up", "interrupted", "place taken"]
 
 _POLL_S = 0.5
 _RENEW_EVERY_S = PLACE_MS / 1000 / 5
-#: A run whose time is up goes on until another one has its place, at most so long.
-_HANDOVER_S = 60.0
 #: What it began before is finished, at most in this time.
 _LAST_EXPORTS_S = 60.0
 #: After an interrupt the exports at work get so long; the service gives its children ten seconds.
@@ -65,6 +63,9 @@ class SmallExportsConfig(dg.Config):
     max_exports: int = Field(
         default=2000, ge=1, description="Let another run take over after so many exports."
     )
+    handover_seconds: float = Field(
+        default=60, gt=0, le=600, description="Wait at most so long for the run that takes over."
+    )
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,9 @@ class Finished:
 class SmallExports:
     """Loop of one run: threads write exports, the caller's thread reports them."""
 
-    def __init__(self, runtime: Runtime, *, owner: str, run_log: logging.Logger, lease_ms: int) -> None:
+    def __init__(
+        self, runtime: Runtime, *, owner: str, run_log: logging.Logger, lease_ms: int, handover_s: float
+    ) -> None:
         """Write exports for a run.
 
         Args:
@@ -87,11 +90,13 @@ class SmallExports:
             owner: id of the run.
             run_log: log that the run's page shows.
             lease_ms: time after which a silent run loses an export.
+            handover_s: longest time for which a run whose time is up continues until another one follows.
         """
         self._runtime = runtime
         self._owner = owner
         self._run_log = run_log
         self._lease_ms = lease_ms
+        self._handover_s = handover_s
         self._place: HeldLease | None = None
         self._at_work: dict[str, ExportRow] = {}
         #: Id of an export that left its thread, with what became of it; None if there is nothing to report.
@@ -249,7 +254,7 @@ class SmallExports:
 
     def _is_succeeded(self, since: float) -> bool:
         """Return whether another run holds the place, or did not come in time."""
-        if time.monotonic() - since >= _HANDOVER_S:
+        if time.monotonic() - since >= self._handover_s:
             return True
         with self._runtime.database.transaction(write=False) as db:
             return place_owner(db) is not None
@@ -267,6 +272,7 @@ def small_exports(
         recorder.runtime,
         owner=context.run.run_id,
         run_log=context.log,
+        handover_s=config.handover_seconds,
         lease_ms=round(recorder.export_lease_s * 1000),
     )
     if not loop.take():

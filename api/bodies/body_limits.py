@@ -19,8 +19,6 @@ IS_LATE = "body_is_late"
 SMALL_BYTES = 99_999
 #: A body of unknown length is charged, and reserves memory, in portions of this size.
 PORTION_BYTES = 262_144
-#: A body waits this long for memory before it is refused.
-_PATIENCE_S = 0.5
 
 
 class BoundedBody:
@@ -157,6 +155,8 @@ class BodyMemory:
         Args:
             cap: bytes of all bodies together; at least two of the largest.
         """
+        #: A body waits so many seconds for memory before it is refused.
+        self.patience_s = 0.5
         self._cap = cap
         self._share = max(cap // 2, limits.FRAMES_REQUEST_BYTES)
         self._taken = 0
@@ -182,7 +182,7 @@ class BodyMemory:
         self._waiting.append(entry)
         self._serve_waiting()
         try:
-            await asyncio.wait_for(asyncio.shield(turn), _PATIENCE_S)
+            await asyncio.wait_for(asyncio.shield(turn), self.patience_s)
         except BaseException as error:
             if turn.done():  # memory was reserved at the moment at which the wait ended
                 if isinstance(error, TimeoutError):

@@ -19,7 +19,6 @@ from recorder.client.transport import Call, Json, Requests, Transport, poll
 
 # Silence after which a stream counts as broken: the service sends a comment in each third of it.
 _SILENCE_S = 3.0 * limits.STREAM_KEEP_ALIVE_S
-_PAUSE_FIRST_S = 0.2
 _PAUSE_MAX_S = 3.0
 #: Temporary states: a limit, a restart, a gateway in front of a restarting service.
 _TEMPORARY = (429, 502, 503, 504)
@@ -63,7 +62,7 @@ def read_stream(
         Unreachable: if it does not answer for so long.
     """
     progress = _Progress(from_start, None if after is None else str(after), time.monotonic())
-    pause_s = _PAUSE_FIRST_S
+    pause_s = transport.reconnect_pause_s
     while True:
         heard_at = progress.heard_at
         try:
@@ -72,7 +71,8 @@ def read_stream(
         except ClientError as error:
             if not _is_temporary(error) or time.monotonic() - progress.heard_at > patience_s:
                 raise
-        pause_s = _PAUSE_FIRST_S if progress.heard_at > heard_at else min(2 * pause_s, _PAUSE_MAX_S)
+        is_fresh = progress.heard_at > heard_at
+        pause_s = transport.reconnect_pause_s if is_fresh else min(2 * pause_s, _PAUSE_MAX_S)
         time.sleep(pause_s)
 
 

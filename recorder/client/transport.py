@@ -60,6 +60,8 @@ class Transport:
         if url.scheme not in ("http", "https") or not url.host or url.userinfo:
             raise ValueError("base_url takes an address such as http://127.0.0.1:8700, without a user.")
         self.base_url = str(url).rstrip("/")
+        #: Pause before a broken stream is opened again; it doubles while nothing arrives.
+        self.reconnect_pause_s = 0.2
         self._patience_s = patience_s
         self._http = httpx.Client(
             base_url=self.base_url,

@@ -24,8 +24,6 @@ ADMISSION_SECONDS = 10.0
 # Text of this size with built-in kinds is scanned in this process: an ordinary batch takes microseconds, the
 # worst text less than 10 ms.
 _SMALL_BYTES = 64 * 1024
-# A body goes to the scan process in portions, between which other workspaces are served.
-_PORTION_BYTES = 1_000_000
 _MB = 1_000_000
 _BODIES_KEPT, _WORKSPACES_KEPT, _SECONDS_KEPT = 100, 1_000, 600.0
 
@@ -55,8 +53,16 @@ class MaskingLimitReached(Invalid):
 class Scanner:
     """Finds the texts that policies change, in this process if they are small, else in scan processes."""
 
-    def __init__(self, pool: ScanPool) -> None:
+    def __init__(self, pool: ScanPool, *, portion_bytes: int = 1_000_000) -> None:
+        """Create it without a memory of slow bodies.
+
+        Args:
+            pool: the scan processes.
+            portion_bytes: a body goes to a scan process in portions of this size, between which bodies of
+                other workspaces are scanned.
+        """
         self._pool = pool
+        self._portion_bytes = portion_bytes
         self._slow_bodies = SlowBodies()
 
     @staticmethod
@@ -85,7 +91,7 @@ class Scanner:
             raise MaskingLimitReached(slow.rule)
         changes: dict[int, Changes] = {}
         try:
-            for first, portion in _split_documents(documents):
+            for first, portion in _split_documents(documents, self._portion_bytes):
                 job = Job(
                     budget_s=_compute_budget(portion) * (1 if slow is None else 3),
                     kind="mask" if slow is None else "mask_by_rule",
@@ -135,11 +141,11 @@ def _compute_budget(documents: Sequence[bytes]) -> float:
     return BUDGET_SECONDS + BUDGET_SECONDS_PER_MB * sum(map(len, documents)) / _MB
 
 
-def _split_documents(documents: Sequence[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+def _split_documents(documents: Sequence[bytes], portion_bytes: int) -> Iterator[tuple[int, list[bytes]]]:
     """Yield documents in portions, each with the index of its first."""
     first, portion, size = 0, list[bytes](), 0
     for index, document in enumerate(documents):
-        if portion and size + len(document) > _PORTION_BYTES:
+        if portion and size + len(document) > portion_bytes:
             yield first, portion
             first, portion, size = index, [], 0
         portion.append(document)

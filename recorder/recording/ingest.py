@@ -97,7 +97,6 @@ def is_transient(error: Exception) -> bool:
 
 log = logging.getLogger("recorder.ingest")
 
-_MAX_WAITING = 4_096
 _MAX_GROUP = 256
 
 
@@ -141,6 +140,8 @@ class IngestWriter:
         self._database = database
         self._session_size = session_size
         self._on_commit = on_commit
+        #: A batch is refused while so many wait.
+        self.max_waiting = 4_096
         self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._connect()
         self._thread = threading.Thread(target=self._run, name="ingest-writer", daemon=True)
@@ -153,7 +154,7 @@ class IngestWriter:
             RecorderError: as the batch was refused.
             Unavailable: if too much waits already, or the database does not answer.
         """
-        if self._waiting.qsize() >= _MAX_WAITING:
+        if self._waiting.qsize() >= self.max_waiting:
             raise Unavailable("Ingest is at its limit and")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bytes] = loop.create_future()

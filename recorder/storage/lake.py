@@ -46,8 +46,17 @@ class LakeAhead(Conflict):
 class Lake:
     """Delta tables of a deployment, under `<url>/<workspace>/<mode>/<kind>`."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, compact_at_files: int = 100, checkpoint_every: int = 100) -> None:
+        """Name the tables; nothing is opened before its first use.
+
+        Args:
+            url: folder or address of an object store.
+            compact_at_files: number of small files from which a partition is compacted.
+            checkpoint_every: number of commits from one checkpoint of a table in a folder to the next.
+        """
         self.url = url.rstrip("/")
+        self._compact_at_files = compact_at_files
+        self._checkpoint_every = checkpoint_every
         self._tables: dict[str, LakeTable] = {}
 
     def append(self, kind: Kind, tenant: Tenant, rows: pa.Table, *, lane: str, number: int) -> bool:
@@ -328,7 +337,7 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         with _convert_errors():
-            return compact(self._open_table(kind, tenant), check)
+            return compact(self._open_table(kind, tenant), check, at_files=self._compact_at_files)
 
     def mark_region(self, region: str) -> str:
         """Mark a new lake with a region; return the region of the stored mark.
@@ -368,7 +377,9 @@ class Lake:
     def _open_table(self, kind: Kind, tenant: Tenant) -> LakeTable:
         path = self._make_path(kind, tenant)
         if path not in self._tables:
-            self._tables[path] = LakeTable(self.url, path, LAYOUTS[kind])
+            self._tables[path] = LakeTable(
+                self.url, path, LAYOUTS[kind], checkpoint_every=self._checkpoint_every
+            )
         return self._tables[path]
 
 

@@ -24,7 +24,6 @@ log = logging.getLogger("recorder.lake")
 
 _ENTRY = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
-_CHECKPOINT_EVERY = 100
 #: Member of a commit's entry with the number of its actions: it shows an entry that was cut after a line.
 ACTIONS_MEMBER = "recorderActions"
 
@@ -32,8 +31,9 @@ ACTIONS_MEMBER = "recorderActions"
 class LocalLog:
     """Log of a table in a folder: finds and repairs damaged entries, syncs entries, writes checkpoints."""
 
-    def __init__(self, table: Path) -> None:
+    def __init__(self, table: Path, *, checkpoint_every: int) -> None:
         self.table = table
+        self._checkpoint_every = checkpoint_every
         self._folder = table / "_delta_log"
         self._lock = threading.Lock()
         #: Newest version up to which every entry is known to be complete; None before the first check.
@@ -114,9 +114,9 @@ class LocalLog:
 
         It is written to another folder and renamed when it is synced, so it is complete or absent.
         """
-        if self._checkpoint is None or version >= self._checkpoint + _CHECKPOINT_EVERY:
+        if self._checkpoint is None or version >= self._checkpoint + self._checkpoint_every:
             self._checkpoint = self._list_versions()[1]
-        if version < self._checkpoint + _CHECKPOINT_EVERY:
+        if version < self._checkpoint + self._checkpoint_every:
             return
         with tempfile.TemporaryDirectory(prefix="_checkpoint-", dir=self.table) as aside:
             copy = Path(aside) / "_delta_log"

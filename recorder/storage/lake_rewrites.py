@@ -12,7 +12,6 @@ from recorder.errors import Unavailable
 from recorder.storage.lake_files import DataFile, LakeFile, RowFilter, SortedSource, merge_sorted, read_file
 from recorder.storage.lake_tables import LakeTable, retry_conflicts
 
-_COMPACT_AT_FILES = 100
 _TARGET_FILE_BYTES = 16 * 1024 * 1024
 # Compaction holds so many bytes of all the files that it reads at once.
 _MERGE_BYTES = 32 * 1024 * 1024
@@ -63,8 +62,13 @@ def delete_sessions(stored: LakeTable, workflow: str, date: str, session_ids: Co
     raise Unavailable("The lake")
 
 
-def compact(stored: LakeTable, check: Callable[[], None]) -> int:
+def compact(stored: LakeTable, check: Callable[[], None], *, at_files: int) -> int:
     """Join small files of partitions with many, and delete files that no commit names.
+
+    Args:
+        stored: the table.
+        check: called before each file that is written; it raises to stop.
+        at_files: number of small files from which a partition is compacted.
 
     Returns:
         The number of committed files that were replaced.
@@ -72,7 +76,7 @@ def compact(stored: LakeTable, check: Callable[[], None]) -> int:
     if stored.open() is None:
         return 0
     replaced = 0
-    for group in _group_small_files(stored.list_files(stored.open_for_writing())):
+    for group in _group_small_files(stored.list_files(stored.open_for_writing()), at_files):
         check()
         replaced += _merge_files(stored, group)
     check()
@@ -108,19 +112,19 @@ def _write_without(
     return deleted, stored.write_file(rest, file.partition, "kept")
 
 
-def _group_small_files(files: list[DataFile]) -> Iterator[list[DataFile]]:
+def _group_small_files(files: list[DataFile], at_files: int) -> Iterator[list[DataFile]]:
     """Yield groups of small files to join, from partitions that hold many."""
     partitions: dict[tuple[str, ...], list[DataFile]] = {}
     for file in files:
         if file.size_bytes < _TARGET_FILE_BYTES // 2:
             partitions.setdefault(tuple(file.partition.values()), []).append(file)
     for small in partitions.values():
-        if len(small) < _COMPACT_AT_FILES:
+        if len(small) < at_files:
             continue
         group: list[DataFile] = []
         size = 0
         for file in sorted(small, key=lambda file: (file.modified_ms, file.path)):
-            if group and (size + file.size_bytes > _TARGET_FILE_BYTES or len(group) == _COMPACT_AT_FILES):
+            if group and (size + file.size_bytes > _TARGET_FILE_BYTES or len(group) == at_files):
                 yield group
                 group, size = [], 0
             group.append(file)

@@ -57,12 +57,13 @@ class LakeTable:
         *,
         partitions: Sequence[str] = PARTITIONS,
         description: str | None = None,
+        checkpoint_every: int = 100,
     ) -> None:
         self.layout = layout
         self._path = path
         self._partitions = list(partitions)
         self._description = description
-        self._log = None if "://" in root else LocalLog(Path(path))
+        self._log = None if "://" in root else LocalLog(Path(path), checkpoint_every=checkpoint_every)
 
     def open(self, version: int | None = None) -> DeltaTable | None:
         """Open the newest version or a given one; return None before the table is created."""

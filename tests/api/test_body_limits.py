@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from api.bodies import body_limits
 from api.bodies.body_limits import PORTION_BYTES, BodyMemory
 from api.bodies.checks import check_json_file
 from api.bodies.worker_pool import LARGE_BYTES, BodyWorkers, body_file
@@ -313,8 +312,8 @@ def test_memory_is_taken_while_a_large_body_is_under_way_and_no_longer(
 def test_a_body_without_room_is_refused_and_does_nothing(
     service: Service, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(body_limits, "_PATIENCE_S", 0.05)
     memory: BodyMemory = service.app.state.body_memory
+    monkeypatch.setattr(memory, "patience_s", 0.05)
     session_id, share = caller.make_session(), memory._share
     other = service.make_caller()
     other_session = other.make_session()

@@ -5,16 +5,16 @@ from random import Random
 
 import pytest
 
-from recorder.client import ApiError, Client, Unreachable, recording
+from recorder.client import ApiError, Client, Unreachable
 from tests.support.cutting_proxy import cutting
 from tests.support.factories import event
 from tests.support.stream_clients import Streamer, StreamService, seal, stop, wait_for
 
 
-@pytest.fixture(autouse=True)
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the client come back at once."""
-    monkeypatch.setattr(recording, "_PAUSE_FIRST_S", 0.001)
+def make_hasty(client: Client) -> Client:
+    """Let the client open a broken stream again at once."""
+    client._transport.reconnect_pause_s = 0.001
+    return client
 
 
 def write_session(stream_service: StreamService, streamer: Streamer, session_id: str, seed: int) -> None:
@@ -37,7 +37,7 @@ def test_a_session_is_told_whole_over_a_line_that_keeps_breaking(
     seed = 1 if database_url.startswith("sqlite") else 2
     session_id = streamer.make_session()
     writing = threading.Thread(target=write_session, args=(stream_service, streamer, session_id, seed))
-    with cutting(streamer.url, seed=seed) as proxy, Client(proxy.url, streamer.key.key) as client:
+    with cutting(streamer.url, seed=seed) as proxy, make_hasty(Client(proxy.url, streamer.key.key)) as client:
         stream = client.stream(session_id, from_start=True)
         messages = [next(stream)]
         writing.start()

@@ -6,6 +6,7 @@ session whose items were acknowledged: its id, workspace and number of events.
 
 import os
 import sys
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import TextIO
@@ -13,7 +14,8 @@ from typing import TextIO
 from recorder import limits
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
-from recorder.storage import lake_log, lake_rewrites, lake_tables
+from recorder.storage import lake_log, lake_tables
+from recorder.storage.lake import Lake
 from tests.support.factories import picture
 from tests.support.recorded_sessions import WORKSPACE, open_desk, png_item
 from tests.support.sealed_sessions import make_settings
@@ -25,11 +27,10 @@ def main(folder: Path, acknowledged: Path, *options: str) -> None:
     """Record and seal small batches until the process is killed, or once if `once` is given."""
     # Sessions are swept as soon as they are sealed, and few files are compacted.
     limits.STREAM_RESUME_MINUTES = 0  # type: ignore[misc]
-    lake_rewrites._COMPACT_AT_FILES = 5
-    lake_log._CHECKPOINT_EVERY = 10
     if "no-sync" in options:
         lake_log.sync_path = lake_tables.sync_path = lambda path: None
-    runtime = Runtime.open(make_settings(folder))
+    opened = Runtime.open(make_settings(folder))
+    runtime = replace(opened, lake=Lake(opened.lake.url, compact_at_files=5, checkpoint_every=10))
     with acknowledged.open("a", buffering=1) as lines:
         for turn in count():
             record(runtime, turn, lines)

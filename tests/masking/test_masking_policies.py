@@ -10,7 +10,6 @@ from recorder.access.keys import Caller
 from recorder.masking.policies import MaskingPolicies, load_policies
 from recorder.models.workflow import WorkflowRow
 from recorder.models.workspace import Masking, WorkspaceRow
-from recorder.recording import workflows
 from recorder.recording.workflows import SessionWorkflows
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
@@ -30,8 +29,8 @@ def policies_of(
     with runtime.database.transaction(write=True) as db:
         row = WorkspaceRow(id=f"wsp_{name}", name=name, region="us", masking=masking, created_at=now)
         db.add(row)
-        for (mode, workflow), policy in workflows.items():
-            values = {"workspace_id": row.id, "mode": mode, "workflow": workflow, "masking": policy}
+        for (workflow_mode, workflow), policy in workflows.items():
+            values = {"workspace_id": row.id, "mode": workflow_mode, "workflow": workflow, "masking": policy}
             db.add(WorkflowRow(**values, created_at=now, updated_at=now))
     with runtime.database.transaction(write=False) as db:
         stored = db.get(WorkspaceRow, row.id)
@@ -96,10 +95,9 @@ def test_the_largest_policies_fit_together(runtime: Runtime) -> None:
 
 
 def test_workflows_of_sessions_are_remembered_by_place_and_not_without_end(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+    runtime: Runtime,
 ) -> None:
-    monkeypatch.setattr(workflows, "_SIZE", 2)
-    known = SessionWorkflows()
+    known = SessionWorkflows(size=2)
     with open_desk(runtime) as desk:
         ids = [desk.record(workflow=f"flow_{n}", events=()) for n in range(3)]
         stranger = Caller(Tenant(desk.caller.workspace_id, "test"), "key_other")

@@ -79,13 +79,12 @@ def test_documents_masked_in_portions_are_masked_as_one(pool: ScanPool, texts: l
         pattern("account", QUICK), pattern("lines", r"x\s+x|1\n"), builtins=["email", "card"]
     )
     documents = [orjson.dumps({"t": text, text: [text]}) for text in texts]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scanner, "_PORTION_BYTES", size)
-        assert find(Scanner(pool), policy, *documents) == policy.masker().find_changes(documents)
+    scan = Scanner(pool, portion_bytes=size)
+    assert find(scan, policy, *documents) == policy.masker().find_changes(documents)
 
 
-def test_portions_keep_the_index_of_their_documents(scan: Scanner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scanner, "_PORTION_BYTES", 10)
+def test_portions_keep_the_index_of_their_documents(pool: ScanPool) -> None:
+    scan = Scanner(pool, portion_bytes=10)
     result = find(scan, make_policy(pattern("account", QUICK)), *[b'{"a":"x"}'] * 5, b'{"a":"ACC-1234"}')
     assert list(result) == [5]
 

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from pipelines import small_export_run
 from pipelines.exports import PARTITIONS, take_up_exports
 from pipelines.small_export_run import Finished, SmallExports, report, small_exports, write_small_exports
 from recorder import clock
@@ -48,19 +47,18 @@ def another_workspace(deployment: Deployment, name: str) -> Deployment:
 
 
 @pytest.fixture
-def writing(deployment: Deployment) -> Iterator[Callable[..., dg.ExecuteInProcessResult]]:
+def writing(deployment: Deployment) -> Callable[..., dg.ExecuteInProcessResult]:
     """Run the job until its number of exports is reached; no other run follows."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(small_export_run, "_HANDOVER_S", 0.2)
 
-        def run(exports: int) -> dg.ExecuteInProcessResult:
-            return write_small_exports.execute_in_process(
-                instance=deployment.instance,
-                resources={"recorder": deployment.recorder},
-                run_config={"ops": {"small_exports": {"config": {"max_exports": exports}}}},
-            )
+    def run(exports: int) -> dg.ExecuteInProcessResult:
+        config = {"max_exports": exports, "handover_seconds": 0.2}
+        return write_small_exports.execute_in_process(
+            instance=deployment.instance,
+            resources={"recorder": deployment.recorder},
+            run_config={"ops": {"small_exports": {"config": config}}},
+        )
 
-        yield run
+    return run
 
 
 def test_each_export_is_a_version_of_its_dataset(
@@ -121,11 +119,10 @@ def test_a_failed_export_shows_as_an_observation() -> None:
 
 
 def test_a_large_export_is_left_to_a_run_of_its_own(
-    deployment: Deployment,
-    writing: Callable[..., dg.ExecuteInProcessResult],
-    monkeypatch: pytest.MonkeyPatch,
+    deployment: Deployment, writing: Callable[..., dg.ExecuteInProcessResult]
 ) -> None:
-    monkeypatch.setattr(small_export_claims, "_MOST_EVENTS", 5)
+    events = [(number, "click") for number in range(small_export_claims.SMALL_EVENTS + 1)]
+    seal(deployment.runtime, [Recording(events=events)], workspace_id=deployment.workspace_id)
     row = deployment.queue()
     writing(1)
     stored = row_of(deployment, row.id)
@@ -220,7 +217,7 @@ def test_only_one_run_writes_small_exports(
 def test_a_run_that_is_told_to_end_finishes_what_it_began(deployment: Deployment) -> None:
     row = deployment.queue()
     log = logging.getLogger("tests")
-    loop = SmallExports(deployment.runtime, owner=OWNER, run_log=log, lease_ms=60_000)
+    loop = SmallExports(deployment.runtime, owner=OWNER, run_log=log, lease_ms=60_000, handover_s=1)
     assert loop.take()
     threading.Timer(0.4, loop.stop).start()
     finished = list(loop.results(max_seconds=60, max_exports=9))

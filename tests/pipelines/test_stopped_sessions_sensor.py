@@ -11,6 +11,7 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepo
 from pipelines import runs, sealing
 from pipelines.resources import RecorderResource
 from pipelines.sealing import request_drain_run, watch
+from recorder import clock
 from recorder.sealing import open_sealer
 from tests.support.waiting_sessions import stop_sessions
 
@@ -63,16 +64,21 @@ def test_while_all_places_are_taken_no_other_run_starts(
 
 
 def test_a_second_run_starts_when_the_first_does_not_keep_up(
-    recorder: RecorderResource, monkeypatch: pytest.MonkeyPatch
+    recorder: RecorderResource,
 ) -> None:
     stop_sessions(recorder.runtime)
     database = recorder.runtime.database
     with open_sealer(recorder.runtime, "a run"):
-        monkeypatch.setattr(sealing, "_BUSY_AFTER_S", 3600)
-        assert watch(database, runs=2, seconds=0) == "the runs at work keep up"
-        monkeypatch.setattr(sealing, "_BUSY_AFTER_S", 0)
-        assert watch(database, runs=2, seconds=0) == "work waits"
+        assert watch(database, runs=2, seconds=0, busy_after_s=3600) == "the runs at work keep up"
+        assert watch(database, runs=2, seconds=0, busy_after_s=0) == "work waits"
         assert watch(database, runs=1, seconds=0) == "enough runs are at work"
+
+
+def advance_clock(monkeypatch: pytest.MonkeyPatch, span: timedelta) -> None:
+    """Let the service's clock be ahead, as after so long."""
+    later = clock.now() + span
+    monkeypatch.setattr(clock, "now", lambda: later)
+    monkeypatch.setattr(clock, "now_ms", lambda: clock.to_ms(later))
 
 
 @pytest.mark.parametrize("status", ["QUEUED", "NOT_STARTED", "STARTING", "STARTED", "CANCELING"])
@@ -88,11 +94,9 @@ def test_while_a_run_comes_up_no_other_starts(
 def test_a_run_that_lost_its_process_is_marked_and_followed(
     instance: dg.DagsterInstance, recorder: RecorderResource, monkeypatch: pytest.MonkeyPatch, status: str
 ) -> None:
-    monkeypatch.setattr(runs, "_TO_START", timedelta(0))
-    monkeypatch.setattr(runs, "_TO_TAKE_THE_LEASE", timedelta(0))
-    monkeypatch.setattr(runs, "_FIRST_PAUSE_S", 0.0)
     stop_sessions(recorder.runtime)
     lost = make_run(instance, dg.DagsterRunStatus[status])
+    advance_clock(monkeypatch, timedelta(minutes=2))
     assert isinstance(tick(instance, recorder), dg.RunRequest)
     run = instance.get_run_by_id(lost)
     assert run is not None and run.status == dg.DagsterRunStatus.FAILURE
@@ -101,9 +105,9 @@ def test_a_run_that_lost_its_process_is_marked_and_followed(
 def test_a_waiting_run_is_never_taken_for_lost(
     instance: dg.DagsterInstance, recorder: RecorderResource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "_TO_START", timedelta(0))
     stop_sessions(recorder.runtime)
     make_run(instance, dg.DagsterRunStatus.QUEUED)
+    advance_clock(monkeypatch, timedelta(minutes=2))
     assert isinstance(tick(instance, recorder), dg.SkipReason)
 
 

@@ -13,7 +13,6 @@ from recorder.access.rate_tiers import TIERS
 from recorder.errors import NotFound, Unavailable
 from recorder.ids import new_id
 from recorder.models.session import SessionRow
-from recorder.recording import ingest
 from recorder.recording.ingest import Cursor, IngestWriter
 from recorder.recording.sequence import lock_session, reserve_positions
 from recorder.storage.database import Database
@@ -176,7 +175,7 @@ def test_closing_stores_what_waits(database: Database) -> None:
 def test_too_much_waiting_is_turned_away(
     database: Database, writer: IngestWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingest, "_MAX_WAITING", 20)
+    monkeypatch.setattr(writer, "max_waiting", 20)
     session_id = make_session(database)
     answers = submit(writer, [Note(session_id) for _ in range(30)], together=True)
     assert answers[:20] == [str(n).encode() for n in range(1, 21)]

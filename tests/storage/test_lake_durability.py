@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from recorder.digest import bucket_of
 from recorder.errors import Unavailable
-from recorder.storage import lake_files, lake_log, lake_rewrites
+from recorder.storage import lake_files
 from recorder.storage.lake import Lake, LakeAhead
 from recorder.storage.lake_files import LakeFile
 from recorder.storage.lake_schemas import LAYOUTS
@@ -29,10 +29,8 @@ def entry(lake: Lake, version: int) -> Path:
     return Path(lake.url) / WORKSPACE / "live/events/_delta_log" / f"{version:020}.json"
 
 
-@pytest.fixture
-def few_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compaction begins at ten files."""
-    monkeypatch.setattr(lake_rewrites, "_COMPACT_AT_FILES", 10)
+#: Number of small files from which these tests compact a partition.
+FEW_FILES = 10
 
 
 def write(lake: Lake, table: pa.Table, name: str = "part") -> LakeFile:
@@ -219,11 +217,10 @@ def test_a_whole_entry_is_never_set_aside(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.damaged*"))
 
 
-def test_checkpoints_are_written_whole_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lake_log, "_CHECKPOINT_EVERY", 5)
-    lake = Lake(str(tmp_path))
+def test_checkpoints_are_written_whole_and_used(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path), checkpoint_every=5)
     for number in range(1, 13):
-        append(lake if number % 2 else reopened(lake), number)
+        append(lake if number % 2 else Lake(lake.url, checkpoint_every=5), number)
     folder = entry(lake, 0).parent
     assert [path.name[:20] for path in sorted(folder.glob("*.checkpoint.parquet"))] == [
         f"{version:020}" for version in (4, 9)
@@ -280,16 +277,15 @@ def test_a_hostile_id_deletes_nothing(tmp_path: Path, bad: str) -> None:
     assert counts(lake) == {"ses_1": 3}
 
 
-@pytest.mark.usefixtures("few_files")
 def test_deletes_and_compaction_race_with_appends(tmp_path: Path) -> None:
-    lake = Lake(str(tmp_path))
+    lake = Lake(str(tmp_path), compact_at_files=FEW_FILES)
     for number in range(1, 31):
         append(lake, number, lane="first")
     failed: list[BaseException] = []
 
     def keep(act: Any) -> None:
         try:
-            act(Lake(str(tmp_path)))
+            act(Lake(str(tmp_path), compact_at_files=FEW_FILES))
         except BaseException as error:
             failed.append(error)
 
@@ -312,15 +308,14 @@ def test_deletes_and_compaction_race_with_appends(tmp_path: Path) -> None:
         thread.join()
     assert not failed
     expected = [*(f"ses_{n}" for n in range(11, 31)), *(f"ses_n{n}" for n in range(1, 11))]
-    assert counts(Lake(str(tmp_path))) == dict.fromkeys(expected, 3)
+    assert counts(Lake(str(tmp_path), compact_at_files=FEW_FILES)) == dict.fromkeys(expected, 3)
 
 
 # Joined
 
 
-@pytest.mark.usefixtures("few_files")
 def test_compaction_keeps_the_order_so_that_sessions_still_stream(tmp_path: Path) -> None:
-    lake = Lake(str(tmp_path))
+    lake = Lake(str(tmp_path), compact_at_files=FEW_FILES)
     long = rows("ses_long", 3_000).sort_by("seq")
     for number in range(1, 11):
         part = long.slice((number - 1) * 300, 300)
@@ -334,9 +329,8 @@ def test_compaction_keeps_the_order_so_that_sessions_still_stream(tmp_path: Path
     assert [seq for batch in batches for seq in batch["seq"].to_pylist()] == list(range(3_000))
 
 
-@pytest.mark.usefixtures("few_files")
 def test_compaction_stops_when_it_may_not_go_on(tmp_path: Path) -> None:
-    lake = Lake(str(tmp_path))
+    lake = Lake(str(tmp_path), compact_at_files=FEW_FILES)
     for number in range(1, 11):
         append(lake, number)
 
@@ -348,9 +342,8 @@ def test_compaction_stops_when_it_may_not_go_on(tmp_path: Path) -> None:
     assert len(DeltaTable(entry(lake, 0).parents[1]).file_uris()) == 10
 
 
-@pytest.mark.usefixtures("few_files")
 def test_old_files_that_no_commit_names_are_deleted(tmp_path: Path) -> None:
-    lake = Lake(str(tmp_path))
+    lake = Lake(str(tmp_path), compact_at_files=FEW_FILES)
     for number in range(1, 11):
         append(lake, number)
     before = lake.version(*PLACE)

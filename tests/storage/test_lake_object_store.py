@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from recorder.storage import lake_rewrites
 from recorder.storage.lake import Lake
 from tests.storage.test_lake import PLACE, append, counts, rows
 from tests.storage.test_lake_durability import PARTITION
@@ -24,11 +23,10 @@ def lake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
             "AWS_REGION": "us-east-1",
         }.items():
             monkeypatch.setenv(name, value)
-        yield Lake(f"s3://{BUCKET}/tables")
+        yield Lake(f"s3://{BUCKET}/tables", compact_at_files=3)
 
 
-def test_the_lake_works_in_an_object_store(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lake_rewrites, "_COMPACT_AT_FILES", 3)
+def test_the_lake_works_in_an_object_store(lake: Lake) -> None:
     assert lake.mark_region("eu") == "eu"
     assert lake.version(*PLACE) is None
     file = lake.write_file(*PLACE, rows("ses_1", 50), **PARTITION, name="part")

@@ -31,10 +31,10 @@ _PLACE, _LEAVING = "small-exports", "small-exports-leaving"
 _LEAVING_MS = 150_000
 _CLOUDS = frozenset({"s3", "gcs", "azure_blob"})
 # About two seconds of work on one core, and 300 MB of memory.
-_MOST_SESSIONS = 2_000
-_MOST_EVENTS = 50_000
-_MOST_FRAMES = 5_000
-_MOST_BYTES = 64 * 2**20
+SMALL_SESSIONS = 2_000
+SMALL_EVENTS = 50_000
+SMALL_FRAMES = 5_000
+SMALL_BYTES = 64 * 2**20
 _LOOKED_AT = 50
 
 
@@ -117,12 +117,12 @@ def is_cloud(row: ExportRow) -> bool:
 def is_small(database: Database, row: ExportRow) -> bool:
     """Return whether the sessions of an export recorded so little that it is written in about two seconds."""
     with database.transaction(write=False) as db:
-        size = measure_selection(db, row.tenant, row.spec, most_sessions=_MOST_SESSIONS)
+        size = measure_selection(db, row.tenant, row.spec, most_sessions=SMALL_SESSIONS)
     return (
-        size.sessions <= _MOST_SESSIONS
-        and size.events <= _MOST_EVENTS
-        and size.frames <= _MOST_FRAMES
-        and size.bytes <= _MOST_BYTES
+        size.sessions <= SMALL_SESSIONS
+        and size.events <= SMALL_EVENTS
+        and size.frames <= SMALL_FRAMES
+        and size.bytes <= SMALL_BYTES
     )
 
 
