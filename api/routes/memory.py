@@ -22,7 +22,7 @@ from recorder import limits
 from recorder.errors import ValidationFailed
 from recorder.memory.queries import paths as queries
 from recorder.memory.queries.comparison import MIN_CHANGE, Side
-from recorder.memory.queries.similarity import THRESHOLD
+from recorder.memory.queries.outliers import THRESHOLD, Rank
 from recorder.memory.views.formats import GraphFormat
 from recorder.models.memory import (
     MemoryComparison,
@@ -105,14 +105,26 @@ def list_paths(
 
 @router.get("/outliers", responses=problem_responses(404))
 def list_outliers(
-    pager: PagerDep, db: Db, selection: ListSelectionDep, threshold: Fraction = THRESHOLD
+    pager: PagerDep,
+    db: Db,
+    selection: ListSelectionDep,
+    rank: Rank = "path",
+    threshold: Annotated[Fraction | None, Query(description=f"By default {THRESHOLD}.")] = None,
 ) -> Page[OutlierSession]:
-    """List the sessions whose path has a share below `threshold`, the least typical first."""
+    """List outliers, the least typical first.
+
+    With `rank=path` these are the sessions whose path has a share below `threshold`, with `rank=typicality`
+    all sessions.
+    """
+    if rank == "typicality" and threshold is not None:
+        text = "It selects sessions by their path; leave it out with `rank=typicality`."
+        raise ValidationFailed.of("threshold", "not_allowed", message=text, where="query")
     return pager.make_page(
         graph_queries.list_outliers(
             db,
             **selection.as_arguments(),
-            threshold=threshold,
+            rank=rank,
+            threshold=THRESHOLD if threshold is None else threshold,
             after=pager.read_position(tuple[int, int]),
             limit=pager.limit,
         )

@@ -21,8 +21,8 @@ from benchmarks.memory.planted import (
 )
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.queries.columns import GraphColumns
+from recorder.memory.queries.outliers import find_outliers
 from recorder.memory.queries.recovery import find_anchors
-from recorder.memory.queries.similarity import find_outliers
 
 _SEEDS = range(3)
 _SESSIONS = 10_000

@@ -24,11 +24,11 @@ class Datasets(Requests):
         return paths
 
     def memory_outliers(self, workflow: str, **filters: str | int | float) -> Iterator[Json]:
-        """Yield sessions off the common paths, the least typical first.
+        """Yield sessions off the common paths, or all with `rank="typicality"`, the least typical first.
 
         Args:
             workflow: the workflow.
-            filters: threshold, since, until, outcome; `actor_kind` is sent as `actor.kind`.
+            filters: rank, threshold, since, until, outcome; `actor_kind` is sent as `actor.kind`.
         """
         return self._iterate_pages("/v1/memory/outliers", _make_query(workflow, filters))
 

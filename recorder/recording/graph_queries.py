@@ -12,8 +12,9 @@ from recorder.memory.drift.store import recent_nodes
 from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, lookup_of
 from recorder.memory.queries.comparison import Side, compare
+from recorder.memory.queries.outliers import THRESHOLD, Rank, find_outliers
 from recorder.memory.queries.paths import filter_rows, read_graph
-from recorder.memory.queries.similarity import THRESHOLD, find_outliers, similar_index
+from recorder.memory.queries.similarity import similar_index
 from recorder.memory.storage.versions import was_rebuilt
 from recorder.memory.views.formats import GraphFormat, render
 from recorder.memory.views.graph_view import GraphView, view_of
@@ -31,6 +32,7 @@ def list_outliers(
     *,
     tenant: Tenant,
     workflow: str,
+    rank: Rank = "path",
     threshold: float = THRESHOLD,
     since: datetime | None = None,
     until: datetime | None = None,
@@ -39,7 +41,7 @@ def list_outliers(
     after: tuple[int, int] | None = None,
     limit: int,
 ) -> FetchedPage[OutlierSession, tuple[int, int]]:
-    """Return a page of the sessions whose path has a frequency below the threshold, least typical first.
+    """Return a page of outliers, least typical first.
 
     Sessions that were deleted since the first page was read are left out of the later ones.
 
@@ -47,7 +49,8 @@ def list_outliers(
         db: a transaction.
         tenant: workspace and mode.
         workflow: name of the workflow.
-        threshold: sessions on paths with a smaller share than this are listed.
+        rank: `path` lists sessions on rare paths, `typicality` lists all sessions.
+        threshold: largest share of a rare path, exclusive; of no effect with `typicality`.
         since: sessions that started at this instant or later.
         until: sessions that started before this instant.
         outcome: sessions with this outcome; None takes all.
@@ -69,7 +72,7 @@ def list_outliers(
     chosen = filter_rows(
         columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind, version=version
     )
-    outliers = find_outliers(columns, chosen, threshold=threshold)
+    outliers = find_outliers(columns, chosen, rank=rank, threshold=threshold)
     page = fetch_page(
         lambda count: range(offset, min(offset + count, len(outliers.rows))),
         limit=limit,

@@ -22,6 +22,19 @@ def test_outliers_are_sessions_with_figures_the_least_typical_first(caller: Call
     assert [item["id"] for item in ask(caller, "outliers", "&threshold=1&outcome=error")["data"]] == []
 
 
+def test_by_typicality_all_sessions_are_listed_and_a_threshold_is_refused(caller: Caller) -> None:
+    ids = sealed_walks(caller, *["abcd"] * 5, "xyz")
+    ranked = ask(caller, "outliers", "&rank=typicality")["data"]
+    assert ranked[0]["id"] == ids[5] and {session["id"] for session in ranked} == set(ids)
+    page = ask(caller, "outliers", "&rank=typicality&limit=2")
+    rest = ask(caller, "outliers", f"&rank=typicality&limit=500&cursor={page['next_cursor']}")
+    assert [item["id"] for item in page["data"] + rest["data"]] == [item["id"] for item in ranked]
+    answer = caller.get("/v1/memory/outliers?workflow=checkout&rank=typicality&threshold=0.2")
+    problem = assert_problem(answer, 422, "validation_failed")
+    assert problem["errors"][0]["pointer"] == "threshold"
+    assert_problem(caller.get("/v1/memory/outliers?workflow=checkout&rank=size"), 422, "validation_failed")
+
+
 def test_outliers_come_in_pages_of_one_version(caller: Caller) -> None:
     ids = sealed_walks(caller, *["abcd"] * 5, "xyz", "uvw", "rst")
     whole = [item["id"] for item in ask(caller, "outliers", "&threshold=0.5")["data"]]

@@ -6,14 +6,12 @@ sessions: always those that are in the graph now, with their outcomes of now; on
 (`bags`).
 """
 
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from recorder.memory.graph.directly_follows import Crossings, list_crossings
 from recorder.memory.graph.inverted_index import Floats, Ints
-from recorder.memory.queries.columns import OUTCOMES, GraphColumns, Mask, lookup_of
+from recorder.memory.queries.columns import OUTCOMES, GraphColumns, lookup_of
 from recorder.memory.queries.tfidf import tfidf_vectors
 
 #: Decimals of a similarity: the order in which floats were summed must decide no tie.
@@ -120,64 +118,3 @@ class _SharedNodes:
         start, end = self._columns.variant_start[variant : variant + 2]
         nodes: list[int] = self._columns.variant_nodes[start:end].tolist()
         return nodes
-
-
-#: Paths of fewer sessions than this share are off the common ones, unless asked otherwise.
-THRESHOLD = 0.01
-
-
-@dataclass(frozen=True, slots=True)
-class Outliers:
-    """Rows of sessions, the least typical first, then the newest, then by id."""
-
-    rows: Ints
-    #: Share of the chosen sessions that are on the same path, and how usual the way is: both 0 to 1.
-    path_frequency: Floats
-    typicality: Floats
-
-
-def find_outliers(columns: GraphColumns, chosen: Mask, *, threshold: float = THRESHOLD) -> Outliers:
-    """Return the chosen sessions whose path fewer than `threshold` of the chosen ones take."""
-    paths = columns.path
-    counts = np.bincount(paths[chosen], minlength=len(columns.paths))
-    frequency = counts / max(int(chosen.sum()), 1)
-    rows = np.flatnonzero(chosen & (frequency[paths] < threshold))
-    typical = typicality(columns, chosen)[columns.variant[rows]]
-    order = np.lexsort((columns.session_id[rows], -columns.started_ms[rows], typical))
-    rows, typical = rows[order], typical[order]
-    return Outliers(rows, frequency[paths[rows]], typical)
-
-
-def typicality(columns: GraphColumns, chosen: Mask) -> Floats:
-    """Compute for each variant the geometric mean of the probabilities of its edges, 0 to 1.
-
-    P is the probability of the edge: chosen sessions that took it divided by chosen sessions that left its
-    source, with add-one smoothing over all targets. The edge that enters the first node counts, the one that
-    leaves the last node does not; a variant without nodes has the edge from start to end.
-    """
-    crossings = columns.derive("crossings", _list_entering)
-    outside = len(columns.nodes)
-    sessions = np.bincount(columns.variant[chosen], minlength=len(columns.variant_path))
-    weights = sessions[crossings.variant].astype(np.float64)
-    taken = np.bincount(crossings.edge, weights=weights, minlength=len(crossings.edge_source))
-    departures = np.bincount(crossings.source, weights=weights, minlength=outside + 1)
-    possible = len(np.unique(crossings.edge_target[taken > 0]))
-    likely = np.log(taken + 1) - np.log(departures[crossings.edge_source] + max(possible, 1))
-    sizes = np.bincount(crossings.variant, minlength=len(sessions))
-    sums = np.bincount(crossings.variant, weights=likely[crossings.edge], minlength=len(sessions))
-    typical: Floats = np.exp(sums / np.maximum(sizes, 1))
-    return typical
-
-
-def _list_entering(columns: GraphColumns) -> Crossings:
-    """Return the crossings of a graph's variants, without those that leave a last node."""
-    outside = len(columns.nodes)
-    crossings = list_crossings(columns.variant_nodes, columns.variant_start, outside)
-    kept = (crossings.target != outside) | (crossings.source == outside)
-    return replace(
-        crossings,
-        variant=crossings.variant[kept],
-        source=crossings.source[kept],
-        target=crossings.target[kept],
-        edge=crossings.edge[kept],
-    )
