@@ -18,6 +18,7 @@ from recorder.cli import (
     graphs,
     holds,
     recipes,
+    retention,
     service,
     sessions,
     webhooks,
@@ -60,6 +61,7 @@ app.add_typer(audit.app, name="audit")
 app.add_typer(drift.app, name="drift")
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(holds.app, name="hold")
+app.add_typer(retention.app, name="retention")
 app.add_typer(service.database_app, name="db")
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(webhooks.app, name="webhooks")

@@ -107,6 +107,8 @@ class PurgeReport:
     frame_bytes: int = 0
     #: Finished purges by workspace and cause.
     causes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    #: Bytes by workspace and cause.
+    sizes: Counter[tuple[str, str]] = field(default_factory=Counter)
     #: Steps that failed and are tried again by a later run.
     failed_steps: int = 0
 
@@ -118,6 +120,7 @@ class PurgeReport:
         self.event_bytes += purge.event_bytes
         self.frame_bytes += purge.frame_bytes
         self.causes[purge.workspace_id, purge.cause] += 1
+        self.sizes[purge.workspace_id, purge.cause] += purge.event_bytes + purge.frame_bytes
 
 
 def next_due(db: DbSession) -> datetime | None:
