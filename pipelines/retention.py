@@ -89,13 +89,10 @@ def purged_sessions(
         context.log.info("Another run is at work; nothing to do.")
         return dg.MaterializeResult(metadata={"sessions": 0})
     rows = [
-        {
-            "workspace_id": workspace_id,
-            "kind": cause,
-            "count": count,
-            "bytes": report.sizes[workspace_id, cause],
-        }
-        for (workspace_id, cause), count in sorted(report.causes.items())
+        dg.TableRecord(
+            {"workspace_id": owner, "kind": cause, "count": count, "bytes": report.sizes[owner, cause]}
+        )
+        for (owner, cause), count in sorted(report.causes.items())
     ]
     return dg.MaterializeResult(
         metadata={
