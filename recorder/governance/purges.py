@@ -194,7 +194,7 @@ class _PurgeRun:
             ("content", self._remove_contents),
             ("lake", self._delete_lake_rows),
             ("files", self._delete_files),
-            ("last_look", self._look_again),
+            ("final_pass", self._end_purges),
         ):
             if step in steps:
                 self._try_step(work, steps[step])
@@ -258,11 +258,11 @@ class _PurgeRun:
         with self._open_transaction() as db:
             for row in _lock_purges(db, [purge.session_id for purge in purges]):
                 if row.step == "files":
-                    row.step, row.due_at = "last_look", row.requested_at + LONGEST_REQUEST
+                    row.step, row.due_at = "final_pass", row.requested_at + LONGEST_REQUEST
                     db.add(row)
         self._runtime.database.truncate_log()
 
-    def _look_again(self, purges: list[PurgeRow]) -> None:
+    def _end_purges(self, purges: list[PurgeRow]) -> None:
         """Remove what requests under way stored since, clean the lake's logs, and end the purges."""
         batches = self._find_batches(purges)
         late = [purge for purge in purges if batches.dates[purge.session_id]]
@@ -270,7 +270,7 @@ class _PurgeRun:
         if late:
             # A batch was claimed in the moment in which the session was hidden.
             with self._open_transaction() as db:
-                _advance(db, [purge.session_id for purge in late], from_step="last_look", to_step="lake")
+                _advance(db, [purge.session_id for purge in late], from_step="final_pass", to_step="lake")
         for purge in ending:
             remove_content(self._runtime, purge, open_transaction=self._open_transaction)
         self._delete_dead_files(ending)
@@ -288,7 +288,7 @@ class _PurgeRun:
         ended = PurgeReport()
         with self._open_transaction() as db:
             for row in _lock_purges(db, [purge.session_id for purge in purges]):
-                if row.step != "last_look":
+                if row.step != "final_pass":
                     continue
                 ended.count(row)
                 self.report.count(row)

@@ -14,9 +14,9 @@ HoldKind = Literal["session", "tag"]
 #: session, the end of the retention of events, or the erasure of a person's data.
 PurgeCause = Literal["hard_delete", "deletion", "test_expiry", "retention", "erasure"]
 
-#: Steps of a purge, in this order: rows and objects, rows of the lake, old files of the lake, a second look
+#: Steps of a purge, in this order: rows and objects, rows of the lake, old files of the lake, a second pass
 #: for what requests under way stored, and the end.
-PurgeStep = Literal["content", "lake", "files", "last_look", "done"]
+PurgeStep = Literal["content", "lake", "files", "final_pass", "done"]
 
 _IS_OPEN = text("step <> 'done'")
 

@@ -22,13 +22,13 @@ DAY = timedelta(days=1)
 
 
 def counts(caller: Caller, at: datetime) -> dict[str, int]:
-    """What is due in a caller's workspace at an instant, by kind."""
+    """Count what is due in a caller's workspace at an instant, by kind."""
     report = preview_retention(caller.service.runtime, at=at, workspace_id=caller.key.workspace_id)
     return {kind: count for (_, kind), count in report.counts.items()}
 
 
 def run_at(caller: Caller, at: datetime) -> dict[str, int]:
-    """Run retention in a caller's workspace at an instant; what it removed, by kind."""
+    """Run retention in a caller's workspace at an instant; return the counts by kind."""
     runtime = caller.service.runtime
     report = run_retention(runtime, "tests", at=at, workspace_id=caller.key.workspace_id)
     assert report is not None

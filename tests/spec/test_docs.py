@@ -284,7 +284,7 @@ def test_the_table_of_tiers_is_that_of_the_code() -> None:
 
 def test_every_code_is_named() -> None:
     raised = codes()
-    assert {"invalid_json", "duplicate_key", "lease_lost", "cancelled", "not_supported_yet"} <= raised
+    assert {"invalid_json", "duplicate_key", "lease_lost", "cancelled"} <= raised
     assert [code for code in sorted(raised) if f"`{code}`" not in ALL] == []
 
 
