@@ -10,12 +10,12 @@ from pipelines.drain import deferred_interrupts
 from pipelines.resources import RecorderResource
 from pipelines.runs import LANE_TAG, instance_of, is_coming_up, pause_after_failures
 from recorder import clock
-from recorder.governance import purges, retention
+from recorder.governance import erasures, purges, retention
 from recorder.runtime import Runtime
 from recorder.storage.leases import is_lease_held
 
 _GROUP = "retention"
-#: A run waits so long for the next step of a purge, such as the second look two minutes after a request.
+#: A run waits so long for the next step of a purge, such as the second pass two minutes after a request.
 _PATIENCE_S = 130.0
 _LONGEST_PAUSE_S = 60.0
 
@@ -78,6 +78,7 @@ def purged_sessions(
         nonlocal is_interrupted
         is_interrupted = True
 
+    erasures.run_erasures(recorder.runtime, context.run.run_id)
     with deferred_interrupts(stop):
         report = purges.run_purges(
             recorder.runtime,
@@ -85,9 +86,10 @@ def purged_sessions(
             patience_s=_PATIENCE_S,
             is_stopping=lambda: is_interrupted,
         )
+    ended = erasures.run_erasures(recorder.runtime, context.run.run_id)
     if report is None:
         context.log.info("Another run is at work; nothing to do.")
-        return dg.MaterializeResult(metadata={"sessions": 0})
+        return dg.MaterializeResult(metadata={"sessions": 0, "erasures": ended or 0})
     rows = [
         dg.TableRecord(
             {"workspace_id": owner, "kind": cause, "count": count, "bytes": report.sizes[owner, cause]}
@@ -97,6 +99,7 @@ def purged_sessions(
     return dg.MaterializeResult(
         metadata={
             "sessions": report.sessions,
+            "erasures": ended or 0,
             "events": report.events,
             "frames": report.frames,
             "bytes": report.event_bytes + report.frame_bytes,
@@ -146,7 +149,8 @@ def read_state(runtime: Runtime) -> str:
     """Return whether a purge needs a run, as text."""
     with runtime.database.transaction(write=False) as db:
         due_at = purges.next_due(db)
-        if due_at is None or due_at > clock.now():
+        is_due = due_at is not None and due_at <= clock.now()
+        if not is_due and not erasures.has_open_erasures(db):
             return "no step is due"
         if is_lease_held(db, purges.LEASE, now_ms=clock.now_ms()):
             return "a run is at work"

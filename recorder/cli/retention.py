@@ -42,14 +42,16 @@ def run_retention(
     workspace: _Workspace = None, at: _At = None, data: DataDir = None, as_json: AsJson = False
 ) -> None:
     """Remove what is due now, then work on all purges whose next step is due; `--at` moves the due dates."""
-    from recorder.governance import purges, retention
+    from recorder.governance import erasures, purges, retention
     from recorder.ids import new_id
 
     instant, owner = _parse_instant(at), new_id("req")
     with _open_for(data, workspace) as (runtime, workspace_id):
         print_folder(runtime)
         report = retention.run_retention(runtime, owner, at=instant, workspace_id=workspace_id)
+        erasures.run_erasures(runtime, owner)
         purged = purges.run_purges(runtime, owner)
+        erasures.run_erasures(runtime, owner)
     if report is None:
         typer.echo("Another run of retention is at work; nothing was done.", err=True)
         raise typer.Exit(1)

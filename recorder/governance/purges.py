@@ -292,6 +292,9 @@ class _PurgeRun:
                     continue
                 ended.count(row)
                 self.report.count(row)
+                if row.cause == "erasure":
+                    db.delete(row)
+                    continue
                 row.step, row.done_at = "done", clock.now()
                 db.add(row)
             for workspace_id in sorted({workspace_id for workspace_id, _ in ended.causes}):

@@ -3,9 +3,12 @@
 from datetime import datetime
 from typing import Any, Literal
 
+from pydantic import Field as WireField
 from sqlalchemy import JSON, BigInteger, Index, LargeBinary, text
 from sqlmodel import Field, SQLModel
 
+from recorder import limits
+from recorder.models.wire import WireInput, WireOutput, WireTime
 from recorder.tenant import Tenant
 
 HoldKind = Literal["session", "tag"]
@@ -19,6 +22,38 @@ PurgeCause = Literal["hard_delete", "deletion", "test_expiry", "retention", "era
 PurgeStep = Literal["content", "lake", "files", "final_pass", "done"]
 
 _IS_OPEN = text("step <> 'done'")
+
+
+ErasureStatus = Literal["queued", "running", "completed", "failed"]
+
+
+class ErasureCreate(WireInput):
+    """Body of `POST /v1/privacy/erasure`."""
+
+    subject: str = WireField(min_length=1, max_length=limits.ACTOR_ID_CHARACTERS)
+    scope: Literal["all"]
+
+
+class ErasureError(WireOutput):
+    """Why an erasure failed."""
+
+    code: str
+    message: str
+
+
+class Erasure(WireOutput):
+    """An erasure of a person's data."""
+
+    id: str
+    status: ErasureStatus
+    scope: Literal["all"]
+    subject_hash: str
+    created_at: WireTime
+    due_by: WireTime
+    completed_at: WireTime | None
+    #: Numbers of what was removed; `deliveries` were sent before, and cannot be recalled.
+    counts: dict[str, int]
+    error: ErasureError | None
 
 
 class HoldRow(SQLModel, table=True):
