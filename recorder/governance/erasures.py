@@ -1,7 +1,7 @@
 """Erasure of a person's data: the request, the search for sessions, and its end. Spec §4.5; contract §7.
 
-The open request keeps the subject encrypted. Sessions are found in ranges of ids, each in a transaction of its
-own, and purged by the same routine as all others. At the end the row is deleted: the audit log alone keeps it.
+The open request keeps the subject encrypted. Sessions are found in ranges of ids, each in a transaction of
+its own, and purged by the same routine as all others. At the end the row is deleted: the audit log keeps it.
 """
 
 import re

@@ -24,6 +24,7 @@ from recorder.models.export_request import (
     SplitRule,
 )
 from recorder.models.frame import Frame, FrameItem
+from recorder.models.governance import Erasure, ErasureCreate
 from recorder.models.limits import (
     BatchLimits,
     ByteLimits,
@@ -110,6 +111,7 @@ FIELDS: dict[str, list[Any]] = {
     "workflows": [Workflow, WorkflowUpdate, WorkflowGraph, OutcomeNames],
     "workspaces": [Workspace, WorkspaceUpdate, Retention, LiveReplay],
     "quota": [Quota],
+    "privacy": [Erasure, ErasureCreate],
 }
 NUMBERS = {
     "sessions": [
