@@ -40,6 +40,7 @@ from api.routes import (
     frames,
     health,
     memory,
+    privacy,
     sessions,
     streams,
     webhooks,
@@ -66,6 +67,7 @@ _ROUTERS = (
     webhooks.router,
     workflows.router,
     administration.router,
+    privacy.router,
     health.router,
 )
 

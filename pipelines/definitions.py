@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from pipelines import drift, exports, memory, orchestration_status, sealing
+from pipelines import drift, exports, memory, orchestration_status, retention, sealing
 from pipelines.resources import RecorderResource
 
 defs = dg.Definitions.merge(
@@ -10,6 +10,7 @@ defs = dg.Definitions.merge(
     memory.defs,
     drift.defs,
     exports.defs,
+    retention.defs,
     orchestration_status.defs,
     dg.Definitions(
         resources={"recorder": RecorderResource()},

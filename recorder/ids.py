@@ -28,6 +28,7 @@ PREFIXES = frozenset(
         "rcv",
         "era",
         "aud",
+        "ano",
         "req",
         "wsp",
     ]

@@ -88,6 +88,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/v1/limits", "read", "other"),
     Endpoint("GET", "/v1/quota", "read", "other"),
     Endpoint("GET", "/v1/audit", "admin", "other"),
+    Endpoint("POST", "/v1/privacy/erasure", "admin", "other"),
+    Endpoint("GET", "/v1/privacy/erasure/{erasure_id}", "admin", "other"),
 )
 
 

@@ -77,6 +77,7 @@ _WEBHOOK_BODY = '{"url": "http://127.0.0.1:9000/hook", "events": ["session.seale
 _WEBHOOK = [f"webhook={_read_id('whk', _send('POST', '/v1/webhooks', body=_WEBHOOK_BODY))}"]
 _HOOK = "/v1/webhooks/$webhook"
 _DELIVERY = [*_WEBHOOK, f"delivery={_read_id('dlv', _send('POST', f'{_HOOK}/test'))}"]
+_ERASURE_BODY = '{"subject": "someone@example.com", "scope": "all"}'
 _KEY_BODY = '{"label": "reports", "scope": "read"}'
 
 #: By method and path: the commands that prepare a request, and the request.
@@ -192,6 +193,11 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
     ("GET", "/v1/limits"): [_format_get("/v1/limits")],
     ("GET", "/v1/quota"): [_format_get("/v1/quota")],
     ("GET", "/v1/audit"): [_format_get("/v1/audit?since=1d&limit=5")],
+    ("POST", "/v1/privacy/erasure"): [_send("POST", "/v1/privacy/erasure", body=_ERASURE_BODY)],
+    ("GET", "/v1/privacy/erasure/{erasure_id}"): [
+        f"erasure={_read_id('erasure', _send('POST', '/v1/privacy/erasure', body=_ERASURE_BODY))}",
+        _format_get("/v1/privacy/erasure/$erasure"),
+    ],
     ("GET", "/healthz"): ['curl -sS "$RECORDER_URL/healthz"'],
     ("GET", "/readyz"): ['curl -sS "$RECORDER_URL/readyz"'],
     ("GET", "/metrics"): ['curl -sS "$RECORDER_URL/metrics"'],
@@ -210,6 +216,7 @@ _BODIES: Final[dict[tuple[str, str], str]] = {
     ("PATCH", "/v1/webhooks/{webhook_id}"): '{"events": ["session.sealed", "session.error"]}',
     ("POST", "/v1/keys"): _KEY_BODY,
     ("PATCH", "/v1/workspaces/current"): '{"retention": {"frames_days": 90}}',
+    ("POST", "/v1/privacy/erasure"): _ERASURE_BODY,
 }
 
 

@@ -20,6 +20,8 @@ _NAMES = {
     ("GET", "/v1/exports/{export_id}/diff"): "compare_exports",
     ("GET", "/v1/exports/{export_id}/files/{path}"): "get_file",
     ("GET", "/v1/exports/{export_id}/manifest"): "get_manifest",
+    ("POST", "/v1/privacy/erasure"): "request_erasure",
+    ("GET", "/v1/privacy/erasure/{erasure_id}"): "get_erasure",
     ("GET", "/v1/keys"): "list_keys",
     ("POST", "/v1/keys"): "create_key",
     ("DELETE", "/v1/keys/{key_id}"): "revoke_key",

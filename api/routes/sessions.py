@@ -12,6 +12,7 @@ from api.strict_routes import StrictRoute
 from recorder import limits
 from recorder.access.keys import Caller
 from recorder.errors import NotFound, ValidationFailed
+from recorder.governance import deletion
 from recorder.models.session import (
     BatchStop,
     BatchStopResult,
@@ -146,16 +147,21 @@ def batch_stop(searched: _SearchedBatch, db: Db, caller: CallerDep) -> BatchStop
     return sessions.batch_stop(db, caller.tenant, body.ids, searches)
 
 
-@router.delete("/sessions/{session_id}", status_code=204, responses=problem_responses(404))
+@router.delete("/sessions/{session_id}", status_code=204, responses=problem_responses(404, 409))
 def delete_session(
     session_id: str,
-    db: Db,
+    runtime: RuntimeDep,
     caller: CallerDep,
     origin: OriginDep,
-    hard: Literal["true", "false"] = "false",
+    hard: Annotated[
+        Literal["true", "false"], Query(description="Delete it for good at once; needs an admin key.")
+    ] = "false",
 ) -> Response:
-    """Delete a session: hidden from every read at once, purged after 30 days."""
-    sessions.delete_session(db, origin, caller, session_id, hard=hard == "true")
+    """Delete a session: hidden from every read at once, purged after 30 days, or now with `hard`."""
+    if hard == "true":
+        deletion.delete_for_good(runtime, origin, caller, session_id)
+    else:
+        deletion.delete_softly(runtime, origin, caller.tenant, session_id)
     return Response(status_code=204)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Self
 
-from sqlalchemy import Connection, delete, event, select, text, tuple_
+from sqlalchemy import Connection, delete, event, func, select, text, tuple_
 from sqlmodel import Session as DbSession
 from sqlmodel import SQLModel
 
@@ -149,9 +149,28 @@ def keep_answer(db: DbSession, key: RequestKey, *, status: int, body: bytes, ses
     purge_expired(db, limit=_PURGED_BY_EACH)
 
 
-def purge_expired(db: DbSession, *, limit: int) -> int:
-    """Delete answers older than 24 hours; return their number."""
-    expired = select(*_IDENTITY).where(_ANSWERS.c.created_at <= _compute_expiry_limit(clock.now()))
+def count_expired(db: DbSession, workspace_id: str, *, at: datetime) -> tuple[int, int]:
+    """Return number and bytes of a workspace's answers that are older than 24 hours at an instant."""
+    expired = (_ANSWERS.c.workspace_id == workspace_id, _ANSWERS.c.created_at <= _compute_expiry_limit(at))
+    counts = select(func.count(), func.coalesce(func.sum(func.length(_ANSWERS.c.answer)), 0)).where(*expired)
+    count, size_bytes = db.connection().execute(counts).one()
+    return count, int(size_bytes)
+
+
+def purge_expired(
+    db: DbSession, *, limit: int, at: datetime | None = None, workspace_id: str | None = None
+) -> int:
+    """Delete answers older than 24 hours; return their number.
+
+    Args:
+        db: a write transaction.
+        limit: most answers to delete.
+        at: instant at which they are that old; None is now.
+        workspace_id: workspace of the answers; None is any.
+    """
+    expired = select(*_IDENTITY).where(_ANSWERS.c.created_at <= _compute_expiry_limit(at or clock.now()))
+    if workspace_id is not None:
+        expired = expired.where(_ANSWERS.c.workspace_id == workspace_id)
     # Rows that another transaction deletes are skipped, so that no transaction waits for another.
     expired = expired.limit(limit).with_for_update(skip_locked=True)
     deleted = db.connection().execute(delete(_ANSWERS).where(tuple_(*_IDENTITY).in_(expired)))

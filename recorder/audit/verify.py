@@ -7,6 +7,7 @@ entries and move the head back. The operator therefore keeps heads outside (`rec
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal, NamedTuple
 
 from sqlmodel import Session as DbSession
@@ -14,6 +15,7 @@ from sqlmodel import col, select
 from sqlmodel.sql.expression import SelectOfScalar
 
 from recorder.audit.log import entry_of, first_hash, hash_entry
+from recorder.models.governance import AuditHashRow
 from recorder.models.operations import AuditHeadRow, AuditRow
 from recorder.storage.database import Database
 
@@ -102,8 +104,9 @@ def _list_workspaces(db: DbSession) -> list[str]:
 
 def _contains_head(database: Database, workspaces: list[str], head: str) -> bool:
     with database.transaction(write=False) as db:
-        rows = db.exec(select(AuditRow.workspace_id).where(AuditRow.hash == head))
-        return not set(rows).isdisjoint(workspaces)
+        rows = db.exec(select(AuditRow.workspace_id).where(AuditRow.hash == head)).all()
+        pruned = db.exec(select(AuditHashRow.workspace_id).where(AuditHashRow.hash == head)).all()
+        return not {*rows, *pruned}.isdisjoint(workspaces)
 
 
 def _verify_chain(database: Database, workspace_id: str) -> ChainReport:
@@ -118,7 +121,10 @@ def _verify_chain(database: Database, workspace_id: str) -> ChainReport:
 
 def _find_breaks(db: DbSession, report: ChainReport) -> Iterator[Break]:
     number, last_hash = 0, first_hash(report.workspace_id)
-    for entry in _read_entries(db, report.workspace_id):
+    unproved = _find_unproved(db, report.workspace_id)
+    if unproved is not None:
+        yield unproved
+    for entry in chain(_read_pruned(db, report.workspace_id), _read_entries(db, report.workspace_id)):
         report.entries += 1
         if entry.number > number + 1:
             yield Break(number + 1, "missing", f"entries {number + 1} to {entry.number - 1} are gone")
@@ -130,6 +136,21 @@ def _find_breaks(db: DbSession, report: ChainReport) -> Iterator[Break]:
     head = db.get(AuditHeadRow, report.workspace_id)
     if head is None or (head.number, head.hash) != (number, last_hash):
         yield _describe_head(head, number)
+
+
+def _find_unproved(db: DbSession, workspace_id: str) -> Break | None:
+    """Return the break of a chain whose pruned entries go further than its last `audit.prune` says."""
+    of_workspace = select(AuditHashRow.number).where(AuditHashRow.workspace_id == workspace_id)
+    last = db.exec(of_workspace.order_by(col(AuditHashRow.number).desc()).limit(1)).first()
+    if last is None:
+        return None
+    prunes = select(AuditRow.details).where(
+        AuditRow.workspace_id == workspace_id, AuditRow.action == "audit.prune"
+    )
+    details = db.exec(prunes.order_by(col(AuditRow.number).desc()).limit(1)).first()
+    if details is not None and details.get("through") == last:
+        return None
+    return Break(last, "changed", "no audit.prune entry says that entries up to here were pruned")
 
 
 def _describe_unlinked(db: DbSession, workspace_id: str, entry: "_Entry") -> Break:
@@ -156,6 +177,20 @@ class _Entry(NamedTuple):
     hash: str
     #: Hash of the content; None where the content cannot be read.
     computed: str | None
+
+
+def _read_pruned(db: DbSession, workspace_id: str) -> Iterator[_Entry]:
+    """Yield the pruned entries of a chain, which have no content to check."""
+    number = 0
+    row = AuditHashRow
+    while True:
+        statement = select(row).where(row.workspace_id == workspace_id, col(row.number) > number)
+        page = db.exec(statement.order_by(col(row.number)).limit(_PAGE_ROWS)).all()
+        for pruned in page:
+            yield _Entry(pruned.number, pruned.prev_hash, pruned.hash, pruned.hash)
+        if len(page) < _PAGE_ROWS:
+            return
+        number = page[-1].number
 
 
 def _read_entries(db: DbSession, workspace_id: str) -> Iterator[_Entry]:

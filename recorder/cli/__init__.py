@@ -16,7 +16,9 @@ from recorder.cli import (
     datasets,
     drift,
     graphs,
+    holds,
     recipes,
+    retention,
     service,
     sessions,
     webhooks,
@@ -59,6 +61,8 @@ app.add_typer(workspaces.keys_app, name="keys")
 app.add_typer(audit.app, name="audit")
 app.add_typer(drift.app, name="drift")
 app.add_typer(sessions.app, name="sessions")
+app.add_typer(holds.app, name="hold")
+app.add_typer(retention.app, name="retention")
 app.add_typer(service.database_app, name="db")
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(webhooks.app, name="webhooks")

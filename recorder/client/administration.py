@@ -113,6 +113,14 @@ class Administration(Requests):
         """Yield the workspace's audit log, oldest first; filters: since, until, action, actor, resource."""
         return self._iterate_pages("/v1/audit", filters)
 
+    def erase(self, subject: str) -> Json:
+        """Request the erasure of all sessions whose actor or metadata name a person; return the erasure."""
+        return self._create("/v1/privacy/erasure", {"subject": subject, "scope": "all"})
+
+    def erasure(self, erasure_id: str) -> Json:
+        """Return an erasure: its status, and the numbers of what was removed."""
+        return self._get(f"/v1/privacy/erasure/{quote(erasure_id, safe='')}")
+
 
 def _make_workflow_path(workflow: str) -> str:
     return f"/v1/workflows/{quote(workflow, safe='')}"

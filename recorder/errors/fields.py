@@ -16,15 +16,6 @@ class ValidationFailed(Invalid):
         return cls([Problem(where, pointer, code, message)])
 
 
-class NotSupportedYet(ValidationFailed):
-    """A part of the interface that this release does not support yet."""
-
-    def __init__(self, pointer: str, what: str, *, where: str = "body") -> None:
-        super().__init__(
-            [Problem(where, pointer, "not_supported_yet", f"{what} is not supported yet; leave it out.")]
-        )
-
-
 class MetadataTooLarge(Invalid):
     """The metadata of a session exceed 16 KB."""
 

@@ -28,6 +28,7 @@ class Lineage:
     #: Sessions of the parent, or of an earlier form of the plan, that were deleted.
     erased: int = 0
     deleted: int = 0
+    expired: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +77,11 @@ def build_manifest(
         "layout": {workflow: {"bucket_bits": bits} for workflow, bits in plan.bucket_bits.items()},
         "shards": [_describe_shard(index, *shard) for index, shard in enumerate(shards)],
         "parent": _describe_parent(export.lineage, [written for _, written in shards]),
-        # Nothing expires yet: retention comes with a later release.
-        "tombstones": {"erased": export.lineage.erased, "deleted": export.lineage.deleted, "expired": 0},
+        "tombstones": {
+            "erased": export.lineage.erased,
+            "deleted": export.lineage.deleted,
+            "expired": export.lineage.expired,
+        },
     }
 
 

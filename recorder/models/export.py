@@ -161,6 +161,8 @@ class ExportRow(SQLModel, table=True):
     created_at: datetime
     started_at: datetime | None = None
     completed_at: datetime | None = None
+    #: When the files of a completed hosted export were deleted after their 30 days.
+    expired_at: datetime | None = None
 
     @property
     def tenant(self) -> Tenant:

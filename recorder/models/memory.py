@@ -16,8 +16,9 @@ from recorder import limits
 from recorder.models.session import Session
 from recorder.models.wire import ActorKind, WireInput, WireOutput, WireTime
 
-#: Sessions came in, an outcome changed by a late tag, a session was taken out, or the structure was rebuilt.
-VersionKind = Literal["sessions", "outcome", "removal", "rebuild"]
+#: Sessions came in, an outcome changed by a late tag, a session was taken out, the structure was rebuilt, or
+#: rows of purged sessions were deleted: after the last two every cache loads the graph from the database.
+VersionKind = Literal["sessions", "outcome", "removal", "rebuild", "purge"]
 
 
 class PathOutcomes(WireOutput):

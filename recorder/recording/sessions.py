@@ -10,7 +10,6 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select, update
 
 from recorder import clock, limits
-from recorder.access.keys import Caller
 from recorder.access.quota import charge_time, require_minutes
 from recorder.audit.log import Origin, record
 from recorder.errors import (
@@ -18,7 +17,6 @@ from recorder.errors import (
     InvalidTime,
     MetadataTooLarge,
     NotFound,
-    NotSupportedYet,
     RecorderError,
     TooManyIds,
     ValidationFailed,
@@ -115,30 +113,37 @@ def start_session(db: DbSession, tenant: Tenant, session_id: str) -> Session:
     return to_wire(row, read_metadata(db, row))
 
 
-def delete_session(db: DbSession, origin: Origin, caller: Caller, session_id: str, *, hard: bool) -> None:
-    """Take a session out of every read, list and statistic at once; a later sweep purges its data.
+def delete_session(db: DbSession, origin: Origin, tenant: Tenant, session_id: str) -> None:
+    """Take a session out of every read, list and statistic at once; a later purge removes its data.
 
     Raises:
-        InsufficientScope: if `hard` is asked for by less than an administrator.
-        NotSupportedYet: if `hard` is asked for.
         NotFound: if there is no such session, or it is deleted already.
     """
-    if hard:
-        caller.scope.require("admin")
-        raise NotSupportedYet("hard", "Immediate deletion", where="query")
-    row = find_session(db, caller.tenant, session_id, lock=True)
-    row.deleted_at = clock.now()
+    row = find_session(db, tenant, session_id, lock=True)
+    hide_session(db, row, at=clock.now())
+    record(db, origin, "session.delete", resource_type="session", resource_id=row.id, details={"hard": False})
+
+
+def hide_session(db: DbSession, row: SessionRow, *, at: datetime, is_counted: bool = False) -> None:
+    """Take a visible session, whose row is locked, out of every read and list.
+
+    Args:
+        db: a write transaction.
+        row: the session.
+        at: time of the deletion.
+        is_counted: leave it in the statistics of its memory graph, which stay when data expire.
+    """
+    row.deleted_at = at
     row.waiting_since = None
     # A test session goes when it would have gone anyway, where that is sooner.
     row.purge_after = min(filter(None, (row.purge_after, row.deleted_at + _SOFT_DELETED)))
     db.add(row)
     note_change(db, SessionRow, row.id)
-    if row.status == "sealed":
+    if row.status == "sealed" and not is_counted:
         graph.remove_session(db, row)
     scope_columns = {"workspace_id": row.workspace_id, "mode": row.mode, "workflow": row.workflow}
     left = {"session_count": col(WorkflowRow.session_count) - 1}
     db.exec(update(WorkflowRow).filter_by(**scope_columns).values(left))
-    record(db, origin, "session.delete", resource_type="session", resource_id=row.id)
 
 
 def find_session(db: DbSession, tenant: Tenant, session_id: str, *, lock: bool = False) -> SessionRow:

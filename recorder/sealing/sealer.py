@@ -35,7 +35,7 @@ from recorder.sealing.maintenance import Maintenance, maintain
 from recorder.sealing.portions import PortionLimits
 from recorder.sealing.preparation import BatchPreparation
 from recorder.sealing.scheduling import LaneScheduler, LaneWork, Pace
-from recorder.storage.lake import LakeAhead
+from recorder.storage.lake_tables import LakeAhead
 from recorder.storage.leases import LeaseLost
 from recorder.tenant import Tenant
 

@@ -67,6 +67,30 @@ class Blobs:
         except OSError as error:
             raise Unavailable("The blob store") from error
 
+    def delete_below(self, prefix: str) -> int:
+        """Remove every object below a folder, temporary files among them; return their bytes.
+
+        Args:
+            prefix: folder of the objects, with a slash at its end.
+
+        Raises:
+            Unavailable: if the store refuses or does not answer.
+        """
+        folder = self._make_path(prefix).rstrip("/")
+        try:
+            # A client that lists again must not see what it listed before.
+            self._fs.invalidate_cache(folder)
+            sizes = [int(info["size"] or 0) for info in self._fs.find(folder, detail=True).values()]
+            if sizes or (self._is_local and self._fs.isdir(folder)):
+                self._fs.rm(folder, recursive=True)
+        except FileNotFoundError:
+            return 0  # another process removed them in between
+        except OSError as error:
+            raise Unavailable("The blob store") from error
+        if self._is_local and Path(folder).parent.is_dir():
+            sync_path(Path(folder).parent)
+        return sum(sizes)
+
     def keys(self, prefix: str) -> Iterator[str]:
         """Yield the keys below a prefix, in no order."""
         root = self._make_path("").rstrip("/") + "/"

@@ -35,6 +35,8 @@ _PRAGMAS = (
 
 _ENGINES = ("postgresql://", "postgresql+psycopg://", "sqlite:///")
 _WAL_ATTEMPTS = 200
+# Writers wait as long as the truncation of the log waits for readers.
+_TRUNCATE_WAIT_MS = 200
 _WAL_PAUSE_S = 0.05
 _MIGRATION_LOCK = 0x5245434F52444552
 #: Keys of `Session.info`: functions to call before the commit; ids of the rows that were changed, by table.
@@ -123,13 +125,31 @@ class Database:
         self._listeners.append((table, listener))
 
     def raw_connection(self) -> Any:
-        """Return a driver connection in autocommit mode, for the ingest writer alone."""
+        """Return a driver connection in autocommit mode that the caller closes."""
         pooled = self._engine.raw_connection()
         connection = pooled.driver_connection
         assert connection is not None
         # Without this the pool reuses the connection once `pooled` is garbage-collected.
         pooled.detach()
         return connection
+
+    def truncate_log(self) -> bool:
+        """Empty SQLite's write-ahead log, which holds copies of erased rows; other databases have none.
+
+        Returns:
+            False if readers or writers still need the log.
+        """
+        if not self.is_sqlite:
+            return True
+        with self.write_lock:
+            connection = self.raw_connection()
+            try:
+                cursor = connection.cursor()
+                cursor.execute(f"PRAGMA busy_timeout={_TRUNCATE_WAIT_MS}")
+                is_busy, _, _ = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            finally:
+                connection.close()
+        return not is_busy
 
     def migrate(self) -> None:
         """Create the schema in an empty database; of several processes that start, one creates it.

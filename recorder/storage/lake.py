@@ -14,33 +14,22 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
-from deltalake import DeltaTable, Transaction
+from deltalake import Transaction
 from deltalake.exceptions import DeltaError
 
 from recorder.digest import bucket_of
-from recorder.errors import Conflict, Unavailable
+from recorder.errors import Unavailable
+from recorder.storage.lake_cleanup import clean_log, delete_dead_files
 from recorder.storage.lake_files import LakeFile, RowFilter, SortedSource, merge_sorted, read_file
 from recorder.storage.lake_rewrites import compact, count_session_rows, delete_sessions
 from recorder.storage.lake_schemas import LAYOUTS, PARTITIONS, Kind, Layout
-from recorder.storage.lake_tables import LakeTable, retry_conflicts
+from recorder.storage.lake_tables import LakeTable, holds_number, retry_conflicts
 from recorder.tenant import Tenant
 
 _MARK = "deployment"
 _SAFE = re.compile(r"[A-Za-z0-9_\-]+", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9_\-.]+", re.ASCII)
 _SESSION_ID = re.compile(r"[a-z]{3}_[0-9A-Za-z]+", re.ASCII)
-
-
-class LakeAhead(Conflict):
-    """The lake holds later batches of this lane: another run committed, or the database is an older copy."""
-
-    code = "lake_ahead"
-
-    def __init__(self, kind: str) -> None:
-        super().__init__(
-            f"The lake's {kind} hold later batches than the database knows of. If the database was restored, "
-            "restore the lake of the same time."
-        )
 
 
 class Lake:
@@ -79,7 +68,7 @@ class Lake:
         with _convert_errors():
             stored = self._open_table(kind, tenant)
             table = stored.open()
-            if table is not None and _holds_number(table, kind, lane, number):
+            if table is not None and holds_number(table, kind, lane, number):
                 stored.sync()
                 return False
         partitions = rows.select(PARTITIONS).group_by(PARTITIONS).aggregate([]).to_pylist()
@@ -162,7 +151,7 @@ class Lake:
         with _convert_errors():
             for attempt in retry_conflicts():
                 table = stored.open_for_writing()
-                if _holds_number(table, kind, lane, number):
+                if holds_number(table, kind, lane, number):
                     # Whoever committed it may have ended before it was durable.
                     stored.sync()
                     return False
@@ -339,6 +328,27 @@ class Lake:
         with _convert_errors():
             return compact(self._open_table(kind, tenant), check, at_files=self._compact_at_files)
 
+    def delete_dead_files(
+        self, kind: Kind, tenant: Tenant, *, workflow: str, date: str, session_ids: Collection[str]
+    ) -> int:
+        """Delete files of a partition that hold deleted rows; see `lake_cleanup.delete_dead_files`.
+
+        Raises:
+            Unavailable: if the store does not answer.
+        """
+        with _convert_errors():
+            stored = self._open_table(kind, tenant)
+            return delete_dead_files(stored, workflow=workflow, date=date, session_ids=session_ids)
+
+    def clean_log(self, kind: Kind, tenant: Tenant) -> int:
+        """Delete old entries of a table's log; see `lake_cleanup.clean_log`.
+
+        Raises:
+            Unavailable: if the store does not answer.
+        """
+        with _convert_errors():
+            return clean_log(self._open_table(kind, tenant))
+
     def mark_region(self, region: str) -> str:
         """Mark a new lake with a region; return the region of the stored mark.
 
@@ -390,13 +400,6 @@ def _convert_errors() -> Iterator[None]:
         yield
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise Unavailable("The lake") from error
-
-
-def _holds_number(table: DeltaTable, kind: Kind, lane: str, number: int) -> bool:
-    last = table.transaction_version(lane)
-    if last is not None and last > number:
-        raise LakeAhead(kind)
-    return last == number
 
 
 def _filter_after(batch: pa.RecordBatch, order: Sequence[str], after: tuple[int, str]) -> pa.RecordBatch:

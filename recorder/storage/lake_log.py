@@ -109,14 +109,19 @@ class LocalLog:
             self._synced = max(known, newest)
             return newest
 
-    def write_checkpoint(self, version: int) -> None:
+    def write_checkpoint(self, version: int, *, is_due: bool = False) -> None:
         """Write a checkpoint of a durable version if the last one is old; delete entries that are older.
 
         It is written to another folder and renamed when it is synced, so it is complete or absent.
+
+        Args:
+            version: the version.
+            is_due: write it however young the last one is.
         """
-        if self._checkpoint is None or version >= self._checkpoint + self._checkpoint_every:
+        every = 1 if is_due else self._checkpoint_every
+        if self._checkpoint is None or version >= self._checkpoint + every:
             self._checkpoint = self._list_versions()[1]
-        if version < self._checkpoint + self._checkpoint_every:
+        if version < self._checkpoint + every:
             return
         with tempfile.TemporaryDirectory(prefix="_checkpoint-", dir=self.table) as aside:
             copy = Path(aside) / "_delta_log"

@@ -9,6 +9,7 @@ from deltalake import DeltaTable
 
 from recorder.digest import bucket_of
 from recorder.errors import Unavailable
+from recorder.storage.lake_cleanup import delete_abandoned_files
 from recorder.storage.lake_files import DataFile, LakeFile, RowFilter, SortedSource, merge_sorted, read_file
 from recorder.storage.lake_tables import LakeTable, retry_conflicts
 
@@ -80,7 +81,7 @@ def compact(stored: LakeTable, check: Callable[[], None], *, at_files: int) -> i
         check()
         replaced += _merge_files(stored, group)
     check()
-    stored.delete_abandoned_files()
+    delete_abandoned_files(stored)
     return replaced
 
 

@@ -4,12 +4,10 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
@@ -20,7 +18,7 @@ from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 
 from recorder import clock
-from recorder.errors import Unavailable
+from recorder.errors import Conflict, Unavailable
 from recorder.ids import new_id
 from recorder.retries import retry
 from recorder.storage.durable_files import make_folder, sync_path
@@ -31,8 +29,6 @@ from recorder.storage.lake_schemas import PARTITIONS, Layout
 log = logging.getLogger("recorder.lake")
 
 _ATTEMPTS = 200
-_ABANDONED_AFTER = timedelta(days=1)
-_ABANDONED_UNTIL = timedelta(days=20)
 _NAME = re.compile(r"[A-Za-z0-9_\-.]+", re.ASCII)
 
 
@@ -60,13 +56,16 @@ class LakeTable:
         checkpoint_every: int = 100,
     ) -> None:
         self.layout = layout
-        self._path = path
+        self.path = path
         self._partitions = list(partitions)
         self._description = description
         self._log = None if "://" in root else LocalLog(Path(path), checkpoint_every=checkpoint_every)
 
     def open(self, version: int | None = None) -> DeltaTable | None:
-        """Open the newest version or a given one; return None before the table is created."""
+        """Open the newest version or a given one; return None before the table is created.
+
+        A purge deletes the log of older versions. The newest one is opened then: sealed rows never change.
+        """
         damaged = None if self._log is None else self._log.find_damage()
         if damaged == 0:
             return None
@@ -74,9 +73,9 @@ class LakeTable:
             version = damaged - 1
         opened = DeltaTable if self._log is None else _LocalTable
         try:
-            return opened(self._path, version=version)
+            return opened(self.path, version=version)
         except TableNotFoundError:
-            return None
+            return None if version is None else self.open()
 
     def open_for_writing(self) -> DeltaTable:
         """Open the newest version; repair or create the table and add missing columns before."""
@@ -98,7 +97,7 @@ class LakeTable:
 
     def _create_table(self) -> DeltaTable:
         return DeltaTable.create(
-            self._path,
+            self.path,
             schema=self.layout.schema,
             mode="ignore",
             partition_by=self._partitions,
@@ -153,7 +152,7 @@ class LakeTable:
             self._log.write_checkpoint(version)
         except (DeltaError, OSError):
             # The commit is durable without a checkpoint; a later commit writes one.
-            log.warning("the lake table %s got no checkpoint", self._path, exc_info=True)
+            log.warning("the lake table %s got no checkpoint", self.path, exc_info=True)
 
     def sync(self) -> None:
         """Make the newest version durable, also one of another process."""
@@ -173,9 +172,9 @@ class LakeTable:
     def data_files(self, table: DeltaTable | None = None) -> pa_fs.FileSystem:
         """Return the file system whose root is the table's folder."""
         if self._log is None:
-            opened = table or DeltaTable(self._path)
+            opened = table or DeltaTable(self.path)
             return pa_fs.PyFileSystem(DeltaStorageHandler.from_table(opened._table))
-        return pa_fs.SubTreeFileSystem(self._path, pa_fs.LocalFileSystem())
+        return pa_fs.SubTreeFileSystem(self.path, pa_fs.LocalFileSystem())
 
     def write_file(
         self, rows: pa.Table | Iterable[pa.RecordBatch], partition: dict[str, str], name: str
@@ -207,51 +206,38 @@ class LakeTable:
         sync_path(target.parent)
         return written
 
-    def delete_abandoned_files(self) -> int:
-        """Delete data files that no commit named since they were written; return their number.
-
-        Files younger than a day may still be committed. The log may no longer name files older than 20 days.
-        """
-        table = self.open()
-        if table is None:
-            return 0
-        store = self.data_files(table)
-        now = clock.now()
-        oldest, newest = now - _ABANDONED_UNTIL, now - _ABANDONED_AFTER
-        infos = store.get_file_info(pa_fs.FileSelector("", recursive=True, allow_not_found=True))
-        active = {file.path for file in self.list_files(table)}
-        candidates = [
-            info.path
-            for info in infos
-            if info.path.endswith(".parquet")
-            and not info.path.startswith("_")
-            and info.path not in active
-            and oldest < info.mtime < newest
-        ]
-        named: set[str] = set()
-        if candidates:
-            for info in infos:
-                if (
-                    info.path.startswith("_delta_log/")
-                    and info.path.endswith(".json")
-                    and info.mtime > oldest
-                ):
-                    with store.open_input_file(info.path) as source:
-                        named |= _read_named_paths(source.read())
-        abandoned = [path for path in candidates if path not in named]
-        for path in abandoned:
-            store.delete_file(path)
-        if abandoned:
-            log.info("deleted %s lake file(s) of %s that no commit names", len(abandoned), self._path)
-        return len(abandoned)
+    def checkpoint(self, table: DeltaTable) -> int:
+        """Write a checkpoint of the newest version, durable when this returns; return the version."""
+        if self._log is not None:
+            version = self._log.sync()
+            self._log.write_checkpoint(version, is_due=True)
+            return version
+        table.create_checkpoint()
+        return table.version()
 
 
-def _read_named_paths(entry: bytes) -> set[str]:
-    """Return the data files that a log entry adds or removes."""
-    actions = [orjson.loads(line) for line in entry.splitlines() if line]
-    return {
-        unquote(action[name]["path"]) for action in actions for name in ("add", "remove") if name in action
-    }
+class LakeAhead(Conflict):
+    """The lake holds later batches of this lane: another run committed, or the database is an older copy."""
+
+    code = "lake_ahead"
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(
+            f"The lake's {kind} hold later batches than the database knows of. If the database was restored, "
+            "restore the lake of the same time."
+        )
+
+
+def holds_number(table: DeltaTable, kind: str, lane: str, number: int) -> bool:
+    """Return whether a table holds a batch.
+
+    Raises:
+        LakeAhead: if it holds a later one of the lane.
+    """
+    last = table.transaction_version(lane)
+    if last is not None and last > number:
+        raise LakeAhead(kind)
+    return last == number
 
 
 def retry_conflicts() -> Iterator[stamina.Attempt]:

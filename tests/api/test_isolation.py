@@ -27,6 +27,7 @@ _MISSING = {
     "webhook_id": "whk",
     "delivery_id": "dlv",
     "key_id": "key",
+    "erasure_id": "era",
     "path_id": "pth",
 }
 _VARYING = {

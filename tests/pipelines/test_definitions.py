@@ -8,7 +8,9 @@ NAMES = {
     "assets": {
         "datasets",
         "drift_alarms",
+        "expired_records",
         "memory_graphs",
+        "purged_sessions",
         "rebuilt_memory_graphs",
         "sealed_sessions",
         "session_events",
@@ -28,12 +30,26 @@ NAMES = {
         "check_memory_graphs",
         "drift",
         "export_datasets",
+        "purge_sessions",
         "rebuild_memory_graphs",
+        "remove_expired",
         "seal_stopped_sessions",
         "write_small_exports",
     },
-    "sensors": {"orchestration_status", "queued_exports", "scheduled_recipes", "stopped_sessions"},
-    "schedules": {"daily_arrivals", "daily_graph_check", "hourly_drift", "nightly_rebuild"},
+    "sensors": {
+        "open_purges",
+        "orchestration_status",
+        "queued_exports",
+        "scheduled_recipes",
+        "stopped_sessions",
+    },
+    "schedules": {
+        "daily_arrivals",
+        "daily_graph_check",
+        "daily_retention",
+        "hourly_drift",
+        "nightly_rebuild",
+    },
 }
 
 

@@ -37,7 +37,7 @@ def test_a_listener_gets_the_sessions_that_a_transaction_changed_once_it_is_comm
     with runtime.database.transaction(write=True) as db:
         stop_session(db, TENANT, stopped_id)
         add_tag(db, TENANT, tagged_id, TagCreate(name="done"))
-        delete_session(db, Origin.system(WORKSPACE, "tests"), caller, deleted_id, hard=False)
+        delete_session(db, Origin.system(WORKSPACE, "tests"), caller.tenant, deleted_id)
         created = create_session(db, TENANT, SessionCreate(workflow="checkout"))
         assert changes == []
     assert changes == [{stopped_id, tagged_id, deleted_id, created.id}]

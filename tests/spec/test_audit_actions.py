@@ -45,6 +45,7 @@ BY_KEY: dict[str, list[Step]] = {
         ("PATCH", "/v1/workflows/checkout", {"tags": ["billing"]}),
     ],
     "session.delete": [("POST", "/v1/sessions", SESSION), ("DELETE", "/v1/sessions/{id}", None)],
+    "privacy.request": [("POST", "/v1/privacy/erasure", {"subject": "hush", "scope": "all"})],
     "export.create": [("POST", "/v1/sessions", SESSION), ("POST", "/v1/exports", EXPORT)],
     "export.cancel": [
         ("POST", "/v1/sessions", SESSION),
@@ -89,7 +90,7 @@ def test_a_change_by_a_key_is_recorded_with_its_origin(caller: Caller, action: s
     ids, secrets = run(caller, BY_KEY[action])
     [entry] = entries(caller, action)
     assert entry["actor"] == {"type": "key", "id": caller.key.key_id}
-    assert entry["resource"]["type"] == action.partition(".")[0]
+    assert entry["resource"]["type"] == action.partition(".")[0].replace("privacy", "erasure")
     assert entry["resource"]["id"] in {*ids, "checkout", caller.key.workspace_id}
     assert (entry["outcome"], entry["ip"]) == ("success", "testclient")
     assert entry["request_id"].startswith("req_")

@@ -159,12 +159,11 @@ def check_delete_v1_sessions_id_soft(caller: Caller) -> None:
     assert ids(caller) == []
 
 
-@ROWS.row("DELETE /v1/sessions/{id}?hard=true: not in this release, and nothing happens")
-def check_delete_v1_sessions_id_hard_true_not_in_this_release(caller: Caller) -> None:
+@ROWS.row("DELETE /v1/sessions/{id}?hard=true: immediate")
+def check_delete_v1_sessions_id_hard_true(caller: Caller) -> None:
     session_id = caller.make_session()
-    problem = assert_problem(caller.delete(f"/v1/sessions/{session_id}?hard=true"), 422, "validation_failed")
-    assert problem["errors"][0]["code"] == "not_supported_yet"
-    assert ids(caller) == [session_id]
+    assert caller.delete(f"/v1/sessions/{session_id}?hard=true").status_code == 204
+    assert ids(caller) == []
 
 
 @ROWS.row("POST /v1/sessions:batch_stop: ids")

@@ -1,7 +1,6 @@
 """docs/spec-choices.md: every line is whole, and the service answers what it says of later releases."""
 
 import re
-from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -9,15 +8,11 @@ from typer.main import get_command
 from recorder.cli import app as command_line
 from recorder.webhooks.catalogue import EVENT_TYPES
 from tests.support.factories import Caller
-from tests.support.project_texts import PAGES, ROOT, calls, table, text_of
+from tests.support.project_texts import PAGES, ROOT, table
 
 CHOICES = PAGES["docs/spec-choices.md"]
 #: Subject, absent names, present behaviour of what later releases build.
 LATER = table(CHOICES, "each address, command and parameter of the list is absent.")
-#: One request for each place at which the service says `not_supported_yet`.
-REFUSED: dict[tuple[str, str], dict[str, Any]] = {
-    ("query", "hard"): {"method": "DELETE", "path": "/v1/sessions/ses_unknown?hard=true"},
-}
 
 
 def test_every_choice_says_what_was_open_what_we_chose_and_why() -> None:
@@ -28,24 +23,6 @@ def test_every_choice_says_what_was_open_what_we_chose_and_why() -> None:
     assert len(rows) > 60
     assert [row for row in rows if len(row) != 3 or not all(row)] == []
     assert len({row[0] for row in rows}) == len(rows)
-
-
-def test_the_choices_name_every_place_that_is_refused() -> None:
-    rows = table(CHOICES, "`not_supported_yet` at this place.")
-    documented = {(row[0], row[1].strip("`")) for row in rows}
-    built = {
-        (next((text_of(k.value) for k in call.keywords if k.arg == "where"), "body"), text_of(call.args[0]))
-        for call in calls("NotSupportedYet")
-    }
-    assert documented == built == set(REFUSED)
-
-
-@pytest.mark.parametrize("part", REFUSED, ids=lambda part: part[1])
-def test_a_part_of_a_later_release_is_refused_by_name(caller: Caller, part: tuple[str, str]) -> None:
-    answer = caller.request(**REFUSED[part])
-    (item,) = answer.json()["errors"]
-    assert answer.status_code == 422
-    assert (item["in"], item["pointer"], item["code"]) == (*part, "not_supported_yet")
 
 
 def test_the_readme_names_what_the_list_of_later_releases_names() -> None:
@@ -62,14 +39,11 @@ def test_what_the_list_of_later_releases_names_is_absent(caller: Caller, row: li
     assert names
     for name in names:
         first, _, rest = name.partition(" ")
-        path, _, parameter = rest.partition("?")
         if first == "recorder":
             assert rest not in commands, name
-        elif parameter:
-            assert ("query", parameter) in REFUSED, name
         else:
-            assert path not in operations, name
-            assert caller.request(first, path).status_code == 404, name
+            assert rest not in operations, name
+            assert caller.request(first, rest).status_code == 404, name
 
 
 def test_the_list_of_later_releases_names_all_events_that_are_not_sent_yet() -> None:

@@ -64,19 +64,6 @@ def missing(method: str, path: str) -> Check:
     return check
 
 
-def refused(method: str, path: str, pointer: str, **body: object) -> Check:
-    """The place of a request is refused by name."""
-
-    def check(caller: Caller) -> None:
-        options = {"json": body} if body else {}
-        problem = assert_problem(caller.request(method, path, **options), 422, "validation_failed")
-        assert [(error["pointer"], error["code"]) for error in problem["errors"]] == [
-            (pointer, "not_supported_yet")
-        ]
-
-    return check
-
-
 def unbuilt(*modules: str) -> Check:
     """The modules of the part are not there."""
 
@@ -88,9 +75,7 @@ def unbuilt(*modules: str) -> Check:
 
 #: What shows that a later part is not built. The day one fails, its rows get their proofs.
 LATER: dict[str, list[Check]] = {
-    "hard delete": [refused("DELETE", "/v1/sessions/ses_unknown?hard=true", "hard")],
-    "retention": [unbuilt("pipelines.retention", "recorder.governance")],
-    "erasure": [missing("POST", "/v1/privacy/erasure")],
+    "archived frames": [unbuilt("recorder.governance.archive")],
     "replays": [missing("POST", "/v1/replays")],
     "recoveries": [missing("POST", "/v1/recoveries")],
 }

@@ -13,8 +13,9 @@ import pytest
 
 from recorder.digest import bucket_of
 from recorder.errors import Unavailable
-from recorder.storage.lake import Lake, LakeAhead
+from recorder.storage.lake import Lake
 from recorder.storage.lake_schemas import LAYOUTS, Kind
+from recorder.storage.lake_tables import LakeAhead
 from recorder.tenant import Tenant
 
 WORKSPACE = "wsp_a"

@@ -16,9 +16,10 @@ from deltalake import DeltaTable
 from recorder.digest import bucket_of
 from recorder.errors import Unavailable
 from recorder.storage import lake_files
-from recorder.storage.lake import Lake, LakeAhead
+from recorder.storage.lake import Lake
 from recorder.storage.lake_files import LakeFile
 from recorder.storage.lake_schemas import LAYOUTS
+from recorder.storage.lake_tables import LakeAhead
 from tests.storage.test_lake import PLACE, WORKSPACE, append, counts, rows
 
 PARTITION: dict[str, Any] = {"workflow": "pay", "date": "2026-05-01"}

@@ -25,6 +25,7 @@ IDS = {
     "webhook_id": "webhook_id",
     "delivery_id": "delivery_id",
     "key_id": "key_id",
+    "erasure_id": "erasure_id",
     "workflow": "workflow",
     "actor": "key_id",
     "resource": "session_id",
@@ -33,7 +34,7 @@ IDS = {
 #: Members that hold something else; whole pointers where the name alone would be an id.
 # fmt: off
 PLAIN = {
-    "description", "url", "events/*", "tags/*", "name", "label", "scope", "mode", "expires_at",
+    "description", "url", "events/*", "tags/*", "name", "label", "scope", "subject", "mode", "expires_at",
     "started_at", "idempotency_key", "status", "outcome", "actor/id", "actor/kind", "actor.kind", "kind",
     "format", "tag", "since", "until", "limit", "include", "hard", "from", "action", "min_frequency",
     "exp", "kid", "sig", "path", "title", "type", "data", "part", "content_type", "state_key", "key",
@@ -161,6 +162,7 @@ def make_body(method: str, path: str, ids: dict[str, str]) -> Any:
             "/v1/webhooks": {"url": "http://127.0.0.1:9/", "events": ["session.created"]},
             "/v1/webhooks/{webhook_id}": {"description": "moved"},
             "/v1/keys": {"label": "robot", "scope": "read"},
+            "/v1/privacy/erasure": {"subject": "nowhere", "scope": "all"},
             "/v1/workspaces/current": {"retention": {"frames_days": 30}},
         }[path]
     )

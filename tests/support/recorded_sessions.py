@@ -103,9 +103,8 @@ def session_row(runtime: Runtime, session_id: str) -> SessionRow:
 
 def delete(runtime: Runtime, session_id: str) -> None:
     """Soft-delete a live session of the workspace."""
-    caller = Caller(Tenant(WORKSPACE, "live"), new_id("key"))
     with runtime.database.transaction(write=True) as db:
-        delete_session(db, Origin(WORKSPACE, "key", caller.key_id), caller, session_id, hard=False)
+        delete_session(db, Origin(WORKSPACE, "key", new_id("key")), Tenant(WORKSPACE, "live"), session_id)
 
 
 def outbox_types(runtime: Runtime, session_id: str) -> list[str]:

@@ -32,6 +32,7 @@ def make_place(service: Service, name: str, mode: Any = "live", workspace_id: st
     deliveries = [caller.post(f"/v1/webhooks/{webhook['id']}/test").json()["id"] for _ in range(2)]
     for _ in range(2):
         key = caller.post("/v1/keys", {"label": name, "scope": "read"}).json()
+    erasure = caller.post("/v1/privacy/erasure", {"subject": f"{name} nowhere", "scope": "all"}).json()
     path, _ = caller.get(f"/v1/memory/paths?workflow={workflow}").json()["data"]
     sealed = caller.get(f"/v1/sessions?path={path['path_id']}").json()["data"]
     frames = caller.get(f"/v1/sessions/{session_id}/frames").json()["data"]
@@ -47,6 +48,7 @@ def make_place(service: Service, name: str, mode: Any = "live", workspace_id: st
         "webhook_id": webhook["id"],
         "delivery_id": deliveries[0],
         "key_id": key["id"],
+        "erasure_id": erasure["id"],
         "workflow": workflow,
         "file": manifest["shards"][0]["path"],
         "path_id": path["path_id"],

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import polars as pl
@@ -18,6 +18,7 @@ from recorder.exports.planning.plan import Plan, Sampling, make_plan
 from recorder.memory.queries.subpaths import SubPath
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportFormat, SplitRule
+from recorder.models.governance import PurgeRow
 from recorder.models.session import SessionRow, TagRow
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
@@ -167,15 +168,17 @@ def _with_split(chosen: pl.DataFrame, spec: dict[str, Any]) -> pl.DataFrame:
 class Gone:
     """Planned sessions that were deleted since."""
 
-    #: Hidden; their rows still exist.
+    #: Deleted by a user, purged or not yet.
     deleted: list[str]
-    #: Erased with their rows.
+    #: Erased with a person's data: nothing is known of them.
     erased: list[str]
+    #: Removed after the days of the retention of events, or of a test session.
+    expired: list[str] = field(default_factory=list)
 
     @property
     def ids(self) -> list[str]:
         """Ids of all these sessions."""
-        return self.deleted + self.erased
+        return self.deleted + self.erased + self.expired
 
 
 def find_gone(db: DbSession, tenant: Tenant, workflows: list[str], sessions: pl.Series) -> Gone:
@@ -202,8 +205,23 @@ def find_gone(db: DbSession, tenant: Tenant, workflows: list[str], sessions: pl.
     hidden = pl.Series(
         db.exec(of_workflows.where(col(SessionRow.deleted_at).is_not(None))).all(), dtype=pl.String
     )
-    is_hidden = missing.is_in(hidden.implode())
-    return Gone(deleted=missing.filter(is_hidden).to_list(), erased=missing.filter(~is_hidden).to_list())
+    causes = dict.fromkeys(missing.filter(missing.is_in(hidden.implode())), "deletion")
+    purges = select(PurgeRow.session_id, PurgeRow.cause).where(
+        PurgeRow.workspace_id == tenant.workspace_id,
+        PurgeRow.mode == tenant.mode,
+        col(PurgeRow.workflow).in_(workflows),
+    )
+    causes.update(db.exec(purges).all())
+    gone = Gone([], [])
+    for session_id in missing:
+        match causes.get(session_id):
+            case "deletion" | "hard_delete":
+                gone.deleted.append(session_id)
+            case "retention" | "test_expiry":
+                gone.expired.append(session_id)
+            case _:
+                gone.erased.append(session_id)
+    return gone
 
 
 def _make_conditions(tenant: Tenant, spec: dict[str, Any]) -> Iterator[ColumnElement[bool]]:

@@ -70,6 +70,9 @@ def compare_plans(blobs: Blobs, row: ExportRow, against: ExportRow) -> PlanDiffe
         ValidationFailed: if a plan is too large to be compared here.
         Unavailable: if the store does not answer.
     """
+    for export in (row, against):
+        if export.plan_key is None:
+            raise _plan_gone(export)
     pair = (row.plan_sha256, against.plan_sha256)
     with _comparing:
         if pair in _cache:

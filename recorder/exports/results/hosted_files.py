@@ -84,6 +84,8 @@ def read_manifest(row: ExportRow, settings: Settings, *, until: datetime | None 
     """
     if row.status != "completed":
         raise InvalidState(row.status, needed="export must be completed to have a manifest")
+    if row.expired_at is not None:
+        raise NotFound("manifest", f"The files of {row.id} were deleted after their 30 days.")
     destination = open_destination(row, settings, READING)
     data = within(lambda: read_own_manifest(destination, row), seconds=READ_SECONDS)
     manifest: dict[str, Any] = orjson.loads(data)
@@ -116,7 +118,7 @@ def require_file(db: DbSession, row: ExportRow, path: str) -> None:
     Raises:
         NotFound: if the export has no such file.
     """
-    if row.status != "completed" or row.destination["kind"] != "signed_url":
+    if row.status != "completed" or row.destination["kind"] != "signed_url" or row.expired_at is not None:
         raise NotFound("file")
     if path not in _PLAIN_FILES and db.get(ExportShardRow, (row.id, path)) is None:
         raise NotFound("file")

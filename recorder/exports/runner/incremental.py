@@ -71,6 +71,7 @@ def find_parent(runtime: Runtime, row: ExportRow) -> Parent | None:
             ExportRow.mode == row.mode,
             ExportRow.series_sha256 == series_of(row),
             ExportRow.status == "completed",
+            col(ExportRow.expired_at).is_(None),
         )
         .order_by(col(ExportRow.id).desc())
         .limit(_CANDIDATES)
@@ -116,6 +117,7 @@ def lineage_of(db: DbSession, row: ExportRow, plan: Plan, parent: Parent | None)
         sessions_removed=missing.len(),
         erased=len(gone.erased),
         deleted=len(gone.deleted),
+        expired=len(gone.expired),
     )
 
 
@@ -130,4 +132,5 @@ def add_deletions(lineage: Lineage, gone: Gone, parent: Parent | None) -> Lineag
         sessions_removed=lineage.sessions_removed + inherited,
         erased=lineage.erased + len(gone.erased),
         deleted=lineage.deleted + len(gone.deleted),
+        expired=lineage.expired + len(gone.expired),
     )

@@ -163,7 +163,7 @@ class _Run:
             # The last run may have ended after writing it; there must be none until all files are written.
             self._remove_file(MANIFEST, destination)
         plan, shards = self._load_plan() or self._make_plan(destination)
-        self._write(plan, shards, destination)
+        plan, shards = self._write_present(plan, shards, destination)
         for _ in range(_PUBLICATIONS):
             plan, shards = self._make_whole(plan, shards, destination)
             published = publish(
@@ -173,19 +173,47 @@ class _Run:
                 return published
         raise DeletionGoesOn
 
+    def _write_present(
+        self, plan: Plan, shards: list[PlannedShard], destination: Destination
+    ) -> tuple[Plan, list[PlannedShard]]:
+        """Write the shards without deleted sessions; return plan and shards.
+
+        A session that is purged while its shard is written makes that fail: its rows are gone from the lake.
+        """
+        for _ in range(_FILE_CHECKS):
+            plan, shards = self._drop_gone(plan, shards, destination)
+            try:
+                self._write(plan, shards, destination)
+            except RecorderError:
+                raise
+            except Exception:
+                if not self._find_gone(plan).ids:
+                    raise
+                log.info("export %s is planned again without purged sessions", self._export.id)
+                continue
+            return plan, shards
+        raise DeletionGoesOn
+
+    def _drop_gone(
+        self, plan: Plan, shards: list[PlannedShard], destination: Destination
+    ) -> tuple[Plan, list[PlannedShard]]:
+        """Return plan and shards without deleted sessions; files that hold some are removed."""
+        while (gone := self._find_gone(plan)).ids:
+            plan = without_sessions(plan, gone.ids)
+            shards = plan_shards(plan)
+            lineage = add_deletions(self._ledger.lineage(), gone, self._parent)
+            for path in self._ledger.store_plan(plan, shards, lineage):
+                self._remove_file(path, destination)
+        return plan, shards
+
     def _make_whole(
         self, plan: Plan, shards: list[PlannedShard], destination: Destination
     ) -> tuple[Plan, list[PlannedShard]]:
         """Rewrite files with deleted sessions and missing files; return plan and shards."""
         for _ in range(_FILE_CHECKS):
-            while (gone := self._find_gone(plan)).ids:
+            while self._find_gone(plan).ids:
                 # Deleted during this run: the shards that have them are written again.
-                plan = without_sessions(plan, gone.ids)
-                shards = plan_shards(plan)
-                lineage = add_deletions(self._ledger.lineage(), gone, self._parent)
-                for path in self._ledger.store_plan(plan, shards, lineage):
-                    self._remove_file(path, destination)
-                self._write(plan, shards, destination)
+                plan, shards = self._write_present(plan, shards, destination)
             missing = missing_files(shards, destination)
             if not missing:
                 return plan, shards

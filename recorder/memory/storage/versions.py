@@ -108,9 +108,9 @@ def writer_of(db: DbSession, scope: GraphScope, version: int) -> str | None:
 
 
 def was_rebuilt(db: DbSession, scope: GraphScope, since_version: int) -> bool:
-    """Return whether a rebuild rearranged a graph after a version."""
+    """Return whether a rebuild rearranged a graph, or a purge deleted rows of it, after a version."""
     row = GraphVersionRow
-    rebuilt = (col(row.version) > since_version, row.kind == "rebuild")
+    rebuilt = (col(row.version) > since_version, col(row.kind).in_(("rebuild", "purge")))
     return db.exec(select(row.version).where(*in_scope(row, scope), *rebuilt).limit(1)).first() is not None
 
 
@@ -118,12 +118,12 @@ def count_changes(db: DbSession, scope: GraphScope, since_version: int) -> dict[
     """By how much traces were counted up or down after a version, if only counters moved.
 
     Returns:
-        Changes by trace key; None if structure was added or rebuilt in between.
+        Changes by trace key; None if structure was added or rebuilt, or rows were purged, in between.
     """
     kinds = select(GraphVersionRow.kind).where(
         *in_scope(GraphVersionRow, scope), col(GraphVersionRow.version) > since_version
     )
-    if any(kind in ("sessions", "rebuild") for kind in db.exec(kinds)):
+    if any(kind in ("sessions", "rebuild", "purge") for kind in db.exec(kinds)):
         return None
     changes: dict[int, int] = defaultdict(int)
     for bound, sign in ((SessionPathRow.version, 1), (SessionPathRow.removed_version, -1)):

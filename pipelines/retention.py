@@ -1,0 +1,165 @@
+"""Retention and purges in Dagster: daily removal of expired data, and purges on request. Spec §8.3.
+
+Hard deletes and erasures start a run within seconds, by a sensor. A run that was killed is followed by
+another one once its lease is over.
+"""
+
+import dagster as dg
+
+from pipelines.drain import deferred_interrupts
+from pipelines.resources import RecorderResource
+from pipelines.runs import LANE_TAG, instance_of, is_coming_up, pause_after_failures
+from recorder import clock
+from recorder.governance import erasures, purges, retention
+from recorder.runtime import Runtime
+from recorder.storage.leases import is_lease_held
+
+_GROUP = "retention"
+#: A run waits so long for the next step of a purge, such as the second pass two minutes after a request.
+_PATIENCE_S = 130.0
+_LONGEST_PAUSE_S = 60.0
+
+
+@dg.asset(
+    group_name=_GROUP,
+    kinds={"sql"},
+    description=(
+        "What was due at the last run of retention, one row per workspace and kind: sessions past their "
+        "days, which are hidden here and purged after; audit entries, kept answers, deliveries, exports."
+    ),
+)
+def expired_records(
+    context: dg.AssetExecutionContext, recorder: RecorderResource
+) -> dg.MaterializeResult[None]:
+    """Remove what is due now."""
+    report = retention.run_retention(recorder.runtime, context.run.run_id)
+    if report is None:
+        context.log.info("Another run is at work; nothing to do.")
+        return dg.MaterializeResult(metadata={"rows": 0})
+    rows = report.list_rows()
+    return dg.MaterializeResult(
+        metadata={
+            "rows": len(rows),
+            "bytes": sum(report.sizes.values()),
+            **{kind: _sum_kind(report, kind) for kind in retention.KINDS},
+            "by_workspace": dg.MetadataValue.table([dg.TableRecord(row) for row in rows], schema=_COLUMNS),
+        }
+    )
+
+
+_COLUMNS = dg.TableSchema(
+    columns=[
+        *(dg.TableColumn(name) for name in ("workspace_id", "kind")),
+        *(dg.TableColumn(name, "int") for name in ("count", "bytes")),
+    ]
+)
+
+
+def _sum_kind(report: retention.RetentionReport, kind: str) -> int:
+    return sum(count for (_, counted), count in report.counts.items() if counted == kind)
+
+
+@dg.asset(
+    group_name=_GROUP,
+    kinds={"sql", "deltalake"},
+    deps=[expired_records],
+    description=(
+        "Sessions that were removed from every store, one row per session: id, cause and time, kept as long "
+        "as the audit log. Those of erasures leave no row."
+    ),
+)
+def purged_sessions(
+    context: dg.AssetExecutionContext, recorder: RecorderResource
+) -> dg.MaterializeResult[None]:
+    """Work on open purges until the next step is minutes away."""
+    is_interrupted = False
+
+    def stop() -> None:
+        nonlocal is_interrupted
+        is_interrupted = True
+
+    erasures.run_erasures(recorder.runtime, context.run.run_id)
+    with deferred_interrupts(stop):
+        report = purges.run_purges(
+            recorder.runtime,
+            context.run.run_id,
+            patience_s=_PATIENCE_S,
+            is_stopping=lambda: is_interrupted,
+        )
+    ended = erasures.run_erasures(recorder.runtime, context.run.run_id)
+    if report is None:
+        context.log.info("Another run is at work; nothing to do.")
+        return dg.MaterializeResult(metadata={"sessions": 0, "erasures": ended or 0})
+    rows = [
+        dg.TableRecord(
+            {"workspace_id": owner, "kind": cause, "count": count, "bytes": report.sizes[owner, cause]}
+        )
+        for (owner, cause), count in sorted(report.causes.items())
+    ]
+    return dg.MaterializeResult(
+        metadata={
+            "sessions": report.sessions,
+            "erasures": ended or 0,
+            "events": report.events,
+            "frames": report.frames,
+            "bytes": report.event_bytes + report.frame_bytes,
+            "failed_steps": report.failed_steps,
+            "by_workspace": dg.MetadataValue.table(rows, schema=_COLUMNS),
+        }
+    )
+
+
+remove_expired = dg.define_asset_job(
+    "remove_expired",
+    selection=dg.AssetSelection.assets(expired_records),
+    description="Removes what has had its days; the sessions among it are purged by purge_sessions.",
+    executor_def=dg.in_process_executor,
+)
+purge_sessions = dg.define_asset_job(
+    "purge_sessions",
+    selection=dg.AssetSelection.assets(purged_sessions),
+    description="Removes hidden sessions from every store, step by step.",
+    executor_def=dg.in_process_executor,
+    tags={LANE_TAG: "purges"},
+)
+daily_retention = dg.ScheduleDefinition(
+    name="daily_retention",
+    job=remove_expired,
+    cron_schedule="40 3 * * *",
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+)
+
+
+@dg.sensor(job=purge_sessions, minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING)
+def open_purges(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+    """Start a run when a step of a purge is due and no run works on them."""
+    state = read_state(RecorderResource().runtime)
+    if state != "a step is due":
+        return dg.SkipReason(f"Nothing to start: {state}.")
+    instance = instance_of(context)
+    if is_coming_up(instance, purge_sessions.name):
+        return dg.SkipReason("A run is coming up.")
+    pause = pause_after_failures(instance, purge_sessions.name, longest_s=_LONGEST_PAUSE_S)
+    if pause:
+        return dg.SkipReason(f"The last runs failed; the next one starts in {pause:.0f} s.")
+    return dg.RunRequest()
+
+
+def read_state(runtime: Runtime) -> str:
+    """Return whether a purge needs a run, as text."""
+    with runtime.database.transaction(write=False) as db:
+        due_at = purges.next_due(db)
+        is_due = due_at is not None and due_at <= clock.now()
+        if not is_due and not erasures.has_open_erasures(db):
+            return "no step is due"
+        if is_lease_held(db, purges.LEASE, now_ms=clock.now_ms()):
+            return "a run is at work"
+    return "a step is due"
+
+
+defs = dg.Definitions(
+    assets=[expired_records, purged_sessions],
+    jobs=[remove_expired, purge_sessions],
+    schedules=[daily_retention],
+    sensors=[open_purges],
+)

@@ -1,0 +1,94 @@
+"""`recorder hold`: legal holds of sessions and tags. Contract §7, §9."""
+
+from typing import Annotated, Literal
+
+import typer
+
+from recorder.cli.options import AsJson, DataDir, opened, print_json, workspace_id_of
+
+app = typer.Typer(no_args_is_help=True, help="Legal holds: sessions that nothing deletes for good.")
+
+_Session = Annotated[str | None, typer.Option(help="Id of one session.", show_default=False)]
+_Tag = Annotated[
+    str | None, typer.Option(help="Name of a tag: holds every session that carries it.", show_default=False)
+]
+_Workspace = Annotated[
+    str | None, typer.Option(help="Name or id of the workspace. [default: the only one]", show_default=False)
+]
+
+
+@app.command("add")
+def add_hold(
+    session: _Session = None,
+    tag: _Tag = None,
+    workspace: _Workspace = None,
+    data: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hold a session, or all sessions with a tag; a hold that exists stays as it is."""
+    from recorder.audit.log import Origin
+    from recorder.governance import holds
+
+    kind, value = _choose_target(session, tag)
+    with opened(data) as runtime, runtime.database.transaction(write=True) as db:
+        origin = Origin.operator(workspace_id_of(db, workspace))
+        is_new = holds.add_hold(db, origin, kind=kind, value=value)
+    if as_json:
+        print_json({"workspace_id": origin.workspace_id, "kind": kind, "value": value, "is_new": is_new})
+    typer.echo(f"The {kind} {value} is held{'' if is_new else ' already'}.", err=True)
+
+
+@app.command("remove")
+def remove_hold(
+    session: _Session = None,
+    tag: _Tag = None,
+    workspace: _Workspace = None,
+    data: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """End a hold; the next retention run purges what is due."""
+    from recorder.audit.log import Origin
+    from recorder.governance import holds
+
+    kind, value = _choose_target(session, tag)
+    with opened(data) as runtime, runtime.database.transaction(write=True) as db:
+        origin = Origin.operator(workspace_id_of(db, workspace))
+        holds.remove_hold(db, origin, kind=kind, value=value)
+    if as_json:
+        print_json({"workspace_id": origin.workspace_id, "kind": kind, "value": value})
+    typer.echo(f"The {kind} {value} is no longer held.", err=True)
+
+
+@app.command("list")
+def list_holds(
+    workspace: Annotated[str | None, typer.Option(help="Name or id of one workspace. [default: all]")] = None,
+    data: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the holds, the oldest first: workspace, kind, session or tag, time."""
+    from recorder import clock
+    from recorder.access.workspaces import find_workspace
+    from recorder.governance import holds
+
+    with opened(data) as runtime, runtime.database.transaction(write=False) as db:
+        workspace_id = None if workspace is None else find_workspace(db, workspace).id
+        rows = holds.list_holds(db, workspace_id)
+    shown = [{**vars(row), "created_at": clock.to_iso(row.created_at)} for row in rows]
+    if as_json:
+        print_json(shown)
+        return
+    for hold in shown:
+        typer.echo("  ".join((hold["workspace_id"], hold["kind"], hold["value"], hold["created_at"])))
+
+
+def _choose_target(session: str | None, tag: str | None) -> tuple[Literal["session", "tag"], str]:
+    """Return kind and value of the hold that the options name.
+
+    Raises:
+        typer.BadParameter: unless exactly one of them is given.
+    """
+    if session is not None and tag is None:
+        return "session", session
+    if tag is not None and session is None:
+        return "tag", tag
+    raise typer.BadParameter("name one of --session and --tag", param_hint="--session, --tag")

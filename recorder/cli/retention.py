@@ -1,0 +1,106 @@
+"""`recorder retention`: preview and run what removes expired data. Contract §9."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from recorder.cli.options import AsJson, DataDir, opened, print_folder, print_json
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from pathlib import Path
+
+    from recorder.governance.retention import RetentionReport
+    from recorder.runtime import Runtime
+
+app = typer.Typer(no_args_is_help=True, help="Retention: removal of data after their days.")
+
+_Workspace = Annotated[str | None, typer.Option(help="Name or id of one workspace. [default: all]")]
+_At = Annotated[
+    str | None,
+    typer.Option(help="Instant at which things are due, such as 2026-06-01T00:00:00Z. [default: now]"),
+]
+
+
+@app.command("preview")
+def preview_retention(
+    workspace: _Workspace = None, at: _At = None, data: DataDir = None, as_json: AsJson = False
+) -> None:
+    """Count what a run at an instant would remove: number and bytes by workspace and kind."""
+    from recorder.governance import retention
+
+    instant = _parse_instant(at)
+    with _open_for(data, workspace) as (runtime, workspace_id):
+        report = retention.preview_retention(runtime, at=instant, workspace_id=workspace_id)
+    _print_report(report, None, as_json=as_json)
+
+
+@app.command("run")
+def run_retention(
+    workspace: _Workspace = None, at: _At = None, data: DataDir = None, as_json: AsJson = False
+) -> None:
+    """Remove what is due now, then work on all purges whose next step is due; `--at` moves the due dates."""
+    from recorder.governance import erasures, purges, retention
+    from recorder.ids import new_id
+
+    instant, owner = _parse_instant(at), new_id("req")
+    with _open_for(data, workspace) as (runtime, workspace_id):
+        print_folder(runtime)
+        report = retention.run_retention(runtime, owner, at=instant, workspace_id=workspace_id)
+        erasures.run_erasures(runtime, owner)
+        purged = purges.run_purges(runtime, owner)
+        erasures.run_erasures(runtime, owner)
+    if report is None:
+        typer.echo("Another run of retention is at work; nothing was done.", err=True)
+        raise typer.Exit(1)
+    if purged is None:
+        typer.echo("Another run works on the purges.", err=True)
+    _print_report(report, 0 if purged is None else purged.sessions, as_json=as_json)
+
+
+@contextmanager
+def _open_for(data: "Path | None", workspace: str | None) -> "Iterator[tuple[Runtime, str | None]]":
+    """Open the deployment; yield it with the id of the named workspace."""
+    from recorder.access.workspaces import find_workspace
+
+    with opened(data) as runtime:
+        workspace_id = None
+        if workspace is not None:
+            with runtime.database.transaction(write=False) as db:
+                workspace_id = find_workspace(db, workspace).id
+        yield runtime, workspace_id
+
+
+def _parse_instant(text: str | None) -> "datetime | None":
+    """Return the instant of `--at`.
+
+    Raises:
+        typer.BadParameter: if it is no time.
+    """
+    from recorder import clock
+    from recorder.errors import RecorderError
+
+    if text is None:
+        return None
+    try:
+        return clock.parse_time(text, name="at")
+    except RecorderError as error:
+        raise typer.BadParameter(str(error), param_hint="--at") from error
+
+
+def _print_report(report: "RetentionReport", purged: int | None, *, as_json: bool) -> None:
+    from recorder import clock
+
+    rows = report.list_rows()
+    if as_json:
+        shown: dict[str, Any] = {"at": clock.to_iso(report.at), "data": rows}
+        print_json(shown if purged is None else shown | {"purged_sessions": purged})
+        return
+    for row in rows:
+        typer.echo(f"{row['workspace_id']}  {row['kind']}  {row['count']}  {row['bytes']} bytes")
+    if not rows:
+        typer.echo("Nothing is due.", err=True)
+    if purged is not None:
+        typer.echo(f"{purged} sessions were purged to the end.", err=True)

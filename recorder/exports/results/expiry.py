@@ -1,0 +1,70 @@
+"""End of hosted exports: their files are deleted 30 days after they were completed. Contract §5."""
+
+from datetime import datetime, timedelta
+
+from sqlmodel import Session as DbSession
+from sqlmodel import col, or_, select
+
+from recorder import limits
+from recorder.datasets.formats import CARD, MANIFEST
+from recorder.exports.destinations import open_destination
+from recorder.exports.runner.lease import lock_export
+from recorder.exports.runner.shard_store import read_shards
+from recorder.models.export import ExportRow
+from recorder.runtime import Runtime
+from recorder.storage.leases import HeldLease
+
+_HOSTED = timedelta(days=limits.HOSTED_EXPORT_DAYS)
+
+
+def list_expired(db: DbSession, *, at: datetime, workspace_id: str) -> list[ExportRow]:
+    """Return the hosted exports of a workspace whose files are due to be deleted at an instant."""
+    # The plan goes last: an export that still has one was not cleaned up to the end.
+    has_files = or_(col(ExportRow.expired_at).is_(None), col(ExportRow.plan_key).is_not(None))
+    statement = select(ExportRow).where(
+        ExportRow.workspace_id == workspace_id,
+        ExportRow.status == "completed",
+        col(ExportRow.completed_at) <= at - _HOSTED,
+        has_files,
+    )
+    rows = db.exec(statement.order_by(col(ExportRow.id)))
+    return [row for row in rows if row.destination["kind"] == "signed_url"]
+
+
+def count_bytes(db: DbSession, export_id: str) -> int:
+    """Return the size of an export's shards."""
+    return sum(shard.size_bytes or 0 for shard in read_shards(db, export_id))
+
+
+def delete_files(runtime: Runtime, held: HeldLease, export_id: str, *, at: datetime) -> None:
+    """Delete the files and the plan of a hosted export; from the first moment they are no longer served.
+
+    Args:
+        runtime: the deployment.
+        held: lease of the caller's run.
+        export_id: a completed hosted export.
+        at: time of the deletion.
+
+    Raises:
+        LeaseLost: if another run took the lease.
+        Unavailable: if the store does not answer; the next call deletes the rest.
+    """
+    with held.transaction(runtime.database) as db:
+        row = lock_export(db, export_id)
+        if row is None:
+            return
+        row.expired_at = row.expired_at or at
+        db.add(row)
+        paths = [shard.path for shard in read_shards(db, export_id)]
+    destination = open_destination(row, runtime.settings)
+    for path in (MANIFEST, CARD, *paths):
+        held.require_time()
+        destination.remove(path)
+    destination.finish()
+    if row.plan_key is not None:
+        runtime.blobs.delete(row.plan_key)
+    with held.transaction(runtime.database) as db:
+        row = lock_export(db, export_id)
+        if row is not None:
+            row.plan_key = None
+            db.add(row)

@@ -1,0 +1,121 @@
+"""Sessions whose data are due to be purged, found by id and marked in short transactions. Contract §7."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, func
+from sqlmodel import Session as DbSession
+from sqlmodel import and_, col, exists, or_, select
+
+from recorder.governance.holds import find_held
+from recorder.governance.purges import request_purge
+from recorder.ids import first_id_at
+from recorder.models.governance import PurgeCause, PurgeRow
+from recorder.models.session import SessionRow, SessionStatusRow
+from recorder.models.workspace import WorkspaceRow
+from recorder.recording.sessions import hide_session
+from recorder.storage.database import Database
+
+#: Sessions of one read, and of one write transaction: on SQLite no other request can write while it lasts.
+_PAGE = 500
+_CHUNK = 20
+
+
+@dataclass(frozen=True)
+class DueSession:
+    """A session that is due, and why."""
+
+    session_id: str
+    cause: PurgeCause
+    size_bytes: int
+    is_held: bool
+
+
+def find_due(database: Database, workspace: WorkspaceRow, *, at: datetime) -> Iterator[list[DueSession]]:
+    """Yield the sessions of a workspace that are due at an instant, a page at a time."""
+    after = ""
+    while True:
+        with database.transaction(write=False) as db:
+            rows = _select_rows(db, _is_due(workspace, at), after, limit=_PAGE)
+            held = find_held(db, workspace.id, [row.id for row in rows])
+        if rows:
+            after = rows[-1].id
+            yield [
+                DueSession(row.id, _cause_of(row, at), row.event_bytes + row.frame_bytes, row.id in held)
+                for row in rows
+            ]
+        if len(rows) < _PAGE:
+            return
+
+
+def begin_purges(
+    db: DbSession, workspace: WorkspaceRow, due: list[DueSession], *, at: datetime, now: datetime
+) -> list[str]:
+    """Hide sessions that are still due, and write the intents of their purges; return their ids.
+
+    Args:
+        db: a write transaction.
+        workspace: the workspace.
+        due: some sessions that were due.
+        at: instant of the due dates.
+        now: the time.
+    """
+    held = find_held(db, workspace.id, [session.session_id for session in due])
+    wanted = [session.session_id for session in due if session.session_id not in held]
+    conditions = and_(_is_due(workspace, at), col(SessionRow.id).in_(wanted))
+    rows = _select_rows(db, conditions, "", limit=len(wanted), lock=True)
+    for row in rows:
+        cause = _cause_of(row, at)
+        if row.deleted_at is None:
+            hide_session(db, row, at=now, is_counted=True)
+        request_purge(db, row, cause, at=now)
+    return [row.id for row in rows]
+
+
+def split_due(due: list[DueSession]) -> Iterator[list[DueSession]]:
+    """Yield the sessions of a page that are not held, as many as one transaction takes."""
+    free = [session for session in due if not session.is_held]
+    for start in range(0, len(free), _CHUNK):
+        yield free[start : start + _CHUNK]
+
+
+def _is_due(workspace: WorkspaceRow, at: datetime) -> ColumnElement[bool]:
+    """Return the condition that a session of a workspace is due and no purge of it began."""
+    before = at - timedelta(days=workspace.events_days)
+    last_change = (
+        select(func.max(SessionStatusRow.at))
+        .where(col(SessionStatusRow.session_id) == col(SessionRow.id))
+        .correlate(SessionRow)
+        .scalar_subquery()
+    )
+    changed_at = func.coalesce(col(SessionRow.sealed_at), last_change, col(SessionRow.created_at))
+    # Ids rise with the time of creation, which no later time precedes: only old sessions are read.
+    is_old = and_(
+        col(SessionRow.deleted_at).is_(None),
+        col(SessionRow.id) < first_id_at("ses", before),
+        changed_at < before,
+    )
+    is_over = col(SessionRow.purge_after) <= at
+    return and_(
+        col(SessionRow.workspace_id) == workspace.id,
+        or_(is_over, is_old),
+        ~exists().where(col(PurgeRow.session_id) == col(SessionRow.id)),
+    )
+
+
+def _select_rows(
+    db: DbSession, condition: Any, after: str, *, limit: int, lock: bool = False
+) -> list[SessionRow]:
+    statement = select(SessionRow).where(condition, col(SessionRow.id) > after)
+    statement = statement.order_by(col(SessionRow.id)).limit(limit)
+    if lock:
+        statement = statement.with_for_update(of=SessionRow).execution_options(populate_existing=True)
+    return list(db.exec(statement))
+
+
+def _cause_of(row: SessionRow, at: datetime) -> PurgeCause:
+    if row.purge_after is None or row.purge_after > at:
+        return "retention"
+    return "deletion" if row.deleted_at is not None else "test_expiry"

@@ -1,0 +1,289 @@
+"""Erasure of a person's data: the request, the search for sessions, and its end. Spec §4.5; contract §7.
+
+The open request keeps the subject encrypted. Sessions are found in ranges of ids, each in a transaction of
+its own, and purged by the same routine as all others. At the end the row is deleted: the audit log keeps it.
+"""
+
+import re
+import secrets
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import orjson
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from sqlalchemy import String, cast, func
+from sqlmodel import Session as DbSession
+from sqlmodel import col, or_, select
+
+from recorder import clock
+from recorder.access.keys import Caller
+from recorder.audit.log import Origin, record
+from recorder.digest import keyed_digest
+from recorder.errors import NotFound
+from recorder.governance.holds import find_held
+from recorder.governance.purges import request_purge
+from recorder.ids import is_id, new_timed_id
+from recorder.masking.detectors import masking_key, subject_digests
+from recorder.models.governance import Erasure, ErasureCreate, ErasureRow, PurgeRow
+from recorder.models.operations import AuditRow, OutboxRow
+from recorder.models.session import SessionMetadataRow, SessionRow
+from recorder.models.webhook import DeliveryRow
+from recorder.recording.sessions import hide_session
+from recorder.runtime import Runtime
+from recorder.storage.leases import HeldLease, LeaseKeeper, lease_for_block
+
+LEASE = "erasures"
+_LEASE_MS = 60_000
+_BEATS_PER_LEASE = 4
+_DUE = timedelta(days=30)
+_NONCE_BYTES = 12
+#: Sessions of one range of the search, and sessions that one transaction hides.
+_RANGE = 20_000
+_CHUNK = 20
+_COUNTED = ("sessions", "events", "frames", "bytes", "deliveries")
+_HELD = {
+    "code": "held",
+    "message": "Some sessions are under a legal hold and were left alone. Ask again when the hold has ended.",
+}
+
+
+def request_erasure(
+    db: DbSession, secret: bytes, caller: Caller, origin: Origin, body: ErasureCreate
+) -> Erasure:
+    """Queue the erasure of a subject; while one of the same subject is open, that one is returned."""
+    subject_hash = _hash_subject(secret, caller.workspace_id, body.subject)
+    same = select(ErasureRow).filter_by(
+        workspace_id=caller.workspace_id, mode=caller.mode, subject_hash=subject_hash
+    )
+    row = db.exec(same).first()
+    if row is not None:
+        return _describe(row)
+    erasure_id, now = new_timed_id("era")
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    row = ErasureRow(
+        id=erasure_id,
+        workspace_id=caller.workspace_id,
+        mode=caller.mode,
+        subject_hash=subject_hash,
+        subject=nonce + _cipher(secret).encrypt(nonce, body.subject.encode(), erasure_id.encode()),
+        created_at=now,
+        due_by=now + _DUE,
+        counts=dict.fromkeys(_COUNTED, 0),
+    )
+    db.add(row)
+    details = {"scope": body.scope, "subject_hash": subject_hash}
+    record(db, origin, "privacy.request", resource_type="erasure", resource_id=row.id, details=details)
+    return _describe(row)
+
+
+def find_erasure(db: DbSession, caller: Caller, erasure_id: str) -> Erasure:
+    """Return an erasure of the caller's workspace and mode, an ended one from the audit log.
+
+    Raises:
+        NotFound: if there is no such erasure.
+    """
+    if not is_id(erasure_id, "era"):
+        raise NotFound("erasure")
+    row = db.get(ErasureRow, erasure_id)
+    if row is not None and (row.workspace_id, row.mode) == (caller.workspace_id, caller.mode):
+        return _describe(row)
+    ended = select(AuditRow.details).where(
+        AuditRow.workspace_id == caller.workspace_id,
+        AuditRow.action == "privacy.erase",
+        AuditRow.resource_id == erasure_id,
+        AuditRow.mode == caller.mode,
+    )
+    details = db.exec(ended).first()
+    if details is None:
+        raise NotFound("erasure")
+    return Erasure.model_validate(details)
+
+
+def has_open_erasures(db: DbSession) -> bool:
+    """Return whether an erasure is not searched yet, or has no open purge any more."""
+    waiting = select(ErasureRow.id).where(
+        or_(col(ErasureRow.is_searched).is_(False), col(ErasureRow.id).not_in(_select_purging()))
+    )
+    return db.exec(waiting.limit(1)).first() is not None
+
+
+def run_erasures(runtime: Runtime, owner: str, *, lease_ms: int = _LEASE_MS) -> int | None:
+    """Search the sessions of open erasures, and end those whose purges have ended.
+
+    Args:
+        runtime: the deployment.
+        owner: name of the run.
+        lease_ms: duration of the lease.
+
+    Returns:
+        The number of erasures that ended; None if another run is at work.
+
+    Raises:
+        LeaseLost: if another run took over.
+        Unavailable: if the database does not answer; the next run goes on.
+    """
+    with lease_for_block(runtime.database, LEASE, owner, ttl_ms=lease_ms) as held:
+        if held is None:
+            return None
+        every_s = lease_ms / 1000 / _BEATS_PER_LEASE
+        with LeaseKeeper(runtime.database, lambda: [held], every_s=every_s):
+            with runtime.database.transaction(write=False) as db:
+                rows = list(db.exec(select(ErasureRow).order_by(col(ErasureRow.id))))
+            for row in rows:
+                if not row.is_searched:
+                    _search_sessions(runtime, held, row)
+            return sum(_end_erasure(runtime, held, row.id) for row in rows)
+
+
+def _search_sessions(runtime: Runtime, held: HeldLease, row: ErasureRow) -> None:
+    """Begin the purge of every session that names the subject and was created before the request."""
+    subject = _cipher(runtime.settings.secret).decrypt(
+        row.subject[:_NONCE_BYTES], row.subject[_NONCE_BYTES:], row.id.encode()
+    )
+    matcher = _Matcher(runtime.settings.secret, row.workspace_id, subject.decode())
+    modes = ["live", "test"] if row.mode == "live" else ["test"]
+    for mode in modes[modes.index(row.searched_mode) if row.searched_mode else 0 :]:
+        after: str | None = (row.searched_id or "") if mode == row.searched_mode else ""
+        while after is not None:
+            with runtime.database.transaction(write=False) as db:
+                until = _find_range_end(db, row, mode, after)
+                session_ids = matcher.find_sessions(db, row, mode=mode, after=after, until=until)
+            for start in range(0, len(session_ids), _CHUNK):
+                with held.transaction(runtime.database) as db:
+                    _purge_sessions(db, row.id, session_ids[start : start + _CHUNK])
+            with held.transaction(runtime.database) as db:
+                current = db.get_one(ErasureRow, row.id)
+                current.status, current.searched_mode, current.searched_id = "running", mode, until or after
+                current.is_searched = until is None and mode == modes[-1]
+                db.add(current)
+            after = until
+
+
+def _find_range_end(db: DbSession, row: ErasureRow, mode: str, after: str) -> str | None:
+    """Return the id at which a range of sessions ends; None at the last range."""
+    ids = select(SessionRow.id).where(
+        SessionRow.workspace_id == row.workspace_id, SessionRow.mode == mode, col(SessionRow.id) > after
+    )
+    return db.exec(ids.order_by(col(SessionRow.id)).offset(_RANGE - 1).limit(1)).first()
+
+
+class _Matcher:
+    """Comparison of a session's actor and metadata with a subject, and with the tokens that masked it."""
+
+    def __init__(self, secret: bytes, workspace_id: str, subject: str) -> None:
+        self._subject = subject
+        digests = sorted(subject_digests(masking_key(secret, workspace_id), subject))
+        self._token = re.compile(f"‹[a-z0-9_]+:(?:{'|'.join(digests)})›")
+        self._parts = [orjson.dumps(subject).decode()[1:-1], *digests]
+
+    def find_sessions(
+        self, db: DbSession, row: ErasureRow, *, mode: str, after: str, until: str | None
+    ) -> list[str]:
+        """Return the sessions of a range of ids that name the subject."""
+        text = cast(col(SessionMetadataRow.metadata_), String)
+        may_match = [text.contains(part, autoescape=True) for part in self._parts]
+        may_match += [col(SessionRow.actor_id).contains(part, autoescape=True) for part in self._parts[1:]]
+        statement = (
+            select(SessionRow.id, SessionRow.actor_id, SessionMetadataRow.metadata_)
+            .join(SessionMetadataRow, col(SessionMetadataRow.session_id) == col(SessionRow.id), isouter=True)
+            .where(
+                SessionRow.workspace_id == row.workspace_id,
+                SessionRow.mode == mode,
+                col(SessionRow.id) > after,
+                col(SessionRow.created_at) <= row.created_at,
+                or_(SessionRow.actor_id == self._subject, *may_match),
+            )
+        )
+        if until is not None:
+            statement = statement.where(col(SessionRow.id) <= until)
+        # The database compares without regard to case, and finds parts: the whole texts decide.
+        result = db.exec(statement.order_by(col(SessionRow.id)))
+        return [session_id for session_id, *texts in result if self._is_in(texts)]
+
+    def _is_in(self, value: Any) -> bool:
+        match value:
+            case str():
+                return value == self._subject or self._token.fullmatch(value) is not None
+            case dict():
+                return any(map(self._is_in, value.values()))
+            case list():
+                return any(map(self._is_in, value))
+        return False
+
+
+def _purge_sessions(db: DbSession, erasure_id: str, session_ids: list[str]) -> None:
+    """Hide sessions and request their purges, but for held ones; count both."""
+    erasure = db.get_one(ErasureRow, erasure_id, populate_existing=True)
+    held = find_held(db, erasure.workspace_id, session_ids)
+    statement = select(SessionRow).where(col(SessionRow.id).in_(set(session_ids) - held))
+    ordered = statement.order_by(col(SessionRow.id)).with_for_update()
+    counts = Counter(erasure.counts)
+    now = clock.now()
+    for row in db.exec(ordered.execution_options(populate_existing=True)):
+        purge = db.get(PurgeRow, row.id)
+        if purge is not None and purge.erasure_id is not None:
+            continue  # a run that was killed found it before
+        if row.deleted_at is None:
+            hide_session(db, row, at=now, is_counted=True)
+        if purge is None:
+            request_purge(db, row, "erasure", at=now, erasure_id=erasure_id)
+        else:
+            purge.cause, purge.erasure_id = "erasure", erasure_id
+            db.add(purge)
+        counts["sessions"] += 1
+        counts["events"] += row.event_count
+        counts["frames"] += row.frame_count
+        counts["bytes"] += row.event_bytes + row.frame_bytes
+        counts["deliveries"] += _count_deliveries(db, row.id)
+    erasure.counts = dict(counts)
+    erasure.held += len(held)
+    db.add(erasure)
+
+
+def _count_deliveries(db: DbSession, session_id: str) -> int:
+    events = select(OutboxRow.id).where(OutboxRow.subject_id == session_id)
+    sent = (col(DeliveryRow.event_id).in_(events), DeliveryRow.status == "succeeded")
+    return db.exec(select(func.count()).select_from(DeliveryRow).where(*sent)).one()
+
+
+def _select_purging() -> Any:
+    return select(PurgeRow.erasure_id).where(col(PurgeRow.erasure_id).is_not(None))
+
+
+def _end_erasure(runtime: Runtime, held: HeldLease, erasure_id: str) -> bool:
+    """End an erasure whose sessions are all purged; return whether it ended."""
+    with held.transaction(runtime.database) as db:
+        row = db.get_one(ErasureRow, erasure_id, populate_existing=True)
+        purging = select(PurgeRow.session_id).where(PurgeRow.erasure_id == erasure_id)
+        if not row.is_searched or db.exec(purging.limit(1)).first() is not None:
+            return False
+        ended = {**_describe(row).model_dump(mode="json"), "completed_at": clock.to_iso(clock.now())}
+        ended |= {"status": "failed", "error": _HELD} if row.held else {"status": "completed"}
+        # The mode of the request: a test key reads back what test keys asked for.
+        origin = Origin(row.workspace_id, "system", "privacy", mode=row.mode)
+        record(db, origin, "privacy.erase", resource_type="erasure", resource_id=erasure_id, details=ended)
+        db.delete(row)
+        return True
+
+
+def _describe(row: ErasureRow) -> Erasure:
+    return Erasure(
+        id=row.id,
+        status="running" if row.status == "running" else "queued",
+        scope="all",
+        subject_hash=row.subject_hash,
+        created_at=row.created_at,
+        due_by=row.due_by,
+        completed_at=None,
+        counts=row.counts,
+        error=None,
+    )
+
+
+def _hash_subject(secret: bytes, workspace_id: str, subject: str) -> str:
+    return keyed_digest(secret, "erasure-subject", f"{workspace_id}\0{subject}".encode()).hex()
+
+
+def _cipher(secret: bytes) -> AESGCM:
+    return AESGCM(keyed_digest(secret, "erasure-subjects", b""))

@@ -1,0 +1,105 @@
+"""Holdings: every place of a deployment that holds recorded content, and the part that removes it there.
+
+A test walks the tables, the lake's schemas and the stores, and fails for a column or kind that is not listed.
+Contract §7.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Remover = Literal["content", "lake", "graph", "retention", "webhooks", "erasure", "operator", "kept"]
+
+
+@dataclass(frozen=True)
+class Holding:
+    """A place with recorded content."""
+
+    #: Table, kind of lake table, prefix of objects, or name of the place.
+    name: str
+    #: Columns with content that a client recorded or a person wrote; empty for a place as a whole.
+    columns: tuple[str, ...]
+    #: Part that removes the content of a purged session; `operator` and `kept` are out of its reach.
+    remover: Remover
+    note: str = ""
+
+
+#: Tables of the database. Columns with ids, numbers, times and settings alone are not content.
+TABLES = (
+    Holding("sessions", ("actor_id", "event_mark", "seal_error_message"), "content"),
+    Holding("session_metadata", ("metadata",), "content"),
+    Holding("session_statuses", (), "content"),
+    Holding("event_batches", ("payload",), "content"),
+    Holding("event_keys", ("event_id", "digest"), "content"),
+    Holding("batch_keys", ("answer", "body_digest"), "content"),
+    Holding("frames", ("frame_id", "url", "active_rect", "masked_rects", "digest", "sha256"), "content"),
+    Holding("tags", ("name", "data", "event_id", "frame_id"), "content"),
+    Holding("seal_portions", ("state",), "content"),
+    Holding("outbox", ("data", "body"), "content"),
+    Holding("webhook_deliveries", ("request_headers", "response"), "content"),
+    Holding("idempotency_keys", ("answer", "body_digest"), "content"),
+    Holding("seal_batches", ("session_ids",), "lake", "ids of sessions, until the batch is done"),
+    Holding("holds", ("value",), "content", "the id of a held session, or the operator's name of a tag"),
+    Holding("purges", ("session_id", "dates"), "retention", "id, cause and time, as long as the audit log"),
+    Holding("erasures", ("subject", "subject_hash"), "erasure", "encrypted, until the erasure ends"),
+    Holding("graph_session_paths", ("session_id", "step_ms"), "graph"),
+    Holding("graph_nodes", ("label",), "graph", "the label of a step that is left, or the action alone"),
+    Holding("graph_nodes", ("features",), "kept", "hashes of screens"),
+    Holding("graph_micro_states", ("features",), "kept", "hashes of screens"),
+    Holding("graph_traces", ("steps",), "kept", "hashes of steps"),
+    Holding("drift_alarms", ("data",), "kept", "labels as they were when the alarm was given"),
+    Holding("exports", ("spec", "lineage"), "kept", "ids of excluded sessions"),
+    Holding("audit_entries", ("details",), "retention", "ids and settings, never recorded content"),
+)
+#: Tables without recorded content: settings, keys, counters, structure and state of the service.
+WITHOUT_CONTENT = frozenset(
+    {
+        "audit_hashes",
+        "audit_heads",
+        "deployment",
+        "drift_states",
+        "export_recipes",
+        "export_shards",
+        "export_workflows",
+        "graph_paths",
+        "graph_pauses",
+        "graph_variants",
+        "graph_versions",
+        "keys",
+        "leases",
+        "orchestration_status",
+        "seal_counters",
+        "usage",
+        "webhook_secrets",
+        "webhooks",
+        "workflows",
+        "workspaces",
+    }
+)
+#: Kinds of lake tables, with their old files and logs.
+LAKE = (
+    Holding("events", (), "lake"),
+    Holding("frames", (), "lake"),
+    Holding("sessions", (), "lake"),
+    Holding("steps", (), "lake"),
+)
+#: Prefixes of objects in the blob store.
+OBJECTS = (
+    Holding("frames/", (), "content", "pictures and snapshots; with objects without rows, and temporaries"),
+    Holding("sealing/", (), "content", "progress of large sessions"),
+    Holding("exports/", (), "retention", "plans: ids, outcomes and digests of sessions"),
+    Holding("health/", (), "kept", "probes without content"),
+)
+#: Other places.
+PLACES = (
+    Holding("hosted exports", (), "retention", "30 days after completion"),
+    Holding("exports elsewhere", (), "operator", "the client's buckets and folders"),
+    Holding("webhook receivers", (), "operator", "counted as deliveries of an erasure"),
+    Holding("SQLite's write-ahead log", (), "content", "truncated at the end of a purge"),
+    Holding("SQLite's free pages", (), "content", "overwritten: secure_delete"),
+    Holding("PostgreSQL's dead rows, WAL and replicas", (), "operator", "VACUUM (FULL), rotation"),
+    Holding("Dagster's records", (), "kept", "pictures and tables of graphs quote labels"),
+    Holding("service logs", (), "operator", "ids and codes, never recorded content"),
+    Holding("temporary files", (), "operator", "of a process that was killed"),
+    Holding("caches of graphs in processes", (), "graph", "loaded again after a version of the kind purge"),
+    Holding("backups", (), "operator", "to be deleted within 30 days"),
+)

@@ -1,0 +1,239 @@
+"""Retention: removal of sessions, audit entries, answers and hosted exports after their days. Spec §8.3.
+
+A run is a sequence of short transactions under a lease: a killed one is continued by the next. Settings are
+read at its start, so a changed one holds at the next run. Contract §7.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+
+from sqlalchemy import func
+from sqlmodel import Session as DbSession
+from sqlmodel import col, delete, select
+
+from recorder import clock, limits
+from recorder.access import idempotency
+from recorder.audit import pruning
+from recorder.exports.results import expiry
+from recorder.governance.due_sessions import begin_purges, find_due, split_due
+from recorder.ids import first_id_at
+from recorder.models.governance import PurgeRow
+from recorder.models.webhook import DeliveryRow, WebhookRow
+from recorder.models.workspace import WorkspaceRow
+from recorder.runtime import Runtime
+from recorder.storage.leases import HeldLease, LeaseKeeper, lease_for_block
+from recorder.webhooks.deliveries import remove_old
+
+LEASE = "retention"
+_LEASE_MS = 60_000
+_BEATS_PER_LEASE = 4
+_ROWS = 500
+
+#: Kind of session by the cause of its purge.
+SESSION_KINDS = {
+    "retention": "expired_sessions",
+    "test_expiry": "test_sessions",
+    "deletion": "deleted_sessions",
+}
+HELD = "held_sessions"
+KINDS = (
+    *SESSION_KINDS.values(),
+    HELD,
+    "audit_entries",
+    "kept_answers",
+    "deliveries",
+    "hosted_exports",
+    "tombstones",
+)
+
+
+@dataclass
+class RetentionReport:
+    """Numbers and bytes of what is due, or was removed, by workspace and kind."""
+
+    at: datetime
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    sizes: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def add(self, workspace_id: str, kind: str, count: int, size_bytes: int = 0) -> None:
+        """Count things of a kind."""
+        if count:
+            self.counts[workspace_id, kind] += count
+            self.sizes[workspace_id, kind] += size_bytes
+
+    def list_rows(self) -> list[dict[str, str | int]]:
+        """Return one row for each workspace and kind of which there is something."""
+        return [
+            {
+                "workspace_id": workspace_id,
+                "kind": kind,
+                "count": self.counts[workspace_id, kind],
+                "bytes": self.sizes[workspace_id, kind],
+            }
+            for workspace_id, kind in sorted(self.counts)
+        ]
+
+
+def preview_retention(
+    runtime: Runtime, *, at: datetime | None = None, workspace_id: str | None = None
+) -> RetentionReport:
+    """Return what a run would remove at an instant, now by default; nothing is changed.
+
+    Held sessions are counted apart.
+
+    Args:
+        runtime: the deployment.
+        at: instant of the run.
+        workspace_id: one workspace; None is all.
+    """
+    report = RetentionReport(at or clock.now())
+    for workspace in _list_workspaces(runtime, workspace_id):
+        for page in find_due(runtime.database, workspace, at=report.at):
+            for session in page:
+                kind = HELD if session.is_held else SESSION_KINDS[session.cause]
+                report.add(workspace.id, kind, 1, session.size_bytes)
+        with runtime.database.transaction(write=False) as db:
+            _count_records(db, report, workspace)
+    return report
+
+
+def run_retention(
+    runtime: Runtime,
+    owner: str,
+    *,
+    at: datetime | None = None,
+    workspace_id: str | None = None,
+    lease_ms: int = _LEASE_MS,
+) -> RetentionReport | None:
+    """Remove what is due; sessions are hidden here, and purged by the next run of purges.
+
+    Args:
+        runtime: the deployment.
+        owner: name of the run.
+        at: instant at which things are due; None is now.
+        workspace_id: one workspace; None is all.
+        lease_ms: duration of the lease.
+
+    Returns:
+        What was removed; None if another run is at work.
+
+    Raises:
+        LeaseLost: if another run took over.
+        Unavailable: if a store or the database does not answer; the next run goes on.
+    """
+    with lease_for_block(runtime.database, LEASE, owner, ttl_ms=lease_ms) as held:
+        if held is None:
+            return None
+        every_s = lease_ms / 1000 / _BEATS_PER_LEASE
+        with LeaseKeeper(runtime.database, lambda: [held], every_s=every_s):
+            report = RetentionReport(at or clock.now())
+            for workspace in _list_workspaces(runtime, workspace_id):
+                _expire_sessions(runtime, held, workspace, report)
+                _remove_records(runtime, held, workspace, report)
+                _remove_exports(runtime, held, workspace, report)
+            _repeat(runtime, held, lambda db: _ROWS if remove_old(db, now=report.at) else 0)
+            return report
+
+
+def _list_workspaces(runtime: Runtime, workspace_id: str | None) -> list[WorkspaceRow]:
+    statement = select(WorkspaceRow).order_by(col(WorkspaceRow.id))
+    if workspace_id is not None:
+        statement = statement.where(WorkspaceRow.id == workspace_id)
+    with runtime.database.transaction(write=False) as db:
+        return list(db.exec(statement))
+
+
+def _expire_sessions(
+    runtime: Runtime, held: HeldLease, workspace: WorkspaceRow, report: RetentionReport
+) -> None:
+    for page in find_due(runtime.database, workspace, at=report.at):
+        by_id = {session.session_id: session for session in page}
+        for session in page:
+            report.add(workspace.id, HELD, int(session.is_held), session.size_bytes)
+        for chunk in split_due(page):
+            with held.transaction(runtime.database) as db:
+                begun = begin_purges(db, workspace, chunk, at=report.at, now=clock.now())
+            for session_id in begun:
+                session = by_id[session_id]
+                report.add(workspace.id, SESSION_KINDS[session.cause], 1, session.size_bytes)
+
+
+def _count_records(db: DbSession, report: RetentionReport, workspace: WorkspaceRow) -> None:
+    """Count what is due beside sessions."""
+    at, name = report.at, workspace.id
+    audit_limit = at - timedelta(days=workspace.audit_days)
+    report.add(name, "audit_entries", pruning.count_expired(db, name, before=audit_limit))
+    report.add(name, "kept_answers", *idempotency.count_expired(db, name, at=at))
+    report.add(name, "deliveries", _count_deliveries(db, name, at))
+    report.add(name, "tombstones", len(_list_tombstones(db, name, audit_limit, limit=None)))
+    for export in expiry.list_expired(db, at=at, workspace_id=name):
+        report.add(name, "hosted_exports", 1, expiry.count_bytes(db, export.id))
+
+
+def _remove_records(
+    runtime: Runtime, held: HeldLease, workspace: WorkspaceRow, report: RetentionReport
+) -> None:
+    """Remove audit entries, kept answers and tombstones of a workspace; count its deliveries."""
+    at, name = report.at, workspace.id
+    audit_limit = at - timedelta(days=workspace.audit_days)
+    with runtime.database.transaction(write=False) as db:
+        report.add(name, "deliveries", _count_deliveries(db, name, at))
+        _, size_bytes = idempotency.count_expired(db, name, at=at)
+    prune = partial(pruning.prune_entries, workspace_id=name, before=audit_limit, limit=_ROWS)
+    report.add(name, "audit_entries", _repeat(runtime, held, lambda db: prune(db)))
+    forget = partial(idempotency.purge_expired, limit=_ROWS, at=at, workspace_id=name)
+    report.add(name, "kept_answers", _repeat(runtime, held, lambda db: forget(db)), size_bytes)
+    bury = partial(_delete_tombstones, workspace_id=name, before=audit_limit)
+    report.add(name, "tombstones", _repeat(runtime, held, lambda db: bury(db)))
+
+
+def _remove_exports(
+    runtime: Runtime, held: HeldLease, workspace: WorkspaceRow, report: RetentionReport
+) -> None:
+    with runtime.database.transaction(write=False) as db:
+        expired = expiry.list_expired(db, at=report.at, workspace_id=workspace.id)
+        sizes = {export.id: expiry.count_bytes(db, export.id) for export in expired}
+    for export_id, size_bytes in sizes.items():
+        expiry.delete_files(runtime, held, export_id, at=report.at)
+        report.add(workspace.id, "hosted_exports", 1, size_bytes)
+
+
+def _repeat(runtime: Runtime, held: HeldLease, step: Callable[[DbSession], int]) -> int:
+    """Repeat a step, each time in a transaction of its own, until it removes fewer rows than it may."""
+    removed = 0
+    while True:
+        with held.transaction(runtime.database) as db:
+            count = step(db)
+        removed += count
+        if count < _ROWS:
+            return removed
+
+
+def _count_deliveries(db: DbSession, workspace_id: str, at: datetime) -> int:
+    limit = first_id_at("dlv", at - timedelta(days=limits.DELIVERY_DAYS))
+    of_workspace = select(WebhookRow.id).where(WebhookRow.workspace_id == workspace_id)
+    is_old = (
+        col(DeliveryRow.webhook_id).in_(of_workspace),
+        col(DeliveryRow.id) < limit,
+        DeliveryRow.status != "pending",
+    )
+    return db.exec(select(func.count()).select_from(DeliveryRow).where(*is_old)).one()
+
+
+def _list_tombstones(db: DbSession, workspace_id: str, before: datetime, *, limit: int | None) -> list[str]:
+    """Return the purged sessions whose id, cause and time have been kept as long as the audit log."""
+    is_old = (
+        PurgeRow.workspace_id == workspace_id,
+        PurgeRow.step == "done",
+        col(PurgeRow.done_at) < before,
+    )
+    return list(db.exec(select(PurgeRow.session_id).where(*is_old).limit(limit)))
+
+
+def _delete_tombstones(db: DbSession, *, workspace_id: str, before: datetime) -> int:
+    ids = _list_tombstones(db, workspace_id, before, limit=_ROWS)
+    db.exec(delete(PurgeRow).where(col(PurgeRow.session_id).in_(ids)))
+    return len(ids)

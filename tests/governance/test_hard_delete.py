@@ -1,0 +1,162 @@
+"""Hard delete: what is gone at once, what soon, and to the last byte. Spec §4.1; contract §2 (Delete)."""
+
+import pytest
+from sqlmodel import select
+
+from recorder.audit.log import Origin
+from recorder.governance.holds import add_hold, remove_hold
+from recorder.governance.purges import run_purges
+from recorder.models.memory import GraphVersionRow, SessionPathRow
+from recorder.sealing import Sealer
+from recorder.tenant import Tenant
+from tests.support.completed_work import seal_all
+from tests.support.factories import Caller, assert_problem, stored_rows
+from tests.support.purges import (
+    count_hits,
+    finish_purges,
+    make_due,
+    open_purges,
+    purge_row,
+    recorded_canary,
+)
+
+
+@pytest.mark.parametrize("state", ["recording", "stopped", "sealed", "deleted"])
+def test_a_hard_delete_leaves_no_byte_of_a_session(caller: Caller, state: str) -> None:
+    runtime = caller.service.runtime
+    other = recorded_canary(caller)
+    canary = recorded_canary(
+        caller, is_stopped=state != "recording", is_sealed=state in ("sealed", "deleted")
+    )
+    caller.post("/v1/memory/similar", {"session_id": other.session_id}, key="similar")
+    if state == "deleted":
+        assert caller.delete(f"/v1/sessions/{canary.session_id}").status_code == 204
+    assert count_hits(runtime, canary.word) > 5
+    kept = count_hits(runtime, other.word)
+    answer = caller.delete(f"/v1/sessions/{canary.session_id}?hard=true")
+    assert (answer.status_code, answer.content) == (204, b"")
+    # Rows and objects are gone when it answers.
+    runtime.database.truncate_log()
+    assert not list(runtime.blobs.keys(f"frames/{caller.key.workspace_id}/{canary.session_id}"))
+    assert caller.get(f"/v1/sessions/{canary.session_id}").status_code == 404
+    report = finish_purges(runtime)
+    assert report.sessions == 1
+    assert count_hits(runtime, canary.word) == 0
+    # All that is missing of the other session is the answer of `similar`.
+    assert kept - 1 <= count_hits(runtime, other.word) <= kept
+    assert caller.get(f"/v1/sessions/{other.session_id}?include=events").json()["event_count"] == 2
+
+
+def test_rows_and_objects_are_gone_when_a_hard_delete_answers(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    canary = recorded_canary(caller, is_sealed=False)
+    before = stored_rows(runtime)["rows"]
+    assert before["event_batches"] and before["outbox"]
+    caller.delete(f"/v1/sessions/{canary.session_id}?hard=true")
+    with runtime.database.transaction(write=False) as db:
+        for table in ("event_batches", "event_keys", "frames", "tags", "batch_keys", "session_statuses"):
+            query = f"SELECT count(*) FROM {table} WHERE session_id = '{canary.session_id}'"
+            assert db.connection().exec_driver_sql(query).scalar() == 0, table
+    assert purge_row(runtime, canary.session_id).step == "lake"
+
+
+def test_a_second_hard_delete_finds_nothing(caller: Caller) -> None:
+    session_id = caller.make_session()
+    address = f"/v1/sessions/{session_id}?hard=true"
+    assert caller.delete(address).status_code == 204
+    assert_problem(caller.delete(address), 404, "not_found")
+    finish_purges(caller.service.runtime)
+    assert_problem(caller.delete(address), 404, "not_found")
+
+
+def test_a_foreign_session_is_not_deleted_for_good(caller: Caller) -> None:
+    session_id = caller.make_session()
+    for other in (
+        caller.service.make_caller(),
+        caller.service.make_caller(workspace_id=caller.key.workspace_id, mode="test"),
+    ):
+        assert_problem(other.delete(f"/v1/sessions/{session_id}?hard=true"), 404, "not_found")
+    assert caller.get(f"/v1/sessions/{session_id}").status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["session", "tag"])
+def test_a_held_session_is_not_deleted_for_good(caller: Caller, kind: str) -> None:
+    session_id = caller.make_session()
+    caller.post(f"/v1/sessions/{session_id}/tags", {"name": "legal"})
+    value = session_id if kind == "session" else "legal"
+    origin = Origin.operator(caller.key.workspace_id)
+    database = caller.service.runtime.database
+    with database.transaction(write=True) as db:
+        assert add_hold(db, origin, kind=kind, value=value)  # type: ignore[arg-type]
+    address = f"/v1/sessions/{session_id}?hard=true"
+    problem = assert_problem(caller.delete(address), 409, "invalid_state")
+    assert problem["current_status"] == "recording"
+    assert caller.get(f"/v1/sessions/{session_id}").status_code == 200
+    with database.transaction(write=True) as db:
+        remove_hold(db, origin, kind=kind, value=value)  # type: ignore[arg-type]
+    assert caller.delete(address).status_code == 204
+
+
+def test_the_audit_log_keeps_the_id_and_counts_the_purge(caller: Caller) -> None:
+    session_id = caller.make_session()
+    caller.delete(f"/v1/sessions/{session_id}?hard=true")
+    finish_purges(caller.service.runtime)
+    entries = caller.get("/v1/audit").json()["data"]
+    assert [(entry["action"], entry["resource"]["id"], entry["details"]) for entry in entries] == [
+        ("session.delete", session_id, {"hard": True}),
+        ("session.purge", caller.key.workspace_id, {"sessions": 1, "causes": {"hard_delete": 1}}),
+    ]
+
+
+def test_a_hard_delete_subtracts_the_session_from_the_graph(caller: Caller) -> None:
+    keep, gone = recorded_canary(caller), recorded_canary(caller)
+    path = "/v1/memory/paths?workflow=checkout"
+    assert sum(item["session_count"] for item in caller.get(path).json()["data"]) == 2
+    caller.delete(f"/v1/sessions/{gone.session_id}?hard=true")
+    finish_purges(caller.service.runtime)
+    assert sum(item["session_count"] for item in caller.get(path).json()["data"]) == 1
+    graph = caller.get("/v1/memory/graph?workflow=checkout").text
+    assert keep.word in graph and gone.word not in graph
+    with caller.service.runtime.database.transaction(write=False) as db:
+        ids = set(db.exec(select(SessionPathRow.session_id)))
+        kinds = db.exec(
+            select(GraphVersionRow.kind).where(GraphVersionRow.workspace_id == caller.key.workspace_id)
+        ).all()
+    assert gone.session_id not in ids and "purge" in kinds
+    assert caller.get("/v1/workflows/checkout").json()["session_count"] == 1
+
+
+def test_rows_of_a_batch_that_lands_after_the_delete_are_deleted_too(caller: Caller) -> None:
+    """Case 87: the session is deleted while a run has its rows prepared."""
+    runtime = caller.service.runtime
+    canary = recorded_canary(caller, is_sealed=False)
+    sealer = Sealer(runtime, owner="late")
+    assert sealer.take()
+    landed: list[str] = []
+    commit = sealer._commit_lake
+
+    def delete_then_commit(*arguments: object) -> None:
+        assert caller.delete(f"/v1/sessions/{canary.session_id}?hard=true").status_code == 204
+        make_due(runtime)
+        run_purges(runtime, "tests")
+        landed.extend(step for owner, step in open_purges(runtime) if owner == canary.session_id)
+        commit(*arguments)  # type: ignore[arg-type]
+
+    sealer._commit_lake = delete_then_commit  # type: ignore[method-assign]
+    sealer.seal_batch()
+    sealer.release()
+    assert landed == ["lake"]
+    finish_purges(runtime)
+    assert count_hits(runtime, canary.word) == 0
+
+
+def test_a_repeated_batch_number_is_refused_after_the_log_was_cleaned(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    recorded_canary(caller)
+    gone = recorded_canary(caller)
+    caller.delete(f"/v1/sessions/{gone.session_id}?hard=true")
+    finish_purges(runtime)
+    third = recorded_canary(caller, is_sealed=False)
+    seal_all(caller)
+    rows = runtime.lake.scan("sessions", Tenant(caller.key.workspace_id, "live")).collect()
+    assert rows.height == 2 and third.session_id in rows["session_id"].to_list()

@@ -1,0 +1,129 @@
+"""Runs of purges: one at a time, resumed after a kill, patient with stores that are away. Contract §2."""
+
+from datetime import timedelta
+
+import pytest
+
+from recorder import clock
+from recorder.errors import Unavailable
+from recorder.governance import session_content
+from recorder.governance.purges import FILES_GRACE, LEASE, next_due, run_purges
+from recorder.storage.lake import Lake
+from recorder.storage.leases import LeaseLost, hold_lease
+from tests.support.factories import Caller, assert_problem
+from tests.support.purges import count_hits, finish_purges, make_due, open_purges, purge_row, recorded_canary
+from tests.support.recorded_sessions import let_lease_run_out
+
+
+class Killed(BaseException):
+    """The end of a run's process."""
+
+
+def hard_deleted(caller: Caller) -> tuple[str, str]:
+    """A sealed canary that was deleted for good: its id and its word."""
+    canary = recorded_canary(caller)
+    assert caller.delete(f"/v1/sessions/{canary.session_id}?hard=true").status_code == 204
+    return canary.session_id, canary.word
+
+
+def test_a_second_run_leaves_the_purges_to_the_first(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    with runtime.database.transaction(write=True) as db:
+        held = hold_lease(db, LEASE, "first", ttl_ms=60_000)
+    assert held is not None
+    assert run_purges(runtime, "second") is None
+    with runtime.database.transaction(write=True) as db:
+        held.release(db)
+
+
+@pytest.mark.parametrize("part", ["delete_sessions", "delete_dead_files", "clean_log"])
+def test_a_run_that_is_killed_is_continued(
+    caller: Caller, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = caller.service.runtime
+    _, word = hard_deleted(caller)
+
+    def kill(*_: object, **__: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Lake, part, kill)
+        with pytest.raises(Killed):
+            for _ in range(5):
+                make_due(runtime)
+                run_purges(runtime, "killed")
+    let_lease_run_out(runtime)
+    finish_purges(runtime)
+    assert count_hits(runtime, word) == 0
+
+
+def test_a_run_whose_lease_was_taken_writes_nothing_more(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = caller.service.runtime
+    session_id, _ = hard_deleted(caller)
+    delete = Lake.delete_sessions
+
+    def lose_lease(*arguments: object, **named: object) -> int:
+        let_lease_run_out(runtime)
+        with runtime.database.transaction(write=True) as db:
+            hold_lease(db, LEASE, "thief", ttl_ms=1)
+        return delete(*arguments, **named)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Lake, "delete_sessions", lose_lease)
+        make_due(runtime)
+        with pytest.raises(LeaseLost):
+            run_purges(runtime, "slow")
+    assert purge_row(runtime, session_id).step == "lake"
+    let_lease_run_out(runtime)
+    finish_purges(runtime)
+
+
+def test_old_files_stay_while_readers_may_open_them(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    session_id, word = hard_deleted(caller)
+    before = clock.now()
+    run_purges(runtime, "tests")
+    row = purge_row(runtime, session_id)
+    assert row.step == "files" and row.due_at >= before + FILES_GRACE - timedelta(seconds=1)
+    assert count_hits(runtime, word) > 0
+    with runtime.database.transaction(write=False) as db:
+        assert next_due(db) is not None
+    finish_purges(runtime)
+    assert count_hits(runtime, word) == 0
+    with runtime.database.transaction(write=False) as db:
+        assert next_due(db) is None
+
+
+def test_what_a_request_under_way_stored_is_found_by_the_last_step(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    session_id, _ = hard_deleted(caller)
+    folder = session_content.object_folders(caller.key.workspace_id, session_id)[0]
+    runtime.blobs.put(f"{folder}frm_late.pack", b"late")
+    runtime.blobs.put(f"{folder}.frm_late.pack.req_temporary", b"late")
+    finish_purges(runtime)
+    assert not list(runtime.blobs.keys(folder))
+
+
+def test_a_hard_delete_that_meets_a_store_away_goes_on_later(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = caller.service.runtime
+    canary = recorded_canary(caller)
+    address = f"/v1/sessions/{canary.session_id}?hard=true"
+
+    def refuse(*_: object, **__: object) -> None:
+        raise Unavailable("The blob store")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("recorder.storage.blobs.Blobs.delete_below", refuse)
+        assert_problem(caller.delete(address), 503, "unavailable")
+        assert caller.get(f"/v1/sessions/{canary.session_id}").status_code == 404
+        make_due(runtime)
+        report = run_purges(runtime, "tests")
+        assert report is not None and report.failed_steps == 1
+    assert (canary.session_id, "content") in open_purges(runtime)
+    assert caller.delete(address).status_code == 204
+    finish_purges(runtime)
+    assert count_hits(runtime, canary.word) == 0
