@@ -1,4 +1,4 @@
-"""Cosine similarity of node sequences over binary 1- and 2-grams at three grains. Spec §2.6.
+"""Features of node sequences: binary 1- and 2-grams at three grains, parts of their screens. Spec §2.6.
 
 A feature weighs sqrt(ln(1 + 1/df)): plain inverse document frequency would let rare features dominate. Each
 grain counts by how well it separates sessions: where all are on one screen, screens have no weight.
@@ -6,23 +6,26 @@ grain counts by how well it separates sessions: where all are on one screen, scr
 
 from array import array
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from recorder.memory.graph.inverted_index import Floats, Ints, InvertedIndex
+from recorder.memory.graph.inverted_index import Floats, Ints
 from recorder.memory.graph.nodes import Node
 
-#: Features of fewer sessions than this share are left out, once there are so many sessions.
-PRUNE_SHARE, PRUNE_SESSIONS = 0.01, 200
+#: Features are left out that fewer sessions have than this share of all, and than this number.
+PRUNE_SHARE, PRUNE_SESSIONS = 0.01, 3
 #: Longer sequences are compared by their beginning; they are stored whole.
 MAX_COMPARED_NODES = 512
-#: Screen, action, node.
-GRAINS = 3
+#: Screen, action, node, part of a screen.
+GRAINS = 4
+#: Of each screen the smallest hashes count, a sample: 32 group sessions as well as 256.
+_SCREEN_PARTS = 32
 #: Least weight of a grain, so that sessions which are all alike can be compared.
 LEAST_GRAIN = 0.001
 
-Features = tuple[Ints, Ints, Ints]
+Features = tuple[Ints, Ints, Ints, Ints]
 
 
 class FeatureCounts:
@@ -30,7 +33,7 @@ class FeatureCounts:
 
     def __init__(self) -> None:
         self.sessions = 0
-        self._numbers: dict[int, int] = {}
+        self._numbers: dict[tuple[int, int], int] = {}
         #: The grain of each feature, by its number.
         self._grain_of: array[int] = array("q")
         self._counts: Ints = np.zeros(1024, dtype=np.int64)
@@ -57,8 +60,36 @@ class FeatureCounts:
         acts = np.array([first_with.setdefault(node.act, node.number) for node in nodes], dtype=np.int64)
         screens = np.array([node.screen for node in nodes], dtype=np.int64)
         values = (screens[flat], acts[flat], flat)
-        grains = [self._numbered(owners, value, grain, len(cut)) for grain, value in enumerate(values)]
+        grains = [
+            self._number_grams(*_grams(owners, value, grain), grain, len(cut))
+            for grain, value in enumerate(values)
+        ]
+        grains.append(self._number_grams(*_list_parts(owners, flat, nodes), GRAINS - 1, len(cut)))
         return list(zip(*grains, strict=True))
+
+    def vectors(self, features: Sequence[Features]) -> Any:
+        """Return a sparse matrix with a row of length 1 for each; 0 where all features are left out."""
+        # Not at the top: what only records sessions need not load it.
+        from scipy.sparse import csr_array
+
+        squared, grain_weights = self.weights()
+        values, numbers, owners = [], [], []
+        length = np.zeros(len(features))
+        for grain, weight in enumerate(grain_weights.tolist()):
+            sizes = [len(own[grain]) for own in features]
+            owner = np.repeat(np.arange(len(features)), sizes)
+            number = np.concatenate([own[grain] for own in features]) if features else owner
+            kept = squared[number] > 0
+            owner, number = owner[kept], number[kept]
+            norm = np.bincount(owner, weights=squared[number], minlength=len(features))
+            length += weight * (norm > 0)
+            values.append(np.sqrt(weight * squared[number] / norm[owner]))
+            numbers.append(number)
+            owners.append(owner)
+        rows = np.concatenate(owners)
+        data = np.concatenate(values) / np.sqrt(length[rows])
+        shape = (len(features), max(len(squared), 1))
+        return csr_array((data, (rows, np.concatenate(numbers))), shape=shape)
 
     def _grain_weights(self, squared: Floats) -> Floats:
         """Return how well each grain separates sessions: the share of its weight that two do not share."""
@@ -74,13 +105,11 @@ class FeatureCounts:
     def _squared_weights(self) -> Floats:
         counts = self._counts[: len(self._numbers)]
         weights: Floats = np.log1p(self.sessions / np.maximum(counts, 1))
-        kept = counts > 0
-        if self.sessions >= PRUNE_SESSIONS:
-            kept &= counts >= PRUNE_SHARE * self.sessions
+        kept = (counts > 0) & (counts >= min(PRUNE_SHARE * self.sessions, PRUNE_SESSIONS))
         return np.where(kept, weights, 0.0)
 
-    def _numbered(self, owners: Ints, values: Ints, grain: int, count: int) -> list[Ints]:
-        owners, grams = _grams(owners, values, grain)
+    def _number_grams(self, owners: Ints, grams: Ints, grain: int, count: int) -> list[Ints]:
+        """Return the numbers of the grams of each owner, sorted."""
         distinct, places = np.unique(grams, return_inverse=True)
         numbers = np.array([self._number(gram, grain) for gram in distinct.tolist()], dtype=np.int64)
         # One number for each pair: sorting pairs as such is many times slower.
@@ -89,7 +118,7 @@ class FeatureCounts:
         return np.split(feature, np.searchsorted(sequence, np.arange(1, count)))
 
     def _number(self, gram: int, grain: int) -> int:
-        number = self._numbers.setdefault(gram, len(self._numbers))
+        number = self._numbers.setdefault((grain, gram), len(self._numbers))
         if number == len(self._grain_of):
             self._grain_of.append(grain)
         if number >= len(self._counts):
@@ -98,7 +127,7 @@ class FeatureCounts:
 
 
 def _grams(owners: Ints, values: Ints, grain: int) -> tuple[Ints, Ints]:
-    """1- and 2-grams of runs of equal values, packed into one number each: grain, first, second."""
+    """Return 1- and 2-grams of runs of equal values, packed into one number: grain, first, second."""
     starts = np.ones(len(values), dtype=np.bool_)
     starts[1:] = (owners[1:] != owners[:-1]) | (values[1:] != values[:-1])
     owners, values = owners[starts], values[starts]
@@ -109,59 +138,15 @@ def _grams(owners: Ints, values: Ints, grain: int) -> tuple[Ints, Ints]:
     return np.concatenate([owners, owners[1:][together]]), np.concatenate([ones, twos])
 
 
-#: Cosine from which on a variant joins a path.
-PATH_COSINE = 0.55
-
-
-class LeaderIndex:
-    """The features of leaders, in the order in which they were added."""
-
-    def __init__(self) -> None:
-        self.grains = tuple(InvertedIndex() for _ in range(GRAINS))
-
-    def add(self, features: Features) -> None:
-        """Add one more."""
-        for postings, numbers in zip(self.grains, features, strict=True):
-            postings.add(numbers.tolist())
-
-
-class LeaderSimilarity:
-    """Cosine to every leader under the weights of one moment."""
-
-    def __init__(self, leaders: LeaderIndex, squared: Floats, grain_weights: Floats) -> None:
-        self._leaders = leaders
-        self._squared = squared
-        self._grain_weights: list[float] = grain_weights.tolist()
-        self._norms = [np.sqrt(postings.totals(squared)) for postings in leaders.grains]
-
-    def nearest(self, features: Features) -> int | None:
-        """Place of the most similar leader at or above the threshold; the older one of equals."""
-        if not len(self._norms[0]):
-            return None
-        norms = [self._norm(numbers) for numbers in features]
-        own_length = sum(weight for weight, norm in zip(self._grain_weights, norms, strict=True) if norm)
-        if not own_length:
-            return None
-        cosine = np.zeros(len(self._norms[0]))
-        length = np.zeros(len(self._norms[0]))
-        for grain, weight in enumerate(self._grain_weights):
-            numbers, norm, theirs = features[grain], norms[grain], self._norms[grain]
-            length += weight * (theirs > 0)
-            if norm:
-                # Most features of a large graph are pruned: what weighs nothing need not be looked up.
-                heavy = numbers[self._squared[numbers] > 0]
-                shared = self._leaders.grains[grain].overlaps(heavy.tolist(), self._squared[heavy])
-                alike = np.divide(shared, theirs * norm, out=np.zeros_like(shared), where=theirs > 0)
-                cosine += weight * alike
-        # Rounded: the order in which floats were summed must decide neither ties nor the threshold.
-        cosine = np.round(cosine / np.sqrt(np.maximum(length, LEAST_GRAIN) * own_length), 9)
-        best = int(np.argmax(cosine))
-        return best if cosine[best] >= PATH_COSINE else None
-
-    def add(self, features: Features) -> None:
-        """Count in a leader that was just added to them."""
-        for grain, numbers in enumerate(features):
-            self._norms[grain] = np.append(self._norms[grain], self._norm(numbers))
-
-    def _norm(self, numbers: Ints) -> float:
-        return float(np.sqrt(self._squared[numbers].sum()))
+def _list_parts(owners: Ints, flat: Ints, nodes: Sequence[Node]) -> tuple[Ints, Ints]:
+    """Return the parts of the screens of each owner's nodes."""
+    base = max(len(nodes), 1)
+    owners, numbers = np.divmod(np.unique(owners * base + flat), base)
+    used, places = np.unique(numbers, return_inverse=True)
+    parts = [np.array(nodes[number].features[:_SCREEN_PARTS], dtype=np.int64) for number in used.tolist()]
+    sizes = np.array([len(part) for part in parts], dtype=np.int64)
+    starts = np.cumsum(sizes) - sizes
+    repeated = sizes[places]
+    offsets = np.arange(int(repeated.sum())) - np.repeat(np.cumsum(repeated) - repeated, repeated)
+    shown = np.concatenate(parts) if parts else flat
+    return np.repeat(owners, repeated), shown[np.repeat(starts[places], repeated) + offsets]
