@@ -10,6 +10,7 @@ from sqlmodel import col, select
 from recorder.errors import InvalidCursor, SessionNotSealed
 from recorder.memory.drift.store import recent_nodes
 from recorder.memory.graph.nodes import GraphScope
+from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, lookup_of
 from recorder.memory.queries.comparison import Side, compare
 from recorder.memory.queries.paths import filter_rows, read_graph
@@ -142,10 +143,10 @@ def _session_id(columns: GraphColumns, row: int) -> str:
     return session_id
 
 
-def _path_id(columns: GraphColumns, row: int) -> str:
+def _path_id(columns: GraphColumns, row: int) -> str | None:
     # Not `columns.path[row]`, which looks up that of every row.
-    variant = columns.trace_variant[columns.trace[row]]
-    return columns.paths[int(columns.variant_path[variant])].path_id
+    path = int(columns.variant_path[columns.trace_variant[columns.trace[row]]])
+    return None if path == NO_PATH else columns.paths[path].path_id
 
 
 def read_view(

@@ -27,7 +27,8 @@ def match_ids(
     """Match two groupings of the same things.
 
     A new group takes over an old one where their overlap is more than half of their union, by weight; there
-    is then at most one such partner on either side.
+    is then at most one such partner on either side. A new group without one takes over the old group that it
+    shares most with, of those of which it holds more than half.
 
     Args:
         old_of: the old group of each thing.
@@ -49,6 +50,10 @@ def match_ids(
         new: old for (old, new), both in shared.items() if 2 * both > old_total[old] + new_total[new] - both
     }
     taken = set(number_of.values())
+    for (old, new), both in sorted(shared.items(), key=lambda item: (-item[1], item[0])):
+        if new not in number_of and old not in taken and 2 * both > old_total[old]:
+            number_of[new] = old
+            taken.add(old)
     for new in sorted(set(new_total) - set(number_of)):
         number_of[new] = free
         free += 1

@@ -13,6 +13,7 @@ import numpy as np
 
 from recorder.memory.graph.directly_follows import Crossings, list_crossings
 from recorder.memory.graph.inverted_index import Floats, Ints
+from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import OUTCOMES, GraphColumns, Mask, lookup_of
 from recorder.memory.queries.tfidf import tfidf_vectors
 
@@ -137,10 +138,15 @@ class Outliers:
 
 
 def find_outliers(columns: GraphColumns, chosen: Mask, *, threshold: float = THRESHOLD) -> Outliers:
-    """Return the chosen sessions whose path fewer than `threshold` of the chosen ones take."""
+    """Return the chosen sessions whose path fewer than `threshold` of the chosen ones take.
+
+    A session without steps is on no path, and no outlier.
+    """
     paths = columns.path
+    total = max(int(chosen.sum()), 1)
+    chosen = chosen & (paths != NO_PATH)
     counts = np.bincount(paths[chosen], minlength=len(columns.paths))
-    frequency = counts / max(int(chosen.sum()), 1)
+    frequency = counts / total
     rows = np.flatnonzero(chosen & (frequency[paths] < threshold))
     typical = typicality(columns, chosen)[columns.variant[rows]]
     order = np.lexsort((columns.session_id[rows], -columns.started_ms[rows], typical))

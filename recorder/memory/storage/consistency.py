@@ -8,7 +8,6 @@ import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-import numpy as np
 import polars as pl
 from sqlmodel import Session as DbSession
 from sqlmodel import col, exists, select
@@ -116,8 +115,8 @@ class GraphCheck:
     missing: list[str] = field(default_factory=list)
     #: Traces whose counter differs from the sessions that took them: key, counter, sessions.
     miscounted: list[tuple[int, int, int]] = field(default_factory=list)
-    #: Paths whose outcomes do not sum to 1, and the graph if its frequencies do not sum to the share of sessions
-    #: with steps.
+    #: Paths whose outcomes do not sum to 1, and the graph if its frequencies do not sum to the share of
+    #: sessions with steps.
     unequal: list[str] = field(default_factory=list)
 
 
@@ -172,8 +171,8 @@ def _unequal(db: DbSession, scope: GraphScope) -> list[str]:
         for path in paths
         if not math.isclose(sum(path.outcomes.model_dump().values()), 1, abs_tol=1e-9)
     ]
-    on_paths = np.count_nonzero(columns.path[columns.current()] != NO_PATH)
-    share = on_paths / max(np.count_nonzero(columns.current()), 1)
+    on_paths = int((columns.path[columns.current()] != NO_PATH).sum())
+    share = on_paths / max(int(columns.current().sum()), 1)
     if not math.isclose(sum(path.frequency for path in paths), share, abs_tol=1e-9):
         unequal.append(scope.workflow)
     return unequal
