@@ -233,8 +233,6 @@ class SimilarSession(Session):
     """A session whose way is like that of the session asked for."""
 
     similarity: float
-    #: Null for a session without steps.
-    path_id: str | None
     #: Ids of the nodes that both visited, in the order of the session asked for.
     shared_nodes: list[str]
 

@@ -81,8 +81,7 @@ def list_outliers(
     return FetchedPage(
         [
             OutlierSession(
-                **vars(sessions[_session_id(columns, row)]),
-                path_id=_path_id(columns, row),
+                **vars(sessions[_session_id(columns, row)]) | {"path_id": _path_id(columns, row)},
                 path_frequency=float(outliers.path_frequency[rank]),
                 typicality=float(outliers.typicality[rank]),
             )
@@ -113,9 +112,9 @@ def list_similar(db: DbSession, *, tenant: Tenant, session_id: str, limit: int) 
     sessions = _read_sessions(db, tenant, (_session_id(columns, neighbour.row) for neighbour in neighbours))
     return [
         SimilarSession(
-            **vars(sessions[_session_id(columns, neighbour.row)]),
+            **vars(sessions[_session_id(columns, neighbour.row)])
+            | {"path_id": _path_id(columns, neighbour.row)},
             similarity=neighbour.similarity,
-            path_id=_path_id(columns, neighbour.row),
             shared_nodes=[columns.nodes[node].node_id for node in neighbour.shared_nodes],
         )
         for neighbour in neighbours
