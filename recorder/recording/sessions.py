@@ -174,6 +174,10 @@ def read_metadata(db: DbSession, row: SessionRow) -> dict[str, Any]:
     return {} if stored is None else stored.metadata_
 
 
+#: Members of a session object that are no columns of its row.
+_NOT_IN_ROW = {"actor", "metadata", "path_id", "seal_error"}
+
+
 def to_wire(row: SessionRow, metadata: dict[str, Any], *, path_id: str | None = None) -> Session:
     """Return the session object of spec §2.1.
 
@@ -215,7 +219,11 @@ def emit(
 ) -> None:
     """Queue a session event: `data` is the session as it is now, and what else the type carries."""
     known = read_metadata(db, row) if metadata is None else metadata
-    session = to_wire(row, known, path_id=read_path_id(db, row))
+    emit_session(db, row, type, to_wire(row, known, path_id=read_path_id(db, row)), **more)
+
+
+def emit_session(db: DbSession, row: SessionRow, type: str, session: Session, **more: Any) -> None:
+    """Queue a session event about a session object that was made already."""
     add_event(
         db,
         tenant=row.tenant,

@@ -87,8 +87,8 @@ def _find_sessions_of_path(db: DbSession, row: ExportRow, graph: dict[str, int])
 
     A path that a rebuild has merged is replaced by the merged one. Return None without such a filter.
     """
-    chosen = {name: row.spec["filter"].get(name) for name in ("path", "subpath")}
-    path = select_path(db, tenant=row.tenant, **chosen)
+    filters = row.spec["filter"]
+    path = select_path(db, tenant=row.tenant, path=filters.get("path"), subpath=filters.get("subpath"))
     if path is None:
         return None
     graph[path.workflow] = path.columns.version

@@ -129,8 +129,9 @@ def choose_sessions(
                 TagRow.name == filters["tag"],
             )
             allowed &= set(db.exec(tagged).all())
-        chosen_paths = {name: filters.get(name) for name in ("path", "subpath")}
-        selection = select_path(db, tenant=row.tenant, **chosen_paths)
+        selection = select_path(
+            db, tenant=row.tenant, path=filters.get("path"), subpath=filters.get("subpath")
+        )
         if selection is not None:
             allowed &= set(selection.session_ids())
     taken = {session_id for session_id, deleted_at in chosen.items() if deleted_at is None}

@@ -1,8 +1,8 @@
 """Sessions of a path: those that are counted on it, and those that hold its nodes. Contract §2, §4.
 
 `path` selects the sessions that `session_count` of the path counts, `subpath` those that took its nodes one
-directly after the other, with any steps around them (spec §4.3). Both are filters of `GET /v1/sessions` and of
-an export.
+directly after the other, with any steps around them (spec §4.3). Both are filters of `GET /v1/sessions` and
+of an export.
 """
 
 from collections.abc import Sequence
