@@ -20,12 +20,10 @@ PRUNE_SHARE, PRUNE_SESSIONS = 0.01, 3
 MAX_COMPARED_NODES = 512
 #: Screen, action, node, part of a screen.
 GRAINS = 4
-#: Of each screen the smallest hashes count, a sample: 32 group sessions as well as 256.
-_SCREEN_PARTS = 32
+#: Of each screen the smallest hashes count, a sample: 16 group sessions as well as 256.
+_SCREEN_PARTS = 16
 #: Least weight of a grain, so that sessions which are all alike can be compared.
 LEAST_GRAIN = 0.001
-
-Features = tuple[Ints, Ints, Ints, Ints]
 
 
 class FeatureCounts:
@@ -38,19 +36,18 @@ class FeatureCounts:
         self._grain_of: array[int] = array("q")
         self._counts: Ints = np.zeros(1024, dtype=np.int64)
 
-    def count(self, features: Features, sessions: int) -> None:
+    def count(self, features: Ints, sessions: int) -> None:
         """Add so many sessions with these features (or take away, if negative)."""
         self.sessions += sessions
-        for numbers in features:
-            self._counts[numbers] += sessions
+        self._counts[features] += sessions
 
     def weights(self) -> tuple[Floats, Floats]:
         """Return the present squared weight of each feature, by number, and the weight of each grain."""
         squared = self._squared_weights()
         return squared, self._grain_weights(squared)
 
-    def of(self, sequences: Sequence[tuple[int, ...]], nodes: Sequence[Node]) -> list[Features]:
-        """Return the numbered features of each sequence, one sorted array for each grain."""
+    def of(self, sequences: Sequence[tuple[int, ...]], nodes: Sequence[Node]) -> list[Ints]:
+        """Return the numbered features of each sequence."""
         if not sequences:
             return []
         cut = [np.array(sequence[:MAX_COMPARED_NODES], dtype=np.int64) for sequence in sequences]
@@ -60,36 +57,33 @@ class FeatureCounts:
         acts = np.array([first_with.setdefault(node.act, node.number) for node in nodes], dtype=np.int64)
         screens = np.array([node.screen for node in nodes], dtype=np.int64)
         values = (screens[flat], acts[flat], flat)
-        grains = [
-            self._number_grams(*_grams(owners, value, grain), grain, len(cut))
-            for grain, value in enumerate(values)
-        ]
-        grains.append(self._number_grams(*_list_parts(owners, flat, nodes), GRAINS - 1, len(cut)))
-        return list(zip(*grains, strict=True))
+        grams = [_grams(owners, value, grain) for grain, value in enumerate(values)]
+        parts = [*grams, _list_parts(owners, flat, nodes)]
+        numbered = [self._number_grams(grams, grain) for grain, (_, grams) in enumerate(parts)]
+        # One number for each pair: sorting pairs as such is many times slower.
+        base = max(len(self._numbers), 1)
+        pairs = [owners * base + numbers for (owners, _), numbers in zip(parts, numbered, strict=True)]
+        sequence, feature = np.divmod(np.unique(np.concatenate(pairs)), base)
+        return np.split(feature, np.searchsorted(sequence, np.arange(1, len(cut))))
 
-    def vectors(self, features: Sequence[Features]) -> Any:
+    def vectors(self, features: Sequence[Ints]) -> Any:
         """Return a sparse matrix with a row of length 1 for each; 0 where all features are left out."""
         # Not at the top: what only records sessions need not load it.
         from scipy.sparse import csr_array
 
         squared, grain_weights = self.weights()
-        values, numbers, owners = [], [], []
-        length = np.zeros(len(features))
-        for grain, weight in enumerate(grain_weights.tolist()):
-            sizes = [len(own[grain]) for own in features]
-            owner = np.repeat(np.arange(len(features)), sizes)
-            number = np.concatenate([own[grain] for own in features]) if features else owner
-            kept = squared[number] > 0
-            owner, number = owner[kept], number[kept]
-            norm = np.bincount(owner, weights=squared[number], minlength=len(features))
-            length += weight * (norm > 0)
-            values.append(np.sqrt(weight * squared[number] / norm[owner]))
-            numbers.append(number)
-            owners.append(owner)
-        rows = np.concatenate(owners)
-        data = np.concatenate(values) / np.sqrt(length[rows])
-        shape = (len(features), max(len(squared), 1))
-        return csr_array((data, (rows, np.concatenate(numbers))), shape=shape)
+        count = len(features)
+        numbers = np.concatenate(features) if features else np.zeros(0, dtype=np.int64)
+        owners = np.repeat(np.arange(count), [len(own) for own in features])
+        kept = squared[numbers] > 0
+        owners, numbers = owners[kept], numbers[kept]
+        grains = np.frombuffer(self._grain_of, dtype=np.int64)[numbers]
+        blocks = owners * GRAINS + grains
+        norms = np.bincount(blocks, weights=squared[numbers], minlength=count * GRAINS)
+        lengths = (norms.reshape(-1, GRAINS) > 0) @ grain_weights
+        weights = grain_weights[grains] * squared[numbers] / (norms[blocks] * lengths[owners])
+        starts = np.searchsorted(owners, np.arange(count + 1))
+        return csr_array((np.sqrt(weights), numbers, starts), shape=(count, max(len(squared), 1)))
 
     def _grain_weights(self, squared: Floats) -> Floats:
         """Return how well each grain separates sessions: the share of its weight that two do not share."""
@@ -108,14 +102,9 @@ class FeatureCounts:
         kept = (counts > 0) & (counts >= min(PRUNE_SHARE * self.sessions, PRUNE_SESSIONS))
         return np.where(kept, weights, 0.0)
 
-    def _number_grams(self, owners: Ints, grams: Ints, grain: int, count: int) -> list[Ints]:
-        """Return the numbers of the grams of each owner, sorted."""
+    def _number_grams(self, grams: Ints, grain: int) -> Ints:
         distinct, places = np.unique(grams, return_inverse=True)
-        numbers = np.array([self._number(gram, grain) for gram in distinct.tolist()], dtype=np.int64)
-        # One number for each pair: sorting pairs as such is many times slower.
-        base = max(len(self._numbers), 1)
-        sequence, feature = np.divmod(np.unique(owners * base + numbers[places]), base)
-        return np.split(feature, np.searchsorted(sequence, np.arange(1, count)))
+        return np.array([self._number(gram, grain) for gram in distinct.tolist()], dtype=np.int64)[places]
 
     def _number(self, gram: int, grain: int) -> int:
         number = self._numbers.setdefault((grain, gram), len(self._numbers))

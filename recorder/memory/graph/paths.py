@@ -12,7 +12,8 @@ import numpy as np
 import xxhash
 
 from recorder.memory.graph.communities import PATH_COSINE, find_nearest, group_variants
-from recorder.memory.graph.features import FeatureCounts, Features
+from recorder.memory.graph.features import FeatureCounts
+from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.graph.nodes import GraphScope, Node, free_id
 from recorder.memory.graph.shown_way import Ways, choose_way
 from recorder.memory.steps.targets import signed
@@ -32,8 +33,8 @@ class Variant:
     #: Number of its path, or NO_PATH.
     path: int
     sessions: int
-    #: Numbers of its features at each grain: screen, action, node, part of a screen.
-    features: Features
+    #: Numbers of its features.
+    features: Ints
 
 
 @dataclass(frozen=True, slots=True)
