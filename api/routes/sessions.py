@@ -41,7 +41,10 @@ async def get_session_filter(
     outcome: Outcome | None = None,
     actor_kind: Annotated[ActorKind | None, Query(alias="actor.kind")] = None,
     tag: Annotated[str | None, Query(min_length=1, max_length=limits.TAG_NAME_CHARACTERS)] = None,
-    path: Annotated[str | None, Query(description="Id of a path of the memory graph.")] = None,
+    path: Annotated[str | None, Query(description="Id of the path that sessions are counted on.")] = None,
+    subpath: Annotated[
+        str | None, Query(description="Id of a path whose nodes sessions took one directly after another.")
+    ] = None,
 ) -> session_list.SessionFilter:
     """Return the filters that a query names.
 
@@ -60,6 +63,7 @@ async def get_session_filter(
         since=times.since,
         until=times.until,
         path=path,
+        subpath=subpath,
     )
 
 

@@ -97,6 +97,7 @@ class ExportFilter(WireInput):
     max_duration_ms: int | None = WireField(default=None, ge=0, le=limits.T_MS_MAX)
     tag: str | None = WireField(default=None, min_length=1, max_length=limits.TAG_NAME_CHARACTERS)
     path: str | None = None
+    subpath: str | None = None
     exclude_session_ids: list[str] | None = None
 
 

@@ -34,7 +34,14 @@ class MemoryPath(WireOutput):
 
     path_id: str
     node_ids: list[str]
+    labels: list[str]
+    #: Nodes of `node_ids` that a tenth or more of the path's sessions leave out.
+    optional_node_ids: list[str]
     frequency: float
+    #: Share of the sessions that took exactly the nodes of `node_ids`.
+    exact_frequency: float
+    #: Different sequences of nodes that the sessions of the path took.
+    variants: int
     outcomes: PathOutcomes
     median_duration_ms: int
     session_count: int
@@ -124,7 +131,7 @@ class GraphTraceRow(SQLModel, table=True):
 
 
 class GraphVariantRow(SQLModel, table=True):
-    """An exact sequence of nodes, equal neighbours counted once, and the path it belongs to."""
+    """An exact sequence of nodes, equal neighbours counted once, and its path; -1 for that of no nodes."""
 
     __tablename__ = "graph_variants"
     __table_args__ = {"sqlite_with_rowid": False}
@@ -139,7 +146,7 @@ class GraphVariantRow(SQLModel, table=True):
 
 
 class GraphPathRow(SQLModel, table=True):
-    """A path: the sequence of its leading variant."""
+    """A path: the sequence of the variant that shows it."""
 
     __tablename__ = "graph_paths"
     __table_args__ = {"sqlite_with_rowid": False}
@@ -227,7 +234,6 @@ class SimilarSession(Session):
     """A session whose way is like that of the session asked for."""
 
     similarity: float
-    path_id: str
     #: Ids of the nodes that both visited, in the order of the session asked for.
     shared_nodes: list[str]
 

@@ -104,6 +104,8 @@ class Session(WireOutput):
     frame_count: int
     event_count: int
     outcome: Outcome | None
+    #: Path of the memory graph it is counted on; null before sealing, in a pause, and without steps.
+    path_id: str | None
     seal_error: SealError | None
     created_at: WireTime
 

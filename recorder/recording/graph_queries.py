@@ -10,6 +10,7 @@ from sqlmodel import col, select
 from recorder.errors import InvalidCursor, SessionNotSealed
 from recorder.memory.drift.store import recent_nodes
 from recorder.memory.graph.nodes import GraphScope
+from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, lookup_of
 from recorder.memory.queries.comparison import Side, compare
 from recorder.memory.queries.outliers import THRESHOLD, Rank, find_outliers
@@ -83,8 +84,7 @@ def list_outliers(
     return FetchedPage(
         [
             OutlierSession(
-                **vars(sessions[_session_id(columns, row)]),
-                path_id=_path_id(columns, row),
+                **vars(sessions[_session_id(columns, row)]) | {"path_id": _path_id(columns, row)},
                 path_frequency=float(outliers.path_frequency[rank]),
                 typicality=float(outliers.typicality[rank]),
             )
@@ -115,9 +115,9 @@ def list_similar(db: DbSession, *, tenant: Tenant, session_id: str, limit: int) 
     sessions = _read_sessions(db, tenant, (_session_id(columns, neighbour.row) for neighbour in neighbours))
     return [
         SimilarSession(
-            **vars(sessions[_session_id(columns, neighbour.row)]),
+            **vars(sessions[_session_id(columns, neighbour.row)])
+            | {"path_id": _path_id(columns, neighbour.row)},
             similarity=neighbour.similarity,
-            path_id=_path_id(columns, neighbour.row),
             shared_nodes=[columns.nodes[node].node_id for node in neighbour.shared_nodes],
         )
         for neighbour in neighbours
@@ -145,10 +145,10 @@ def _session_id(columns: GraphColumns, row: int) -> str:
     return session_id
 
 
-def _path_id(columns: GraphColumns, row: int) -> str:
+def _path_id(columns: GraphColumns, row: int) -> str | None:
     # Not `columns.path[row]`, which looks up that of every row.
-    variant = columns.trace_variant[columns.trace[row]]
-    return columns.paths[int(columns.variant_path[variant])].path_id
+    path = int(columns.variant_path[columns.trace_variant[columns.trace[row]]])
+    return None if path == NO_PATH else columns.paths[path].path_id
 
 
 def read_view(

@@ -12,6 +12,7 @@ from sqlmodel import col, func, select, tuple_
 
 from recorder import limits
 from recorder.errors import NotFound, Problem, ValidationFailed
+from recorder.memory.storage.session_paths import read_path_id
 from recorder.models.event import EventBatchRow, EventKeyRow
 from recorder.models.frame import Frame, FrameRow
 from recorder.models.session import FramesSummary, SessionDetail, SessionRow, TagCreate
@@ -141,7 +142,7 @@ def read_image(db: DbSession, lake: Lake, blobs: Blobs, row: SessionRow, frame_i
 
 def describe_session(db: DbSession, lake: Lake, row: SessionRow, include: frozenset[str]) -> SessionDetail:
     """Return the session with the related data that was asked for; what was not asked for stays unset."""
-    members: dict[str, Any] = dict(to_wire(row, read_metadata(db, row)))
+    members: dict[str, Any] = dict(to_wire(row, read_metadata(db, row), path_id=read_path_id(db, row)))
     if "events" in include:
         page = read_events_page(db, lake, row, after=None, limit=limits.EMBEDDED_EVENTS)
         members["events"] = [orjson.loads(record.as_json()) for record in page.items]

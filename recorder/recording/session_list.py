@@ -9,7 +9,8 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.ids import first_id_at
-from recorder.memory.queries.subpaths import SubPath
+from recorder.memory.queries.subpaths import select_path
+from recorder.memory.storage.session_paths import read_path_ids
 from recorder.models.session import Session, SessionMetadataRow, SessionRow, TagRow
 from recorder.models.wire import ActorKind, Outcome
 from recorder.recording.sessions import to_wire
@@ -31,8 +32,15 @@ class SessionFilter:
     tag: str | None = None
     since: datetime | None = None
     until: datetime | None = None
-    #: Id of a path of the memory graph whose nodes the session went through, one directly after the other.
+    #: Id of a path of the memory graph that the session is counted on.
     path: str | None = None
+    #: Id of a path of the memory graph whose nodes the session went through, one directly after the other.
+    subpath: str | None = None
+
+    @property
+    def has_path(self) -> bool:
+        """True if the memory graph selects sessions; times then bound their start."""
+        return self.path is not None or self.subpath is not None
 
 
 def list_sessions(
@@ -59,8 +67,8 @@ def list_sessions(
     """
     statement = _select_sessions(tenant, filters, before_id=before_id)
     statements: Iterable[Any] = [statement]
-    if filters.path is not None:
-        id_lists = _list_ids_on_path(db, tenant, filters, filters.path, before_id=before_id)
+    if filters.has_path:
+        id_lists = _list_ids_on_path(db, tenant, filters, before_id=before_id)
         statements = (statement.where(col(SessionRow.id).in_(ids)) for ids in id_lists)
 
     def read_rows(count: int) -> Iterator[Any]:
@@ -70,17 +78,24 @@ def list_sessions(
             count -= len(rows)
 
     page = fetch_page(read_rows, limit=limit, position_of=lambda pair: str(pair[0].id))
-    return page.convert(lambda pair: to_wire(pair[0], pair[1].metadata_))
+    path_ids = read_path_ids(db, [row.id for row, _ in page.items])
+    return page.convert(lambda pair: to_wire(pair[0], pair[1].metadata_, path_id=path_ids.get(pair[0].id)))
 
 
 def _list_ids_on_path(
-    db: DbSession, tenant: Tenant, filters: SessionFilter, path_id: str, *, before_id: str | None
+    db: DbSession, tenant: Tenant, filters: SessionFilter, *, before_id: str | None
 ) -> list[list[str]]:
     """Return the ids of the sessions on a path from the memory graph, newest first, in parts."""
-    on_path = SubPath.read(db, tenant=tenant, path_id=path_id)
-    if filters.workflow and on_path.workflow not in filters.workflow:
+    selection = select_path(db, tenant=tenant, path=filters.path, subpath=filters.subpath)
+    if selection is None or (filters.workflow and selection.workflow not in filters.workflow):
         return []
-    ids = on_path.session_ids(outcome=filters.outcome, actor_kind=filters.actor_kind, below=before_id)
+    ids = selection.session_ids(
+        since=filters.since,
+        until=filters.until,
+        outcome=filters.outcome,
+        actor_kind=filters.actor_kind,
+        below=before_id,
+    )
     return [ids[max(end - _IDS_AT_ONCE, 0) : end] for end in range(len(ids), 0, -_IDS_AT_ONCE)]
 
 
@@ -103,9 +118,9 @@ def _select_sessions(tenant: Tenant, filters: SessionFilter, *, before_id: str |
     ):
         if value is not None:
             statement = statement.where(col(column) == value)
-    if filters.since is not None:
+    if filters.since is not None and not filters.has_path:
         statement = statement.where(col(SessionRow.id) >= first_id_at("ses", filters.since))
-    if filters.until is not None:
+    if filters.until is not None and not filters.has_path:
         statement = statement.where(col(SessionRow.id) < first_id_at("ses", filters.until))
     if before_id is not None:
         statement = statement.where(col(SessionRow.id) < before_id)

@@ -24,6 +24,7 @@ from recorder.errors import (
 from recorder.ids import is_id, new_timed_id
 from recorder.masking.masker import Changes
 from recorder.memory.storage import graph_store as graph
+from recorder.memory.storage.session_paths import read_path_id
 from recorder.models.session import (
     NEVER_CHARGED,
     Actor,
@@ -178,8 +179,18 @@ def read_metadata(db: DbSession, row: SessionRow) -> dict[str, Any]:
     return {} if stored is None else stored.metadata_
 
 
-def to_wire(row: SessionRow, metadata: dict[str, Any]) -> Session:
-    """Return the session object of spec §2.1."""
+#: Members of a session object that are no columns of its row.
+_NOT_IN_ROW = {"actor", "metadata", "path_id", "seal_error"}
+
+
+def to_wire(row: SessionRow, metadata: dict[str, Any], *, path_id: str | None = None) -> Session:
+    """Return the session object of spec §2.1.
+
+    Args:
+        row: the session.
+        metadata: its metadata.
+        path_id: the path it is counted on.
+    """
     actor = None
     if row.actor_id is not None and row.actor_kind is not None:
         actor = Actor.model_validate({"id": row.actor_id, "kind": row.actor_kind})
@@ -192,10 +203,13 @@ def to_wire(row: SessionRow, metadata: dict[str, Any]) -> Session:
         }
     return Session.model_validate(
         {
-            **row.model_dump(include=set(Session.model_fields) - {"actor", "metadata", "seal_error"}),
+            **row.model_dump(
+                include=set(Session.model_fields) - {"actor", "metadata", "path_id", "seal_error"}
+            ),
             "actor": actor,
             "seal_error": seal_error,
             "metadata": metadata,
+            "path_id": path_id,
         }
     )
 
@@ -209,7 +223,12 @@ def emit(
     **more: Any,
 ) -> None:
     """Queue a session event: `data` is the session as it is now, and what else the type carries."""
-    session = to_wire(row, read_metadata(db, row) if metadata is None else metadata)
+    known = read_metadata(db, row) if metadata is None else metadata
+    emit_session(db, row, type, to_wire(row, known, path_id=read_path_id(db, row)), **more)
+
+
+def emit_session(db: DbSession, row: SessionRow, type: str, session: Session, **more: Any) -> None:
+    """Queue a session event about a session object that was made already."""
     add_event(
         db,
         tenant=row.tenant,

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from recorder import clock
+from recorder.memory.steps.session_steps import OPEN_STEPS, PointerAct
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
 from recorder.recording.event_portions import HotItem, Place, read_portion
@@ -219,8 +220,8 @@ class LargeSession:
             events, self._has_more = read_portion(
                 db, self.row.id, after=self._last, max_events=limits.events, max_bytes=limits.bytes
             )
-        # The last step may still gain events.
-        first_step = max(len(walk.steps.steps) - 1, 0)
+        # The last steps may still change.
+        first_step = max(len(walk.steps.steps) - OPEN_STEPS, 0)
         file = self._write_file("events", self._build_event_rows(events)) if events else None
         if events:
             self._last = events[-1][:3]
@@ -233,6 +234,7 @@ class LargeSession:
             "first_step": first_step,
             "steps": pack_steps(self._index, walk.steps.steps[first_step:]),
             "announced": sorted(walk.steps.announced),
+            "pointer_acts": [list(act) for act in walk.steps.pointer_acts],
             "is_full": walk.steps.is_full,
         }
 
@@ -263,6 +265,7 @@ class LargeSession:
         del walk.steps.steps[state["first_step"] :]
         walk.steps.steps += restore_steps(self._index, state["steps"])
         walk.steps.announced = frozenset(state["announced"])
+        walk.steps.pointer_acts = [PointerAct(*act) for act in state["pointer_acts"]]
         walk.steps.is_full = state["is_full"]
 
     def _write_frames(self) -> dict[str, Any]:

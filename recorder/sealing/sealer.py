@@ -24,8 +24,9 @@ from recorder.errors import RecorderError, Unavailable
 from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.storage.indexing import GraphIndexer, Prepared
 from recorder.memory.storage.rebuilds import rebuild_graph
+from recorder.memory.storage.session_paths import read_path_ids
 from recorder.models.session import SessionMetadataRow, SessionRow
-from recorder.recording.sessions import change_status, emit
+from recorder.recording.sessions import change_status, emit_session, to_wire
 from recorder.runtime import Runtime
 from recorder.sealing import batches, failures
 from recorder.sealing.batches import BatchLimits, ClaimedBatch
@@ -240,8 +241,12 @@ class Sealer:
                 row.lake_date = batch.date  # deleted sessions too: a purge must find their rows
                 db.add(row)
             for row in waiting:
-                _mark_sealed(db, row, batch, metadata.get(row.id, {}))
+                _mark_sealed(db, row, batch)
             self._indexer.commit(db, prepared, fresh)
+            path_ids = read_path_ids(db, [row.id for row in fresh])
+            for row in fresh:
+                session = to_wire(row, metadata.get(row.id, {}), path_id=path_ids.get(row.id))
+                emit_session(db, row, "session.sealed", session)
             for failure in preparation.failures:
                 set_aside += failures.count_session_failure(db, failure)
             self._scheduler.continue_or_release(db, work)
@@ -328,7 +333,7 @@ def _read_metadata(db: DbSession, session_ids: list[str]) -> dict[str, dict[str,
     return {row.session_id: row.metadata_ for row in db.exec(statement)}
 
 
-def _mark_sealed(db: DbSession, row: SessionRow, batch: ClaimedBatch, metadata: dict[str, Any]) -> None:
+def _mark_sealed(db: DbSession, row: SessionRow, batch: ClaimedBatch) -> None:
     """Mark one session as sealed; of one that was sealed before only the lake's rows changed."""
     row.waiting_since, row.seal_failures = None, 0
     if row.status == "sealed":
@@ -337,4 +342,3 @@ def _mark_sealed(db: DbSession, row: SessionRow, batch: ClaimedBatch, metadata: 
     now = clock.now()
     row.sealed_at, row.seal_seq = now, batch.seal_seq(row.id)
     change_status(db, row, "sealed", now)
-    emit(db, row, "session.sealed", metadata=metadata)

@@ -20,8 +20,9 @@ def sessions_of(*words: str, prefix: str = "s") -> dict[str, list[Step]]:
 
 
 def paths_of(graph: Graph, change: GraphChange) -> dict[str, str]:
-    """The path of each session of a batch."""
-    return {trace.session_id: graph.path_of(trace.trace_key).path_id for trace in change.sessions}
+    """The path of each session of a batch that has steps."""
+    paths = {trace.session_id: graph.path_of(trace.trace_key) for trace in change.sessions}
+    return {session_id: path.path_id for session_id, path in paths.items() if path is not None}
 
 
 def variants_of(graph: Graph, change: GraphChange) -> list[tuple[int, ...]]:
@@ -100,12 +101,12 @@ def test_a_path_is_its_most_frequent_variant() -> None:
     assert graph.paths[0].nodes == tuple(nodes[step.micro_key] for step in make_steps(usual))
 
 
-def test_sessions_without_steps_lie_on_the_path_of_no_nodes() -> None:
+def test_sessions_without_steps_are_counted_on_no_path() -> None:
     graph = Graph(SCOPE)
     change = graph.add_sessions(sessions_of("", "1a", ""))
-    paths = paths_of(graph, change)
-    assert paths["s0"] == paths["s2"] != paths["s1"]
-    assert sorted(path.nodes for path in graph.paths) == [(), (0,)]
+    assert paths_of(graph, change).keys() == {"s1"}
+    assert [path.nodes for path in graph.paths] == [(0,)]
+    assert graph.path_index.sessions == 3
 
 
 def test_what_is_rare_throughout_is_a_path_of_its_own() -> None:

@@ -97,10 +97,19 @@ def test_frequency_is_a_share_of_the_sessions_that_match_all_filters(database: D
     assert sum(path.session_count for path in paths_of(database, until=START + timedelta(hours=1))) == 3
 
 
-def test_sessions_without_events_have_a_path_without_nodes(database: Database) -> None:
-    add(database, "", "")
+def test_sessions_without_steps_are_on_no_path_and_count_among_all(database: Database) -> None:
+    add(database, "", USUAL, "", "")
     (path,) = paths_of(database)
-    assert (path.node_ids, path.session_count) == ([], 2)
+    assert (path.session_count, path.frequency) == (1, 0.25)
+
+
+def test_a_path_says_what_its_sessions_did(database: Database) -> None:
+    """Half of the sessions leave out a step, some go back; the way shown says so."""
+    add(database, *["1a 2b 3c 4d 5e"] * 5, *["1a 2b 4d 5e"] * 3, *["1a 2b 1a 2b 3c 4d 5e"] * 2)
+    (path,) = paths_of(database)
+    assert (path.session_count, path.variants, path.exact_frequency) == (10, 3, 0.5)
+    assert path.labels == ["Click a", "Click b", "Click c", "Click d", "Click e"]
+    assert path.optional_node_ids == [path.node_ids[2]]
 
 
 def test_an_unknown_workflow_is_not_found_and_a_new_one_is_empty(database: Database) -> None:

@@ -42,7 +42,6 @@ def test_steps_come_by_time_and_then_id() -> None:
 def test_noise_and_telemetry_are_no_steps() -> None:
     noise = [
         "pointer_move",
-        "pointer_down",
         "pointer_up",
         "key_up",
         "log",
@@ -83,6 +82,54 @@ def test_equal_steps_in_a_row_are_one() -> None:
     assert [(step.runs, step.t_in_ms, step.t_out_ms) for step in steps] == [(2, 1, 2), (1, 3, 3), (1, 4, 4)]
     assert steps[0].micro_key == steps[2].micro_key
     assert all(-(2**63) <= step.micro_key < 2**63 for step in steps)
+
+
+def test_a_press_without_a_click_is_a_click() -> None:
+    first, other = {"tag": "div", "attrs": {"id": "one"}}, {"tag": "div", "attrs": {"id": "two"}}
+    steps = steps_of(
+        event(1, "pointer_down", target=first),
+        event(2, "pointer_up", target=first),
+        event(3, "pointer_down", target=other, input={"button": 2}),
+        event(4, "pointer_move"),
+    )
+    assert [(step.action, step.target) for step in steps] == [
+        ("click", "div id=one"),
+        ("click:2", "div id=two"),
+    ]
+
+
+@pytest.mark.parametrize("act", ["click", "dblclick", "drag", "check", "uncheck", "select"])
+def test_a_press_belongs_to_the_act_that_follows(act: str) -> None:
+    between = [event(2, "focus", target=USER), event(3, "pointer_up", target=APPROVE)]
+    steps = steps_of(event(1, "pointer_down", target=APPROVE), *between, event(4, act, target=APPROVE))
+    assert [(step.pos, step.action) for step in steps] == [(0, "focus"), (1, act)]
+
+
+def test_a_press_before_a_key_is_a_click_of_its_own() -> None:
+    kinds = ["pointer_down", "key_down", "click"]
+    steps = steps_of(*(event(t_ms, kind, target=USER) for t_ms, kind in enumerate(kinds)))
+    assert [step.action for step in steps] == ["click", "type", "click"]
+
+
+def test_a_double_click_is_one_step_where_its_first_click_was() -> None:
+    kinds = ["pointer_down", "pointer_up", "click"] * 2 + ["dblclick"]
+    steps = steps_of(
+        event(0, target=APPROVE),
+        *(event(1_000 + 50 * n, kind, target=APPROVE) for n, kind in enumerate(kinds)),
+        frames=[frame(0, "list"), frame(1_120, "opened")],
+    )
+    assert [(step.pos, step.action, step.t_in_ms, step.runs) for step in steps] == [
+        (0, "click", 0, 1),
+        (1, "dblclick", 1_100, 1),
+    ]
+    assert steps[1].screen_key == frame(0, "list").screen.state_key
+
+
+def test_clicks_long_before_a_double_click_or_on_another_element_stay() -> None:
+    steps = steps_of(
+        event(0, target=APPROVE), event(1_900, target=USER), event(2_000, "dblclick", target=APPROVE)
+    )
+    assert [step.action for step in steps] == ["click", "click", "dblclick"]
 
 
 def test_the_same_act_on_another_screen_is_another_micro_state() -> None:

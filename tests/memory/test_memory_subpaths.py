@@ -8,14 +8,16 @@ from sqlmodel import col, select, update
 
 from recorder.errors import NotFound
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.queries.subpaths import SubPath, containing
+from recorder.memory.queries.paths import list_paths
+from recorder.memory.queries.subpaths import PathSelection, containing, select_path
 from recorder.memory.storage.indexing import GraphIndexer
+from recorder.memory.storage.session_paths import read_path_ids
 from recorder.models.memory import GraphPathRow
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
 from tests.support.databases import create_file
 from tests.support.graph_columns import columns_of
-from tests.support.graph_sessions import make_row, make_scope, make_steps
+from tests.support.graph_sessions import index_words, make_row, make_scope, make_steps
 
 COLUMNS = columns_of(
     [
@@ -60,7 +62,7 @@ def test_an_empty_graph_holds_nothing() -> None:
 
 
 def test_filters_and_a_bound_choose_among_the_sessions_of_a_path() -> None:
-    path = SubPath("checkout", COLUMNS, (1, 2))
+    path = PathSelection("checkout", COLUMNS, containing(COLUMNS, (1, 2)))
     assert path.session_ids() == ["ses_0", "ses_4", "ses_5"]
     assert path.session_ids(outcome="error") == ["ses_4", "ses_5"]
     assert path.session_ids(below="ses_5") == ["ses_0", "ses_4"]
@@ -78,8 +80,37 @@ def test_a_path_that_was_merged_into_another_stands_for_that_one(tmp_path: Path)
         older, younger = db.exec(select(GraphPathRow.path_id).order_by(col(GraphPathRow.number)))
         db.exec(update(GraphPathRow).where(col(GraphPathRow.number) == 1).values(merged_into=0))
     with database.transaction(write=False) as db:
-        ids, other = (SubPath.read(db, tenant=scope.tenant, path_id=path_id) for path_id in (younger, older))
-        assert ids.nodes == other.nodes and len(ids.session_ids()) == 1
+        ids, other = (select_path(db, tenant=scope.tenant, path=path_id) for path_id in (younger, older))
+        assert ids is not None and other is not None
+        assert ids.columns is other.columns and ids.variants.tolist() == other.variants.tolist()
+        held = select_path(db, tenant=scope.tenant, subpath=younger)
+        assert held is not None and len(held.session_ids()) == 1
+        assert select_path(db, tenant=scope.tenant) is None
         with pytest.raises(NotFound):
-            SubPath.read(db, tenant=Tenant(scope.workspace_id, "test"), path_id=older)
+            select_path(db, tenant=Tenant(scope.workspace_id, "test"), path=older)
+    database.close()
+
+
+def test_a_path_selects_the_sessions_that_its_count_counts_and_a_subpath_those_with_its_nodes(
+    tmp_path: Path,
+) -> None:
+    database = Database(create_file(tmp_path))
+    with database.transaction(write=True) as db:
+        scope = make_scope(db)
+    rows = index_words(database, scope, *["1a 2b 3c 4d"] * 3, "1a 2b 4d", "9x 8y 1a 2b 3c 4d 7z 9x 6w 5v", "")
+    with database.transaction(write=False) as db:
+        paths = list_paths(db, tenant=scope.tenant, workflow=scope.workflow)
+        ids = read_path_ids(db, [row.id for row in rows])
+        for path in paths:
+            selection = select_path(db, tenant=scope.tenant, path=path.path_id)
+            assert selection is not None
+            assert len(selection.session_ids()) == path.session_count
+            assert selection.session_ids() == sorted(
+                key for key, value in ids.items() if value == path.path_id
+            )
+        held = select_path(db, tenant=scope.tenant, subpath=paths[0].path_id)
+        both = select_path(db, tenant=scope.tenant, path=paths[0].path_id, subpath=paths[0].path_id)
+        assert held is not None and held.session_ids() == sorted(row.id for row in (*rows[:3], rows[4]))
+        assert both is not None and both.session_ids() == sorted(row.id for row in rows[:3])
+    assert rows[5].id not in ids
     database.close()

@@ -15,7 +15,7 @@ from recorder import clock
 from recorder.datasets.formats import FORMATS
 from recorder.exports.planning.lake_stats import LakeFacts
 from recorder.exports.planning.plan import Plan, Sampling, make_plan
-from recorder.memory.queries.subpaths import SubPath
+from recorder.memory.queries.subpaths import select_path
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportFormat, SplitRule
 from recorder.models.governance import PurgeRow
@@ -88,10 +88,10 @@ def _find_sessions_of_path(db: DbSession, row: ExportRow, graph: dict[str, int])
 
     A path that a rebuild has merged is replaced by the merged one. Return None without such a filter.
     """
-    path_id = row.spec["filter"].get("path")
-    if path_id is None:
+    filters = row.spec["filter"]
+    path = select_path(db, tenant=row.tenant, path=filters.get("path"), subpath=filters.get("subpath"))
+    if path is None:
         return None
-    path = SubPath.read(db, tenant=row.tenant, path_id=path_id)
     graph[path.workflow] = path.columns.version
     return pl.Series(path.session_ids(), dtype=pl.String)
 

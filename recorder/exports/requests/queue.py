@@ -177,10 +177,13 @@ def _require_workflows(db: DbSession, tenant: Tenant, workflows: list[str]) -> N
 
 
 def _require_path(db: DbSession, tenant: Tenant, spec: dict[str, Any]) -> None:
-    path_id = spec["filter"].get("path")
-    if path_id is None:
-        return
-    workflow = workflow_of_path(db, tenant=tenant, path_id=path_id)
-    if workflow not in spec["workflow"]:
-        text = f"This path is of the workflow {workflow}, which the export does not name: it would be empty."
-        raise ValidationFailed.of("/filter/path", "invalid_value", message=text)
+    for name in ("path", "subpath"):
+        path_id = spec["filter"].get(name)
+        if path_id is None:
+            continue
+        workflow = workflow_of_path(db, tenant=tenant, path_id=path_id)
+        if workflow not in spec["workflow"]:
+            text = (
+                f"This path is of the workflow {workflow}, which the export does not name: it would be empty."
+            )
+            raise ValidationFailed.of(f"/filter/{name}", "invalid_value", message=text)

@@ -26,7 +26,7 @@ from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.planning.plan import Sampling, select_frames
 from recorder.exports.verify.check import ANOTHER_MANIFEST, open_dataset
 from recorder.exports.verify.rows import read_events, read_frames
-from recorder.memory.queries.subpaths import SubPath
+from recorder.memory.queries.subpaths import select_path
 from recorder.models.export import ExportRow
 from recorder.models.session import SessionRow, TagRow
 from recorder.rowset import EventKey, events_digest, frames_digest, samples_digest
@@ -144,8 +144,11 @@ def choose_sessions(
                 TagRow.name == filters["tag"],
             )
             allowed &= set(db.exec(tagged).all())
-        if "path" in filters:
-            allowed &= set(SubPath.read(db, tenant=row.tenant, path_id=filters["path"]).session_ids())
+        selection = select_path(
+            db, tenant=row.tenant, path=filters.get("path"), subpath=filters.get("subpath")
+        )
+        if selection is not None:
+            allowed &= set(selection.session_ids())
     taken = {session_id for session_id, deleted_at in chosen.items() if deleted_at is None}
     return taken & allowed, (set(chosen) - taken) & allowed
 

@@ -62,8 +62,10 @@ class PathGone:
 
 def watch_paths(history: History, term: Term, rules: Rules) -> list[WatchedPath]:
     """Return the paths that a term watches, the most common first; then those left from earlier terms."""
-    counts = np.bincount(history.path[term.start : term.end])
-    common = np.nonzero(counts >= max(rules.least_seen, rules.least_share * counts.sum()))[0]
+    # Sessions without steps, on path -1, are none of the paths but count as sessions.
+    counts = np.bincount(history.path[term.start : term.end] + 1)[1:]
+    least = max(rules.least_seen, rules.least_share * (term.end - term.start))
+    common = np.nonzero(counts >= least)[0]
     common = common[np.argsort(-counts[common], kind="stable")]
     since = {old.path: old.watched_from for old in term.inherited}
     listed = [Inherited(path, term.start, term.end, since.get(path, term.end)) for path in common.tolist()]

@@ -1,7 +1,7 @@
 """The memory graph of one workflow in memory: sessions in, changes out. Spec §2.6.
 
 Pure: `recorder.memory.storage` loads it and writes what changed. Statistics are additive, so batches may come
-in any order; only unseen micro-states meet exemplars, and only unseen variants meet leaders.
+in any order; only unseen micro-states and unseen variants meet exemplars.
 """
 
 from array import array
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import xxhash
 
 from recorder.memory.graph.nodes import GraphScope, Node, NodeIndex, compared
-from recorder.memory.graph.paths import Path, PathIndex, Variant, variant_key
+from recorder.memory.graph.paths import NO_PATH, Path, PathIndex, Variant, variant_key
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.steps.targets import signed
 
@@ -94,9 +94,10 @@ class Graph:
         """All paths, by number."""
         return self.path_index.paths
 
-    def path_of(self, trace: int) -> Path:
-        """Return the path of a trace, by its key."""
-        return self.paths[self.path_index.variants[self.variant_of[trace]].path]
+    def path_of(self, trace: int) -> Path | None:
+        """Return the path of a trace, by its key; None for that of no steps."""
+        number = self.path_index.variants[self.variant_of[trace]].path
+        return None if number == NO_PATH else self.paths[number]
 
     def count(self, trace: int, sessions: int) -> None:
         """Add so many sessions (or take away, if negative) to a trace, by its key."""
@@ -105,7 +106,7 @@ class Graph:
     def add_sessions(
         self, sessions: Mapping[str, Sequence[Step]], *, known: Iterable[str] = ()
     ) -> GraphChange:
-        """Add the steps of sessions; a session without any is on the path of no nodes.
+        """Add the steps of sessions; a session without any is on no path.
 
         Args:
             sessions: steps by session id.

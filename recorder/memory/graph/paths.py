@@ -1,17 +1,27 @@
 """Paths of the memory graph: node sequences that are alike. Spec §2.6.
 
-A variant is one exact sequence of nodes (a trace variant of process mining); a path is a group of variants
-around a leader, the first and most frequent one.
+A variant is one exact sequence of nodes (a trace variant of process mining); a path is a group of variants,
+shown by the one that most of its sessions are near. A new variant joins the path of the variant it is most
+like; variants that are like none are grouped among themselves. A rebuild groups all of them.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+import numpy as np
 import xxhash
 
-from recorder.memory.graph.cosine import FeatureCounts, Features, LeaderIndex, LeaderSimilarity
+from recorder.memory.graph.communities import PATH_COSINE, find_nearest, group_variants
+from recorder.memory.graph.features import FeatureCounts
+from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.graph.nodes import GraphScope, Node, free_id
+from recorder.memory.graph.shown_way import Ways, choose_way
 from recorder.memory.steps.targets import signed
+
+#: Path of the sessions without any step: none.
+NO_PATH = -1
+#: Most frequent variants of a path that new variants are compared with.
+_EXEMPLARS = 8
 
 
 @dataclass(slots=True)
@@ -20,19 +30,20 @@ class Variant:
 
     variant_key: int
     nodes: tuple[int, ...]
+    #: Number of its path, or NO_PATH.
     path: int
     sessions: int
-    #: Numbers of its features at each grain: screen, action, node.
-    features: Features
+    #: Numbers of its features.
+    features: Ints
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A path; `number` counts from 0 in the order of creation, `nodes` are those of its usual variant."""
+    """A path; `number` counts from 0 in the order of creation, `nodes` are those of its shown way."""
 
     number: int
     path_id: str
-    #: Variant key of the leader.
+    #: Variant key of the shown way.
     leader: int
     nodes: tuple[int, ...]
     #: Number of the path that stands for this one since a rebuild.
@@ -52,9 +63,8 @@ class PathIndex:
         self.variants: dict[int, Variant] = {}
         self.paths: list[Path] = []
         self._features = FeatureCounts()
-        self._leaders = LeaderIndex()
-        #: Path number of each of them: a path that was merged leads no more.
-        self._led: list[int] = []
+        #: By path number the keys of its most frequent variants, the first of them the most frequent.
+        self._exemplars: dict[int, list[int]] = {}
         self._ids: set[str] = set()
 
     @property
@@ -74,21 +84,20 @@ class PathIndex:
             self.variants[key] = Variant(key, sequence, path, 0, numbers)
             self.count(key, sessions)
         for stored in paths:
-            if stored.merged_into is None:
-                self._lead(stored, self.variants[stored.leader].features)
-            else:
-                self._keep(stored)
+            self.paths.append(stored)
+            self._ids.add(stored.path_id)
 
     def count(self, key: int, sessions: int) -> None:
         """Add so many sessions (or take away, if negative) to a variant."""
         variant = self.variants[key]
         variant.sessions += sessions
         self._features.count(variant.features, sessions)
+        self._rank(variant)
 
     def add(
         self, counted: dict[int, tuple[tuple[int, ...], int]], nodes: Sequence[Node]
     ) -> tuple[list[Variant], list[Path]]:
-        """Count sessions by variant; unseen variants meet the leaders, most frequent first.
+        """Count sessions by variant; unseen variants join the nearest path or make new ones.
 
         Args:
             counted: by variant key its node numbers and how many sessions took it.
@@ -101,90 +110,92 @@ class PathIndex:
         unseen.sort(key=lambda key: (-counted[key][1], key))
         features = self._features.of([counted[key][0] for key in unseen], nodes)
         for key, numbers in zip(unseen, features, strict=True):
-            self.variants[key] = Variant(key, counted[key][0], -1, 0, numbers)
+            self.variants[key] = Variant(key, counted[key][0], NO_PATH, 0, numbers)
         for key, (_, sessions) in counted.items():
             self.count(key, sessions)
-        return [self.variants[key] for key in unseen], self._group(unseen, nodes)
+        first = len(self.paths)
+        apart = self._join([key for key in unseen if counted[key][0]])
+        for keys in self._group(apart):
+            self._new_path(keys, nodes)
+        return [self.variants[key] for key in unseen], self.paths[first:]
 
-    def regroup(
-        self, counted: dict[int, tuple[tuple[int, ...], int]], leaders: Iterable[Path], nodes: Sequence[Node]
-    ) -> None:
-        """Take in all variants of a graph at once, at the weights that they have together.
-
-        Leaders that are alike are merged into the older, the other variants join the nearest, most frequent
-        first; then each path is shown by the most frequent of its variants.
+    def group(
+        self, counted: dict[int, tuple[tuple[int, ...], int]], nodes: Sequence[Node]
+    ) -> list[list[int]]:
+        """Take in all variants of a graph at once; returns the keys of each group of them.
 
         Args:
             counted: by variant key its node numbers and how many sessions took it; of equally many the first
                 goes first.
-            leaders: the paths that there were, in order; empty to begin without any.
             nodes: all nodes, by number.
         """
         keys = sorted(counted, key=lambda key: -counted[key][1])
         features = self._features.of([counted[key][0] for key in keys], nodes)
         for key, numbers in zip(keys, features, strict=True):
-            self.variants[key] = Variant(key, counted[key][0], -1, 0, numbers)
+            self.variants[key] = Variant(key, counted[key][0], NO_PATH, 0, numbers)
             self.count(key, counted[key][1])
-        self._lead_again(leaders)
-        self._group([key for key in keys if self.variants[key].path < 0], nodes)
-        # Once more, since the first ones have not met the last leaders: now a second rebuild changes nothing.
-        likeness = self._similarity_to_leaders()
-        leading = {self.paths[number].leader for number in self._led}
-        for key in keys:
-            if key not in leading:
-                self.variants[key].path = self._led[likeness.nearest(self.variants[key].features) or 0]
-        shown: dict[int, int] = {}
-        for key in keys:
-            shown.setdefault(self.variants[key].path, key)
-        for number, key in shown.items():
-            self.paths[number] = replace(self.paths[number], nodes=self.variants[key].nodes)
+        return self._group([key for key in keys if counted[key][0]])
 
-    def _lead_again(self, leaders: Iterable[Path]) -> None:
-        likeness = self._similarity_to_leaders()
-        led: dict[int, int] = {}
-        for path in leaders:
-            if path.merged_into is not None:
-                self._keep(path)
-                continue
-            variant = self.variants[path.leader]
-            near = likeness.nearest(variant.features)
-            into = self._led[near] if near is not None else led.get(path.leader)
-            if into is not None:
-                self._keep(replace(path, merged_into=into))
-                continue
-            self._lead(path, variant.features)
-            likeness.add(variant.features)
-            led[path.leader] = variant.path = path.number
+    def choose_leader(self, keys: Sequence[int]) -> Variant:
+        """Return the variant that shows the way of a group, which is given with the most frequent first."""
+        variants = [self.variants[key] for key in keys]
+        if len(variants) == 1:
+            return variants[0]
+        ways = Ways.of([variant.nodes for variant in variants], [variant.sessions for variant in variants])
+        return variants[choose_way(ways).row]
 
-    def _group(self, unseen: Sequence[int], nodes: Sequence[Node]) -> list[Path]:
-        if not unseen:
+    def _join(self, unseen: Sequence[int]) -> list[int]:
+        """Give variants the path of what they are like; returns those that are like nothing."""
+        known = [key for keys in self._exemplars.values() for key in keys]
+        if not unseen or not known:
+            return list(unseen)
+        rows = [self.variants[key].features for key in (*known, *unseen)]
+        vectors = self._features.vectors(rows)
+        nearest, cosines = find_nearest(vectors[: len(known)], vectors[len(known) :])
+        apart = []
+        for key, index, cosine in zip(unseen, nearest.tolist(), cosines.tolist(), strict=True):
+            if cosine < PATH_COSINE:
+                apart.append(key)
+            else:
+                self.variants[key].path = self.variants[known[index]].path
+                self._rank(self.variants[key])
+        return apart
+
+    def _group(self, keys: Sequence[int]) -> list[list[int]]:
+        if not keys:
             return []
-        first = len(self.paths)
-        likeness = self._similarity_to_leaders()
-        for key in unseen:
-            variant = self.variants[key]
-            index = likeness.nearest(variant.features)
-            if index is None:
-                index = len(self._led)
-                self._new_path(variant, nodes)
-                likeness.add(variant.features)
-            variant.path = self._led[index]
-        return self.paths[first:]
+        variants = [self.variants[key] for key in keys]
+        vectors = self._features.vectors([variant.features for variant in variants])
+        groups = group_variants(
+            vectors, [variant.nodes for variant in variants], [variant.sessions for variant in variants]
+        )
+        order = np.argsort(groups, kind="stable")
+        ends = np.flatnonzero(np.diff(groups[order])) + 1
+        return [[keys[index] for index in part.tolist()] for part in np.split(order, ends)]
 
-    def _new_path(self, variant: Variant, nodes: Sequence[Node]) -> None:
-        node_ids = [nodes[number].node_id for number in variant.nodes]
+    def _new_path(self, keys: Sequence[int], nodes: Sequence[Node]) -> None:
+        leader = self.choose_leader(keys)
+        node_ids = [nodes[number].node_id for number in leader.nodes]
         path_id = free_id("pth", self.scope, self._ids, node_ids)
-        path = Path(len(self.paths), path_id, variant.variant_key, variant.nodes)
-        self._lead(path, variant.features)
-
-    def _keep(self, path: Path) -> None:
+        path = Path(len(self.paths), path_id, leader.variant_key, leader.nodes)
         self.paths.append(path)
-        self._ids.add(path.path_id)
+        self._ids.add(path_id)
+        for key in keys:
+            self.variants[key].path = path.number
+            self._rank(self.variants[key])
 
-    def _lead(self, path: Path, features: Features) -> None:
-        self._keep(path)
-        self._led.append(path.number)
-        self._leaders.add(features)
+    def _rank(self, variant: Variant) -> None:
+        """Keep the most frequent variants of a path as its exemplars."""
+        if variant.path == NO_PATH:
+            return
+        keys = self._exemplars.setdefault(variant.path, [])
+        if variant.variant_key not in keys:
+            if len(keys) == _EXEMPLARS and self._is_rarer(variant, self.variants[keys[-1]]):
+                return
+            keys.append(variant.variant_key)
+        keys.sort(key=lambda key: (-self.variants[key].sessions, key))
+        del keys[_EXEMPLARS:]
 
-    def _similarity_to_leaders(self) -> LeaderSimilarity:
-        return LeaderSimilarity(self._leaders, *self._features.weights())
+    @staticmethod
+    def _is_rarer(variant: Variant, other: Variant) -> bool:
+        return (-variant.sessions, variant.variant_key) > (-other.sessions, other.variant_key)

@@ -1,13 +1,13 @@
 """Rebuild of a graph from the sessions it holds, with its ids kept. Spec §4.2; contract §4."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from recorder.memory.graph.graph import Graph, MicroState, Trace, collapsed
 from recorder.memory.graph.nodes import GraphScope, Node, NodeIndex, Shown, free_id, live_number, merged_nodes
-from recorder.memory.graph.paths import Path, PathIndex, Variant, variant_key
+from recorder.memory.graph.paths import NO_PATH, Path, PathIndex, Variant, variant_key
 from recorder.memory.steps.session_steps import ALGO_VERSION
 
 
@@ -27,7 +27,8 @@ def match_ids(
     """Match two groupings of the same things.
 
     A new group takes over an old one where their overlap is more than half of their union, by weight; there
-    is then at most one such partner on either side.
+    is then at most one such partner on either side. A new group without one takes over the old group that it
+    shares most with, of those of which it holds more than half.
 
     Args:
         old_of: the old group of each thing.
@@ -49,6 +50,10 @@ def match_ids(
         new: old for (old, new), both in shared.items() if 2 * both > old_total[old] + new_total[new] - both
     }
     taken = set(number_of.values())
+    for (old, new), both in sorted(shared.items(), key=lambda item: (-item[1], item[0])):
+        if new not in number_of and old not in taken and 2 * both > old_total[old]:
+            number_of[new] = old
+            taken.add(old)
     for new in sorted(set(new_total) - set(number_of)):
         number_of[new] = free
         free += 1
@@ -58,6 +63,9 @@ def match_ids(
             merged.setdefault(old, number_of[new])
     return IdMatches(number_of, merged)
 
+
+#: Adjusted Rand index of the present paths and those of a fresh grouping from which on the present ones stay.
+SAME_GROUPS = 0.9
 
 RebuildKind = Literal["anchored", "fresh"]
 
@@ -100,10 +108,12 @@ def rebuild(recorded: Recorded, kind: RebuildKind) -> Rebuilt:
         counted = variants.get(key, (sequence, 0))[1] + recorded.sessions.get(trace.trace_key, 0)
         variants[key] = (sequence, counted)
         graph.variant_of[trace.trace_key] = key
-    graph.path_index = PathIndex(recorded.scope)
-    graph.path_index.regroup(variants, _leaders(recorded, index) if kind == "anchored" else [], index.nodes)
-    if kind == "fresh":
-        graph.path_index = _with_lasting_numbers(recorded, graph)
+    grouped = PathIndex(recorded.scope)
+    groups = grouped.group(variants, index.nodes)
+    group_of: Mapping[int, int] = {key: number for number, keys in enumerate(groups) for key in keys}
+    if kind == "anchored":
+        group_of = _keep_groups(recorded, graph, group_of)
+    graph.path_index = _with_lasting_numbers(recorded, graph, grouped, group_of)
     return Rebuilt(
         graph,
         [replace(state, node=index.number_of[state.micro_key]) for state in states],
@@ -225,42 +235,76 @@ def _sessions_through(recorded: Recorded) -> Counter[int]:
     return sessions
 
 
-def _leaders(recorded: Recorded, index: NodeIndex) -> list[Path]:
-    """Return the present paths, led by the present keys of their leading variants."""
-    leaders = []
-    for path in recorded.paths:
-        if path.merged_into is None:
-            nodes, _ = recorded.variants[path.leader]
-            sequence = collapsed(live_number(index.nodes, number) for number in nodes)
-            path = replace(path, nodes=sequence, leader=_key(index.nodes, sequence))
-        leaders.append(path)
-    return leaders
+def _keep_groups(recorded: Recorded, graph: Graph, fresh: Mapping[int, int]) -> Mapping[int, int]:
+    """Return the present paths of variants, unless a fresh grouping differs from them too much."""
+    taken: defaultdict[int, Counter[int]] = defaultdict(Counter)
+    labels: Counter[tuple[int, int]] = Counter()
+    for trace in recorded.traces:
+        key = graph.variant_of[trace.trace_key]
+        nodes, path = recorded.variants[trace.variant_key]
+        if key not in fresh or not nodes:
+            continue
+        sessions = recorded.sessions.get(trace.trace_key, 0)
+        taken[key][path] += sessions
+        labels[path, fresh[key]] += sessions
+    if rand_index(labels) < SAME_GROUPS or taken.keys() != fresh.keys():
+        return fresh
+    return {key: min(paths, key=lambda path: (-paths[path], path)) for key, paths in taken.items()}
 
 
-def _with_lasting_numbers(recorded: Recorded, graph: Graph) -> PathIndex:
-    """Return the paths of a fresh grouping, each under the number of the path that it mostly was."""
-    made = graph.path_index
-    old_of = {trace.trace_key: recorded.variants[trace.variant_key][1] for trace in recorded.traces}
-    new_of = {key: made.variants[variant].path for key, variant in graph.variant_of.items()}
+def rand_index(sessions: Mapping[tuple[int, int], int]) -> float:
+    """Return the adjusted Rand index of two groupings (Hubert and Arabie, 1985).
+
+    Args:
+        sessions: how many are in a group of the one and a group of the other.
+    """
+    first: Counter[int] = Counter()
+    other: Counter[int] = Counter()
+    for (left, right), count in sessions.items():
+        first[left] += count
+        other[right] += count
+    pairs, by_first, by_other = (
+        sum(count * (count - 1) / 2 for count in counts.values()) for counts in (sessions, first, other)
+    )
+    total = first.total() * (first.total() - 1) / 2
+    expected = by_first * by_other / total if total else 0.0
+    most = (by_first + by_other) / 2
+    return (pairs - expected) / (most - expected) if most != expected else 1.0
+
+
+def _with_lasting_numbers(
+    recorded: Recorded, graph: Graph, grouped: PathIndex, group_of: Mapping[int, int]
+) -> PathIndex:
+    """Return the paths of a grouping, each under the number of the path that it mostly was."""
+    old_of, new_of = {}, {}
+    for trace in recorded.traces:
+        key = graph.variant_of[trace.trace_key]
+        nodes, path = recorded.variants[trace.variant_key]
+        if key in group_of and nodes:
+            old_of[trace.trace_key], new_of[trace.trace_key] = path, group_of[key]
     heirs = match_ids(old_of, new_of, recorded.sessions, free=len(recorded.paths))
     paths = {
         path.number: replace(path, merged_into=heirs.merged.get(path.number, path.merged_into))
         for path in recorded.paths
     }
     taken = {path.path_id for path in recorded.paths}
-    for path in made.paths:
-        number = heirs.number_of[path.number]
-        known = paths.get(number)
-        if known is not None:
-            path_id = known.path_id
+    members: defaultdict[int, list[int]] = defaultdict(list)
+    for key in grouped.variants:
+        if key in group_of:
+            members[heirs.number_of[group_of[key]]].append(key)
+    for number in sorted(members):
+        leader = grouped.choose_leader(members[number])
+        if number in paths:
+            path_id = paths[number].path_id
         else:
-            node_ids = [graph.nodes[node].node_id for node in path.nodes]
+            node_ids = [graph.nodes[node].node_id for node in leader.nodes]
             path_id = free_id("pth", recorded.scope, taken, node_ids)
             taken.add(path_id)
-        paths[number] = replace(path, number=number, path_id=path_id)
+        paths[number] = Path(number, path_id, leader.variant_key, leader.nodes)
+    number_of = {key: number for number, keys in members.items() for key in keys}
     lasting = PathIndex(recorded.scope)
     lasting.restore(
-        [_stored(variant, heirs.number_of[variant.path]) for variant in made.variants.values()],
+        [_stored(variant, number_of.get(key, NO_PATH)) for key, variant in grouped.variants.items()],
         (paths[number] for number in sorted(paths)),
         graph.nodes,
     )

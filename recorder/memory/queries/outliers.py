@@ -6,7 +6,8 @@ from typing import Literal
 import numpy as np
 
 from recorder.memory.graph.directly_follows import Crossings, list_crossings
-from recorder.memory.graph.inverted_index import Floats
+from recorder.memory.graph.inverted_index import Floats, Ints
+from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import GraphColumns, Mask
 
 #: Paths of fewer sessions than this share are off the common ones, by default.
@@ -21,7 +22,7 @@ Rank = Literal["path", "typicality"]
 class Outliers:
     """Rows of sessions, the least typical first, then the newest, then by id."""
 
-    rows: np.typing.NDArray[np.int64]
+    rows: Ints
     #: Share of the chosen sessions that are on the same path, and typicality of the way: both 0 to 1.
     path_frequency: Floats
     typicality: Floats
@@ -30,7 +31,7 @@ class Outliers:
 def find_outliers(
     columns: GraphColumns, chosen: Mask, *, rank: Rank = "path", threshold: float = THRESHOLD
 ) -> Outliers:
-    """Return chosen sessions, the least typical first.
+    """Return chosen sessions, the least typical first; a session without steps is on no path, and no outlier.
 
     Args:
         columns: sessions of the graph.
@@ -40,8 +41,10 @@ def find_outliers(
         threshold: share of a path, 0 to 1.
     """
     paths = columns.path
+    total = max(int(chosen.sum()), 1)
+    chosen = chosen & (paths != NO_PATH)
     counts = np.bincount(paths[chosen], minlength=len(columns.paths))
-    frequency = counts / max(int(chosen.sum()), 1)
+    frequency = counts / total
     rows = np.flatnonzero(chosen & (frequency[paths] < threshold) if rank == "path" else chosen)
     typical = compute_typicality(columns, chosen)[columns.variant[rows]]
     order = np.lexsort((columns.session_id[rows], -columns.started_ms[rows], typical))
@@ -69,7 +72,7 @@ def compute_typicality(columns: GraphColumns, chosen: Mask) -> Floats:
     return typical
 
 
-def _compute_log_probabilities(crossings: Crossings, sessions: np.typing.NDArray[np.int64]) -> Floats:
+def _compute_log_probabilities(crossings: Crossings, sessions: Ints) -> Floats:
     """Return the logarithm of the probability of each edge, for so many sessions of each variant."""
     weights = sessions[crossings.variant].astype(np.float64)
     taken = np.bincount(crossings.edge, weights=weights, minlength=len(crossings.edge_source))

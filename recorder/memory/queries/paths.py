@@ -10,7 +10,9 @@ from recorder import clock, limits
 from recorder.errors import NotFound
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.graph.nodes import GraphScope
+from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import ACTOR_KINDS, OUTCOMES, GraphColumns, Mask, read_columns
+from recorder.memory.queries.shown_ways import count_variants, shown_ways
 from recorder.memory.storage.versions import read_head
 from recorder.models.memory import MemoryPath, PathOutcomes
 from recorder.models.wire import ActorKind, Outcome
@@ -120,14 +122,20 @@ def path_labels(
 def describe_paths(
     columns: GraphColumns, chosen: Mask, *, min_frequency: float = 0.0, limit: int | None = None
 ) -> list[MemoryPath]:
-    """Return the paths that chosen sessions take, the most frequent first, then by id."""
+    """Return the paths that chosen sessions take, the most frequent first, then by id.
+
+    Sessions without steps are on none of them; frequencies are shares of all chosen sessions.
+    """
+    total = int(chosen.sum())
+    chosen = chosen & (columns.path != NO_PATH)
     paths = columns.path[chosen]
-    total = len(paths)
     counts = np.bincount(paths, minlength=len(columns.paths))
     by_outcome = np.bincount(
         paths * len(OUTCOMES) + columns.outcome[chosen], minlength=len(columns.paths) * len(OUTCOMES)
     ).reshape(-1, len(OUTCOMES))
     medians = _medians(columns, chosen, counts)
+    ways = shown_ways(columns)
+    exact, variants = ways.count_exact(columns, chosen), count_variants(columns, chosen)
     kept = [number for number in np.flatnonzero(counts).tolist() if counts[number] / total >= min_frequency]
     kept.sort(key=lambda number: (-counts[number], columns.paths[number].path_id))
     return [
@@ -138,6 +146,10 @@ def describe_paths(
             outcomes=outcome_fractions(by_outcome[number]),
             median_duration_ms=int(medians[number]),
             session_count=int(counts[number]),
+            labels=[columns.nodes[node].label for node in columns.paths[number].nodes],
+            optional_node_ids=[columns.nodes[node].node_id for node in ways.optional[number]],
+            exact_frequency=int(exact[number]) / total,
+            variants=int(variants[number]),
             graph_version=columns.version,
         )
         for number in kept[:limit]

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import OUTCOMES, GraphColumns, Mask
 
 Basis = Literal["in_session", "cross_session"]
@@ -97,7 +98,8 @@ def find_anchors(
 def _success_nodes(columns: GraphColumns, chosen: Mask) -> Mask:
     """Return for each node whether it is on a path of which a chosen session ended in success."""
     is_success_node = np.zeros(len(columns.nodes), dtype=np.bool_)
-    for number in np.unique(columns.path[chosen & (columns.outcome == _SUCCESS)]).tolist():
+    taken = columns.path[chosen & (columns.outcome == _SUCCESS)]
+    for number in np.unique(taken[taken != NO_PATH]).tolist():
         is_success_node[list(columns.paths[number].nodes)] = True
     return is_success_node
 

@@ -15,6 +15,7 @@ from sqlmodel import col
 from recorder.memory.graph.graph import collapsed
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.graph.nodes import GraphScope
+from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.storage.graph_store import read_rows
 from recorder.models.memory import (
     GraphMicroStateRow,
@@ -60,7 +61,7 @@ class Structure:
 
     nodes: list[NodeInfo] = field(default_factory=list)
     paths: list[PathInfo] = field(default_factory=list)
-    #: The live path of each variant.
+    #: The live path of each variant; NO_PATH for that of no nodes.
     variant_path: Ints = field(default_factory=no_rows)
     #: The nodes of variant v are `variant_nodes[variant_start[v]:variant_start[v + 1]]`: live numbers, no two
     #: equal neighbours.
@@ -133,7 +134,7 @@ def _read_variants(db: DbSession, scope: GraphScope, kept: Structure, since: int
     flat = np.fromiter(chain.from_iterable(row.nodes for row in rows), dtype=np.int64)
     return {
         "variant_number": numbers,
-        "variant_path": _joined(kept.variant_path, [row.path for row in rows]),
+        "variant_path": _joined(kept.variant_path, [row.path if row.nodes else NO_PATH for row in rows]),
         "variant_start": _continued(kept.variant_start, [len(row.nodes) for row in rows]),
         "variant_nodes": _joined(kept.variant_nodes, flat),
     }

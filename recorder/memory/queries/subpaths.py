@@ -1,11 +1,13 @@
-"""Sessions that took a path's nodes one directly after the other, with any steps around them. Contract §4.
+"""Sessions of a path: those that are counted on it, and those that hold its nodes. Contract §2, §4.
 
-Spec §4.3 calls it a subpath: `GET /v1/sessions?path=` and the `path` of an export's filter.
+`path` selects the sessions that `session_count` of the path counts, `subpath` those that took its nodes one
+directly after the other, with any steps around them (spec §4.3). Both are filters of `GET /v1/sessions` and
+of an export.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 import numpy as np
 from sqlmodel import Session as DbSession
@@ -21,43 +23,70 @@ from recorder.tenant import Tenant
 
 
 @dataclass(frozen=True, slots=True)
-class SubPath:
-    """A path to search for, and the graph at the version it is searched in."""
+class PathSelection:
+    """A choice of variants, and the graph at the version it was made in."""
 
     workflow: str
     columns: GraphColumns
-    nodes: tuple[int, ...]
-
-    @classmethod
-    def read(cls, db: DbSession, *, tenant: Tenant, path_id: str) -> Self:
-        """Return the path of this id; of a merged path the one it was merged into.
-
-        Raises:
-            NotFound: if there is none of this id in the workspace and mode.
-        """
-        workflow, number = _find(db, tenant, path_id)
-        columns = read_graph(db, GraphScope(tenant, workflow))
-        return cls(workflow, columns, columns.paths[columns.paths[number].live].nodes)
+    #: For each variant whether its sessions are selected.
+    variants: Mask
 
     def session_ids(
         self,
         *,
+        since: datetime | None = None,
+        until: datetime | None = None,
         outcome: Outcome | None = None,
         actor_kind: ActorKind | None = None,
         below: str | None = None,
     ) -> list[str]:
-        """Return the ids of the sessions in the graph that took this path and match the filters, ascending.
+        """Return the ids of the sessions in the graph that are selected and match the filters, ascending.
 
         Args:
+            since: only sessions that started at this instant or later.
+            until: only sessions that started before this instant.
             outcome: only sessions that ended so.
             actor_kind: only sessions of such actors.
             below: only ids that come before this one.
         """
-        chosen = filter_rows(self.columns, outcome=outcome, actor_kind=actor_kind)
-        ids = self.columns.session_id[chosen & containing(self.columns, self.nodes)[self.columns.variant]]
+        chosen = filter_rows(self.columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind)
+        ids = self.columns.session_id[chosen & self.variants[self.columns.variant]]
         if below is not None:
             ids = ids[ids < np.bytes_(below.encode())]
         return [session_id.decode() for session_id in np.sort(ids)]
+
+
+def select_path(
+    db: DbSession, *, tenant: Tenant, path: str | None = None, subpath: str | None = None
+) -> PathSelection | None:
+    """Return the sessions on a path, or with its nodes, or both; None without either.
+
+    A path that was merged into another is replaced by that one.
+
+    Raises:
+        NotFound: if there is no path of such an id in the workspace and mode.
+    """
+    selections = []
+    if path is not None:
+        workflow, columns, number = _read_path(db, tenant, path)
+        selections.append(PathSelection(workflow, columns, columns.variant_path == number))
+    if subpath is not None:
+        workflow, columns, number = _read_path(db, tenant, subpath)
+        held = containing(columns, columns.paths[number].nodes)
+        selections.append(PathSelection(workflow, columns, held))
+    if not selections:
+        return None
+    first, last = selections[0], selections[-1]
+    if first.workflow != last.workflow:
+        return replace(first, variants=np.zeros_like(first.variants))
+    return replace(first, variants=first.variants & last.variants)
+
+
+def _read_path(db: DbSession, tenant: Tenant, path_id: str) -> tuple[str, GraphColumns, int]:
+    """Return the workflow and the graph of a path, and the number of the path that represents it."""
+    workflow, number = _find(db, tenant, path_id)
+    columns = read_graph(db, GraphScope(tenant, workflow))
+    return workflow, columns, columns.paths[number].live
 
 
 def workflow_of_path(db: DbSession, *, tenant: Tenant, path_id: str) -> str:

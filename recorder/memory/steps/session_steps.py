@@ -2,14 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from recorder.memory.steps.screens import FrameScreen, bind_frames, event_screen
 from recorder.memory.steps.targets import action_token, key_of, target_token
 from recorder.models.event_types import TYPING, step_type
 
 #: Rises when equal sessions would get other steps than before; part of every node's id.
-ALGO_VERSION = 1
+ALGO_VERSION = 2
+#: So many of the last steps of a walk may still change.
+OPEN_STEPS = 3
+#: Acts that a press of the pointer begins: followed by one of them, the press is no act of its own.
+_PRESSED_ACTS = frozenset(("click", "dblclick", "drag", "check", "uncheck", "select"))
+#: The clicks of a double-click come within this time before it.
+_DOUBLE_CLICK_MS = 1_000
 
 
 @dataclass(slots=True)
@@ -34,13 +40,26 @@ class Step:
     runs: int
 
 
+class PointerAct(NamedTuple):
+    """A press or click at the end of a walk, with what it takes to undo it."""
+
+    #: Position of its step; runs and end of the step before the act, 0 runs where the act began the step.
+    pos: int
+    runs: int
+    t_out_ms: int
+    t_ms: int
+    #: Whether it is a press that no click has followed so far.
+    is_press: bool
+
+
 def session_steps(
     events: Sequence[Mapping[str, Any]], frames: Sequence[FrameScreen], *, collapse: bool = True
 ) -> list[Step]:
     """Return the steps of one session in `(t_ms, id)` order.
 
     Raw pointer noise, telemetry and navigations that the action before announced are left out; key strokes on
-    one element become one `type` step on the screen where they began; equal steps in a row become one.
+    one element become one `type` step on the screen where they began; a press of the pointer that no click
+    follows is a click; a double-click takes the place of its clicks; equal steps in a row become one.
 
     Args:
         events: the items with their `id`, any order.
@@ -63,14 +82,16 @@ class StepWalk:
     """The steps of a session, found event by event in `(t_ms, id)` order; see `session_steps`.
 
     Attributes:
-        steps: the steps so far; the last one may still grow.
+        steps: the steps so far; the last `OPEN_STEPS` may still change.
         announced: addresses to which the step before leads; arriving there is no step.
+        pointer_acts: the last presses and clicks, which a click or double-click may replace.
         is_full: whether `max_steps` are found and another one began; later events are passed over.
     """
 
     def __init__(self, *, collapse: bool = True, max_steps: int | None = None) -> None:
         self.steps: list[Step] = []
         self.announced: frozenset[str] = frozenset()
+        self.pointer_acts: list[PointerAct] = []
         self.is_full = False
         self._collapse = collapse
         self._max_steps = max_steps
@@ -85,7 +106,12 @@ class StepWalk:
         if self.is_full:
             return
         given = event.get("input") or {}
-        kind = step_type(event["type"], key=given.get("key"), modifiers=given.get("modifiers") or 0)
+        is_press = event["type"] == "pointer_down"
+        kind = step_type(
+            "click" if is_press else event["type"],
+            key=given.get("key"),
+            modifiers=given.get("modifiers") or 0,
+        )
         if kind is None:
             return
         if kind == "navigate" and event.get("url") in self.announced:
@@ -93,15 +119,57 @@ class StepWalk:
             return
         self.announced = _announced(event)
         step = _step(event, action_token(kind, given), frame)
+        if kind in _PRESSED_ACTS and not is_press and self.pointer_acts and self.pointer_acts[-1].is_press:
+            self._undo(self.pointer_acts.pop())
+        if kind == "dblclick":
+            self._take_clicks(step)
+        pos, runs, t_out_ms = self._append(step)
+        if kind == "click":
+            self.pointer_acts.append(PointerAct(pos, runs, t_out_ms, event["t_ms"], is_press))
+        elif kind != "focus":
+            # A press moves the focus before its click comes.
+            self.pointer_acts.clear()
+        first_open = len(self.steps) - OPEN_STEPS
+        self.pointer_acts = [act for act in self.pointer_acts[-2:] if act.pos >= first_open]
+
+    def _append(self, step: Step) -> tuple[int, int, int]:
+        """Add a step or let the last one grow; returns position, and runs and end of the step before."""
         last = self.steps[-1] if self.steps else None
         if last is not None and self._is_repeated(last, step):
+            before = (last.pos, last.runs, last.t_out_ms)
             last.t_out_ms = step.t_out_ms
             last.runs += 1
-        elif len(self.steps) == self._max_steps:
+            return before
+        if len(self.steps) == self._max_steps:
             self.is_full = True
-        else:
-            step.pos = len(self.steps)
-            self.steps.append(step)
+            return (len(self.steps), 0, 0)
+        step.pos = len(self.steps)
+        self.steps.append(step)
+        return (step.pos, 0, 0)
+
+    def _undo(self, act: PointerAct) -> None:
+        """Take an act back."""
+        step = self.steps[act.pos]
+        if act.runs:
+            step.runs, step.t_out_ms = act.runs, act.t_out_ms
+            return
+        del self.steps[act.pos]
+        for later in self.steps[act.pos :]:
+            later.pos -= 1
+
+    def _take_clicks(self, double: Step) -> None:
+        """Replace the clicks that a double-click consists of; it happened where the first of them did."""
+        while self.pointer_acts:
+            act = self.pointer_acts.pop()
+            clicked = self.steps[act.pos]
+            is_part = act.t_ms >= double.t_out_ms - _DOUBLE_CLICK_MS and clicked.action == "click"
+            if not is_part or clicked.target != double.target:
+                return
+            self._undo(act)
+            double.t_in_ms = act.t_ms
+            double.screen_key, double.features = clicked.screen_key, clicked.features
+            double.frame_id = clicked.frame_id
+            double.micro_key = key_of(double.screen_key, double.action, double.target)
 
     def _is_repeated(self, last: Step, step: Step) -> bool:
         return (self._collapse and last.micro_key == step.micro_key) or _is_typing_on(last, step)

@@ -13,6 +13,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, exists, select
 
 from recorder.memory.graph.nodes import GraphScope
+from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.paths import describe_paths
 from recorder.memory.steps.session_steps import Step
@@ -108,13 +109,14 @@ class GraphCheck:
 
     scope: GraphScope
     sessions: int
-    #: Sessions that lie on no path, on several, or on one that was merged into another.
+    #: Sessions with steps that lie on no path, on several, or on one that was merged into another.
     off_path: list[str] = field(default_factory=list)
     #: Sealed sessions that should be in the graph.
     missing: list[str] = field(default_factory=list)
     #: Traces whose counter differs from the sessions that took them: key, counter, sessions.
     miscounted: list[tuple[int, int, int]] = field(default_factory=list)
-    #: Paths whose outcomes, and the graph if its frequencies, do not sum to 1.
+    #: Paths whose outcomes do not sum to 1, and the graph if its frequencies do not sum to the share of
+    #: sessions with steps.
     unequal: list[str] = field(default_factory=list)
 
 
@@ -137,10 +139,15 @@ def check_graph(db: DbSession, scope: GraphScope) -> GraphCheck:
 def _off_path(db: DbSession, scope: GraphScope, current: list[tuple[str, int]]) -> list[str]:
     lives = read_rows(db, scope, GraphPathRow.number, where=[col(GraphPathRow.merged_into).is_(None)])
     live = {number for (number,) in lives}
-    path_of = dict(read_rows(db, scope, GraphVariantRow.variant_key, GraphVariantRow.path))
+    variant = GraphVariantRow
+    rows = read_rows(db, scope, variant.variant_key, variant.path, variant.nodes)
+    path_of = {row.variant_key: row.path for row in rows}
+    without_steps = {row.variant_key for row in rows if not row.nodes}
     variant_of = dict(read_rows(db, scope, GraphTraceRow.trace_key, GraphTraceRow.variant_key))
     lies_on: defaultdict[str, list[int | None]] = defaultdict(list)
     for session_id, trace in current:
+        if variant_of.get(trace) in without_steps:
+            continue
         lies_on[session_id].append(path_of.get(variant_of.get(trace, 0)))
     return sorted(
         session_id for session_id, paths in lies_on.items() if len(paths) != 1 or paths[0] not in live
@@ -164,6 +171,8 @@ def _unequal(db: DbSession, scope: GraphScope) -> list[str]:
         for path in paths
         if not math.isclose(sum(path.outcomes.model_dump().values()), 1, abs_tol=1e-9)
     ]
-    if paths and not math.isclose(sum(path.frequency for path in paths), 1, abs_tol=1e-9):
+    on_paths = int((columns.path[columns.current()] != NO_PATH).sum())
+    share = on_paths / max(int(columns.current().sum()), 1)
+    if not math.isclose(sum(path.frequency for path in paths), share, abs_tol=1e-9):
         unequal.append(scope.workflow)
     return unequal

@@ -6,7 +6,7 @@ row.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -135,13 +135,17 @@ def remove_session(db: DbSession, row: SessionRow) -> int | None:
 def known_sessions(db: DbSession, session_ids: Iterable[str]) -> set[str]:
     """Return those of these sessions that were added to a graph before."""
     known: set[str] = set()
-    ids = list(session_ids)
-    for start in range(0, len(ids), _IDS_AT_ONCE):
-        some = ids[start : start + _IDS_AT_ONCE]
+    for some in in_parts(list(session_ids)):
         known.update(
             db.exec(select(SessionPathRow.session_id).where(col(SessionPathRow.session_id).in_(some)))
         )
     return known
+
+
+def in_parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield ids in parts of as many as one statement may carry."""
+    for start in range(0, len(ids), _IDS_AT_ONCE):
+        yield ids[start : start + _IDS_AT_ONCE]
 
 
 def read_rows(db: DbSession, scope: GraphScope, *columns: Any, where: Iterable[Any] = ()) -> Sequence[Any]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from cachetools import LRUCache
 from sqlmodel import Session as DbSession
 
-from recorder.memory.graph.cosine import PRUNE_SESSIONS
 from recorder.memory.graph.graph import Graph, GraphChange
 from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.steps.session_steps import Step
@@ -20,6 +19,8 @@ from recorder.memory.storage.versions import GraphHead, count_changes, read_head
 from recorder.models.session import SessionRow
 
 _KEPT_GRAPHS = 64
+#: Sessions from which on a graph is rebuilt whenever they have doubled.
+_FIRST_REBUILD = 50
 #: Graphs of more sessions, or of more micro-states, wait for the night: a rebuild would take longer than a
 #: session should wait to be sealed.
 _LARGEST_REBUILD, _MAX_MICRO_STATES = 25_600, 4_000
@@ -103,10 +104,10 @@ class GraphIndexer:
         return versions
 
     def take_grown(self) -> list[GraphScope]:
-        """Return the graphs that have doubled since they were last returned here, or as pruning needs.
+        """Return the graphs that have doubled since they were last returned here.
 
-        The first sessions of a graph met leaders at the weights of a handful: a rebuild now and then, for a
-        constant cost per session, lets them meet at the weights of many.
+        The first sessions of a graph were grouped by a handful: a rebuild now and then, for a constant cost
+        per session, groups them with many.
         """
         grown = sorted(self._grown, key=lambda scope: (scope.workspace_id, scope.mode, scope.workflow))
         self._grown.clear()
@@ -148,8 +149,8 @@ class GraphIndexer:
 
 
 def _doublings(sessions: int) -> int:
-    """Return how often a graph of this size has doubled since its features were first pruned."""
-    return min(sessions // PRUNE_SESSIONS, _LARGEST_REBUILD // PRUNE_SESSIONS).bit_length()
+    """Return how often a graph of this size has doubled since its first rebuild."""
+    return min(sessions // _FIRST_REBUILD, _LARGEST_REBUILD // _FIRST_REBUILD).bit_length()
 
 
 def _catch_up(db: DbSession, scope: GraphScope, held: _Held, head: GraphHead) -> bool:

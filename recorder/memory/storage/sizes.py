@@ -103,7 +103,8 @@ def _read_held(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> defau
         if (workflow, key) in in_use:
             held[workflow].nodes.update(nodes)
             held[workflow].edges.update(pairwise(nodes))
-            held[workflow].paths.add(path)
+            if nodes:
+                held[workflow].paths.add(path)
     return held
 
 

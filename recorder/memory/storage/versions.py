@@ -12,7 +12,8 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, insert, select, update
 
 from recorder import clock
-from recorder.memory.graph.cosine import PATH_COSINE, PRUNE_SESSIONS, PRUNE_SHARE
+from recorder.memory.graph.communities import PATH_COSINE
+from recorder.memory.graph.features import PRUNE_SESSIONS, PRUNE_SHARE
 from recorder.memory.graph.nodes import SCREEN_JACCARD, GraphScope
 from recorder.memory.steps.session_steps import ALGO_VERSION
 from recorder.models.memory import GraphPauseRow, GraphVersionRow, SessionPathRow, VersionKind

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from recorder.memory.graph.directly_follows import GraphCounts, Walks, count_graph, list_ranges
 from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import OUTCOMES, GraphColumns
 
 Counts = tuple[int, int, int]
@@ -208,7 +209,10 @@ def _list_spine(columns: GraphColumns, taken: Ints, counts: GraphCounts) -> list
         counts: the counts of the chosen sessions.
     """
     sessions = counts.variants.sum(axis=1)
-    weights = np.bincount(columns.variant_path[taken], weights=sessions, minlength=len(columns.paths))
+    has_path = columns.variant_path[taken] != NO_PATH
+    weights = np.bincount(
+        columns.variant_path[taken][has_path], weights=sessions[has_path], minlength=len(columns.paths)
+    )
     ranked = sorted(
         (number for number in np.flatnonzero(weights).tolist() if columns.paths[number].nodes),
         key=lambda number: (-int(weights[number]), columns.paths[number].path_id),

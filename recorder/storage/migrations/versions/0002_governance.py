@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "2026.6.2"
+revision = "2026.6.0"
 down_revision = "2026.5.0"
 branch_labels = None
 depends_on = None

@@ -1,0 +1,85 @@
+"""Groups of variants that are alike: communities of the graph of nearest neighbours. Spec §2.6.
+
+Each variant is linked to the nearest others by cosine; Louvain's communities of that graph are the groups,
+and a group whose sessions go several ways is split. Measured beside other methods in decision 0038.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from recorder.memory.graph.inverted_index import Floats, Ints
+from recorder.memory.graph.shown_way import Ways, split_ways
+
+#: Cosine from which on two variants are linked, and a variant joins a path.
+PATH_COSINE = 0.55
+NEIGHBOURS = 30
+#: Variants that are grouped at once, those of most sessions first; the others join the nearest.
+MAX_GROUPED = 2_000
+#: Cosines that are computed at once: 32 MB.
+_MAX_CELLS = 4_000_000
+#: Group of a variant that has none yet.
+NO_GROUP = -1
+
+
+def group_variants(vectors: Any, sequences: Sequence[tuple[int, ...]], sessions: Sequence[int]) -> Ints:
+    """Return the group of each variant; one of whose features none is left is a group of its own.
+
+    Args:
+        vectors: the weighted features of each, in rows of length 1.
+        sequences: the nodes of each.
+        sessions: how many took it; the most frequent first.
+    """
+    groups = np.full(len(sequences), NO_GROUP, dtype=np.int64)
+    rest = np.flatnonzero(np.diff(vectors.indptr))
+    count = 0
+    while len(rest):
+        some, rest = rest[:MAX_GROUPED], rest[MAX_GROUPED:]
+        for community in _list_communities(vectors[some]):
+            rows = some[community]
+            ways = Ways.of([sequences[row] for row in rows], [sessions[row] for row in rows])
+            for part in split_ways(ways):
+                groups[rows[part]] = count
+                count += 1
+        if len(rest):
+            nearest, cosine = find_nearest(vectors[some], vectors[rest])
+            is_near = cosine >= PATH_COSINE
+            groups[rest[is_near]] = groups[some[nearest[is_near]]]
+            rest = rest[~is_near]
+    alone = np.flatnonzero(groups == NO_GROUP)
+    groups[alone] = count + np.arange(len(alone))
+    return groups
+
+
+def find_nearest(known: Any, vectors: Any) -> tuple[Ints, Floats]:
+    """Return for each vector the nearest known one and its cosine; of equals the first."""
+    places, cosines = [], []
+    step = max(1, _MAX_CELLS // known.shape[0])
+    for start in range(0, vectors.shape[0], step):
+        # Rounded: the order in which floats were summed must decide neither ties nor the threshold.
+        cosine = np.round((vectors[start : start + step] @ known.T).toarray(), 9)
+        places.append(cosine.argmax(axis=1))
+        cosines.append(cosine.max(axis=1))
+    return np.concatenate(places), np.concatenate(cosines)
+
+
+def _list_communities(vectors: Any) -> list[Ints]:
+    """Return the communities of vectors, each in order, the one of the first vector first."""
+    # Not at the top: what only records sessions need not load them.
+    import networkx as nx
+    from sklearn.neighbors import NearestNeighbors
+
+    count = vectors.shape[0]
+    if count == 1:
+        return [np.zeros(1, dtype=np.int64)]
+    neighbours = NearestNeighbors(n_neighbors=min(NEIGHBOURS + 1, count), metric="cosine", algorithm="brute")
+    distances, places = neighbours.fit(vectors).kneighbors(vectors)
+    cosine = np.round(1 - distances, 9)
+    graph = nx.Graph()
+    graph.add_nodes_from(range(count))
+    rows, columns = np.nonzero(cosine >= PATH_COSINE)
+    links = zip(rows.tolist(), places[rows, columns].tolist(), cosine[rows, columns].tolist(), strict=True)
+    graph.add_weighted_edges_from(sorted(link for link in links if link[0] != link[1]))
+    communities = nx.community.louvain_communities(graph, seed=0)
+    return sorted((np.array(sorted(part), dtype=np.int64) for part in communities), key=lambda part: part[0])

@@ -1,0 +1,141 @@
+"""Features of node sequences: binary 1- and 2-grams at three grains, parts of their screens. Spec §2.6.
+
+A feature weighs sqrt(ln(1 + 1/df)): plain inverse document frequency would let rare features dominate. Each
+grain counts by how well it separates sessions: where all are on one screen, screens have no weight.
+"""
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recorder.memory.graph.inverted_index import Floats, Ints
+from recorder.memory.graph.nodes import Node
+
+#: Features are left out that fewer sessions have than this share of all, and than this number.
+PRUNE_SHARE, PRUNE_SESSIONS = 0.01, 3
+#: Longer sequences are compared by their beginning; they are stored whole.
+MAX_COMPARED_NODES = 512
+#: Screen, action, node, part of a screen.
+GRAINS = 4
+#: Of each screen the smallest hashes count, a sample: 16 group sessions as well as 256.
+_SCREEN_PARTS = 16
+#: Least weight of a grain, so that sessions which are all alike can be compared.
+LEAST_GRAIN = 0.001
+
+
+class FeatureCounts:
+    """Numbers the features of one graph, and counts the sessions that have each."""
+
+    def __init__(self) -> None:
+        self.sessions = 0
+        self._numbers: dict[tuple[int, int], int] = {}
+        #: The grain of each feature, by its number.
+        self._grain_of: array[int] = array("q")
+        self._counts: Ints = np.zeros(1024, dtype=np.int64)
+
+    def count(self, features: Ints, sessions: int) -> None:
+        """Add so many sessions with these features (or take away, if negative)."""
+        self.sessions += sessions
+        self._counts[features] += sessions
+
+    def weights(self) -> tuple[Floats, Floats]:
+        """Return the present squared weight of each feature, by number, and the weight of each grain."""
+        squared = self._squared_weights()
+        return squared, self._grain_weights(squared)
+
+    def of(self, sequences: Sequence[tuple[int, ...]], nodes: Sequence[Node]) -> list[Ints]:
+        """Return the numbered features of each sequence."""
+        if not sequences:
+            return []
+        cut = [np.array(sequence[:MAX_COMPARED_NODES], dtype=np.int64) for sequence in sequences]
+        owners = np.repeat(np.arange(len(cut)), [len(sequence) for sequence in cut])
+        flat = np.concatenate(cut)
+        first_with: dict[int, int] = {}
+        acts = np.array([first_with.setdefault(node.act, node.number) for node in nodes], dtype=np.int64)
+        screens = np.array([node.screen for node in nodes], dtype=np.int64)
+        values = (screens[flat], acts[flat], flat)
+        grams = [_grams(owners, value, grain) for grain, value in enumerate(values)]
+        parts = [*grams, _list_parts(owners, flat, nodes)]
+        numbered = [self._number_grams(grams, grain) for grain, (_, grams) in enumerate(parts)]
+        # One number for each pair: sorting pairs as such is many times slower.
+        base = max(len(self._numbers), 1)
+        pairs = [owners * base + numbers for (owners, _), numbers in zip(parts, numbered, strict=True)]
+        sequence, feature = np.divmod(np.unique(np.concatenate(pairs)), base)
+        return np.split(feature, np.searchsorted(sequence, np.arange(1, len(cut))))
+
+    def vectors(self, features: Sequence[Ints]) -> Any:
+        """Return a sparse matrix with a row of length 1 for each; 0 where all features are left out."""
+        # Not at the top: what only records sessions need not load it.
+        from scipy.sparse import csr_array
+
+        squared, grain_weights = self.weights()
+        count = len(features)
+        numbers = np.concatenate(features) if features else np.zeros(0, dtype=np.int64)
+        owners = np.repeat(np.arange(count), [len(feature) for feature in features])
+        kept = squared[numbers] > 0
+        owners, numbers = owners[kept], numbers[kept]
+        grains = np.frombuffer(self._grain_of, dtype=np.int64)[numbers]
+        blocks = owners * GRAINS + grains
+        norms = np.bincount(blocks, weights=squared[numbers], minlength=count * GRAINS)
+        lengths = (norms.reshape(-1, GRAINS) > 0) @ grain_weights
+        weights = grain_weights[grains] * squared[numbers] / (norms[blocks] * lengths[owners])
+        starts = np.searchsorted(owners, np.arange(count + 1))
+        return csr_array((np.sqrt(weights), numbers, starts), shape=(count, max(len(squared), 1)))
+
+    def _grain_weights(self, squared: Floats) -> Floats:
+        """Return how well each grain separates sessions: the share of its weight that two do not share."""
+        share = self._counts[: len(squared)] / max(self.sessions, 1)
+        grains = np.frombuffer(self._grain_of, dtype=np.int64)
+        by_grain = np.bincount(grains, weights=squared * share, minlength=GRAINS)
+        common = np.bincount(grains, weights=squared * share**2, minlength=GRAINS)
+        apart = 1 - np.divide(common, by_grain, out=np.ones(GRAINS), where=by_grain > 0)
+        # Rounded: the order in which floats were summed must not decide.
+        weights: Floats = np.round(np.maximum(apart, LEAST_GRAIN), 9)
+        return weights
+
+    def _squared_weights(self) -> Floats:
+        counts = self._counts[: len(self._numbers)]
+        weights: Floats = np.log1p(self.sessions / np.maximum(counts, 1))
+        kept = (counts > 0) & (counts >= min(PRUNE_SHARE * self.sessions, PRUNE_SESSIONS))
+        return np.where(kept, weights, 0.0)
+
+    def _number_grams(self, grams: Ints, grain: int) -> Ints:
+        distinct, places = np.unique(grams, return_inverse=True)
+        return np.array([self._number(gram, grain) for gram in distinct.tolist()], dtype=np.int64)[places]
+
+    def _number(self, gram: int, grain: int) -> int:
+        number = self._numbers.setdefault((grain, gram), len(self._numbers))
+        if number == len(self._grain_of):
+            self._grain_of.append(grain)
+        if number >= len(self._counts):
+            self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+        return number
+
+
+def _grams(owners: Ints, values: Ints, grain: int) -> tuple[Ints, Ints]:
+    """Return 1- and 2-grams of runs of equal values, packed into one number: grain, first, second."""
+    starts = np.ones(len(values), dtype=np.bool_)
+    starts[1:] = (owners[1:] != owners[:-1]) | (values[1:] != values[:-1])
+    owners, values = owners[starts], values[starts]
+    together: npt.NDArray[np.bool_] = owners[1:] == owners[:-1]
+    head = np.int64(grain) << 60
+    ones = head | (values + 1) << 30
+    twos = head | (values[:-1][together] + 1) << 30 | (values[1:][together] + 1)
+    return np.concatenate([owners, owners[1:][together]]), np.concatenate([ones, twos])
+
+
+def _list_parts(owners: Ints, flat: Ints, nodes: Sequence[Node]) -> tuple[Ints, Ints]:
+    """Return the parts of the screens of each owner's nodes."""
+    base = max(len(nodes), 1)
+    owners, numbers = np.divmod(np.unique(owners * base + flat), base)
+    used, places = np.unique(numbers, return_inverse=True)
+    parts = [np.array(nodes[number].features[:_SCREEN_PARTS], dtype=np.int64) for number in used.tolist()]
+    sizes = np.array([len(part) for part in parts], dtype=np.int64)
+    starts = np.cumsum(sizes) - sizes
+    repeated = sizes[places]
+    offsets = np.arange(int(repeated.sum())) - np.repeat(np.cumsum(repeated) - repeated, repeated)
+    shown = np.concatenate(parts) if parts else flat
+    return np.repeat(owners, repeated), shown[np.repeat(starts[places], repeated) + offsets]

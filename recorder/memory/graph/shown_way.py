@@ -1,0 +1,148 @@
+"""Shown way of a path: the variant that most of its sessions are within one edit of. Contract §4.
+
+An edit is a node put in, left out or exchanged. Leaving out a node that many sessions of the path leave out
+is free, and so is coming back to a node: neither makes a session go another way.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from recorder.memory.graph.inverted_index import Ints
+
+Mask = npt.NDArray[np.bool_]
+
+#: A node of the shown way is optional if at least this share of the path's sessions leave it out.
+OPTIONAL_SHARE = 0.10
+#: Sessions with at most so many edits are on the shown way.
+MAX_EDITS = 1
+#: A path splits if so many of its sessions, and this share of them, are further away and near one other way.
+SPLIT_SESSIONS, SPLIT_SHARE = 10, 0.10
+#: Longer sequences are compared by their beginning.
+_MAX_NODES = 128
+#: The most frequent variants of a path that may be shown, and those by which it is judged.
+_CANDIDATES, _JUDGED = 12, 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """Variants as one array of nodes, padded, with the number of sessions of each."""
+
+    nodes: Ints
+    sizes: Ints
+    sessions: Ints
+    #: Whether a place holds a node that the variant visited before.
+    again: Mask
+
+    @classmethod
+    def of(cls, sequences: Sequence[tuple[int, ...]], sessions: Sequence[int]) -> "Ways":
+        """Return the variants with these nodes and sessions."""
+        sizes = np.array([min(len(sequence), _MAX_NODES) for sequence in sequences], dtype=np.int64)
+        nodes = np.full((len(sequences), int(sizes.max(initial=0))), -1, dtype=np.int64)
+        again = np.zeros(nodes.shape, dtype=np.bool_)
+        for row, sequence in enumerate(sequences):
+            seen: set[int] = set()
+            for index, node in enumerate(sequence[:_MAX_NODES]):
+                nodes[row, index] = node
+                again[row, index] = node in seen
+                seen.add(node)
+        return cls(nodes, sizes, np.array(sessions, dtype=np.int64), again)
+
+    def part(self, rows: Ints) -> "Ways":
+        """Return some of the variants."""
+        return Ways(self.nodes[rows], self.sizes[rows], self.sessions[rows], self.again[rows])
+
+    def sequence(self, row: int) -> Ints:
+        """Return the nodes of a variant."""
+        return self.nodes[row, : self.sizes[row]]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A shown way: its nodes, and which of them are optional."""
+
+    row: int
+    nodes: Ints
+    optional: Mask
+    #: Edits from it to each variant of the path.
+    edits: Ints
+
+
+def choose_way(ways: Ways) -> Way:
+    """Return the variant that most sessions are within an edit of; of equals that of most sessions.
+
+    Args:
+        ways: the variants of one path, the most frequent first.
+    """
+    judged = ways.part(np.arange(min(len(ways.sizes), _JUDGED)))
+    best, most = 0, -1
+    for row in range(min(len(ways.sizes), _CANDIDATES)):
+        nodes = ways.sequence(row)
+        edits = count_edits(nodes, list_optional(nodes, ways), judged)
+        near = int(judged.sessions[edits <= MAX_EDITS].sum())
+        if near > most:
+            best, most = row, near
+    nodes = ways.sequence(best)
+    optional = list_optional(nodes, ways)
+    return Way(best, nodes, optional, count_edits(nodes, optional, ways))
+
+
+def list_optional(nodes: Ints, ways: Ways) -> Mask:
+    """Return which of these nodes enough of the sessions leave out."""
+    total = int(ways.sessions.sum())
+    missed = [int(ways.sessions[~(ways.nodes == node).any(axis=1)].sum()) for node in nodes.tolist()]
+    left_out = np.array(missed, dtype=np.int64)
+    return (left_out > 0) & (left_out >= OPTIONAL_SHARE * total)
+
+
+def count_edits(nodes: Ints, optional: Mask, ways: Ways) -> Ints:
+    """Return the edits from a way to each variant (Levenshtein with free acts), computed for all at once."""
+    leaving_out = np.concatenate([[0], np.cumsum(~optional)])
+    edits = np.tile(leaving_out, (len(ways.sizes), 1))
+    for index in range(ways.nodes.shape[1]):
+        node, is_new = ways.nodes[:, index, None], ~ways.again[:, index, None]
+        best = edits + is_new
+        best[:, 1:] = np.minimum(best[:, 1:], edits[:, :-1] + (nodes[None, :] != node))
+        # Leaving out nodes before: the least over all earlier places, with what lies between left out.
+        best = leaving_out + np.minimum.accumulate(best - leaving_out, axis=1)
+        is_inside = index < ways.sizes
+        edits[is_inside] = best[is_inside]
+    counted: Ints = edits[:, -1]
+    return counted
+
+
+def split_ways(ways: Ways) -> list[Ints]:
+    """Return the rows of each part of a group, so that few sessions are far from the way of their part.
+
+    Args:
+        ways: the variants of the group, the most frequent first.
+    """
+    parts: list[Ints] = []
+    open_parts = [np.arange(len(ways.sizes))]
+    while open_parts:
+        rows = open_parts.pop()
+        divided = _divide(ways.part(rows))
+        if divided is None:
+            parts.append(rows)
+        else:
+            open_parts += [rows[~divided], rows[divided]]
+    return parts
+
+
+def _divide(ways: Ways) -> Mask | None:
+    """Return which variants go another way than the one shown; None if too few do."""
+    needed = max(SPLIT_SESSIONS, SPLIT_SHARE * int(ways.sessions.sum()))
+    if int(ways.sessions.sum()) < needed or len(ways.sizes) < 2:
+        return None
+    way = choose_way(ways)
+    is_far = way.edits > MAX_EDITS
+    if int(ways.sessions[is_far].sum()) < needed:
+        return None
+    far = ways.part(np.flatnonzero(is_far))
+    other = choose_way(far)
+    if int(far.sessions[other.edits <= MAX_EDITS].sum()) < needed:
+        return None
+    leaves: Mask = count_edits(other.nodes, other.optional, ways) < way.edits
+    return leaves if leaves.any() and not leaves.all() else None

@@ -1,0 +1,63 @@
+"""Shown ways of paths against what their sessions did: exact ones, variants, optional nodes. Contract §4."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.paths import NO_PATH, variant_key
+from recorder.memory.graph.shown_way import OPTIONAL_SHARE
+from recorder.memory.queries.columns import GraphColumns, Mask
+
+_NO_VARIANT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ShownWays:
+    """The shown way of each path, by path number."""
+
+    #: Variant that is exactly the shown nodes; -1 where no session ever took them.
+    variant: Ints
+    #: Nodes that enough of the path's sessions leave out, in the order of the way.
+    optional: list[tuple[int, ...]]
+
+    def count_exact(self, columns: GraphColumns, chosen: Mask) -> Ints:
+        """Return by path how many of the chosen sessions took exactly the shown nodes."""
+        taken = np.bincount(columns.variant[chosen], minlength=len(columns.variant_path) + 1)
+        # The place of -1 is the last one, which is 0; a variant may have moved to another path.
+        is_on_path = np.append(columns.variant_path, NO_PATH)[self.variant] == np.arange(len(self.variant))
+        return np.where(is_on_path, taken[self.variant], 0)
+
+
+def shown_ways(columns: GraphColumns) -> ShownWays:
+    """Return the shown ways of a graph; made once for each version."""
+    return columns.derive("shown ways", _read_ways)
+
+
+def count_variants(columns: GraphColumns, chosen: Mask) -> Ints:
+    """Return by path how many different variants the chosen sessions took."""
+    paths = columns.variant_path[np.unique(columns.variant[chosen])]
+    return np.bincount(paths[paths != NO_PATH], minlength=len(columns.paths))
+
+
+def _read_ways(columns: GraphColumns) -> ShownWays:
+    numbers = columns.variant_number
+    keys = [variant_key(columns.nodes[node].node_id for node in path.nodes) for path in columns.paths]
+    variant = np.array([numbers.get(key, _NO_VARIANT) for key in keys], dtype=np.int64)
+    sessions = np.bincount(columns.variant[columns.current()], minlength=len(columns.variant_path))
+    taken = np.flatnonzero((sessions > 0) & (columns.variant_path != NO_PATH))
+    totals = np.bincount(columns.variant_path[taken], weights=sessions[taken], minlength=len(columns.paths))
+    width = max(len(columns.nodes), 1)
+    owners = np.repeat(np.arange(len(columns.variant_path)), np.diff(columns.variant_start))
+    visited = np.unique(owners * width + columns.variant_nodes)
+    owners, nodes = np.divmod(visited, width)
+    places = columns.variant_path[owners] * width + nodes
+    visitors: dict[int, int] = {}
+    for index, count in zip(places.tolist(), sessions[owners].tolist(), strict=True):
+        visitors[index] = visitors.get(index, 0) + count
+    optional = []
+    for number, path in enumerate(columns.paths):
+        least = max(OPTIONAL_SHARE * totals[number], 1)
+        left_out = {node: totals[number] - visitors.get(number * width + node, 0) for node in path.nodes}
+        optional.append(tuple(node for node, count in left_out.items() if count >= least))
+    return ShownWays(variant, optional)

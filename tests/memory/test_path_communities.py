@@ -1,0 +1,50 @@
+"""Groups of variants: communities, variants without features, more than are grouped at once. Spec §2.6."""
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from recorder.memory.graph import communities
+from recorder.memory.graph.communities import find_nearest, group_variants
+from recorder.memory.graph.rebuild import rand_index
+
+
+def vectors_of(*rows: list[float]) -> csr_array:
+    """Rows of length 1; those of zeros stay."""
+    values = np.array(rows, dtype=np.float64)
+    lengths = np.linalg.norm(values, axis=1, keepdims=True)
+    return csr_array(np.divide(values, lengths, out=values, where=lengths > 0))
+
+
+def groups_of(vectors: csr_array) -> list[int]:
+    """Return the groups of vectors, each of a different sequence of one session."""
+    count = vectors.shape[0]
+    return group_variants(vectors, [(row,) for row in range(count)], [1] * count).tolist()
+
+
+def test_alike_vectors_are_a_group_and_one_without_features_is_alone() -> None:
+    vectors = vectors_of([1, 0.1, 0], [0, 0, 1], [1, 0, 0], [0, 0, 0], [0, 0.1, 1], [0, 0, 0])
+    assert groups_of(vectors) == [0, 1, 0, 2, 1, 3]
+
+
+def test_variants_beyond_those_grouped_at_once_join_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(communities, "MAX_GROUPED", 2)
+    vectors = vectors_of([1, 0, 0], [0, 1, 0], [1, 0.1, 0], [0, 0, 1], [0, 0.1, 1], [0.1, 1, 0])
+    assert groups_of(vectors) == [0, 1, 0, 2, 2, 1]
+
+
+def test_the_nearest_is_the_first_of_equals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(communities, "_MAX_CELLS", 1)
+    known, request = vectors_of([1, 0], [1, 0], [0, 1]), vectors_of([2, 0], [0, 3], [0, 0])
+    places, cosines = find_nearest(known, request)
+    assert (places.tolist(), cosines.tolist()) == ([0, 2, 0], [1.0, 1.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("sessions", "index"),
+    [({(0, 1): 5, (1, 0): 7}, 1.0), ({(0, 0): 4, (0, 1): 4, (1, 0): 4, (1, 1): 4}, -0.071), ({}, 1.0)],
+)
+def test_groupings_agree_as_hubert_and_arabie_count(
+    sessions: dict[tuple[int, int], int], index: float
+) -> None:
+    assert rand_index(sessions) == pytest.approx(index, abs=0.001)
