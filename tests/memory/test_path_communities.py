@@ -17,7 +17,7 @@ def vectors_of(*rows: list[float]) -> csr_array:
 
 
 def groups_of(vectors: csr_array) -> list[int]:
-    """The groups of vectors that stand for different sequences of one session each."""
+    """The groups of vectors that are of different sequences of one session each."""
     count = vectors.shape[0]
     return group_variants(vectors, [(row,) for row in range(count)], [1] * count).tolist()
 
@@ -35,8 +35,8 @@ def test_variants_beyond_those_grouped_at_once_join_the_nearest(monkeypatch: pyt
 
 def test_the_nearest_is_the_first_of_equals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(communities, "_MAX_CELLS", 1)
-    known, asked = vectors_of([1, 0], [1, 0], [0, 1]), vectors_of([2, 0], [0, 3], [0, 0])
-    places, cosines = find_nearest(known, asked)
+    known, unseen = vectors_of([1, 0], [1, 0], [0, 1]), vectors_of([2, 0], [0, 3], [0, 0])
+    places, cosines = find_nearest(known, unseen)
     assert (places.tolist(), cosines.tolist()) == ([0, 2, 0], [1.0, 1.0, 0.0])
 
 
