@@ -130,8 +130,10 @@ def path_agreement(planted: Planted, columns: GraphColumns) -> float:
 def outlier_precision(planted: Planted, columns: GraphColumns) -> float:
     """Return the share of planted outliers among as many outliers of the service."""
     strange = {session.session_id for session in planted.sessions if session.is_outlier}
-    output = find_outliers(columns, columns.current()).rows[: len(strange)]
-    hits = sum(session.decode() in strange for session in columns.session_id[output].tolist())
+    outliers = find_outliers(columns, columns.current(), rank="typicality")
+    hits = sum(
+        session.decode() in strange for session in columns.session_id[outliers.rows[: len(strange)]].tolist()
+    )
     return hits / len(strange)
 
 

@@ -1,4 +1,4 @@
-"""`GET /v1/sessions?path=`: the sessions that went a path. Spec §4.2."""
+"""`GET /v1/sessions?path=` and `subpath=`: the sessions of a path. Spec §4.2; contract §2."""
 
 from tests.support.completed_work import seal_all
 from tests.support.factories import Caller, assert_problem
@@ -13,12 +13,26 @@ def on_path(caller: Caller, query: str) -> list[str]:
 
 
 def test_a_path_lists_the_sessions_that_went_its_nodes_side_by_side(caller: Caller) -> None:
-    # Two went the short way: a path is shown by the most frequent of its variants.
-    *short, long, _, broken = sealed_walks(caller, "bc", "bc", "abcd", "abd", "bxc")
-    paths = {len(path["node_ids"]): path["path_id"] for path in ask(caller, "paths")["data"]}
-    assert on_path(caller, f"path={paths[2]}") == [long, *short[::-1]]
-    assert on_path(caller, f"path={paths[2]}&limit=1") == [long]
-    assert broken not in on_path(caller, f"path={paths[2]}&limit=500")
+    *short, long, broken = sealed_walks(caller, "bc", "bc", "pqrbcstu", "bxc")
+    path_id = caller.get(f"/v1/sessions/{short[0]}").json()["path_id"]
+    (path,) = (path for path in ask(caller, "paths")["data"] if path["path_id"] == path_id)
+    assert len(path["node_ids"]) == 2
+    assert on_path(caller, f"subpath={path_id}") == [long, *short[::-1]]
+    assert on_path(caller, f"subpath={path_id}&limit=1") == [long]
+    assert broken not in on_path(caller, f"subpath={path_id}&limit=500")
+
+
+def test_a_path_lists_as_many_sessions_as_it_counts_and_each_carries_it(caller: Caller) -> None:
+    ids = sealed_walks(caller, "abcd", "abcd", "abd", "xyz", "xyz", "q")
+    recording = caller.make_session(workflow="checkout", start=True)
+    listed: list[str] = []
+    for path in ask(caller, "paths")["data"]:
+        sessions = caller.get(f"/v1/sessions?path={path['path_id']}").json()["data"]
+        assert len(sessions) == path["session_count"]
+        assert {session["path_id"] for session in sessions} == {path["path_id"]}
+        listed += [session["id"] for session in sessions]
+    assert sorted(listed) == sorted(ids)
+    assert caller.get(f"/v1/sessions/{recording}").json()["path_id"] is None
 
 
 def test_a_path_goes_with_the_other_filters_and_the_cursor(caller: Caller) -> None:
@@ -30,7 +44,7 @@ def test_a_path_goes_with_the_other_filters_and_the_cursor(caller: Caller) -> No
     query = f"path={path['path_id']}"
     assert on_path(caller, f"{query}&outcome=error") == [ids[3], ids[1]]
     assert on_path(caller, f"{query}&tag=odd&actor.kind=human&status=sealed&workflow=checkout") == [ids[0]]
-    for other in ("actor.kind=model", "status=recording", "workflow=elsewhere", "until=1h", "tag=even"):
+    for other in ("actor.kind=model", "status=recording", "workflow=elsewhere", "until=3000d", "tag=even"):
         assert on_path(caller, f"{query}&{other}") == []
     seen: list[str] = []
     page = caller.get(f"/v1/sessions?{query}&limit=2").json()

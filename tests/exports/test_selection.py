@@ -178,6 +178,7 @@ def test_a_path_takes_the_sessions_that_went_it_at_a_pinned_version(tmp_path: Pa
     }
     kept = went["1a 2b 3c"].session_id
     assert set(rows_of(export(runtime, filter=narrower))["session_id"]) == {kept}
+    assert set(rows_of(export(runtime, filter={"subpath": path_id}))["session_id"]) == on_path
     tagged = narrower | {"tag": "gold"}
     assert manifest_of(export(runtime, filter=tagged))["totals"]["sessions"] == 0
 
@@ -187,10 +188,13 @@ def test_a_path_that_is_merged_before_the_plan_stands_for_what_it_became(tmp_pat
     left, other = seal(runtime, [Recording(), Recording()])
     index(runtime, {left: "1a 2b", other: "7g 8h"})
     row = ask(runtime, filter={"path": path_of(runtime, other)})
+    kept_id = path_of(runtime, left)
     with runtime.database.transaction(write=True) as db:
-        first, second = db.exec(select(GraphPathRow).order_by(col(GraphPathRow.number)))
-        second.merged_into = first.number
-        db.add(second)
+        paths = {path.path_id: path for path in db.exec(select(GraphPathRow))}
+        kept = paths.pop(kept_id)
+        (merged,) = paths.values()
+        merged.merged_into = kept.number
+        db.add(merged)
     assert run_export(runtime, row.id, owner="test").status == "completed"
     assert set(rows_of(folder_of(runtime, row))["session_id"]) == {left}
 

@@ -146,3 +146,12 @@ def test_labels_are_broken_into_lines_that_fit() -> None:
     assert len(lines) == 2 and lines[1].endswith("…")
     assert all(text_width(line, 12) <= 100 for line in lines)
     assert in_lines("支払いを承認するボタンを押してください", 100, 12)[0].endswith("…")
+
+
+def test_the_json_says_what_the_structure_holds() -> None:
+    ways = [("abcbd", "success", 4), ("acd", "success", 2), ("ab", "error", 1), ("", "abandoned", 3)]
+    graph = orjson.loads(to_json(view_for(ways)))
+    assert (graph["sessions"], graph["sessions_without_steps"]) == (10, 3)
+    assert [sorted(loop) for loop in graph["loops"]] == [["nde_b", "nde_c"]]
+    assert graph["required_nodes"] == ["nde_a", "nde_d"]
+    assert graph["likeliest_path"] == ["nde_a", "nde_b", "nde_d"]

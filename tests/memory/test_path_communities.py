@@ -33,10 +33,9 @@ def test_variants_beyond_those_grouped_at_once_join_the_nearest(monkeypatch: pyt
     assert groups_of(vectors) == [0, 1, 0, 2, 2, 1]
 
 
-def test_the_nearest_is_the_first_of_equals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(communities, "_MAX_CELLS", 1)
-    known, request = vectors_of([1, 0], [1, 0], [0, 1]), vectors_of([2, 0], [0, 3], [0, 0])
-    places, cosines = find_nearest(known, request)
+def test_the_nearest_is_the_first_of_equals() -> None:
+    known, unseen = vectors_of([1, 0], [1, 0], [0, 1]), vectors_of([2, 0], [0, 3], [0, 0])
+    places, cosines = find_nearest(known, unseen, max_cells=1)
     assert (places.tolist(), cosines.tolist()) == ([0, 2, 0], [1.0, 1.0, 0.0])
 
 

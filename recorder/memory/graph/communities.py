@@ -52,10 +52,16 @@ def group_variants(vectors: Any, sequences: Sequence[tuple[int, ...]], sessions:
     return groups
 
 
-def find_nearest(known: Any, vectors: Any) -> tuple[Ints, Floats]:
-    """Return for each vector the nearest known one and its cosine; of equals the first."""
+def find_nearest(known: Any, vectors: Any, *, max_cells: int = _MAX_CELLS) -> tuple[Ints, Floats]:
+    """Return for each vector the nearest known one and its cosine; of equals the first.
+
+    Args:
+        known: sparse rows of length 1.
+        vectors: rows to compare with them.
+        max_cells: largest number of cosines in memory at a time.
+    """
     places, cosines = [], []
-    step = max(1, _MAX_CELLS // known.shape[0])
+    step = max(1, max_cells // known.shape[0])
     for start in range(0, vectors.shape[0], step):
         # Rounded: the order in which floats were summed must decide neither ties nor the threshold.
         cosine = np.round((vectors[start : start + step] @ known.T).toarray(), 9)

@@ -14,7 +14,14 @@ from recorder.memory.queries.columns import OUTCOMES
 from recorder.memory.views.geometry import AMBER_INK, BLUE, GREY, RED, percent_text
 from recorder.memory.views.graph_view import Counts, GraphView, ViewNode, most_supported
 from recorder.memory.views.labels import one_line
-from recorder.memory.views.network import END, START, to_networkx
+from recorder.memory.views.network import (
+    END,
+    START,
+    likeliest_path,
+    loops,
+    success_dominators,
+    to_networkx,
+)
 from recorder.memory.views.picture import draw_graph
 
 GraphFormat = Literal["json", "graphml", "mermaid", "dot", "svg"]
@@ -35,11 +42,13 @@ def render(view: GraphView, format: GraphFormat) -> tuple[bytes, str]:
 def to_json(view: GraphView) -> bytes:
     """Node-link JSON with every figure; `networkx.node_link_graph` reads it.
 
-    `{workflow, graph_version, sessions, outcomes, spine, hidden_nodes, directed, multigraph, nodes, edges}`.
+    `{workflow, graph_version, sessions, sessions_without_steps, outcomes, spine, hidden_nodes, loops,
+    required_nodes, likeliest_path, directed, multigraph, nodes, edges}`, the structure of what is shown.
     A node is `{id, label, kind, sessions, visits, frequency, outcomes, left, recovery_point, new}`, an edge
     `{source, target, sessions, n, frequency, median_ms, outcomes}`. Two nodes more, `start` and `end`, are
     where sessions begin and end. Outcomes are numbers of sessions, frequencies shares of all sessions.
     """
+    graph = to_networkx(view)
     ends = [
         {
             "id": name,
@@ -87,9 +96,13 @@ def to_json(view: GraphView) -> bytes:
             "workflow": view.workflow,
             "graph_version": view.version,
             "sessions": view.sessions,
+            "sessions_without_steps": view.without_steps,
             "outcomes": _by_outcome(view.outcomes),
             "spine": list(view.spine),
             "hidden_nodes": view.hidden,
+            "loops": loops(graph),
+            "required_nodes": success_dominators(graph),
+            "likeliest_path": likeliest_path(graph),
             "directed": True,
             "multigraph": False,
             "nodes": [*ends, *nodes] if view.sessions else nodes,

@@ -66,6 +66,8 @@ class GraphView:
     new: frozenset[str]
     #: Nodes that are left out here for their small share.
     hidden: int = 0
+    #: Sessions that have no step, and are on no path.
+    without_steps: int = 0
 
     def share(self, sessions: int) -> float:
         """Return a number of sessions as a fraction of all in this view."""
@@ -108,6 +110,7 @@ def view_of(
         recovery=recovery & shown,
         new=new & shown,
         hidden=hidden,
+        without_steps=int((np.diff(columns.variant_start)[columns.variant[rows]] == 0).sum()),
     )
 
 

@@ -97,8 +97,9 @@ def likeliest_path(graph: Any) -> list[str]:
     """
     import networkx as nx
 
-    def unlikeliness(source: str, target: str, figures: dict[str, Any]) -> float:
-        return -log(figures["probability"])
+    def unlikeliness(source: str, target: str, figures: dict[str, Any]) -> float | None:
+        # A session without steps goes no way; None hides its edge.
+        return None if (source, target) == (START, END) else -log(figures["probability"])
 
     try:
         way: list[str] = nx.dijkstra_path(graph, START, END, weight=unlikeliness)
