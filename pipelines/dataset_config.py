@@ -42,6 +42,7 @@ _DESCRIPTIONS = {
     "min_duration_ms": "Only sessions of at least this duration.",
     "max_duration_ms": "Only sessions of at most this duration.",
     "path": "Only sessions on this path of the memory graph: its id.",
+    "subpath": "Only sessions that hold the nodes of this path one directly after another: its id.",
     "exclude_session_ids": "Ids of sessions to leave out.",
     "format": "File format of the shards.",
     "frame_sampling": "Selects frames; left out: `event_only`.",

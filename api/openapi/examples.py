@@ -195,7 +195,7 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
     ("GET", "/v1/audit"): [_format_get("/v1/audit?since=1d&limit=5")],
     ("POST", "/v1/privacy/erasure"): [_send("POST", "/v1/privacy/erasure", body=_ERASURE_BODY)],
     ("GET", "/v1/privacy/erasure/{erasure_id}"): [
-        f"erasure={_read_id('erasure', _send('POST', '/v1/privacy/erasure', body=_ERASURE_BODY))}",
+        f"erasure={_read_id('era', _send('POST', '/v1/privacy/erasure', body=_ERASURE_BODY))}",
         _format_get("/v1/privacy/erasure/$erasure"),
     ],
     ("GET", "/healthz"): ['curl -sS "$RECORDER_URL/healthz"'],

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.dependencies import (
     CallerDep,
@@ -108,23 +108,24 @@ def list_outliers(
     pager: PagerDep,
     db: Db,
     selection: ListSelectionDep,
+    request: Request,
     rank: Rank = "path",
-    threshold: Annotated[Fraction | None, Query(description=f"By default {THRESHOLD}.")] = None,
+    threshold: Fraction = THRESHOLD,
 ) -> Page[OutlierSession]:
     """List outliers, the least typical first.
 
     With `rank=path` these are the sessions whose path has a share below `threshold`, with `rank=typicality`
     all sessions.
     """
-    if rank == "typicality" and threshold is not None:
+    if rank == "typicality" and "threshold" in request.query_params:
         text = "It selects sessions by their path; leave it out with `rank=typicality`."
-        raise ValidationFailed.of("threshold", "not_allowed", message=text, where="query")
+        raise ValidationFailed.of("threshold", "invalid_value", message=text, where="query")
     return pager.make_page(
         graph_queries.list_outliers(
             db,
             **selection.as_arguments(),
             rank=rank,
-            threshold=THRESHOLD if threshold is None else threshold,
+            threshold=threshold,
             after=pager.read_position(tuple[int, int]),
             limit=pager.limit,
         )

@@ -34,6 +34,7 @@ RESOURCES = {
     "webhook",
     "delivery",
     "key",
+    "erasure",
     "file",
     "manifest",
     "route",

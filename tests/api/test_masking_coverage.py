@@ -38,6 +38,7 @@ NOT_RECORDED = {
     "POST /v1/webhooks": "an administrator's address, which must be called as it is",
     "PATCH /v1/webhooks/{webhook_id}": "the same",
     "PATCH /v1/workspaces/current": "an administrator's settings; patterns must match what they name",
+    "POST /v1/privacy/erasure": "whose data to erase: searched as it is, kept encrypted until the end",
     "PATCH /v1/workflows/{workflow}": "settings of a workflow; rules and patterns must match what they name",
 }
 #: Members that only take forms in which no text can hide: ids, types, times, base64.

@@ -59,6 +59,7 @@ REQUESTS: dict[str, Callable[[Caller], Request]] = {
     "/v1/exports/{export_id}/cancel": waiting_export,
     "/v1/keys": lambda _: ({}, {"label": "robot", "scope": "write"}),
     "/v1/webhooks": lambda _: ({}, HOOK),
+    "/v1/privacy/erasure": lambda _: ({}, {"subject": "nowhere", "scope": "all"}),
     "/v1/webhooks/{webhook_id}/secret": lambda item: ({"webhook_id": webhook(item)}, None),
     "/v1/webhooks/{webhook_id}/test": lambda item: ({"webhook_id": webhook(item)}, None),
     "/v1/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver": lambda item: (delivery(item), None),

@@ -61,6 +61,8 @@ def words_for(command: click.Command, elsewhere: Path) -> list[str]:
             words.append(str(elsewhere / name))
         else:
             words.append(_VALUES.get(name, "name"))
+    if {"session", "tag"} <= {parameter.name for parameter in command.params}:
+        words += ["--session", "ses_x"]  # one of both is required
     return words + _MORE.get(command.name or "", [])
 
 

@@ -37,6 +37,7 @@ _FILTER = {
     "max_duration_ms": 9_000,
     "tag": "gold",
     "path": "pth_0123456789abcdef",
+    "subpath": "pth_0123456789abcdef",
     "exclude_session_ids": ["ses_01k00000000000000000000000"],
 }
 _VARIANTS: list[dict[str, Any]] = [

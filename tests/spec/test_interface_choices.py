@@ -57,6 +57,7 @@ def values(caller: Caller) -> dict[str, str]:
         "delivery_id": caller.post(f"/v1/webhooks/{webhook_id}/test").json()["id"],
         "key_id": caller.key.key_id,
         "workflow": "checkout",
+        "erasure_id": caller.post("/v1/privacy/erasure", {"subject": "nowhere", "scope": "all"}).json()["id"],
         "path:path": manifest["shards"][0]["path"],
     }
 

@@ -152,4 +152,5 @@ BODY_ROUTES: dict[str, BodyRoute] = {
         b'{"live_replay":{"allow_hosts":[%s]}}',
         "/live_replay/allow_hosts/0",
     ),
+    "erasure": BodyRoute("POST", "/v1/privacy/erasure", b'{"subject":%s,"scope":"all"}', "/subject"),
 }

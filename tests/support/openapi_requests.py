@@ -41,17 +41,17 @@ PLAIN = {
     "value", "value/*", "files/*", "secret_ref", "role", "near", "text", "selectors/*", "selectors/*/*",
     "span_id", "trace_id", "window", "page", "builtins/*", "pattern", "replacement", "error_events/*",
     "error_tags/*", "success_events/*", "success_tags/*", "allow_hosts/*", "account", "bucket",
-    "container", "prefix", "region", "role_arn", "service_account", "threshold", "failure_tag",
+    "container", "prefix", "rank", "region", "role_arn", "service_account", "threshold", "failure_tag",
     "min_change", "split/by", "against_since", "against_until", "against_actor.kind", "from_t_ms",
     "to_t_ms",
 }
 # fmt: on
 #: Members whose name means something else elsewhere.
-MEMBERS = {"filter/path": "path_id"}
+MEMBERS = {"filter/path": "path_id", "filter/subpath": "path_id"}
 #: Ids of clients' own making: another session's is no id of this one.
 OWN = {"events/*/id": "event_id", "frames/*/id": "frame_id"}
 #: Parameters whose name means something else elsewhere.
-QUERIES = {("/v1/sessions", "path"): "path_id"}
+QUERIES = {("/v1/sessions", "path"): "path_id", ("/v1/sessions", "subpath"): "path_id"}
 _HOSTED = {"kind": "signed_url"}
 
 
