@@ -21,7 +21,7 @@ from benchmarks.figures import Figure, Skipped, at_least
 from benchmarks.memory import pm4py_peer
 from benchmarks.memory.graphs import BATCH, Sealed, paths_by_session, stored_graph
 from recorder.importers.miniwob.elements import event_target, snapshot, target_path
-from recorder.importers.miniwob.format import event_members, read_file, whole_actions
+from recorder.importers.miniwob.format import State, event_members, read_file, whole_actions
 from recorder.memory.graph.rebuild import RebuildKind
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.similarity import similar_index
@@ -86,16 +86,31 @@ def read_demonstrations(folder: Path) -> list[Demonstration]:
     """All demonstrations below a folder of tasks, in the order of their names."""
     files = sorted(folder.glob("*/*.json.gz"))
     with ProcessPoolExecutor() as processes:
-        steps = list(processes.map(steps_of, files, chunksize=16))
+        runs = list(processes.map(read_run, files, chunksize=16))
     return [
-        Demonstration(_session(f"ses_{index:06d}", file_steps), file.parent.name)
-        for index, (file, file_steps) in enumerate(zip(files, steps, strict=True))
+        Demonstration(replace(run, session_id=f"ses_{index:06d}"), file.parent.name)
+        for index, (file, run) in enumerate(zip(files, runs, strict=True))
     ]
 
 
-def steps_of(file: Path) -> list[Step]:
-    """Return the steps of a demonstration, read as the importer reads it but without pictures."""
-    states = read_file(file)[0].states
+def read_run(file: Path) -> Sealed:
+    """Return a demonstration as a session, read as the importer reads it but without pictures."""
+    demonstration = read_file(file)[0]
+    steps = _list_steps(demonstration.states)
+    return Sealed(
+        file.name,
+        steps,
+        outcome="success" if demonstration.raw_reward > 0 else "error",
+        duration_ms=steps[-1].t_out_ms if steps else 0,
+    )
+
+
+def steps_of(file: Path) -> Sequence[Step]:
+    """Return the steps of a demonstration."""
+    return read_run(file).steps
+
+
+def _list_steps(states: Sequence[State]) -> list[Step]:
     targets = [target_path(state.dom) for state in states]
     frames = []
     for index, state in enumerate(states):
@@ -139,10 +154,6 @@ def mean_average_precision(columns: GraphColumns, tasks: Mapping[str, str]) -> f
         places = np.flatnonzero(labels[ranked] == label)
         precisions.append(float(((np.arange(len(places)) + 1) / (places + 1)).sum()) / (sizes[label] - 1))
     return float(np.mean(precisions))
-
-
-def _session(session_id: str, steps: Sequence[Step]) -> Sealed:
-    return Sealed(session_id, steps, duration_ms=steps[-1].t_out_ms if steps else 0)
 
 
 def _agreement(state: str, runs: Sequence[Mapping[str, str]], tasks: Mapping[str, str]) -> Figure:
