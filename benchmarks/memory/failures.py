@@ -1,8 +1,8 @@
 """Failed runs among good ones of the same task, by the typicality of outliers. Spec §4.2 (outliers).
 
 All demonstrations are in one workflow. A failed and a good run of one task make a pair, and the figure is the
-share of pairs in which the failed run is the less typical one (AUC, pooled within tasks): which task a run is
-of tells nothing.
+share of pairs in which the failed run is the less typical one (AUC, pooled within tasks): the task of a run
+changes nothing.
 """
 
 import random
@@ -107,11 +107,11 @@ def measure_planted(demonstrations: Sequence[Demonstration], seed: int) -> dict[
     for item in demonstrations:
         if item.session.outcome == "success" and len(item.session.steps) >= _LEAST_STEPS:
             runs[item.task].append(item.session)
-    tasks = draw.sample(sorted(task for task, own in runs.items() if len(own) >= _LEAST_GOOD), _TASKS)
+    tasks = draw.sample(sorted(task for task, good in runs.items() if len(good) >= _LEAST_GOOD), _TASKS)
     changed: dict[str, Sealed] = {}
     kind_of: dict[str, str] = {}
     for task in tasks:
-        others = [run for other, own in sorted(runs.items()) if other != task for run in own]
+        others = [run for other, good in sorted(runs.items()) if other != task for run in good]
         kinds = {
             "skipped step": partial(skip_step, draw),
             "early stop": partial(stop_early, draw),
@@ -156,8 +156,8 @@ def make_detour(draw: random.Random, others: Sequence[Sealed], steps: Sequence[S
     """Return the steps with some of another task's run after one of them."""
     other = draw.choice(others).steps
     begin = draw.randrange(len(other) - _DETOUR_STEPS + 1)
-    place = draw.randrange(1, len(steps))
-    return [*steps[:place], *other[begin : begin + _DETOUR_STEPS], *steps[place:]]
+    after = draw.randrange(1, len(steps))
+    return [*steps[:after], *other[begin : begin + _DETOUR_STEPS], *steps[after:]]
 
 
 def _renumber(steps: Sequence[Step]) -> list[Step]:
