@@ -1,7 +1,8 @@
 """Failed runs among good ones of the same task, by the typicality of outliers. Spec §4.2 (outliers).
 
 All demonstrations are in one workflow. A failed and a good run of one task make a pair, and the figure is the
-share of pairs in which the failed run is the less typical one (AUC, pooled within tasks).
+share of pairs in which the failed run is the less typical one (AUC, pooled within tasks): the task of a run
+changes nothing.
 """
 
 import random
@@ -155,8 +156,8 @@ def make_detour(draw: random.Random, others: Sequence[Sealed], steps: Sequence[S
     """Return the steps with some of another task's run after one of them."""
     other = draw.choice(others).steps
     begin = draw.randrange(len(other) - _DETOUR_STEPS + 1)
-    index = draw.randrange(1, len(steps))
-    return [*steps[:index], *other[begin : begin + _DETOUR_STEPS], *steps[index:]]
+    after = draw.randrange(1, len(steps))
+    return [*steps[:after], *other[begin : begin + _DETOUR_STEPS], *steps[after:]]
 
 
 def _renumber(steps: Sequence[Step]) -> list[Step]:

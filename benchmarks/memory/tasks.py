@@ -110,7 +110,7 @@ def steps_of(file: Path) -> Sequence[Step]:
     return read_run(file).steps
 
 
-def _list_steps(states: Sequence[State]) -> list[Step]:
+def _list_steps(states: list[State]) -> list[Step]:
     targets = [target_path(state.dom) for state in states]
     frames = []
     for index, state in enumerate(states):

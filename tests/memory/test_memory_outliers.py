@@ -1,5 +1,7 @@
 """Outliers: which sessions, in which order, and the figures beside them, by hand. Contract §4."""
 
+from math import prod
+
 import numpy as np
 import pytest
 
@@ -12,11 +14,13 @@ COLUMNS = columns_of([("ABC", "success", 8), ("AC", "success", 1), ("ABD", "erro
 
 
 def act_edges(steps: int) -> float:
-    """Return the product of the edges between actions of a session of COLUMNS; all its nodes are one action.
+    """Return the product of the edges between actions of a session of COLUMNS alone on its path.
 
-    From the start all ten sessions go to the action, 19 times one follows another, ten times the end follows.
+    All nodes are one action: the nine other sessions begin and end with it; of all sessions, 19 of its 29
+    departures lead to itself.
     """
-    return 10.5 / 11 * (19.5 / 30) ** (steps - 1) * 10.5 / 30
+    departures = 29 - steps + 1
+    return 9.5 / 10 * ((19.5 - (steps - 1)) / departures) ** (steps - 1) * 9.5 / departures
 
 
 def everyone(columns: GraphColumns) -> np.typing.NDArray[np.bool_]:
@@ -26,26 +30,29 @@ def everyone(columns: GraphColumns) -> np.typing.NDArray[np.bool_]:
 
 def test_the_least_typical_way_comes_first_with_its_figures() -> None:
     outliers = find_outliers(COLUMNS, everyone(COLUMNS), threshold=0.2)
-    assert outliers.rows.tolist() == [8, 9]
+    assert outliers.rows.tolist() == [9, 8]
     assert outliers.path_frequency.tolist() == [0.1, 0.1]
-    # Of ten sessions nine go from A to B and one to C; then eight to C, one to D; all end there. Five targets
+    # Of the nine others all begin with A, none goes from A to C, and all eight on C end there. Five targets
     # (A, B, C, D, the end) get a half added to each count.
-    to_a, to_b, to_c, end_c = 10.5 / 12.5, 9.5 / 12.5, 1.5 / 12.5, 9.5 / 11.5
-    short = to_a * to_c * end_c * act_edges(2)
-    other = to_a * to_b * 1.5 / 11.5 * 1.5 / 3.5 * act_edges(3)
-    assert outliers.typicality.tolist() == pytest.approx([short ** (1 / 6), other ** (1 / 8)])
+    short = 9.5 / 11.5 * 0.5 / 11.5 * 8.5 / 10.5 * act_edges(2)
+    other = 9.5 / 11.5 * 8.5 / 11.5 * 0.5 / 10.5 * 0.5 / 2.5 * act_edges(3)
+    assert outliers.typicality.tolist() == pytest.approx([other ** (1 / 8), short ** (1 / 6)])
 
 
 def test_the_common_way_is_the_most_typical_one() -> None:
     usual, *others = compute_typicality(COLUMNS, everyone(COLUMNS)).tolist()
-    nodes = 10.5 / 12.5 * 9.5 / 12.5 * 8.5 / 11.5 * 9.5 / 11.5
-    assert usual == pytest.approx((nodes * act_edges(3)) ** (1 / 8))
+    # On its path seven others do the same; the whole graph weighs as much as ten sessions more.
+    anywhere = [9.5 / 11.5, 8.5 / 11.5, 7.5 / 10.5, 8.5 / 10.5]
+    nodes = prod((7 + 10 * share) / 17 for share in anywhere)
+    start, again, end = 9.5 / 10, 17.5 / 27, 9.5 / 27
+    acts = (7 + 10 * start) / 17 * ((14 + 10 * again) / 31) ** 2 * (7 + 10 * end) / 31
+    assert usual == pytest.approx((nodes * acts) ** (1 / 8))
     assert 0 < max(others) < usual < 1
 
 
 def test_a_path_at_the_threshold_is_no_outlier() -> None:
     assert find_outliers(COLUMNS, everyone(COLUMNS), threshold=0.1).rows.tolist() == []
-    assert find_outliers(COLUMNS, everyone(COLUMNS), threshold=1.0).rows.tolist()[:2] == [8, 9]
+    assert find_outliers(COLUMNS, everyone(COLUMNS), threshold=1.0).rows.tolist()[:2] == [9, 8]
 
 
 def test_frequencies_are_those_among_the_chosen_sessions() -> None:
@@ -63,8 +70,8 @@ def test_equally_typical_sessions_come_by_start_and_then_by_id() -> None:
 def test_a_session_without_steps_goes_from_the_start_to_the_end() -> None:
     columns = columns_of([("AB", "success", 9), ("", "abandoned", 1)])
     outliers = find_outliers(columns, everyone(columns), threshold=0.2)
-    # From the start one of ten sessions goes to the end; A, B (or the act) and the end are targets.
-    expected = (1.5 / 11.5 * 1.5 / 11) ** (1 / 2)
+    # None of the nine others goes from the start to the end; A, B (or the act) and the end are targets.
+    expected = (0.5 / 10.5 * 0.5 / 10) ** (1 / 2)
     assert (outliers.rows.tolist(), outliers.typicality.tolist()) == ([9], pytest.approx([expected]))
 
 
@@ -74,11 +81,25 @@ def test_a_session_that_stops_early_is_less_typical_than_one_that_goes_on() -> N
     assert typical[0] > typical[1] > typical[2]
 
 
+def test_a_way_that_is_usual_elsewhere_is_less_typical_on_another_path() -> None:
+    columns = columns_of([("ABC", "success", 30), ("ADC", "success", 30), ("ADC", "error", 1)])
+    # The last session is of the first path; its way is that of the second one.
+    columns.variant_path = np.array([0, 1, 0])
+    typical = compute_typicality(columns, everyone(columns)).tolist()
+    assert typical[2] < typical[1]
+
+
+def test_a_session_makes_itself_no_more_typical() -> None:
+    columns = columns_of([("AB", "success", 40), ("CDCDCDCD", "error", 1)])
+    usual, loop = compute_typicality(columns, everyone(columns)).tolist()
+    assert loop < usual / 2
+
+
 def test_by_typicality_all_sessions_are_listed_whatever_their_path() -> None:
     outliers = find_outliers(COLUMNS, everyone(COLUMNS), rank="typicality")
     assert sorted(outliers.rows.tolist()) == list(range(10))
     assert outliers.typicality.tolist() == sorted(outliers.typicality.tolist())
-    assert outliers.rows.tolist()[:2] == [8, 9]
+    assert outliers.rows.tolist()[:2] == [9, 8]
 
 
 def test_nobody_is_an_outlier_among_nobody() -> None:

@@ -66,7 +66,7 @@ def columns_of(ways: Sequence[Way], step_ms: Sequence[Sequence[int]] | None = No
         added=np.ones(rows, dtype=np.int64),
         removed=np.full(rows, np.iinfo(np.int64).max),
         trace=trace,
-        outcome=np.array([OUTCOMES.index(ways[index][1]) for index in trace], dtype=np.int64),
+        outcome=np.array([OUTCOMES.index(ways[index][1]) for index in trace.tolist()], dtype=np.int64),
         actor=np.zeros(rows, dtype=np.int64),
         duration_ms=np.array([sum(session_times) for session_times in times], dtype=np.int64),
         started_ms=np.arange(rows),

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from recorder.memory.graph.directly_follows import Crossings, list_crossings
+from recorder.memory.graph.directly_follows import list_crossings
 from recorder.memory.graph.inverted_index import Floats, Ints
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import GraphColumns, Mask
@@ -14,6 +14,9 @@ from recorder.memory.queries.columns import GraphColumns, Mask
 THRESHOLD = 0.01
 #: Added to each count of an edge (Krichevsky and Trofimov), so that an edge that was taken once is possible.
 _SMOOTHING = 0.5
+#: So many sessions' worth of weight the whole graph has in the probability of an edge on a path. From 2 to 20
+#: failed runs of MiniWoB rank alike.
+_PRIOR_SESSIONS = 10
 
 Rank = Literal["path", "typicality"]
 
@@ -57,39 +60,101 @@ def compute_typicality(columns: GraphColumns, chosen: Mask) -> Floats:
 
     Edges count between nodes and between actions (nodes without their screen): an unusual act on a common
     screen lowers both, a screen that has changed lowers the first alone. The edge into the first node counts,
-    and the edge from the last one to the end, so that a session that stops early is unusual. The probability
-    of an edge is the number of chosen sessions that took it divided by the number that left its source, with
-    a half added to each count.
+    and the edge from the last one to the end, so that a session that stops early is unusual.
+
+    The probability of an edge is the share of the other chosen sessions on the same path that took it, among
+    those that left its source; where the path has few, the share among all others counts too.
     """
     sessions = np.bincount(columns.variant[chosen], minlength=len(columns.variant_path))
     sums = np.zeros(len(sessions))
     sizes = np.zeros(len(sessions), dtype=np.int64)
-    for crossings in (columns.derive("crossings", _list_edges), columns.derive("acts", _list_act_edges)):
-        logarithms = _compute_log_probabilities(crossings, sessions)
-        sums += np.bincount(crossings.variant, weights=logarithms[crossings.edge], minlength=len(sessions))
-        sizes += np.bincount(crossings.variant, minlength=len(sessions))
+    for edges in (
+        columns.derive("node edges", _list_node_edges),
+        columns.derive("act edges", _list_act_edges),
+    ):
+        logarithms = np.log(_compute_probabilities(edges, sessions))
+        sums += np.bincount(edges.variant, weights=logarithms, minlength=len(sessions))
+        sizes += np.bincount(edges.variant, minlength=len(sessions))
     typical: Floats = np.exp(sums / np.maximum(sizes, 1))
     return typical
 
 
-def _compute_log_probabilities(crossings: Crossings, sessions: Ints) -> Floats:
-    """Return the logarithm of the probability of each edge, for so many sessions of each variant."""
-    weights = sessions[crossings.variant].astype(np.float64)
-    taken = np.bincount(crossings.edge, weights=weights, minlength=len(crossings.edge_source))
-    departures = np.bincount(crossings.edge_source, weights=taken)
-    possible = max(len(np.unique(crossings.edge_target[taken > 0])), 1)
-    logarithms: Floats = np.log(taken + _SMOOTHING) - np.log(
-        departures[crossings.edge_source] + _SMOOTHING * possible
+@dataclass(frozen=True, slots=True)
+class _Edges:
+    """Crossings of variants, each with its edge and source in the graph and in its path; all are numbers."""
+
+    variant: Ints
+    #: True target of each crossing.
+    target: Ints
+    edge: Ints
+    source: Ints
+    path_edge: Ints
+    path_source: Ints
+    #: How often the variant itself crosses the edge, and leaves the source.
+    own_edge: Ints
+    own_source: Ints
+
+
+def _compute_probabilities(edges: _Edges, sessions: Ints) -> Floats:
+    """Return the probability of each crossing, for so many sessions of each variant."""
+    weights = sessions[edges.variant].astype(np.float64)
+
+    def count_others(numbers: Ints, leaving_out: Ints) -> Floats:
+        # A variant that no session takes has no session to leave out.
+        others: Floats = np.maximum(np.bincount(numbers, weights=weights)[numbers] - leaving_out, 0)
+        return others
+
+    possible = max(int(np.count_nonzero(np.bincount(edges.target, weights=weights))), 1)
+    anywhere = (count_others(edges.edge, edges.own_edge) + _SMOOTHING) / (
+        count_others(edges.source, edges.own_source) + _SMOOTHING * possible
     )
-    return logarithms
+    on_path = count_others(edges.path_edge, edges.own_edge) + _PRIOR_SESSIONS * anywhere
+    probabilities: Floats = on_path / (count_others(edges.path_source, edges.own_source) + _PRIOR_SESSIONS)
+    return probabilities
 
 
-def _list_edges(columns: GraphColumns) -> Crossings:
-    return list_crossings(columns.variant_nodes, columns.variant_start, len(columns.nodes))
+def _list_node_edges(columns: GraphColumns) -> _Edges:
+    return _list_edges(columns, columns.variant_nodes, len(columns.nodes))
 
 
-def _list_act_edges(columns: GraphColumns) -> Crossings:
-    """Return the crossings of variants as sequences of actions."""
+def _list_act_edges(columns: GraphColumns) -> _Edges:
+    """Return the edges of variants as sequences of actions."""
     numbers: dict[int, int] = {}
     acts = np.array([numbers.setdefault(node.act, len(numbers)) for node in columns.nodes], dtype=np.int64)
-    return list_crossings(acts[columns.variant_nodes], columns.variant_start, len(numbers))
+    return _list_edges(columns, acts[columns.variant_nodes], len(numbers))
+
+
+def _list_edges(columns: GraphColumns, values: Ints, count: int) -> _Edges:
+    """Return the edges of variants as sequences of these values, below `count`."""
+    crossings = list_crossings(values, columns.variant_start, count)
+    variant, edge, source = crossings.variant, crossings.edge, crossings.source
+    # NO_PATH is -1.
+    path = columns.variant_path[variant] + 1
+    return _Edges(
+        variant=variant,
+        target=crossings.target,
+        edge=edge,
+        source=source,
+        path_edge=_number_pairs(path, edge),
+        path_source=_number_pairs(path, source),
+        own_edge=_count_pairs(variant, edge),
+        own_source=_count_pairs(variant, source),
+    )
+
+
+def _number_pairs(first: Ints, second: Ints) -> Ints:
+    """Return a number for each pair, the same for equal ones."""
+    numbers: Ints = np.unique(_join_pairs(first, second), return_inverse=True)[1]
+    return numbers
+
+
+def _count_pairs(first: Ints, second: Ints) -> Ints:
+    """Return for each pair how often it occurs."""
+    _, numbers, counts = np.unique(_join_pairs(first, second), return_inverse=True, return_counts=True)
+    occurrences: Ints = counts[numbers]
+    return occurrences
+
+
+def _join_pairs(first: Ints, second: Ints) -> Ints:
+    joined: Ints = first * (second.max(initial=0) + 1) + second
+    return joined
