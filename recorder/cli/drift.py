@@ -8,11 +8,13 @@ from recorder.cli.options import AsJson, DataDir, opened, print_json, workspace_
 from recorder.tenant import Tenant
 
 if TYPE_CHECKING:
-    from recorder.memory.drift.monitor import Backtest
+    from recorder.memory.drift.backtest import Backtest
     from recorder.memory.graph.nodes import GraphScope
     from recorder.runtime import Runtime
 
-app = typer.Typer(no_args_is_help=True, help="Paths that stop and nodes that appear in memory graphs.")
+app = typer.Typer(
+    no_args_is_help=True, help="Paths, nodes and edges of memory graphs that stop, drop, appear or grow."
+)
 
 _Workspace = Annotated[
     str | None, typer.Option(help="Name or id of a workspace. [default: the only one]", show_default=False)
@@ -32,7 +34,7 @@ def backtest(
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay the stored history of a workflow: list the alarms that drift detection would send; send none."""
+    """Replay a history by the starts of its sessions: list the alarms that it would give; send none."""
     from recorder.memory.drift.thresholds import Rules
     from recorder.memory.graph.nodes import GraphScope
 
@@ -103,7 +105,7 @@ def _replay_history(runtime: "Runtime", scope: "GraphScope", rules: Any) -> "Bac
     from rich.console import Console
     from rich.progress import Progress
 
-    from recorder.memory.drift.monitor import replay_history
+    from recorder.memory.drift.backtest import replay_history
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"Replaying {scope.workflow}", total=None)
@@ -166,10 +168,14 @@ def _print_backtest(workflow: str, result: "Backtest") -> None:
 
 
 def _describe_subject(data: dict[str, Any]) -> str:
-    """Return id and label of the node or path of an alarm."""
-    if "node" in data:
-        return f"{data['node']['node_id']}\n{data['node']['label']}"
-    return f"{data['path']['path_id']}\n{' → '.join(data['path']['labels'])}"
+    """Return kind of the change, id of its subject, and labels of the node or path of an alarm."""
+    window = data["window"]
+    labels = data["node"]["label"] if "node" in data else " → ".join(data["path"]["labels"])
+    if "subject" not in window:  # sent by an earlier release
+        return f"{data['node']['node_id'] if 'node' in data else data['path']['path_id']}\n{labels}"
+    ((kind, value),) = window["subject"].items()
+    subject_id = " → ".join(value) if kind == "edge" else value
+    return f"{window['kind']} {kind.removesuffix('_id')}\n{subject_id}\n{labels}"
 
 
 def _print_table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:

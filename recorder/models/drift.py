@@ -1,16 +1,18 @@
 """Drift of memory graphs: payloads of its events, and the state of the detector. Spec §6.1; contract §6."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import JSON, BigInteger
 from sqlmodel import Field, SQLModel
 
 from recorder.models.wire import WireOutput, WireTime
 
+ChangeKind = Literal["stopped", "dropped", "new", "grew"]
+
 
 class DriftNode(WireOutput):
-    """The node that is new."""
+    """The node that is new, or at the end of the edge or path that is."""
 
     node_id: str
     label: str
@@ -18,20 +20,40 @@ class DriftNode(WireOutput):
 
 
 class DriftPath(WireOutput):
-    """The path that is gone."""
+    """The path that is gone, or the commonest one through the node or edge that is."""
 
     path_id: str
     node_ids: list[str]
     labels: list[str]
 
 
+class PathSubject(WireOutput):
+    """A path that changed."""
+
+    path_id: str
+
+
+class NodeSubject(WireOutput):
+    """A node that changed."""
+
+    node_id: str
+
+
+class EdgeSubject(WireOutput):
+    """An edge that changed: the ids of the nodes it leads from and to."""
+
+    edge: tuple[str, str]
+
+
 class DriftWindow(WireOutput):
     """The sessions that an alarm rests on, and why they suffice."""
 
+    kind: ChangeKind
+    subject: PathSubject | NodeSubject | EdgeSubject
     sessions: int
-    #: How many of them took the path, or went through the node.
+    #: How many of them have the subject.
     seen: int
-    #: How many the baseline lets expect: about, for a path; at most, for a node.
+    #: How many the baseline lets expect: about, where it fell; at most, where it grew.
     expected: float
     #: So many misses, or sightings, the rule asks for.
     needed: int
@@ -75,8 +97,11 @@ class DriftStateRow(SQLModel, table=True):
     baseline_sessions: int = 0
     #: Nodes seen up to this `seal_seq` are not new.
     known_to_seq: int | None = Field(default=None, sa_type=BigInteger)
-    #: Paths watched since earlier terms: id, first and last `seal_seq` of the baseline, first that counts.
+    #: Subjects that keep an older baseline: id, first and last `seal_seq` of it, first that counts.
     inherited: list[list[Any]] = Field(default_factory=list, sa_type=JSON)
+    #: Changes that were noticed: id of the subject, whether it rose, `seal_seq` of its beginning and of its
+    #: alarm, shares before and after, whether it was reported. Null in rows of an earlier release.
+    changes: list[list[Any]] | None = Field(default=None, sa_type=JSON)
     updated_at: datetime
 
 
@@ -89,7 +114,7 @@ class DriftAlarmRow(SQLModel, table=True):
     workspace_id: str = Field(primary_key=True)
     mode: str = Field(primary_key=True)
     workflow: str = Field(primary_key=True)
-    #: Type of the event, and id of the node or path as it was then.
+    #: Type of the event, and id of its subject as it was then; of an edge both ends, joined by `>`.
     type: str = Field(primary_key=True)
     subject_id: str = Field(primary_key=True)
     #: `seal_seq` of the session that brought it about.

@@ -8,7 +8,8 @@ from sqlmodel import col, select, update
 
 from recorder.errors import NotFound
 from recorder.memory.drift import monitor
-from recorder.memory.drift.monitor import due_graphs, replay_history
+from recorder.memory.drift.backtest import replay_history
+from recorder.memory.drift.monitor import due_graphs
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, read_state
 from recorder.memory.drift.thresholds import Rules
 from recorder.memory.graph.nodes import GraphScope

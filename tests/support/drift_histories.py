@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from recorder.memory.drift.history import DAY_MS, History, unique_visits
+from recorder.memory.drift.history import DAY_MS, History
+from recorder.memory.drift.subjects import list_subjects
 
 _HOUR_MS = 3_600_000
 
@@ -13,17 +14,15 @@ def make_history(
     letters: str, *, actors: Sequence[int] | None = None, started_ms: Sequence[int] | None = None
 ) -> History:
     """Make one session an hour, by two actors in turn unless given; sealed with the numbers 1, 2, …"""
-    paths = np.array([number_of(letter) for letter in letters], dtype=np.int64)
-    sessions = np.arange(len(paths), dtype=np.int64)
+    variants = np.array([number_of(letter) for letter in letters], dtype=np.int64)
+    sessions = np.arange(len(variants), dtype=np.int64)
     nodes = np.arange(128, dtype=np.int64)
     return History(
         seal_seq=sessions + 1,
-        path=paths,
-        variant=paths,
+        variant=variants,
         started_ms=sessions * _HOUR_MS if started_ms is None else np.array(started_ms, dtype=np.int64),
         actor=sessions % 2 if actors is None else np.array(actors, dtype=np.int64),
-        visit_variant=unique_visits(nodes, nodes)[0],
-        visit_node=nodes,
+        subjects=list_subjects(nodes, np.arange(129), nodes),
     )
 
 

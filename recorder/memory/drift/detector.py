@@ -1,38 +1,36 @@
-"""Drift detector: both rules over the sessions since the last check, by term. Spec §6.1, docs/drift.md.
+"""Drift detector: all rules over the sessions since the last check, by term. Spec §6.1, docs/drift.md.
 
 However sessions are cut into checks, the alarms are the same, except for a first check of a long history.
-schedule, the back-test and the benchmark are this one function.
+The schedule, the backtest and the benchmark are this one function.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from recorder.memory.drift.alarm_rules import (
-    NodeNew,
-    PathGone,
-    WatchedPath,
-    find_gone,
-    find_new,
-    inherit_paths,
-    watch_paths,
-)
+from recorder.memory.drift.appearance import Growth, find_growth
+from recorder.memory.drift.changes import Change, order_of
+from recorder.memory.drift.consequences import explain_fall, explain_growth, leave_out_reported
+from recorder.memory.drift.disappearance import Fall, evidence_at, find_falls
 from recorder.memory.drift.history import History
-from recorder.memory.drift.thresholds import Rules, Term, latest_term, next_term
+from recorder.memory.drift.terms import Term, latest_term, next_term
+from recorder.memory.drift.thresholds import Rules
+from recorder.memory.drift.watches import Watch, inherit_watches, watch_subjects
 
-Alarm = PathGone | NodeNew
+Alarm = Fall | Growth
 
 
 @dataclass(frozen=True, slots=True)
 class DetectorState:
     """State of drift detection after a check."""
 
-    #: Place of the first session that was not judged.
+    #: Position of the first session that was not judged.
     judged: int = 0
     #: None while there are too few sessions.
     term: Term | None = None
-    #: Place of the last alarm of each path; nodes of all alarms.
-    path_alarms: dict[int, int] = field(default_factory=dict)
-    node_alarms: frozenset[int] = frozenset()
+    #: The last change of each subject, reported or not, that the present baseline does not hold.
+    changes: dict[int, Change] = field(default_factory=dict)
+    #: Subjects that were reported as new: they are never again.
+    reported: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ class TermCheck:
     """Result of a check of one term: its alarms in the order of the sessions, and the state after it."""
 
     alarms: list[Alarm]
-    watched: list[WatchedPath]
+    watched: list[Watch]
     state: DetectorState
 
 
@@ -70,9 +68,7 @@ def check_terms(
         check = _check_term(history, state, term, rules)
         is_over = term.over_at(rules) <= len(history)
         if is_over:
-            end, alarms = term.over_at(rules), check.state.path_alarms
-            term = next_term(term, rules, inherit_paths(history, check.watched, end, alarms))
-            check = replace(check, state=replace(check.state, term=term))
+            term, check = _end_term(history, check, term, rules)
         yield check
         if not is_over:
             return
@@ -80,15 +76,65 @@ def check_terms(
 
 
 def _check_term(history: History, state: DetectorState, term: Term, rules: Rules) -> TermCheck:
+    """Judge one term, the earliest change first: what it explains is not reported."""
     begin, end = max(state.judged, term.end), min(len(history), term.over_at(rules))
-    watched = watch_paths(history, term, rules)
-    alarms: list[Alarm] = []
-    for path in watched:
-        last = state.path_alarms.get(path.path)
-        alarms += find_gone(history, path, begin=begin, end=end, last_alarm=last, rules=rules)
-    alarms += find_new(history, term, begin=begin, end=end, alarmed=set(state.node_alarms), rules=rules)
-    alarms.sort(key=lambda alarm: alarm.position)
-    gone = {alarm.watched.path: alarm.position for alarm in alarms if isinstance(alarm, PathGone)}
-    new = {alarm.node for alarm in alarms if isinstance(alarm, NodeNew)}
-    state = DetectorState(max(state.judged, end), term, state.path_alarms | gone, state.node_alarms | new)
+    changes, reported, alarms = dict(state.changes), state.reported, []
+    watched = watch_subjects(history, term, rules)
+    waiting = _notice(history, term, watched, changes, reported, (begin, end), rules)
+    while waiting:
+        alarm = waiting.pop(0)
+        is_explained = (
+            explain_fall(history, alarm, changes.values(), rules)
+            if isinstance(alarm, Fall)
+            else explain_growth(history, alarm, changes.values(), watched, rules)
+        )
+        changes[alarm.subject] = alarm.as_change(is_told=not is_explained)
+        if is_explained:
+            continue
+        alarms.append(alarm)
+        if alarm.kind == "new":
+            reported |= {alarm.subject}
+        waiting = _notice(history, term, watched, changes, reported, (alarm.position, end), rules)
+    state = DetectorState(max(state.judged, end), term, changes, reported)
     return TermCheck(alarms, watched, state)
+
+
+def _notice(
+    history: History,
+    term: Term,
+    watched: list[Watch],
+    changes: dict[int, Change],
+    reported: frozenset[int],
+    judged: tuple[int, int],
+    rules: Rules,
+) -> list[Alarm]:
+    """Return all alarms of some sessions, those that another one explains too, in their order."""
+    begin, end = judged
+    alarms: list[Alarm] = []
+    for watch in watched:
+        fallen = changes.get(watch.subject)
+        fallen = None if fallen is None or fallen.rose else fallen
+        besides = leave_out_reported(history, watch, changes.values(), rules)
+        alarms += find_falls(history, watch, besides, begin=begin, end=end, fallen=fallen, rules=rules)
+    known = {*reported, *(change.subject for change in changes.values() if change.rose)}
+    alarms += find_growth(history, term, begin=begin, end=end, known=known, rules=rules)
+    return sorted(alarms, key=lambda alarm: order_of(history, alarm.as_change(is_told=True)))
+
+
+def _end_term(history: History, check: TermCheck, term: Term, rules: Rules) -> tuple[Term, TermCheck]:
+    """Return the next term, and the check with the state that the next term begins with."""
+    end, changes = term.over_at(rules), check.state.changes
+    suspects = {
+        watch.subject
+        for watch in check.watched
+        if watch.subject not in changes
+        and evidence_at(history, watch, end, rules) >= 0.5
+        and evidence_at(history, leave_out_reported(history, watch, changes.values(), rules), end, rules)
+        >= 0.5
+    }
+    following = next_term(term, rules)
+    inherited = inherit_watches(check.watched, suspects, changes, following.start)
+    following = replace(following, inherited=inherited)
+    # What the next baseline holds from its first session on is what is expected now.
+    kept = {number: change for number, change in changes.items() if change.since >= following.start}
+    return following, replace(check, state=replace(check.state, term=following, changes=kept))

@@ -1,13 +1,17 @@
-"""The sessions of a workflow in the order in which they were sealed, as columns. Contract §4 (`seal_seq`).
+"""The sessions of a workflow in order, as columns. Contract §4 (`seal_seq`), docs/drift.md.
 
-That order never changes, so what was judged once stays judged. A recording of the past that is brought in
-later keeps its position; `alarm_rules` knows that it says nothing of the present.
+Live checks take the order of sealing, which never changes, so what was judged once stays judged; a backtest
+takes the order of starts. A recording of the past that is brought in later keeps its position; `trail` leaves
+it out where it says nothing of the present.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
+from recorder.memory.drift.subjects import Subjects
 from recorder.memory.graph.inverted_index import Ints
 
 DAY_MS = 86_400_000
@@ -17,17 +21,14 @@ NO_ACTOR = -1
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """One row for each session; its position counts from 0. Paths, variants and nodes are numbers."""
+    """One row for each session; its position counts from 0."""
 
     seal_seq: Ints
-    path: Ints
     variant: Ints
     started_ms: Ints
     #: One number for each actor.
     actor: Ints
-    #: Each node of each variant once: `visit_node[i]` is on variant `visit_variant[i]`.
-    visit_variant: Ints
-    visit_node: Ints
+    subjects: Subjects
 
     def __len__(self) -> int:
         return len(self.seal_seq)
@@ -40,21 +41,26 @@ class History:
         """Return the position of the first session that was sealed with this number or later."""
         return int(np.searchsorted(self.seal_seq, seal_seq, side="left"))
 
-    def node_counts(self, start: int, end: int) -> Ints:
-        """For each node how many of the sessions from position `start` to before `end` go through it."""
-        taken = np.bincount(self.variant[start:end], minlength=self._variants())
-        return np.bincount(self.visit_node, weights=taken[self.visit_variant]).astype(np.int64)
+    def counts(self, start: int, end: int) -> Ints:
+        """For each subject how many of the sessions from position `start` to before `end` have it."""
+        return self.subjects.count(
+            np.bincount(self.variant[start:end], minlength=self.subjects.variant_count)
+        )
 
-    def nodes_since(self, start: int, end: int) -> list[int]:
-        """Return the nodes that sessions from `start` to before `end` visit, and none before `start` does."""
-        before, now = self.node_counts(0, start), self.node_counts(start, end)
-        return np.nonzero((now > 0) & (before == 0))[0].tolist()
+    def has(self, subject: int, start: int, end: int) -> npt.NDArray[np.bool_]:
+        """For each session from position `start` to before `end`, return whether it has a subject."""
+        return self.subjects.variants_with(subject)[self.variant[start:end]]
 
-    def sessions_with(self, node: int, start: int, end: int) -> Ints:
-        """Return the positions, from `start` to before `end`, of the sessions that visit a node."""
-        has_node = np.zeros(self._variants(), dtype=np.bool_)
-        has_node[self.visit_variant[self.visit_node == node]] = True
-        return np.nonzero(has_node[self.variant[start:end]])[0] + start
+    def has_any(self, subjects: Iterable[int], start: int, end: int) -> npt.NDArray[np.bool_]:
+        """For each session from `start` to before `end`, return whether it has one of the subjects."""
+        variants = np.zeros(self.subjects.variant_count, dtype=np.bool_)
+        for subject in subjects:
+            variants |= self.subjects.variants_with(subject)
+        return variants[self.variant[start:end]]
+
+    def sessions_with(self, subject: int, start: int, end: int) -> Ints:
+        """Return the positions, from `start` to before `end`, of the sessions that have a subject."""
+        return np.flatnonzero(self.has(subject, start, end)) + start
 
     def actors_and_days(self, places: Ints) -> tuple[int, int]:
         """Return the number of actors of these sessions, and of UTC days on which they began."""
@@ -65,16 +71,8 @@ class History:
 
         One actor's busy afternoon is no drift of the workflow, however many sessions it makes.
         """
+        if not len(places):
+            return 1
         actors, days = self.actor[places], self.started_ms[places] // DAY_MS
         differs = (actors != actors[0]) | (days != days[0])
         return int(differs.argmax()) + 1 if differs.any() else len(places) + 1
-
-    def _variants(self) -> int:
-        last = max(self.variant.max(initial=-1), self.visit_variant.max(initial=-1))
-        return int(last) + 1
-
-
-def unique_visits(variant: Ints, node: Ints) -> tuple[Ints, Ints]:
-    """Each pair of variant and node once, of all that a variant's sequence visits."""
-    pairs = np.unique(np.stack([variant, node]), axis=1)
-    return pairs[0], pairs[1]

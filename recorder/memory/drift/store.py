@@ -11,9 +11,11 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
+from recorder.memory.drift.changes import Change
 from recorder.memory.drift.detector import DetectorState
-from recorder.memory.drift.history import NO_ACTOR, History, unique_visits
-from recorder.memory.drift.thresholds import Inherited, Term
+from recorder.memory.drift.history import NO_ACTOR, History
+from recorder.memory.drift.subjects import Subject, list_subjects
+from recorder.memory.drift.terms import Inherited, Term
 from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import GraphColumns
@@ -33,7 +35,13 @@ def read_state(db: DbSession, scope: GraphScope) -> DriftStateRow | None:
 
 def lock_state(db: DbSession, scope: GraphScope) -> DriftStateRow:
     """Return the state, inserted where it is missing, and locked until the transaction ends."""
-    fresh = {"looked_seq": 0, "baseline_sessions": 0, "inherited": [], "updated_at": clock.now()}
+    fresh = {
+        "looked_seq": 0,
+        "baseline_sessions": 0,
+        "inherited": [],
+        "changes": [],
+        "updated_at": clock.now(),
+    }
     insert_if_missing(db, DriftStateRow, {**place_of(scope), **fresh})
     locked = select(DriftStateRow).where(*in_scope(DriftStateRow, scope)).with_for_update()
     return db.exec(locked.execution_options(populate_existing=True)).one()
@@ -69,29 +77,76 @@ def store_alarm(db: DbSession, scope: GraphScope, event: OutboxRow, seal_seq: in
     db.add(row)
 
 
+def subject_id_of(subject: Subject, columns: GraphColumns) -> str:
+    """Return the id of a path or node; of an edge the ids of both ends, joined by `>`."""
+    if subject.kind == "path":
+        return columns.paths[subject.key[0]].path_id
+    return ">".join(columns.nodes[number].node_id for number in subject.key)
+
+
+class _Numbers:
+    """Numbers of subjects by their ids; a merged path or node counts as the one it was merged into."""
+
+    def __init__(self, history: History, columns: GraphColumns) -> None:
+        self._history = history
+        self._paths = {path.path_id: path.live for path in columns.paths}
+        self._nodes = {node.node_id: node.live for node in columns.nodes}
+
+    def find(self, subject_id: str) -> int | None:
+        """Return the number of a subject; None if no session has it."""
+        if subject_id in self._paths:
+            return self._history.subjects.find(Subject("path", (self._paths[subject_id],)))
+        ends = [self._nodes.get(node_id) for node_id in subject_id.split(">")]
+        known = tuple(number for number in ends if number is not None)
+        if len(known) < len(ends):
+            return None
+        return self._history.subjects.find(Subject("edge" if len(known) == 2 else "node", known))
+
+
 def restore_state(
     row: DriftStateRow | None, alarms: Sequence[DriftAlarmRow], history: History, columns: GraphColumns
 ) -> DetectorState:
-    """Return the state of drift detection, in positions of the sessions and numbers of the present graph.
-
-    Ids go through the graph's aliases: a merged path or node counts as the one it was merged into.
-    """
-    paths = {path.path_id: path.live for path in columns.paths}
-    nodes = {node.node_id: node.live for node in columns.nodes}
+    """Return the state of drift detection, in positions of the sessions and numbers of the present graph."""
+    numbers = _Numbers(history, columns)
+    reported = (numbers.find(alarm.subject_id) for alarm in alarms if _is_new(alarm))
     return DetectorState(
         judged=history.after(row.looked_seq) if row is not None else 0,
-        term=_term(row, history, paths) if row is not None else None,
-        path_alarms={
-            paths[alarm.subject_id]: history.after(alarm.seal_seq) - 1
-            for alarm in alarms
-            if alarm.type == PATH_DISAPPEARED and alarm.subject_id in paths
-        },
-        node_alarms=frozenset(
-            nodes[alarm.subject_id]
-            for alarm in alarms
-            if alarm.type == NEW_NODE and alarm.subject_id in nodes
-        ),
+        term=_term(row, history, numbers) if row is not None else None,
+        changes=_changes(row, alarms, history, numbers) if row is not None else {},
+        reported=frozenset(number for number in reported if number is not None),
     )
+
+
+def _is_new(alarm: DriftAlarmRow) -> bool:
+    return alarm.type == NEW_NODE and alarm.data.get("window", {}).get("kind", "new") == "new"
+
+
+def _changes(
+    row: DriftStateRow, alarms: Sequence[DriftAlarmRow], history: History, numbers: _Numbers
+) -> dict[int, Change]:
+    entries = row.changes
+    if entries is None:
+        # An earlier release kept no changes: its alarms about paths stand for them.
+        entries = [
+            [
+                alarm.subject_id,
+                False,
+                alarm.seal_seq,
+                alarm.seal_seq,
+                alarm.data["baseline_frequency"],
+                0.0,
+                True,
+            ]
+            for alarm in alarms
+            if alarm.type == PATH_DISAPPEARED and alarm.seal_seq >= (row.baseline_from_seq or 0)
+        ]
+    changes = {}
+    for subject_id, rose, since_seq, seal_seq, before, most_after, is_told in entries:
+        number = numbers.find(subject_id)
+        if number is not None:
+            since, position = history.at(since_seq), history.after(seal_seq) - 1
+            changes[number] = Change(number, rose, since, position, before, most_after, is_told)
+    return changes
 
 
 def store_state(
@@ -99,17 +154,33 @@ def store_state(
 ) -> None:
     """Write the state after a check of all sessions up to a number of sealing."""
     row.looked_seq, row.updated_at = looked_seq, clock.now()
+    seqs = history.seal_seq
+
+    def id_of(number: int) -> str:
+        return subject_id_of(history.subjects.describe(number), columns)
+
+    row.changes = [
+        [
+            id_of(change.subject),
+            change.rose,
+            int(seqs[change.since]),
+            int(seqs[change.position]),
+            change.before,
+            change.most_after,
+            change.is_told,
+        ]
+        for change in state.changes.values()
+    ]
     term = state.term
     if term is None or not _has_sessions(term, history):
         row.baseline_from_seq = row.baseline_to_seq = row.known_to_seq = None
         row.baseline_sessions, row.inherited = 0, []
         return
-    seqs = history.seal_seq
     row.baseline_from_seq, row.baseline_to_seq = int(seqs[term.start]), int(seqs[term.end - 1])
     row.baseline_sessions, row.known_to_seq = term.sessions, int(seqs[term.known - 1])
     row.inherited = [
         [
-            columns.paths[old.path].path_id,
+            id_of(old.subject),
             _number_from(history, old.start),
             _number_from(history, old.end) - 1,
             _number_from(history, old.watched_from),
@@ -132,15 +203,15 @@ def _number_from(history: History, position: int) -> int:
     return int(history.seal_seq[position - 1]) + 1 if position else 1
 
 
-def _term(row: DriftStateRow, history: History, paths: dict[str, int]) -> Term | None:
+def _term(row: DriftStateRow, history: History, numbers: _Numbers) -> Term | None:
     if row.baseline_from_seq is None or row.baseline_to_seq is None:
         return None
     inherited: dict[int, Inherited] = {}
-    for path_id, from_seq, to_seq, watched_from_seq in row.inherited:
-        path = paths.get(path_id)
-        if path is not None and path not in inherited:
+    for subject_id, from_seq, to_seq, watched_from_seq in row.inherited:
+        number = numbers.find(subject_id)
+        if number is not None and number not in inherited:
             places = (history.at(from_seq), history.after(to_seq), history.at(watched_from_seq))
-            inherited[path] = Inherited(path, *places)
+            inherited[number] = Inherited(number, *places)
     start, end = history.at(row.baseline_from_seq), history.after(row.baseline_to_seq)
     known = history.after(row.known_to_seq or row.baseline_to_seq)
     term = Term(start, end, row.baseline_sessions, known, tuple(inherited.values()))
@@ -163,23 +234,22 @@ def recent_nodes(db: DbSession, scope: GraphScope, columns: GraphColumns) -> fro
     return frozenset(columns.nodes[node.live].node_id for node in columns.nodes if node.node_id in ids)
 
 
-def read_history(db: DbSession, scope: GraphScope, columns: GraphColumns) -> History:
-    """Return the sessions that are in a graph now, in the order of sealing.
+def read_history(
+    db: DbSession, scope: GraphScope, columns: GraphColumns, *, by_start: bool = False
+) -> History:
+    """Return the sessions that are in a graph now, in the order of sealing, or of their starts.
 
     Those that were deleted, or sealed while the graph paused, are not: nothing is counted for or against.
     """
     rows = np.nonzero(columns.current())[0]
-    rows = rows[np.lexsort((columns.session_id[rows], columns.seal_seq[rows]))]
-    steps = np.diff(columns.variant_start)
-    visits = unique_visits(np.repeat(np.arange(len(steps)), steps), columns.variant_nodes)
+    order = (columns.session_id[rows], columns.seal_seq[rows])
+    rows = rows[np.lexsort((*order, columns.started_ms[rows]) if by_start else order)]
     return History(
         seal_seq=columns.seal_seq[rows],
-        path=columns.path[rows],
         variant=columns.variant[rows],
         started_ms=columns.started_ms[rows],
         actor=_actors(db, scope, [session_id.decode() for session_id in columns.session_id[rows].tolist()]),
-        visit_variant=visits[0],
-        visit_node=visits[1],
+        subjects=list_subjects(columns.variant_path, columns.variant_start, columns.variant_nodes),
     )
 
 

@@ -1,0 +1,172 @@
+"""Growth: subjects that no session had, or few, and that now come too often to be rare. Spec §6.1."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from recorder.memory.drift.changes import Change
+from recorder.memory.drift.history import History
+from recorder.memory.drift.subjects import EDGE, KINDS, NODE, Subject
+from recorder.memory.drift.terms import Term
+from recorder.memory.drift.thresholds import Rules, sightings_needed, unseen_subjects
+from recorder.memory.graph.inverted_index import Ints
+
+#: Logarithm of the odds from which on a node that is led around counts as unchanged.
+_CLEAR = 1.5
+#: A node that is so many times as frequent as what leads around it does not become rare by that.
+_MOST_KEPT = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """A subject that appeared or grew: noticed at the session of this position."""
+
+    position: int
+    kind: Literal["new", "grew"]
+    subject: int
+    #: The sessions of the baseline begin at `baseline_start`; so many of them have it.
+    baseline_start: int
+    baseline: int
+    baseline_seen: int
+    #: Positions of the sessions within the window that have it, and the window's first position.
+    sightings: Ints
+    window_start: int
+    needed: int
+    #: Nodes that its sessions leave out, between nodes that the baseline joined by them.
+    leads_around: tuple[int, ...]
+
+    def as_change(self, *, is_told: bool) -> Change:
+        """Return the change, for later alarms to be compared with."""
+        before = self.baseline_seen / self.baseline
+        after = len(self.sightings) / (int(self.sightings[-1]) + 1 - self.window_start)
+        return Change(self.subject, True, int(self.sightings[0]), self.position, before, after, is_told)
+
+
+def find_growth(
+    history: History, term: Term, *, begin: int, end: int, known: set[int], rules: Rules
+) -> list[Growth]:
+    """Return the subjects that grew, noticed from position `begin` to before `end`; each once.
+
+    Args:
+        history: the sessions.
+        term: the baseline that the sessions are compared with.
+        begin: position of the first session to judge.
+        end: position after the last session to judge.
+        known: subjects whose change was noticed before.
+        rules: the numbers of the rules.
+    """
+    baseline, live = history.counts(term.start, term.known), history.counts(term.known, end)
+    sessions = term.known - term.start
+    is_rare = (live >= 2) & (baseline < max(rules.least_seen, rules.least_share * sessions))
+    needed = np.full(len(live), rules.window, dtype=np.int64)
+    for kind in range(len(KINDS)):
+        is_kind = history.subjects.kind == kind
+        unseen = unseen_subjects(baseline[is_kind])
+        for seen in np.unique(baseline[is_kind & is_rare]).tolist():
+            subjects = unseen + int((is_kind & (baseline > 0) & (baseline <= seen)).sum())
+            needed[is_kind & (baseline == seen)] = sightings_needed(seen, sessions, subjects, rules)
+    earlier = history.counts(0, term.known)
+    growths = []
+    for subject in np.flatnonzero(is_rare & (live >= needed)).tolist():
+        if subject not in known:
+            kind_of_change: Literal["new", "grew"] = "grew" if earlier[subject] else "new"
+            growth = _find(history, subject, term, (begin, end), int(needed[subject]), rules)
+            if growth is not None:
+                sightings, position, around = growth
+                growths.append(
+                    Growth(
+                        position=position,
+                        kind=kind_of_change,
+                        subject=subject,
+                        baseline_start=term.start,
+                        baseline=sessions,
+                        baseline_seen=int(baseline[subject]),
+                        sightings=sightings,
+                        window_start=max(term.known, int(sightings[-1]) + 1 - rules.window),
+                        needed=int(needed[subject]),
+                        leads_around=around,
+                    )
+                )
+    return growths
+
+
+def _find(
+    history: History, subject: int, term: Term, judged: tuple[int, int], needed: int, rules: Rules
+) -> tuple[Ints, int, tuple[int, ...]] | None:
+    """Return the first window with enough sightings: these, position of the alarm, and what is left out.
+
+    An edge or path that leads around a common node waits for a window: where that node became rarer, its own
+    alarm says more.
+    """
+    begin, end = judged
+    places = history.sessions_with(subject, term.known, end)
+    # At each sighting, how many there are in the window that ends with it.
+    firsts = np.searchsorted(places, places - rules.window, side="right")
+    counted = np.arange(1, len(places) + 1) - firsts
+    for last in np.flatnonzero((counted >= needed) & (places >= begin - rules.window)).tolist():
+        sightings = places[firsts[last] : last + 1]
+        if history.first_mixed(sightings) > len(sightings):
+            continue
+        around = _list_left_out(history, subject, term, sightings)
+        position = _wait_for(history, around, term, sightings, end, rules)
+        if position is None:
+            return None
+        if begin <= position:
+            return sightings, position, around
+    return None
+
+
+def _wait_for(
+    history: History, around: tuple[int, ...], term: Term, sightings: Ints, end: int, rules: Rules
+) -> int | None:
+    """Return the position at which the nodes that a subject leads around are known to be unchanged.
+
+    Their former rate must be e^1.5 times as likely as one that lost what the subject gained; after a
+    window it is reported in any case. None if the sessions before `end` do not suffice.
+    """
+    first, last = int(sightings[0]), int(sightings[-1])
+    latest = last + rules.window
+    gained = len(sightings) / (last + 1 - first)
+    position = last
+    for node in around:
+        number = history.subjects.find(Subject("node", (node,)))
+        assert number is not None
+        before = min(0.99, float(history.has(number, term.start, term.end).mean()))
+        lost = max(before - gained, before / 10)
+        has = history.has(number, first, min(end, latest + 1))
+        odds = np.cumsum(np.where(has, math.log(before / lost), math.log1p(-before) - math.log1p(-lost)))
+        is_clear = np.flatnonzero(odds[last - first :] >= _CLEAR)
+        position = max(position, last + int(is_clear[0]) if len(is_clear) else latest)
+    return position if position < end else None
+
+
+def _list_left_out(history: History, subject: int, term: Term, sightings: Ints) -> tuple[int, ...]:
+    """Return the nodes that joined nodes of an edge or path in the baseline, and that its sessions lack."""
+    subjects = history.subjects
+    if subjects.kind[subject] == NODE:
+        return ()
+    nodes = subjects.nodes_around(subject)
+    starts_there = (subjects.kind == EDGE) & np.isin(subjects.first, list(nodes))
+    ends_there = (subjects.kind == EDGE) & np.isin(subjects.second, list(nodes))
+    if subjects.kind[subject] == EDGE:
+        source, target = subjects.describe(subject).key
+        starts_there, ends_there = (
+            starts_there & (subjects.first == source),
+            ends_there & (subjects.second == target),
+        )
+    between = set(subjects.second[starts_there].tolist()) & set(subjects.first[ends_there].tolist())
+    rate = len(sightings) / (sightings[-1] + 1 - sightings[0])
+    around = []
+    for node in sorted(between):
+        number = subjects.find(Subject("node", (node,)))
+        if number is None:
+            continue
+        before = float(history.has(number, term.start, term.end).mean())
+        # A node that loses less does not become an alarm.
+        if rate <= before <= _MOST_KEPT * rate and 2 * history.has(number, 0, len(history))[
+            sightings
+        ].sum() <= len(sightings):
+            around.append(node)
+    return tuple(around)

@@ -1,0 +1,82 @@
+"""Consequences: alarms that another change explains, and that are not sent. Docs: docs/drift.md.
+
+A change of the work shows in many subjects: a path that stops takes its nodes and edges along, a step that is
+left out makes an edge around it, new work makes all other work rarer. One alarm reports it.
+"""
+
+from collections.abc import Iterable
+
+from recorder.memory.drift.appearance import Growth
+from recorder.memory.drift.changes import Change
+from recorder.memory.drift.disappearance import Fall, evidence_at
+from recorder.memory.drift.history import History
+from recorder.memory.drift.subjects import NODE
+from recorder.memory.drift.thresholds import Rules
+from recorder.memory.drift.watches import Watch, leave_out
+
+#: Share of the sessions of the rarer of two subjects from which on they change together.
+_SHARED = 0.5
+#: Share of the evidence of an alarm from which on a node that is led around is expected to be one.
+_SUSPICION = 0.4
+
+
+def explain_fall(history: History, fall: Fall, changes: Iterable[Change], rules: Rules) -> bool:
+    """Return whether a change that was noticed before explains why a subject fell."""
+    watch, since = fall.watch, int(fall.window[0])
+    for other in changes:
+        if other.subject == fall.subject:
+            continue
+        if other.rose and other.is_told and _replaces(history, fall.subject, other.subject):
+            return True
+        is_together = not other.rose and since <= other.position + rules.window
+        if is_together and _share(history, fall.subject, other.subject, watch.start, watch.end) >= _SHARED:
+            return True
+    besides = leave_out_reported(history, watch, changes, rules)
+    return bool(besides.left_out) and besides.seen < rules.least_seen
+
+
+def leave_out_reported(history: History, watch: Watch, changes: Iterable[Change], rules: Rules) -> Watch:
+    """Return a watch among the sessions that no reported change of another subject is about."""
+    told = {change.subject for change in changes if change.is_told}
+    return leave_out(history, watch, tuple(sorted(told - {watch.subject})), rules)
+
+
+def explain_growth(
+    history: History, growth: Growth, changes: Iterable[Change], watches: list[Watch], rules: Rules
+) -> bool:
+    """Return whether a change, noticed before or under way, explains why a subject grew."""
+    others = [change for change in changes if change.subject != growth.subject]
+    start, end = int(growth.sightings[0]), int(growth.sightings[-1]) + 1
+    for other in others:
+        if other.rose and _share(history, growth.subject, other.subject, start, end) >= _SHARED:
+            return True
+        if not other.rose and other.is_told and _replaces(history, growth.subject, other.subject):
+            return True
+    fallen = [other.subject for other in others if other.is_told and not other.rose]
+    if fallen:
+        # What is left is as much more frequent as there are fewer sessions besides it.
+        gone = history.has_any(fallen, growth.baseline_start, growth.baseline_start + growth.baseline)
+        if len(growth.sightings) * (growth.baseline - int(gone.sum())) < growth.needed * growth.baseline:
+            return True
+    around = set(growth.leads_around)
+    return any(
+        evidence_at(history, watch, growth.position + 1, rules) >= _SUSPICION
+        for watch in watches
+        if history.subjects.kind[watch.subject] == NODE
+        and int(history.subjects.first[watch.subject]) in around
+    )
+
+
+def _share(history: History, subject: int, other: int, start: int, end: int) -> float:
+    """Return the sessions that two subjects share, as a share of those of the rarer one."""
+    has, has_other = history.has(subject, start, end), history.has(other, start, end)
+    least = min(has.sum(), has_other.sum())
+    return float((has & has_other).sum() / least) if least else 0.0
+
+
+def _replaces(history: History, subject: int, other: int) -> bool:
+    """Return whether an edge or path leads through the neighbourhood of another subject."""
+    if history.subjects.kind[subject] == NODE:
+        return False
+    nodes = history.subjects.nodes_around(subject)
+    return len(nodes & history.subjects.nodes_around(other)) * 2 >= len(nodes)

@@ -1,0 +1,19 @@
+"""Drift remembers the changes that it noticed, so that each is reported once."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "2026.6.1"
+down_revision = "2026.5.0"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Add the column; rows of an earlier release have none."""
+    op.add_column("drift_states", sa.Column("changes", sa.JSON(), nullable=True))
+
+
+def downgrade() -> None:
+    """Drop the column."""
+    op.drop_column("drift_states", "changes")
