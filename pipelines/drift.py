@@ -6,16 +6,19 @@ then fails. An hour without sessions starts no run.
 """
 
 import traceback
+from collections.abc import Iterable
 
 import dagster as dg
 
 from pipelines.resources import RecorderResource
 from pipelines.workflow_partitions import ONE_RUN, WORKFLOWS, log_partition, select_scopes
-from recorder.memory.drift.monitor import DriftCheck, check_drift, due_graphs
+from recorder import clock
+from recorder.memory.drift.monitor import DriftCheck, LastCheck, check_drift, due_graphs, read_last_check
 from recorder.memory.drift.store import PATH_DISAPPEARED
+from recorder.memory.graph.nodes import GraphScope
 
 _GROUP = "memory"
-_PATHS_SHOWN = 100
+_SUBJECTS_SHOWN = 100
 
 
 @dg.asset(
@@ -25,8 +28,8 @@ _PATHS_SHOWN = 100
     partitions_def=WORKFLOWS,
     backfill_policy=ONE_RUN,
     description=(
-        "Alarms about memory graphs, one row and one event each: memory.drift.path_disappeared for a common "
-        "path that stopped, memory.drift.new_node for a node that appeared. One partition per workflow; a "
+        "Alarms about memory graphs, one row and one event each: memory.drift.path_disappeared for a path, node "
+        "or edge that stopped or dropped, memory.drift.new_node for one that appeared or grew. One partition per workflow; a "
         "run checks the graphs of its partitions that have new sessions, the hourly run those of all."
     ),
 )
@@ -59,7 +62,35 @@ def drift_alarms(context: dg.AssetExecutionContext, recorder: RecorderResource) 
             f"{len(failed)} of {len(due)} graphs could not be checked: {', '.join(failed)}",
             metadata=_make_metadata(checks),
         )
+    if not checks and _is_named(context):
+        return dg.MaterializeResult(metadata=_repeat_last(recorder, chosen))
     return dg.MaterializeResult(metadata=_make_metadata(checks))
+
+
+def _is_named(context: dg.AssetExecutionContext) -> bool:
+    """Return whether the run is one of partitions; what it materializes is then the page of each."""
+    return context.has_partition_key or context.has_partition_key_range
+
+
+def _repeat_last(recorder: RecorderResource, chosen: Iterable[GraphScope]) -> dict[str, dg.MetadataValue]:
+    """Return the figures of the last checks, so that a run without new sessions does not hide them."""
+    lasts = [read_last_check(recorder.runtime.database, scope) for scope in chosen]
+    checked = [last for last in lasts if last is not None]
+    metadata = _make_metadata([last.check for last in checked])
+    return {
+        **metadata,
+        "alarms": dg.MetadataValue.int(0),
+        "state": dg.MetadataValue.md(_describe_state(checked)),
+    }
+
+
+def _describe_state(checked: list[LastCheck]) -> str:
+    if not checked:
+        return "No session was checked so far."
+    since = max(last.checked_at for last in checked)
+    return (
+        f"No new sessions since {clock.to_iso(since)}. The figures and alarms are those of the last checks."
+    )
 
 
 def _make_metadata(checks: list[DriftCheck]) -> dict[str, dg.MetadataValue]:
@@ -69,7 +100,7 @@ def _make_metadata(checks: list[DriftCheck]) -> dict[str, dg.MetadataValue]:
         "sessions": dg.MetadataValue.int(sum(look.sessions for look in checks)),
         "alarms": dg.MetadataValue.int(len(alarms)),
         "looked_at": dg.MetadataValue.table([_make_record(look) for look in checks], schema=_GRAPHS),
-        "watched_paths": dg.MetadataValue.md(_format_watched(checks)),
+        "watched": dg.MetadataValue.md(_format_watched(checks)),
         "told": dg.MetadataValue.md(
             "\n".join(
                 f"- **{look.scope.workflow}** ({look.scope.workspace_id} {look.scope.mode}) `{type}`: "
@@ -84,10 +115,7 @@ def _make_metadata(checks: list[DriftCheck]) -> dict[str, dg.MetadataValue]:
 _GRAPHS = dg.TableSchema(
     columns=[
         *(dg.TableColumn(name) for name in ("workspace_id", "mode", "workflow")),
-        *(
-            dg.TableColumn(name, "int")
-            for name in ("sessions", "baseline", "watched", "paths_gone", "nodes_new")
-        ),
+        *(dg.TableColumn(name, "int") for name in ("sessions", "baseline", "watched", "fell", "grew")),
     ]
 )
 
@@ -102,23 +130,29 @@ def _make_record(look: DriftCheck) -> dg.TableRecord:
             "sessions": look.sessions,
             "baseline": look.baseline,
             "watched": len(look.watched),
-            "paths_gone": gone,
-            "nodes_new": len(look.alarms) - gone,
+            "fell": gone,
+            "grew": len(look.alarms) - gone,
         }
     )
 
 
 def _format_watched(checks: list[DriftCheck]) -> str:
-    """Return the watched paths as a table, those that are missing for longest first."""
-    watched = [(path.misses / path.needed, look, path) for look in checks for path in look.watched]
-    watched.sort(key=lambda item: (-item[0], item[1].scope.workflow, item[2].path_id))
-    lines = ["| workflow | path | of the baseline | not seen for | an alarm at |", "|---|---|--:|--:|--:|"]
-    lines += [
-        f"| {look.scope.workflow} | `{path.path_id}` | {path.frequency:.1%} | {path.misses} | {path.needed} |"
-        for _, look, path in watched[:_PATHS_SHOWN]
+    """Return the watched subjects as a table, those that are missing for longest first."""
+    watched = [
+        (subject.misses / subject.needed, look, subject) for look in checks for subject in look.watched
     ]
-    if len(watched) > _PATHS_SHOWN:
-        lines.append(f"\n… and {len(watched) - _PATHS_SHOWN} more")
+    watched.sort(key=lambda item: (-item[0], item[1].scope.workflow, item[2].subject_id))
+    lines = [
+        "| workflow | kind | id | of the baseline | not seen for | an alarm at |",
+        "|---|---|---|--:|--:|--:|",
+    ]
+    lines += [
+        f"| {look.scope.workflow} | {subject.kind} | `{subject.subject_id}` | {subject.frequency:.1%} | "
+        f"{subject.misses} | {subject.needed} |"
+        for _, look, subject in watched[:_SUBJECTS_SHOWN]
+    ]
+    if len(watched) > _SUBJECTS_SHOWN:
+        lines.append(f"\n… and {len(watched) - _SUBJECTS_SHOWN} more")
     return "\n".join(lines)
 
 

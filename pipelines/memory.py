@@ -55,7 +55,7 @@ def rebuilt_memory_graphs(
 ) -> dg.MaterializeResult[None]:
     """Rebuild graphs, one after the other; each is its own transaction."""
     runtime = recorder.runtime
-    records = []
+    records, pages = [], []
     for scope in select_scopes(context, runtime):
         indexed = index_missing(runtime, scope)
         report = rebuild_graph(runtime.database, scope, config.kind)
@@ -66,10 +66,14 @@ def rebuilt_memory_graphs(
         if report is None or not report.sessions:
             continue
         context.log.info(f"{scope.workflow} of {scope.workspace_id} ({scope.mode}): {_format_report(report)}")
-        log_partition(context, scope, _make_metadata(runtime, scope, report, indexed))
+        pages.append(_make_metadata(runtime, scope, report, indexed))
+        log_partition(context, scope, pages[-1])
         records.append(dg.TableRecord({**place_of(scope), **asdict(report), "found": indexed}))
+    # The run of one partition is its page: it shows the graph also where nothing changed.
+    page = pages[0] if len(pages) == 1 and context.has_partition_key else {}
     return dg.MaterializeResult(
         metadata={
+            **page,
             "graphs": len(records),
             "changed": sum(bool(record.data["changed"]) for record in records),
             "rebuilt": dg.MetadataValue.table(records, schema=_SCHEMA),

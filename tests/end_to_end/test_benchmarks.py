@@ -23,7 +23,6 @@ from benchmarks.seeds import new_key, new_settings
 from benchmarks.servers import serving
 from benchmarks.sqlmodel_peer import count_events, create_peer, peer_sessions
 from recorder.access.keys import Caller
-from recorder.memory.drift.alarm_rules import PathGone
 from recorder.recording.events import read_event_batch
 from recorder.recording.frame_validation import check_image
 from recorder.runtime import Runtime

@@ -53,22 +53,22 @@ def test_a_new_node_is_told_of_with_all_that_explains_it(story: Story) -> None:
     data, window = event.data, event.data["window"]
     assert event.type == NEW_NODE and data["graph_version"] == 1
     assert data["node"] == {"node_id": event.subject_id, "label": "Click n", "kind": "click"}
-    assert (window["seen"], window["needed"], window["sessions"]) == (12, 12, 36)
+    assert (window["seen"], window["needed"], window["sessions"]) == (11, 11, 33)
     assert (data["baseline"]["sessions"], data["baseline"]["seen"]) == (100, 0)
     assert data["baseline"]["since"] == "2026-05-01T08:00:00.000Z"
     assert window["explanation"].startswith(
-        "12 of the last 36 sessions went through this node, none of the 100"
+        "11 of the last 33 sessions went through this node, none of the 100"
     )
 
 
 def test_nothing_is_told_twice(story: Story) -> None:
     story.add(BASELINE + "a" * NEEDED)
     assert story.look() is not None and story.look() is None
-    for letters in ("aaa", "b", "a" * 40, "bb", "a" * NEEDED):
+    for letters in ("aaa", "bbb", "a" * 40, "b" * 12, "a" * NEEDED):
         story.add(letters)
         story.look()
-    # Gone, back with the third sighting, gone again.
-    gone_again = 100 + NEEDED + 3 + 1 + 40 + 2 + NEEDED
+    # Stopped; three sightings are no return, twelve in a row are; stopped again.
+    gone_again = 100 + NEEDED + 3 + 3 + 40 + 12 + NEEDED
     assert story.told() == [(PATH_DISAPPEARED, 100 + NEEDED), (PATH_DISAPPEARED, gone_again)]
     assert len(story.events()) == 2
 
@@ -164,7 +164,7 @@ def test_a_baseline_that_was_deleted_is_chosen_anew(story: Story, left: int) -> 
     look = story.look()
     assert look is not None and (look.sessions, look.baseline) == (left, 0)
     assert baseline_numbers(story) == (None, None, None)
-    story.add(BASELINE + "a" * NEEDED)
+    story.add(BASELINE + "a" * (NEEDED + 1))
     story.look()
     assert [type for type, _ in story.told()] == [PATH_DISAPPEARED]
 
@@ -191,12 +191,13 @@ def test_paths_of_a_deleted_baseline_stay_watched_from_where_they_were(story: St
         story.add(letter)
         look = story.look()
         assert look is not None and look.baseline == 400
-        assert [round(path.frequency, 2) for path in look.watched] == [0.5, 0.5, 0.0]
-        assert look.watched[-1].misses >= 400
+        paths = [watched for watched in look.watched if watched.kind == "path"]
+        assert [round(path.frequency, 2) for path in paths] == [0.5, 0.5, 0.0]
+        assert paths[-1].misses >= 400
     with story.database.transaction(write=False) as db:
         state = read_state(db, story.scope)
         assert state is not None
-        assert [entry[1:] for entry in state.inherited] == [[1, 0, 1]] * 3
+        assert {tuple(entry[1:]) for entry in state.inherited} == {(1, 0, 1)}
 
 
 def test_late_tags_change_nothing(story: Story) -> None:
@@ -248,10 +249,17 @@ def test_what_a_rebuild_merges_is_neither_missed_nor_told_of_again(story: Story)
     assert [row.subject_id for row in story.events()].count(gone.subject_id) == 1
 
 
+def read_paths(story: Story) -> list[GraphPathRow]:
+    """Return the paths of the graph."""
+    with story.database.transaction(write=False) as db:
+        return list(db.exec(select(GraphPathRow).where(*in_scope(GraphPathRow, story.scope))).all())
+
+
 def test_terms_are_remembered_by_numbers_of_sealing(story: Story) -> None:
     story.add(BASELINE)
     story.look()
-    story.add("ab" * 205)
+    # `b` is missing when the term ends, but not yet for long enough.
+    story.add("ab" * 193 + "a" * 14 + "ab" * 5)
     look = story.look()
     assert look is not None and look.baseline == 500
     with story.database.transaction(write=False) as db:
@@ -259,7 +267,9 @@ def test_terms_are_remembered_by_numbers_of_sealing(story: Story) -> None:
         assert state is not None
         bounds = (state.baseline_from_seq, state.baseline_to_seq, state.known_to_seq, state.looked_seq)
     assert bounds == (1, 500, 400, 510)
-    assert [entry[1:] for entry in state.inherited] == [[1, 100, 101]] * 2
+    ids = {path.path_id: len(path.nodes) for path in read_paths(story)}
+    kept = [entry for entry in state.inherited if entry[0] in ids]
+    assert [(ids[subject], *bounds) for subject, *bounds in kept] == [(3, 1, 100, 101)]
 
 
 def test_a_back_test_tells_what_looks_told(story: Story) -> None:
@@ -271,7 +281,7 @@ def test_a_back_test_tells_what_looks_told(story: Story) -> None:
     assert [(alarm.type, alarm.position) for alarm in replay.alarms] == story.told()
     data = [{**row.data, "graph_version": 0} for row in story.events()]
     assert [{**alarm.data, "graph_version": 0} for alarm in replay.alarms] == data
-    assert (replay.sessions, replay.judged, len(replay.alarms) > 4) == (
+    assert (replay.sessions, replay.judged, len(replay.alarms) > 1) == (
         len(letters),
         len(letters) - 100,
         True,

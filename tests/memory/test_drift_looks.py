@@ -7,14 +7,17 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recorder.memory.drift.alarm_rules import NodeNew, PathGone, watch_paths
+from recorder.memory.drift.appearance import Growth
 from recorder.memory.drift.detector import Alarm, DetectorState, TermCheck, check_terms
+from recorder.memory.drift.disappearance import Fall
 from recorder.memory.drift.history import History
-from recorder.memory.drift.thresholds import Rules, Term, first_term, latest_term, next_term
+from recorder.memory.drift.terms import Term, first_term, latest_term, next_term
+from recorder.memory.drift.thresholds import Rules
+from recorder.memory.drift.watches import watch_subjects
 from tests.support.drift_histories import at_days, make_history, number_of
 
 RULES = Rules()
-#: Two paths in turn for a full baseline: behind it 16 misses of one are an alarm.
+#: Two paths in turn for a full baseline: after it 17 misses of one are an alarm.
 BASELINE = "ab" * 250
 TERM = Term(0, 500, 500, known=500)
 
@@ -30,47 +33,89 @@ def alarms_of(history: History, state: DetectorState | None = None) -> list[Alar
 
 
 def told(alarms: list[Alarm]) -> list[tuple[str, int]]:
-    """Letter and place of each alarm: small for a path, upper case for a node."""
+    """Letter and position of each alarm: small for a fall, upper case for growth.
+
+    Each letter is a path of one node, so a change of both is one alarm.
+    """
     return [
-        (chr(alarm.watched.path), alarm.position)
-        if isinstance(alarm, PathGone)
-        else (chr(alarm.node).upper(), alarm.position)
+        (letter_of(alarm) if isinstance(alarm, Fall) else letter_of(alarm).upper(), alarm.position)
         for alarm in alarms
     ]
 
 
+def letter_of(alarm: Alarm) -> str:
+    """The letter of a path or node; both have the number of the letter."""
+    return chr(make_history("a").subjects.describe(alarm.subject).key[0])
+
+
 def needed_for(history: History, letter: str) -> int:
-    """After how many misses a path is gone."""
-    [watched] = [path for path in watch_paths(history, TERM, RULES) if path.path == number_of(letter)]
-    return watched.needed
+    """After how many misses a path has stopped."""
+    subjects = history.subjects
+    [watch, *_] = [
+        watch
+        for watch in watch_subjects(history, TERM, RULES)
+        if subjects.describe(watch.subject).key == (number_of(letter),)
+    ]
+    return watch.needed
 
 
 def test_a_path_is_gone_with_the_last_miss_that_is_needed() -> None:
     history = make_history(BASELINE + "a" * 100)
     needed = needed_for(history, "b")
-    # K = 2, p_L = .4416 (250 of 500 at .005): ln(8,833) / .5827 = 15.6.
-    assert needed == 16
+    # Of a rate known to be ½ it were ln(2 · 100,000 · ½) / ln 2 = 16.6.
+    assert needed == 17
     [alarm] = alarms_of(history)
-    assert isinstance(alarm, PathGone)
-    assert (alarm.position, len(alarm.misses), alarm.watched.frequency) == (500 + needed - 1, needed, 0.5)
+    assert isinstance(alarm, Fall)
+    assert (alarm.position, len(alarm.window), alarm.watch.frequency) == (500 + needed - 1, needed, 0.5)
     assert alarm.last_seen_ms == history.started_ms[499]
 
 
 def test_the_same_is_not_told_again_until_the_path_has_come_back() -> None:
-    letters = BASELINE + "a" * 100 + "bb" + "a" * 100 + "b" + "a" * 100
-    # The third sighting makes it watched again, and the misses behind it another alarm.
-    assert told(alarms_of(make_history(letters))) == [("b", 515), ("b", 703 + 15)]
+    letters = BASELINE + "a" * 100 + "bb" + "a" * 100 + "b" * 10 + "a" * 100
+    # Two sightings are no return, ten in a row are, and the misses after them another alarm.
+    assert told(alarms_of(make_history(letters))) == [("b", 516), ("b", 712 + 16)]
 
 
-def test_a_path_that_all_take_is_not_gone_with_a_handful_of_misses() -> None:
-    # By the rule two misses would do: p_L = .9908, ln(9,908) / 4.69 = 1.96.
-    history = make_history("a" * 500 + "b" * 9 + "a" * 20 + "b" * 10)
-    assert told(alarms_of(history)) == [("B", 504), ("a", 538)]
+def test_a_path_that_all_take_has_not_stopped_with_a_handful_of_misses() -> None:
+    [watch] = watch_subjects(make_history("a" * 600), TERM, RULES)[:1]
+    assert (watch.seen, watch.needed) == (500, 10)
+
+
+def test_work_that_replaces_other_work_is_one_alarm() -> None:
+    # The sessions of `b` are all of what `a` lost.
+    assert told(alarms_of(make_history("a" * 500 + "ab" * 100))) == [("B", 507)]
+
+
+def test_a_rate_that_drops_is_told_once_with_both_rates() -> None:
+    letters = BASELINE + "aaab" * 300
+    [alarm] = alarms_of(make_history(letters))
+    assert isinstance(alarm, Fall) and alarm.kind == "dropped"
+    assert (letter_of(alarm), alarm.watch.frequency) == ("b", 0.5)
+    assert 0.1 < alarm.after < 0.35 and alarm.position < 500 + 130
+
+
+def test_a_drop_is_told_again_after_the_rate_has_returned() -> None:
+    letters = BASELINE + "aaab" * 80 + "ab" * 250 + "aaab" * 80
+    alarms = alarms_of(make_history(letters))
+    assert [letter for letter, _ in told(alarms)] == ["b", "b"]
+    assert alarms[0].position < 820 and alarms[1].position >= 820 + 500
+
+
+def test_a_smaller_decline_is_not_told() -> None:
+    assert alarms_of(make_history(BASELINE + "aabab" * 300)) == []
+
+
+def test_what_was_rare_and_grows_is_told_once() -> None:
+    letters = ("ab" * 24 + "ac") * 10 + "abababac" * 250
+    [alarm] = alarms_of(make_history(letters))
+    assert isinstance(alarm, Growth)
+    assert (letter_of(alarm), alarm.kind, alarm.baseline_seen) == ("c", "grew", 10)
 
 
 def test_rare_paths_are_not_watched() -> None:
     history = make_history(("a" * 49 + "c") * 10 + "a" * 1_500)
-    assert [chr(path.path) for path in watch_paths(history, TERM, RULES)] == ["a"]
+    watches = watch_subjects(history, TERM, RULES)
+    assert {history.subjects.describe(watch.subject).key for watch in watches} == {(number_of("a"),)}
     assert alarms_of(history) == []
 
 
@@ -79,7 +124,7 @@ def test_one_actor_in_one_day_is_no_drift_and_the_next_actor_makes_it_one() -> N
     started = at_days(*[0] * 561)
     history = make_history(BASELINE + "a" * 61, actors=actors, started_ms=started)
     [alarm] = alarms_of(history)
-    assert (alarm.position, isinstance(alarm, PathGone) and len(alarm.misses)) == (560, 61)
+    assert (alarm.position, isinstance(alarm, Fall) and len(alarm.window)) == (560, 61)
 
 
 def test_two_days_of_one_actor_are_enough() -> None:
@@ -92,24 +137,24 @@ def test_recordings_of_the_past_are_neither_misses_nor_sightings() -> None:
     began = [index * 3_600_000 for index in range(500)]
     assert alarms_of(make_history(BASELINE + "a" * 100, started_ms=began + past)) == []
     # Nor do they bring a path back that is missing now.
-    now = [began[-1] + index * 3_600_000 for index in range(1, 17)]
-    letters = BASELINE + "a" * 15 + "b" * 50 + "a"
-    history = make_history(letters, started_ms=began + now[:15] + past[:50] + now[15:])
-    assert told(alarms_of(history)) == [("b", 565)]
+    now = [began[-1] + index * 3_600_000 for index in range(1, 18)]
+    letters = BASELINE + "a" * 16 + "b" * 50 + "a"
+    history = make_history(letters, started_ms=began + now[:16] + past[:50] + now[16:])
+    assert told(alarms_of(history)) == [("b", 566)]
 
 
 def test_a_new_node_is_told_of_once_it_comes_too_often_to_be_rare() -> None:
     letters = BASELINE + "abababababababababan" * 30
-    alarms = [alarm for alarm in alarms_of(make_history(letters)) if isinstance(alarm, NodeNew)]
+    alarms = [alarm for alarm in alarms_of(make_history(letters)) if isinstance(alarm, Growth)]
     [alarm] = alarms
-    # N = 500, no node seen but once: five sightings of a hundred are needed.
-    assert (chr(alarm.node), alarm.needed, alarm.position, len(alarm.sightings)) == ("n", 5, 599, 5)
+    # N = 500, no node seen but once: four sightings of a hundred are needed.
+    assert (letter_of(alarm), alarm.needed, alarm.position, len(alarm.sightings)) == ("n", 4, 579, 4)
     assert (alarm.baseline_start, alarm.baseline, alarm.window_start) == (0, 500, 500)
 
 
 def test_nodes_that_are_merely_rare_are_not_told_of() -> None:
     letters = BASELINE + "".join(chr(99 + index) + "ab" * 30 for index in range(20))
-    assert [alarm for alarm in alarms_of(make_history(letters)) if isinstance(alarm, NodeNew)] == []
+    assert [alarm for alarm in alarms_of(make_history(letters)) if isinstance(alarm, Growth)] == []
 
 
 def test_a_new_node_of_one_actor_in_one_day_waits_for_another() -> None:
@@ -156,7 +201,7 @@ def test_a_first_look_at_a_long_history_leaves_its_past_alone() -> None:
 def test_a_first_look_finds_what_happened_in_the_term_behind_the_first_full_baseline() -> None:
     history = make_history(BASELINE + "ab" * 250 + "a" * 1_500)
     alarms = [alarm for check in check_terms(history, DetectorState(), RULES) for alarm in check.alarms]
-    assert (len(history), told(alarms)) == (2_500, [("b", 1_015)])
+    assert (len(history), told(alarms)) == (2_500, [("b", 1_016)])
 
 
 def test_paths_that_became_common_later_are_watched_by_later_terms() -> None:
@@ -181,7 +226,7 @@ def test_a_run_of_misses_goes_on_from_one_term_to_the_next() -> None:
 def test_deleting_most_of_a_baseline_begins_a_new_one() -> None:
     history = make_history("ab" * 300)
     kept = np.arange(450, 600)
-    columns = ("seal_seq", "path", "variant", "started_ms", "actor")
+    columns = ("seal_seq", "variant", "started_ms", "actor")
     left = replace(history, **{name: getattr(history, name)[kept] for name in columns})
     state = DetectorState(judged=140, term=Term(0, 50, 500, known=50))
     [check] = check_terms(left, state, RULES)
@@ -201,7 +246,7 @@ def _stories(draw: st.DrawFn) -> tuple[str, list[int]]:
     return letters, sorted({*cuts, len(letters)})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(_stories())
 def test_however_sessions_are_cut_into_looks_the_alarms_are_the_same(story: tuple[str, list[int]]) -> None:
     letters, cuts = story
@@ -221,22 +266,19 @@ def test_however_sessions_are_cut_into_looks_the_alarms_are_the_same(story: tupl
     assert places == sorted(places)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(_stories())
-def test_between_two_alarms_of_a_path_it_was_seen_three_times(story: tuple[str, list[int]]) -> None:
+def test_between_two_falls_of_a_path_it_was_seen_five_times(story: tuple[str, list[int]]) -> None:
     letters = story[0]
     alarms = [
         alarm
         for check in check_terms(make_history(letters), DetectorState(), RULES, from_the_start=True)
         for alarm in check.alarms
     ]
-    nodes = [alarm.node for alarm in alarms if isinstance(alarm, NodeNew)]
-    assert len(nodes) == len(set(nodes))
+    new = [alarm.subject for alarm in alarms if alarm.kind == "new"]
+    assert len(new) == len(set(new))
     for letter in "abcd":
-        places = [
-            alarm.position
-            for alarm in alarms
-            if isinstance(alarm, PathGone) and chr(alarm.watched.path) == letter
-        ]
-        assert all(letters[first:second].count(letter) >= 3 for first, second in pairwise(places))
-        assert all(letters[index] != letter for index in places)
+        falls = [alarm for alarm in alarms if isinstance(alarm, Fall) and letter_of(alarm) == letter]
+        for first, second in pairwise(falls):
+            assert letters[first.position : second.position].count(letter) >= 5
+        assert all(letters[fall.position] != letter for fall in falls)

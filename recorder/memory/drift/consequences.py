@@ -4,7 +4,7 @@ A change of the work shows in many subjects: a path that stops takes its nodes a
 left out makes an edge around it, new work makes all other work rarer. One alarm reports it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from recorder.memory.drift.appearance import Growth
 from recorder.memory.drift.changes import Change
@@ -20,11 +20,13 @@ _SHARED = 0.5
 _SUSPICION = 0.4
 
 
-def explain_fall(history: History, fall: Fall, changes: Iterable[Change], rules: Rules) -> bool:
+def explain_fall(history: History, fall: Fall, changes: Collection[Change], rules: Rules) -> bool:
     """Return whether a change that was noticed before explains why a subject fell."""
     watch, since = fall.watch, int(fall.window[0])
+    # Where it returned and fell again, what explained the first fall does not explain the second.
+    own = [change.position for change in changes if change.subject == fall.subject]
     for other in changes:
-        if other.subject == fall.subject:
+        if other.subject == fall.subject or (own and other.position <= own[0]):
             continue
         if other.rose and other.is_told and _replaces(history, fall.subject, other.subject):
             return True
@@ -35,14 +37,14 @@ def explain_fall(history: History, fall: Fall, changes: Iterable[Change], rules:
     return bool(besides.left_out) and besides.seen < rules.least_seen
 
 
-def leave_out_reported(history: History, watch: Watch, changes: Iterable[Change], rules: Rules) -> Watch:
+def leave_out_reported(history: History, watch: Watch, changes: Collection[Change], rules: Rules) -> Watch:
     """Return a watch among the sessions that no reported change of another subject is about."""
     told = {change.subject for change in changes if change.is_told}
     return leave_out(history, watch, tuple(sorted(told - {watch.subject})), rules)
 
 
 def explain_growth(
-    history: History, growth: Growth, changes: Iterable[Change], watches: list[Watch], rules: Rules
+    history: History, growth: Growth, changes: Collection[Change], watches: list[Watch], rules: Rules
 ) -> bool:
     """Return whether a change, noticed before or under way, explains why a subject grew."""
     others = [change for change in changes if change.subject != growth.subject]
@@ -53,7 +55,7 @@ def explain_growth(
         if not other.rose and other.is_told and _replaces(history, growth.subject, other.subject):
             return True
     fallen = [other.subject for other in others if other.is_told and not other.rose]
-    if fallen:
+    if fallen and growth.baseline_seen:
         # What is left is as much more frequent as there are fewer sessions besides it.
         gone = history.has_any(fallen, growth.baseline_start, growth.baseline_start + growth.baseline)
         if len(growth.sightings) * (growth.baseline - int(gone.sum())) < growth.needed * growth.baseline:

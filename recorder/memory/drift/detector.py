@@ -88,15 +88,21 @@ def _check_term(history: History, state: DetectorState, term: Term, rules: Rules
             if isinstance(alarm, Fall)
             else explain_growth(history, alarm, changes.values(), watched, rules)
         )
+        told = _list_told(changes)
         changes[alarm.subject] = alarm.as_change(is_told=not is_explained)
-        if is_explained:
-            continue
-        alarms.append(alarm)
-        if alarm.kind == "new":
+        if not is_explained:
+            alarms.append(alarm)
+        if alarm.kind == "new" and not is_explained:
             reported |= {alarm.subject}
-        waiting = _notice(history, term, watched, changes, reported, (alarm.position, end), rules)
+        if _list_told(changes) != told:
+            # What was noticed later was noticed without regard to this change.
+            waiting = _notice(history, term, watched, changes, reported, (alarm.position, end), rules)
     state = DetectorState(max(state.judged, end), term, changes, reported)
     return TermCheck(alarms, watched, state)
+
+
+def _list_told(changes: dict[int, Change]) -> set[int]:
+    return {change.subject for change in changes.values() if change.is_told}
 
 
 def _notice(

@@ -98,8 +98,8 @@ def _describe_growth(growth: Growth, history: History, columns: GraphColumns, wo
     expected = round(most_expected(growth.baseline_seen, growth.baseline, len(places)), 1)
     sentence = (
         f"{seen} of the last {len(places)} sessions {_VERBS[subject.kind]}, "
-        f"{growth.baseline_seen or 'none'} of the {growth.baseline} of the baseline; of a {subject.kind} that is merely rare at most {expected} "
-        f"expected. {growth.needed} are an alarm."
+        f"{growth.baseline_seen or 'none'} of the {growth.baseline} of the baseline; "
+        f"of a {subject.kind} that is merely rare at most {expected} expected. {growth.needed} are an alarm."
     )
     last = columns.paths[subject.key[0]].nodes[-1:] if subject.kind == "path" else subject.key[-1:]
     node = columns.nodes[last[0]]
