@@ -28,9 +28,9 @@ _SUBJECTS_SHOWN = 100
     partitions_def=WORKFLOWS,
     backfill_policy=ONE_RUN,
     description=(
-        "Alarms about memory graphs, one row and one event each: memory.drift.path_disappeared for a path, node "
-        "or edge that stopped or dropped, memory.drift.new_node for one that appeared or grew. One partition per workflow; a "
-        "run checks the graphs of its partitions that have new sessions, the hourly run those of all."
+        "Alarms about memory graphs, one row and one event each: memory.drift.path_disappeared for a path, "
+        "node or edge that stopped or dropped, memory.drift.new_node for one that appeared or grew. One "
+        "partition per workflow; a run checks the graphs of its partitions that have new sessions, the hourly run those of all."
     ),
 )
 def drift_alarms(context: dg.AssetExecutionContext, recorder: RecorderResource) -> dg.MaterializeResult[None]:
@@ -69,7 +69,7 @@ def drift_alarms(context: dg.AssetExecutionContext, recorder: RecorderResource) 
 
 def _is_named(context: dg.AssetExecutionContext) -> bool:
     """Return whether the run is one of partitions; what it materializes is then the page of each."""
-    return context.has_partition_key or context.has_partition_key_range
+    return bool(context.has_partition_key or context.has_partition_key_range)
 
 
 def _repeat_last(recorder: RecorderResource, chosen: Iterable[GraphScope]) -> dict[str, dg.MetadataValue]:

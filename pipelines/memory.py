@@ -63,6 +63,7 @@ def rebuilt_memory_graphs(
             context.log.warning(
                 f"{scope.workflow} of {scope.workspace_id} is too busy; left for another night."
             )
+            pages.append(describe_graph(runtime, scope))
         if report is None or not report.sessions:
             continue
         context.log.info(f"{scope.workflow} of {scope.workspace_id} ({scope.mode}): {_format_report(report)}")

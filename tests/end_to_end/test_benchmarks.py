@@ -12,6 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from benchmarks import drift, gate, lists, memory_queries, miniwob, streams, webhooks
+from benchmarks.drift_plants import How, Kind, plant_change
 from benchmarks.drift_streams import plant_sessions
 from benchmarks.events import event_bodies, event_items
 from benchmarks.figures import Figure, Skipped, at_least, at_most
@@ -144,15 +145,15 @@ def test_the_gate_is_measured_with_requests_that_pass_it(tmp_path: Path) -> None
     assert len(result) == 4 and min(result.values()) > 0
 
 
-def test_what_is_put_into_a_stream_is_what_drift_tells_of() -> None:
-    stream = plant_sessions()
-    history = stream.shuffled(2_500, seed=3)
-    stopped, gone = drift.stop_path(history, seed=3)
-    assert (stopped.path[:1_000] == history.path[:1_000]).all() and gone not in stopped.path[1_000:]
-    results = [alarm.watched.path for alarm in drift.judge(stopped) if isinstance(alarm, PathGone)]
-    with_node, node = stream.with_node(history, history.seal_seq % 5 == 0)
-    assert (results, drift.judge(history)) == ([gone], [])
-    assert len(with_node.sessions_with(node, 0, 2_500)) == 500
+@pytest.mark.parametrize("kind", ["path", "node", "edge"])
+@pytest.mark.parametrize("how", ["stopped", "halved", "new"])
+def test_what_is_put_into_a_stream_is_what_drift_reports(kind: Kind, how: How) -> None:
+    sample = plant_sessions().sample(2_500, seed=3)
+    planted = plant_change(sample, kind, how, at=1_000, seed=3, is_eligible=lambda share: 0.2 < share < 0.8)
+    assert planted is not None and planted.sample.routes[:1_000] == sample.routes[:1_000]
+    assert planted.sample.routes != sample.routes and drift.judge(sample).alarms == []
+    [alarm] = drift.judge(planted.sample).alarms
+    assert 1_000 <= alarm.position < 2_500
 
 
 def test_deliveries_and_bare_posts_are_both_counted(tmp_path: Path) -> None:

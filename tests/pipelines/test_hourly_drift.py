@@ -9,6 +9,7 @@ import pytest
 from pipelines import drift
 from pipelines.drift import drift_alarms, hourly_drift
 from pipelines.resources import RecorderResource
+from pipelines.workflow_partitions import partition_key
 from recorder.memory.drift.monitor import DriftCheck, check_drift
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED
 from recorder.memory.graph.nodes import GraphScope
@@ -56,12 +57,12 @@ def test_a_run_looks_at_every_graph_and_shows_what_it_found(
     shown = run(instance, recorder)
     assert (shown["workflows"], shown["sessions"], shown["alarms"]) == (2, 100 + 2 * NEEDED + 2, 2)
     data = {record.data["workflow"]: record.data for record in shown["looked_at"].records}
-    counted = ("sessions", "baseline", "watched", "paths_gone", "nodes_new")
-    assert [data["checkout"][name] for name in counted] == [100 + 2 * NEEDED, 100, 2, 1, 1]
+    counted = ("sessions", "baseline", "watched", "fell", "grew")
+    assert [data["checkout"][name] for name in counted] == [100 + 2 * NEEDED, 100, 12, 1, 1]
     assert [data["refunds"][name] for name in counted] == [2, 0, 0, 0, 0]
     assert f"`{PATH_DISAPPEARED}`: 0 of the last {NEEDED} sessions" in shown["told"]
-    assert f"`{NEW_NODE}`: 12 of the last" in shown["told"]
-    gone, *_ = [row for row in shown["watched_paths"].splitlines() if row.startswith("| checkout")]
+    assert f"`{NEW_NODE}`: 11 of the last" in shown["told"]
+    gone, *_ = [row for row in shown["watched"].splitlines() if row.startswith("| checkout")]
     assert gone.endswith(f"| 50.0% | {2 * NEEDED} | {NEEDED} |")
 
 
@@ -71,6 +72,24 @@ def test_what_a_run_tells_is_told_once(
     story.add(BASELINE + "a" * NEEDED)
     assert [run(instance, recorder)["alarms"] for _ in range(2)] == [1, 0]
     assert [event.type for event in story.events()] == [PATH_DISAPPEARED]
+
+
+def test_a_run_of_one_partition_without_new_sessions_shows_the_last_figures(
+    instance: dg.DagsterInstance, recorder: RecorderResource, story: Story
+) -> None:
+    story.add(BASELINE + "a" * NEEDED)
+    run(instance, recorder)
+    done = dg.materialize(
+        [drift_alarms],
+        instance=instance,
+        resources={"recorder": recorder},
+        partition_key=partition_key(story.scope),
+    )
+    [event] = done.asset_materializations_for_node("drift_alarms")
+    shown = {name: value.value for name, value in event.metadata.items()}
+    assert shown["state"].startswith("No new sessions since 20")
+    assert (shown["alarms"], shown["sessions"], len(shown["looked_at"].records)) == (0, 0, 1)
+    assert f"0 of the last {NEEDED} sessions" in shown["told"] and "| checkout | path |" in shown["watched"]
 
 
 def test_every_alarm_stands_in_the_log_of_the_run(
