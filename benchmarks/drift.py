@@ -1,8 +1,8 @@
 """Drift: false alarms, recall, delay and repeated alarms, on streams whose changes are known. Spec §6.1.
 
-Six streams: the cases of BPIC 2012 in their own order and at random, two more logs, demonstrations, the planted
-workflow. A baseline of 500 sessions, then 2,000 of which the last 1,500 have one change. A path is one exact
-sequence of nodes. In a real order a change that nobody planted is no false alarm: those figures are without goal.
+Six streams: the cases of BPIC 2012 in their own order and at random, two more logs, demonstrations, the
+planted workflow. A baseline of 500 sessions, then 2,000 of which the last 1,500 have one change. A path is one
+exact sequence of nodes. In its own order a log has changes of its own: those alarms are without goal.
 """
 
 import math
@@ -154,8 +154,8 @@ def _try_change(stream: Stream, kind: Kind, how: How, seed: int) -> _Outcome | N
 def least_delay(share: float, how: How, watched: int) -> int:
     """Return after how many sessions a change can be known, if false alarms are as rare as the goal asks.
 
-    The log-likelihood ratio of two rates, before and after, against one must reach ln(watched · run length): no
-    test has more than the sessions. Falls need ten misses in any case.
+    The log-likelihood ratio of two rates, before and after, against one must reach ln(watched · run length):
+    no test has more than the sessions. Falls need ten misses in any case.
     """
     after = {"stopped": 0.0, "halved": share / 2, "new": NEW_SHARE}[how]
     needed, sessions = math.log(watched * _RUN_LENGTH), 2 if how == "new" else _RULES.least_misses

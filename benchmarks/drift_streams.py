@@ -62,8 +62,8 @@ class Stream:
         if self.started_ms is not None and self.actor is not None:
             first = int(draw.integers(len(self.routes) - sessions + 1))
             taken = np.arange(first, first + sessions)
-            return Sample([self.routes[i] for i in taken], self.started_ms[taken], self.actor[taken])
-        taken = draw.choice(len(self.routes), sessions, replace=sessions > len(self.routes))
+            return Sample([self.routes[i] for i in taken.tolist()], self.started_ms[taken], self.actor[taken])
+        taken = draw.choice(len(self.routes), sessions, replace=sessions > len(self.routes)).tolist()
         times, actors = np.arange(sessions) * _MINUTE_MS, draw.integers(_ACTORS, size=sessions)
         return Sample([self.routes[i] for i in taken], times, actors)
 
@@ -89,7 +89,7 @@ def read_log(name: str, title: str) -> Stream:
     actor = np.array([actors.setdefault(e[0].attributes.get(RESOURCE), len(actors)) for e in cases])
     order = np.argsort(started, kind="stable")
     routes = _number_routes([[event.activity for event in events] for events in cases])
-    return Stream(title, [routes[i] for i in order], started[order], actor[order])
+    return Stream(title, [routes[i] for i in order.tolist()], started[order], actor[order])
 
 
 def shuffle(stream: Stream) -> Stream:

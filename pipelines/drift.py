@@ -30,7 +30,8 @@ _SUBJECTS_SHOWN = 100
     description=(
         "Alarms about memory graphs, one row and one event each: memory.drift.path_disappeared for a path, "
         "node or edge that stopped or dropped, memory.drift.new_node for one that appeared or grew. One "
-        "partition per workflow; a run checks the graphs of its partitions that have new sessions, the hourly run those of all."
+        "partition per workflow; a run checks the graphs of its partitions that have new sessions, the "
+        "hourly run those of all."
     ),
 )
 def drift_alarms(context: dg.AssetExecutionContext, recorder: RecorderResource) -> dg.MaterializeResult[None]:

@@ -1,5 +1,6 @@
 """A recording made elsewhere, in the form all importers give and the upload takes. Contract §2 (imports)."""
 
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
@@ -83,7 +84,12 @@ class Upload:
 
 
 def upload_recordings(
-    client: Client, sources: Iterable[Source], *, parallel: int, on_done: Callable[[Upload], None]
+    client: Client,
+    sources: Iterable[Source],
+    *,
+    parallel: int,
+    on_done: Callable[[Upload], None],
+    in_order: bool = False,
 ) -> ImportReport:
     """Bring every recording in as one stopped session; those that cannot be read or are refused are skipped.
 
@@ -95,16 +101,18 @@ def upload_recordings(
         sources: the recordings to upload.
         parallel: how many sessions are uploaded at a time.
         on_done: called in this thread after each recording.
+        in_order: stop the sessions, and so seal them, in the order of their sources.
 
     Raises:
         ApiError, Unreachable: if no further recording could succeed either; the sessions before stay.
     """
-    report = ImportReport()
+    report, turns = ImportReport(), _Turns() if in_order else None
     with ThreadPoolExecutor(parallel, thread_name_prefix="upload") as pool:
         pending: set[Future[Upload]] = set()
         try:
-            for source in sources:
-                pending.add(pool.submit(_upload_source, client, source))
+            for number, source in enumerate(sources):
+                turn = _Turn(turns, number)
+                pending.add(pool.submit(_upload_source, client, source, turn))
                 if len(pending) >= 2 * parallel:
                     done, pending = wait(pending, return_when=FIRST_COMPLETED)
                     report = _collect_report(report, done, on_done)
@@ -134,7 +142,55 @@ def _collect_report(
     return report
 
 
-def _upload_source(client: Client, source: Source) -> Upload:
+class _Turns:
+    """Order in which uploads are finished: each waits until all before it are."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._finished: set[int] = set()
+        self._changed = threading.Condition()
+
+    def wait_for(self, number: int) -> None:
+        """Wait until all uploads before this one are finished."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._next >= number)
+
+    def finish(self, number: int) -> None:
+        """Let the upload after this one go on, once those before it are finished too."""
+        with self._changed:
+            self._finished.add(number)
+            while self._next in self._finished:
+                self._finished.remove(self._next)
+                self._next += 1
+            self._changed.notify_all()
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """Turn of one upload; without an order it comes at once."""
+
+    turns: _Turns | None
+    number: int
+
+    def wait(self) -> None:
+        """Wait until the sessions before it were stopped."""
+        if self.turns is not None:
+            self.turns.wait_for(self.number)
+
+    def finish(self) -> None:
+        """End the turn, however the upload ended."""
+        if self.turns is not None:
+            self.turns.finish(self.number)
+
+
+def _upload_source(client: Client, source: Source, turn: _Turn) -> Upload:
+    try:
+        return _upload_recording(client, source, turn)
+    finally:
+        turn.finish()
+
+
+def _upload_recording(client: Client, source: Source, turn: _Turn) -> Upload:
     try:
         recording = source.read()
     except UnreadableRecording as error:
@@ -153,6 +209,7 @@ def _upload_source(client: Client, source: Source) -> Upload:
         client.add_events(session_id, recording.events)
         for tag in recording.tags:
             client.tag(session_id, tag["name"], data=tag.get("data"), t_ms=tag.get("t_ms"))
+        turn.wait()
         client.stop(session_id)
     except ApiError as error:
         _take_back(client, session_id, error)

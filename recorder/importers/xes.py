@@ -9,13 +9,17 @@
 """
 
 import re
+import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import orjson
 from rich.console import Console
@@ -185,14 +189,48 @@ class LogImport:
         for trace in read_traces(self.path, activity=self.activity):
             yield trace_recording(trace, log=self.path.name, workflow=self.workflow, rules=self.rules)
 
+    @contextmanager
+    def spooled(self) -> Iterator["Spool"]:
+        """Read the whole log into a temporary file, from which its sessions are read in another order.
+
+        Raises:
+            UnreadableLog: if the file is no log, or holds what no session can.
+        """
+        with tempfile.TemporaryFile() as file:
+            spool = Spool(file)
+            for recording in self.recordings():
+                spool.add(recording)
+            yield spool
+
+
+class Spool:
+    """Recordings in a file, by the instants at which they began."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._lock = file, threading.Lock()
+        #: Start, name, offset and size of each.
+        self._entries: list[tuple[datetime, str, int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, recording: Recording) -> None:
+        """Append a recording that has neither frames nor bytes."""
+        packed = orjson.dumps(asdict(recording))
+        name = f"{recording.metadata['log']}: {recording.metadata['case']}"
+        self._entries.append((recording.started_at, name, self._file.tell(), len(packed)))
+        self._file.write(packed)
+
     def sources(self) -> Iterator[Source]:
-        """Yield the sessions as sources of an upload."""
-        for recording in self.recordings():
-            yield Source(f"{self.path.name}: {recording.metadata['case']}", partial(_given, recording))
+        """Yield the recordings as sources of an upload, the earliest first; equal ones in the log's order."""
+        for _, name, offset, size in sorted(self._entries, key=itemgetter(0)):
+            yield Source(name, partial(self._read, offset, size))
 
-
-def _given(recording: Recording) -> Recording:
-    return recording
+    def _read(self, offset: int, size: int) -> Recording:
+        with self._lock:
+            self._file.seek(offset)
+            members = orjson.loads(self._file.read(size))
+        return Recording(**{**members, "started_at": datetime.fromisoformat(members["started_at"])})
 
 
 def is_log(path: Path) -> bool:
@@ -214,7 +252,8 @@ def import_log(
 ) -> ImportReport:
     """Upload every trace of a log, each as one session, all of one workflow.
 
-    The whole file is read before the first session is made: what is broken anywhere brings nothing in. A
+    The whole file is read before the first session is made: what is broken anywhere brings nothing in. The
+    sessions are stopped, and so sealed, in the order in which their traces began. A
     trace that the service refuses is named on stderr and skipped. Importing twice brings every trace in
     twice.
 
@@ -240,8 +279,11 @@ def import_log(
         raise ValidationFailed.of("workflow", "invalid_value", message=text, where="query")
     wanted = LogImport(path=path, workflow=slug, activity=tuple(activity), rules=tuple(rules))
     began = time.monotonic()
-    with Console(stderr=True, quiet=not progress).status(f"Reading {path.name} …"):
-        total = sum(1 for _ in wanted.recordings())
-    with Client(url, key) as client, shown_progress(total, progress) as on_done:
-        report = upload_recordings(client, wanted.sources(), parallel=parallel, on_done=on_done)
+    with ExitStack() as stack:
+        with Console(stderr=True, quiet=not progress).status(f"Reading {path.name} …"):
+            spool = stack.enter_context(wanted.spooled())
+        client = stack.enter_context(Client(url, key))
+        on_done = stack.enter_context(shown_progress(len(spool), progress))
+        sources = spool.sources()
+        report = upload_recordings(client, sources, parallel=parallel, on_done=on_done, in_order=True)
     return replace(report, seconds=round(time.monotonic() - began, 3))

@@ -149,7 +149,7 @@ def test_the_gate_is_measured_with_requests_that_pass_it(tmp_path: Path) -> None
 @pytest.mark.parametrize("how", ["stopped", "halved", "new"])
 def test_what_is_put_into_a_stream_is_what_drift_reports(kind: Kind, how: How) -> None:
     sample = plant_sessions().sample(2_500, seed=3)
-    planted = plant_change(sample, kind, how, at=1_000, seed=3, is_eligible=lambda share: 0.2 < share < 0.8)
+    planted = plant_change(sample, kind, how, at=1_000, seed=3, is_eligible=lambda share: 0.15 < share < 0.4)
     assert planted is not None and planted.sample.routes[:1_000] == sample.routes[:1_000]
     assert planted.sample.routes != sample.routes and drift.judge(sample).alarms == []
     [alarm] = drift.judge(planted.sample).alarms

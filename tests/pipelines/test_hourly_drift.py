@@ -58,7 +58,7 @@ def test_a_run_looks_at_every_graph_and_shows_what_it_found(
     assert (shown["workflows"], shown["sessions"], shown["alarms"]) == (2, 100 + 2 * NEEDED + 2, 2)
     data = {record.data["workflow"]: record.data for record in shown["looked_at"].records}
     counted = ("sessions", "baseline", "watched", "fell", "grew")
-    assert [data["checkout"][name] for name in counted] == [100 + 2 * NEEDED, 100, 12, 1, 1]
+    assert [data["checkout"][name] for name in counted] == [100 + 2 * NEEDED, 100, 14, 1, 1]
     assert [data["refunds"][name] for name in counted] == [2, 0, 0, 0, 0]
     assert f"`{PATH_DISAPPEARED}`: 0 of the last {NEEDED} sessions" in shown["told"]
     assert f"`{NEW_NODE}`: 11 of the last" in shown["told"]

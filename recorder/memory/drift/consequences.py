@@ -38,8 +38,15 @@ def explain_fall(history: History, fall: Fall, changes: Collection[Change], rule
 
 
 def leave_out_reported(history: History, watch: Watch, changes: Collection[Change], rules: Rules) -> Watch:
-    """Return a watch among the sessions that no reported change of another subject is about."""
-    told = {change.subject for change in changes if change.is_told}
+    """Return a watch among the sessions that no reported change of another subject is about.
+
+    What most sessions have now is not left out: it is no addition to the other work, but takes its place.
+    """
+    told = {
+        change.subject
+        for change in changes
+        if change.is_told and not (change.rose and change.most_after > 0.5)
+    }
     return leave_out(history, watch, tuple(sorted(told - {watch.subject})), rules)
 
 
