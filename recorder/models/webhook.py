@@ -239,7 +239,7 @@ class RecoveryData(WireOutput):
 
 
 class NewNodeData(WireOutput):
-    """A cluster that the baseline lacks."""
+    """A path, node or edge that the baseline lacks, or hardly has."""
 
     workflow: str
     node: DriftNode
@@ -249,7 +249,7 @@ class NewNodeData(WireOutput):
 
 
 class PathDisappearedData(WireOutput):
-    """A path that the window lacks."""
+    """A path, node or edge that the window lacks, or has less often."""
 
     workflow: str
     path: DriftPath
