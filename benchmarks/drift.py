@@ -1,8 +1,8 @@
 """Drift: false alarms, recall, delay and repeated alarms, on streams whose changes are known. Spec §6.1.
 
 Six streams: the cases of BPIC 2012 in their own order and at random, two more logs, demonstrations, the
-planted workflow. A baseline of 500 sessions, then 2,000 of which the last 1,500 have one change. A path is one
-exact sequence of nodes. In its own order a log has changes of its own: those alarms are without goal.
+planted workflow. After a baseline of 500 sessions come 2,000; the last 1,500 of them have one change. A path
+is one exact sequence of nodes. In its own order a log has changes of its own: those alarms have no goal.
 """
 
 import math

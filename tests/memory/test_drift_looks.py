@@ -11,9 +11,11 @@ from recorder.memory.drift.appearance import Growth
 from recorder.memory.drift.detector import Alarm, DetectorState, TermCheck, check_terms
 from recorder.memory.drift.disappearance import Fall
 from recorder.memory.drift.history import History
+from recorder.memory.drift.subjects import list_subjects
 from recorder.memory.drift.terms import Term, first_term, latest_term, next_term
 from recorder.memory.drift.thresholds import Rules
 from recorder.memory.drift.watches import watch_subjects
+from recorder.memory.graph.paths import NO_PATH
 from tests.support.drift_histories import at_days, make_history, number_of
 
 RULES = Rules()
@@ -282,3 +284,17 @@ def test_between_two_falls_of_a_path_it_was_seen_five_times(story: tuple[str, li
         for first, second in pairwise(falls):
             assert letters[first.position : second.position].count(letter) >= 5
         assert all(letters[fall.position] != letter for fall in falls)
+
+
+def test_sessions_without_steps_are_of_the_baseline_and_on_no_path() -> None:
+    # Every third session of the baseline has no step; afterwards all have one.
+    variants = np.array([0, 1, 2] * 200 + [1, 2] * 400, dtype=np.int64)
+    nodes = np.array([7, 8], dtype=np.int64)
+    subjects = list_subjects(np.array([NO_PATH, 0, 1]), np.array([0, 0, 1, 2]), nodes)
+    sessions = np.arange(len(variants), dtype=np.int64)
+    history = History(sessions + 1, variants, sessions * 3_600_000, sessions % 2, subjects)
+    assert [subjects.describe(number).key for number in range(len(subjects))] == [(0,), (1,), (7,), (8,)]
+    assert [watch.frequency for watch in watch_subjects(history, TERM, RULES)] == [167 / 500] * 2 + [
+        166 / 500
+    ] * 2
+    assert alarms_of(history) == []

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.paths import NO_PATH
 
 Kind = Literal["path", "node", "edge"]
 KINDS: tuple[Kind, ...] = ("path", "node", "edge")
@@ -88,7 +89,7 @@ def list_subjects(variant_path: Ints, variant_start: Ints, variant_nodes: Ints) 
     """Return the subjects of variants.
 
     Args:
-        variant_path: the path of each variant.
+        variant_path: the path of each variant, or `NO_PATH`.
         variant_start: offsets of the nodes of each variant, and the end of the last.
         variant_nodes: nodes of all variants, no two equal neighbours within one.
     """
@@ -96,8 +97,9 @@ def list_subjects(variant_path: Ints, variant_start: Ints, variant_nodes: Ints) 
     owners = np.repeat(np.arange(count), np.diff(variant_start))
     is_joined = owners[1:] == owners[:-1]
     sources, targets = variant_nodes[:-1][is_joined], variant_nodes[1:][is_joined]
+    on_path = np.flatnonzero(variant_path != NO_PATH)
     rows = [
-        _list_kind(PATH, np.arange(count), variant_path, np.full(count, -1)),
+        _list_kind(PATH, on_path, variant_path[on_path], np.full(len(on_path), -1)),
         _list_kind(NODE, owners, variant_nodes, np.full(len(owners), -1)),
         _list_kind(EDGE, owners[1:][is_joined], sources, targets),
     ]

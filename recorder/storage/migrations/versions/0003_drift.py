@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "2026.6.1"
-down_revision = "2026.5.0"
+down_revision = "2026.6.0"
 branch_labels = None
 depends_on = None
 
