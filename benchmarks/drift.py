@@ -1,8 +1,8 @@
 """Drift: false alarms, recall, delay and repeated alarms, on streams whose changes are known. Spec §6.1.
 
 Six streams: the cases of BPIC 2012 in their own order and at random, two more logs, demonstrations, the
-planted workflow. A baseline of 500 sessions, then 2,000 of which the last 1,500 have one change. A path is one
-exact sequence of nodes. In its own order a log has changes of its own: those alarms are without goal.
+planted workflow. A baseline of 500 sessions, then 2,000 of which the last 1,500 have one change. A path is
+one exact sequence of nodes. In its own order a log has changes of its own: those alarms are without goal.
 """
 
 import math
@@ -40,7 +40,7 @@ _READERS: tuple[Callable[[], Stream], ...] = (
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What a planted change led to."""
+    """Result of a planted change."""
 
     alarms: int
     #: Sessions until the first alarm, and the least that chance allows.
