@@ -1,6 +1,7 @@
 """The operator's check of a deployment finds what is broken, and nothing in a sound one. Contract §9."""
 
 import json
+import os
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,6 +23,13 @@ from recorder.tenant import Tenant
 from tests.support.sealed_sessions import START, WORKSPACE, Recording, make_runtime, seal
 
 LIVE = Tenant(WORKSPACE, "live")
+
+
+@pytest.fixture(autouse=True)
+def _no_variables_of_the_test_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove `RECORDER_` variables of the test run, which are no settings of a deployment."""
+    for name in [name for name in os.environ if name.startswith("RECORDER_")]:  # noqa: TID251
+        monkeypatch.delenv(name)
 
 
 @pytest.fixture
