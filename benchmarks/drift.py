@@ -40,7 +40,7 @@ _READERS: tuple[Callable[[], Stream], ...] = (
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What a planted change led to."""
+    """Result of a planted change."""
 
     alarms: int
     #: Sessions until the first alarm, and the least that chance allows.

@@ -113,7 +113,7 @@ def read_tasks() -> Stream:
 
 
 def plant_sessions() -> Stream:
-    """Return the sessions of the planted workflow, each look of a step being the same node."""
+    """Return the sessions of the planted workflow, each variation of a step being the same node."""
     sessions = plant().sessions
     return Stream("planted", _number_routes([[step.label for step in session.steps] for session in sessions]))
 

@@ -1,7 +1,9 @@
 """Event logs into the real service and out of it again. Decision 0022; contract §9 (recorder import)."""
 
 import json
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -73,16 +75,15 @@ def test_every_trace_becomes_a_stopped_session_that_began_when_its_first_event_w
     assert sessions["2"]["actor"] == {"id": "Mike", "kind": "human"}
 
 
-def test_traces_are_stopped_in_the_order_of_their_starts(
-    service: RunningService, client: Client, tmp_path: Path
-) -> None:
+def test_traces_wait_for_sealing_in_the_order_of_their_starts(tmp_path: Path) -> None:
     days = [7, 3, 9, 1, 8, 2, 6, 4, 5]
     traces = [trace_text(str(day), event_text("a", f"2026-03-0{day}T10:00:00Z")) for day in days]
-    brought_in(service, write_log(tmp_path, log_text(*traces)), "in_order")
-    sessions = list(client.list_sessions(workflow="in_order"))
-    assert [s["metadata"]["case"] for s in sorted(sessions, key=lambda s: s["stopped_at"])] == list(
-        "123456789"
-    )
+    with running_service(tmp_path / "service") as running:
+        brought_in(running, write_log(tmp_path, log_text(*traces)), "in_order", parallel=4)
+        [file] = (tmp_path / "service").rglob("recorder.db")
+        with closing(sqlite3.connect(file)) as db:
+            rows = db.execute("SELECT started_at FROM sessions ORDER BY waiting_since, id").fetchall()
+    assert len(rows) == 9 and rows == sorted(rows)
 
 
 def test_an_outcome_is_told_by_an_activity_or_an_attribute(

@@ -30,8 +30,8 @@ _ORDER_OF_GROWTH = {NODE: 0, EDGE: 1, PATH: 2}
 def order_of(history: History, change: Change) -> tuple[int, int, float, int]:
     """Return the order in which changes noticed at the same session are reported, the first one first.
 
-    The most frequent subject tells most. Of equally frequent ones a path tells more than its nodes where it
-    fell; a node tells more than its edges and paths where it is new.
+    The most frequent subject comes first. Of equally frequent ones a path precedes its nodes where it fell; a
+    node precedes its edges and paths where it is new.
     """
     order = _ORDER_OF_GROWTH if change.rose else _ORDER_OF_FALLS
     share = change.most_after if change.rose else change.before

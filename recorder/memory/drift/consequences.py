@@ -24,9 +24,9 @@ def explain_fall(history: History, fall: Fall, changes: Collection[Change], rule
     """Return whether a change that was noticed before explains why a subject fell."""
     watch, since = fall.watch, int(fall.window[0])
     # Where it returned and fell again, what explained the first fall does not explain the second.
-    own = [change.position for change in changes if change.subject == fall.subject]
+    earlier = [change.position for change in changes if change.subject == fall.subject]
     for other in changes:
-        if other.subject == fall.subject or (own and other.position <= own[0]):
+        if other.subject == fall.subject or (earlier and other.position <= earlier[0]):
             continue
         if other.rose and other.is_told and _replaces(history, fall.subject, other.subject):
             return True
@@ -42,12 +42,14 @@ def leave_out_reported(history: History, watch: Watch, changes: Collection[Chang
 
     What most sessions have now is not left out: it is no addition to the other work, but takes its place.
     """
-    told = {
+    reported = {
         change.subject
         for change in changes
-        if change.is_told and not (change.rose and change.most_after > 0.5)
+        if change.is_told
+        and change.subject != watch.subject
+        and not (change.rose and change.most_after > 0.5)
     }
-    return leave_out(history, watch, tuple(sorted(told - {watch.subject})), rules)
+    return leave_out(history, watch, tuple(sorted(reported)), rules)
 
 
 def explain_growth(

@@ -88,13 +88,13 @@ def _check_term(history: History, state: DetectorState, term: Term, rules: Rules
             if isinstance(alarm, Fall)
             else explain_growth(history, alarm, changes.values(), watched, rules)
         )
-        told = _list_told(changes)
+        reported_before = _list_told(changes)
         changes[alarm.subject] = alarm.as_change(is_told=not is_explained)
         if not is_explained:
             alarms.append(alarm)
         if alarm.kind == "new" and not is_explained:
             reported |= {alarm.subject}
-        if _list_told(changes) != told:
+        if _list_told(changes) != reported_before:
             # What was noticed later was noticed without regard to this change.
             waiting = _notice(history, term, watched, changes, reported, (alarm.position, end), rules)
     state = DetectorState(max(state.judged, end), term, changes, reported)

@@ -161,7 +161,7 @@ def _list_watched(reading: _Reading, watches: list[Watch]) -> list[WatchedSubjec
 
 @dataclass(frozen=True, slots=True)
 class LastCheck:
-    """What the last check of a graph without new sessions left: its figures now, and its latest alarms."""
+    """Figures of a graph without new sessions since its last check, and its latest alarms."""
 
     checked_at: datetime
     check: DriftCheck
