@@ -241,7 +241,10 @@ class SimilarSession(Session):
 class RecoveryPoint(WireOutput):
     """A place from which sessions that failed came back to success."""
 
-    frame_id: str
+    #: Null where the recording has no frame.
+    frame_id: str | None
+    #: Event of the step that entered the node.
+    event_id: str
     session_id: str
     frequency: float
     median_recovery_ms: int

@@ -1,10 +1,10 @@
-"""Recovery points: anchors of failed sessions, each with a frame that shows it. Spec §2.7, §4.2."""
+"""Recovery points: anchors of failed sessions, each with the event and frame of a step there. Spec §2.7, §4.2."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 from sqlmodel import Session as DbSession
@@ -90,7 +90,7 @@ def list_recovery_points(
     until: datetime | None = None,
     limit: int = limits.LIST_DEFAULT,
 ) -> list[RecoveryPoint]:
-    """Return the anchors that a frame shows, the most frequent first, then by node id.
+    """Return the recovery points, the most frequent first, then by node id.
 
     Raises:
         NotFound: for an unknown workflow.
@@ -99,13 +99,17 @@ def list_recovery_points(
     scope = GraphScope(tenant, workflow)
     recovery = read_anchors(db, scope, failure_tag=failure_tag, since=since, until=until)
     columns, anchors = recovery.columns, recovery.anchors[:limit]
-    frames = _read_frames(db, lake, scope, columns, [step for anchor in anchors for step in anchor.witnesses])
-    shown = (
-        (anchor, next((step for step in anchor.witnesses if step in frames), None)) for anchor in anchors
-    )
-    return [
-        RecoveryPoint(
-            frame_id=frames[witness],
+    steps = _read_steps(db, lake, scope, columns, [step for anchor in anchors for step in anchor.witnesses])
+    points = []
+    for anchor in anchors:
+        recorded = [witness for witness in anchor.witnesses if witness in steps]
+        # One whose step a frame shows comes first; a purged session has neither.
+        witness = min(recorded, key=lambda witness: steps[witness].frame_id is None, default=None)
+        if witness is None:
+            continue
+        point = RecoveryPoint(
+            frame_id=steps[witness].frame_id,
+            event_id=steps[witness].event_id,
             session_id=columns.session_id[witness.row].decode(),
             frequency=anchor.frequency,
             median_recovery_ms=anchor.median_recovery_ms,
@@ -114,9 +118,8 @@ def list_recovery_points(
             session_count=anchor.session_count,
             basis=anchor.basis,
         )
-        for anchor, witness in shown
-        if witness is not None
-    ]
+        points.append(point)
+    return points
 
 
 def _tag_times(
@@ -162,13 +165,18 @@ def _named(scope: GraphScope, names: frozenset[str]) -> Iterator[Any]:
     yield col(TagRow.name).in_(sorted(names))
 
 
-def _read_frames(
+class _RecordedStep(NamedTuple):
+    event_id: str
+    frame_id: str | None
+
+
+def _read_steps(
     db: DbSession, lake: Lake, scope: GraphScope, columns: GraphColumns, witnesses: Sequence[Witness]
-) -> dict[Witness, str]:
-    """Return the frames of the witnesses' steps by one read of the lake; others are left out."""
+) -> dict[Witness, _RecordedStep]:
+    """Return the recorded steps of the witnesses by one read of the lake, without those that are gone."""
     ids = {witness.row: columns.session_id[witness.row].decode() for witness in witnesses}
     dates = {date for date in _lake_dates(db, sorted(ids.values())) if date is not None}
-    steps = (
+    rows = (
         lake.scan("steps", scope.tenant)
         .filter(
             (pl.col("workflow") == scope.workflow)
@@ -176,14 +184,16 @@ def _read_frames(
             & pl.col("bucket").is_in(sorted({bucket_of(session_id) for session_id in ids.values()}))
             & pl.col("session_id").is_in(sorted(ids.values()))
             & pl.col("pos").is_in(sorted({witness.pos for witness in witnesses}))
-            & pl.col("frame_id").is_not_null()
         )
-        .select("session_id", "pos", "frame_id")
+        .select("session_id", "pos", "event_id", "frame_id")
         .collect()
     )
-    frames = {(session_id, pos): frame_id for session_id, pos, frame_id in steps.iter_rows()}
-    frame_ids = {witness: frames.get((ids[witness.row], witness.pos)) for witness in witnesses}
-    return {witness: frame_id for witness, frame_id in frame_ids.items() if frame_id is not None}
+    steps = {
+        (session_id, pos): _RecordedStep(event_id, frame_id)
+        for session_id, pos, event_id, frame_id in rows.iter_rows()
+    }
+    recorded = {witness: steps.get((ids[witness.row], witness.pos)) for witness in witnesses}
+    return {witness: step for witness, step in recorded.items() if step is not None}
 
 
 def _lake_dates(db: DbSession, session_ids: Sequence[str]) -> Iterable[str | None]:

@@ -19,6 +19,8 @@ def test_recovery_points_tell_where_sessions_came_back(caller: Caller) -> None:
     assert (point["median_recovery_ms"], point["session_id"]) == (1_000, newest)
     (shown,) = caller.get(f"/v1/sessions/{newest}/frames").json()["data"]
     assert point["frame_id"] == shown["id"]
+    events = caller.get(f"/v1/sessions/{newest}/events").json()["data"]
+    assert point["event_id"] == events[3]["id"]
     nodes = {node for path in ask(caller, "paths")["data"] for node in path["node_ids"]}
     assert point["node_id"] in nodes and point["label"]
     add_tag(caller, lost, "timeout", t_ms=3_000)
@@ -26,10 +28,27 @@ def test_recovery_points_tell_where_sessions_came_back(caller: Caller) -> None:
     assert (crossed["basis"], crossed["frequency"], crossed["session_count"]) == ("cross_session", 1, 1)
 
 
-def test_recovery_points_need_a_frame_and_a_failure(caller: Caller) -> None:
+def test_a_recording_without_frames_has_points_with_their_event(caller: Caller) -> None:
     sealed_walks(caller, "abcd", tag="success")
-    stopped_walk(caller, "abxcd", failed_at=3_000, has_frame=False)
+    session_id = stopped_walk(caller, "abxcd", failed_at=3_000, has_frame=False)
     seal_all(caller)
+    (point,) = ask(caller, "recovery_points")["data"]
+    events = caller.get(f"/v1/sessions/{session_id}/events").json()["data"]
+    assert (point["session_id"], point["frame_id"]) == (session_id, None)
+    assert point["event_id"] == events[3]["id"]
+
+
+def test_a_witness_that_a_frame_shows_is_preferred(caller: Caller) -> None:
+    sealed_walks(caller, "abcd", tag="success")
+    shown = stopped_walk(caller, "abxcd", failed_at=3_000, started_at="2024-03-01T00:00:00Z")
+    stopped_walk(caller, "abxcd", failed_at=3_000, has_frame=False, started_at="2024-03-02T00:00:00Z")
+    seal_all(caller)
+    (point,) = ask(caller, "recovery_points")["data"]
+    assert (point["session_id"], point["frame_id"] is not None) == (shown, True)
+
+
+def test_recovery_points_need_a_failure(caller: Caller) -> None:
+    sealed_walks(caller, "abcd", tag="success")
     assert ask(caller, "recovery_points")["data"] == []
     assert ask(caller, "recovery_points", "&failure_tag=nobody")["data"] == []
     for name in ("", "a" * 129, "a%00b"):

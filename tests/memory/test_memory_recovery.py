@@ -46,19 +46,20 @@ def test_only_sessions_that_end_in_success_recover() -> None:
     assert (columns.nodes[anchor.node].label, anchor.frequency) == ("C", 1 / 3)
 
 
-def test_a_first_node_off_the_paths_of_success_is_no_anchor() -> None:
+def test_the_anchor_is_the_first_node_that_is_on_a_path_of_success() -> None:
     columns = columns_of([CLEAN, ("AXYCD", "success", 1), ("AXBCD", "success", 1)])
     # Both failing sessions are on the clean path, whose leader knows neither X nor Y.
     columns.variant_path[:] = 0
     ranked = anchors(columns, {5: 2_000, 6: 2_000})
-    assert [(columns.nodes[anchor.node].label, anchor.frequency) for anchor in ranked] == [("B", 0.5)]
+    ranked_labels = [(columns.nodes[anchor.node].label, anchor.frequency) for anchor in ranked]
+    assert ranked_labels == [("B", 0.5), ("C", 0.5)]
 
 
 def test_anchors_come_by_frequency_and_then_by_id() -> None:
-    ways: list[Way] = [CLEAN, ("AXD", "success", 2), ("AXC", "success", 1), ("AXB", "success", 1)]
+    ways: list[Way] = [CLEAN, ("XCD", "success", 2), ("XBCD", "success", 1), ("XABCD", "success", 1)]
     columns = columns_of(ways)
-    ranked = anchors(columns, dict.fromkeys(range(5, 9), 2_000))
-    assert [columns.nodes[anchor.node].label for anchor in ranked] == ["D", "B", "C"]
+    ranked = anchors(columns, dict.fromkeys(range(5, 9), 1_000))
+    assert [columns.nodes[anchor.node].label for anchor in ranked] == ["C", "A", "B"]
     assert [anchor.frequency for anchor in ranked] == [0.5, 0.25, 0.25]
 
 
@@ -93,14 +94,14 @@ def test_where_nobody_recovered_the_last_shared_node_is_the_anchor() -> None:
 
 
 def test_places_are_those_of_steps_not_of_nodes() -> None:
-    columns = columns_of([CLEAN, ("AXC", "success", 1)])
-    # Its trace stood on A for three steps: X is its fourth, C its fifth.
-    columns.trace_entry[4:] = [0, 3, 4]
-    columns.step_ms = np.array([*[1_000] * 25, *[500] * 6])
-    columns.time_start[-1] = 31
-    columns.duration_ms[5] = 3_000
+    columns = columns_of([CLEAN, ("AXCD", "success", 1)])
+    # Its trace stayed on A for three steps: X is its fourth, C its fifth.
+    columns.trace_entry[4:] = [0, 3, 4, 5]
+    columns.step_ms = np.array([*[1_000] * 25, *[500] * 7])
+    columns.time_start[-1] = 32
+    columns.duration_ms[5] = 3_500
     (anchor,) = anchors(columns, {5: 2_000})
-    assert (anchor.witnesses[0].pos, anchor.median_recovery_ms) == (4, 500)
+    assert (anchor.witnesses[0].pos, anchor.median_recovery_ms) == (4, 1_000)
 
 
 def test_without_failures_or_success_there_is_no_anchor() -> None:

@@ -84,7 +84,7 @@ def shown_walks(caller: Caller) -> Caller:
     """The owner of a workflow: five went to the end, three of four that failed came back, one went astray."""
     for _ in range(5):
         stopped_walk(caller, "abcd", tag="success")
-    for states, times in (("abxcd", 2), ("abxd", 1)):
+    for states, times in (("abxcd", 2), ("abxbcd", 1)):
         for _ in range(times):
             stopped_walk(caller, states, failed_at=3_000)
     stopped_walk(caller, "abx", tag="error")

@@ -1,8 +1,8 @@
-"""Anchors: the nodes from which sessions that failed came back to success. Spec §2.7, §4.2 (recovery_points).
+"""Anchors: the nodes from which sessions that failed returned to success. Spec §2.7, §4.2 (recovery_points).
 
-In session: the first node that a session entered after its failure tag, where it then ended in success and
-the node is also on a path of success. Where no session recovered so, across sessions: the last node that
-failing sessions shared with such a path; successful sessions show how long success takes from there.
+In session: the first node that a session entered after its failure tag from which it followed a path of
+success to its end. Where no session recovered so, across sessions: the last node of a failing session before
+the chance of success drops; successful sessions show how long success takes from there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from recorder.memory.graph.inverted_index import Ints
-from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import OUTCOMES, GraphColumns, Mask
+from recorder.memory.queries.success_evidence import SuccessEvidence, read_evidence
 
 Basis = Literal["in_session", "cross_session"]
 #: For rows (at least one), the times of their success tags, ascending; a row without any may be absent.
@@ -21,6 +21,10 @@ ReadSuccesses = Callable[[Ints], Mapping[int, Sequence[int]]]
 _SUCCESS = OUTCOMES.index("success")
 #: Witnesses of an anchor that are told: enough to find one whose step a frame shows.
 WITNESSES = 5
+#: A smaller fall of the chance of success is chance itself.
+_LEAST_FALL = 0.1
+#: Decimals of a chance: the order in which floats were summed must decide no tie.
+_DECIMALS = 9
 
 
 class Witness(NamedTuple):
@@ -82,26 +86,17 @@ def find_anchors(
     if not len(rows):
         return []
     failed = np.array([failed_ms[row] for row in rows.tolist()], dtype=np.int64)
-    is_success_node = _success_nodes(columns, chosen)
+    evidence = read_evidence(columns, chosen, rows)
     visits = _visits(columns, rows)
-    recoveries = _in_session(columns, visits, failed, is_success_node)
+    recoveries = _in_session(columns, visits, failed, evidence)
     if len(recoveries.node):
         counts = np.bincount(recoveries.node, minlength=len(columns.nodes))
         return _anchors(columns, counts, recoveries, len(rows), "in_session", read_successes, witnesses)
-    left = _left_at(visits, failed, is_success_node)
+    left = _left_at(visits, failed, evidence)
     counts = np.bincount(left.node, minlength=len(columns.nodes))
     succeeded = np.flatnonzero(chosen & (columns.outcome == _SUCCESS))
     passed = _first_visits(_visits(columns, np.setdiff1d(succeeded, rows)), counts > 0)
     return _anchors(columns, counts, passed, len(rows), "cross_session", read_successes, witnesses)
-
-
-def _success_nodes(columns: GraphColumns, chosen: Mask) -> Mask:
-    """Return for each node whether it is on a path of which a chosen session ended in success."""
-    is_success_node = np.zeros(len(columns.nodes), dtype=np.bool_)
-    taken = columns.path[chosen & (columns.outcome == _SUCCESS)]
-    for number in np.unique(taken[taken != NO_PATH]).tolist():
-        is_success_node[list(columns.paths[number].nodes)] = True
-    return is_success_node
 
 
 def _visits(columns: GraphColumns, rows: Ints) -> _Visits:
@@ -121,19 +116,39 @@ def _visits(columns: GraphColumns, rows: Ints) -> _Visits:
     )
 
 
-def _in_session(columns: GraphColumns, visits: _Visits, failed: Ints, is_success_node: Mask) -> _Visits:
-    """Return the first node after the failure of each successful session, if it is on a path of success."""
+def _in_session(columns: GraphColumns, visits: _Visits, failed: Ints, evidence: SuccessEvidence) -> _Visits:
+    """Return for each successful session the first node after its failure that the path of success follows.
+
+    That is: one path of success holds both the node and the next one. A stray act is on no such path, and
+    from the last node of a session nothing is left to do.
+    """
     is_later = visits.entered_ms > failed[visits.owner]
     later = visits.only(is_later & (columns.outcome[visits.row] == _SUCCESS))
-    first = later.only(np.unique(later.owner, return_index=True)[1])
-    return first.only(is_success_node[first.node])
+    goes_on = later.owner[1:] == later.owner[:-1]
+    here = later.only(np.flatnonzero(goes_on))
+    back = here.only(evidence.share_path(here.node, later.node[1:][goes_on]))
+    return back.only(np.unique(back.owner, return_index=True)[1])
 
 
-def _left_at(visits: _Visits, failed: Ints, is_success_node: Mask) -> _Visits:
-    """Return the last node on a path of success that each session entered before it failed, if any."""
-    before = visits.only((visits.entered_ms <= failed[visits.owner]) & is_success_node[visits.node])
-    last = before.only(slice(None, None, -1))
-    return last.only(np.unique(last.owner, return_index=True)[1])
+def _left_at(visits: _Visits, failed: Ints, evidence: SuccessEvidence) -> _Visits:
+    """Return for each session the last node before its failure at which its chance of success was good.
+
+    The chance falls most from that node to the next one, of equal falls the last. Where it hardly falls, it
+    is the last node before the failing act. Nodes that nothing follows in successful sessions are left out.
+    """
+    before = visits.only(visits.entered_ms <= failed[visits.owner])
+    is_last = np.append(before.owner[1:] != before.owner[:-1], True)[: len(before.owner)]
+    failing_act = np.zeros(len(failed), dtype=np.int64)
+    failing_act[before.owner[is_last]] = before.node[is_last]
+    chance = evidence.chance[before.node]
+    fall = np.round(chance - np.append(chance[1:], 0.0)[: len(chance)], _DECIMALS)
+    fall[fall < _LEAST_FALL] = 0.0
+    kept = np.flatnonzero(~is_last & (before.node != failing_act[before.owner]))
+    candidates, fall = before.only(kept), fall[kept]
+    order = np.lexsort((-kept, -fall, candidates.owner))
+    ranked = candidates.only(order)
+    left = ranked.only(np.unique(ranked.owner, return_index=True)[1])
+    return left.only(evidence.is_followed[left.node])
 
 
 def _first_visits(visits: _Visits, is_wanted: Mask) -> _Visits:

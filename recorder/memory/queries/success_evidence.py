@@ -1,0 +1,104 @@
+"""Evidence of success by node: chance of success, paths of success, nodes that something follows. Spec §2.7.
+
+Counted on variants and weighted with their sessions, so that the cost does not grow with the sessions.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from recorder.memory.graph.inverted_index import Floats, Ints
+from recorder.memory.graph.paths import NO_PATH
+from recorder.memory.queries.columns import OUTCOMES, GraphColumns, Mask
+
+_SUCCESS = OUTCOMES.index("success")
+#: A node is on a path of success if this share of the path's successful sessions visit it: others are strays.
+_ON_PATH_SHARE = 0.1
+#: Sessions of the average chance that each node is counted with, so that one session decides nothing.
+_PRIOR_SESSIONS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SuccessEvidence:
+    """Facts about the nodes of a graph, by number, from sessions that succeeded and sessions that failed."""
+
+    #: P(success | the session visited the node).
+    chance: Floats
+    #: True where most sessions that visited the node and succeeded went on from it.
+    is_followed: Mask
+    #: The paths of success that each node is on.
+    paths: dict[int, frozenset[int]]
+
+    def share_path(self, nodes: Ints, next_nodes: Ints) -> Mask:
+        """Return for each pair of nodes whether one path of success holds both."""
+        none: frozenset[int] = frozenset()
+        pairs, pair_of = np.unique(np.stack([nodes, next_nodes], axis=1), axis=0, return_inverse=True)
+        shared = [
+            not self.paths.get(node, none).isdisjoint(self.paths.get(next_node, none))
+            for node, next_node in pairs.tolist()
+        ]
+        answers: Mask = np.array(shared, dtype=np.bool_)[pair_of.reshape(-1)]
+        return answers
+
+
+def read_evidence(columns: GraphColumns, chosen: Mask, failing: Ints) -> SuccessEvidence:
+    """Return the evidence of chosen sessions that succeeded, beside those that failed.
+
+    Args:
+        columns: the graph's columns.
+        chosen: sessions to read; those that succeeded without failing first count as successes. Where there
+            are none, those that failed first count.
+        failing: rows of sessions that failed.
+    """
+    succeeded = chosen & (columns.outcome == _SUCCESS)
+    clean = succeeded.copy()
+    clean[failing] = False
+    count = len(columns.variant_path)
+    successes = np.bincount(columns.variant[clean if clean.any() else succeeded], minlength=count)
+    failures = np.bincount(columns.variant[failing], minlength=count)
+    variant, node = np.divmod(columns.derive("visited nodes", _list_visited), len(columns.nodes))
+    by_node = np.bincount(node, weights=successes[variant], minlength=len(columns.nodes))
+    failed_by_node = np.bincount(node, weights=failures[variant], minlength=len(columns.nodes))
+    average = successes.sum() / max(successes.sum() + failures.sum(), 1)
+    return SuccessEvidence(
+        chance=(by_node + _PRIOR_SESSIONS * average) / (by_node + failed_by_node + _PRIOR_SESSIONS),
+        is_followed=_list_followed(columns, successes, by_node),
+        paths=_list_paths(columns, successes, variant, node),
+    )
+
+
+def _list_visited(columns: GraphColumns) -> Ints:
+    """Return the nodes that each variant visits, once each, as variant * number of nodes + node."""
+    owners = np.repeat(np.arange(len(columns.variant_path)), np.diff(columns.variant_start))
+    return np.unique(owners * max(len(columns.nodes), 1) + columns.variant_nodes)
+
+
+def _list_followed(columns: GraphColumns, successes: Ints, by_node: Ints | Floats) -> Mask:
+    has_nodes = np.diff(columns.variant_start) > 0
+    last = columns.variant_nodes[columns.variant_start[1:][has_nodes] - 1]
+    ended = np.bincount(last, weights=successes[has_nodes], minlength=len(columns.nodes))
+    is_followed: Mask = by_node > 2 * ended
+    return is_followed
+
+
+def _list_paths(
+    columns: GraphColumns, successes: Ints, variant: Ints, node: Ints
+) -> dict[int, frozenset[int]]:
+    """Return for each node the paths of which enough successful sessions visit it."""
+    has_path = (columns.variant_path != NO_PATH) & (successes > 0)
+    sizes = np.bincount(
+        columns.variant_path[has_path], weights=successes[has_path], minlength=len(columns.paths)
+    )
+    kept = has_path[variant]
+    variant, node = variant[kept], node[kept]
+    pairs, pair_of = np.unique(
+        columns.variant_path[variant] * max(len(columns.nodes), 1) + node, return_inverse=True
+    )
+    visits = np.bincount(pair_of, weights=successes[variant], minlength=len(pairs))
+    path, node = np.divmod(pairs, max(len(columns.nodes), 1))
+    is_common = visits >= _ON_PATH_SHARE * sizes[path]
+    paths: defaultdict[int, set[int]] = defaultdict(set)
+    for path_number, node_number in zip(path[is_common].tolist(), node[is_common].tolist(), strict=True):
+        paths[node_number].add(path_number)
+    return {number: frozenset(on_paths) for number, on_paths in paths.items()}
