@@ -1,4 +1,4 @@
-"""Recovery points: anchors of failed sessions, each with the event and frame of a step there. Spec §2.7, §4.2."""
+"""Recovery points: anchors of failed sessions, with event and frame of a step. Spec §2.7, §4.2."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
