@@ -67,7 +67,7 @@ def run(*, recordings: Path | None = None, stay: bool = False) -> int:
             _print_done("dagster", service.dagster_url or "", began)
             _wait_sealed(runtime, key, report.sessions)
             _print_done("sealed", f"{report.sessions} sessions", began)
-            demo_report.show_paths(console, client, runtime, key, workflows)
+            demo_report.show_paths(console, client, workflows)
             is_good = _export(client, service, settings, workflows, report, began)
         if stay:
             _keep_serving(service, settings, key)

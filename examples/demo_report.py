@@ -15,12 +15,11 @@ from sqlmodel import func, select
 from recorder import Client
 from recorder.access.keys import NewKey
 from recorder.invocation import short_path
-from recorder.memory.queries.paths import path_labels
+from recorder.memory.views.labels import describe_path
 from recorder.models.session import SessionRow
 from recorder.models.wire import Mode
 from recorder.models.workflow import WorkflowRow
 from recorder.runtime import Runtime
-from recorder.tenant import Tenant
 
 _MODE: Mode = "live"
 _PATHS_OF_FEW = 8
@@ -69,30 +68,31 @@ def sealing_bar(console: Console, expected: int) -> Iterator[Callable[[int], Non
         yield advance
 
 
-def show_paths(console: Console, client: Client, runtime: Runtime, key: NewKey, workflows: list[str]) -> None:
+def show_paths(console: Console, client: Client, workflows: list[str]) -> None:
     """Print the common paths: several of each workflow if there are few, else the most common one of each.
 
-    The steps of a path are on a second line, since a terminal of 80 columns has no room beside the figures.
+    The steps of a path are below its figures: of the most common path the first and the last ones, of others
+    the differences from it.
     """
     limit = _PATHS_OF_FEW if len(workflows) <= 2 else 1
     console.print("Common paths", style="bold")
     for workflow in workflows:
         paths = client.memory_paths(workflow, limit=limit)
-        labels = _read_labels(runtime, key, workflow, [path["path_id"] for path in paths])
         for path in paths:
-            print_path(console, workflow, path, labels.get(path["path_id"], []))
+            print_path(console, workflow, path, common=paths[0])
     console.print()
 
 
-def print_path(console: Console, workflow: str, path: dict[str, Any], labels: list[str]) -> None:
+def print_path(console: Console, workflow: str, path: dict[str, Any], *, common: dict[str, Any]) -> None:
     """Print the figures of a path on one line, and its steps below."""
     share, success = f"{path['frequency']:.0%}", f"{path['outcomes']['success']:.0%}"
     figures = (
         f"{share} of {workflow}, {path['session_count']} sessions, {success} successful, "
         f"median {path['median_duration_ms'] / 1000:.1f} s"
     )
-    console.print(Padding(Text(figures), (0, 0, 0, 2)))
-    console.print(Padding(Text(_shorten(labels), "dim"), (0, 0, 0, 6)))
+    console.print(Padding(Text(figures), (0, 0, 0, 2), expand=False))
+    for line in _describe_steps(path, common):
+        console.print(Padding(Text(line, "dim"), (0, 0, 0, 6), expand=False))
 
 
 def show_dataset(console: Console, folder: Path) -> int:
@@ -113,9 +113,13 @@ def show_dataset(console: Console, folder: Path) -> int:
     return int(events.select(pl.len()).collect().item())
 
 
-def _read_labels(runtime: Runtime, key: NewKey, workflow: str, path_ids: list[str]) -> dict[str, list[str]]:
-    with runtime.database.transaction(write=False) as db:
-        return path_labels(db, tenant=Tenant(key.workspace_id, _MODE), workflow=workflow, path_ids=path_ids)
+def _describe_steps(path: dict[str, Any], common: dict[str, Any]) -> list[str]:
+    """Return the steps of the most common path in one line, of another path a line for each difference."""
+    if path["path_id"] == common["path_id"]:
+        return [_shorten(path["labels"])]
+    names = dict(zip(common["node_ids"], common["labels"], strict=True))
+    names |= zip(path["node_ids"], path["labels"], strict=True)
+    return describe_path(common["node_ids"], path["node_ids"], names)
 
 
 def _shorten(labels: list[str]) -> str:

@@ -12,7 +12,7 @@ from sqlmodel import Session as DbSession
 from recorder.errors import NotFound
 from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import GraphColumns, read_columns
-from recorder.memory.queries.paths import list_paths, path_labels
+from recorder.memory.queries.paths import list_paths
 from recorder.memory.storage.graph_store import remove_session, replace_outcome
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.versions import read_head
@@ -169,13 +169,3 @@ def test_columns_in_use_stay_as_they_are(database: Database) -> None:
         assert isinstance(after, GraphColumns) and after is read_columns(db, SCOPE, head.version)
     assert (before.removed > before.version).sum() == 2
     assert (after.removed > after.version).sum() == 1
-
-
-def test_labels_say_what_the_nodes_of_a_path_are_called(database: Database) -> None:
-    add(database, USUAL, OTHER)
-    with database.transaction(write=False) as db:
-        paths = [path.path_id for path in ask(db)]
-        labels = path_labels(
-            db, tenant=SCOPE.tenant, workflow=SCOPE.workflow, path_ids=[*paths, "pth_unknown"]
-        )
-    assert sorted(labels.values()) == [["Click a", "Click b", "Click c"], ["Click d", "Click e", "Click f"]]

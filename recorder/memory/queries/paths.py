@@ -1,6 +1,6 @@
-"""Common paths of a memory graph, and the labels of their nodes. Spec §2.6, §4.2."""
+"""Common paths of a memory graph. Spec §2.6, §4.2."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 import numpy as np
@@ -98,25 +98,6 @@ def list_paths(
     columns = read_graph(db, GraphScope(tenant, workflow))
     chosen = filter_rows(columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind)
     return describe_paths(columns, chosen, min_frequency=min_frequency, limit=limit)
-
-
-def path_labels(
-    db: DbSession, *, tenant: Tenant, workflow: str, path_ids: Iterable[str]
-) -> dict[str, list[str]]:
-    """Return the labels of the nodes of some paths, in order, by path id; unknown ids are left out.
-
-    A path that was merged into another has the labels of that one.
-
-    Raises:
-        NotFound: for an unknown workflow.
-    """
-    columns = read_graph(db, GraphScope(tenant, workflow))
-    wanted = frozenset(path_ids)
-    return {
-        path.path_id: [columns.nodes[number].label for number in columns.paths[path.live].nodes]
-        for path in columns.paths
-        if path.path_id in wanted
-    }
 
 
 def describe_paths(
