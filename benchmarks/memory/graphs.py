@@ -46,13 +46,15 @@ class StoredGraph:
         self._sealed = 0
 
     def add(self, sessions: Sequence[Sealed], *, batch: int = BATCH) -> None:
-        """Take sessions in, in this order, so many at a time."""
+        """Take sessions in, in this order, so many at a time; rebuild the graph as sealing does."""
         for start in range(0, len(sessions), batch):
             some = sessions[start : start + batch]
             rows = [self._row(session) for session in some]
             steps = {session.session_id: session.steps for session in some}
             with self._database.transaction(write=True) as db:
                 self._indexer.commit(db, self._indexer.prepare(db, rows, steps), rows)
+            for scope in self._indexer.take_grown():
+                rebuild_graph(self._database, scope, "anchored")
 
     def rebuild(self, kind: RebuildKind) -> RebuildReport:
         """Rebuild nodes and paths."""

@@ -46,6 +46,14 @@ def test_the_way_shown_is_the_one_that_most_sessions_are_near() -> None:
     assert way.edits.tolist() == [5, 0, 1, 1]
 
 
+def test_a_detour_of_few_sessions_is_not_the_way_shown() -> None:
+    """Nodes that most leave out are not optional, so the variant with the detour is far from the others."""
+    ways = ways_of(("abcdef", 70), ("abxyzcdef", 12), ("abcde", 10))
+    assert list_optional(ways.sequence(1), ways).tolist() == [False] * 8 + [True]
+    assert choose_way(ways).row == 0
+    assert sorted(part.tolist() for part in split_ways(ways)) == [[0, 2], [1]]
+
+
 def test_a_group_splits_where_enough_sessions_go_another_way() -> None:
     parts = split_ways(ways_of(("abcdef", 40), ("abcdeg", 5), ("axyzwf", 20), ("axyzwg", 3)))
     assert sorted(part.tolist() for part in parts) == [[0, 1], [2, 3]]

@@ -1,7 +1,8 @@
 """Shown way of a path: the variant that most of its sessions are within one edit of. Contract §4.
 
-An edit is a node put in, left out or exchanged. Leaving out a node that many sessions of the path leave out
-is free, and so is coming back to a node: neither makes a session go another way.
+An edit is a node put in, left out or exchanged. Leaving out an optional node is free, and so is coming back
+to a node: neither makes a session go another way. A node that most sessions leave out is not optional but a
+detour: were it free, the longest variant with all detours would be shown instead of the usual one.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from recorder.memory.graph.inverted_index import Ints
 
 Mask = npt.NDArray[np.bool_]
 
-#: A node of the shown way is optional if at least this share of the path's sessions leave it out.
+#: A node of the shown way is optional if this share of the sessions leave it out, at least, but not most.
 OPTIONAL_SHARE = 0.10
 #: Sessions with at most so many edits are on the shown way.
 MAX_EDITS = 1
@@ -90,11 +91,11 @@ def choose_way(ways: Ways) -> Way:
 
 
 def list_optional(nodes: Ints, ways: Ways) -> Mask:
-    """Return which of these nodes enough of the sessions leave out."""
+    """Return which of these nodes enough of the sessions leave out, but not most of them."""
     total = int(ways.sessions.sum())
     missed = [int(ways.sessions[~(ways.nodes == node).any(axis=1)].sum()) for node in nodes.tolist()]
     left_out = np.array(missed, dtype=np.int64)
-    return (left_out > 0) & (left_out >= OPTIONAL_SHARE * total)
+    return (left_out > 0) & (left_out >= OPTIONAL_SHARE * total) & (2 * left_out <= total)
 
 
 def count_edits(nodes: Ints, optional: Mask, ways: Ways) -> Ints:
