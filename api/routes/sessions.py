@@ -23,7 +23,7 @@ from recorder.models.session import (
     TagCreate,
 )
 from recorder.models.wire import ActorKind, Outcome, Page
-from recorder.recording import item_reads, session_list, sessions, tags
+from recorder.recording import item_reads, session_list, sessions, stops, tags
 from recorder.recording.item_reads import find_anchor_time
 from recorder.runtime import Runtime
 
@@ -121,34 +121,34 @@ def start_session(session_id: str, db: Db, caller: CallerDep) -> Session:
     return sessions.start_session(db, caller.tenant, session_id)
 
 
-def _search_session(session_id: str, runtime: RuntimeDep, caller: CallerDep) -> sessions.Searches:
-    return sessions.search_before_stop(runtime.database, caller.tenant, [session_id])
+def _search_session(session_id: str, runtime: RuntimeDep, caller: CallerDep) -> stops.Searches:
+    return stops.search_before_stop(runtime.database, caller.tenant, [session_id])
 
 
 def _search_batch(
     body: BatchStop, runtime: RuntimeDep, caller: CallerDep
-) -> tuple[BatchStop, sessions.Searches]:
+) -> tuple[BatchStop, stops.Searches]:
     ids = body.ids[: limits.BATCH_STOP_IDS]
-    return body, sessions.search_before_stop(runtime.database, caller.tenant, ids)
+    return body, stops.search_before_stop(runtime.database, caller.tenant, ids)
 
 
 # The searches run before the transaction begins, since they precede `db` in a route's parameters. Only one
 # dependency of a route may take the body: each that takes it reports the same errors.
-_SearchedSession = Annotated[sessions.Searches, Depends(_search_session)]
-_SearchedBatch = Annotated[tuple[BatchStop, sessions.Searches], Depends(_search_batch)]
+_SearchedSession = Annotated[stops.Searches, Depends(_search_session)]
+_SearchedBatch = Annotated[tuple[BatchStop, stops.Searches], Depends(_search_batch)]
 
 
 @router.post("/sessions/{session_id}/stop", responses=problem_responses(404, 409))
 def stop_session(session_id: str, searches: _SearchedSession, db: Db, caller: CallerDep) -> Session:
     """Stop recording; a stopped or sealed session stays as it is."""
-    return sessions.stop_session(db, caller.tenant, session_id, searches)
+    return stops.stop_session(db, caller.tenant, session_id, searches)
 
 
 @router.post("/sessions:batch_stop", response_model_exclude_unset=True)
 def batch_stop(searched: _SearchedBatch, db: Db, caller: CallerDep) -> BatchStopResult:
     """Stop up to 500 sessions; the answer has a result for each."""
     body, searches = searched
-    return sessions.batch_stop(db, caller.tenant, body.ids, searches)
+    return stops.batch_stop(db, caller.tenant, body.ids, searches)
 
 
 @router.delete("/sessions/{session_id}", status_code=204, responses=problem_responses(404, 409))

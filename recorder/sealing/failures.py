@@ -20,7 +20,8 @@ from recorder import clock
 from recorder.audit.log import Origin, record
 from recorder.errors import InvalidState, NotFound, RecorderError, Unavailable
 from recorder.models.session import SessionRow
-from recorder.recording.sessions import emit, queue_for_sealing
+from recorder.recording.sessions import emit
+from recorder.recording.stops import queue_for_sealing
 from recorder.runtime import Runtime
 from recorder.sealing import batches
 from recorder.sealing.batches import ClaimedBatch

@@ -24,7 +24,7 @@ from recorder.models.event import BatchKeyRow, EventBatchRow, EventKeyRow
 from recorder.models.frame import FrameRow
 from recorder.models.operations import SealBatchRow, SealCounterRow
 from recorder.models.session import SessionRow
-from recorder.recording.sessions import queue_for_sealing
+from recorder.recording.stops import queue_for_sealing
 from recorder.runtime import Runtime
 from recorder.sealing import failures
 from recorder.sealing.lanes import has_waiting

@@ -11,7 +11,8 @@ from recorder.errors import RecorderError
 from recorder.models.session import SessionCreate, SessionRow, TagCreate
 from recorder.recording.events import read_event_batch
 from recorder.recording.ingest import Batch, IngestWriter
-from recorder.recording.sessions import create_session, delete_session, stop_session
+from recorder.recording.sessions import create_session, delete_session
+from recorder.recording.stops import stop_session
 from recorder.recording.tags import add_tag
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant

@@ -14,7 +14,7 @@ from recorder.ids import encode, new_id, reserve
 from recorder.models.event import EventBatchRow
 from recorder.recording import hot_events
 from recorder.recording.hot_events import EventRecord, decode_batch, read_hot_events
-from recorder.recording.sessions import stop_session
+from recorder.recording.stops import stop_session
 from recorder.runtime import Runtime
 from tests.support.recorded_sessions import Desk, open_desk, session_row
 

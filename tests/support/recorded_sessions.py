@@ -22,7 +22,8 @@ from recorder.recording.events import read_event_batch
 from recorder.recording.frame_validation import read_frames_json
 from recorder.recording.frames import FrameUpload
 from recorder.recording.ingest import IngestWriter
-from recorder.recording.sessions import create_session, delete_session, stop_session
+from recorder.recording.sessions import create_session, delete_session
+from recorder.recording.stops import stop_session
 from recorder.recording.tags import add_tag
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant

@@ -1,0 +1,133 @@
+"""Stop of sessions: their outcome, their charge, and the wait to be sealed. Spec §3.1, §4.1; contract §2."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+
+from sqlmodel import Session as DbSession
+
+from recorder import clock, limits
+from recorder.access.quota import charge_time
+from recorder.errors import InvalidState, NotFound, RecorderError, TooManyIds
+from recorder.models.session import NEVER_CHARGED, BatchStopItem, BatchStopResult, Session, SessionRow
+from recorder.recording.outcome_detection import EventSearch, rederive_outcome, search_events
+from recorder.recording.sessions import change_status, emit, find_session, read_metadata, to_wire
+from recorder.storage.database import Database
+from recorder.storage.deployment import read_slots, slot_of
+from recorder.tenant import Tenant
+
+#: Searches of sessions' events that were made before the transaction, by session.
+Searches = Mapping[str, EventSearch]
+
+
+def search_before_stop(database: Database, tenant: Tenant, session_ids: Sequence[str]) -> Searches:
+    """Search the events of sessions that are about to be stopped, in read transactions of their own.
+
+    The transaction that stops a session then reads only what came since: on SQLite no other request can
+    write while it lasts.
+    """
+    searches: dict[str, EventSearch] = {}
+    for session_id in dict.fromkeys(session_ids):
+        with database.transaction(write=False) as db, suppress(NotFound):
+            row = find_session(db, tenant, session_id)
+            if row.status == "recording":
+                searches[session_id] = search_events(db, row)
+    return searches
+
+
+def stop_session(db: DbSession, tenant: Tenant, session_id: str, searches: Searches | None = None) -> Session:
+    """Stop a recording session; a stopped or sealed one stays as it is.
+
+    Args:
+        db: a transaction.
+        tenant: workspace and mode.
+        session_id: id of the session.
+        searches: from `search_before_stop`; without them all events are searched here.
+
+    Raises:
+        NotFound: if there is no such session.
+        InvalidState: if it never started.
+    """
+    row = find_session(db, tenant, session_id, lock=True)
+    charge_time(db, tenant.workspace_id, _stop(db, row, searches or {}) or 0)
+    return to_wire(row, read_metadata(db, row))
+
+
+def batch_stop(
+    db: DbSession, tenant: Tenant, ids: list[str], searches: Searches | None = None
+) -> BatchStopResult:
+    """Stop many sessions; each answers for itself.
+
+    Args:
+        db: a transaction.
+        tenant: workspace and mode.
+        ids: ids of the sessions.
+        searches: from `search_before_stop`; without them all events are searched here.
+
+    Raises:
+        TooManyIds: if there are more than 500.
+    """
+    if len(ids) > limits.BATCH_STOP_IDS:
+        raise TooManyIds("/ids", limits.BATCH_STOP_IDS)
+    # Locked in one order everywhere, so that two calls cannot wait for each other.
+    stopped = {item_id: _stop_item(db, tenant, item_id, searches or {}) for item_id in sorted(set(ids))}
+    charge_time(db, tenant.workspace_id, sum(added_ms for _, added_ms in stopped.values()))
+    items = [stopped[session_id][0] for session_id in dict.fromkeys(ids)]
+    counts = {
+        result: sum(item.result == result for item in items) for result in ("stopped", "unchanged", "error")
+    }
+    return BatchStopResult(
+        data=items, stopped=counts["stopped"], unchanged=counts["unchanged"], failed=counts["error"]
+    )
+
+
+def _stop(db: DbSession, row: SessionRow, searches: Searches) -> int | None:
+    """Stop the session where that changes something; the ms to charge for it are then returned."""
+    if row.status in ("stopped", "sealed"):
+        return None
+    if row.status != "recording" or row.started_at is None:
+        raise InvalidState(row.status, needed="session must be recording to be stopped")
+    now = clock.now()
+    row.stopped_at = row.started_at + timedelta(milliseconds=row.max_t_ms) if row.is_import else now
+    row.duration_ms = max(0, clock.to_ms(row.stopped_at) - clock.to_ms(row.started_at))
+    change_status(db, row, "stopped", now)
+    queue_for_sealing(db, row, now)
+    error = rederive_outcome(db, row, search=search_events(db, row, searches.get(row.id)))
+    emit(db, row, "session.stopped")
+    if error is not None:
+        emit(db, row, "session.error", error=error.as_json())
+    return _true_up(row)
+
+
+def queue_for_sealing(db: DbSession, row: SessionRow, at: datetime) -> None:
+    """Let a session wait to be sealed, in the lane of its workflow."""
+    row.waiting_since, row.seal_slot = at, slot_of(row.workflow, read_slots(db))
+    db.add(row)
+
+
+def _true_up(row: SessionRow) -> int:
+    """Set what a stopped session is charged with to its duration; what batches charged is not given back."""
+    charged_ms = row.charged_ms
+    if row.charged_from_ms != NEVER_CHARGED:
+        row.charged_ms = max(charged_ms, row.duration_ms)
+    return row.charged_ms - charged_ms
+
+
+def _stop_item(
+    db: DbSession, tenant: Tenant, session_id: str, searches: Searches
+) -> tuple[BatchStopItem, int]:
+    """Return the result of a batch stop for one session, and the ms to charge for it."""
+    try:
+        row = find_session(db, tenant, session_id, lock=True)
+        added_ms = _stop(db, row, searches)
+    except (NotFound, InvalidState) as error:
+        status = error.status if isinstance(error, InvalidState) else None
+        item = {"id": session_id, "result": "error", "status": status, "error": _item_error(error)}
+        return BatchStopItem.model_validate(item), 0
+    result = "unchanged" if added_ms is None else "stopped"
+    item = {"id": session_id, "result": result, "status": row.status}
+    return BatchStopItem.model_validate(item), added_ms or 0
+
+
+def _item_error(error: RecorderError) -> dict[str, str]:
+    return {"code": error.code, "message": str(error)}
