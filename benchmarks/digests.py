@@ -14,7 +14,7 @@ from PIL import Image
 from benchmarks.figures import Figure, at_least, at_most
 from benchmarks.screens import session_screens
 from recorder.sealing.digest_pool import DigestPool
-from recorder.sealing.frame_digests import dhash
+from recorder.sealing.frame_digests import read_cells
 from recorder.storage.blobs import Blobs
 from tests.support.factories import picture
 from tests.support.frame_contents import store_frames
@@ -54,7 +54,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
             unit="ms a picture",
             ours=cpu,
             peer=alone,
-            peer_name="dhash alone",
+            peer_name="read_cells alone",
         ),
         Figure(
             name="digests with one process ÷ two, wall time",
@@ -80,7 +80,7 @@ def _digest_alone(screens: list[list[bytes]]) -> float:
     began = time.process_time()
     for session in screens:
         for screen in session:
-            dhash(screen)
+            read_cells(screen)
     return (time.process_time() - began) * 1000 / (len(screens) * _IN_SESSION)
 
 

@@ -35,7 +35,7 @@ _SESSION_GAP_MS = 60_000
 _BESIDE = "memory, MiniWoB: adjusted Rand index less that of PM4Py's clusters"
 _KINDS: tuple[RebuildKind, ...] = ("anchored", "fresh")
 #: Tasks that show the same pages and differ in the wording of the request alone.
-_SAME_PAGES = {
+SAME_PAGES = {
     "email-inbox-nl-turk": "email-inbox",
     "social-media-some": "social-media",
     "click-checkboxes-transfer": "click-checkboxes-large",
@@ -125,7 +125,7 @@ def _list_steps(states: list[State]) -> list[Step]:
     targets = [target_path(state.dom) for state in states]
     frames = []
     for index, state in enumerate(states):
-        screen = describe_screen(dom=snapshot(state.dom), url=None, title=None, dhash=None)
+        screen = describe_screen(dom=snapshot(state.dom), url=None, title=None, cells=None)
         frames.append(FrameScreen(round(state.time), f"frm_{index:06d}", screen))
     seen = whole_actions(states)
     events: list[dict[str, Any]] = []
@@ -170,7 +170,7 @@ def mean_average_precision(columns: GraphColumns, tasks: Mapping[str, str]) -> f
 def _agreement(state: str, runs: Sequence[Mapping[str, str]], tasks: Mapping[str, str]) -> Figure:
     """Return the agreement of the paths of each order with the tasks, those of the same pages as one."""
     strict = list(tasks.values())
-    labels = [_SAME_PAGES.get(task, task) for task in strict]
+    labels = [SAME_PAGES.get(task, task) for task in strict]
     paths = [[run[session_id] for session_id in tasks] for run in runs]
     return Figure(
         name=f"memory, MiniWoB: adjusted Rand index of paths and tasks, {_STATES[state]}",

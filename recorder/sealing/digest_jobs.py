@@ -28,7 +28,7 @@ class OverBudget:
 
 
 OVER_BUDGET: Final = OverBudget()
-Digest = int | Screen | OverBudget | None
+Digest = bytes | Screen | OverBudget | None
 
 
 @dataclass(eq=False, slots=True)
@@ -184,9 +184,9 @@ def _fits_item(item: Item, task: Task) -> bool:
 
 
 def _describe_frame(picture: Task, snapshot: Task | None, url: str | None) -> FrameDigest:
-    dhash = picture.digest if isinstance(picture.digest, int) else None
+    cells = picture.digest if isinstance(picture.digest, bytes) else None
     screen = snapshot.digest if snapshot is not None and isinstance(snapshot.digest, Screen) else None
-    return describe_frame(screen, url, dhash)
+    return describe_frame(screen, url, cells)
 
 
 def _estimate_bytes(digest: Digest) -> int:

@@ -86,9 +86,9 @@ class Wanted(Struct, frozen=True, array_like=True, tag="wanted"):
 
 
 class PictureDigest(Struct, frozen=True, array_like=True, tag="picture"):
-    """Result of a picture; None if it does not decode within its budget."""
+    """Result of a picture: luminance of its cells; None if it does not decode within its budget."""
 
-    dhash: int | None
+    cells: bytes | None
 
 
 class SnapshotDigest(Struct, frozen=True, array_like=True, tag="snapshot"):

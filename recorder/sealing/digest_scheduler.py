@@ -179,7 +179,7 @@ class DigestScheduler:
                 worker.end()
         else:
             assert worker.todo, "A worker without a task sent a digest."
-            digest = message.dhash if isinstance(message, PictureDigest) else message.screen
+            digest = message.cells if isinstance(message, PictureDigest) else message.screen
             is_over_budget = not isinstance(message, PictureDigest) and message.is_over_budget
             self._complete_task(worker.todo.popleft(), OVER_BUDGET if is_over_budget else digest)
 

@@ -30,7 +30,7 @@ from recorder.sealing.digest_messages import (
     decode_to_worker,
     encode,
 )
-from recorder.sealing.frame_digests import SnapshotOverBudget, dhash, read_snapshot
+from recorder.sealing.frame_digests import SnapshotOverBudget, read_cells, read_snapshot
 from recorder.storage.blobs import Blobs
 
 #: A worker that holds more memory than this ends after its item: a large picture needs the rest.
@@ -116,7 +116,7 @@ def _digest_snapshot(task: DigestTask, content: bytes) -> str | None:
 def _compute_digest(task: DigestTask, content: bytes, budget: DigestBudget) -> PictureDigest | SnapshotDigest:
     with _limit_cpu(budget.seconds(task)):
         if task.kind == "picture":
-            return PictureDigest(dhash(content, max_pixels=budget.picture_pixels))
+            return PictureDigest(read_cells(content, max_pixels=budget.picture_pixels))
         try:
             return SnapshotDigest(read_snapshot(content, budget))
         except SnapshotOverBudget:

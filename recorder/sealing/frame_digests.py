@@ -1,4 +1,4 @@
-"""Digests of frames: dHash of the picture, screen of the DOM snapshot, else of the address. Design §3."""
+"""Digests of frames: dHash of the picture; screen of DOM snapshot, address or picture. Design §3."""
 
 import io
 import re
@@ -21,10 +21,8 @@ _FORMATS = ("PNG", "JPEG", "WEBP")
 _STRIP_PIXELS = 4_000_000
 
 
-def dhash(data: bytes, *, max_pixels: int = limits.FRAME_PIXELS) -> int | None:
-    """Return the difference hash of a picture as a signed 64-bit integer; None if it does not decode.
-
-    Each bit of the 8 × 8 grid is 1 if a cell is darker than its right neighbour, in reading order.
+def read_cells(data: bytes, *, max_pixels: int = limits.FRAME_PIXELS) -> bytes | None:
+    """Return the luminance of 9 × 8 cells of a picture, row by row; None if it does not decode.
 
     Args:
         data: the bytes of the picture, as a client sent them.
@@ -34,11 +32,21 @@ def dhash(data: bytes, *, max_pixels: int = limits.FRAME_PIXELS) -> int | None:
         with warnings.catch_warnings():
             # A warning must not cost the digest, even in a process that makes warnings errors.
             warnings.simplefilter("ignore")
-            cells = _read_cells(data, max_pixels)
+            return _decode_cells(data, max_pixels)
     except Exception:
         # Decoders fail in more ways than they document (IndexError, struct.error, MemoryError, …): a picture
         # that does not decode costs its digest, never the sealing of its session.
         return None
+
+
+def dhash(cells: bytes) -> int:
+    """Return the difference hash of a picture as a signed 64-bit integer.
+
+    Each bit of the 8 × 8 grid is 1 if a cell is darker than its right neighbour, in reading order.
+
+    Args:
+        cells: luminance of 9 × 8 cells, row by row.
+    """
     bits = 0
     for row in range(0, 72, 9):
         for left in range(row, row + 8):
@@ -53,7 +61,7 @@ def distance(first: int | None, second: int | None) -> int:
     return ((first ^ second) & (2**64 - 1)).bit_count()
 
 
-def _read_cells(data: bytes, max_pixels: int) -> bytes:
+def _decode_cells(data: bytes, max_pixels: int) -> bytes:
     """Return the luminance of 9 × 8 cells, row by row.
 
     Raises:
@@ -119,9 +127,10 @@ class SnapshotOverBudget(Exception):
     """A DOM snapshot takes more bytes, nodes or memory than the budget allows."""
 
 
-def describe_frame(screen: Screen | None, url: str | None, dhash: int | None) -> FrameDigest:
+def describe_frame(screen: Screen | None, url: str | None, cells: bytes | None) -> FrameDigest:
     """Return the digests of a frame; without a readable snapshot the screen comes from address or picture."""
-    return FrameDigest(screen or describe_screen(dom=None, url=url, title=None, dhash=dhash), dhash)
+    screen = screen or describe_screen(dom=None, url=url, title=None, cells=cells)
+    return FrameDigest(screen, None if cells is None else dhash(cells))
 
 
 def read_snapshot(packed: bytes, budget: DigestBudget) -> Screen | None:
@@ -134,7 +143,7 @@ def read_snapshot(packed: bytes, budget: DigestBudget) -> Screen | None:
         dom = _parse_snapshot(packed, budget)
         if dom is None:
             return None
-        screen = describe_screen(dom=dom, url=None, title=None, dhash=None)
+        screen = describe_screen(dom=dom, url=None, title=None, cells=None)
     except MemoryError:
         raise SnapshotOverBudget from None
     except SnapshotOverBudget:

@@ -19,7 +19,7 @@ def event(t_ms: int, type: str = "click", **members: Any) -> dict[str, Any]:
 
 def frame(t_ms: int, path: str) -> FrameScreen:
     """A frame that shows an address."""
-    screen = describe_screen(dom=None, url=f"https://a.example/{path}", title=None, dhash=None)
+    screen = describe_screen(dom=None, url=f"https://a.example/{path}", title=None, cells=None)
     return FrameScreen(t_ms, f"frm_{t_ms:06d}", screen)
 
 

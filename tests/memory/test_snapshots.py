@@ -17,7 +17,7 @@ BUDGET = DigestBudget()
 def test_a_snapshot_has_the_screen_of_its_dom() -> None:
     for seed in range(5):
         page = make_page(seed)
-        expected = describe_screen(dom=page, url=None, title=None, dhash=None)
+        expected = describe_screen(dom=page, url=None, title=None, cells=None)
         assert read_snapshot(pack_snapshot(page), BUDGET) == expected
 
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from PIL import Image
 
-from recorder.memory.steps.screens import describe_screen
 from recorder.models.frame import FrameRow
 from recorder.sealing.digest_messages import DigestBudget
-from recorder.sealing.frame_digests import FrameDigest, dhash, read_snapshot
+from recorder.sealing.frame_digests import FrameDigest, describe_frame, read_cells, read_snapshot
 from recorder.storage.blobs import Blobs
 
 
@@ -55,13 +54,13 @@ def digest_alone(blobs: Blobs, frames: Sequence[FrameRow]) -> list[FrameDigest]:
 
 
 def _digest_one(blobs: Blobs, frame: FrameRow) -> FrameDigest:
-    digest = dhash(blobs.get(frame.object, frame.offset, frame.length))
+    cells = read_cells(blobs.get(frame.object, frame.offset, frame.length))
     screen = None
     if frame.dom_object is not None:
         assert frame.dom_offset is not None
         packed = blobs.get(frame.dom_object, frame.dom_offset, frame.dom_length)
         screen = read_snapshot(packed, DigestBudget())
-    return FrameDigest(screen or describe_screen(dom=None, url=frame.url, title=None, dhash=digest), digest)
+    return describe_frame(screen, frame.url, cells)
 
 
 def _size_of(picture: bytes) -> tuple[int, int]:

@@ -33,6 +33,9 @@ _UNSEEN = frozenset(["base", "link", "meta", "noscript", "script", "style", "tem
 _BLOCK_NODES, _BLOCK_CHARACTERS = 64, 160
 #: Screens of longer addresses and titles are described anew each time, so that the cache stays small.
 _REMEMBERED_CHARACTERS = 1_000
+_CELL_COLUMNS = 9
+#: Least difference of luminance, of 255 levels, between two cells that counts.
+_CLEAR_STEP = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +63,19 @@ NO_SCREEN = Screen(None, (), ())
 
 
 def describe_screen(
-    *, dom: Mapping[str, Any] | None, url: str | None, title: str | None, dhash: int | None
+    *, dom: Mapping[str, Any] | None, url: str | None, title: str | None, cells: bytes | None
 ) -> Screen:
     """Return the screen that a snapshot shows, by the first that can be read of DOM, address and picture.
 
     The structure of a DOM is the set of its visible `parent>child` pairs, each `tag#id.classes` as a
-    template; of an address the URL's template and the title's; of a picture its difference hash.
+    template; of an address the URL's template and the title's; of a picture the steps of luminance.
 
     Args:
         dom: a snapshot of format `nodes`; other formats, odd shapes and snapshots that refer back to another
             frame's count as none.
         url: address of the page.
         title: title of the page.
-        dhash: the 64 bits, signed or not.
+        cells: luminance of 9 × 8 cells of the picture, row by row.
     """
     reading = _read_dom(dom)
     if reading is not None:
@@ -82,9 +85,9 @@ def describe_screen(
     page = _describe_place(url, title) if is_short else _describe_place.__wrapped__(url, title)
     if page is not NO_SCREEN:
         return page
-    if dhash is not None:
-        bits = dhash & (2**64 - 1)
-        return Screen(f"{_PREFIX}p{bits:016x}", _picture_features(bits), ())
+    if cells is not None:
+        features = _picture_features(cells)
+        return Screen(_state_key("g", list(features)), features, ())
     return NO_SCREEN
 
 
@@ -102,7 +105,7 @@ def event_screen(event: Mapping[str, Any], frame: Screen | None) -> Screen:
         return Screen(_state_key("c", [feature]), (feature,), ())
     if frame is not None and frame.state_key is not None:
         return frame
-    return describe_screen(dom=None, url=event.get("url"), title=event.get("title"), dhash=None)
+    return describe_screen(dom=None, url=event.get("url"), title=event.get("title"), cells=None)
 
 
 def bind_frames(
@@ -142,19 +145,26 @@ def _describe_place(url: str | None, title: str | None) -> Screen:
     return Screen(_state_key("u", features), tuple(features), tokens)
 
 
-def _picture_features(bits: int) -> tuple[int, ...]:
-    """Every three neighbouring bits as one feature.
+def _picture_features(cells: bytes) -> tuple[int, ...]:
+    """Return each clear rise or fall of luminance from a cell to the one on its right or below it.
 
-    A bit that differs changes three of the 64, so pictures up to about six bits apart have a Jaccard
-    similarity of .6, the threshold of nodes.
+    Steps of less than `_CLEAR_STEP` levels are noise: another encoding or scale of a picture flips them.
+    Pictures that share six of ten rises and falls are alike enough for one node. A plain one has one feature.
     """
-    ring = bits | (bits & 3) << 64
-    return tuple(sorted(_picture_feature(bit, ring >> bit & 7) for bit in range(64)))
+    features = set()
+    for index, shade in enumerate(cells):
+        for is_below, other in ((0, index + 1), (1, index + _CELL_COLUMNS)):
+            if other >= len(cells) or (not is_below and other % _CELL_COLUMNS == 0):
+                continue
+            step = cells[other] - shade
+            if abs(step) >= _CLEAR_STEP:
+                features.add(_picture_feature(is_below, index, step > 0))
+    return tuple(sorted(features)) or (_picture_feature(0, -1, False),)
 
 
 @lru_cache(maxsize=512)
-def _picture_feature(bit: int, window: int) -> int:
-    return key_of("picture", str(bit), str(window))
+def _picture_feature(is_below: int, index: int, is_rise: bool) -> int:
+    return key_of("picture", str(is_below), str(index), str(int(is_rise)))
 
 
 @dataclass(slots=True)
