@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
+from sqlalchemy import LargeBinary, func
 from sqlmodel import Session as DbSession
 from sqlmodel import col
 
@@ -25,6 +26,9 @@ from recorder.models.memory import (
     GraphVariantRow,
 )
 
+#: Of each screen the smallest hashes count, 8 rank sessions as well as 256.
+_SCREEN_PARTS = 8
+
 
 class NodeInfo(NamedTuple):
     """Node as queries see it; `live` is the number of the node that represents it, mostly its own."""
@@ -36,6 +40,8 @@ class NodeInfo(NamedTuple):
     #: Keys by which nodes of one action and target, and of one kind of screen, are known.
     act: int = 0
     screen: int = 0
+    #: Hashes of parts of its screen, a sample.
+    parts: tuple[int, ...] = ()
 
 
 class PathInfo(NamedTuple):
@@ -110,10 +116,22 @@ def resolved(merged_into: Sequence[int | None]) -> list[int]:
 def _read_nodes(db: DbSession, scope: GraphScope) -> list[NodeInfo]:
     row = GraphNodeRow
     columns = (row.number, row.node_id, row.label, row.kind, row.merged_into, row.act, row.screen)
-    rows = read_rows(db, scope, *columns)
+    parts = func.substr(row.features, 1, 8 * _SCREEN_PARTS, type_=LargeBinary).label("parts")
+    rows = read_rows(db, scope, *columns, parts)
     rows = sorted(rows, key=lambda row: row.number)
     live = resolved([row.merged_into for row in rows])
-    return [NodeInfo(row.node_id, row.label, row.kind, live[row.number], row.act, row.screen) for row in rows]
+    return [
+        NodeInfo(
+            node_id=row.node_id,
+            label=row.label,
+            kind=row.kind,
+            live=live[row.number],
+            act=row.act,
+            screen=row.screen,
+            parts=tuple(np.frombuffer(row.parts, dtype="<i8").tolist()),
+        )
+        for row in rows
+    ]
 
 
 def _read_paths(db: DbSession, scope: GraphScope) -> list[PathInfo]:
