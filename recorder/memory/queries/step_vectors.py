@@ -160,6 +160,10 @@ def _list_pairs(owners: Ints, values: Ints, block: int) -> tuple[Ints, Ints]:
 
 def _list_parts(columns: GraphColumns, owners: Ints, nodes: Ints) -> tuple[Ints, Ints]:
     """Return the parts of the screens of nodes."""
+    # A variant may visit a node often, and a screen has many parts.
+    owners, nodes = np.divmod(
+        np.unique(owners * max(len(columns.nodes), 1) + nodes), max(len(columns.nodes), 1)
+    )
     sizes = np.array([len(node.parts) for node in columns.nodes], dtype=np.int64)
     numbers = _number_values(chain.from_iterable(node.parts for node in columns.nodes))
     starts = np.cumsum(sizes) - sizes
