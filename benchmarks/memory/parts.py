@@ -1,13 +1,13 @@
 """The figure `memory`: what the graph finds again, what stays the same, and how fast it grows."""
 
 from benchmarks.figures import Figure, Skipped
-from benchmarks.memory import failures, growth, identity, planted_quality, tasks
+from benchmarks.memory import failures, growth, identity, planted_quality, step_labels, tasks
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
     """Return the figures of all parts; one that cannot be measured here is in the table with the reason."""
     figures: list[Figure] = []
-    for part in (tasks, failures, planted_quality, identity, growth):
+    for part in (tasks, step_labels, failures, planted_quality, identity, growth):
         try:
             figures += part.measure(quick=quick)
         except Skipped as reason:
