@@ -3,6 +3,7 @@
 Sealing only adds to it, so a reader adds the new rows; after a rebuild it reads all of them again.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -120,10 +121,11 @@ def _read_nodes(db: DbSession, scope: GraphScope) -> list[NodeInfo]:
     rows = read_rows(db, scope, *columns, parts)
     rows = sorted(rows, key=lambda row: row.number)
     live = resolved([row.merged_into for row in rows])
+    labels = _distinguish_labels([row.label for row in rows], live)
     return [
         NodeInfo(
             node_id=row.node_id,
-            label=row.label,
+            label=labels[row.number],
             kind=row.kind,
             live=live[row.number],
             act=row.act,
@@ -133,6 +135,27 @@ def _read_nodes(db: DbSession, scope: GraphScope) -> list[NodeInfo]:
         )
         for row in rows
     ]
+
+
+def _distinguish_labels(labels: Sequence[str], live: Sequence[int]) -> list[str]:
+    """Return the labels with a number after each that an older node has, so that no two nodes show the same.
+
+    Args:
+        labels: label of each node, by number.
+        live: number of the node that represents each; a merged one shows the label of that node.
+    """
+    used: set[str] = set(labels)
+    first: dict[str, int] = {}
+    counts: Counter[str] = Counter()
+    shown = list(labels)
+    for number, label in enumerate(labels):
+        if live[number] != number or first.setdefault(label, number) == number:
+            continue
+        while shown[number] in used:
+            counts[label] += 1
+            shown[number] = f"{label} ({counts[label] + 1})"
+        used.add(shown[number])
+    return [shown[number] for number in live]
 
 
 def _read_paths(db: DbSession, scope: GraphScope) -> list[PathInfo]:
