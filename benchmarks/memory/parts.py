@@ -1,13 +1,15 @@
 """The figure `memory`: what the graph finds again, what stays the same, and how fast it grows."""
 
 from benchmarks.figures import Figure, Skipped
-from benchmarks.memory import failures, growth, identity, pictures, planted_quality, tasks
+from benchmarks.memory import failures, growth, identity, pictures, planted_quality, step_labels, tasks
+
+_PARTS = (tasks, pictures, step_labels, failures, planted_quality, identity, growth)
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
     """Return the figures of all parts; one that cannot be measured here is in the table with the reason."""
     figures: list[Figure] = []
-    for part in (tasks, pictures, failures, planted_quality, identity, growth):
+    for part in _PARTS:
         try:
             figures += part.measure(quick=quick)
         except Skipped as reason:

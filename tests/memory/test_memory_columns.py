@@ -86,6 +86,18 @@ def test_changes_end_the_rows_that_they_are_of(database: Database) -> None:
         fresh.close()
 
 
+def test_nodes_of_equal_labels_are_shown_with_a_number_that_stays(database: Database) -> None:
+    index_words(database, SCOPE, "1a 2b 3a")
+    index_words(database, SCOPE, "4a 1a")
+    before = {node.node_id: node.label for node in read(database).nodes}
+    assert len(set(before.values())) == len(before) == 4
+    first = min(before.values(), key=len)
+    assert {first, f"{first} (2)", f"{first} (3)"} < set(before.values())
+    index_words(database, SCOPE, "5a 2b")
+    after = {node.node_id: node.label for node in read(database).nodes}
+    assert before.items() < after.items() and f"{first} (4)" in after.values()
+
+
 def test_readers_at_once_read_a_graph_once(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     index_words(database, SCOPE, "1a 2b", "3c")
     reads = count_reads(monkeypatch)

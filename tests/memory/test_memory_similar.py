@@ -1,24 +1,21 @@
-"""Similar sessions: weights, ties and what is left out, by hand. Contract §4."""
+"""Similar sessions: the measure, ties and what is left out, by hand. Contract §4."""
 
 from collections.abc import Sequence
-from math import log, sqrt
 
 import numpy as np
 import pytest
 
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, lookup_of
 from recorder.memory.queries.similarity import Similar, SimilarIndex, similar_index
-from recorder.memory.queries.tfidf import tfidf_vectors
+from recorder.memory.queries.step_vectors import step_vectors
 from tests.support.graph_columns import Way, columns_of
 
 
-def columns_with_grains(ways: Sequence[Way], screens: str = "", acts: str = "") -> GraphColumns:
-    """Columns whose nodes, in the order of their first visit, have these screens and acts; else their own."""
+def columns_with_grains(ways: Sequence[Way], screens: str = "") -> GraphColumns:
+    """Columns whose nodes, in the order of their first visit, have these screens; else their own."""
     columns = columns_of(ways)
     columns.nodes = [
-        node._replace(
-            screen=ord(screens[number]) if screens else number, act=ord(acts[number]) if acts else number
-        )
+        node._replace(screen=ord(screens[number]) if screens else number, act=number)
         for number, node in enumerate(columns.nodes)
     ]
     return columns
@@ -29,32 +26,76 @@ def nearest(columns: GraphColumns, row: int, limit: int = 10) -> list[Similar]:
     return similar_index(columns).nearest(row, limit)
 
 
-def test_the_similarity_is_the_cosine_of_weighted_nodes_and_edges() -> None:
-    columns = columns_with_grains([("AB", "success", 2), ("AC", "success", 1)])
-    # A is in all three, so it weighs the least that anything does; B and AB are in two, C and AC in one.
-    a, b, c = 0.05, log(4 / 3), log(4 / 2)
-    expected = a**2 / (sqrt(a**2 + 2 * b**2) * sqrt(a**2 + 2 * c**2))
-    (alike, other) = nearest(columns, 0)
-    assert (alike.row, alike.similarity) == (1, 1.0)
-    assert (other.row, other.similarity) == (2, pytest.approx(expected, abs=1e-9))
+def with_parts(columns: GraphColumns) -> GraphColumns:
+    """The columns with screens that have no part in common."""
+    columns.nodes = [
+        node._replace(parts=(3 * number, 3 * number + 1, 3 * number + 2))
+        for number, node in enumerate(columns.nodes)
+    ]
+    return columns
 
 
-def test_what_comes_often_in_a_session_weighs_more() -> None:
-    columns = columns_with_grains([("ABAB", "success", 1), ("AB", "success", 1), ("C", "success", 8)])
-    once, often = log(11 / 3), log(11 / 3) * (1 + log(2))
-    rare = log(11 / 2)
-    shared = 3 * once * often
-    expected = shared / (sqrt(3 * often**2 + rare**2) * sqrt(3) * once)
-    (other,) = nearest(columns, 0)
-    assert (other.row, other.similarity) == (1, pytest.approx(expected, abs=1e-9))
+def test_sessions_of_the_same_way_have_similarity_1_also_where_all_sessions_take_it() -> None:
+    columns = columns_with_grains([("ABCDE", "success", 40), ("ABC", "success", 2), ("D", "error", 1)])
+    assert [similar.similarity for similar in nearest(columns, 0, 39)] == [1.0] * 39
+    assert [similar.similarity for similar in nearest(columns, 42, 39)][:1] != [1.0]
 
 
-def test_screens_and_actions_make_different_nodes_alike() -> None:
-    ways = [("AB", "success", 1), ("CD", "success", 1), ("EF", "success", 1)]
+@pytest.mark.parametrize("length", [2, 4, 8, 16])
+@pytest.mark.parametrize("is_alternating", [False, True])
+def test_half_of_the_steps_shared_is_about_a_half(length: int, is_alternating: bool) -> None:
+    shared = [f"s{step}" for step in range(length)]
+    kept = range(0, length, 2) if is_alternating else range(length // 2)
+    other = [name if step in kept else f"o{step}" for step, name in enumerate(shared)]
+    columns = with_parts(columns_with_grains([(shared, "success", 30), (other, "success", 20)]))
+    similarity = nearest(columns, 0, 40)[-1].similarity
+    assert 0.35 <= similarity <= 0.6
+    # On the screens of a single page, what is done there counts.
+    on_a_page = columns_with_grains([(shared, "success", 3), (other, "success", 2)])
+    on_a_page.nodes = [node._replace(screen=0, parts=(1, 2, 3)) for node in on_a_page.nodes]
+    assert 0.5 <= nearest(on_a_page, 0, 40)[-1].similarity <= 0.75
+
+
+@pytest.mark.parametrize("shared", [1, 3, 5, 7, 9])
+def test_similarity_rises_with_the_share_of_equal_steps(shared: int) -> None:
+    first = [f"s{step}" for step in range(10)]
+    ways = [(first, "success", 1)] + [
+        ([*first[:kept], *(f"o{kept}.{step}" for step in range(kept, 10))], "success", 1)
+        for kept in (shared - 1, shared)
+    ]
+    columns = with_parts(columns_with_grains(ways))
+    by_row = {similar.row: similar.similarity for similar in nearest(columns, 0)}
+    assert by_row.get(1, 0.0) < by_row.get(2, 0.0) or shared == 1
+    assert by_row.get(2, 0.0) == pytest.approx(shared / 10, abs=0.1)
+
+
+def test_sessions_that_share_only_a_generic_act_are_left_out() -> None:
+    ways: list[Way] = [("ABCx", "success", 5), ("DEFy", "success", 5), ("Gz", "success", 5)]
+    columns = columns_with_grains(ways)
+    # x, y and z press Enter, each on a screen of its own.
+    enter = [node._replace(act=99) if node.label in "xyz" else node for node in columns.nodes]
+    columns.nodes = [node._replace(parts=(0, 10 + number)) for number, node in enumerate(enter)]
+    for row in (0, 5, 10):
+        similar = nearest(columns, row)
+        assert len(similar) == 4
+        assert {item.similarity for item in similar} == {1.0}
+
+
+def test_screens_and_their_parts_make_different_nodes_similar() -> None:
+    ways: list[Way] = [("AB", "success", 1), ("CD", "success", 1), ("EF", "success", 1)]
     assert nearest(columns_with_grains(ways), 0) == []
     on_like_screens = nearest(columns_with_grains(ways, screens="121234"), 0)
     assert [similar.row for similar in on_like_screens] == [1] and 0 < on_like_screens[0].similarity < 1
-    assert [similar.row for similar in nearest(columns_with_grains(ways, acts="123412"), 0)] == [2]
+    columns = columns_with_grains(ways)
+    parts = [(1, 2), (3,), (4,), (5,), (1, 2), (3,)]
+    columns.nodes = [node._replace(parts=some) for node, some in zip(columns.nodes, parts, strict=True)]
+    assert [similar.row for similar in nearest(columns, 0)] == [2]
+
+
+def test_repeats_of_a_loop_cost_nothing() -> None:
+    columns = columns_with_grains([("ABAB", "success", 1), ("ABABABAB", "success", 1), ("C", "success", 8)])
+    (other,) = nearest(columns, 0)
+    assert (other.row, other.similarity) == (1, 1.0)
 
 
 def test_equally_similar_sessions_come_by_outcome_then_the_newest_then_by_id() -> None:
@@ -95,7 +136,7 @@ def test_sessions_that_were_taken_out_are_not_found_and_not_counted() -> None:
     assert lookup_of(columns).find(["ses_0", "ses_1", "ses_nobody"]).tolist() == [0, NOWHERE, NOWHERE]
 
 
-def test_the_weights_are_made_once_for_each_version() -> None:
+def test_the_index_is_made_once_for_each_version() -> None:
     columns = columns_with_grains([("AB", "success", 3)])
     assert similar_index(columns) is similar_index(columns)
     assert isinstance(similar_index(columns), SimilarIndex)
@@ -109,26 +150,22 @@ def grown(columns: GraphColumns, before: Sequence[Way], *ways: Way) -> GraphColu
     return later
 
 
-def test_weights_outlast_a_version_that_brings_few_sessions() -> None:
+def test_a_later_version_compares_as_if_it_were_read_whole() -> None:
     ways: list[Way] = [("AB", "success", 50), ("CD", "success", 50)]
     columns = columns_with_grains(ways)
-    weights = tfidf_vectors(columns)
+    nearest(columns, 0)
     later = grown(columns, ways, ("AB", "error", 1), ("ABX", "success", 1))
-    newer = nearest(later, 0, 200)
-    assert tfidf_vectors(later).version == weights.version == 1
-    # The same nodes in a variant of its own, and one with a node that no weight was made for.
-    assert [similar.similarity for similar in newer if similar.row == 100] == [1.0]
-    old, unseen = log(101 / 51), log(101 / 1)
-    # Three grains of A, B and AB are shared; X and BX, at three grains, are not.
-    expected = 9 * old**2 / (3 * old * sqrt(9 * old**2 + 6 * unseen**2))
-    assert [similar.similarity for similar in newer if similar.row == 101] == [
-        pytest.approx(expected, abs=1e-9)
-    ]
-    assert nearest(later, 101, 200)[-1].similarity == pytest.approx(expected, abs=1e-9)
-    assert {similar.row for similar in newer} == {*range(1, 50), 100, 101}
+    whole = columns_with_grains([*ways, ("AB", "error", 1), ("ABX", "success", 1)])
+    assert len(step_vectors(later).variants) == 4
+    for row in (0, 50, 100, 101):
+        assert nearest(later, row, 200) == nearest(whole, row, 200)
+    similar = {item.row: item.similarity for item in nearest(later, 0, 200)}
+    assert set(similar) == {*range(1, 50), 100, 101}
+    # The same nodes in a variant of its own, and one with a node more.
+    assert similar[100] == 1.0 and 0.5 < similar[101] < 1
 
 
-def test_deleted_sessions_are_left_out_also_where_weights_are_older() -> None:
+def test_deleted_sessions_are_left_out_also_where_their_vectors_are_kept() -> None:
     ways: list[Way] = [("AB", "success", 2), ("ABC", "success", 1), ("D", "success", 97)]
     columns = columns_with_grains(ways)
     assert [similar.row for similar in nearest(columns, 0)] == [1, 2]
@@ -136,19 +173,6 @@ def test_deleted_sessions_are_left_out_also_where_weights_are_older() -> None:
     later.removed[[1, 2]] = 2
     # None is left of the second variant: it takes no place among the nearest.
     assert [similar.row for similar in nearest(later, 0, 1)] == [100]
-    assert tfidf_vectors(later).version == 1
-
-
-def test_weights_are_made_anew_when_a_twentieth_of_the_sessions_came_or_went() -> None:
-    ways: list[Way] = [("AB", "success", 50), ("CD", "success", 50)]
-    columns = columns_with_grains(ways)
-    nearest(columns, 0)
-    later = grown(columns, ways, ("ABX", "success", 3))
-    later.removed[:3] = 2
-    fresh = grown(columns_with_grains(ways), ways, ("ABX", "success", 3))
-    fresh.removed[:3] = 2
-    assert tfidf_vectors(later).version == 2
-    assert nearest(later, 4, 200) == nearest(fresh, 4, 200)
 
 
 def test_a_reader_of_an_earlier_version_may_use_what_a_later_one_made() -> None:

@@ -180,12 +180,28 @@ def test_other_events_are_told_by_their_name_or_address() -> None:
     ("item", "label"),
     [
         (event(0, target=APPROVE), "Click Approve"),
-        (event(0, "fill", target=USER), "Fill user"),
-        (event(0, "press", target=USER, input={"key": "Enter"}), "Press enter in user"),
+        (event(0, "fill", target=USER), "Fill user textbox"),
+        (event(0, "press", target=USER, input={"key": "Enter"}), "Press enter in user textbox"),
         (event(0, "press", input={"key": "Escape"}), "Press escape"),
-        (event(0, "click", target={"tag": "td", "text": "Ada"}), "Click td"),
+        (event(0, "click", target={"tag": "td", "text": "Ada"}), "Click cell"),
         (event(0, "navigate", url="https://a.example/invoices/12"), "Open a.example/invoices/#"),
         (event(0, "invoice.approved"), "Invoice approved"),
+        (event(0, "activity", data={"name": "T06 Decide 2"}), "T06 Decide 2"),
+        (event(0, "tool_call", data={"name": "search_v2"}), "Call search_v2"),
+        (
+            event(0, target={"tag": "div", "attrs": {"id": "ui-id-7", "class": "ui row-details"}}),
+            "Click row details",
+        ),
+        (event(0, target={"tag": "div"}), "Click element"),
+        (event(0, target={"tag": "a", "name": "Ada", "attrs": {"id": "invoice-7"}}), "Click invoice link"),
+        (event(0, target={"tag": "a", "name": "17"}), "Click numbered link"),
+        (event(0, target={"tag": "input", "attrs": {"placeholder": "Due date"}}), "Click due date"),
+        (event(0, target={"tag": "input", "attrs": {"id": "dueDate-3"}}), "Click due date textbox"),
+        (event(0, target={"tag": "input", "attrs": {"id": "a1b2c3d4e5f6a7b8"}}), "Click textbox"),
+        (
+            event(0, target={"tag": "span", "attrs": {"class": "\u202e7 \u05e9\u05dc\u05d5\u05dd"}}),
+            "Click \u05e9\u05dc\u05d5\u05dd",
+        ),
     ],
 )
 def test_labels_are_templates_that_people_can_read(item: dict[str, Any], label: str) -> None:

@@ -1,21 +1,23 @@
 """Sessions alike in the shape of their way through the graph. Spec §4.2 (similar); contract §4.
 
-Cosine of bags of nodes and edges at three grains (screen, action, node), as text retrieval compares
-documents: weighted by (1 + ln tf) and inverse document frequency. Variants are compared, then expanded to
-sessions: always those that are in the graph now, with their outcomes of now; only the weights may be older
-(`bags`).
+Cosine of the features of two variants (`step_vectors`): 1 for the same way, about a half where half of the
+steps are shared. Variants are compared, then expanded to sessions: always those that are in the graph now,
+with their outcomes of now.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from recorder.memory.graph.inverted_index import Floats, Ints
 from recorder.memory.queries.columns import OUTCOMES, GraphColumns, lookup_of
-from recorder.memory.queries.tfidf import tfidf_vectors
+from recorder.memory.queries.step_vectors import step_vectors
 
 #: Decimals of a similarity: the order in which floats were summed must decide no tie.
-_DECIMALS = 9
+_DECIMALS = 6
+#: Sessions that are less similar are left out, and those that have less than this beside their actions in
+#: common: an action such as Enter on different screens makes no sessions similar.
+_LEAST_SIMILARITY, _LEAST_BESIDE_ACTIONS = 0.1, 0.05
 
 
 class Similar(NamedTuple):
@@ -35,18 +37,18 @@ class SimilarIndex:
         self._columns = columns
         rows = lookup_of(columns).rows
         variants = columns.variant[rows]
-        self._bags = tfidf_vectors(columns)
-        counts = np.bincount(variants, minlength=len(self._bags.line_of))
-        #: Lines of the matrix that sessions take: the bags may know variants whose sessions were deleted.
-        self._taken = np.flatnonzero(counts[self._bags.variants])
+        self._vectors = step_vectors(columns)
+        counts = np.bincount(variants, minlength=len(self._vectors.line_of))
+        #: Lines that sessions take: the vectors may know variants whose sessions were deleted.
+        self._taken = np.flatnonzero(counts[self._vectors.variants])
         # By (variant, outcome), the newest first; then by id, as the rows come: a group's best are its first.
         group = variants * len(OUTCOMES) + columns.outcome[rows]
         self._ranked = rows[np.lexsort((-columns.started_ms[rows], group))]
-        sizes = np.bincount(group, minlength=len(self._bags.line_of) * len(OUTCOMES))
+        sizes = np.bincount(group, minlength=len(self._vectors.line_of) * len(OUTCOMES))
         self._group_start = np.concatenate([[0], np.cumsum(sizes)])
 
     def nearest(self, row: int, limit: int) -> list[Similar]:
-        """Return the sessions most similar to that of a row, without itself and those that share nothing.
+        """Return the sessions most similar to that of a row, without itself and those that share too little.
 
         Equally similar ones come by outcome (the session's own first), then the newest, then by id.
         """
@@ -67,13 +69,12 @@ class SimilarIndex:
         return int(self._columns.trace_variant[self._columns.trace[row]])
 
     def _similarity(self, variant: int) -> Floats:
-        """Compute the similarity of every line of the matrix to a variant."""
-        bags = self._bags
-        line = int(bags.line_of[variant])
-        features = slice(bags.matrix.indptr[line], bags.matrix.indptr[line + 1])
-        dense = np.zeros(bags.matrix.shape[1])
-        dense[bags.matrix.indices[features]] = bags.matrix.data[features]
-        similarity: Floats = np.round(np.clip(bags.matrix @ dense, 0.0, 1.0), _DECIMALS)
+        """Compute the similarity of every line to a variant."""
+        line = int(self._vectors.line_of[variant])
+        others = _multiply(self._vectors.others, line)
+        cosines = np.round(others + _multiply(self._vectors.actions, line), _DECIMALS)
+        is_similar = (cosines >= _LEAST_SIMILARITY) & (others >= _LEAST_BESIDE_ACTIONS)
+        similarity: Floats = np.where(is_similar, np.minimum(cosines, 1.0), 0.0)
         # Also where it has no nodes, and so no features.
         similarity[line] = 1.0
         return similarity
@@ -85,7 +86,7 @@ class SimilarIndex:
         wanted = min(limit + 1, len(taken))
         least = np.partition(taken, len(taken) - wanted)[len(taken) - wanted]
         lines = self._taken[(taken >= least) & (taken > 0)]
-        groups = (self._bags.variants[lines, None] * len(OUTCOMES) + np.arange(len(OUTCOMES))).ravel()
+        groups = (self._vectors.variants[lines, None] * len(OUTCOMES) + np.arange(len(OUTCOMES))).ravel()
         starts = self._group_start[groups]
         sizes = np.minimum(self._group_start[groups + 1] - starts, limit + 1)
         offsets = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -93,6 +94,15 @@ class SimilarIndex:
         values = np.repeat(np.repeat(similarity[lines], len(OUTCOMES)), sizes)
         is_other = rows != row
         return rows[is_other], values[is_other]
+
+
+def _multiply(matrix: Any, line: int) -> Floats:
+    """Return the products of every line of a sparse matrix with one of them."""
+    features = slice(matrix.indptr[line], matrix.indptr[line + 1])
+    dense = np.zeros(matrix.shape[1], dtype=np.float32)
+    dense[matrix.indices[features]] = matrix.data[features]
+    products: Floats = (matrix @ dense).astype(np.float64)
+    return products
 
 
 def similar_index(columns: GraphColumns) -> SimilarIndex:

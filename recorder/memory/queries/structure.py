@@ -3,12 +3,14 @@
 Sealing only adds to it, so a reader adds the new rows; after a rebuild it reads all of them again.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
+from sqlalchemy import LargeBinary, func
 from sqlmodel import Session as DbSession
 from sqlmodel import col
 
@@ -25,6 +27,9 @@ from recorder.models.memory import (
     GraphVariantRow,
 )
 
+#: Of each screen the smallest hashes count: with 8 the mean average precision is .892, with 5 it is .888.
+_SCREEN_PARTS = 5
+
 
 class NodeInfo(NamedTuple):
     """Node as queries see it; `live` is the number of the node that represents it, mostly its own."""
@@ -36,6 +41,8 @@ class NodeInfo(NamedTuple):
     #: Keys by which nodes of one action and target, and of one kind of screen, are known.
     act: int = 0
     screen: int = 0
+    #: Hashes of parts of its screen, a sample.
+    parts: tuple[int, ...] = ()
 
 
 class PathInfo(NamedTuple):
@@ -110,10 +117,45 @@ def resolved(merged_into: Sequence[int | None]) -> list[int]:
 def _read_nodes(db: DbSession, scope: GraphScope) -> list[NodeInfo]:
     row = GraphNodeRow
     columns = (row.number, row.node_id, row.label, row.kind, row.merged_into, row.act, row.screen)
-    rows = read_rows(db, scope, *columns)
+    parts = func.substr(row.features, 1, 8 * _SCREEN_PARTS, type_=LargeBinary).label("parts")
+    rows = read_rows(db, scope, *columns, parts)
     rows = sorted(rows, key=lambda row: row.number)
     live = resolved([row.merged_into for row in rows])
-    return [NodeInfo(row.node_id, row.label, row.kind, live[row.number], row.act, row.screen) for row in rows]
+    labels = _distinguish_labels([row.label for row in rows], live)
+    return [
+        NodeInfo(
+            node_id=row.node_id,
+            label=labels[row.number],
+            kind=row.kind,
+            live=live[row.number],
+            act=row.act,
+            screen=row.screen,
+            # SQLite gives NULL for a part of an empty value.
+            parts=tuple(np.frombuffer(row.parts or b"", dtype="<i8").tolist()),
+        )
+        for row in rows
+    ]
+
+
+def _distinguish_labels(labels: Sequence[str], live: Sequence[int]) -> list[str]:
+    """Return the labels with a number after each that an older node has, so that no two nodes show the same.
+
+    Args:
+        labels: label of each node, by number.
+        live: number of the node that represents each; a merged one shows the label of that node.
+    """
+    used: set[str] = set(labels)
+    first: dict[str, int] = {}
+    counts: Counter[str] = Counter()
+    shown = list(labels)
+    for number, label in enumerate(labels):
+        if live[number] != number or first.setdefault(label, number) == number:
+            continue
+        while shown[number] in used:
+            counts[label] += 1
+            shown[number] = f"{label} ({counts[label] + 1})"
+        used.add(shown[number])
+    return [shown[number] for number in live]
 
 
 def _read_paths(db: DbSession, scope: GraphScope) -> list[PathInfo]:

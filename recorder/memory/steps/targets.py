@@ -7,6 +7,14 @@ from typing import Any
 
 import xxhash
 
+from recorder.memory.steps.step_labels import (
+    LABEL_ATTRIBUTES,
+    TEST_IDS,
+    describe_element,
+    describe_named,
+    make_label,
+)
+
 _DIGIT = re.compile(r"\d")
 # Possessive quantifiers: no input can make these backtrack.
 _RANDOM = (
@@ -155,22 +163,10 @@ def role_of(tag: str, attrs: Mapping[str, Any]) -> str:
     return _IMPLICIT.get(tag, "")
 
 
-_TEST_IDS = ("data-testid", "data-test-id", "data-test", "data-qa", "data-cy", "automation_id")
 #: Types whose object is the address they lead to.
 _PLACES = frozenset(("navigate", "tab_open"))
-_VERBS = {
-    # A step of an event log is called what it is called there.
-    "activity": "",
-    "dblclick": "Double-click",
-    "llm_call": "Ask",
-    "navigate": "Open",
-    "select": "Choose",
-    "tool_call": "Call",
-    "type": "Type into",
-    "fill": "Fill",
-    "click:2": "Right-click",
-}
-_LABEL_CHARACTERS = 80
+#: Actions whose object has a name given by a program, not by a page.
+_NAMED_ACTIONS = frozenset(("activity", "tool_call"))
 _NO_MEMBERS: dict[str, Any] = {}
 
 
@@ -198,7 +194,7 @@ def target_token(action: str, event: Mapping[str, Any]) -> tuple[str, str]:
     """
     if action in _PLACES and event.get("url"):
         token = url_template(event["url"])
-        return token, _label(action, token)
+        return token, make_label(action, token)
     target = event.get("target") or _NO_MEMBERS
     attrs = target.get("attrs") or _NO_MEMBERS
     tag = (target.get("tag") or attrs.get("control_type") or "").lower()
@@ -211,9 +207,9 @@ def target_token(action: str, event: Mapping[str, Any]) -> tuple[str, str]:
         name = None
     if name and (not identity or "#" in identity):
         identity = f"{identity}~{normal_name(name)}"
-    noun = template_of(readable(name)) if name else identity.partition("=")[2]
     identity = identity or _last_resort(target, attrs)
-    return _token(role or tag, identity), _label(action, noun or role or tag)
+    noun = _choose_noun(action, role, tag, name=name, attrs=attrs)
+    return _token(role or tag, identity), make_label(action, noun)
 
 
 def _given_name(action: str, event: Mapping[str, Any]) -> str | None:
@@ -225,8 +221,19 @@ def _given_name(action: str, event: Mapping[str, Any]) -> str | None:
     return name if type(name) is str else None
 
 
+def _choose_noun(action: str, role: str, tag: str, *, name: str | None, attrs: Mapping[str, Any]) -> str:
+    """Return the noun of a label: an activity or a tool keeps its digits, an element has `#` for them."""
+    if name:
+        return (
+            readable(name) if action in _NAMED_ACTIONS else describe_named(template_of(readable(name)), role)
+        )
+    given = {key: attrs.get(key) for key in LABEL_ATTRIBUTES}
+    words = {key: template_of(readable(value)) for key, value in given.items() if isinstance(value, str)}
+    return describe_element(role, tag, words)
+
+
 def _identity(attrs: Mapping[str, Any]) -> str:
-    for attribute in _TEST_IDS:
+    for attribute in TEST_IDS:
         if attrs.get(attribute):
             return f"test={template_of(readable(attrs[attribute]))}"
     goal = f"href={url_template(attrs['href'])}" if attrs.get("href") else ""
@@ -250,20 +257,3 @@ def _last_resort(target: Mapping[str, Any], attrs: Mapping[str, Any]) -> str:
 
 def _token(kind: str, identity: str) -> str:
     return readable(f"{kind[:64]} {identity}").strip()
-
-
-def _label(action: str, noun: str) -> str:
-    return _short_label(action, noun[: 4 * _LABEL_CHARACTERS])
-
-
-@lru_cache(maxsize=16_384)
-def _short_label(action: str, noun: str) -> str:
-    verb = _VERBS.get(action)
-    if verb is None:
-        kind, _, detail = action.partition(":")
-        verb = kind.replace("_", " ").replace(".", " ").capitalize()
-        if kind == "press":
-            verb = f"Press {detail.partition(':')[2]} in"
-    if verb.endswith(" in") and not noun.strip():
-        verb = verb.removesuffix(" in")
-    return " ".join(f"{verb} {noun}".split())[:_LABEL_CHARACTERS]
