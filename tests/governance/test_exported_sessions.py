@@ -1,4 +1,4 @@
-"""Purges of exported sessions: datasets are rewritten, and nothing else in them changes. Spec §4.5; contract §7."""
+"""Purges of exported sessions: datasets are rewritten, other files stay. Spec §4.5; contract §7."""
 
 import base64
 import gzip
@@ -47,7 +47,9 @@ def texts_of(folder: Path) -> Iterator[str]:
         data = path.read_bytes()
         yield data.decode("utf-8", "replace")
         if data.startswith(b"\x28\xb5\x2f\xfd"):
-            yield zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data)).read().decode("utf-8", "replace")
+            yield (
+                zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data)).read().decode("utf-8", "replace")
+            )
         if data.startswith(b"\x1f\x8b"):
             yield gzip.decompress(data).decode("utf-8", "replace")
         match path.suffix:
