@@ -243,7 +243,7 @@ class _Run:
         return plan, shards
 
     def _read_plan(self) -> Plan:
-        """Choose the sessions; a purge that deletes rows of chosen ones meanwhile makes that begin again."""
+        """Choose the sessions; repeat that if a purge deletes rows of chosen ones during it."""
         for _ in range(_FILE_CHECKS):
             try:
                 return read_plan(self._runtime.database, self._runtime.lake, self._export)
