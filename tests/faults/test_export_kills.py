@@ -59,11 +59,13 @@ class Lives:
 
 
 @contextmanager
-def lives_of(folder: Path, database_url: str, *, launcher: str = "export_launcher") -> Iterator[Lives]:
+def lives_of(
+    folder: Path, database_url: str, *, launcher: str = "export_launcher", lease_ms: int = _LEASE_MS
+) -> Iterator[Lives]:
     """Lives in the deployment of a folder."""
     command = [sys.executable, "-m", f"tests.faults.{launcher}"]
     with subprocess.Popen(
-        [*command, str(folder), database_url, str(_LEASE_MS)],
+        [*command, str(folder), database_url, str(lease_ms)],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -25,6 +25,7 @@ __all__ = ["deployment"]
 
 KILLS = int(os.environ.get("RECORDER_FAULT_PURGE_KILLS", "4"))  # noqa: TID251
 _KILLS_OF_ONE = 5
+_LEASE_MS = 1_000
 _PATIENCE_S = 120.0
 
 
@@ -36,7 +37,7 @@ def test_a_killed_purge_is_ended_by_the_next_run(
     folders = [written(deployment), written(deployment), written(deployment, kind="signed_url")]
     ids = sorted(set(rows_of(folders[0])["session_id"]))
     kills, whole = 0, 1.0
-    with lives_of(tmp_path, deployment.database.url, launcher="purge_launcher") as lives:
+    with lives_of(tmp_path, deployment.database.url, launcher="purge_launcher", lease_ms=_LEASE_MS) as lives:
         for number, session_id in enumerate(ids):
             before = [hashes_of(folder) for folder in folders]
             hide_for_purge(deployment, session_id)

@@ -19,7 +19,7 @@ from recorder.exports.planning.sharding import PlannedShard, plan_shards, read_t
 from recorder.exports.requests.validation import series_of
 from recorder.exports.runner.finalize import end_as_failed, missing_files, publish, remove_files
 from recorder.exports.runner.incremental import Parent, add_deletions, find_parent, lineage_of, open_parent
-from recorder.exports.runner.lease import LEASE_MS, Claim, claim_export, is_over, lock_export
+from recorder.exports.runner.lease import LEASE_MS, Claim, ExportCancelled, claim_export, is_over, lock_export
 from recorder.exports.runner.shard_store import Ledger
 from recorder.exports.writers import ShardTask
 from recorder.models.export import ExportRow
@@ -185,7 +185,7 @@ class _Run:
             plan, shards = self._drop_gone(plan, shards, destination)
             try:
                 self._write(plan, shards, destination)
-            except RecorderError:
+            except (LeaseLost, ExportCancelled, Unavailable):
                 raise
             except Exception:
                 if not self._find_gone(plan).ids:
