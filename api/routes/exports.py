@@ -13,7 +13,7 @@ from api.strict_routes import StrictRoute
 from recorder import clock, limits
 from recorder.access.keys import Caller
 from recorder.datasets.formats import FORMATS
-from recorder.errors import RecorderError, ValidationFailed
+from recorder.errors import NotFound, RecorderError, ValidationFailed
 from recorder.exports.requests import queue, validation, wire_objects
 from recorder.exports.results import diff, hosted_files
 from recorder.exports.runner import finalize
@@ -90,7 +90,16 @@ def get_stored_manifest(opened: Opened, runtime: RuntimeDep) -> dict[str, Any]:
     Raises:
         InvalidState, NotFound, Unavailable: if the manifest is missing, or its store does not answer.
     """
-    return hosted_files.read_manifest(opened.row, runtime.settings, until=opened.until)
+    row = opened.row
+    try:
+        return hosted_files.read_manifest(row, runtime.settings, until=opened.until)
+    except NotFound:
+        with runtime.database.transaction(write=False) as db:
+            current = db.get_one(ExportRow, row.id)
+        if current.next_manifest_sha256 is None and current.revision == row.revision:
+            raise
+        # A rewriting replaced it after the row was read.
+        return hosted_files.read_manifest(current, runtime.settings, until=opened.until)
 
 
 def get_hosted_file(path: str, opened: Opened, runtime: RuntimeDep) -> hosted_files.HostedFile:

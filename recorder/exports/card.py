@@ -69,13 +69,13 @@ class Statistics:
 
 
 def read_statistics(lake: Lake, tenant: Tenant, plan: Plan) -> Statistics:
-    """Return the figures of a plan, from itself and from the lake at its pinned versions.
+    """Return the figures of a plan, from itself and from the newest lake: a purge removes older versions.
 
     Raises:
         Unavailable: if the lake does not answer.
     """
     sessions = plan.sessions
-    facts = LakeFacts(lake, tenant, plan.versions, sessions)
+    facts = LakeFacts(lake, tenant, {}, sessions)
     splits = sessions.group_by("split").agg(pl.len(), pl.col("rows").sum(), pl.col("frames").sum())
     return Statistics(
         splits=splits.sort("split").rows(),

@@ -48,6 +48,8 @@ class ShardTask:
     lake_url: str
     blob_url: str
     target: Target
+    #: Whether files with the same paths and other bytes are replaced.
+    replaces_files: bool = False
 
     @property
     def tenant(self) -> Tenant:
@@ -212,7 +214,7 @@ def write_rows(task: ShardTask, rows: list[ShardRows]) -> Iterator[WrittenShard]
         # The first table holds the rows of the file; the events of samples stand within them.
         if tables[0].height != shard.rows:
             raise RowsMissing(shard.path, planned=shard.rows, in_lake=tables[0].height)
-        with destination.create(shard.path) as file:
+        with destination.create(shard.path, replace=task.replaces_files) as file:
             _write_file(task, shard.kind, tables, file)
         yield WrittenShard(shard.path, shard.rows, file.size_bytes, file.sha256)
 

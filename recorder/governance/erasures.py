@@ -41,7 +41,7 @@ _NONCE_BYTES = 12
 #: Sessions of one range of the search, and sessions that one transaction hides.
 _RANGE = 20_000
 _CHUNK = 20
-_COUNTED = ("sessions", "events", "frames", "bytes", "deliveries")
+_COUNTED = ("sessions", "events", "frames", "bytes", "deliveries", "exports")
 _HELD = {
     "code": "held",
     "message": "Some sessions are under a legal hold and were left alone. Ask again when the hold has ended.",
@@ -276,7 +276,7 @@ def _describe(row: ErasureRow) -> Erasure:
         created_at=row.created_at,
         due_by=row.due_by,
         completed_at=None,
-        counts=row.counts,
+        counts=row.counts | {"exports": len(row.exports)},
         error=None,
     )
 

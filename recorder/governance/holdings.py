@@ -7,7 +7,9 @@ Contract §7.
 from dataclasses import dataclass
 from typing import Literal
 
-Remover = Literal["content", "lake", "graph", "retention", "webhooks", "erasure", "operator", "kept"]
+Remover = Literal[
+    "content", "lake", "graph", "exports", "retention", "webhooks", "erasure", "operator", "kept"
+]
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ TABLES = (
     Holding("graph_traces", ("steps",), "kept", "hashes of steps"),
     Holding("drift_alarms", ("data",), "kept", "labels as they were when the alarm was given"),
     Holding("exports", ("spec", "lineage"), "kept", "ids of excluded sessions"),
+    Holding("export_sessions", ("session_id",), "exports", "which session is in which export"),
     Holding("audit_entries", ("details",), "retention", "ids and settings, never recorded content"),
 )
 #: Tables without recorded content: settings, keys, counters, structure and state of the service.
@@ -86,13 +89,14 @@ LAKE = (
 OBJECTS = (
     Holding("frames/", (), "content", "pictures and snapshots; with objects without rows, and temporaries"),
     Holding("sealing/", (), "content", "progress of large sessions"),
-    Holding("exports/", (), "retention", "plans: ids, outcomes and digests of sessions"),
+    Holding("exports/", (), "exports", "plans: ids, outcomes and digests of sessions"),
     Holding("health/", (), "kept", "probes without content"),
 )
 #: Other places.
 PLACES = (
-    Holding("hosted exports", (), "retention", "30 days after completion"),
-    Holding("exports elsewhere", (), "operator", "the client's buckets and folders"),
+    Holding("hosted exports", (), "exports", "rewritten; deleted 30 days after completion"),
+    Holding("local exports", (), "exports", "rewritten while the manifest is ours"),
+    Holding("exports elsewhere", (), "operator", "the client's buckets, counted by an erasure"),
     Holding("webhook receivers", (), "operator", "counted as deliveries of an erasure"),
     Holding("SQLite's write-ahead log", (), "content", "truncated at the end of a purge"),
     Holding("SQLite's free pages", (), "content", "overwritten: secure_delete"),

@@ -21,11 +21,12 @@ from sqlmodel import col, select
 from recorder import clock
 from recorder.audit.log import Origin, record
 from recorder.errors import RecorderError
+from recorder.exports.results.purged_sessions import remove_from_exports
 from recorder.governance.naming_batches import NamingBatches
 from recorder.governance.session_content import remove_content
 from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.storage.purges import replace_labels
-from recorder.models.governance import PurgeCause, PurgeRow, PurgeStep
+from recorder.models.governance import ErasureRow, PurgeCause, PurgeRow, PurgeStep
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.storage.lake_schemas import LAYOUTS
@@ -46,6 +47,7 @@ FILES_GRACE = timedelta(seconds=20)
 #: 30 seconds, and storing it somewhat more.
 LONGEST_REQUEST = timedelta(seconds=120)
 _BATCH_PAUSE = timedelta(seconds=5)
+_EXPORT_PAUSE = timedelta(seconds=10)
 _FAILURE_PAUSE = timedelta(seconds=30)
 _LOG_PAUSE = timedelta(seconds=10)
 _LONGEST_SLEEP_S = 1.0
@@ -194,6 +196,7 @@ class _PurgeRun:
             ("content", self._remove_contents),
             ("lake", self._delete_lake_rows),
             ("files", self._delete_files),
+            ("exports", self._remove_from_exports),
             ("final_pass", self._end_purges),
         ):
             if step in steps:
@@ -256,11 +259,22 @@ class _PurgeRun:
     def _delete_files(self, purges: list[PurgeRow]) -> None:
         self._delete_dead_files(purges)
         with self._open_transaction() as db:
+            _advance(db, [purge.session_id for purge in purges], from_step="files", to_step="exports")
+        self._runtime.database.truncate_log()
+
+    def _remove_from_exports(self, purges: list[PurgeRow]) -> None:
+        """Rewrite the exports that have the sessions; a session waits while a running export has it."""
+        removal = remove_from_exports(
+            self._runtime, self._held, {purge.session_id: purge.cause for purge in purges}
+        )
+        self._postpone([purge for purge in purges if purge.session_id in removal.waiting], _EXPORT_PAUSE)
+        with self._open_transaction() as db:
             for row in _lock_purges(db, [purge.session_id for purge in purges]):
-                if row.step == "files":
+                if row.erasure_id is not None:
+                    _note_exports(db, row.erasure_id, removal.out_of_reach.get(row.session_id, set()))
+                if row.step == "exports" and row.session_id not in removal.waiting:
                     row.step, row.due_at = "final_pass", row.requested_at + LONGEST_REQUEST
                     db.add(row)
-        self._runtime.database.truncate_log()
 
     def _end_purges(self, purges: list[PurgeRow]) -> None:
         """Remove what requests under way stored since, clean the lake's logs, and end the purges."""
@@ -340,12 +354,20 @@ def _lock_purges(db: DbSession, session_ids: Sequence[str]) -> list[PurgeRow]:
     return list(db.exec(ordered.execution_options(populate_existing=True)))
 
 
+def _note_exports(db: DbSession, erasure_id: str, export_ids: set[str]) -> None:
+    """Store the exports that an erasure cannot reach."""
+    erasure = db.get(ErasureRow, erasure_id, with_for_update=True, populate_existing=True)
+    if erasure is not None and not export_ids <= set(erasure.exports):
+        erasure.exports = sorted({*erasure.exports, *export_ids})
+        db.add(erasure)
+
+
 def _advance(
     db: DbSession,
     session_ids: Sequence[str],
     *,
     from_step: PurgeStep,
-    to_step: Literal["lake", "files"],
+    to_step: Literal["lake", "files", "exports"],
     after: timedelta = timedelta(0),
 ) -> None:
     """Move purges to their next step; those that another process moved stay where they are."""

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import JSON, BigInteger, Index, text
+from sqlalchemy import JSON, BigInteger, Index, false, text
 from sqlmodel import Field, SQLModel
 
 from recorder.models.export_request import ExportFormat, FrameSampling, SplitRule
@@ -113,6 +113,12 @@ class ExportRow(SQLModel, table=True):
             sqlite_where=text("files_left"),
             postgresql_where=text("files_left"),
         ),
+        Index(
+            "ix_exports_not_indexed",
+            "id",
+            sqlite_where=text("NOT is_indexed"),
+            postgresql_where=text("NOT is_indexed"),
+        ),
     )
 
     id: str = Field(primary_key=True)
@@ -163,11 +169,31 @@ class ExportRow(SQLModel, table=True):
     completed_at: datetime | None = None
     #: When the files of a completed hosted export were deleted after their 30 days.
     expired_at: datetime | None = None
+    #: Of the manifest; each rewriting without purged sessions adds one.
+    revision: int = Field(default=1, sa_column_kwargs={"server_default": "1"})
+    #: Digest of the manifest that a rewriting is about to put in the place of the present one.
+    next_manifest_sha256: str | None = None
+    #: Whether the sessions of its plan are in `export_sessions`; false for plans of an earlier release.
+    is_indexed: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
 
     @property
     def tenant(self) -> Tenant:
         """Workspace and mode of the export."""
         return Tenant(self.workspace_id, self.mode)
+
+
+class ExportSessionRow(SQLModel, table=True):
+    """One session of an export's plan, so that its purge finds the files to rewrite.
+
+    Rows are written before the plan is stored, and deleted with the session or the files: an export never has
+    a session without a row.
+    """
+
+    __tablename__ = "export_sessions"
+    __table_args__ = {"sqlite_with_rowid": False}
+
+    session_id: str = Field(primary_key=True)
+    export_id: str = Field(primary_key=True, index=True)
 
 
 class ExportWorkflowRow(SQLModel, table=True):

@@ -17,9 +17,9 @@ HoldKind = Literal["session", "tag"]
 #: session, the end of the retention of events, or the erasure of a person's data.
 PurgeCause = Literal["hard_delete", "deletion", "test_expiry", "retention", "erasure"]
 
-#: Steps of a purge, in this order: rows and objects, rows of the lake, old files of the lake, a second pass
-#: for what requests under way stored, and the end.
-PurgeStep = Literal["content", "lake", "files", "final_pass", "done"]
+#: Steps of a purge, in this order: rows and objects, rows of the lake, old files of the lake, files of
+#: exports, a second pass for what requests under way stored, and the end.
+PurgeStep = Literal["content", "lake", "files", "exports", "final_pass", "done"]
 
 _IS_OPEN = text("step <> 'done'")
 
@@ -144,3 +144,5 @@ class ErasureRow(SQLModel, table=True):
     counts: dict[str, Any] = Field(sa_type=JSON)
     #: Number of held sessions, which were left alone.
     held: int = 0
+    #: Ids of exports with sessions of the person whose files the service cannot rewrite.
+    exports: list[str] = Field(default_factory=list, sa_type=JSON)

@@ -4,7 +4,7 @@ Both databases support `INSERT … ON CONFLICT`; SQLAlchemy has one construct pe
 of the primary key.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Table
@@ -24,6 +24,13 @@ def insert_if_missing(db: DbSession, model: type[SQLModel], values: Mapping[str,
     table = _get_table(model)
     statement = _make_insert(db, table).values(**values).on_conflict_do_nothing()
     return db.connection().execute(statement.returning(*table.primary_key)).first() is not None
+
+
+def insert_missing_rows(db: DbSession, model: type[SQLModel], rows: Sequence[dict[str, Any]]) -> None:
+    """Insert rows; those whose primary key exists stay as they are."""
+    if rows:
+        statement = _make_insert(db, _get_table(model)).on_conflict_do_nothing()
+        db.connection().execute(statement, rows)
 
 
 def insert_or_update(

@@ -59,21 +59,23 @@ class Lives:
 
 
 @contextmanager
-def lives_of(folder: Path, database_url: str) -> Iterator[Lives]:
+def lives_of(
+    folder: Path, database_url: str, *, launcher: str = "export_launcher", lease_ms: int = _LEASE_MS
+) -> Iterator[Lives]:
     """Lives in the deployment of a folder."""
-    command = [sys.executable, "-m", "tests.faults.export_launcher"]
+    command = [sys.executable, "-m", f"tests.faults.{launcher}"]
     with subprocess.Popen(
-        [*command, str(folder), database_url, str(_LEASE_MS)],
+        [*command, str(folder), database_url, str(lease_ms)],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,
-    ) as launcher:
+    ) as process:
         try:
-            yield Lives(launcher)
+            yield Lives(process)
         finally:
-            assert launcher.stdin is not None
-            launcher.stdin.close()
+            assert process.stdin is not None
+            process.stdin.close()
 
 
 @pytest.fixture

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from recorder.audit.log import Origin
+from recorder.exports.runner.run import run_export
 from recorder.governance.erasures import has_open_erasures, run_erasures
 from recorder.governance.holds import add_hold, remove_hold
+from recorder.models.export import ExportRow
 from tests.support.completed_work import patch
 from tests.support.factories import Caller, assert_problem
 from tests.support.purges import count_hits, finish_purges, new_word, purge_row, recorded_canary
@@ -46,6 +48,23 @@ def test_an_erasure_leaves_no_byte_of_a_person(caller: Caller) -> None:
     for session_id in (canary.session_id, unsealed):
         assert caller.get(f"/v1/sessions/{session_id}").status_code == 404
         assert purge_row(runtime, session_id) is None
+
+
+def test_exports_in_buckets_of_clients_are_counted(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    canary = recorded_canary(caller)
+    body = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
+    rows = [
+        run_export(runtime, caller.post("/v1/exports", body).json()["id"], owner="tests") for _ in range(2)
+    ]
+    with runtime.database.transaction(write=True) as db:
+        elsewhere = db.get_one(ExportRow, rows[0].id)
+        elsewhere.destination = {"kind": "s3", "bucket": "elsewhere"}
+        db.add(elsewhere)
+    erasure = erase(caller, canary.word)
+    assert (erasure["status"], erasure["counts"]["exports"]) == ("completed", 1)
+    manifest = caller.get(f"/v1/exports/{rows[1].id}/manifest").json()
+    assert manifest["tombstones"] == {"erased": 1, "deleted": 0, "expired": 0}
 
 
 def test_the_audit_log_keeps_a_keyed_hash_alone(caller: Caller) -> None:

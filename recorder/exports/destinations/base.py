@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol, TypeVar
 
@@ -163,6 +164,15 @@ class FileConflict(Conflict):
         super().__init__(f"The destination holds another file at {path}; remove it and export again.")
 
 
+@dataclass(frozen=True)
+class PinnedFile:
+    """A file whose size and bytes belong together."""
+
+    size_bytes: int
+    #: Yields the bytes from the first number up to, not including, the second.
+    read: Callable[[int, int], Iterator[bytes]]
+
+
 class Destination(ABC):
     """The directory of one export; files appear in it whole or not at all.
 
@@ -220,6 +230,14 @@ class Destination(ABC):
         Raises:
             KeyError: if there is no such file.
         """
+
+    def pin(self, path: str) -> "PinnedFile":
+        """Return a file to be read in parts, as it is now where the store allows it.
+
+        Raises:
+            KeyError: if there is no such file.
+        """
+        return PinnedFile(self.size(path), partial(self.read_range, path))
 
     @abstractmethod
     def fetch(self, path: str, folder: Path) -> Path:

@@ -3,14 +3,16 @@
 import hashlib
 import os
 import shutil
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from recorder.errors import InvalidDestination, RecorderError, Unavailable
-from recorder.exports.destinations.base import Destination, FileConflict
+from recorder.exports.destinations.base import Destination, FileConflict, PinnedFile
 from recorder.exports.destinations.hashing import DiskFull, HashedFile
 from recorder.ids import new_id
 from recorder.storage.durable_files import make_folder, sync_path
@@ -77,15 +79,20 @@ class Folder(Destination):
     def read_range(self, path: str, start: int, end: int) -> Iterator[bytes]:
         """Yield the bytes from `start` up to, not including, `end`, in pieces."""
         with self.open(path) as file, _read_errors(path):
-            file.seek(start)
-            while start < end and (piece := file.read(min(_PIECE_BYTES, end - start))):
-                start += len(piece)
-                yield piece
+            yield from _read_pieces(file, start, end)
 
     def open(self, path: str) -> BinaryIO:
         """Return the file itself."""
         with _read_errors(path):
             return (self.root / path).open("rb")
+
+    def pin(self, path: str) -> PinnedFile:
+        """Return the file as it is now: it may be replaced while it is read."""
+        file = self.open(path)
+        pinned = PinnedFile(os.fstat(file.fileno()).st_size, partial(_read_pieces, file))
+        # Not every answer reads it.
+        weakref.finalize(pinned, file.close)
+        return pinned
 
     def fetch(self, path: str, folder: Path) -> Path:
         """Return the path of the file itself; nothing is copied."""
@@ -126,6 +133,13 @@ class Folder(Destination):
                 if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
                     raise FileConflict(path)
         sync_path(target.parent)
+
+
+def _read_pieces(file: BinaryIO, start: int, end: int) -> Iterator[bytes]:
+    file.seek(start)
+    while start < end and (piece := file.read(min(_PIECE_BYTES, end - start))):
+        start += len(piece)
+        yield piece
 
 
 def _make_folder(folder: Path) -> None:

@@ -33,7 +33,7 @@ class FactsMissing(RecorderError):
 
 
 class LakeFacts:
-    """Reader of the chosen sessions' statistics, at pinned versions."""
+    """Reader of the chosen sessions' statistics, at pinned versions, or the newest where none is given."""
 
     def __init__(
         self, lake: Lake, tenant: Tenant, versions: dict[str, int | None], chosen: pl.DataFrame
@@ -164,7 +164,7 @@ class LakeFacts:
         return digested.select("session_id", *_FRAME_FACTS)
 
     def _scan_table(self, kind: Kind) -> pl.LazyFrame:
-        table = self._lake.scan(kind, self._tenant, version=self._versions[kind])
+        table = self._lake.scan(kind, self._tenant, version=self._versions.get(kind))
         return table.filter(
             pl.col("workflow").is_in(self._chosen["workflow"].unique().to_list())
             & pl.col("date").is_in(self._chosen["date"].unique().to_list())

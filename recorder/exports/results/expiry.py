@@ -1,6 +1,7 @@
 """End of hosted exports: their files are deleted 30 days after they were completed. Contract §5."""
 
 from datetime import datetime, timedelta
+from functools import partial
 
 from sqlmodel import Session as DbSession
 from sqlmodel import col, or_, select
@@ -8,8 +9,9 @@ from sqlmodel import col, or_, select
 from recorder import limits
 from recorder.datasets.formats import CARD, MANIFEST
 from recorder.exports.destinations import open_destination
-from recorder.exports.runner.lease import lock_export
-from recorder.exports.runner.shard_store import read_shards
+from recorder.exports.runner.lease import Claim, ExportBusy, claim_export
+from recorder.exports.runner.session_index import forget_export
+from recorder.exports.runner.shard_store import plan_folder, read_shards
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease
@@ -36,7 +38,7 @@ def count_bytes(db: DbSession, export_id: str) -> int:
     return sum(shard.size_bytes or 0 for shard in read_shards(db, export_id))
 
 
-def delete_files(runtime: Runtime, held: HeldLease, export_id: str, *, at: datetime) -> None:
+def delete_files(runtime: Runtime, held: HeldLease, export_id: str, *, at: datetime) -> bool:
     """Delete the files and the plan of a hosted export; from the first moment they are no longer served.
 
     Args:
@@ -45,26 +47,43 @@ def delete_files(runtime: Runtime, held: HeldLease, export_id: str, *, at: datet
         export_id: a completed hosted export.
         at: time of the deletion.
 
+    Returns:
+        Whether they are deleted; an export that is rewritten at the moment is left to a later call.
+
     Raises:
         LeaseLost: if another run took the lease.
         Unavailable: if the store does not answer; the next call deletes the rest.
     """
-    with held.transaction(runtime.database) as db:
-        row = lock_export(db, export_id)
-        if row is None:
-            return
+    owner = f"{held.lease.owner}-{held.fence}"
+    try:
+        with held.transaction(runtime.database) as db:
+            claim = claim_export(runtime.database, db, export_id, owner=owner, lease_ms=held.ttl_ms)
+    except ExportBusy:
+        return False
+    try:
+        with claim.kept_alive():
+            delete_claimed(runtime, claim, at=at)
+    finally:
+        claim.give_back()
+    return True
+
+
+def delete_claimed(runtime: Runtime, claim: Claim, *, at: datetime) -> None:
+    """Delete the files and the plan of a hosted export that the caller has claimed.
+
+    Raises:
+        LeaseLost: if another run took over.
+        Unavailable: if the store does not answer; the next call deletes the rest.
+    """
+    with claim.ending_transaction() as (db, row):
         row.expired_at = row.expired_at or at
-        db.add(row)
-        paths = [shard.path for shard in read_shards(db, export_id)]
+        paths = [shard.path for shard in read_shards(db, row.id)]
     destination = open_destination(row, runtime.settings)
     for path in (MANIFEST, CARD, *paths):
-        held.require_time()
+        claim.require_lease()
         destination.remove(path)
     destination.finish()
-    if row.plan_key is not None:
-        runtime.blobs.delete(row.plan_key)
-    with held.transaction(runtime.database) as db:
-        row = lock_export(db, export_id)
-        if row is not None:
-            row.plan_key = None
-            db.add(row)
+    runtime.blobs.delete_below(plan_folder(row.workspace_id, row.id))
+    forget_export(partial(claim.lease.transaction, runtime.database), row.id)
+    with claim.ending_transaction() as (_, row):
+        row.plan_key = None

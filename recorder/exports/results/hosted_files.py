@@ -11,8 +11,8 @@ from sqlmodel import Session as DbSession
 from recorder import clock
 from recorder.datasets.formats import CARD, FORMATS, MANIFEST
 from recorder.errors import InvalidSignature, InvalidState, NotFound, WorkspaceDisabled
-from recorder.exports.destinations import Destination, open_destination
-from recorder.exports.destinations.base import READ_SECONDS, READING, within
+from recorder.exports.destinations import open_destination
+from recorder.exports.destinations.base import READ_SECONDS, READING, PinnedFile, within
 from recorder.exports.manifest import read_own_manifest
 from recorder.exports.requests.wire_objects import check_signature, signed_url
 from recorder.models.export import ExportRow, ExportShardRow
@@ -103,13 +103,17 @@ class HostedFile:
 
     name: str
     media_type: str
-    size_bytes: int
-    destination: Destination
-    path: str
+    #: A rewriting may replace the file while it is read.
+    pinned: PinnedFile
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file."""
+        return self.pinned.size_bytes
 
     def read(self, start: int, end: int) -> Iterator[bytes]:
         """Yield the bytes from `start` up to, not including, `end`."""
-        return self.destination.read_range(self.path, start, end)
+        yield from self.pinned.read(start, end)
 
 
 def require_file(db: DbSession, row: ExportRow, path: str) -> None:
@@ -133,15 +137,13 @@ def open_file(row: ExportRow, settings: Settings, path: str) -> HostedFile:
     """
     destination = open_destination(row, settings, READING)
     try:
-        size = within(lambda: destination.size(path), seconds=READ_SECONDS)
+        pinned = within(lambda: destination.pin(path), seconds=READ_SECONDS)
     except KeyError as error:
         raise NotFound("file") from error
     return HostedFile(
         name=path.rpartition("/")[2],
         media_type=_PLAIN_FILES.get(path, FORMATS[cast(ExportFormat, row.format)].media_type),
-        size_bytes=size,
-        destination=destination,
-        path=path,
+        pinned=pinned,
     )
 
 

@@ -5,6 +5,7 @@ by the next one; until then `files_left` is set. Spec §2.5, §3.2.
 """
 
 import logging
+from functools import partial
 
 from sqlmodel import Session as DbSession
 
@@ -22,6 +23,7 @@ from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.requests.queue import create_export
 from recorder.exports.requests.wire_objects import emit
 from recorder.exports.runner.lease import Claim, ExportCancelled, claim_export, is_over, lock_export
+from recorder.exports.runner.session_index import forget_export
 from recorder.exports.runner.shard_store import Ledger, read_shards, settle
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportCreate
@@ -101,6 +103,7 @@ def remove_files(runtime: Runtime, claim: Claim, row: ExportRow, *, is_last_try:
             log.warning("files of export %s are not removed: %s", row.id, error)
             if not is_last_try:
                 return row
+    forget_export(partial(claim.lease.transaction, runtime.database), row.id)
     with claim.ending_transaction() as (db, row):
         row.files_left, row.plan_key = False, None
         claim.lease.release(db)

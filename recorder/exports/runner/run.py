@@ -12,13 +12,14 @@ from recorder.datasets.formats import MANIFEST
 from recorder.errors import NotFound, RecorderError, Unavailable
 from recorder.exports.destinations import Destination, open_destination, target_of
 from recorder.exports.executor import ShardExecutor, open_executor
+from recorder.exports.planning.lake_stats import FactsMissing
 from recorder.exports.planning.plan import Plan, without_sessions
 from recorder.exports.planning.selection import Gone, find_gone, read_plan
 from recorder.exports.planning.sharding import PlannedShard, plan_shards, read_together
 from recorder.exports.requests.validation import series_of
 from recorder.exports.runner.finalize import end_as_failed, missing_files, publish, remove_files
 from recorder.exports.runner.incremental import Parent, add_deletions, find_parent, lineage_of, open_parent
-from recorder.exports.runner.lease import LEASE_MS, Claim, claim_export, is_over, lock_export
+from recorder.exports.runner.lease import LEASE_MS, Claim, ExportCancelled, claim_export, is_over, lock_export
 from recorder.exports.runner.shard_store import Ledger
 from recorder.exports.writers import ShardTask
 from recorder.models.export import ExportRow
@@ -184,7 +185,7 @@ class _Run:
             plan, shards = self._drop_gone(plan, shards, destination)
             try:
                 self._write(plan, shards, destination)
-            except RecorderError:
+            except (LeaseLost, ExportCancelled, Unavailable):
                 raise
             except Exception:
                 if not self._find_gone(plan).ids:
@@ -202,7 +203,7 @@ class _Run:
             plan = without_sessions(plan, gone.ids)
             shards = plan_shards(plan)
             lineage = add_deletions(self._ledger.lineage(), gone, self._parent)
-            for path in self._ledger.store_plan(plan, shards, lineage):
+            for path in self._ledger.store_plan(plan, shards, lineage, dropped=gone.ids):
                 self._remove_file(path, destination)
         return plan, shards
 
@@ -232,7 +233,7 @@ class _Run:
         return None if plan is None else (plan, plan_shards(plan))
 
     def _make_plan(self, destination: Destination) -> tuple[Plan, list[PlannedShard]]:
-        plan = read_plan(self._runtime.database, self._runtime.lake, self._export)
+        plan = self._read_plan()
         parent = find_parent(self._runtime, self._export)
         with self._runtime.database.transaction(write=False) as db:
             lineage = lineage_of(db, self._export, plan, parent)
@@ -240,6 +241,15 @@ class _Run:
         for path in self._ledger.store_plan(plan, shards, lineage):
             self._remove_file(path, destination)  # of a plan of an earlier release
         return plan, shards
+
+    def _read_plan(self) -> Plan:
+        """Choose the sessions; repeat that if a purge deletes rows of chosen ones during it."""
+        for _ in range(_FILE_CHECKS):
+            try:
+                return read_plan(self._runtime.database, self._runtime.lake, self._export)
+            except (FactsMissing, OSError) as error:
+                log.info("export %s is planned again: %r", self._export.id, error)
+        return read_plan(self._runtime.database, self._runtime.lake, self._export)
 
     @cached_property
     def _parent(self) -> Parent | None:

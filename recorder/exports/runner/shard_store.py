@@ -1,6 +1,6 @@
 """Progress of an export: stored plan, shards, and rows reserved in the quota. Design §3, spec §8.2."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 
@@ -15,6 +15,7 @@ from recorder.exports.manifest import Lineage
 from recorder.exports.planning.plan import Plan
 from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.runner.lease import Claim, ExportCancelled
+from recorder.exports.runner.session_index import forget_sessions, index_sessions
 from recorder.exports.writers import WrittenShard
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.storage.blobs import Blobs
@@ -38,6 +39,20 @@ def settle(db: DbSession, row: ExportRow, *, exported: int) -> None:
     if row.reserved_period is not None and row.reserved_rows is not None:
         settle_rows(db, row.workspace_id, row.reserved_period, reserved=row.reserved_rows, exported=exported)
     row.reserved_rows = row.reserved_period = None
+
+
+def put_plan(blobs: Blobs, plan: Plan, *, workspace_id: str, export_id: str) -> tuple[str, str]:
+    """Store a plan under a name of its content, before the row that names it; return key and digest."""
+    text = plan.to_json()
+    sha256 = sha256_of(text)
+    key = f"{plan_folder(workspace_id, export_id)}{sha256}.plan"
+    blobs.put(key, zstandard.compress(text, 3))
+    return key, sha256
+
+
+def plan_folder(workspace_id: str, export_id: str) -> str:
+    """Return the folder of an export's plans in the blob store."""
+    return f"exports/{workspace_id}/{export_id}/"
 
 
 class PlanTooLarge(Exception):
@@ -88,8 +103,21 @@ class Ledger:
         with self._claim.transaction() as (_, row):
             return Lineage(**row.lineage or {})
 
-    def store_plan(self, plan: Plan, shards: list[PlannedShard], lineage: Lineage) -> list[str]:
+    def store_plan(
+        self,
+        plan: Plan,
+        shards: list[PlannedShard],
+        lineage: Lineage,
+        *,
+        dropped: Sequence[str] | None = None,
+    ) -> list[str]:
         """Make this the export's plan; shards that stay the same stay done.
+
+        Args:
+            plan: the plan.
+            shards: shards of the plan.
+            lineage: changes of the sessions.
+            dropped: sessions that the stored plan has and this one lacks; None for the first plan.
 
         Returns:
             Paths of shards of the previous plan that this one lacks or that have other content.
@@ -97,16 +125,19 @@ class Ledger:
         Raises:
             QuotaExceeded: if it has more rows than are left.
         """
-        text = plan.to_json()
-        sha256 = sha256_of(text)
-        key = f"exports/{self._workspace_id}/{self._claim.export_id}/{sha256}.plan"
-        # Named by its content, and stored before the row that names it.
-        self._blobs.put(key, zstandard.compress(text, 3))
+        if dropped is None:
+            # Before the plan: a purge finds every export that has the session.
+            index_sessions(self._open_transaction, self._claim.export_id, plan.sessions["session_id"])
+        key, sha256 = put_plan(
+            self._blobs, plan, workspace_id=self._workspace_id, export_id=self._claim.export_id
+        )
         planned = {shard.path: shard for shard in shards}
         with self._discard_plan_if_refused(key), self._claim.transaction() as (db, row):
             hold_rows(db, row, plan.rows)
             before, row.plan_key, row.plan_sha256 = row.plan_key, key, sha256
             row.lineage, row.progressed_attempt = asdict(lineage), row.attempt
+            row.is_indexed = True
+            forget_sessions(db, row.id, dropped or ())
             known = {shard.path: shard for shard in read_shards(db, row.id)}
             stale = [shard for path, shard in known.items() if not _is_same(shard, planned.get(path))]
             for shard in stale:
@@ -118,6 +149,11 @@ class Ledger:
         if before is not None and before != key:
             self._blobs.delete(before)
         return [shard.path for shard in stale]
+
+    @contextmanager
+    def _open_transaction(self) -> Iterator[DbSession]:
+        with self._claim.transaction() as (db, _):
+            yield db
 
     @contextmanager
     def _discard_plan_if_refused(self, key: str) -> Iterator[None]:

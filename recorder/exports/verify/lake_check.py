@@ -39,18 +39,30 @@ _BINDING = ("bound_frame_id", "frame_seq", "is_action")
 
 
 class PinnedLake:
-    """Reader of the lake at the versions that the export pinned."""
+    """Reader of the lake at the versions that the export pinned, or the newest after a purge.
+
+    A purge deletes files of older versions; sealed rows never change.
+    """
 
     def __init__(self, runtime: Runtime, row: ExportRow, manifest: dict[str, Any]) -> None:
         self._runtime = runtime
         self._row = row
-        self._tables = manifest["source"]["tables"]
+        self._versions = {
+            kind: table["delta_version"] for kind, table in manifest["source"]["tables"].items()
+        }
         self._workflows = manifest["spec"]["workflow"]
         self._sampling = Sampling(**manifest["spec"]["frame_sampling"])
 
     def session_ids(self) -> set[str]:
         """Return the sessions that were in the lake."""
-        return set(self._scan_table("sessions").select("session_id").collect()["session_id"])
+        sessions = self._scan_table("sessions").select("session_id")
+        try:
+            return set(sessions.collect()["session_id"])
+        except FileNotFoundError:
+            if not self._versions:
+                raise
+            self._versions = {}
+            return self.session_ids()
 
     def counts(self, kind: str, session_ids: set[str]) -> pl.DataFrame:
         """Return the number of rows of each of these sessions that has any: session_id, workflow, n."""
@@ -106,8 +118,7 @@ class PinnedLake:
         return rows.join(wanted, on="session_id", how="semi")
 
     def _scan_table(self, kind: Kind) -> pl.LazyFrame:
-        version = self._tables[kind]["delta_version"]
-        rows = self._runtime.lake.scan(kind, self._row.tenant, version=version)
+        rows = self._runtime.lake.scan(kind, self._row.tenant, version=self._versions.get(kind))
         return rows.filter(pl.col("workflow").is_in(self._workflows))
 
 

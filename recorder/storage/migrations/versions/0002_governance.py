@@ -1,4 +1,4 @@
-"""Holds, purges, erasures, pruned audit entries and expired exports."""
+"""Holds, purges, erasures, pruned audit entries, expired exports and their sessions."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -75,9 +75,29 @@ def upgrade() -> None:
         sa.Column("is_searched", sa.Boolean(), nullable=False),
         sa.Column("counts", sa.JSON(), nullable=False),
         sa.Column("held", sa.Integer(), nullable=False),
+        sa.Column("exports", sa.JSON(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
     )
     with op.batch_alter_table("erasures", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_erasures_workspace_id"), ["workspace_id"], unique=False)
     with op.batch_alter_table("exports", schema=None) as batch_op:
         batch_op.add_column(sa.Column("expired_at", sa.DateTime(timezone=True), nullable=True))
+        batch_op.add_column(sa.Column("revision", sa.Integer(), server_default="1", nullable=False))
+        batch_op.add_column(sa.Column("next_manifest_sha256", sa.String(), nullable=True))
+        batch_op.add_column(sa.Column("is_indexed", sa.Boolean(), server_default=sa.false(), nullable=False))
+        batch_op.create_index(
+            "ix_exports_not_indexed",
+            ["id"],
+            unique=False,
+            sqlite_where=sa.text("NOT is_indexed"),
+            postgresql_where=sa.text("NOT is_indexed"),
+        )
+    op.create_table(
+        "export_sessions",
+        sa.Column("session_id", sa.String(), nullable=False),
+        sa.Column("export_id", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("session_id", "export_id"),
+        sqlite_with_rowid=False,
+    )
+    with op.batch_alter_table("export_sessions", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_export_sessions_export_id"), ["export_id"], unique=False)

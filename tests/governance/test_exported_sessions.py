@@ -1,0 +1,143 @@
+"""Purges of exported sessions: datasets are rewritten, other files stay. Spec §4.5; contract §7."""
+
+import base64
+import gzip
+import io
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from recorder.exports.runner.run import run_export
+from recorder.exports.verify import verify_manifest
+from recorder.models.export import ExportRow
+from recorder.runtime import Runtime
+from tests.support.export_runs import folder_of, manifest_of
+from tests.support.factories import Caller
+from tests.support.purges import Canary, count_hits, finish_purges, recorded_canary
+
+FORMATS = ("parquet", "arrow", "jsonl", "webdataset")
+
+
+@pytest.fixture(autouse=True)
+def many_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few sessions make many shards."""
+    monkeypatch.setattr("recorder.exports.planning.plan.SHARD_BYTES", 2_000)
+
+
+def export(caller: Caller, format: str, **body: Any) -> ExportRow:
+    """A hosted export of all canaries."""
+    request = {"workflow": "checkout", "format": format, "destination": {"kind": "signed_url"}} | body
+    created = caller.post("/v1/exports", request).json()
+    row = run_export(caller.service.runtime, created["id"], owner="tests")
+    assert row.status == "completed", row.error
+    return row
+
+
+def texts_of(folder: Path) -> Iterator[str]:
+    """The texts of a dataset's files: raw, unpacked, and decoded."""
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        data = path.read_bytes()
+        yield data.decode("utf-8", "replace")
+        if data.startswith(b"\x28\xb5\x2f\xfd"):
+            yield (
+                zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data)).read().decode("utf-8", "replace")
+            )
+        if data.startswith(b"\x1f\x8b"):
+            yield gzip.decompress(data).decode("utf-8", "replace")
+        match path.suffix:
+            case ".parquet":
+                yield repr(pq.ParquetFile(path).read().to_pylist())
+            case ".arrow":
+                with pa.memory_map(str(path)) as file:
+                    yield repr(pa.ipc.open_file(file).read_all().to_pylist())
+            case ".tar":
+                with tarfile.open(path) as archive:
+                    for member in archive:
+                        content = archive.extractfile(member)
+                        yield member.name + (content.read().decode("utf-8", "replace") if content else "")
+
+
+def hits(folder: Path, word: str) -> int:
+    """Return the number of texts with a word, plain or in base64."""
+    words = {word, *(base64.b64encode(b" " * shift + word.encode())[4:-4].decode() for shift in range(3))}
+    return sum(any(part in text for part in words) for text in texts_of(folder))
+
+
+def digests(runtime: Runtime, row: ExportRow) -> dict[str, bytes]:
+    """The files of a dataset."""
+    folder = folder_of(runtime, row)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def current(runtime: Runtime, row: ExportRow) -> ExportRow:
+    """The row of an export as it is now."""
+    with runtime.database.transaction(write=False) as db:
+        return db.get_one(ExportRow, row.id)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_purged_session_leaves_the_export_and_the_one_that_took_over_its_files(
+    caller: Caller, format: str
+) -> None:
+    runtime = caller.service.runtime
+    gone, *others = [recorded_canary(caller) for _ in range(6)]
+    parent = export(caller, format)
+    others.append(recorded_canary(caller))
+    child = export(caller, format)
+    exports = (parent, child)
+    reused = [shard["reused_from"] for shard in manifest_of(folder_of(runtime, child))["shards"]]
+    assert parent.id in reused
+    before = {row.id: digests(runtime, row) for row in exports}
+    for row in exports:
+        assert hits(folder_of(runtime, row), gone.word) > 0
+    assert caller.delete(f"/v1/sessions/{gone.session_id}?hard=true").status_code == 204
+    finish_purges(runtime)
+    for row in exports:
+        folder = folder_of(runtime, row)
+        assert hits(folder, gone.word) == 0 and hits(folder, gone.session_id) == 0
+        assert all(hits(folder, other.session_id) for other in others[: 5 if row is parent else 6])
+        assert verify_manifest(folder).is_valid, verify_manifest(folder).problems
+        assert_only_its_files_changed(gone, before[row.id], digests(runtime, row))
+        manifest = manifest_of(folder)
+        assert (manifest["revision"], manifest["tombstones"]["deleted"]) == (2, 1)
+        assert manifest["totals"]["sessions"] == (5 if row is parent else 6)
+        now = current(runtime, row)
+        assert (now.rows, now.revision, now.next_manifest_sha256) == (manifest["totals"]["rows"], 2, None)
+        assert caller.get(f"/v1/exports/{row.id}/manifest").json()["revision"] == 2
+    assert count_hits(runtime, gone.word) == 0
+    difference = caller.get(f"/v1/exports/{child.id}/diff?against={parent.id}").json()
+    assert difference["sessions"] == {"same": 5, "added": 1, "removed": 0, "changed": 0}
+    assert manifest_of(folder_of(runtime, child))["parent"]["sessions_added"] == 1
+
+
+def assert_only_its_files_changed(gone: Canary, before: dict[str, bytes], after: dict[str, bytes]) -> None:
+    """Files without the session are the same to the byte."""
+    old, new = (orjson.loads(files["manifest.json"])["shards"] for files in (before, after))
+    hashes = {shard["path"]: shard["sha256"] for shard in new}
+    touched = [shard["path"] for shard in old if hashes.get(shard["path"]) != shard["sha256"]]
+    assert 0 < len(touched) <= 2 < len(old)
+    same = before.keys() - {*touched, "manifest.json", "README.md"}
+    assert same and all(before[path] == after[path] for path in same)
+    assert after.keys() <= before.keys()
+
+
+@pytest.mark.parametrize("format", ["parquet"])
+def test_an_export_of_one_purged_session_is_an_empty_dataset(caller: Caller, format: str) -> None:
+    runtime = caller.service.runtime
+    gone = recorded_canary(caller)
+    row = export(caller, format)
+    caller.delete(f"/v1/sessions/{gone.session_id}?hard=true")
+    finish_purges(runtime)
+    folder = folder_of(runtime, row)
+    assert manifest_of(folder)["shards"] == [] and not list(folder.glob("data/**/*.parquet"))
+    assert verify_manifest(folder).is_valid
+    assert caller.get(f"/v1/exports/{row.id}").json()["rows"] == 0
+    assert pl.Series([count_hits(runtime, gone.word)]).sum() == 0
