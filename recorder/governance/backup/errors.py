@@ -40,6 +40,8 @@ class WrongSecret(Conflict):
 class NoSecret(Invalid):
     """A restore needs the deployment's secret, which no backup holds."""
 
+    code = "no_secret"
+
     def __init__(self) -> None:
         super().__init__(
             "A backup holds no secret. Set RECORDER_SECRET to the secret of the deployment, or name the file "

@@ -1,4 +1,4 @@
-"""Backup while everything runs, and the restored copy. Contract §9; issue of the restored `lake_ahead`."""
+"""Backup while everything runs, and the restored copy. Contract §9."""
 
 import threading
 import time
