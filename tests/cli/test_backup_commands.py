@@ -150,8 +150,8 @@ def test_a_backup_to_a_store_is_restored(
         done = run("restore", to, "--data", str(data), "--secret-file", str(secret), "--json")
         assert done.exit_code == 0, done.output
         checked = run("doctor", "--data", str(data), "--json")
-        found = [finding for finding in json.loads(checked.stdout) if finding["check"] == "contents"]
-        assert [finding["state"] for finding in found] == ["ok"]
+        contents = [finding for finding in json.loads(checked.stdout) if finding["check"] == "contents"]
+        assert [finding["state"] for finding in contents] == ["ok"]
         # From stores in the bucket, back to a folder.
         again = run("backup", str(tmp_path / "local"), "--data", str(data), "--json")
         assert again.exit_code == 0, again.output

@@ -48,6 +48,7 @@ _BEATS_PER_LEASE = 4
 #: Instants that are tried: one is given up if a purge removes files of the lake before they are copied.
 _MOMENTS = 20
 _TEMPORARY = "backup-"
+_WORKSPACES = "SELECT id FROM workspaces UNION SELECT workspace_id FROM sessions"
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ class _BackupRun:
     def _copy_lake_beforehand(self) -> None:
         """Copy what the newest versions need, so that little is left to copy at the instant."""
         with self._runtime.database.transaction(write=False) as db:
-            tenants = _list_tenants(db.connection().exec_driver_sql("SELECT id FROM workspaces").all())
+            tenants = _list_tenants(db.connection().exec_driver_sql(_WORKSPACES).all())
         try:
             for table in read_tables(self._runtime.lake, tenants, None, 0):
                 for entry in self._copy_files("lake", self._lake_files, table.files):
@@ -190,7 +191,7 @@ class _BackupRun:
             )
         }
         ((slots,),) = snapshot.read("SELECT seal_slots FROM deployment")
-        tenants = _list_tenants(snapshot.read("SELECT id FROM workspaces"))
+        tenants = _list_tenants(snapshot.read(_WORKSPACES))
         contents = _Contents(
             engine=snapshot.engine,
             moment=snapshot.moment,
