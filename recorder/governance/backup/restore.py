@@ -6,10 +6,13 @@ applied: a restore that is killed leaves no deployment there.
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from sqlalchemy import update
@@ -32,6 +35,9 @@ from recorder.storage.deployment import WrongRegion
 from recorder.storage.durable_files import keep_files_private, make_folder, sync_path
 
 _KEY = re.compile(r"[A-Za-z0-9_\-.=%+@, ]+(?:/[A-Za-z0-9_\-.=%+@, ]+)*", re.ASCII)
+#: Files that are read or written at a time, and that are listed at a time.
+_AT_ONCE = 4
+_BATCH = 1_000
 OnStep = Callable[[str], object]
 OnBytes = Callable[[int], object]
 
@@ -111,12 +117,7 @@ def restore_backup(
     _require_empty(target, manifest)
     changes = LaterChanges.read(audit, manifest.audit_heads)
     on_step("check")
-    files = 0
-    for entry in archive.read_listing(manifest):
-        _check_entry(entry)
-        for part in archive.read_file(entry):
-            on_bytes(len(part))
-        files += 1
+    files = _work_on_files(archive.read_listing(manifest), partial(_check_file, archive, on_bytes))
     if files != manifest.files:
         raise DamagedBackup("its list of files is incomplete")
     with _staging(target):
@@ -173,6 +174,28 @@ def _require_empty(target: _Target, manifest: Manifest) -> None:
             raise NotEmpty(f"The store of {name}")
 
 
+def _work_on_files(entries: Iterable[FileEntry], work: Callable[[FileEntry], object]) -> int:
+    """Call a function for each file, several at a time; return their number."""
+    count = 0
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="restore") as pool:
+        remaining = iter(entries)
+        while batch := list(islice(remaining, _BATCH)):
+            for _ in pool.map(work, batch):
+                count += 1
+    return count
+
+
+def _check_file(archive: Archive, on_bytes: OnBytes, entry: FileEntry) -> None:
+    """Check that a file stays in its store, and that its parts are what was written.
+
+    Raises:
+        DamagedBackup: if not.
+    """
+    _check_entry(entry)
+    for part in archive.read_file(entry):
+        on_bytes(len(part))
+
+
 def _check_entry(entry: FileEntry) -> None:
     """Check that a file of the list stays in its store.
 
@@ -206,16 +229,25 @@ def _write_files(archive: Archive, manifest: Manifest, target: _Target, on_bytes
     """Write the files of a backup, the database last; return the sessions that were purged during it."""
     database: list[FileEntry] = []
     gone: dict[str, str] = {}
-    for entry in archive.read_listing(manifest):
-        if entry.store == "database":
-            database.append(entry)
-        elif entry.store == "changes":
-            content = b"".join(archive.read_file(entry)).decode()
-            gone = dict(line.split(" ") for line in content.splitlines()) if entry.key == GONE else gone
-        else:
-            data = list(archive.read_file(entry))
-            target.open_store(entry.store).put_parts(entry.key, data)
-            on_bytes(entry.size)
+
+    def write(entry: FileEntry) -> None:
+        data = list(archive.read_file(entry))
+        target.open_store(entry.store).put_parts(entry.key, data)
+        on_bytes(entry.size)
+
+    def select_objects() -> Iterator[FileEntry]:
+        for entry in archive.read_listing(manifest):
+            if entry.store == "database":
+                database.append(entry)
+            elif entry.store == "changes" and entry.key == GONE:
+                content = b"".join(archive.read_file(entry)).decode()
+                for line in content.splitlines():
+                    session_id, _, cause = line.partition(" ")
+                    gone[session_id] = cause
+            else:
+                yield entry
+
+    _work_on_files(select_objects(), write)
     if manifest.engine == "sqlite":
         _write_sqlite(archive, database, target, on_bytes)
     else:
