@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from benchmarks import (
+    backup,
     digests,
     drift,
     export_repeats,
@@ -67,6 +68,7 @@ class Name(StrEnum):
     EXPORT_REPEATS = "export-repeats"
     TINY_EXPORTS = "tiny-exports"
     READS = "reads"
+    BACKUP = "backup"
 
 
 _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
@@ -95,6 +97,7 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.EXPORT_REPEATS: export_repeats.measure,
     Name.TINY_EXPORTS: tiny_exports.measure,
     Name.READS: reads.measure,
+    Name.BACKUP: backup.measure,
 }
 #: They fetch a peer of half a gigabyte first, or take gigabytes of memory: measured when they are named.
 _ON_DEMAND = (

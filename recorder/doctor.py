@@ -22,6 +22,7 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import RecorderError, Unavailable
+from recorder.governance.backup.records import find_old_backups, read_records
 from recorder.ids import new_id
 from recorder.models.operations import LeaseRow
 from recorder.models.session import SessionRow
@@ -77,6 +78,7 @@ def examine(settings: Settings, *, ports: Ports | None = None, seed: int | None 
     """
     yield from check_environment()
     yield from check_data_folder(settings)
+    yield from check_backups(settings)
     blobs, lake = Blobs(settings.blob_url), Lake(settings.lake_url)
     yield from check_stores(settings, blobs, lake)
     try:
@@ -117,6 +119,18 @@ def check_data_folder(settings: Settings) -> Iterator[Finding]:
         yield Finding("disk", "warning", free, "Free some space: a full disk answers uploads with 503.")
     else:
         yield Finding("disk", "ok", free)
+
+
+def check_backups(settings: Settings) -> Iterator[Finding]:
+    """Yield a finding for each recorded backup that is 30 days old: it may hold erased data."""
+    old = find_old_backups(settings.data_dir)
+    for record in old:
+        message = f"The backup {record.id} of {clock.to_iso(record.moment)} in {record.to} is 30 days old."
+        fix = f"It may hold erased data: `recorder backup {record.to} --keep 29` deletes it."
+        yield Finding("backups", "warning", message, fix)
+    count = len(read_records(settings.data_dir))
+    if not old and count:
+        yield Finding("backups", "ok", f"None of {count} recorded backups is older than 30 days.")
 
 
 def check_stores(settings: Settings, blobs: Blobs, lake: Lake) -> Iterator[Finding]:

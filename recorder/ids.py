@@ -28,6 +28,7 @@ PREFIXES = frozenset(
         "rcv",
         "era",
         "aud",
+        "bak",
         "ano",
         "req",
         "wsp",

@@ -345,16 +345,18 @@ def _read_secret(env: Mapping[str, str], data: Path, *, create: bool) -> bytes:
             return path.read_bytes()
         if not create:
             raise NoDeployment(data)
-        return _create_secret(data, path)
+        return store_secret(data, secrets.token_hex(32).encode())
     except OSError as error:
         raise DataFolderUnusable(data, error) from error
 
 
-def _create_secret(data: Path, path: Path) -> bytes:
+def store_secret(data: Path, secret: bytes) -> bytes:
+    """Store a secret in a data folder that has none; return the one that is there."""
+    path = data / "secret"
     fresh = data / f".secret.{secrets.token_hex(8)}"
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(secrets.token_hex(32).encode())
+        file.write(secret)
         file.flush()
         os.fsync(file.fileno())
     # A link appears with its content and never replaces one: of two processes that start at once, the

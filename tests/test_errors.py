@@ -41,6 +41,14 @@ INTERNAL = {
     "unknown_schema",
     "slots_differ",
     "lanes_open",
+    "audit_does_not_fit",
+    "backup_busy",
+    "damaged_backup",
+    "no_secret",
+    "not_empty",
+    "other_deployment",
+    "other_engine",
+    "wrong_secret",
 }
 #: Contract §1.
 CODES = {

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
 
+import orjson
 from sqlmodel import Session as DbSession
 from sqlmodel import col, or_, select, update
 
@@ -33,6 +34,7 @@ Action = Literal[
     "webhook.redeliver",
     "workspace.create",
     "workspace.update",
+    "workspace.restore",
     "workflow.create",
     "workflow.update",
     "session.delete",
@@ -266,6 +268,18 @@ def stream_entries(database: Database, filters: AuditFilter) -> Iterator[bytes]:
             filters = replace(filters, after_number=rows[-1].number)
         if len(rows) < _STREAM_ROWS:
             return
+
+
+def export_entries(database: Database, workspace_id: str) -> Iterator[bytes]:
+    """Yield all entries of a chain as NDJSON, with what a restore needs beside them."""
+    filters: AuditFilter | None = AuditFilter(workspace_id=workspace_id)
+    while filters is not None:
+        with database.transaction(write=False) as db:
+            rows = _read_rows(db, filters, _STREAM_ROWS)
+        for row in rows:
+            position = {"workspace_id": row.workspace_id, "number": row.number, "mode": row.mode}
+            yield orjson.dumps({**position, **entry_of(row), "hash": row.hash}) + b"\n"
+        filters = replace(filters, after_number=rows[-1].number) if len(rows) == _STREAM_ROWS else None
 
 
 def to_wire(row: AuditRow) -> AuditEntry:

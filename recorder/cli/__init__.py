@@ -13,6 +13,7 @@ import typer
 
 from recorder.cli import (
     audit,
+    backups,
     datasets,
     drift,
     graphs,
@@ -63,6 +64,8 @@ app.add_typer(drift.app, name="drift")
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(holds.app, name="hold")
 app.add_typer(retention.app, name="retention")
+app.command()(backups.backup)
+app.command()(backups.restore)
 app.add_typer(service.database_app, name="db")
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(webhooks.app, name="webhooks")

@@ -1,5 +1,6 @@
 """`recorder audit`: chains of the audit log, their verification and heads. Contract §7 (audit), §9."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -55,6 +56,18 @@ def show_heads(workspace: _Workspace = None, data: DataDir = None, as_json: AsJs
     else:
         for head in heads:
             typer.echo(f"{head.workspace_id} {head.number} {head.hash}")
+
+
+@app.command("export")
+def export_audit(workspace: _Workspace = None, data: DataDir = None) -> None:
+    """Print all entries of every chain as JSON lines, for `recorder restore --audit`."""
+    from recorder.audit import log, verify
+
+    with _open_database(data, workspace) as (database, workspace_id):
+        for head in verify.read_heads(database, workspace_id):
+            for lines in log.export_entries(database, head.workspace_id):
+                sys.stdout.buffer.write(lines)
+        sys.stdout.buffer.flush()
 
 
 @contextmanager

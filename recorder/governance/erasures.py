@@ -7,6 +7,7 @@ its own, and purged by the same routine as all others. At the end the row is del
 import re
 import secrets
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -24,7 +25,7 @@ from recorder.errors import NotFound
 from recorder.governance.holds import find_held
 from recorder.governance.purges import request_purge
 from recorder.ids import is_id, new_timed_id
-from recorder.masking.detectors import masking_key, subject_digests
+from recorder.masking.detectors import MASK_TOKEN, masking_key, subject_digests
 from recorder.models.governance import Erasure, ErasureCreate, ErasureRow, PurgeRow
 from recorder.models.operations import AuditRow, OutboxRow
 from recorder.models.session import SessionMetadataRow, SessionRow
@@ -41,6 +42,7 @@ _NONCE_BYTES = 12
 #: Sessions of one range of the search, and sessions that one transaction hides.
 _RANGE = 20_000
 _CHUNK = 20
+_REPEATED_ROWS = 1_000
 _COUNTED = ("sessions", "events", "frames", "bytes", "deliveries", "exports")
 _HELD = {
     "code": "held",
@@ -72,7 +74,12 @@ def request_erasure(
         counts=dict.fromkeys(_COUNTED, 0),
     )
     db.add(row)
-    details = {"scope": body.scope, "subject_hash": subject_hash}
+    # After a restore of an older backup both kinds of hashes find the subject again.
+    key = masking_key(secret, caller.workspace_id)
+    tokens = [
+        _hash_token(secret, caller.workspace_id, digits) for digits in subject_digests(key, body.subject)
+    ]
+    details = {"scope": body.scope, "subject_hash": subject_hash, "token_hashes": sorted(tokens)}
     record(db, origin, "privacy.request", resource_type="erasure", resource_id=row.id, details=details)
     return _describe(row)
 
@@ -212,6 +219,84 @@ class _Matcher:
         return False
 
 
+def repeat_erasures(runtime: Runtime, workspace_id: str, requests: Sequence[AuditRow]) -> None:
+    """Begin the erasures of a restored copy that were requested after its backup.
+
+    The audit log holds no subjects: every text of a session is hashed and compared. `run_erasures` ends them.
+
+    Args:
+        runtime: the restored deployment, which nothing else works on.
+        workspace_id: the workspace.
+        requests: its entries `privacy.request`, of which some may have ended before.
+    """
+    if not requests:
+        return
+    secret = runtime.settings.secret
+    wanted: dict[str, list[AuditRow]] = {}
+    with runtime.database.transaction(write=True) as db:
+        for entry in requests:
+            for digest in (entry.details["subject_hash"], *entry.details.get("token_hashes", ())):
+                wanted.setdefault(digest, []).append(entry)
+            if db.get(ErasureRow, entry.resource_id) is None:
+                db.add(_make_repeated_row(entry))
+    after = ""
+    while True:
+        with runtime.database.transaction(write=False) as db:
+            rows = _read_texts(db, workspace_id, after)
+        matches: dict[str, list[str]] = {}
+        for row, metadata in rows:
+            for digest in set(_hash_texts(secret, workspace_id, [row.actor_id, metadata])):
+                for entry in wanted.get(digest, ()):
+                    if row.created_at <= entry.at and (entry.mode == "live" or row.mode == "test"):
+                        matches.setdefault(entry.resource_id, []).append(row.id)
+        for erasure_id, session_ids in matches.items():
+            for start in range(0, len(session_ids), _CHUNK):
+                with runtime.database.transaction(write=True) as db:
+                    _purge_sessions(db, erasure_id, session_ids[start : start + _CHUNK])
+        if len(rows) < _REPEATED_ROWS:
+            return
+        after = rows[-1][0].id
+
+
+def _make_repeated_row(entry: AuditRow) -> ErasureRow:
+    return ErasureRow(
+        id=entry.resource_id,
+        workspace_id=entry.workspace_id,
+        mode=entry.mode or "live",
+        status="running",
+        subject_hash=entry.details["subject_hash"],
+        subject=b"",
+        created_at=entry.at,
+        due_by=entry.at + _DUE,
+        is_searched=True,
+        counts=dict.fromkeys(_COUNTED, 0),
+    )
+
+
+def _read_texts(db: DbSession, workspace_id: str, after: str) -> list[Any]:
+    statement = (
+        select(SessionRow, SessionMetadataRow.metadata_)
+        .join(SessionMetadataRow, col(SessionMetadataRow.session_id) == col(SessionRow.id), isouter=True)
+        .where(SessionRow.workspace_id == workspace_id, col(SessionRow.id) > after)
+    )
+    return list(db.exec(statement.order_by(col(SessionRow.id)).limit(_REPEATED_ROWS)))
+
+
+def _hash_texts(secret: bytes, workspace_id: str, value: Any) -> Iterator[str]:
+    """Yield the hashes that an erasure of a text has, as subject and as mask token."""
+    match value:
+        case str():
+            yield _hash_subject(secret, workspace_id, value)
+            if MASK_TOKEN.fullmatch(value.encode()):
+                yield _hash_token(secret, workspace_id, value.rpartition(":")[2].removesuffix("›"))
+        case dict():
+            for member in value.values():
+                yield from _hash_texts(secret, workspace_id, member)
+        case list() | tuple():
+            for member in value:
+                yield from _hash_texts(secret, workspace_id, member)
+
+
 def _purge_sessions(db: DbSession, erasure_id: str, session_ids: list[str]) -> None:
     """Hide sessions and request their purges, but for held ones; count both."""
     erasure = db.get_one(ErasureRow, erasure_id, populate_existing=True)
@@ -283,6 +368,11 @@ def _describe(row: ErasureRow) -> Erasure:
 
 def _hash_subject(secret: bytes, workspace_id: str, subject: str) -> str:
     return keyed_digest(secret, "erasure-subject", f"{workspace_id}\0{subject}".encode()).hex()
+
+
+def _hash_token(secret: bytes, workspace_id: str, digits: str) -> str:
+    """Return the keyed hash of a mask token's digits: the token itself is erased with the subject."""
+    return keyed_digest(secret, "erasure-token", f"{workspace_id}\0{digits}".encode()).hex()
 
 
 def _cipher(secret: bytes) -> AESGCM:

@@ -3,13 +3,22 @@
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import fsspec
 
 from recorder.errors import Unavailable
 from recorder.ids import new_id
 from recorder.storage.durable_files import make_folder, sync_path
+
+
+class StoredObject(NamedTuple):
+    """Object as its store lists it."""
+
+    key: str
+    size: int
+    #: Changes when the object is replaced: a time or a tag of the store.
+    modified: str
 
 
 class Blobs:
@@ -97,6 +106,27 @@ class Blobs:
         for path in self._fs.find(self._make_path(prefix)):
             yield path.removeprefix(root)
 
+    def list_objects(self, prefix: str) -> list[StoredObject]:
+        """Return the objects below a folder, sorted by key, without temporary files of writers.
+
+        Raises:
+            Unavailable: if the store does not answer.
+        """
+        root = self._make_path("").rstrip("/") + "/"
+        try:
+            self._fs.invalidate_cache()
+            infos = self._fs.find(self._make_path(prefix).rstrip("/"), detail=True)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise Unavailable("The blob store") from error
+        objects = [
+            StoredObject(path.removeprefix(root), int(info["size"] or 0), _read_version(info))
+            for path, info in infos.items()
+            if not path.rpartition("/")[2].startswith(".")
+        ]
+        return sorted(objects)
+
     def ping(self) -> None:
         """Write and remove one object."""
         key = f"health/{new_id('req')}"
@@ -105,6 +135,12 @@ class Blobs:
 
     def _make_path(self, key: str) -> str:
         return f"{self._root.rstrip('/')}/{key}"
+
+
+def _read_version(info: dict[str, Any]) -> str:
+    """Return what changes when an object is replaced: its tag, else the time of its last change."""
+    names = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "mtime")
+    return str(next((info[name] for name in names if info.get(name)), ""))
 
 
 def _list_protocols(fs: Any) -> tuple[str, ...]:

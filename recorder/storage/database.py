@@ -151,8 +151,11 @@ class Database:
                 connection.close()
         return not is_busy
 
-    def migrate(self) -> None:
+    def migrate(self, revision: str = "head") -> None:
         """Create the schema in an empty database; of several processes that start, one creates it.
+
+        Args:
+            revision: schema to create; rows of a backup are restored into the one that they had.
 
         Raises:
             UnknownSchema: if the database was created by another release.
@@ -164,10 +167,11 @@ class Database:
             config = Config()
             config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
             config.attributes["connection"] = connection
-            revision = MigrationContext.configure(connection).get_current_revision()
-            if revision is not None and revision not in _list_revisions(config):
+            present = MigrationContext.configure(connection).get_current_revision()
+            known = {*_list_revisions(config), "head", None}
+            if present not in known or revision not in known:
                 raise UnknownSchema
-            command.upgrade(config, "head")
+            command.upgrade(config, revision)
             connection.commit()
 
     def has_schema(self) -> bool:
@@ -179,8 +183,16 @@ class Database:
         file = self._engine.url.database
         if self.is_sqlite and not (file and Path(file).is_file()):
             return False
+        return self.read_revision() is not None
+
+    def read_revision(self) -> str | None:
+        """Return the revision of the schema; None if there is none.
+
+        Raises:
+            Unavailable: if the database does not answer.
+        """
         with self.transaction(write=False) as db:
-            return MigrationContext.configure(db.connection()).get_current_revision() is not None
+            return MigrationContext.configure(db.connection()).get_current_revision()
 
     def ping(self) -> None:
         """Check that the database answers a query."""
@@ -232,7 +244,7 @@ def open_database(settings: Settings, *, create: bool = True) -> Database:
     return database
 
 
-def _list_revisions(config: Config) -> set[str]:
+def _list_revisions(config: Config) -> set[str | None]:
     return {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
 
 

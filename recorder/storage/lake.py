@@ -349,6 +349,10 @@ class Lake:
         with _convert_errors():
             return clean_log(self._open_table(kind, tenant))
 
+    def stored_table(self, kind: Kind, tenant: Tenant) -> LakeTable:
+        """Return a table as it is stored, for copies of its files."""
+        return self._open_table(kind, tenant)
+
     def mark_region(self, region: str) -> str:
         """Mark a new lake with a region; return the region of the stored mark.
 

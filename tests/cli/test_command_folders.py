@@ -23,7 +23,7 @@ from recorder.storage.database import DatabaseUnusable
 from tests.support.sealed_sessions import make_runtime
 
 #: Commands that create a deployment, by their name; `workspaces create` does with --init alone.
-CREATING = {("up",), ("demo",)}
+CREATING = {("up",), ("demo",), ("restore",)}
 #: Nothing listens there.
 NOWHERE = "http://127.0.0.1:9"
 _VALUES = {

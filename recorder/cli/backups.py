@@ -1,0 +1,147 @@
+"""`recorder backup` and `recorder restore`. Contract §9."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from recorder.cli.options import AsJson, DataDir, opened, print_json
+
+if TYPE_CHECKING:
+    from recorder.settings import Settings
+
+_STEPS = {
+    "lake": "Copying the lake",
+    "database": "Copying the database",
+    "objects": "Copying frames and exports",
+    "old parts": "Deleting old parts",
+    "check": "Checking the backup",
+    "write": "Writing the deployment",
+    "changes": "Applying later deletions",
+}
+
+
+def backup(
+    to: Annotated[str, typer.Argument(help="Folder, or address of a store such as s3://bucket/prefix.")],
+    keep: Annotated[
+        int | None,
+        typer.Option(min=1, max=3650, help="Delete backups there that are older than these days."),
+    ] = None,
+    data: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Back up database, lake, frames and hosted exports while everything runs; not the secret."""
+    from recorder.governance.backup.create import create_backup
+
+    with opened(data) as runtime, _progress() as (on_step, on_bytes):
+        report = create_backup(
+            runtime, to, keep_days=keep, on_step=on_step, on_progress=lambda handled, _: on_bytes(handled)
+        )
+    if as_json:
+        print_json(_to_json(report))
+        return
+    typer.echo(f"{report.id}  {report.files} files, {_format_bytes(report.bytes)}, of {report.moment:%F %T}Z")
+    copied = f"{_format_bytes(report.copied_bytes)} were new; it took {report.seconds:.1f} s."
+    deleted = f" {len(report.deleted_backups)} old backups were deleted." if report.deleted_backups else ""
+    typer.echo(f"{copied}{deleted} Keep the deployment's secret elsewhere: no backup holds it.", err=True)
+
+
+def restore(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="Folder or store of `recorder backup`.")],
+    data: Annotated[Path, typer.Option("--data", help="New data folder; missing or empty.")],
+    audit: Annotated[
+        Path | None,
+        typer.Option(help="Later export by `recorder audit export`: its deletions and erasures are applied."),
+    ] = None,
+    backup_id: Annotated[
+        str | None, typer.Option("--backup", help="Id of the backup. [default: the newest]")
+    ] = None,
+    secret_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with the deployment's secret, copied to the folder. [default: RECORDER_SECRET]"
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Restore a backup into an empty folder, after every hash is checked."""
+    from recorder.governance.backup.archive import Archive
+    from recorder.governance.backup.restore import restore_backup, stage_settings
+
+    wanted, secret = _read_settings(data, secret_file)
+    with _progress() as (on_step, on_bytes):
+        report = restore_backup(
+            Archive(source),
+            wanted,
+            stage_settings(wanted),
+            backup_id=backup_id,
+            audit=audit,
+            secret=secret,
+            on_step=on_step,
+            on_bytes=on_bytes,
+        )
+    if as_json:
+        print_json(_to_json(report))
+        return
+    typer.echo(f"{report.id} of {report.moment:%F %T}Z is restored to {report.data}: {report.files} files.")
+    if audit is None:
+        typer.echo(
+            "No audit log was given: deletions and erasures after that moment are not applied.", err=True
+        )
+    else:
+        changes = report.changes
+        typer.echo(
+            f"Applied {changes.entries} later audit entries: {changes.deleted_sessions} deletions, "
+            f"{changes.erasures} erasures, {changes.revoked_keys} revoked keys.",
+            err=True,
+        )
+
+
+def _read_settings(data: Path, secret_file: Path | None) -> "tuple[Settings, bytes | None]":
+    """Return the settings of the new deployment, and the secret to store in its folder, if any.
+
+    Raises:
+        NoSecret: if neither the environment nor a file gives the secret.
+        BadParameter: if the file cannot be read.
+    """
+    from recorder.governance.backup.errors import NoSecret
+    from recorder.settings import NoDeployment, Settings, environment_with
+
+    try:
+        secret = None if secret_file is None else secret_file.read_bytes().rstrip(b"\r\n")
+    except OSError as error:
+        raise typer.BadParameter(f"cannot be read ({error.strerror})", param_hint="--secret-file") from error
+    given = {} if secret is None else {"RECORDER_SECRET": secret.decode("utf-8", "replace")}
+    try:
+        return Settings.from_env(environment_with(given), data_dir=data, create=False), secret
+    except NoDeployment as error:
+        raise NoSecret from error
+
+
+@contextmanager
+def _progress() -> Iterator[tuple[Callable[[str], object], Callable[[int], object]]]:
+    """Show steps and bytes on stderr, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("Starting", total=None)
+        yield (
+            lambda step: progress.update(task, description=_STEPS[step]),
+            lambda count: progress.advance(task, count),
+        )
+
+
+def _format_bytes(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
+
+
+def _to_json(report: Any) -> dict[str, Any]:
+    from recorder import clock
+
+    return asdict(report) | {"moment": clock.to_iso(report.moment)}

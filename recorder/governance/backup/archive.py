@@ -1,0 +1,173 @@
+"""Folder or store with the backups of one deployment: parts by their hash, and a manifest for each backup.
+
+A file is stored in parts of 16 MiB, named by their SHA-256. Backups share equal parts, so unchanged files,
+and unchanged parts of the database, are stored once. Memory does not grow with a file.
+"""
+
+import hashlib
+import re
+import threading
+from collections.abc import Iterable, Iterator
+
+from recorder.governance.backup.errors import DamagedBackup, NoBackup, OtherDeployment
+from recorder.governance.backup.manifest import (
+    FileEntry,
+    Manifest,
+    deployment_digest,
+    parse_listing,
+    parse_manifest,
+)
+from recorder.ids import is_id
+from recorder.storage.blobs import Blobs
+
+PART_BYTES = 16 * 1024 * 1024
+_PARTS = "parts/"
+_BACKUPS = "backups/"
+_SHA = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+
+class Archive:
+    """Backups of one deployment in a folder or store."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._store = Blobs(url)
+        self._lock = threading.Lock()
+        self._present: set[str] | None = None
+        #: Bytes that this process stored.
+        self.stored_bytes = 0
+
+    def list_ids(self) -> list[str]:
+        """Return the ids of the complete backups, newest first."""
+        keys = [stored.key for stored in self._store.list_objects(_BACKUPS)]
+        ids = [key.removeprefix(_BACKUPS).removesuffix(".json") for key in keys if key.endswith(".json")]
+        return sorted((backup_id for backup_id in ids if is_id(backup_id, "bak")), reverse=True)
+
+    def read_manifest(self, backup_id: str | None = None) -> Manifest:
+        """Return the manifest of a backup, the newest one by default.
+
+        Raises:
+            NoBackup: if there is no such backup.
+            DamagedBackup: if the manifest cannot be read.
+        """
+        if backup_id is None:
+            backup_id = next(iter(self.list_ids()), None)
+        if backup_id is None or not is_id(backup_id, "bak"):
+            raise NoBackup(self.url)
+        try:
+            return parse_manifest(self._store.get(_manifest_key(backup_id)), backup_id)
+        except KeyError as error:
+            raise NoBackup(self.url) from error
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        """Store the manifest: from now on the backup exists."""
+        self._store.put(_manifest_key(manifest.id), manifest.model_dump_json(indent=1).encode())
+
+    def require_owner(self, secret: bytes) -> None:
+        """Check that the backups here are of the deployment with this secret.
+
+        Raises:
+            OtherDeployment: if they are not.
+        """
+        for backup_id in self.list_ids()[:1]:
+            if self.read_manifest(backup_id).deployment != deployment_digest(secret):
+                raise OtherDeployment(self.url)
+
+    def has_parts(self, parts: Iterable[str]) -> bool:
+        """Return whether parts are stored."""
+        return all(part in self._list_present() for part in parts)
+
+    def put_part(self, data: bytes) -> str:
+        """Store a part unless it is there; return its SHA-256."""
+        name = hashlib.sha256(data).hexdigest()
+        present = self._list_present()
+        if name not in present:
+            self._store.put(_part_key(name), data)
+            with self._lock:
+                present.add(name)
+                self.stored_bytes += len(data)
+        return name
+
+    def put_stream(self, chunks: Iterable[bytes]) -> tuple[list[str], int]:
+        """Store chunks of any sizes as parts; return the parts and their bytes."""
+        parts, size, buffer = [], 0, bytearray()
+        for chunk in chunks:
+            buffer += chunk
+            size += len(chunk)
+            while len(buffer) >= PART_BYTES:
+                parts.append(self.put_part(bytes(buffer[:PART_BYTES])))
+                del buffer[:PART_BYTES]
+        if buffer:
+            parts.append(self.put_part(bytes(buffer)))
+        return parts, size
+
+    def read_part(self, name: str) -> bytes:
+        """Return a part whose bytes have the hash of its name.
+
+        Raises:
+            DamagedBackup: if it is missing or has other bytes.
+        """
+        if not isinstance(name, str) or not _SHA.fullmatch(name):
+            raise DamagedBackup("its list of files names a part that cannot exist")
+        try:
+            data = self._store.get(_part_key(name))
+        except KeyError as error:
+            raise DamagedBackup(f"the part {name[:12]}… is missing") from error
+        if hashlib.sha256(data).hexdigest() != name:
+            raise DamagedBackup(f"the part {name[:12]}… has other bytes than were written")
+        return data
+
+    def read_file(self, entry: FileEntry) -> Iterator[bytes]:
+        """Yield the parts of a file.
+
+        Raises:
+            DamagedBackup: if a part is missing or damaged, or the size is another.
+        """
+        size = 0
+        for part in entry.parts:
+            data = self.read_part(part)
+            size += len(data)
+            yield data
+        if size != entry.size:
+            raise DamagedBackup(f"the file {entry.key} has another size than was written")
+
+    def read_listing(self, manifest: Manifest) -> Iterator[FileEntry]:
+        """Yield the files of a backup.
+
+        Raises:
+            DamagedBackup: if the list is missing or damaged.
+        """
+        yield from parse_listing(self.read_part(part) for part in manifest.listing)
+
+    def delete_backup(self, backup_id: str) -> None:
+        """Delete a backup's manifest; `prune` then deletes the parts that no other backup needs."""
+        self._store.delete(_manifest_key(backup_id))
+
+    def prune(self) -> int:
+        """Delete parts that no backup names, and leftovers of interrupted ones; return their number."""
+        needed: set[str] = set()
+        for backup_id in self.list_ids():
+            manifest = self.read_manifest(backup_id)
+            needed.update(manifest.listing)
+            for entry in self.read_listing(manifest):
+                needed.update(entry.parts)
+        spare = [key for key in self._store.keys(_PARTS) if key.rpartition("/")[2] not in needed]
+        for key in spare:
+            self._store.delete(key)
+        self._present = None
+        return len(spare)
+
+    def _list_present(self) -> set[str]:
+        with self._lock:
+            if self._present is None:
+                names = {stored.key.rpartition("/")[2] for stored in self._store.list_objects(_PARTS)}
+                self._present = {name for name in names if _SHA.fullmatch(name)}
+            return self._present
+
+
+def _manifest_key(backup_id: str) -> str:
+    return f"{_BACKUPS}{backup_id}.json"
+
+
+def _part_key(name: str) -> str:
+    return f"{_PARTS}{name[:2]}/{name}"

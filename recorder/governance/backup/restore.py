@@ -1,0 +1,323 @@
+"""Restore of a backup into an empty deployment: everything is checked before anything is written.
+
+Files go to a folder beside the wanted one, which is renamed once the deletions that came after the backup are
+applied: a restore that is killed leaves no deployment there.
+"""
+
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+from sqlalchemy import update
+from sqlmodel import delete
+
+from recorder.governance.backup.archive import Archive
+from recorder.governance.backup.create import GONE
+from recorder.governance.backup.errors import DamagedBackup, NotEmpty, OtherEngine
+from recorder.governance.backup.later_changes import AppliedChanges, LaterChanges, apply_changes
+from recorder.governance.backup.manifest import FileEntry, Manifest, Store
+from recorder.governance.backup.snapshot import FILE, make_copy
+from recorder.ids import new_id
+from recorder.models.operations import LeaseRow, SealPortionRow
+from recorder.models.workspace import DeploymentRow
+from recorder.runtime import Runtime
+from recorder.settings import Settings, store_secret
+from recorder.storage.blobs import Blobs
+from recorder.storage.database import Database, UnknownSchema
+from recorder.storage.deployment import WrongRegion
+from recorder.storage.durable_files import keep_files_private, make_folder, sync_path
+
+_KEY = re.compile(r"[A-Za-z0-9_\-.=%+@, ]+(?:/[A-Za-z0-9_\-.=%+@, ]+)*", re.ASCII)
+#: Files that are read or written at a time, and that are listed at a time.
+_AT_ONCE = 4
+_BATCH = 1_000
+OnStep = Callable[[str], object]
+OnBytes = Callable[[int], object]
+
+
+@dataclass(frozen=True)
+class RestoreReport:
+    """Result of a restore."""
+
+    id: str
+    data: str
+    moment: datetime
+    files: int
+    bytes: int
+    changes: AppliedChanges
+
+
+@dataclass(frozen=True)
+class _Target:
+    """The deployment that is restored: in the folder beside the wanted one until the end."""
+
+    wanted: Settings
+    staged: Settings
+
+    def open_store(self, store: Store) -> Blobs:
+        """Return the store that files of a backup go to."""
+        urls = {
+            "lake": self.staged.lake_url,
+            "frames": self.staged.blob_url,
+            "exports": self.staged.export_url,
+            "cold": self.staged.cold_url,
+        }
+        url = urls.get(store)
+        if url is None:
+            raise DamagedBackup("it has archived frames: set RECORDER_COLD_URL to an empty store for them")
+        return Blobs(url)
+
+
+def restore_backup(
+    archive: Archive,
+    wanted: Settings,
+    staged: Settings,
+    *,
+    backup_id: str | None = None,
+    audit: Path | None = None,
+    secret: bytes | None = None,
+    on_step: OnStep = lambda step: None,
+    on_bytes: OnBytes = lambda count: None,
+) -> RestoreReport:
+    """Restore a backup, and apply the deletions that came after it.
+
+    Args:
+        archive: the backups.
+        wanted: settings of the deployment, with the secret that it had.
+        staged: the same settings with a data folder beside the wanted one, which does not exist.
+        backup_id: the backup; by default the newest.
+        audit: export of the audit log that was made after the backup.
+        secret: secret to store in the new data folder; None where the environment holds it.
+        on_step: called with the name of each step.
+        on_bytes: called with the bytes that were checked or written.
+
+    Raises:
+        NoBackup: if there is no such backup.
+        DamagedBackup: if a part is missing or differs from its hash.
+        WrongSecret: if the secret is another one.
+        WrongRegion: if the backup is of another region.
+        NotEmpty: if the folder, the database or a store holds something.
+        OtherEngine: if the database is of another kind.
+        UnknownSchema: if the backup is of a later release.
+        AuditDoesNotFit: if the audit log does not continue the chains of the backup.
+    """
+    keep_files_private()
+    target = _Target(wanted, staged)
+    manifest = archive.read_manifest(backup_id)
+    manifest.check(wanted.secret)
+    if manifest.region != wanted.region:
+        raise WrongRegion("The backup", stored=manifest.region, region=wanted.region)
+    _require_empty(target, manifest)
+    changes = LaterChanges.read(audit, manifest.audit_heads)
+    on_step("check")
+    files = _work_on_files(archive.read_listing(manifest), partial(_check_file, archive, on_bytes))
+    if files != manifest.files:
+        raise DamagedBackup("its list of files is incomplete")
+    with _staging(target):
+        on_step("write")
+        gone = _write_files(archive, manifest, target, on_bytes)
+        on_step("changes")
+        runtime = Runtime.open(target.staged, create=True)
+        try:
+            _release_work(runtime.database)
+            applied = apply_changes(runtime, manifest, changes, gone)
+        finally:
+            runtime.close()
+        if secret is not None:
+            store_secret(target.staged.data_dir, secret)
+    return RestoreReport(
+        id=manifest.id,
+        data=str(wanted.data_dir),
+        moment=manifest.moment,
+        files=manifest.files,
+        bytes=manifest.total_bytes,
+        changes=applied,
+    )
+
+
+def _require_empty(target: _Target, manifest: Manifest) -> None:
+    """Check that nothing is overwritten, and that the database takes the backup.
+
+    Raises:
+        NotEmpty: if something is there.
+        OtherEngine: if the database is of another kind.
+    """
+    data = target.wanted.data_dir
+    if data.exists() and (not data.is_dir() or any(data.iterdir())):
+        raise NotEmpty(f"The data folder {data}")
+    engine = "sqlite" if target.wanted.database_url.startswith("sqlite") else "postgresql"
+    if engine != manifest.engine:
+        raise OtherEngine(manifest.engine)
+    database = Database(target.staged.database_url)
+    try:
+        if database.has_schema():
+            # A restore that was killed leaves a schema without rows.
+            with database.transaction(write=False) as db:
+                if db.get(DeploymentRow, 1) is not None:
+                    raise NotEmpty("The database that RECORDER_DATABASE_URL names")
+    finally:
+        database.close()
+    stores = {
+        "lake": target.staged.lake_url,
+        "frames": target.staged.blob_url,
+        "exports": target.staged.export_url,
+    }
+    for name, url in stores.items():
+        if any(key != "deployment.json" for key in Blobs(url).keys("")):
+            raise NotEmpty(f"The store of {name}")
+
+
+def _work_on_files(entries: Iterable[FileEntry], work: Callable[[FileEntry], object]) -> int:
+    """Call a function for each file, several at a time; return their number."""
+    count = 0
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="restore") as pool:
+        remaining = iter(entries)
+        while batch := list(islice(remaining, _BATCH)):
+            for _ in pool.map(work, batch):
+                count += 1
+    return count
+
+
+def _check_file(archive: Archive, on_bytes: OnBytes, entry: FileEntry) -> None:
+    """Check that a file stays in its store, and that its parts are what was written.
+
+    Raises:
+        DamagedBackup: if not.
+    """
+    _check_entry(entry)
+    for part in archive.read_file(entry):
+        on_bytes(len(part))
+
+
+def _check_entry(entry: FileEntry) -> None:
+    """Check that a file of the list stays in its store.
+
+    Raises:
+        DamagedBackup: if it does not.
+    """
+    stores = ("database", "lake", "frames", "exports", "cold", "changes")
+    is_safe = isinstance(entry.key, str) and _KEY.fullmatch(entry.key) and ".." not in entry.key.split("/")
+    if entry.store not in stores or not is_safe or not isinstance(entry.parts, list):
+        raise DamagedBackup("its list of files names a file that cannot exist")
+
+
+@contextmanager
+def _staging(target: _Target) -> Iterator[None]:
+    """Create the folder beside the wanted one; rename it at the end, delete it after an error."""
+    staged, wanted = target.staged.data_dir, target.wanted.data_dir
+    make_folder(staged.parent)
+    staged.mkdir(mode=0o700)
+    try:
+        yield
+        if wanted.exists():
+            wanted.rmdir()
+        staged.rename(wanted)
+        sync_path(wanted.parent)
+    except BaseException:
+        shutil.rmtree(staged, ignore_errors=True)
+        raise
+
+
+def _write_files(archive: Archive, manifest: Manifest, target: _Target, on_bytes: OnBytes) -> dict[str, str]:
+    """Write the files of a backup, the database last; return the sessions that were purged during it."""
+    database: list[FileEntry] = []
+    gone: dict[str, str] = {}
+
+    def write(entry: FileEntry) -> None:
+        data = list(archive.read_file(entry))
+        target.open_store(entry.store).put_parts(entry.key, data)
+        on_bytes(entry.size)
+
+    def select_objects() -> Iterator[FileEntry]:
+        for entry in archive.read_listing(manifest):
+            if entry.store == "database":
+                database.append(entry)
+            elif entry.store == "changes" and entry.key == GONE:
+                content = b"".join(archive.read_file(entry)).decode()
+                for line in content.splitlines():
+                    session_id, _, cause = line.partition(" ")
+                    gone[session_id] = cause
+            else:
+                yield entry
+
+    _work_on_files(select_objects(), write)
+    if manifest.engine == "sqlite":
+        _write_sqlite(archive, database, target, on_bytes)
+    else:
+        _write_postgres(archive, manifest, database, target, on_bytes)
+    return gone
+
+
+def _write_sqlite(archive: Archive, entries: list[FileEntry], target: _Target, on_bytes: OnBytes) -> None:
+    path = Path(target.staged.database_url.removeprefix("sqlite:///"))
+    make_folder(path.parent)
+    for entry in entries:
+        if entry.key != FILE:
+            raise DamagedBackup("its list of files names a file that cannot exist")
+        with path.open("wb") as file:
+            for part in archive.read_file(entry):
+                file.write(part)
+                on_bytes(len(part))
+        sync_path(path)
+    sync_path(path.parent)
+
+
+def _write_postgres(
+    archive: Archive, manifest: Manifest, entries: list[FileEntry], target: _Target, on_bytes: OnBytes
+) -> None:
+    """Create the schema that the rows had, and copy all tables in one transaction."""
+    database = Database(target.staged.database_url)
+    try:
+        database.migrate(manifest.schema_revision)
+        connection = database.raw_connection()
+        try:
+            with connection.transaction(), connection.cursor() as cursor:
+                for entry in entries:
+                    table = entry.key.removesuffix(".copy")
+                    if table not in manifest.tables:
+                        raise UnknownSchema
+                    statement = make_copy(table, manifest.tables[table], "FROM STDIN")
+                    with cursor.copy(statement) as copy:
+                        for part in archive.read_file(entry):
+                            copy.write(part)
+                            on_bytes(len(part))
+        finally:
+            connection.close()
+    finally:
+        database.close()
+
+
+def _release_work(database: Database) -> None:
+    """Release the leases of processes that are not here, and drop progress whose files are not here."""
+    with database.transaction(write=True) as db:
+        db.connection().execute(update(LeaseRow).values(owner="", expires_ms=0))
+        db.connection().execute(delete(SealPortionRow))
+
+
+def stage_settings(wanted: Settings) -> Settings:
+    """Return settings whose data folder, with all that it holds, is one beside the wanted folder."""
+    data = wanted.data_dir
+    staged = data.with_name(f".{data.name}.restoring-{new_id('req').partition('_')[2]}")
+
+    def move(address: str) -> str:
+        for start in (str(data), f"sqlite:///{data}"):
+            if address == start or address.startswith(f"{start}/"):
+                return address.replace(str(data), str(staged), 1)
+        return address
+
+    return replace(
+        wanted,
+        data_dir=staged,
+        database_url=move(wanted.database_url),
+        blob_url=move(wanted.blob_url),
+        lake_url=move(wanted.lake_url),
+        export_url=move(wanted.export_url),
+        cold_url=None if wanted.cold_url is None else move(wanted.cold_url),
+    )

@@ -1,0 +1,158 @@
+"""`recorder backup`, `restore` and `audit export`, as the shell calls them; killed, and to a store."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from recorder import clock
+from recorder.access.keys import create_workspace
+from recorder.cli import app as command_line
+from recorder.doctor import check_backups
+from recorder.governance.backup.archive import Archive
+from recorder.governance.backup.errors import BackupBusy, NoSecret
+from recorder.governance.backup.records import read_records
+from recorder.runtime import Runtime
+from recorder.settings import environment_with
+from tests.support.object_stores import BUCKET, ENVIRONMENT, running_store
+from tests.support.sealed_sessions import WORKSPACE, Recording, make_runtime, seal
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runtime]:
+    """A deployment with a workspace and sealed sessions."""
+    for name in [name for name in os.environ if name.startswith("RECORDER_")]:  # noqa: TID251
+        monkeypatch.delenv(name)
+    opened = make_runtime(tmp_path / "data")
+    with opened.database.transaction(write=True) as db:
+        create_workspace(db, "acme", region="us", secret=opened.settings.secret)
+    seal(opened, [Recording(frames=[0, 500]) for _ in range(3)])
+    yield opened
+    opened.close()
+
+
+def run(*words: str) -> Any:
+    """A command as the shell calls it."""
+    return CliRunner().invoke(command_line, list(words))
+
+
+def make_backup(runtime: Runtime, to: str, *words: str) -> dict[str, Any]:
+    """Make a backup by the command; return what it prints."""
+    done = run("backup", to, "--data", str(runtime.settings.data_dir), "--json", *words)
+    assert done.exit_code == 0, done.output
+    printed: dict[str, Any] = json.loads(done.stdout)
+    return printed
+
+
+def test_a_backup_is_restored_with_the_secret_of_a_file(runtime: Runtime, tmp_path: Path) -> None:
+    to, data = str(tmp_path / "backups"), str(runtime.settings.data_dir)
+    made = make_backup(runtime, to)
+    exported = run("audit", "export", "--data", data)
+    (tmp_path / "audit.ndjson").write_text(exported.stdout)
+    words = ["--data", str(tmp_path / "copy"), "--audit", str(tmp_path / "audit.ndjson"), "--json"]
+    assert isinstance(run("restore", to, *words).exception, NoSecret)
+    done = run("restore", to, *words, "--secret-file", f"{data}/secret")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["id"] == made["id"]
+    assert (tmp_path / "copy" / "secret").read_bytes() == runtime.settings.secret
+    assert (tmp_path / "copy" / "secret").stat().st_mode & 0o77 == 0
+    listed = run("workspaces", "list", "--data", str(tmp_path / "copy"), "--json")
+    assert [workspace["name"] for workspace in json.loads(listed.stdout)] == ["acme"]
+    assert run("restore", to, *words, "--secret-file", f"{data}/secret").exception is not None
+
+
+def test_a_backup_prints_a_summary_for_people(runtime: Runtime, tmp_path: Path) -> None:
+    done = run("backup", str(tmp_path / "backups"), "--data", str(runtime.settings.data_dir))
+    assert done.exit_code == 0, done.output
+    assert "files" in done.stdout and "secret" in done.stderr
+
+
+def test_old_backups_are_named_and_deleted(
+    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = str(tmp_path / "backups")
+    old = make_backup(runtime, to)
+    assert [finding.state for finding in check_backups(runtime.settings)] == ["ok"]
+    now = clock.now()
+    monkeypatch.setattr(clock, "now", lambda: now + timedelta(days=31))
+    (finding,) = check_backups(runtime.settings)
+    assert (finding.state, old["id"] in finding.message) == ("warning", True)
+    assert make_backup(runtime, to, "--keep", "29")["deleted_backups"] == [old["id"]]
+    assert [finding.state for finding in check_backups(runtime.settings)] == ["ok"]
+    assert len(read_records(runtime.settings.data_dir)) == 1
+
+
+@pytest.mark.parametrize("wait_s", [0.4, 0.9, 1.4, 2.0])
+def test_a_killed_backup_is_none_and_the_next_one_is_complete(
+    runtime: Runtime, tmp_path: Path, wait_s: float
+) -> None:
+    to, data = str(tmp_path / "backups"), str(runtime.settings.data_dir)
+    make_backup(runtime, to)
+    for number in range(40):
+        runtime.blobs.put(f"frames/{WORKSPACE}/ses_{number}/one.pack", os.urandom(100_000))
+    seal(runtime, [Recording(frames=[0, 500], padding=20_000) for _ in range(30)])
+    command = [sys.executable, "-m", "recorder.cli", "backup", to, "--data", data]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    time.sleep(wait_s)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    archive = Archive(to)
+    for backup_id in archive.list_ids():
+        for entry in archive.read_listing(archive.read_manifest(backup_id)):
+            assert sum(map(len, archive.read_file(entry))) == entry.size
+    with runtime.database.transaction(write=True) as db:
+        db.connection().exec_driver_sql("UPDATE leases SET expires_ms = 0")
+    made = make_backup(runtime, to)
+    assert Archive(to).list_ids()[0] == made["id"]
+    assert not list((runtime.settings.data_dir / "tmp").iterdir())
+
+
+def test_one_backup_runs_at_a_time(runtime: Runtime, tmp_path: Path) -> None:
+    to, data = str(tmp_path / "backups"), str(runtime.settings.data_dir)
+    make_backup(runtime, to)
+    with runtime.database.transaction(write=True) as db:
+        later = clock.now_ms() + 60_000
+        db.connection().exec_driver_sql(
+            f"UPDATE leases SET owner = 'other', expires_ms = {later} WHERE name = 'backup'"
+        )
+    assert isinstance(run("backup", to, "--data", data).exception, BackupBusy)
+
+
+def test_a_backup_to_a_store_is_restored(
+    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_store("s3") as store:
+        variables = {
+            **ENVIRONMENT,
+            "AWS_ENDPOINT_URL": store.url,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": "us-east-1",
+        }
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        to = f"s3://{BUCKET}/backups"
+        first = make_backup(runtime, to)
+        second = make_backup(runtime, to)
+        assert second["copied_bytes"] < first["copied_bytes"]
+        # The copy keeps its own stores in the bucket too.
+        for name in ("BLOB", "LAKE", "EXPORT"):
+            monkeypatch.setenv(f"RECORDER_{name}_URL", f"s3://{BUCKET}/copy/{name.lower()}")
+        data, secret = tmp_path / "copy", runtime.settings.data_dir / "secret"
+        done = run("restore", to, "--data", str(data), "--secret-file", str(secret), "--json")
+        assert done.exit_code == 0, done.output
+        checked = run("doctor", "--data", str(data), "--json")
+        contents = [finding for finding in json.loads(checked.stdout) if finding["check"] == "contents"]
+        assert [finding["state"] for finding in contents] == ["ok"]
+        # From stores in the bucket, back to a folder.
+        again = run("backup", str(tmp_path / "local"), "--data", str(data), "--json")
+        assert again.exit_code == 0, again.output
+        assert environment_with({})["AWS_ENDPOINT_URL"] == store.url

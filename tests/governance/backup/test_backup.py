@@ -1,0 +1,193 @@
+"""Backup while everything runs, and the restored copy. Contract §9."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from recorder.governance.backup.archive import Archive
+from recorder.governance.backup.errors import DamagedBackup, NoBackup
+from recorder.sealing import Sealer
+from tests.support.backups import Deployments, answers, files_below, problems, with_service
+from tests.support.completed_work import completed_export, patch, seal_all, sealed_session, stopped_session
+from tests.support.factories import Caller, event, frame
+from tests.support.http_walks import stopped_walk
+
+
+def test_a_restored_copy_answers_as_the_deployment_did(deployments: Deployments, caller: Caller) -> None:
+    sealed = sealed_session(caller, metadata={"customer": "Ada"})
+    export = completed_export(caller)
+    stopped, recording = stopped_session(caller), caller.make_session()
+    caller.add_events(recording, event(1), event(2))
+    caller.add_frames(recording, frame(1))
+    ids = (sealed, stopped, recording)
+    before = answers(caller, *ids)
+    report = deployments.back_up()
+    assert (report.files > 10, report.copied_bytes > 0) == (True, True)
+    with deployments.restored() as service:
+        copy = with_service(caller, service)
+        assert answers(copy, *ids) == before
+        shards = copy.get(f"/v1/exports/{export['id']}/manifest").json()["shards"]
+        assert all(service.client.get(shard["url"]).status_code == 200 for shard in shards)
+        # Recording and sealing go on where they were.
+        assert copy.add_events(recording, event(3)).status_code == 202
+        assert copy.post(f"/v1/sessions/{recording}/stop").status_code == 200
+        seal_all(copy)
+        assert copy.get(f"/v1/sessions/{recording}").json()["status"] == "sealed"
+        assert copy.get(f"/v1/sessions/{recording}").json()["event_count"] == 3
+        settings = service.runtime.settings
+    assert problems(settings) == []
+
+
+def test_a_backup_under_load_is_of_one_moment(deployments: Deployments, caller: Caller) -> None:
+    known = [stopped_walk(caller, states) for states in ("abc", "abd", "abc")]
+    seal_all(caller)
+    stop, failures = threading.Event(), []
+
+    def record() -> None:
+        try:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                session_id = caller.make_session(workflow=f"load_{number % 3}")
+                for item in range(5):
+                    assert caller.add_events(session_id, event(item), event(item, "fill")).status_code == 202
+                caller.add_frames(session_id, frame(3))
+                caller.post(f"/v1/sessions/{session_id}/stop")
+        except BaseException as error:
+            failures.append(error)
+
+    def seal() -> None:
+        sealer = Sealer(caller.service.runtime, owner="load")
+        try:
+            assert sealer.take()
+            while not stop.is_set():
+                if sealer.seal_batch() is None:
+                    time.sleep(0.01)
+            sealer.release()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for work in (record, seal)]
+    for thread in threads:
+        thread.start()
+    time.sleep(1)
+    before = answers(caller, *known)
+    for number in range(3):
+        deployments.back_up()
+        if number < 2:
+            time.sleep(0.5)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    live = {item["id"]: item for item in caller.get("/v1/sessions?limit=500").json()["data"]}
+    with deployments.restored() as service:
+        copy = with_service(caller, service)
+        after = answers(copy, *known)
+        assert {name: after[name] for name in after if "ses_" in name} == {
+            name: before[name] for name in before if "ses_" in name
+        }
+        listed = copy.get("/v1/sessions?limit=500").json()["data"]
+        assert len(known) < len(listed) <= len(live)
+        for item in listed:
+            events = copy.get(f"/v1/sessions/{item['id']}/events?limit=500").json()["data"]
+            assert len(events) == item["event_count"] <= live[item["id"]]["event_count"]
+        seal_all(copy)
+        fresh = sealed_session(copy, workflow="load_1")
+        assert copy.get(f"/v1/sessions/{fresh}").json()["status"] == "sealed"
+        waiting = copy.get("/v1/sessions?status=stopped").json()["data"]
+        assert waiting == []
+        settings = service.runtime.settings
+    assert problems(settings) == []
+
+
+def test_unchanged_files_are_not_copied_again(deployments: Deployments, caller: Caller) -> None:
+    for _ in range(3):
+        sealed_session(caller)
+    first = deployments.back_up()
+    parts = set(files_below(Path(deployments.to, "parts")))
+    sealed_session(caller)
+    second = deployments.back_up()
+    assert second.copied_bytes < first.copied_bytes or second.copied_bytes < second.bytes
+    assert len(parts & set(files_below(Path(deployments.to, "parts")))) > len(parts) // 2
+    archive = Archive(deployments.to)
+    assert archive.list_ids() == [second.id, first.id]
+    listed = {entry.key for entry in archive.read_listing(archive.read_manifest(second.id))}
+    assert {entry.key for entry in archive.read_listing(archive.read_manifest(first.id))} - listed == set()
+
+
+def test_a_backup_holds_no_secret_and_keeps_the_region(deployments: Deployments, caller: Caller) -> None:
+    sealed_session(caller)
+    deployments.back_up()
+    secret = caller.service.runtime.settings.secret
+    for path in Path(deployments.to).rglob("*"):
+        assert not (path.is_file() and secret in path.read_bytes())
+    assert Archive(deployments.to).read_manifest().region == "us"
+
+
+def test_parts_of_removed_sessions_leave_with_the_last_backup_of_them(
+    deployments: Deployments, caller: Caller
+) -> None:
+    session_id = caller.make_session()
+    caller.add_frames(session_id, frame(1, 77))
+    deployments.back_up()
+    picture = caller.get(f"/v1/sessions/{session_id}/frames").json()["data"][0]["sha256"]
+    assert caller.delete(f"/v1/sessions/{session_id}?hard=true").status_code == 204
+    time.sleep(0.01)
+    report = deployments.back_up()
+    listed = Archive(deployments.to)
+    keys = [entry.key for entry in listed.read_listing(listed.read_manifest(report.id))]
+    assert picture and not [key for key in keys if session_id in key]
+
+
+def test_an_interrupted_backup_is_none(
+    deployments: Deployments, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sealed_session(caller)
+
+    class Interrupted(BaseException):
+        """The process is killed."""
+
+    def interrupt(step: str) -> None:
+        if step == "objects":
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        deployments.back_up(on_step=interrupt)
+    with pytest.raises(NoBackup):
+        deployments.restore()
+    complete = deployments.back_up()
+    sealed_session(caller)
+    with pytest.raises(Interrupted):
+        deployments.back_up(on_step=interrupt)
+    _, report = deployments.restore()
+    assert report.id == complete.id
+
+
+def test_a_damaged_part_is_refused_with_nothing_written(deployments: Deployments, caller: Caller) -> None:
+    sealed_session(caller)
+    deployments.back_up()
+    parts = [path for path in Path(deployments.to, "parts").rglob("*") if path.is_file()]
+    for path in parts[:: max(1, len(parts) // 5)]:
+        content = path.read_bytes()
+        for damaged in (content[:-1], bytes([content[0] ^ 1]) + content[1:]):
+            path.write_bytes(damaged)
+            with pytest.raises(DamagedBackup):
+                deployments.restore("damaged")
+        path.unlink()
+        with pytest.raises(DamagedBackup):
+            deployments.restore("damaged")
+        path.write_bytes(content)
+    assert sorted(path.name for path in deployments.folder.iterdir()) == ["backups", "data"]
+    deployments.restore()
+
+
+def test_settings_of_a_workspace_are_restored(deployments: Deployments, caller: Caller) -> None:
+    patch(caller, "/v1/workspaces/current", {"retention": {"frames_days": 7}})
+    deployments.back_up()
+    patch(caller, "/v1/workspaces/current", {"retention": {"frames_days": 8}})
+    with deployments.restored() as service:
+        shown = with_service(caller, service).get("/v1/workspaces/current").json()
+    assert shown["retention"]["frames_days"] == 7

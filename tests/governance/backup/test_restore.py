@@ -1,0 +1,204 @@
+"""Restore: what it refuses, and the deletions and erasures after the backup that hold in the copy."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from recorder.access.keys import create_key
+from recorder.audit.log import Origin, export_entries
+from recorder.audit.verify import verify_audit
+from recorder.governance.backup.archive import Archive
+from recorder.governance.backup.errors import (
+    AuditDoesNotFit,
+    DamagedBackup,
+    NoBackup,
+    NotEmpty,
+    OtherDeployment,
+    WrongSecret,
+)
+from recorder.governance.holds import add_hold
+from recorder.storage.deployment import WrongRegion
+from tests.governance.test_erasure import erase
+from tests.support.backups import Deployments, problems, serving, with_service
+from tests.support.completed_work import patch, seal_all, sealed_session, stopped_session
+from tests.support.factories import Caller
+from tests.support.purges import count_hits, new_word, recorded_canary
+
+
+def export_audit(deployments: Deployments, *callers: Caller) -> Path:
+    """Export the audit logs of workspaces, as `recorder audit export` does."""
+    path = deployments.folder / "audit.ndjson"
+    database = deployments.service.runtime.database
+    path.write_bytes(
+        b"".join(b"".join(export_entries(database, caller.key.workspace_id)) for caller in callers)
+    )
+    return path
+
+
+def test_an_erasure_after_the_backup_holds_in_the_copy(deployments: Deployments, caller: Caller) -> None:
+    canary, other = recorded_canary(caller), recorded_canary(caller)
+    unsealed = caller.make_session(metadata={"deep": [{"customer": canary.word}]})
+    deployments.back_up()
+    erasure = erase(caller, canary.word)
+    assert erasure["counts"]["sessions"] == 2
+    audit = export_audit(deployments, caller)
+    assert canary.word.encode() not in audit.read_bytes()
+    with deployments.restored(audit=audit) as service:
+        copy = with_service(caller, service)
+        for session_id in (canary.session_id, unsealed):
+            assert copy.get(f"/v1/sessions/{session_id}").status_code == 404
+        assert copy.get(f"/v1/sessions/{other.session_id}").status_code == 200
+        assert count_hits(service.runtime, canary.word) == 0
+        assert count_hits(service.runtime, other.word) > 5
+        assert copy.get(f"/v1/privacy/erasure/{erasure['id']}").json()["status"] == "completed"
+        assert verify_audit(service.runtime.database).is_valid
+        actions = [entry["action"] for entry in copy.get("/v1/audit").json()["data"]]
+        assert actions[-1] != "privacy.request" and "workspace.restore" in actions
+        settings = service.runtime.settings
+    assert problems(settings) == []
+
+
+def test_a_masked_subject_is_erased_in_the_copy(deployments: Deployments, caller: Caller) -> None:
+    patch(caller, "/v1/workspaces/current", {"masking": {"builtins": ["email"]}})
+    masked = caller.make_session(metadata={"mail": "Ada@Example.com"})
+    kept = caller.make_session(metadata={"mail": "eve@example.com"})
+    deployments.back_up()
+    erase(caller, "ada@example.com")
+    with deployments.restored(audit=export_audit(deployments, caller)) as service:
+        copy = with_service(caller, service)
+        assert copy.get(f"/v1/sessions/{masked}").status_code == 404
+        assert copy.get(f"/v1/sessions/{kept}").status_code == 200
+
+
+def test_a_test_key_erases_test_data_alone_in_the_copy(deployments: Deployments, caller: Caller) -> None:
+    tester = caller.service.make_caller(mode="test", workspace_id=caller.key.workspace_id)
+    actor = {"id": new_word(), "kind": "human"}
+    live, tested = caller.make_session(actor=actor), tester.make_session(actor=actor)
+    deployments.back_up()
+    tester.post("/v1/privacy/erasure", {"subject": actor["id"], "scope": "all"})
+    with deployments.restored(audit=export_audit(deployments, caller)) as service:
+        assert with_service(caller, service).get(f"/v1/sessions/{live}").status_code == 200
+        assert with_service(tester, service).get(f"/v1/sessions/{tested}").status_code == 404
+
+
+def test_deletes_holds_and_revoked_keys_after_the_backup_hold(
+    deployments: Deployments, caller: Caller
+) -> None:
+    soft, hard, held, kept = (stopped_session(caller) for _ in range(4))
+    seal_all(caller)
+    runtime, workspace_id = caller.service.runtime, caller.key.workspace_id
+    with runtime.database.transaction(write=True) as db:
+        key = create_key(
+            db, workspace_id, label="old", scope="read", mode="live", secret=runtime.settings.secret
+        )
+    deployments.back_up()
+    assert caller.delete(f"/v1/sessions/{soft}").status_code == 204
+    assert caller.delete(f"/v1/sessions/{hard}?hard=true").status_code == 204
+    assert caller.delete(f"/v1/keys/{key.key_id}").status_code == 204
+    with runtime.database.transaction(write=True) as db:
+        add_hold(db, Origin.operator(workspace_id), kind="session", value=held)
+    wanted, report = deployments.restore(audit=export_audit(deployments, caller))
+    assert (report.changes.deleted_sessions, report.changes.revoked_keys) == (2, 1)
+    assert report.changes.open_purges == 0
+
+    with serving(wanted) as service:
+        copy = with_service(caller, service)
+        for session_id, status in ((soft, 404), (hard, 404), (held, 200), (kept, 200)):
+            assert copy.get(f"/v1/sessions/{session_id}").status_code == status
+        assert copy.delete(f"/v1/sessions/{held}?hard=true").status_code == 409
+        assert Caller(service, key).get("/v1/sessions").status_code == 401
+        assert not list(service.runtime.blobs.keys(f"frames/{workspace_id}/{hard}"))
+
+
+def test_sessions_that_are_purged_during_a_backup_are_not_restored(
+    deployments: Deployments, caller: Caller
+) -> None:
+    gone, kept = sealed_session(caller), sealed_session(caller)
+
+    def delete_one(step: str) -> None:
+        if step == "objects":
+            assert caller.delete(f"/v1/sessions/{gone}?hard=true").status_code == 204
+
+    deployments.back_up(on_step=delete_one)
+    with deployments.restored() as service:
+        copy = with_service(caller, service)
+        assert copy.get(f"/v1/sessions/{gone}").status_code == 404
+        assert copy.get(f"/v1/sessions/{kept}").status_code == 200
+        settings = service.runtime.settings
+    assert problems(settings) == []
+
+
+def refused(deployments: Deployments, error: type[Exception], **options: Any) -> None:
+    """Check that a restore is refused, with nothing written."""
+    before = {path.name for path in deployments.folder.iterdir()}
+    with pytest.raises(error):
+        deployments.restore("refused", **options)
+    assert {path.name for path in deployments.folder.iterdir()} == before
+
+
+def test_what_does_not_belong_together_is_refused(deployments: Deployments, caller: Caller) -> None:
+    refused(deployments, NoBackup)
+    sealed_session(caller)
+    deployments.back_up()
+    wanted = deployments.settings("refused")
+    refused(deployments, WrongSecret, settings=replace(wanted, secret=b"another"))
+    refused(deployments, WrongRegion, settings=replace(wanted, region="eu"))
+    refused(deployments, NoBackup, backup_id="bak_00000000000000000000000000")
+    folder = deployments.folder / "taken"
+    folder.mkdir()
+    (folder / "file").write_text("mine")
+    refused(deployments, NotEmpty, settings=replace(wanted, data_dir=folder))
+    taken = deployments.service.runtime.settings
+    refused(deployments, NotEmpty, settings=replace(wanted, database_url=taken.database_url))
+    refused(deployments, NotEmpty, settings=replace(wanted, blob_url=taken.blob_url))
+    deployments.restore("refused", settings=wanted)
+
+
+def test_a_changed_manifest_is_refused(deployments: Deployments, caller: Caller) -> None:
+    sealed_session(caller)
+    report = deployments.back_up()
+    path = Path(deployments.to, "backups", f"{report.id}.json")
+    original = orjson.loads(path.read_bytes())
+    for changed in ({"region": "eu"}, {"files": 1}, {"listing": []}, {"seal": ""}, {"more": 1}):
+        path.write_bytes(orjson.dumps(original | changed))
+        refused(deployments, DamagedBackup)
+    path.write_bytes(b"{}")
+    refused(deployments, DamagedBackup)
+
+
+def test_backups_of_two_deployments_do_not_mix(deployments: Deployments, caller: Caller) -> None:
+    deployments.back_up()
+    archive, secret = Archive(deployments.to), caller.service.runtime.settings.secret
+    archive.require_owner(secret)
+    with pytest.raises(OtherDeployment):
+        archive.require_owner(b"another")
+
+
+def test_an_audit_file_that_does_not_continue_the_backup_is_refused(
+    deployments: Deployments, caller: Caller
+) -> None:
+    other = deployments.service.make_caller()
+    for number in range(3):
+        patch(caller, "/v1/workspaces/current", {"retention": {"frames_days": 10 + number}})
+    patch(other, "/v1/workspaces/current", {"retention": {"frames_days": 10}})
+    deployments.back_up()
+    for number in range(3):
+        patch(caller, "/v1/workspaces/current", {"retention": {"frames_days": 20 + number}})
+    audit = export_audit(deployments, caller, other)
+    lines = audit.read_bytes().splitlines(keepends=True)
+    mine = [line for line in lines if caller.key.workspace_id.encode() in line]
+    for wrong in (
+        [*lines[:1], b"no json\n"],
+        mine,  # another workspace's log is missing
+        [line for line in lines if line is not mine[-2]],
+        [line.replace(b'"to":22', b'"to":23') for line in lines],
+        [orjson.dumps(orjson.loads(line) | {"number": 99}) + b"\n" for line in lines],
+    ):
+        audit.write_bytes(b"".join(wrong))
+        refused(deployments, AuditDoesNotFit, audit=audit)
+    audit.write_bytes(b"".join(lines))
+    _, report = deployments.restore(audit=audit)
+    assert report.changes.entries == 3
