@@ -208,7 +208,7 @@ def target_token(action: str, event: Mapping[str, Any]) -> tuple[str, str]:
     if name and (not identity or "#" in identity):
         identity = f"{identity}~{normal_name(name)}"
     identity = identity or _last_resort(target, attrs)
-    noun = _choose_noun(action, role, tag, name=name, attrs=attrs)
+    noun = _choose_noun(action, role=role, tag=tag, name=name, attrs=attrs)
     return _token(role or tag, identity), make_label(action, noun)
 
 
@@ -221,7 +221,7 @@ def _given_name(action: str, event: Mapping[str, Any]) -> str | None:
     return name if type(name) is str else None
 
 
-def _choose_noun(action: str, role: str, tag: str, *, name: str | None, attrs: Mapping[str, Any]) -> str:
+def _choose_noun(action: str, *, role: str, tag: str, name: str | None, attrs: Mapping[str, Any]) -> str:
     """Return the noun of a label: an activity or a tool keeps its digits, an element has `#` for them."""
     if name:
         return (
