@@ -257,6 +257,7 @@ def _create_sqlite_engine(url: str) -> Engine:
         url,
         json_serializer=_dump_json,
         json_deserializer=orjson.loads,
+        hide_parameters=True,  # Errors are logged, and parameters hold recorded content.
         connect_args={"check_same_thread": False, "timeout": 30},
         pool_size=8,
         max_overflow=40,
@@ -301,6 +302,7 @@ def _create_postgres_engine(url: str) -> Engine:
         url,
         json_serializer=_dump_json,
         json_deserializer=orjson.loads,
+        hide_parameters=True,  # Errors are logged, and parameters hold recorded content.
         pool_size=8,
         max_overflow=40,
         pool_pre_ping=True,
