@@ -6,8 +6,7 @@ writes are durable once the store acknowledged them.
 
 import re
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
 
 import polars as pl
@@ -20,7 +19,8 @@ from deltalake.exceptions import DeltaError
 from recorder.digest import bucket_of
 from recorder.errors import Unavailable
 from recorder.storage.lake_cleanup import clean_log, delete_dead_files
-from recorder.storage.lake_files import LakeFile, RowFilter, SortedSource, merge_sorted, read_file
+from recorder.storage.lake_files import LakeFile, read_file
+from recorder.storage.lake_reads import SessionPlace, read_session_batches
 from recorder.storage.lake_rewrites import compact, count_session_rows, delete_sessions
 from recorder.storage.lake_schemas import LAYOUTS, PARTITIONS, Kind, Layout
 from recorder.storage.lake_tables import LakeTable, holds_number, retry_conflicts
@@ -234,40 +234,11 @@ class Lake:
         Raises:
             Unavailable: if the store does not answer.
         """
-        layout = LAYOUTS[kind]
-        order = [column for column in layout.sort if column not in ("bucket", "session_id")]
-        given = layout.schema.names if columns is None else list(columns)
-        needed = {*given, *order, "session_id"}
-        schema = pa.schema([field for field in layout.schema if field.name in needed])
-        wanted = RowFilter({session_id: bucket_of(session_id)}, None if after is None else after[0])
-        if limit == 0:
-            return
-        stored = self._open_table(kind, tenant)
-        try:
-            with _convert_errors():
-                table = stored.open()
-                if table is None:
-                    return
-                read = partial(read_file, stored.data_files(table), schema=schema, wanted=wanted)
-                if limit is not None:
-                    read = partial(read, batch_rows=limit)
-                sources = [
-                    SortedSource(file.lower_bound(order), partial(read, file))
-                    for file in stored.list_files(table, workflow=workflow, date=date)
-                    if wanted.may_match(file.bounds_of)
-                ]
-                with closing(merge_sorted(sources, order)) as batches:
-                    for unfiltered in batches:
-                        batch = unfiltered if after is None else _filter_after(unfiltered, order, after)
-                        if limit is not None:
-                            batch = batch.slice(0, limit)
-                            limit -= batch.num_rows
-                        if batch.num_rows:
-                            yield batch.select(given)
-                        if limit == 0:
-                            return
-        finally:
-            pa.default_memory_pool().release_unused()
+        session = SessionPlace(kind, workflow, date, session_id)
+        with _convert_errors():
+            yield from read_session_batches(
+                self._open_table(kind, tenant), session, after=after, columns=columns, limit=limit
+            )
 
     def count_session_rows(
         self,
@@ -404,11 +375,3 @@ def _convert_errors() -> Iterator[None]:
         yield
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise Unavailable("The lake") from error
-
-
-def _filter_after(batch: pa.RecordBatch, order: Sequence[str], after: tuple[int, str]) -> pa.RecordBatch:
-    """Return the rows after a position."""
-    t_ms, row_id = (batch[name] for name in order)
-    is_later = pc.greater(t_ms, after[0])
-    is_same = pc.and_(pc.equal(t_ms, after[0]), pc.greater(row_id, after[1]))
-    return batch.filter(pc.or_(is_later, is_same))
