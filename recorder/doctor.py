@@ -79,7 +79,7 @@ def examine(settings: Settings, *, ports: Ports | None = None, seed: int | None 
     yield from check_environment()
     yield from check_data_folder(settings)
     yield from check_backups(settings)
-    blobs, lake = Blobs(settings.blob_url), Lake(settings.lake_url)
+    blobs, lake = Blobs(settings.blob_url, archive_url=settings.cold_url), Lake(settings.lake_url)
     yield from check_stores(settings, blobs, lake)
     try:
         database = open_database(settings, create=False)
@@ -135,9 +135,11 @@ def check_backups(settings: Settings) -> Iterator[Finding]:
 
 def check_stores(settings: Settings, blobs: Blobs, lake: Lake) -> Iterator[Finding]:
     """Yield a finding for each store, after writing, reading and deleting an object in it."""
-    stores = {"frames": blobs, "hosted exports": Blobs(settings.export_url)}
-    if settings.cold_url is not None:
-        stores["archived frames"] = Blobs(settings.cold_url)
+    stores = {
+        "frames": blobs,
+        "hosted exports": Blobs(settings.export_url),
+        "archived frames": Blobs(settings.cold_url),
+    }
     for name, store in stores.items():
         yield _check_part(name, f"The store {_without_password(store.url)}", partial(_probe_store, store))
     yield _check_part("lake", f"The lake {_without_password(lake.url)}", lake.ping)

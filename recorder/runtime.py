@@ -35,7 +35,7 @@ class Runtime:
         """
         keep_files_private()
         database = open_database(settings, create=create)
-        blobs, lake = Blobs(settings.blob_url), Lake(settings.lake_url)
+        blobs, lake = Blobs(settings.blob_url, archive_url=settings.cold_url), Lake(settings.lake_url)
         try:
             check_region(settings, database, blobs, lake)
         except BaseException:

@@ -89,6 +89,13 @@ def parse_store(env: Mapping[str, str], name: str) -> str:
     return url
 
 
+def parse_storage_class(text: str) -> str | None:
+    """Return the name of an S3 storage class, such as `GLACIER_IR`; None where the variable is empty."""
+    if text and not re.fullmatch(r"[A-Z0-9_]{1,40}", text):
+        raise InvalidSetting("RECORDER_COLD_STORAGE_CLASS", "an S3 storage class, such as GLACIER_IR")
+    return text or None
+
+
 def parse_endpoint(env: Mapping[str, str], name: str) -> str | None:
     """Return the address of a store's service; None where the variable is empty."""
     url = env.get(name, "").rstrip("/")

@@ -26,6 +26,7 @@ from recorder.setting_values import (
     parse_own_addresses,
     parse_region,
     parse_seal_processes,
+    parse_storage_class,
     parse_store,
     parse_trusted_proxies,
     parse_webhook_attempts,
@@ -36,11 +37,12 @@ DEFAULT_DATA_DIR = Path("recorder-data")
 #: Every variable of the service and its clients, without the prefix `RECORDER_`.
 VARIABLES: Final = frozenset(
     """
-    ALLOWED_HOSTS ALLOWED_OUTBOUND ANSWER_WITHIN AZURE_ENDPOINT BLOB_URL BODY_MEMORY_MB COLD_URL
-    DAGSTER_AUTH_HEADER DAGSTER_DIR DAGSTER_POSTGRES_URL DATABASE_URL DATA_DIR EXPORT_BUCKETS EXPORT_EXECUTOR
-    EXPORT_URL GCS_ENDPOINT KEY LAKE_URL LOCAL_EXPORT_ROOT LOG_LEVEL METRICS_TOKEN OWN_ADDRESSES PUBLIC_URL
-    REDIS_URL REGION S3_ENDPOINT SEAL_LEASE_SECONDS SEAL_PROCESSES SEAL_RUNS SEAL_SLOTS SECRET SESSION_BYTES
-    SESSION_EVENTS SESSION_FRAMES TRUSTED_PROXIES URL WEBHOOK_ATTEMPTS WEBHOOK_SECRET
+    ALLOWED_HOSTS ALLOWED_OUTBOUND ANSWER_WITHIN AZURE_ENDPOINT BLOB_URL BODY_MEMORY_MB
+    COLD_STORAGE_CLASS COLD_URL DAGSTER_AUTH_HEADER DAGSTER_DIR DAGSTER_POSTGRES_URL DATABASE_URL
+    DATA_DIR EXPORT_BUCKETS EXPORT_EXECUTOR EXPORT_URL GCS_ENDPOINT KEY LAKE_URL LOCAL_EXPORT_ROOT
+    LOG_LEVEL METRICS_TOKEN OWN_ADDRESSES PUBLIC_URL REDIS_URL REGION S3_ENDPOINT SEAL_LEASE_SECONDS
+    SEAL_PROCESSES SEAL_RUNS SEAL_SLOTS SECRET SESSION_BYTES SESSION_EVENTS SESSION_FRAMES
+    TRUSTED_PROXIES URL WEBHOOK_ATTEMPTS WEBHOOK_SECRET
     """.split()  # noqa: SIM905
 )
 _PREFIX = "RECORDER_"
@@ -87,10 +89,11 @@ class Settings:
     data_dir: Path
     #: SQLAlchemy address of the control plane and the hot rows.
     database_url: str
-    #: fsspec addresses (or folders) of frames, of the lake and of hosted exports.
+    #: fsspec addresses (or folders) of frames, of the lake, of hosted exports and of archived frames.
     blob_url: str
     lake_url: str
     export_url: str
+    cold_url: str
     #: `local` export destinations must lie under this folder; None forbids them.
     local_export_root: Path | None
     #: The deployment's secret: pepper of keys, signer of cursors and addresses. Never shown.
@@ -106,8 +109,8 @@ class Settings:
     export_buckets: tuple[str, ...] = ()
     #: Redis that API processes share for rate limits and stream wake-ups; None keeps both in the process.
     redis_url: str | None = field(default=None, repr=False)
-    #: fsspec address of archived frames; None keeps them where they are.
-    cold_url: str | None = None
+    #: S3 storage class of archived frames; they then stay in the bucket of the others.
+    cold_storage_class: str | None = None
     #: Addresses beyond the public ones that webhooks may be sent to: hosts, addresses, networks.
     allowed_outbound: tuple[str, ...] = ("loopback",)
     #: `host:port` of what belongs to this deployment and no setting names; never a webhook's destination.
@@ -171,6 +174,7 @@ class Settings:
             blob_url=parse_store(env, "RECORDER_BLOB_URL") or str(data / "blobs"),
             lake_url=parse_store(env, "RECORDER_LAKE_URL") or str(data / "lake"),
             export_url=parse_store(env, "RECORDER_EXPORT_URL") or str(data / "exports"),
+            cold_url=parse_store(env, "RECORDER_COLD_URL") or str(data / "cold"),
             local_export_root=Path(root).expanduser().resolve() if root else None,
             region=parse_region(env.get("RECORDER_REGION", "us")),
             public_url=env.get("RECORDER_PUBLIC_URL", "http://127.0.0.1:8700").rstrip("/"),
@@ -179,7 +183,7 @@ class Settings:
             azure_endpoint=parse_endpoint(env, "RECORDER_AZURE_ENDPOINT"),
             export_buckets=parse_buckets(env.get("RECORDER_EXPORT_BUCKETS", "")),
             redis_url=env.get("RECORDER_REDIS_URL") or None,
-            cold_url=parse_store(env, "RECORDER_COLD_URL") or None,
+            cold_storage_class=parse_storage_class(env.get("RECORDER_COLD_STORAGE_CLASS", "")),
             allowed_outbound=split_words(env.get("RECORDER_ALLOWED_OUTBOUND", "loopback")),
             own_addresses=parse_own_addresses(env.get("RECORDER_OWN_ADDRESSES", "")),
             answer_within_s=parse_answer_within(env.get("RECORDER_ANSWER_WITHIN", "30")),
@@ -221,6 +225,7 @@ class Settings:
             "RECORDER_BLOB_URL": self.blob_url,
             "RECORDER_LAKE_URL": self.lake_url,
             "RECORDER_EXPORT_URL": self.export_url,
+            "RECORDER_COLD_URL": self.cold_url,
             "RECORDER_REGION": self.region,
             "RECORDER_PUBLIC_URL": self.public_url,
             "RECORDER_ALLOWED_OUTBOUND": ",".join(self.allowed_outbound),
@@ -241,8 +246,8 @@ class Settings:
                 chosen[name] = endpoint
         if self.export_buckets:
             chosen["RECORDER_EXPORT_BUCKETS"] = ",".join(self.export_buckets)
-        if self.cold_url is not None:
-            chosen["RECORDER_COLD_URL"] = self.cold_url
+        if self.cold_storage_class is not None:
+            chosen["RECORDER_COLD_STORAGE_CLASS"] = self.cold_storage_class
         if self.own_addresses:
             chosen["RECORDER_OWN_ADDRESSES"] = ",".join(self.own_addresses)
         if self.answer_within_s != Settings.answer_within_s:

@@ -47,6 +47,8 @@ class ShardTask:
     sampling: Sampling
     lake_url: str
     blob_url: str
+    #: Address of archived frames.
+    cold_url: str
     target: Target
     #: Whether files with the same paths and other bytes are replaced.
     replaces_files: bool = False
@@ -221,10 +223,11 @@ def write_rows(task: ShardTask, rows: list[ShardRows]) -> Iterator[WrittenShard]
 
 def _write_file(task: ShardTask, kind: FileKind, tables: ShardRows, file: Output) -> None:
     writer = _WRITERS[task.format]
+    frames = Blobs(task.blob_url, archive_url=task.cold_url)
     match kind:
         case "events":
             writer.write_events(*tables, file)
         case "frames":
-            writer.write_frames(*tables, Blobs(task.blob_url), file)
+            writer.write_frames(*tables, frames, file)
         case "samples":
-            writer.write_samples(*tables, Blobs(task.blob_url), file)
+            writer.write_samples(*tables, frames, file)

@@ -1,4 +1,4 @@
-"""Retention: removal of sessions, audit entries, answers and hosted exports after their days. Spec §8.3.
+"""Retention: removal of sessions, audit entries, answers, hosted exports; archive of frames. Spec §8.3.
 
 A run is a sequence of short transactions under a lease: a killed one is continued by the next. Settings are
 read at its start, so a changed one holds at the next run. Contract §7.
@@ -18,6 +18,7 @@ from recorder import clock, limits
 from recorder.access import idempotency
 from recorder.audit import pruning
 from recorder.exports.results import expiry
+from recorder.governance import archive
 from recorder.governance.due_sessions import begin_purges, find_due, split_due
 from recorder.ids import first_id_at
 from recorder.models.governance import PurgeRow
@@ -39,8 +40,10 @@ SESSION_KINDS = {
     "deletion": "deleted_sessions",
 }
 HELD = "held_sessions"
+ARCHIVED = "archived_sessions"
 KINDS = (
     *SESSION_KINDS.values(),
+    ARCHIVED,
     HELD,
     "audit_entries",
     "kept_answers",
@@ -97,6 +100,8 @@ def preview_retention(
                 report.add(workspace.id, kind, 1, session.size_bytes)
         with runtime.database.transaction(write=False) as db:
             _count_records(db, report, workspace)
+        for row in archive.find_due(runtime.database, workspace, at=report.at):
+            report.add(workspace.id, ARCHIVED, 1, row.frame_bytes)
     return report
 
 
@@ -134,6 +139,8 @@ def run_retention(
                 _expire_sessions(runtime, held, workspace, report)
                 _remove_records(runtime, held, workspace, report)
                 _remove_exports(runtime, held, workspace, report)
+                for session in archive.archive_frames(runtime, held, workspace, at=report.at):
+                    report.add(workspace.id, ARCHIVED, 1, session.frame_bytes)
             _repeat(runtime, held, lambda db: _ROWS if remove_old(db, now=report.at) else 0)
             return report
 

@@ -45,9 +45,8 @@ def object_folders(workspace_id: str, session_id: str) -> list[str]:
 
 
 def object_stores(runtime: Runtime) -> list[Blobs]:
-    """Return the stores that hold objects of sessions: frames, and archived frames where there are some."""
-    cold = runtime.settings.cold_url
-    return [runtime.blobs] if cold is None else [runtime.blobs, Blobs(cold)]
+    """Return the stores that hold objects of sessions: frames and archived frames."""
+    return [runtime.blobs, Blobs(runtime.settings.cold_url)]
 
 
 def remove_content(

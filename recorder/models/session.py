@@ -214,6 +214,8 @@ class SessionRow(SQLModel, table=True):
     started_at: datetime | None = None
     stopped_at: datetime | None = None
     sealed_at: datetime | None = None
+    #: When the objects of its frames were moved to the store of archived frames.
+    frames_archived_at: datetime | None = None
     deleted_at: datetime | None = None
     #: When its data go for good: 7 days after creation in test mode, 30 days after a delete. Null: not yet.
     purge_after: datetime | None = None

@@ -208,8 +208,14 @@ def _summarize_hot(db: DbSession, lake: Lake, row: SessionRow) -> FramesSummary:
         width=largest[0] if largest else None,
         height=largest[1] if largest else None,
         content_types=sorted(types),
-        storage={"hot": count, "cold": 0},
+        storage=_count_by_store(row, count),
     )
+
+
+def _count_by_store(row: SessionRow, count: int) -> dict[str, int]:
+    """Return the numbers of frames in the store of recordings and in the one of archived frames."""
+    cold = 0 if row.frames_archived_at is None else count
+    return {"hot": count - cold, "cold": cold}
 
 
 def _summarize_sealed(lake: Lake, row: SessionRow) -> FramesSummary:
@@ -235,7 +241,7 @@ def _summarize_sealed(lake: Lake, row: SessionRow) -> FramesSummary:
         width=largest[1],
         height=largest[2],
         content_types=sorted(types),
-        storage={"hot": count, "cold": 0},
+        storage=_count_by_store(row, count),
     )
 
 

@@ -24,8 +24,15 @@ class StoredObject(NamedTuple):
 class Blobs:
     """Store of immutable objects under one root: a folder, or any address that fsspec supports."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, archive_url: str | None = None) -> None:
+        """Name the store; nothing is opened before its first use.
+
+        Args:
+            url: folder or address.
+            archive_url: folder or address of a second store, from which objects are read that this one lacks.
+        """
         self.url = url
+        self._archive_url = archive_url
         self._fs, self._root = fsspec.core.url_to_fs(url)
         self._is_local = "file" in _list_protocols(self._fs)
 
@@ -62,10 +69,27 @@ class Blobs:
         try:
             data: bytes = self._fs.cat_file(self._make_path(key), start=offset, end=end)
         except FileNotFoundError as error:
-            raise KeyError(key) from error
+            if self._archive_url is None:
+                raise KeyError(key) from error
+            return Blobs(self._archive_url).get(key, offset, length)
         except OSError as error:
             raise Unavailable("The blob store") from error
         return data
+
+    def set_storage_class(self, key: str, storage_class: str) -> None:
+        """Move an object of an S3 bucket to another storage class; its key and its bytes stay.
+
+        Raises:
+            KeyError: if there is no such object.
+            Unavailable: if the store refuses or does not answer.
+        """
+        path = self._make_path(key)
+        try:
+            self._fs.copy(path, path, StorageClass=storage_class, MetadataDirective="COPY")
+        except FileNotFoundError as error:
+            raise KeyError(key) from error
+        except OSError as error:
+            raise Unavailable("The blob store") from error
 
     def delete(self, key: str) -> None:
         """Remove one object; a missing one is no error."""

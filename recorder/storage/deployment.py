@@ -86,9 +86,11 @@ def check_region(settings: Settings, database: Database, blobs: Blobs, lake: Lak
     if region not in REGIONS:
         raise UnknownRegion
     _check_database(database, region, settings.seal_slots)
-    stores = {"The store of frames": blobs, "The store of exports": Blobs(settings.export_url)}
-    if settings.cold_url is not None:
-        stores["The store of archived frames"] = Blobs(settings.cold_url)
+    stores = {
+        "The store of frames": blobs,
+        "The store of exports": Blobs(settings.export_url),
+        "The store of archived frames": Blobs(settings.cold_url),
+    }
     for what, store in stores.items():
         with _skip_unavailable(what):
             _check_location(what, url=store.url, region=region)

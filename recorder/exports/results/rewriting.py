@@ -138,6 +138,7 @@ class _Rewriting:
             sampling=plan.sampling,
             lake_url=self._runtime.lake.url,
             blob_url=self._runtime.blobs.url,
+            cold_url=self._runtime.settings.cold_url,
             target=target_of(self._row, self._runtime.settings),
             replaces_files=True,
         )

@@ -294,6 +294,7 @@ class _Run:
             sampling=plan.sampling,
             lake_url=self._runtime.lake.url,
             blob_url=self._runtime.blobs.url,
+            cold_url=self._runtime.settings.cold_url,
             target=target_of(self._export, self._runtime.settings),
         )
 

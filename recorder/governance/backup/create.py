@@ -220,10 +220,10 @@ class _BackupRun:
 
     def _list_objects(self, contents: _Contents) -> Iterator[tuple[Store, Sequence[StoredObject]]]:
         """Yield the objects of each store that belong to sessions and exports of the snapshot."""
-        settings = self._runtime.settings
-        stores: list[tuple[Store, str]] = [("frames", "frames/"), ("frames", "exports/"), ("exports", "")]
-        if settings.cold_url is not None:
-            stores.append(("cold", "frames/"))
+        # Archived frames last: one that is archived meanwhile is in the cold store by then.
+        stores: list[tuple[Store, str]] = [
+            *(("frames", "frames/"), ("frames", "exports/"), ("exports", ""), ("cold", "frames/"))
+        ]
         visible = contents.session_ids - contents.purged_ids
         for store, prefix in stores:
             blobs = self._open_store(store)
@@ -235,7 +235,7 @@ class _BackupRun:
         settings = self._runtime.settings
         if store == "frames":
             return self._runtime.blobs
-        return Blobs(settings.export_url if store == "exports" else settings.cold_url or "")
+        return Blobs(settings.export_url if store == "exports" else settings.cold_url)
 
     def _copy(self, contents: _Contents, store: Store, blobs: Blobs, objects: Sequence[StoredObject]) -> None:
         """Copy objects; one that is gone belonged to a session or export that was removed since."""

@@ -319,5 +319,5 @@ def stage_settings(wanted: Settings) -> Settings:
         blob_url=move(wanted.blob_url),
         lake_url=move(wanted.lake_url),
         export_url=move(wanted.export_url),
-        cold_url=None if wanted.cold_url is None else move(wanted.cold_url),
+        cold_url=move(wanted.cold_url),
     )

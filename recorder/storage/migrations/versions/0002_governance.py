@@ -92,6 +92,8 @@ def upgrade() -> None:
             sqlite_where=sa.text("NOT is_indexed"),
             postgresql_where=sa.text("NOT is_indexed"),
         )
+    with op.batch_alter_table("sessions", schema=None) as batch_op:
+        batch_op.add_column(sa.Column("frames_archived_at", sa.DateTime(timezone=True), nullable=True))
     op.create_table(
         "export_sessions",
         sa.Column("session_id", sa.String(), nullable=False),

@@ -1,0 +1,130 @@
+"""Archive of frames: objects of old sessions move to the cold store, where readers find them. Spec §8.3.
+
+An object is deleted only once its copy has been read back and is equal; a session counts as archived when
+all of its objects have moved. Readers look in the store of recordings first and then in the cold one: they
+find an object at any moment. A run that was killed is continued by the next one.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from sqlmodel import Session as DbSession
+from sqlmodel import col, or_, select
+
+from recorder import clock
+from recorder.errors import Unavailable
+from recorder.ids import first_id_at
+from recorder.models.session import SessionRow
+from recorder.models.workspace import WorkspaceRow
+from recorder.runtime import Runtime
+from recorder.storage.blobs import Blobs
+from recorder.storage.database import Database
+from recorder.storage.leases import HeldLease
+
+_PAGE = 200
+
+
+def find_due(database: Database, workspace: WorkspaceRow, *, at: datetime) -> Iterator[SessionRow]:
+    """Yield the sessions of a workspace whose frames are due to be archived, in the order of ids.
+
+    `frames_days` counts from the sealing. Sessions whose data are due to be removed are left out.
+
+    Args:
+        database: the database; each page of sessions is read in a transaction of its own.
+        workspace: the workspace.
+        at: the instant.
+    """
+    before = at - timedelta(days=workspace.frames_days)
+    due = (
+        SessionRow.workspace_id == workspace.id,
+        SessionRow.status == "sealed",
+        col(SessionRow.frames_archived_at).is_(None),
+        col(SessionRow.deleted_at).is_(None),
+        SessionRow.frame_count > 0,
+        # Ids rise with the time of creation, which sealing follows: only old sessions are read.
+        col(SessionRow.id) < first_id_at("ses", before),
+        col(SessionRow.sealed_at) < before,
+        col(SessionRow.sealed_at) >= at - timedelta(days=workspace.events_days),
+        or_(col(SessionRow.purge_after).is_(None), col(SessionRow.purge_after) > at),
+    )
+    after, has_more = "", True
+    while has_more:
+        page = select(SessionRow).where(*due, col(SessionRow.id) > after).order_by(col(SessionRow.id))
+        with database.transaction(write=False) as db:
+            rows = list(db.exec(page.limit(_PAGE)))
+        yield from rows
+        has_more = len(rows) == _PAGE
+        after = rows[-1].id if rows else after
+
+
+def archive_frames(
+    runtime: Runtime, held: HeldLease, workspace: WorkspaceRow, *, at: datetime
+) -> Iterator[SessionRow]:
+    """Move the frames of the sessions of a workspace that are due; yield each session that is archived.
+
+    Args:
+        runtime: the deployment.
+        held: lease of the run.
+        workspace: the workspace.
+        at: instant at which sessions are due.
+
+    Raises:
+        LeaseLost: if another run took over.
+        Unavailable: if a store or the database does not answer, or a copy differs; the next run goes on.
+    """
+    for row in find_due(runtime.database, workspace, at=at):
+        if _archive_session(runtime, held, row):
+            yield row
+
+
+def _archive_session(runtime: Runtime, held: HeldLease, row: SessionRow) -> bool:
+    """Move the objects of one session; return False if it was deleted meanwhile."""
+    folder = f"frames/{row.workspace_id}/{row.id}/"
+    cold, storage_class = Blobs(runtime.settings.cold_url), runtime.settings.cold_storage_class
+    keys = [stored.key for stored in runtime.blobs.list_objects(folder)]
+    for key in keys:
+        try:
+            if storage_class is not None:
+                runtime.blobs.set_storage_class(key, storage_class)
+            else:
+                _copy_object(Blobs(runtime.blobs.url), cold, key)
+        except KeyError:
+            pass  # a purge removed it; the check below sees that
+    with held.transaction(runtime.database) as db:
+        current = _read_row(db, row.id)
+        is_deleted = current is None or current.deleted_at is not None
+        if current is not None and not is_deleted and storage_class is not None:
+            current.frames_archived_at = clock.now()
+            db.add(current)
+    if is_deleted:
+        # The purge may have looked at the cold store before the copies were there.
+        cold.delete_below(folder)
+        return False
+    if storage_class is None:
+        for key in keys:
+            runtime.blobs.delete(key)
+        with held.transaction(runtime.database) as db:
+            current = _read_row(db, row.id)
+            if current is not None:
+                current.frames_archived_at = clock.now()
+                db.add(current)
+    return True
+
+
+def _read_row(db: DbSession, session_id: str) -> SessionRow | None:
+    statement = select(SessionRow).where(SessionRow.id == session_id)
+    return db.exec(statement.with_for_update().execution_options(populate_existing=True)).first()
+
+
+def _copy_object(hot: Blobs, cold: Blobs, key: str) -> None:
+    """Copy an object and read the copy back.
+
+    Raises:
+        KeyError: if the object is gone.
+        Unavailable: if a store does not answer, or the copy differs.
+    """
+    data = hot.get(key)
+    cold.put(key, data)
+    if hashlib.sha256(cold.get(key)).digest() != hashlib.sha256(data).digest():
+        raise Unavailable("The store of archived frames")

@@ -1,0 +1,207 @@
+"""Archive of frames: what moves on which day, and that every reader follows. Spec §8.3; contract §2."""
+
+import tarfile
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlmodel import col, select
+
+from recorder import clock
+from recorder.errors import Unavailable
+from recorder.governance.retention import preview_retention, run_retention
+from recorder.models.session import SessionRow
+from recorder.models.workspace import WorkspaceRow
+from recorder.runtime import Runtime
+from recorder.storage.blobs import Blobs
+from tests.support.completed_work import completed_export, patch
+from tests.support.factories import Caller
+from tests.support.object_stores import BUCKET, ENVIRONMENT, running_store
+from tests.support.purges import Canary, count_hits, finish_purges, recorded_canary
+from tests.support.recorded_sessions import session_row
+from tests.support.sealed_sessions import START, WORKSPACE, Recording, make_runtime, seal
+
+DAYS = 10
+
+
+def days_later(runtime: Runtime, canary: Canary, days: float) -> datetime:
+    """Return an instant so many days after the sealing of a session."""
+    sealed_at = session_row(runtime, canary.session_id).sealed_at
+    assert sealed_at is not None
+    return sealed_at + timedelta(days=days)
+
+
+def run_at(caller: Caller, at: datetime) -> dict[str, int]:
+    """Run retention in a caller's workspace; return the counts by kind, which a preview gave before."""
+    runtime, workspace_id = caller.service.runtime, caller.key.workspace_id
+    preview = preview_retention(runtime, at=at, workspace_id=workspace_id)
+    report = run_retention(runtime, "tests", at=at, workspace_id=workspace_id)
+    assert report is not None and preview.list_rows() == report.list_rows()
+    return {kind: count for (_, kind), count in report.counts.items()}
+
+
+def objects_of(runtime: Runtime, canary: Canary, url: str) -> dict[str, bytes]:
+    """Return the objects with frames of a session in a store."""
+    row = session_row(runtime, canary.session_id)
+    store = Blobs(url)
+    found = store.list_objects(f"frames/{row.workspace_id}/{row.id}/")
+    return {stored.key: store.get(stored.key) for stored in found}
+
+
+def read_frames(caller: Caller, canary: Canary) -> list[bytes]:
+    """Return the pictures of a session, and check in which store they are said to be."""
+    address = f"/v1/sessions/{canary.session_id}"
+    frames = caller.get(f"{address}/frames").json()["data"]
+    return [caller.get(f"{address}/frames/{frame['id']}/image").content for frame in frames]
+
+
+def storage_of(caller: Caller, canary: Canary) -> dict[str, int]:
+    """Return the number of frames by store, as the session shows it."""
+    answer = caller.get(f"/v1/sessions/{canary.session_id}?include=frames_summary").json()
+    storage: dict[str, int] = answer["frames_summary"]["storage"]
+    return storage
+
+
+def test_frames_move_after_their_days_and_stay_readable(caller: Caller) -> None:
+    patch(caller, "/v1/workspaces/current", {"retention": {"frames_days": DAYS}})
+    runtime, canary = caller.service.runtime, recorded_canary(caller)
+    before, pictures = objects_of(runtime, canary, runtime.blobs.url), read_frames(caller, canary)
+    assert before and pictures and storage_of(caller, canary) == {"hot": 1, "cold": 0}
+    assert "archived_sessions" not in run_at(caller, days_later(runtime, canary, DAYS - 0.01))
+    assert run_at(caller, days_later(runtime, canary, DAYS + 0.01))["archived_sessions"] == 1
+    assert objects_of(runtime, canary, runtime.blobs.url) == {}
+    assert objects_of(runtime, canary, runtime.settings.cold_url) == before
+    assert read_frames(caller, canary) == pictures and storage_of(caller, canary) == {"hot": 0, "cold": 1}
+    assert "archived_sessions" not in run_at(caller, days_later(runtime, canary, DAYS + 1))
+
+
+def test_an_export_of_archived_frames_is_the_same_to_the_byte(caller: Caller) -> None:
+    patch(caller, "/v1/workspaces/current", {"retention": {"frames_days": DAYS}})
+    canary = recorded_canary(caller)
+    exported = export_samples(caller, canary)
+    run_at(caller, days_later(caller.service.runtime, canary, DAYS + 1))
+    assert storage_of(caller, canary) == {"hot": 0, "cold": 1}
+    assert len(exported) == 3 and export_samples(caller, canary) == exported
+
+
+def export_samples(caller: Caller, canary: Canary) -> dict[str, bytes]:
+    """Return what a new export writes of a session, by name in the archive."""
+    export = completed_export(caller, format="webdataset", frame_sampling={"mode": "all"})
+    files = caller.service.runtime.settings.data_dir.rglob(f"{export['id']}/**/*.tar")
+    members = {}
+    for file in files:
+        with tarfile.open(file) as archive:
+            for member in archive.getmembers():
+                if member.name.startswith(canary.session_id):
+                    content = archive.extractfile(member)
+                    assert content is not None
+                    members[member.name] = content.read()
+    return members
+
+
+def test_a_purge_reaches_archived_frames(caller: Caller) -> None:
+    patch(caller, "/v1/workspaces/current", {"retention": {"frames_days": DAYS}})
+    runtime, canary = caller.service.runtime, recorded_canary(caller)
+    run_at(caller, days_later(runtime, canary, DAYS + 1))
+    key = next(iter(objects_of(runtime, canary, runtime.settings.cold_url)))
+    assert caller.delete(f"/v1/sessions/{canary.session_id}?hard=true").status_code == 204
+    finish_purges(runtime)
+    assert count_hits(runtime, canary.word) == 0
+    with pytest.raises(KeyError):
+        runtime.blobs.get(key)
+
+
+@pytest.mark.parametrize("killed", ["in mid-copy", "after the copy", "before the mark"])
+def test_a_killed_run_is_continued(caller: Caller, killed: str) -> None:
+    """The stores are as a run leaves them that was killed at some instant."""
+    patch(caller, "/v1/workspaces/current", {"retention": {"frames_days": DAYS}})
+    runtime, canary = caller.service.runtime, recorded_canary(caller)
+    pictures = read_frames(caller, canary)
+    before, cold = objects_of(runtime, canary, runtime.blobs.url), Blobs(runtime.settings.cold_url)
+    for key, data in before.items():
+        cold.put(key, data[: len(data) // 2] if killed == "in mid-copy" else data)
+        if killed == "before the mark":
+            runtime.blobs.delete(key)
+    assert read_frames(caller, canary) == pictures
+    assert run_at(caller, days_later(runtime, canary, DAYS + 1))["archived_sessions"] == 1
+    assert objects_of(runtime, canary, runtime.settings.cold_url) == before
+    assert read_frames(caller, canary) == pictures and storage_of(caller, canary) == {"hot": 0, "cold": 1}
+
+
+def test_nothing_is_deleted_while_the_cold_store_is_away(tmp_path: Path) -> None:
+    blocked = tmp_path / "no-folder"
+    runtime = make_runtime(tmp_path / "data", cold_url=str(tmp_path / "cold"))
+    add_workspace(runtime)
+    (session_id,) = seal(runtime, [Recording(frames=[0, 500])])
+    before = {stored.key for stored in runtime.blobs.list_objects("frames/")}
+    at = clock.now() + timedelta(days=100)
+    blocked.write_text("a file, where a folder should be")
+    with pytest.raises(Unavailable):
+        run_retention(with_cold_store(runtime, str(blocked)), "tests", at=at)
+    assert {stored.key for stored in runtime.blobs.list_objects("frames/")} == before
+    assert session_row(runtime, session_id).frames_archived_at is None
+    report = run_retention(runtime, "tests", at=at)
+    assert report is not None and report.counts[WORKSPACE, "archived_sessions"] == 1
+    runtime.close()
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A store that speaks like S3, in a process of its own."""
+    with running_store("s3") as store:
+        for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": store.url, "AWS_REGION": "us-east-1"}.items():
+            monkeypatch.setenv(name, value)
+        yield
+
+
+@pytest.mark.parametrize("storage_class", [None, "GLACIER_IR"])
+@pytest.mark.usefixtures("s3")
+def test_frames_in_a_bucket_move_to_another_prefix_or_class(
+    tmp_path: Path, storage_class: str | None
+) -> None:
+    runtime = make_runtime(
+        tmp_path / "data",
+        blob_url=f"s3://{BUCKET}/{storage_class}/frames",
+        cold_url=f"s3://{BUCKET}/{storage_class}/cold",
+        cold_storage_class=storage_class,
+    )
+    add_workspace(runtime)
+    (session_id,) = seal(runtime, [Recording(frames=[0, 500])])
+    (stored,) = runtime.blobs.list_objects("frames/")
+    data = runtime.blobs.get(stored.key)
+    report = run_retention(runtime, "tests", at=clock.now() + timedelta(days=100))
+    assert report is not None and report.counts[WORKSPACE, "archived_sessions"] == 1
+    assert runtime.blobs.get(stored.key) == data
+    assert session_row(runtime, session_id).frames_archived_at is not None
+    kept = [len(Blobs(url).list_objects("frames/")) for url in (runtime.blobs.url, runtime.settings.cold_url)]
+    assert kept == ([0, 1] if storage_class is None else [1, 0])
+    if storage_class is not None:
+        # The store lists the class of each object.
+        infos = runtime.blobs._fs.find(runtime.blobs._root, detail=True, refresh=True)
+        assert {info["StorageClass"] for info in infos.values() if info["type"] == "file"} >= {storage_class}
+    runtime.close()
+
+
+def add_workspace(runtime: Runtime) -> None:
+    """Add the workspace of sealed sessions, with the default settings."""
+    with runtime.database.transaction(write=True) as db:
+        db.add(WorkspaceRow(id=WORKSPACE, name="acme", region="us", created_at=START))
+
+
+def with_cold_store(runtime: Runtime, cold_url: str) -> Runtime:
+    """Return the deployment with another store of archived frames."""
+    return replace(runtime, settings=replace(runtime.settings, cold_url=cold_url))
+
+
+def test_a_changed_number_of_days_holds_at_the_next_run(caller: Caller) -> None:
+    runtime, canary = caller.service.runtime, recorded_canary(caller)
+    at = days_later(runtime, canary, 5)
+    assert "archived_sessions" not in run_at(caller, at)
+    patch(caller, "/v1/workspaces/current", {"retention": {"frames_days": 1}})
+    assert run_at(caller, at)["archived_sessions"] == 1
+    with runtime.database.transaction(write=False) as db:
+        mine = select(SessionRow).where(SessionRow.workspace_id == caller.key.workspace_id)
+        assert db.exec(mine.where(col(SessionRow.frames_archived_at).is_(None))).first() is None
+        assert db.get_one(WorkspaceRow, caller.key.workspace_id).frames_days == 1
