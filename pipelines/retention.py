@@ -25,7 +25,8 @@ _LONGEST_PAUSE_S = 60.0
     kinds={"sql"},
     description=(
         "What was due at the last run of retention, one row per workspace and kind: sessions past their "
-        "days, which are hidden here and purged after; audit entries, kept answers, deliveries, exports."
+        "days, which are hidden here and purged after; sessions whose frames were archived; audit entries, "
+        "kept answers, deliveries, exports."
     ),
 )
 def expired_records(

@@ -1,8 +1,8 @@
 """Archive of frames: objects of old sessions move to the cold store, where readers find them. Spec §8.3.
 
 An object is deleted only once its copy has been read back and is equal; a session counts as archived when
-all of its objects have moved. Readers look in the store of recordings first and then in the cold one: they
-find an object at any moment. A run that was killed is continued by the next one.
+all of its objects have moved. Readers try the store of recordings first and then the cold one, so that
+they read an object at any moment. A run that was killed is continued by the next one.
 """
 
 import hashlib
@@ -79,7 +79,7 @@ def archive_frames(
 
 
 def _archive_session(runtime: Runtime, held: HeldLease, row: SessionRow) -> bool:
-    """Move the objects of one session; return False if it was deleted meanwhile."""
+    """Move the objects of one session; return False if it was deleted by then."""
     folder = f"frames/{row.workspace_id}/{row.id}/"
     cold, storage_class = Blobs(runtime.settings.cold_url), runtime.settings.cold_storage_class
     keys = [stored.key for stored in runtime.blobs.list_objects(folder)]

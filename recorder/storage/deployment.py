@@ -87,7 +87,8 @@ def check_region(settings: Settings, database: Database, blobs: Blobs, lake: Lak
         raise UnknownRegion
     _check_database(database, region, settings.seal_slots)
     stores = {
-        "The store of frames": blobs,
+        # Without the archive behind it, in whose place its mark would be read.
+        "The store of frames": Blobs(blobs.url),
         "The store of exports": Blobs(settings.export_url),
         "The store of archived frames": Blobs(settings.cold_url),
     }

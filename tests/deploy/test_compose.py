@@ -30,7 +30,7 @@ def test_every_service_becomes_ready_by_its_command_and_environment() -> None:
     if os.geteuid() != 0:
         part_is_missing("Namespaces with mounts of their own need root.")
     script = str(ROOT / "tests" / "support" / "compose_namespace.sh")
-    command = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    command = ["unshare", "--net", "--mount", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
     done = subprocess.run(
         [*command, "sh", script, str(ROOT), sys.executable],
         capture_output=True,

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from s3fs import S3FileSystem
 from sqlmodel import col, select
 
 from recorder import clock
@@ -46,8 +47,8 @@ def objects_of(runtime: Runtime, canary: Canary, url: str) -> dict[str, bytes]:
     """Return the objects with frames of a session in a store."""
     row = session_row(runtime, canary.session_id)
     store = Blobs(url)
-    found = store.list_objects(f"frames/{row.workspace_id}/{row.id}/")
-    return {stored.key: store.get(stored.key) for stored in found}
+    objects = store.list_objects(f"frames/{row.workspace_id}/{row.id}/")
+    return {stored.key: store.get(stored.key) for stored in objects}
 
 
 def read_frames(caller: Caller, canary: Canary) -> list[bytes]:
@@ -153,7 +154,10 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with running_store("s3") as store:
         for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": store.url, "AWS_REGION": "us-east-1"}.items():
             monkeypatch.setenv(name, value)
+        # Clients are kept by their arguments, whatever address the environment gave.
+        S3FileSystem.clear_instance_cache()
         yield
+        S3FileSystem.clear_instance_cache()
 
 
 @pytest.mark.parametrize("storage_class", [None, "GLACIER_IR"])

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Prepares the mounts of a container's image in namespaces of its own, then runs the services of compose.yaml.
 set -eu
+umask 022
 checkout=$1
 python=$2
 ip link set lo up

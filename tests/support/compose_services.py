@@ -61,7 +61,11 @@ def start_parts(services: dict[str, Any]) -> None:
     subprocess.run([binaries / "initdb", "-A", "trust", "-U", "recorder", "-D", data / "data"], **as_server)
     options = "-c fsync=off -c unix_socket_directories="
     start = [binaries / "pg_ctl", "start", "-w", "-D", data / "data", "-l", data / "log", "-o", options]
-    subprocess.run(start, **as_server)
+    try:
+        subprocess.run(start, **as_server)
+    except subprocess.CalledProcessError:
+        sys.stderr.write((data / "log").read_text())
+        raise
     with psycopg.connect("postgresql://recorder@127.0.0.1/postgres", autocommit=True) as connection:
         connection.execute("CREATE DATABASE recorder")
         connection.execute((ROOT / "deploy" / "postgres.sql").read_bytes())
