@@ -26,6 +26,7 @@ from recorder.runtime import Runtime
 from recorder.sealing import batches
 from recorder.sealing.batches import ClaimedBatch
 from recorder.sealing.scheduling import LaneScheduler, LaneWork
+from recorder.storage.blobs import Blobs
 from recorder.storage.deployment import STORE_MARK
 from recorder.storage.lake_schemas import LAYOUTS
 
@@ -180,13 +181,14 @@ def require_stores(runtime: Runtime) -> None:
     """Check that frames and lake can be read and written now.
 
     The mark that the first start stored with the frames must exist: otherwise a folder that was moved
-    elsewhere would count as a store without objects.
+    elsewhere would count as a store without objects. The archive has a mark of its own, so the store is
+    read without the archive.
 
     Raises:
         Unavailable: if a store does not answer.
     """
     try:
-        runtime.blobs.get(STORE_MARK)
+        Blobs(runtime.blobs.url).get(STORE_MARK)
         runtime.blobs.ping()
     except Unavailable:
         raise
