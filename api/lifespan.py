@@ -13,6 +13,8 @@ import anyio.to_thread
 from fastapi import FastAPI
 
 from api.gate.slow_clients import RATE_LIMITER
+from recorder import limits
+from recorder.access.concurrency import ConcurrencyLimiter, ConcurrencyLimits
 from recorder.recording.ingest import IngestWriter
 from recorder.recording.streams import Hub
 from recorder.recording.whole_reads import WholeReads
@@ -27,6 +29,11 @@ async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
     state = app.state
     runtime: Runtime = state.runtime
     state.whole_reads = WholeReads()
+    state.large_searches = ConcurrencyLimiter(
+        ConcurrencyLimits(
+            per_workspace=limits.LARGE_SEARCHES_PER_WORKSPACE, per_process=limits.LARGE_SEARCHES_PER_PROCESS
+        )
+    )
     state.streams = hub = Hub(runtime, state.stream_pace, state.whole_reads)
     hub.start()
     state.ingest = IngestWriter(

@@ -72,6 +72,11 @@ STREAM_RETRY_MS = 3000
 WHOLE_READS_PER_KEY = 8
 WHOLE_READS_PER_WORKSPACE = 20
 WHOLE_READS_PER_PROCESS = 24
+#: A stop searches the session's events for outcome marks: 18 MB took 0.12 s of CPU. Of sessions with more
+#: bytes of events than this, so many are searched at once: a search holds one of the process's threads.
+LARGE_SEARCH_BYTES = 8_000_000
+LARGE_SEARCHES_PER_WORKSPACE = 4
+LARGE_SEARCHES_PER_PROCESS = 16
 #: A client that takes no further portion (1,000 events or 512 KiB) within this is cut off.
 WHOLE_READ_PATIENCE_S = 30
 #: A stream that resumes further than this before its end counts as the read of a whole session.

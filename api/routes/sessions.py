@@ -1,6 +1,7 @@
 """`/v1/sessions` and `/v1/sessions/{id}/tags`. Spec §2.2, §4.1; contract §2."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -10,6 +11,7 @@ from api.dependencies import CallerDep, Db, ListTimeRangeDep, OriginDep, PagerDe
 from api.errors import problem_responses
 from api.strict_routes import StrictRoute
 from recorder import limits
+from recorder.access.concurrency import ConcurrencyLimiter
 from recorder.access.keys import Caller
 from recorder.errors import NotFound, ValidationFailed
 from recorder.governance import deletion
@@ -121,15 +123,22 @@ def start_session(session_id: str, db: Db, caller: CallerDep) -> Session:
     return sessions.start_session(db, caller.tenant, session_id)
 
 
-def _search_session(session_id: str, runtime: RuntimeDep, caller: CallerDep) -> stops.Searches:
-    return stops.search_before_stop(runtime.database, caller.tenant, [session_id])
+def _search_session(
+    session_id: str, request: Request, runtime: RuntimeDep, caller: CallerDep
+) -> stops.Searches:
+    return _search_events(request, runtime, caller, [session_id])
 
 
 def _search_batch(
-    body: BatchStop, runtime: RuntimeDep, caller: CallerDep
+    body: BatchStop, request: Request, runtime: RuntimeDep, caller: CallerDep
 ) -> tuple[BatchStop, stops.Searches]:
-    ids = body.ids[: limits.BATCH_STOP_IDS]
-    return body, stops.search_before_stop(runtime.database, caller.tenant, ids)
+    return body, _search_events(request, runtime, caller, body.ids[: limits.BATCH_STOP_IDS])
+
+
+def _search_events(request: Request, runtime: Runtime, caller: Caller, ids: list[str]) -> stops.Searches:
+    searches: ConcurrencyLimiter = request.app.state.large_searches
+    hold_large = partial(searches.acquire, caller.key_id, caller.workspace_id)
+    return stops.search_before_stop(runtime.database, caller.tenant, ids, hold_large)
 
 
 # The searches run before the transaction begins, since they precede `db` in a route's parameters. Only one

@@ -1,7 +1,7 @@
 """Stop of sessions: their outcome, their charge, and the wait to be sealed. Spec §3.1, §4.1; contract §2."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime, timedelta
 
 from sqlmodel import Session as DbSession
@@ -20,17 +20,33 @@ from recorder.tenant import Tenant
 Searches = Mapping[str, EventSearch]
 
 
-def search_before_stop(database: Database, tenant: Tenant, session_ids: Sequence[str]) -> Searches:
+def search_before_stop(
+    database: Database,
+    tenant: Tenant,
+    session_ids: Sequence[str],
+    hold_large: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> Searches:
     """Search the events of sessions that are about to be stopped, in read transactions of their own.
 
     The transaction that stops a session then reads only what came since: on SQLite no other request can
     write while it lasts.
+
+    Args:
+        database: the database.
+        tenant: workspace and mode.
+        session_ids: ids of the sessions.
+        hold_large: entered around the search of a session of more than `limits.LARGE_SEARCH_BYTES`.
+
+    Raises:
+        RateLimited: from `hold_large`; nothing was stopped.
     """
     searches: dict[str, EventSearch] = {}
     for session_id in dict.fromkeys(session_ids):
         with database.transaction(write=False) as db, suppress(NotFound):
             row = find_session(db, tenant, session_id)
-            if row.status == "recording":
+            if row.status != "recording":
+                continue
+            with hold_large() if row.event_bytes > limits.LARGE_SEARCH_BYTES else nullcontext():
                 searches[session_id] = search_events(db, row)
     return searches
 
