@@ -1,9 +1,18 @@
 """The figure `memory`: what the graph finds again, what stays the same, and how fast it grows."""
 
 from benchmarks.figures import Figure, Skipped
-from benchmarks.memory import failures, growth, identity, pictures, planted_quality, step_labels, tasks
+from benchmarks.memory import (
+    failures,
+    growth,
+    identity,
+    pictures,
+    planted_quality,
+    step_labels,
+    task_sets,
+    tasks,
+)
 
-_PARTS = (tasks, pictures, step_labels, failures, planted_quality, identity, growth)
+_PARTS = (tasks, task_sets, pictures, step_labels, failures, planted_quality, identity, growth)
 
 
 def measure(*, quick: bool = False) -> list[Figure]:

@@ -72,7 +72,8 @@ def measure(*, quick: bool = False) -> list[Figure]:
             graph.add([item.session for item in in_order(demonstrations, order)])
             runs["sealed"].append(paths_by_session(graph.columns()))
             fits["sealed"].append(measure_fit(graph.columns()))
-            found_alike = mean_average_precision(graph.columns(), tasks)
+            merged = {session_id: SAME_PAGES.get(task, task) for session_id, task in tasks.items()}
+            found, strict = (measure_ranks(graph.columns(), labels) for labels in (merged, tasks))
             for kind in _KINDS:
                 graph.rebuild(kind)
                 runs[kind].append(paths_by_session(graph.columns()))
@@ -83,14 +84,23 @@ def measure(*, quick: bool = False) -> list[Figure]:
         figures.append(_beside_pm4py(demonstrations, tasks, runs["sealed"]))
     except Skipped as reason:
         figures.append(Figure(name=_BESIDE, unit="", ours=[], detail={"skipped": str(reason)}))
-    precision = Figure(
-        name="memory, MiniWoB: sessions of the same task, mean average precision",
-        unit="",
-        ours=[found_alike],
-        goal=at_least(0.71),
-        detail={"sessions asked for": len(tasks)},
-    )
-    return [*figures, precision]
+    return [
+        *figures,
+        Figure(
+            name="memory, MiniWoB: sessions of the same task, mean average precision",
+            unit="",
+            ours=[found.mean_average_precision],
+            goal=at_least(0.90),
+            detail={"each task for itself": strict.mean_average_precision, "sessions": len(tasks)},
+        ),
+        Figure(
+            name="memory, MiniWoB: sessions of the same task among the first ten",
+            unit="",
+            ours=[found.precision_at_10],
+            goal=at_least(0.92),
+            detail={"each task for itself": strict.precision_at_10},
+        ),
+    ]
 
 
 def read_demonstrations(folder: Path) -> list[Demonstration]:
@@ -149,7 +159,16 @@ def in_order(demonstrations: Sequence[Demonstration], order: int) -> list[Demons
     ]
 
 
-def mean_average_precision(columns: GraphColumns, tasks: Mapping[str, str]) -> float:
+@dataclass(frozen=True, slots=True)
+class SimilarRanks:
+    """Ranks of sessions of the same task among the similar ones, means over all sessions, 0 to 1."""
+
+    mean_average_precision: float
+    #: Sessions of the same task among the first ten, or among as many as the task has others.
+    precision_at_10: float
+
+
+def measure_ranks(columns: GraphColumns, tasks: Mapping[str, str]) -> SimilarRanks:
     """Measure the ranks of sessions of the same task in the list of similar ones of each session.
 
     A task of one session asks nothing; sessions that share nothing with the one that asks count as not found.
@@ -157,14 +176,15 @@ def mean_average_precision(columns: GraphColumns, tasks: Mapping[str, str]) -> f
     index = similar_index(columns)
     labels = np.array([tasks[session.decode()] for session in columns.session_id.tolist()])
     sizes = Counter(labels.tolist())
-    precisions = []
+    precisions, firsts = [], []
     for row, label in enumerate(labels.tolist()):
         if sizes[label] == 1:
             continue
         ranked = np.array([item.row for item in index.nearest(row, len(labels))], dtype=np.int64)
         places = np.flatnonzero(labels[ranked] == label)
         precisions.append(float(((np.arange(len(places)) + 1) / (places + 1)).sum()) / (sizes[label] - 1))
-    return float(np.mean(precisions))
+        firsts.append(float((places < 10).sum()) / min(10, sizes[label] - 1))
+    return SimilarRanks(float(np.mean(precisions)), float(np.mean(firsts)))
 
 
 def _agreement(state: str, runs: Sequence[Mapping[str, str]], tasks: Mapping[str, str]) -> Figure:
