@@ -102,6 +102,6 @@ def _draw_bar(share: float) -> str:
 
 
 def _format_cell(text: str) -> str:
-    """Text of recorded pages in a cell: neither Markdown nor markup may come out of it."""
+    """Escape text of recorded pages for a cell: neither Markdown nor markup may come out of it."""
     safe = one_line(text, 400).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return "".join(f"\\{mark}" if mark in "\\`*_{}[]()#!|~" else mark for mark in safe)

@@ -334,5 +334,5 @@ def _is_cancelled(context: dg.OpExecutionContext) -> bool:
     tags={LANE_TAG: "small-exports"},
 )
 def write_small_exports() -> None:
-    """One op, which stays."""
+    """Run one op, which stays."""
     small_exports()

@@ -67,7 +67,7 @@ def colour_of(css: str | None) -> Colour:
 
 
 def text_width(text: str, type_px: int) -> float:
-    """Width of one line of text in pixels."""
+    """Return the width of one line of text in pixels."""
     return _load_font(type_px).getlength(text)
 
 

@@ -66,7 +66,7 @@ class OutcomeRule:
 
 
 def outcome_rules(success: Sequence[str], error: Sequence[str]) -> list[OutcomeRule]:
-    """Rules written as `attribute=value`.
+    """Parse rules that are written as `attribute=value`.
 
     Raises:
         ValueError: if one is not written so.
@@ -131,7 +131,7 @@ def _convert_event(event: LogEvent, t_ms: int, log: str) -> dict[str, Any]:
 
 
 def _select_fitting(attributes: Attributes, room: int) -> dict[str, Any]:
-    """`attributes` as JSON holds them, as many as fit into so many bytes; `left_out` counts the others."""
+    """Return as many attributes as fit into `room` bytes of JSON; `left_out` counts the others."""
     kept: Attributes = {}
     for key, value in attributes.items():
         plain = _convert_value(value)

@@ -126,7 +126,7 @@ def list_similar(db: DbSession, *, tenant: Tenant, session_id: str, limit: int) 
 
 
 def _read_sessions(db: DbSession, tenant: Tenant, session_ids: Iterable[str]) -> dict[str, Session]:
-    """Sessions by id; those that were deleted are left out."""
+    """Read sessions by id; those that were deleted are left out."""
     statement = (
         select(SessionRow, SessionMetadataRow)
         .join(SessionMetadataRow, col(SessionMetadataRow.session_id) == col(SessionRow.id))

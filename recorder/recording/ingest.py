@@ -91,7 +91,7 @@ class DriverCursor:
 
 
 def is_transient(error: Exception) -> bool:
-    """Deadlock or serialization failure of PostgreSQL, or usage that moved: the group may be tried again."""
+    """Return whether a group may be tried again: PostgreSQL deadlock, serialization, moved usage."""
     return isinstance(error, UsageMoved) or getattr(error, "sqlstate", None) in ("40P01", "40001")
 
 
@@ -182,7 +182,7 @@ class IngestWriter:
                 return
 
     def _next_group(self) -> tuple[list["_Waiting"], bool]:
-        """All that waits now, at least one entry; True once `close` was called."""
+        """Return all waiting entries, at least one, and whether `close` was called."""
         entry = self._waiting.get()
         group: list[_Waiting] = []
         while entry is not None:

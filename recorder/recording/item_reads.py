@@ -119,7 +119,7 @@ def list_frames(
 
 
 def get_frame(db: DbSession, lake: Lake, row: SessionRow, frame_id: str) -> Frame:
-    """One frame's metadata.
+    """Return one frame's metadata.
 
     Raises:
         NotFound: if the session has no such frame.

@@ -65,7 +65,7 @@ class SessionWorkflows:
 
 
 def get_workflow(db: DbSession, tenant: Tenant, workflow: str) -> Workflow:
-    """One workflow.
+    """Return one workflow.
 
     Raises:
         NotFound: if nothing was recorded or set under this name, or it is none.

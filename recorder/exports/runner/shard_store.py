@@ -164,7 +164,7 @@ class Ledger:
             raise
 
     def open_paths(self) -> set[str]:
-        """Paths of the shards that are still to be written."""
+        """Return the paths of the shards that are still to be written."""
         with self._claim.transaction() as (db, row):
             return {shard.path for shard in read_shards(db, row.id) if not shard.is_done}
 

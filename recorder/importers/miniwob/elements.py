@@ -52,7 +52,7 @@ def snapshot(dom: Node) -> dict[str, Any]:
 
 
 def canvas_size(dom: Node) -> tuple[int, int]:
-    """Width and height of the picture: the task's area, or the whole page where there is no task frame."""
+    """Return width and height of the picture: the task's area, or the whole page without a task frame."""
     if any(node.id == "wrap" for node, _ in _walk_elements(dom)):
         return AREA
     width, height = (
@@ -110,7 +110,7 @@ def _make_snapshot(node: Node) -> list[Any]:
 
 
 def _walk_elements(root: Node) -> Iterator[tuple[Node, Colour]]:
-    """Every element with the colour its text has; text nodes take that of the element around them."""
+    """Yield every element with the colour its text has; text nodes take that of the element around them."""
     stack = [(root, BLACK)]
     while stack:
         node, ink = stack.pop()
@@ -183,7 +183,7 @@ def _find_accessible_name(path: list[Node]) -> str:
 
 
 def _make_selectors(path: list[Node], name: str, text: str) -> list[str]:
-    """Selectors in the syntax of the Chrome Recorder: by role and name, by id, by text, by place."""
+    """Return selectors in the syntax of the Chrome Recorder: by role and name, id, text and place."""
     node, selectors = path[-1], []
     role = _ROLES.get(node.tag)
     if role and name:

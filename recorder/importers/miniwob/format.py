@@ -143,7 +143,7 @@ class Seen:
 
 
 def whole_actions(states: list[State]) -> list[Seen]:
-    """Every action once: a timing-3 half joins its timing-1 half; a half without the other counts by itself.
+    """Return every action once: a timing-3 half joins its timing-1 half; a lone half counts by itself.
 
     Halves of nested actions (a click that causes a click) may follow each other as 1 1 3 3.
     """
@@ -166,7 +166,7 @@ def whole_actions(states: list[State]) -> list[Seen]:
 
 
 def event_members(seen: list[Seen]) -> Iterator[dict[str, Any]]:
-    """For each action the members `type` and `input` of its event; the keys held down are followed along."""
+    """Yield the members `type` and `input` of each action's event; keys that are held down are tracked."""
     held = 0
     for n, first in enumerate(seen):
         action = first.action

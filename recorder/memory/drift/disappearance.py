@@ -139,7 +139,7 @@ def _find_drop(history: History, views: list[View], first: int, begin: int, rule
 
 
 def misses_so_far(history: History, watch: Watch, end: int) -> int:
-    """In how many sessions before position `end` a subject was missed since it was last seen."""
+    """Count the sessions before position `end` that missed a subject since it was last seen."""
     runs = Trail.read(history, watch, end).runs(watch.watched_from - watch.start)
     return int(runs[-1]) if len(runs) else 0
 

@@ -48,7 +48,7 @@ def lock_state(db: DbSession, scope: GraphScope) -> DriftStateRow:
 
 
 def read_alarms(db: DbSession, scope: GraphScope) -> Sequence[DriftAlarmRow]:
-    """All alarms of a graph, the oldest first."""
+    """Return all alarms of a graph, the oldest first."""
     alarms = select(DriftAlarmRow).where(*in_scope(DriftAlarmRow, scope))
     return db.exec(alarms.order_by(col(DriftAlarmRow.seal_seq), col(DriftAlarmRow.subject_id))).all()
 

@@ -61,7 +61,7 @@ class GraphChange:
 
 
 def trace_key(steps: Iterable[int]) -> int:
-    """Content key of a sequence of micro-states: the same in every graph and after every rebuild."""
+    """Hash a sequence of micro-states: the key is the same in every graph and after every rebuild."""
     return signed(xxhash.xxh64_intdigest(array("q", steps).tobytes()))
 
 
@@ -159,7 +159,7 @@ class Graph:
     def _counted(
         self, taken: Iterable[SessionTrace], sequences: Mapping[int, tuple[int, ...]]
     ) -> dict[int, tuple[tuple[int, ...], int]]:
-        """Nodes and number of sessions of each variant that they took."""
+        """Return nodes and number of sessions of each variant that the sessions took."""
         counts = Counter(self.variant_of[trace.trace_key] for trace in taken)
         made = {self.variant_of[key]: sequence for key, sequence in sequences.items()}
         known = self.path_index.variants

@@ -216,7 +216,7 @@ def merged_nodes(shown: Iterable[Shown]) -> dict[int, int]:
 
 
 def _similarity(nodes: Sequence[int], states: Iterable[Shown]) -> tuple[Floats, Floats]:
-    """Mean Jaccard similarity between the screens of any two nodes, and how many screens each has."""
+    """Return the mean Jaccard similarity of the screens of any two nodes, and each one's screen count."""
     share = max(1, _MAX_SCREENS // len(nodes))
     chosen: list[Shown] = []
     held: defaultdict[int, int] = defaultdict(int)

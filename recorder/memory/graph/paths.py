@@ -51,7 +51,7 @@ class Path:
 
 
 def variant_key(node_ids: Iterable[str]) -> int:
-    """Content key of a sequence of nodes, the same in whatever order they were made."""
+    """Hash a sequence of nodes: the key is the same in whatever order they were made."""
     return signed(xxhash.xxh64_intdigest("\n".join(node_ids).encode()))
 
 

@@ -151,7 +151,7 @@ def _merged_nodes(recorded: Recorded, states: Sequence[MicroState]) -> NodeIndex
 
 
 def _fresh_nodes(recorded: Recorded, states: Sequence[MicroState]) -> NodeIndex:
-    """Nodes made of the micro-states of most sessions first, each under the number of what it was mostly."""
+    """Make nodes, starting with the most frequent micro-states, each numbered as most of it was."""
     weights = _sessions_through(recorded)
     scratch = _led_nodes(recorded, states, weights)
     old_of = {state.micro_key: live_number(recorded.nodes, state.node) for state in states}
@@ -180,7 +180,7 @@ def _fresh_nodes(recorded: Recorded, states: Sequence[MicroState]) -> NodeIndex:
 
 
 def _led_nodes(recorded: Recorded, states: Sequence[MicroState], weights: Mapping[int, int]) -> NodeIndex:
-    """Micro-states led by the most frequent, and merged, without regard to what there was."""
+    """Group micro-states under the most frequent, and merge them, without regard to the old nodes."""
     index = NodeIndex(recorded.scope)
     ordered = sorted(states, key=lambda state: (-weights[state.micro_key], state.micro_key))
     for state in ordered:

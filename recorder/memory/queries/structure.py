@@ -222,5 +222,5 @@ def _joined(kept: Ints, more: Sequence[int] | Ints) -> Ints:
 
 
 def _continued(offsets: Ints, sizes: Sequence[int] | Ints) -> Ints:
-    """Offsets that go on with parts of these sizes."""
+    """Return the offsets, continued by parts of these sizes."""
     return np.concatenate([offsets, offsets[-1] + np.cumsum(np.asarray(sizes, dtype=np.int64))])

@@ -111,7 +111,7 @@ def _find(db: DbSession, tenant: Tenant, path_id: str) -> tuple[str, int]:
 
 
 def containing(columns: GraphColumns, nodes: Sequence[int]) -> Mask:
-    """For each variant whether it holds these nodes, one directly after the other.
+    """Return for each variant whether it holds these nodes, one directly after the other.
 
     No nodes are held by the variants that have none: a session without steps is a way of its own.
     """

@@ -225,7 +225,7 @@ def _pair(parent: str, child: str) -> int:
 
 
 def _screen_tokens(named: list[tuple[str, Mapping[str, Any], list[Any]]]) -> tuple[str, ...]:
-    """`role name` of the elements that make up what the screen says."""
+    """Return `role name` of the elements that make up the text of the screen."""
     labels = {
         attrs["for"]: _text_below(node)
         for role, attrs, node in named

@@ -28,7 +28,7 @@ _AT_ONCE = 500
 
 
 def find_missing(db: DbSession, scope: GraphScope) -> list[SessionRow]:
-    """Sealed sessions without a path, but for deleted ones, replays, and those sealed in a pause."""
+    """Return sealed sessions without a path, but for deleted ones, replays, and those sealed in a pause."""
     pause = GraphPauseRow
     paused = (
         *in_scope(pause, scope),

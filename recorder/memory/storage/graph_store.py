@@ -149,7 +149,7 @@ def in_parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def read_rows(db: DbSession, scope: GraphScope, *columns: Any, where: Iterable[Any] = ()) -> Sequence[Any]:
-    """Columns of the rows of one graph as plain tuples: building objects would be most of the time."""
+    """Read columns of one graph's rows as plain tuples: building objects would be most of the time."""
     table = columns[0].class_
     return db.connection().execute(select(*columns).where(*in_scope(table, scope), *where)).all()
 
@@ -207,7 +207,7 @@ def _end_path(db: DbSession, current: SessionPathRow, version: int) -> None:
 
 
 def columns_of(table: type[SQLModel]) -> list[Any]:
-    """All columns but those that say whose graph it is."""
+    """Return all columns but those that identify the graph."""
     keys = ("workspace_id", "mode", "workflow")
     return [getattr(table, name) for name in table.model_fields if name not in keys]
 
@@ -218,7 +218,7 @@ def _number(row: Any) -> int:
 
 
 def packed(numbers: Iterable[int]) -> bytes:
-    """Numbers as little-endian int64."""
+    """Pack numbers as little-endian int64."""
     return np.fromiter(numbers, dtype="<i8").tobytes()
 
 

@@ -56,7 +56,7 @@ _caches = PerDatabase(CountsCache)
 
 
 def count_graphs(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> dict[str, WorkflowGraph]:
-    """Version, nodes, edges and paths of each workflow's graph.
+    """Return version, nodes, edges and paths of each workflow's graph.
 
     Nodes, edges and paths whose sessions were all deleted are not counted, nor are the edges that lead into
     a session and out of it. A graph is counted once for each version: that reads all its variants.

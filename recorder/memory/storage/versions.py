@@ -116,7 +116,7 @@ def was_rebuilt(db: DbSession, scope: GraphScope, since_version: int) -> bool:
 
 
 def count_changes(db: DbSession, scope: GraphScope, since_version: int) -> dict[int, int] | None:
-    """By how much traces were counted up or down after a version, if only counters moved.
+    """Return the changes of trace counts after a version, if only counters moved.
 
     Returns:
         Changes by trace key; None if structure was added or rebuilt, or rows were purged, in between.

@@ -116,7 +116,7 @@ def _forth(source: Spot, target: Spot) -> Curve:
 
 
 def _upright(source: Spot, target: Spot) -> Curve:
-    """Between rows: away from the line on the right, towards it on the left."""
+    """Draw a curve between rows: away from the line on the right, towards it on the left."""
     down = 1 if target.y > source.y else -1
     side = 1 if abs(target.y) > abs(source.y) else -1
     start, end = _rim(source, 0.55 * side, 0.84 * down), _rim(target, 0.55 * side, -0.84 * down)

@@ -34,7 +34,7 @@ def one_line(label: str, length: int = LABEL_LENGTH) -> str:
 
 
 def text_width(text: str, size: float) -> float:
-    """About how wide a text is drawn, rather too wide than too narrow.
+    """Estimate the width of a drawn text, rather too wide than too narrow.
 
     Args:
         text: the text.

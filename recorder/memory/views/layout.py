@@ -220,7 +220,7 @@ class _Rows:
         return best[1]
 
     def _side(self, spot: Spot) -> int:
-        """Above (-1) for detours that come back further on, below (1) for what leads back or ends."""
+        """Return -1 (above) for detours that return further on, 1 (below) for those that lead back or end."""
         return -1 if spot.node.node_id in self._detours else 1
 
     def _rows_of_neighbours(self, spot: Spot) -> set[int]:

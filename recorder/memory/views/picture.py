@@ -114,7 +114,7 @@ def _words(spot: Spot) -> str:
 
 
 def _stubs(spot: Spot) -> str:
-    """Dashed arrows of those that ended here without success, and of those that began here."""
+    """Draw dashed arrows for sessions that ended here without success, and for those that began here."""
     made = ""
     node, reach = spot.node, spot.radius + 4
     if node.left and not spot.is_left_below:
