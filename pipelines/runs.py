@@ -9,8 +9,8 @@ from dagster._core.instance.ref import InstanceRef
 
 from recorder import clock
 
-#: Tag whose values the run queue limits (`dagster_home/dagster.yaml`).
-LANE_TAG = "recorder/lane"
+#: Tag whose values the run queue limits; `dagster.yaml` of running deployments has its name, which stays.
+QUEUE_TAG = "recorder/lane"
 
 _UNFINISHED = [
     dg.DagsterRunStatus.NOT_STARTED,

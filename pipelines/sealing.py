@@ -16,7 +16,7 @@ from pipelines.drain import Drain, deferred_interrupts
 from pipelines.drain_report import progress, summary
 from pipelines.memory_picture import describe_graph
 from pipelines.resources import RecorderResource
-from pipelines.runs import LANE_TAG, instance_of, is_coming_up, pause_after_failures
+from pipelines.runs import QUEUE_TAG, instance_of, is_coming_up, pause_after_failures
 from pipelines.workflow_partitions import partition_key, register_scopes
 from recorder.memory.graph.nodes import GraphScope
 from recorder.runtime import Runtime
@@ -188,7 +188,7 @@ seal_stopped_sessions = dg.define_asset_job(
     selection=dg.AssetSelection.assets(sealing).without_checks(),
     description="Seals sessions as they stop, until none has stopped for some minutes.",
     executor_def=dg.in_process_executor,
-    tags={LANE_TAG: _GROUP},
+    tags={QUEUE_TAG: _GROUP},
 )
 
 

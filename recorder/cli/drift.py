@@ -35,10 +35,10 @@ def backtest(
     as_json: AsJson = False,
 ) -> None:
     """Replay a history by the starts of its sessions: list the alarms that it would give; send none."""
-    from recorder.memory.drift.thresholds import Rules
+    from recorder.memory.drift.thresholds import DriftRules
     from recorder.memory.graph.nodes import GraphScope
 
-    rules = Rules(baseline=baseline, least_baseline=min(baseline, Rules().least_baseline))
+    rules = DriftRules(baseline=baseline, least_baseline=min(baseline, DriftRules().least_baseline))
     with opened(data) as runtime:
         with runtime.database.transaction(write=False) as db:
             scope = GraphScope(Tenant(workspace_id_of(db, workspace), mode), workflow)

@@ -12,7 +12,7 @@ from recorder.datasets.formats import FileKind, FormatName
 from recorder.datasets.rows import Output
 from recorder.datasets.schemas import EVENTS, FRAMES
 from recorder.errors import RecorderError
-from recorder.exports.destinations import Target, open_target
+from recorder.exports.destinations import ExportLocation, open_location
 from recorder.exports.planning.plan import Sampling, select_frames
 from recorder.exports.planning.sharding import PlannedShard
 from recorder.storage.blobs import Blobs
@@ -49,7 +49,7 @@ class ShardTask:
     blob_url: str
     #: Address of archived frames.
     cold_url: str
-    target: Target
+    target: ExportLocation
     #: Whether files with the same paths and other bytes are replaced.
     replaces_files: bool = False
 
@@ -209,7 +209,7 @@ def write_rows(task: ShardTask, rows: list[ShardRows]) -> Iterator[WrittenShard]
     Raises:
         RowsMissing: if the number of rows is not the planned one.
     """
-    destination = open_target(task.target)
+    destination = open_location(task.target)
     rows.reverse()
     for shard in task.shards:
         tables = rows.pop()

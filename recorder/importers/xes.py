@@ -28,7 +28,7 @@ from recorder import clock
 from recorder.client.client import Client
 from recorder.errors import ValidationFailed
 from recorder.importers.miniwob.demonstration import PARALLEL, shown_progress
-from recorder.importers.upload import ImportReport, Recording, Source, upload_recordings
+from recorder.importers.upload import ImportReport, Recording, RecordingSource, upload_recordings
 from recorder.interchange.event_logs import (
     ACTIVITY_TYPE,
     Attributes,
@@ -221,10 +221,10 @@ class Spool:
         self._entries.append((recording.started_at, name, self._file.tell(), len(packed)))
         self._file.write(packed)
 
-    def sources(self) -> Iterator[Source]:
+    def sources(self) -> Iterator[RecordingSource]:
         """Yield the recordings as sources of an upload, the earliest first; equal ones in the log's order."""
         for _, name, offset, size in sorted(self._entries, key=itemgetter(0)):
-            yield Source(name, partial(self._read, offset, size))
+            yield RecordingSource(name, partial(self._read, offset, size))
 
     def _read(self, offset: int, size: int) -> Recording:
         with self._lock:

@@ -167,7 +167,7 @@ def read_traces(path: Path, *, activity: Sequence[str] = (ACTIVITY,)) -> Iterato
     Raises:
         UnreadableLog: if this is no XES log, or exceeds a limit. Traces before that place were given out.
     """
-    reader = _Reader(path.name, tuple(activity))
+    reader = _TraceParser(path.name, tuple(activity))
     for piece in read_pieces(path):
         yield from reader.feed(piece)
     yield from reader.feed(b"", is_last=True)
@@ -184,7 +184,7 @@ class _Element:
     line: int = 0
 
 
-class _Reader:
+class _TraceParser:
     """Takes bytes, gives traces."""
 
     def __init__(self, name: str, activity: tuple[str, ...]) -> None:

@@ -18,7 +18,7 @@ from recorder.tenant import Tenant
 
 
 @dataclass(frozen=True)
-class BatchLimits:
+class SealingBatchLimits:
     """Size at which a batch ends, so that memory and the time of one commit stay bounded."""
 
     sessions: int = 100
@@ -70,7 +70,7 @@ def claim_batch(
     lane: Lane,
     lease: HeldLease,
     *,
-    limits: BatchLimits | None = None,
+    limits: SealingBatchLimits | None = None,
     is_resumed: bool = False,
 ) -> ClaimedBatch | None:
     """Claim the lane's next batch: the lowest open one, else a new one; return None if nothing waits.
@@ -88,7 +88,7 @@ def claim_batch(
     row = (
         open_rows[0]
         if open_rows
-        else _add_batch(db, lane, _choose_sessions(db, lane, limits or BatchLimits()))
+        else _add_batch(db, lane, _choose_sessions(db, lane, limits or SealingBatchLimits()))
     )
     if row is None:
         return None
@@ -157,7 +157,7 @@ def _add_batch(db: DbSession, lane: Lane, session_ids: list[str]) -> SealBatchRo
     return row
 
 
-def _choose_sessions(db: DbSession, lane: Lane, limits: BatchLimits) -> list[str]:
+def _choose_sessions(db: DbSession, lane: Lane, limits: SealingBatchLimits) -> list[str]:
     """Choose the sessions of a new batch: those that wait longest, within the bounds of a batch."""
     row = SessionRow
     statement = (

@@ -20,8 +20,8 @@ from recorder.sealing.digest_messages import (
     DigestTask,
     Fetched,
     FetchFailed,
-    Finished,
     FromWorker,
+    ItemFinished,
     PictureDigest,
     Setup,
     SnapshotDigest,
@@ -58,7 +58,7 @@ class DigestWorker:
             assert isinstance(item, WorkItem)
             self._compute_item(item)
             is_ending = self._has_grown()
-            self._send(Finished(is_ending))
+            self._send(ItemFinished(is_ending))
 
     def _compute_item(self, item: WorkItem) -> None:
         try:

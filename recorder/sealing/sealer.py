@@ -29,13 +29,13 @@ from recorder.models.session import SessionMetadataRow, SessionRow
 from recorder.recording.sessions import change_status, emit_session, to_wire
 from recorder.runtime import Runtime
 from recorder.sealing import batches, failures
-from recorder.sealing.batches import BatchLimits, ClaimedBatch
+from recorder.sealing.batches import ClaimedBatch, SealingBatchLimits
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.lanes import Lane
 from recorder.sealing.maintenance import Maintenance, maintain
 from recorder.sealing.portions import PortionLimits
 from recorder.sealing.preparation import BatchPreparation
-from recorder.sealing.scheduling import LaneScheduler, LaneWork, Pace
+from recorder.sealing.scheduling import LaneScheduler, LaneWork, SealingTimes
 from recorder.storage.lake_tables import LakeAhead
 from recorder.storage.leases import LeaseLost
 from recorder.tenant import Tenant
@@ -76,8 +76,8 @@ class Sealer:
         runtime: Runtime,
         *,
         owner: str,
-        pace: Pace | None = None,
-        batch_limits: BatchLimits | None = None,
+        pace: SealingTimes | None = None,
+        batch_limits: SealingBatchLimits | None = None,
         portion_limits: PortionLimits | None = None,
     ) -> None:
         """Prepare a run; no lease is taken yet.
@@ -308,8 +308,8 @@ def open_sealer(
     runtime: Runtime,
     owner: str,
     *,
-    pace: Pace | None = None,
-    batch_limits: BatchLimits | None = None,
+    pace: SealingTimes | None = None,
+    batch_limits: SealingBatchLimits | None = None,
     portion_limits: PortionLimits | None = None,
 ) -> Iterator[Sealer | None]:
     """Open a sealer that holds a permit; yield None if all permits are taken."""

@@ -174,7 +174,7 @@ def test_a_rebuild_that_fails_leaves_the_graph_as_it_was(
     def fail(self: object, *_: object) -> None:
         raise Unavailable("The database")
 
-    monkeypatch.setattr(rebuilds._Rows, "_execute", fail)
+    monkeypatch.setattr(rebuilds._TableRows, "_execute", fail)
     with pytest.raises(Unavailable):
         rebuild_graph(database, scope, "anchored")
     monkeypatch.undo()

@@ -17,7 +17,7 @@ from recorder.recording.stops import stop_session
 from recorder.rowset import EventKey, events_digest
 from recorder.runtime import Runtime
 from recorder.sealing import SealedBatch, Sealer, has_work, is_sealing, open_sealer
-from recorder.sealing.batches import BatchLimits
+from recorder.sealing.batches import SealingBatchLimits
 from recorder.tenant import Tenant
 from tests.support.factories import picture
 from tests.support.recorded_sessions import (
@@ -186,9 +186,13 @@ def test_the_oldest_stop_is_sealed_first_and_lanes_number_apart(runtime: Runtime
 
 
 @pytest.mark.parametrize(
-    "limits", [BatchLimits(sessions=2), BatchLimits(events=4), BatchLimits(frames=2)], ids=repr
+    "limits",
+    [SealingBatchLimits(sessions=2), SealingBatchLimits(events=4), SealingBatchLimits(frames=2)],
+    ids=repr,
 )
-def test_batches_stay_small_and_numbers_rise(runtime: Runtime, desk: Desk, limits: BatchLimits) -> None:
+def test_batches_stay_small_and_numbers_rise(
+    runtime: Runtime, desk: Desk, limits: SealingBatchLimits
+) -> None:
     ids = [desk.record(frames=[png_item(0, picture(n))]) for n in range(5)]
     with open_sealer(runtime, "run", batch_limits=limits) as sealer:
         assert sealer is not None
@@ -204,7 +208,7 @@ def test_batches_stay_small_and_numbers_rise(runtime: Runtime, desk: Desk, limit
 
 def test_one_session_over_every_cap_is_sealed_alone(runtime: Runtime, desk: Desk) -> None:
     ids = [desk.record(), desk.record()]
-    with open_sealer(runtime, "run", batch_limits=BatchLimits(events=1)) as sealer:
+    with open_sealer(runtime, "run", batch_limits=SealingBatchLimits(events=1)) as sealer:
         assert sealer is not None
         assert [batch.sessions for batch in seal_all(sealer)] == [1, 1]
     assert_sealed_exactly_once(runtime, ids)

@@ -8,7 +8,14 @@ from functools import lru_cache
 from typing import Any
 
 from recorder.errors import InvalidDestination, Unavailable
-from recorder.exports.destinations.base import PART_BYTES, AlreadyThere, Damaged, Patience, Staged, Target
+from recorder.exports.destinations.base import (
+    PART_BYTES,
+    AlreadyThere,
+    Damaged,
+    ExportLocation,
+    Patience,
+    Staged,
+)
 from recorder.exports.destinations.object_store import require_claim
 from recorder.settings import azure_account_key
 
@@ -22,7 +29,7 @@ _BLOCKS_AT_ONCE = 4
 class AzureStore:
     """One container, opened with the service's own identity."""
 
-    def __init__(self, target: Target, patience: Patience) -> None:
+    def __init__(self, target: ExportLocation, patience: Patience) -> None:
         self._target = target
         with _translate_errors(""):
             service = open_service(target.account, target.endpoint, patience)

@@ -8,7 +8,14 @@ from functools import lru_cache
 from typing import Any
 
 from recorder.errors import InvalidDestination, Unavailable
-from recorder.exports.destinations.base import PART_BYTES, AlreadyThere, Damaged, Patience, Staged, Target
+from recorder.exports.destinations.base import (
+    PART_BYTES,
+    AlreadyThere,
+    Damaged,
+    ExportLocation,
+    Patience,
+    Staged,
+)
 from recorder.exports.destinations.object_store import require_claim
 
 log = logging.getLogger("recorder.exports")
@@ -24,7 +31,7 @@ _TAKEN = 412
 class GcsStore:
     """One bucket, opened as the target's service account, or as the service's own."""
 
-    def __init__(self, target: Target, patience: Patience) -> None:
+    def __init__(self, target: ExportLocation, patience: Patience) -> None:
         self._target = target
         self._timeout = (patience.connect_s, patience.read_s)
         self._retry = _retry(patience)

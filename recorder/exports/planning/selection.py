@@ -165,7 +165,7 @@ def _with_split(chosen: pl.DataFrame, spec: dict[str, Any]) -> pl.DataFrame:
 
 
 @dataclass(frozen=True)
-class Gone:
+class DeletedSessions:
     """Planned sessions that were deleted since."""
 
     #: Deleted by a user, purged or not yet.
@@ -181,7 +181,7 @@ class Gone:
         return self.deleted + self.erased + self.expired
 
 
-def find_gone(db: DbSession, tenant: Tenant, workflows: list[str], sessions: pl.Series) -> Gone:
+def find_gone(db: DbSession, tenant: Tenant, workflows: list[str], sessions: pl.Series) -> DeletedSessions:
     """Return the sessions that were deleted.
 
     Args:
@@ -201,7 +201,7 @@ def find_gone(db: DbSession, tenant: Tenant, workflows: list[str], sessions: pl.
     )
     missing = sessions.filter(~sessions.is_in(present.implode()))
     if missing.is_empty():
-        return Gone([], [])
+        return DeletedSessions([], [])
     hidden = pl.Series(
         db.exec(of_workflows.where(col(SessionRow.deleted_at).is_not(None))).all(), dtype=pl.String
     )
@@ -212,7 +212,7 @@ def find_gone(db: DbSession, tenant: Tenant, workflows: list[str], sessions: pl.
         col(PurgeRow.workflow).in_(workflows),
     )
     causes.update(db.exec(purges).all())
-    gone = Gone([], [])
+    gone = DeletedSessions([], [])
     for session_id in missing:
         match causes.get(session_id):
             case "deletion" | "hard_delete":

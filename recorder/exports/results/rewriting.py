@@ -21,7 +21,7 @@ from recorder.exports.executor import open_executor
 from recorder.exports.manifest import ExportFacts, Lineage, build_manifest, read_own_manifest
 from recorder.exports.planning.plan import Plan, without_sessions
 from recorder.exports.planning.sharding import PlannedShard, plan_shards, read_together
-from recorder.exports.runner.lease import Claim
+from recorder.exports.runner.lease import ExportClaim
 from recorder.exports.runner.session_index import forget_sessions, has_session
 from recorder.exports.runner.shard_store import as_written, plan_folder, put_plan, read_shards
 from recorder.exports.writers import ShardTask, WrittenShard
@@ -49,7 +49,7 @@ class _Files:
     removed: set[str]
 
 
-def rewrite_export(runtime: Runtime, claim: Claim, plan: Plan, purged: dict[str, str]) -> None:
+def rewrite_export(runtime: Runtime, claim: ExportClaim, plan: Plan, purged: dict[str, str]) -> None:
     """Write the files of a completed export that have purged sessions again, without these.
 
     Args:
@@ -73,7 +73,7 @@ def rewrite_export(runtime: Runtime, claim: Claim, plan: Plan, purged: dict[str,
         forget_sessions(db, row.id, sorted(purged))
 
 
-def _remove_old_plans(runtime: Runtime, claim: Claim) -> None:
+def _remove_old_plans(runtime: Runtime, claim: ExportClaim) -> None:
     """Remove all plans of an export but the present one: they name the sessions that were dropped."""
     with claim.ending_transaction() as (_, row):
         pass
@@ -85,7 +85,7 @@ def _remove_old_plans(runtime: Runtime, claim: Claim) -> None:
 class _Rewriting:
     """The work of one rewriting, under a claim of the export."""
 
-    def __init__(self, runtime: Runtime, claim: Claim, row: ExportRow) -> None:
+    def __init__(self, runtime: Runtime, claim: ExportClaim, row: ExportRow) -> None:
         self._runtime = runtime
         self._claim = claim
         self._row = row

@@ -11,10 +11,10 @@ from recorder.errors import RecorderError
 from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.manifest import Lineage, read_own_manifest
 from recorder.exports.planning.plan import Plan
-from recorder.exports.planning.selection import Gone, find_gone
+from recorder.exports.planning.selection import DeletedSessions, find_gone
 from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.requests.validation import series_of
-from recorder.exports.runner.lease import Claim, ExportCancelled
+from recorder.exports.runner.lease import ExportCancelled, ExportClaim
 from recorder.exports.runner.shard_store import as_written, read_shards, read_stored_plan
 from recorder.exports.writers import WrittenShard
 from recorder.models.export import ExportRow
@@ -38,7 +38,7 @@ class Parent:
     #: Its files by path and `content_key`.
     files: dict[tuple[str, str], WrittenShard]
 
-    def copy(self, shard: PlannedShard, destination: Destination, claim: Claim) -> WrittenShard | None:
+    def copy(self, shard: PlannedShard, destination: Destination, claim: ExportClaim) -> WrittenShard | None:
         """Copy the file of a shard; return None if the parent has none, or it was changed.
 
         Raises:
@@ -121,7 +121,7 @@ def lineage_of(db: DbSession, row: ExportRow, plan: Plan, parent: Parent | None)
     )
 
 
-def add_deletions(lineage: Lineage, gone: Gone, parent: Parent | None) -> Lineage:
+def add_deletions(lineage: Lineage, gone: DeletedSessions, parent: Parent | None) -> Lineage:
     """Return the changes after sessions of the plan were deleted."""
     inherited = 0
     if parent is not None:

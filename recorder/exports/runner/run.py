@@ -14,12 +14,19 @@ from recorder.exports.destinations import Destination, open_destination, target_
 from recorder.exports.executor import ShardExecutor, open_executor
 from recorder.exports.planning.lake_stats import FactsMissing
 from recorder.exports.planning.plan import Plan, without_sessions
-from recorder.exports.planning.selection import Gone, find_gone, read_plan
+from recorder.exports.planning.selection import DeletedSessions, find_gone, read_plan
 from recorder.exports.planning.sharding import PlannedShard, plan_shards, read_together
 from recorder.exports.requests.validation import series_of
 from recorder.exports.runner.finalize import end_as_failed, missing_files, publish, remove_files
 from recorder.exports.runner.incremental import Parent, add_deletions, find_parent, lineage_of, open_parent
-from recorder.exports.runner.lease import LEASE_MS, Claim, ExportCancelled, claim_export, is_over, lock_export
+from recorder.exports.runner.lease import (
+    LEASE_MS,
+    ExportCancelled,
+    ExportClaim,
+    claim_export,
+    is_over,
+    lock_export,
+)
 from recorder.exports.runner.shard_store import Ledger
 from recorder.exports.writers import ShardTask
 from recorder.models.export import ExportRow
@@ -121,7 +128,7 @@ def run_export(
 class _Run:
     """The work of one run, under its claim."""
 
-    def __init__(self, runtime: Runtime, row: ExportRow, claim: Claim, executor: ShardExecutor) -> None:
+    def __init__(self, runtime: Runtime, row: ExportRow, claim: ExportClaim, executor: ShardExecutor) -> None:
         self._runtime = runtime
         #: Row as it was claimed; changes are read and written through the claim.
         self._export = row
@@ -298,7 +305,7 @@ class _Run:
             target=target_of(self._export, self._runtime.settings),
         )
 
-    def _find_gone(self, plan: Plan) -> Gone:
+    def _find_gone(self, plan: Plan) -> DeletedSessions:
         export, sessions = self._export, plan.sessions["session_id"]
         with self._runtime.database.transaction(write=False) as db:
             return find_gone(db, export.tenant, plan.spec["workflow"], sessions)

@@ -14,7 +14,7 @@ from recorder.errors import QuotaExceeded
 from recorder.exports.manifest import Lineage
 from recorder.exports.planning.plan import Plan
 from recorder.exports.planning.sharding import PlannedShard
-from recorder.exports.runner.lease import Claim, ExportCancelled
+from recorder.exports.runner.lease import ExportCancelled, ExportClaim
 from recorder.exports.runner.session_index import forget_sessions, index_sessions
 from recorder.exports.writers import WrittenShard
 from recorder.models.export import ExportRow, ExportShardRow
@@ -87,7 +87,7 @@ def read_shards(db: DbSession, export_id: str) -> list[ExportShardRow]:
 class Ledger:
     """Stored progress of one export, from which the next run continues."""
 
-    def __init__(self, claim: Claim, blobs: Blobs, *, workspace_id: str) -> None:
+    def __init__(self, claim: ExportClaim, blobs: Blobs, *, workspace_id: str) -> None:
         self._claim = claim
         self._workspace_id = workspace_id
         self._blobs = blobs

@@ -21,7 +21,7 @@ Pixels = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
 Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 
-class Node(msgspec.Struct):
+class PageElement(msgspec.Struct):
     """An element of a page: its box, its colours, its text and its children.
 
     `classes` and `id` of SVG elements come as objects; `tag` names the kind of an input (`INPUT_text`), and
@@ -41,7 +41,7 @@ class Node(msgspec.Struct):
     fg: str | None = msgspec.field(name="fgColor", default=None)
     focused: bool = False
     is_target: bool = msgspec.field(name="recordingTarget", default=False)
-    children: list["Node"] | None = None
+    children: list["PageElement"] | None = None
 
 
 class Action(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class State(msgspec.Struct):
     """The page at one moment, and the action seen at it."""
 
     time: Milliseconds
-    dom: Node
+    dom: PageElement
     action: Action | None = None
 
 

@@ -13,7 +13,7 @@ from recorder.memory.drift.consequences import explain_fall, explain_growth, lea
 from recorder.memory.drift.disappearance import Fall, evidence_at, find_falls
 from recorder.memory.drift.history import History
 from recorder.memory.drift.terms import Term, latest_term, next_term
-from recorder.memory.drift.thresholds import Rules
+from recorder.memory.drift.thresholds import DriftRules
 from recorder.memory.drift.watches import Watch, inherit_watches, watch_subjects
 
 Alarm = Fall | Growth
@@ -43,7 +43,7 @@ class TermCheck:
 
 
 def check_terms(
-    history: History, state: DetectorState, rules: Rules, *, from_the_start: bool = False
+    history: History, state: DetectorState, rules: DriftRules, *, from_the_start: bool = False
 ) -> Iterator[TermCheck]:
     """Judge all sessions that were not judged yet, one term after the other.
 
@@ -75,7 +75,7 @@ def check_terms(
         state = check.state
 
 
-def _check_term(history: History, state: DetectorState, term: Term, rules: Rules) -> TermCheck:
+def _check_term(history: History, state: DetectorState, term: Term, rules: DriftRules) -> TermCheck:
     """Judge one term, the earliest change first: what it explains is not reported."""
     begin, end = max(state.judged, term.end), min(len(history), term.over_at(rules))
     changes, reported, alarms = dict(state.changes), state.reported, []
@@ -112,7 +112,7 @@ def _notice(
     changes: dict[int, Change],
     reported: frozenset[int],
     judged: tuple[int, int],
-    rules: Rules,
+    rules: DriftRules,
 ) -> list[Alarm]:
     """Return all alarms of some sessions, those that another one explains too, in their order."""
     begin, end = judged
@@ -127,7 +127,7 @@ def _notice(
     return sorted(alarms, key=lambda alarm: order_of(history, alarm.as_change(is_told=True)))
 
 
-def _end_term(history: History, check: TermCheck, term: Term, rules: Rules) -> tuple[Term, TermCheck]:
+def _end_term(history: History, check: TermCheck, term: Term, rules: DriftRules) -> tuple[Term, TermCheck]:
     """Return the next term, and the check with the state that the next term begins with."""
     end, changes = term.over_at(rules), check.state.changes
     suspects = {

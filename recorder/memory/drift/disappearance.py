@@ -8,7 +8,7 @@ import numpy as np
 
 from recorder.memory.drift.changes import Change
 from recorder.memory.drift.history import History
-from recorder.memory.drift.thresholds import Rules
+from recorder.memory.drift.thresholds import DriftRules
 from recorder.memory.drift.trail import FallEvidence, Trail, find_return
 from recorder.memory.drift.watches import Watch
 from recorder.memory.graph.inverted_index import Ints
@@ -64,7 +64,7 @@ def find_falls(
     begin: int,
     end: int,
     fallen: Change | None,
-    rules: Rules,
+    rules: DriftRules,
 ) -> list[Fall]:
     """Return the falls of one subject that are noticed from position `begin` to before `end`.
 
@@ -103,7 +103,7 @@ def find_falls(
         fallen = falls[-1].as_change(is_told=True)
 
 
-def _find_stop(history: History, views: list[View], first: int, begin: int, rules: Rules) -> Fall | None:
+def _find_stop(history: History, views: list[View], first: int, begin: int, rules: DriftRules) -> Fall | None:
     watch, trail = views[0]
     runs, misses = trail.runs(first), np.flatnonzero(trail.is_miss)
     is_long = np.logical_and.reduce([view.runs(first) >= each.needed for each, view in views])
@@ -116,7 +116,7 @@ def _find_stop(history: History, views: list[View], first: int, begin: int, rule
     return None
 
 
-def _find_drop(history: History, views: list[View], first: int, begin: int, rules: Rules) -> Fall | None:
+def _find_drop(history: History, views: list[View], first: int, begin: int, rules: DriftRules) -> Fall | None:
     watch, trail = views[0]
     if not watch.seen:
         return None
@@ -144,7 +144,7 @@ def misses_so_far(history: History, watch: Watch, end: int) -> int:
     return int(runs[-1]) if len(runs) else 0
 
 
-def evidence_at(history: History, watch: Watch, end: int, rules: Rules) -> float:
+def evidence_at(history: History, watch: Watch, end: int, rules: DriftRules) -> float:
     """Return the evidence at position `end` that a subject fell; 1 is an alarm (ratio of logarithms)."""
     trail, first = Trail.read(history, watch, end), watch.watched_from - watch.start
     if not watch.seen or first >= len(trail.is_miss):

@@ -10,7 +10,7 @@ from recorder.memory.graph.inverted_index import Ints
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class DriftRules:
     """The numbers of all rules; the defaults are those that were measured (`benchmarks/drift.py`)."""
 
     #: Sessions of a baseline, and how many there must be before there is a first, smaller one.
@@ -87,7 +87,7 @@ def most_expected(seen: int, sessions: int, window: int) -> float:
 
 
 @lru_cache(maxsize=4096)
-def sightings_needed(seen: int, sessions: int, subjects: float, rules: Rules) -> int:
+def sightings_needed(seen: int, sessions: int, subjects: float, rules: DriftRules) -> int:
     """Return the number of sessions of a window that must have a subject before it has grown, at least 2.
 
     So many that a subject of whatever rate p, which the baseline showed as rarely by chance, hardly comes

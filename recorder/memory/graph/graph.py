@@ -30,7 +30,7 @@ class MicroState:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class StateTrace:
     """An exact sequence of micro-states, and the variant it is."""
 
     trace_key: int
@@ -54,7 +54,7 @@ class GraphChange:
 
     nodes: list[Node] = field(default_factory=list)
     micro_states: list[MicroState] = field(default_factory=list)
-    traces: list[Trace] = field(default_factory=list)
+    traces: list[StateTrace] = field(default_factory=list)
     variants: list[Variant] = field(default_factory=list)
     paths: list[Path] = field(default_factory=list)
     sessions: list[SessionTrace] = field(default_factory=list)
@@ -128,7 +128,7 @@ class Graph:
         sequences = {key: self._sequence(steps) for key, steps in unseen.items()}
         self.variant_of.update({key: self._variant_key(nodes) for key, nodes in sequences.items()})
         variants, paths = self.path_index.add(self._counted(taken, sequences), self.nodes)
-        traces = [Trace(key, steps, self.variant_of[key]) for key, steps in unseen.items()]
+        traces = [StateTrace(key, steps, self.variant_of[key]) for key, steps in unseen.items()]
         return GraphChange(nodes, micro_states, traces, variants, paths, taken)
 
     def _assign(self, sessions: Mapping[str, Sequence[Step]]) -> tuple[list[Node], list[MicroState]]:

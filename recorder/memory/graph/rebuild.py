@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from recorder.memory.graph.graph import Graph, MicroState, Trace, collapsed
+from recorder.memory.graph.graph import Graph, MicroState, StateTrace, collapsed
 from recorder.memory.graph.nodes import GraphScope, Node, NodeIndex, Shown, free_id, live_number, merged_nodes
 from recorder.memory.graph.paths import NO_PATH, Path, PathIndex, Variant, variant_key
 from recorder.memory.steps.session_steps import ALGO_VERSION
@@ -78,7 +78,7 @@ class Recorded:
     nodes: Sequence[Node]
     paths: Sequence[Path]
     micro_states: Sequence[MicroState]
-    traces: Sequence[Trace]
+    traces: Sequence[StateTrace]
     #: Sessions of each trace, by key.
     sessions: Mapping[int, int]
     #: Nodes and path of each variant, by key.
@@ -91,7 +91,7 @@ class Rebuilt:
 
     graph: Graph
     micro_states: list[MicroState]
-    traces: list[Trace]
+    traces: list[StateTrace]
 
 
 def rebuild(recorded: Recorded, kind: RebuildKind) -> Rebuilt:

@@ -15,7 +15,7 @@ from sqlalchemy import bindparam
 from sqlmodel import Session as DbSession
 from sqlmodel import SQLModel, col, insert, select, update
 
-from recorder.memory.graph.graph import Graph, GraphChange, MicroState, SessionTrace, Trace
+from recorder.memory.graph.graph import Graph, GraphChange, MicroState, SessionTrace, StateTrace
 from recorder.memory.graph.nodes import GraphScope, Node, compared
 from recorder.memory.graph.paths import Path, Variant
 from recorder.memory.storage.versions import GraphHead, add_version, in_scope, place_of, read_head
@@ -270,7 +270,7 @@ def micro_state_values(state: MicroState) -> dict[str, Any]:
     return {"micro_key": state.micro_key, "node": state.node, "features": features}
 
 
-def trace_values(trace: Trace) -> dict[str, Any]:
+def trace_values(trace: StateTrace) -> dict[str, Any]:
     """Return the columns of a trace, but for its count."""
     return {
         "trace_key": trace.trace_key,

@@ -23,7 +23,7 @@ _MAX_KEPT = 4_096
 
 
 @dataclass(slots=True)
-class _Held:
+class _LiveParts:
     """The parts of one graph that have sessions."""
 
     nodes: set[int] = field(default_factory=set)
@@ -88,9 +88,9 @@ def count_graphs(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> dic
     return counted
 
 
-def _read_held(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> defaultdict[str, _Held]:
+def _read_held(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> defaultdict[str, _LiveParts]:
     """Return the present parts of each graph; none for a graph without sessions."""
-    held: defaultdict[str, _Held] = defaultdict(_Held)
+    held: defaultdict[str, _LiveParts] = defaultdict(_LiveParts)
     if not workflows:
         return held
     trace, variant = GraphTraceRow, GraphVariantRow
