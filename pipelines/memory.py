@@ -14,12 +14,12 @@ from pipelines.memory_picture import describe_graph
 from pipelines.resources import RecorderResource
 from pipelines.runs import QUEUE_TAG
 from pipelines.workflow_partitions import ONE_RUN, WORKFLOWS, log_partition, select_scopes
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.graph.rebuild import RebuildKind
 from recorder.memory.storage.consistency import GraphCheck, check_graph, index_missing
 from recorder.memory.storage.rebuilds import RebuildReport, indexed_scopes, rebuild_graph
 from recorder.memory.storage.versions import place_of
 from recorder.runtime import Runtime
+from recorder.tenant import GraphScope
 
 _GROUP = "memory"
 #: Wrong sessions, traces or paths that a check names.

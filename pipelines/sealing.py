@@ -18,12 +18,12 @@ from pipelines.memory_picture import describe_graph
 from pipelines.resources import RecorderResource
 from pipelines.runs import QUEUE_TAG, instance_of, is_coming_up, pause_after_failures
 from pipelines.workflow_partitions import partition_key, register_scopes
-from recorder.memory.graph.nodes import GraphScope
 from recorder.runtime import Runtime
 from recorder.sealing import SealedBatch, has_work, list_runs, longest_wait_s, open_sealer
 from recorder.sealing.maintenance import count_tenants
 from recorder.storage.database import Database
 from recorder.storage.lake_schemas import LAYOUTS, Kind
+from recorder.tenant import GraphScope
 
 _GROUP = "sealing"
 # A tick watches this long before it ends without work. The daemon begins one every five seconds, so a session

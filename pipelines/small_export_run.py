@@ -77,7 +77,7 @@ class FinishedExport:
     checks: tuple[dg.AssetCheckResult, ...] = ()
 
 
-class SmallExports:
+class SmallExportLoop:
     """Loop of one run: threads write exports, the caller's thread reports them."""
 
     def __init__(
@@ -268,7 +268,7 @@ def small_exports(
     context: dg.OpExecutionContext, config: SmallExportsConfig, recorder: RecorderResource
 ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation]:
     """Write small exports until the run's time is up."""
-    loop = SmallExports(
+    loop = SmallExportLoop(
         recorder.runtime,
         owner=context.run.run_id,
         run_log=context.log,

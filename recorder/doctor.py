@@ -182,7 +182,7 @@ def _check_database(
     try:
         with database.transaction(write=False) as db:
             yield from check_clocks(db)
-            yield from check_leases(db)
+            yield from find_overdue_leases(db)
             yield from check_service(settings, db)
         yield from check_contents(database, blobs, lake, chance)
     except RecorderError as error:
@@ -214,7 +214,7 @@ _CLOCKS = {
 }
 
 
-def check_leases(db: DbSession) -> Iterator[Finding]:
+def find_overdue_leases(db: DbSession) -> Iterator[Finding]:
     """Yield a finding about leases whose process ended without releasing them while work waits."""
     now_ms = clock.now_ms()
     held = db.exec(select(func.count()).where(col(LeaseRow.expires_ms) > now_ms)).one()

@@ -9,8 +9,8 @@ from recorder.tenant import Tenant
 
 if TYPE_CHECKING:
     from recorder.memory.drift.backtest import Backtest
-    from recorder.memory.graph.nodes import GraphScope
     from recorder.runtime import Runtime
+    from recorder.tenant import GraphScope
 
 app = typer.Typer(
     no_args_is_help=True, help="Paths, nodes and edges of memory graphs that stop, drop, appear or grow."
@@ -36,7 +36,7 @@ def backtest(
 ) -> None:
     """Replay a history by the starts of its sessions: list the alarms that it would give; send none."""
     from recorder.memory.drift.thresholds import DriftRules
-    from recorder.memory.graph.nodes import GraphScope
+    from recorder.tenant import GraphScope
 
     rules = DriftRules(baseline=baseline, least_baseline=min(baseline, DriftRules().least_baseline))
     with opened(data) as runtime:

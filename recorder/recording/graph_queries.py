@@ -9,7 +9,6 @@ from sqlmodel import col, select
 
 from recorder.errors import InvalidCursor, SessionNotSealed
 from recorder.memory.drift.store import recent_nodes
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, lookup_of
 from recorder.memory.queries.comparison import Side, compare
@@ -25,7 +24,7 @@ from recorder.models.wire import ActorKind, Outcome
 from recorder.recording.recovery_points import read_anchors
 from recorder.recording.sessions import find_session, to_wire
 from recorder.storage.pages import FetchedPage, fetch_page
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 
 
 def list_outliers(

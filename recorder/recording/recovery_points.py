@@ -13,7 +13,6 @@ from sqlmodel import col, select
 from recorder import limits
 from recorder.digest import bucket_of
 from recorder.memory.graph.inverted_index import Ints
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, lookup_of
 from recorder.memory.queries.paths import filter_rows, read_graph
 from recorder.memory.queries.recovery import WITNESSES, Anchor, Witness, find_anchors
@@ -22,7 +21,7 @@ from recorder.models.session import SessionRow, TagRow
 from recorder.models.workflow import WorkflowRow
 from recorder.recording.outcomes import OutcomeRules
 from recorder.storage.lake import Lake
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 
 _IDS_AT_ONCE = 500
 

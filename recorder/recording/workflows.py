@@ -13,7 +13,6 @@ from recorder import clock, limits
 from recorder.access.keys import Caller
 from recorder.audit.log import Action, Origin, describe_changes, describe_masking, record
 from recorder.errors import NotFound, Problem, ValidationFailed
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.storage.sizes import count_graphs
 from recorder.memory.storage.versions import set_memory_graph
 from recorder.models.workflow import (
@@ -29,7 +28,7 @@ from recorder.recording.outcomes import OutcomeRules
 from recorder.recording.sessions import find_session
 from recorder.storage.pages import FetchedPage, fetch_page
 from recorder.storage.upsert import insert_if_missing
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 
 
 class SessionWorkflows:

@@ -21,7 +21,6 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import RecorderError, Unavailable
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.storage.indexing import GraphIndexer, Prepared
 from recorder.memory.storage.rebuilds import rebuild_graph
 from recorder.memory.storage.session_paths import read_path_ids
@@ -38,7 +37,7 @@ from recorder.sealing.preparation import BatchPreparation
 from recorder.sealing.scheduling import LaneScheduler, LaneWork, SealingTimes
 from recorder.storage.lake_tables import LakeAhead
 from recorder.storage.leases import LeaseLost
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 
 log = logging.getLogger("recorder.sealing")
 

@@ -12,12 +12,11 @@ from recorder.memory.drift.backtest import replay_history
 from recorder.memory.drift.monitor import due_graphs
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, read_state
 from recorder.memory.drift.thresholds import DriftRules
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.storage.graph_store import remove_session, replace_outcome
 from recorder.memory.storage.versions import add_version, in_scope, read_head, set_memory_graph
 from recorder.models.memory import GraphPathRow, GraphVariantRow
 from recorder.storage.database import Database
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 from tests.support.drift_workflow import BASELINE, NEEDED, Story
 from tests.support.graph_sessions import START
 

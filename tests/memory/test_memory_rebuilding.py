@@ -8,10 +8,10 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from recorder.memory.graph.graph import Graph, MicroState, StateTrace
-from recorder.memory.graph.nodes import GraphScope, live_number
+from recorder.memory.graph.nodes import live_number
 from recorder.memory.graph.rebuild import RebuildKind, Rebuilt, Recorded, match_ids, rebuild
 from recorder.memory.steps.session_steps import Step
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 from tests.support.graph_sessions import make_step, make_steps
 
 SCOPE = GraphScope(Tenant("wsp_a", "live"), "checkout")

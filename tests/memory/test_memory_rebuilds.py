@@ -7,7 +7,6 @@ import pytest
 from sqlmodel import Session as DbSession
 
 from recorder.errors import Unavailable
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.graph.rebuild import RebuildKind
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.paths import describe_paths, read_graph
@@ -19,7 +18,7 @@ from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.rebuilds import indexed_scopes, rebuild_graph
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 from tests.support.graph_sessions import make_row, make_scope, make_step, make_steps
 
 KINDS: tuple[RebuildKind, ...] = ("anchored", "fresh")

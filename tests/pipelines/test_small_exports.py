@@ -13,7 +13,7 @@ import pytest
 from pipelines.exports import PARTITIONS, take_up_exports
 from pipelines.small_export_run import (
     FinishedExport,
-    SmallExports,
+    SmallExportLoop,
     report,
     small_exports,
     write_small_exports,
@@ -223,7 +223,7 @@ def test_only_one_run_writes_small_exports(
 def test_a_run_that_is_told_to_end_finishes_what_it_began(deployment: Deployment) -> None:
     row = deployment.queue()
     log = logging.getLogger("tests")
-    loop = SmallExports(deployment.runtime, owner=OWNER, run_log=log, lease_ms=60_000, handover_s=1)
+    loop = SmallExportLoop(deployment.runtime, owner=OWNER, run_log=log, lease_ms=60_000, handover_s=1)
     assert loop.take()
     threading.Timer(0.4, loop.stop).start()
     finished = list(loop.results(max_seconds=60, max_exports=9))

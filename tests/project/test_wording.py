@@ -80,11 +80,17 @@ _OPENING = re.compile(rf"\W*({'|'.join(OPENINGS)})\b")
 
 DULL_NAMES = {"found", "place", "told", "asked", "own", "one"}
 
+# A part of a name of the product between underscores.
+DULL_PARTS = {"told"}
+
 # Text of calls, assignments and dictionaries under these names is shown to users.
 SHOWN = {"title", "detail", "message", "description", "help"}
 
 # A line (without its indentation) → the reason why its hits are allowed.
-EXCEPTIONS: dict[str, str] = {}
+EXCEPTIONS: dict[str, str] = {
+    "captured_told: int = Field(default=0, sa_column_kwargs=_ZERO)": "a column of the database",
+    "exported_told: int = Field(default=0, sa_column_kwargs=_ZERO)": "a column of the database",
+}
 
 _PROPERTIES = {"property", "cached_property", "setter"}
 _CODE = re.compile(r"```.*?```|``[^`]*``|`[^`]*`|https?://\S+|\]\([^)\s]*\)", re.DOTALL)
@@ -159,7 +165,7 @@ def find_hits(root: Path, below: Iterable[Path] = ()) -> list[Hit]:
             texts = list(_read_docstrings(trees[path])) + list(_read_error_texts(trees[path], errors))
             file_hits = [*_check_names(name, trees[path]), *_check_module_name(name)]
             if name.partition("/")[0] in VERB_FOLDERS:
-                file_hits += _check_verbs(name, trees[path])
+                file_hits += [*_check_verbs(name, trees[path]), *_check_name_parts(name, trees[path])]
         else:
             texts = list(_read_notebook(path)) if path.suffix == ".ipynb" else [Text(path.read_text(), 1)]
             file_hits = []
@@ -286,6 +292,19 @@ def _check_names(path: str, nodes: list[ast.AST]) -> Iterator[Hit]:
                 yield _dull(path, node.lineno, str(name))
 
 
+def _check_name_parts(path: str, nodes: list[ast.AST]) -> Iterator[Hit]:
+    for node in nodes:
+        match node:
+            case (
+                ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.Name(id=name, ctx=ast.Store())
+                | ast.Attribute(attr=name, ctx=ast.Store())
+                | ast.arg(arg=name)
+            ) if name not in DULL_NAMES and DULL_PARTS.intersection(name.lower().split("_")):
+                yield _dull(path, node.lineno, name)
+
+
 def _dull(path: str, line: int, name: str) -> Hit:
     return Hit(path, line, "name", f"name {name!r}: call it by the thing that it holds")
 
@@ -322,7 +341,7 @@ def test_matcher_flags_each_rule_and_leaves_code_and_look_up_alone(tmp_path: Pat
     assert find_hits(tmp_path, [Path("README.md")]) == hits[:1]
 
 
-def test_functions_of_the_product_open_with_a_verb(tmp_path: Path) -> None:
+def test_functions_of_the_product_open_with_a_verb_and_names_have_no_dull_part(tmp_path: Path) -> None:
     for folder in ("recorder", "tests"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "sample.py").write_text(
@@ -331,10 +350,12 @@ def test_functions_of_the_product_open_with_a_verb(tmp_path: Path) -> None:
             'def stop() -> None:\n    """Stop, and wait."""\n'
             'class Rows:\n    """Rows."""\n    @property\n    def size(self) -> int:\n        """Number."""\n'
             "    def bare(self) -> None: ...\n"
+            "def list_told(is_told: bool) -> None: ...\n"
         )
     assert [(hit.path, hit.line, hit.rule) for hit in find_hits(tmp_path)] == [
         ("recorder/sample.py", 2, "verb"),
         ("recorder/sample.py", 4, "verb"),
+        *[("recorder/sample.py", 13, "name")] * 2,
     ]
 
 

@@ -8,12 +8,12 @@ from sqlmodel import col, select, update
 from recorder.memory.drift.monitor import DriftCheck, check_drift
 from recorder.memory.drift.store import read_alarms
 from recorder.memory.drift.thresholds import DriftRules, misses_needed
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.models.operations import OutboxRow, SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database
 from recorder.storage.deployment import read_slots, slot_of
+from recorder.tenant import GraphScope
 from tests.support.graph_sessions import START, add_workflow, make_row, make_scope, make_steps
 
 #: The steps of a session by its letter; `n` is `a` with a node of its own at the end.

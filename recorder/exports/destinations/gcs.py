@@ -16,7 +16,7 @@ from recorder.exports.destinations.base import (
     Patience,
     Staged,
 )
-from recorder.exports.destinations.object_store import require_claim
+from recorder.exports.destinations.object_store import require_bucket_owner
 
 log = logging.getLogger("recorder.exports")
 
@@ -43,7 +43,7 @@ class GcsStore:
     def require_owner(self) -> None:
         """Check that the bucket takes files of this workspace."""
         if not self._target.is_trusted:
-            require_claim(self, self._target.workspace_id)
+            require_bucket_owner(self, self._target.workspace_id)
 
     def put(self, staged: Staged, key: str, *, replace: bool) -> None:
         """Upload a file, in parts where it is large, and compare what the store then holds."""

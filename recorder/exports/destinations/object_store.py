@@ -34,7 +34,7 @@ from recorder.ids import new_id
 CLAIMS = "recorder-workspaces"
 
 
-def require_claim(store: Store, workspace_id: str) -> None:
+def require_bucket_owner(store: Store, workspace_id: str) -> None:
     """Check that a bucket or container takes files of a workspace.
 
     Raises:

@@ -22,7 +22,7 @@ from recorder.exports.destinations.base import (
     Staged,
     part_bytes,
 )
-from recorder.exports.destinations.object_store import require_claim
+from recorder.exports.destinations.object_store import require_bucket_owner
 
 log = logging.getLogger("recorder.exports")
 
@@ -57,7 +57,7 @@ class S3Store:
         if self._target.is_trusted:
             return
         if self._target.role_arn is None:
-            require_claim(self, self._target.workspace_id)
+            require_bucket_owner(self, self._target.workspace_id)
         else:
             require_external_id(self._target, self._patience)
 

@@ -37,11 +37,11 @@ class Growth:
     #: Nodes that its sessions leave out, between nodes that the baseline joined by them.
     leads_around: tuple[int, ...]
 
-    def as_change(self, *, is_told: bool) -> Change:
+    def as_change(self, *, is_reported: bool) -> Change:
         """Return the change, for later alarms to be compared with."""
         before = self.baseline_seen / self.baseline
         after = len(self.sightings) / (int(self.sightings[-1]) + 1 - self.window_start)
-        return Change(self.subject, True, int(self.sightings[0]), self.position, before, after, is_told)
+        return Change(self.subject, True, int(self.sightings[0]), self.position, before, after, is_reported)
 
 
 def find_growth(

@@ -12,10 +12,10 @@ from recorder.memory.drift.detector import DetectorState, check_terms
 from recorder.memory.drift.payloads import describe
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, read_history
 from recorder.memory.drift.thresholds import DriftRules
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import read_columns
 from recorder.memory.storage.versions import read_head
 from recorder.storage.database import Database
+from recorder.tenant import GraphScope
 
 
 @dataclass(frozen=True, slots=True)

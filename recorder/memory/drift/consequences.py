@@ -28,7 +28,7 @@ def explain_fall(history: History, fall: Fall, changes: Collection[Change], rule
     for other in changes:
         if other.subject == fall.subject or (earlier and other.position <= earlier[0]):
             continue
-        if other.rose and other.is_told and _replaces(history, fall.subject, other.subject):
+        if other.rose and other.is_reported and _replaces(history, fall.subject, other.subject):
             return True
         is_together = not other.rose and since <= other.position + rules.window
         if is_together and _share(history, fall.subject, other.subject, watch.start, watch.end) >= _SHARED:
@@ -47,7 +47,7 @@ def leave_out_reported(
     reported = {
         change.subject
         for change in changes
-        if change.is_told
+        if change.is_reported
         and change.subject != watch.subject
         and not (change.rose and change.most_after > 0.5)
     }
@@ -63,9 +63,9 @@ def explain_growth(
     for other in others:
         if other.rose and _share(history, growth.subject, other.subject, start, end) >= _SHARED:
             return True
-        if not other.rose and other.is_told and _replaces(history, growth.subject, other.subject):
+        if not other.rose and other.is_reported and _replaces(history, growth.subject, other.subject):
             return True
-    fallen = [other.subject for other in others if other.is_told and not other.rose]
+    fallen = [other.subject for other in others if other.is_reported and not other.rose]
     if fallen and growth.baseline_seen:
         # What is left is as much more frequent as there are fewer sessions besides it.
         gone = history.has_any(fallen, growth.baseline_start, growth.baseline_start + growth.baseline)

@@ -88,21 +88,21 @@ def _check_term(history: History, state: DetectorState, term: Term, rules: Drift
             if isinstance(alarm, Fall)
             else explain_growth(history, alarm, changes.values(), watched, rules)
         )
-        reported_before = _list_told(changes)
-        changes[alarm.subject] = alarm.as_change(is_told=not is_explained)
+        reported_before = _list_reported(changes)
+        changes[alarm.subject] = alarm.as_change(is_reported=not is_explained)
         if not is_explained:
             alarms.append(alarm)
         if alarm.kind == "new" and not is_explained:
             reported |= {alarm.subject}
-        if _list_told(changes) != reported_before:
+        if _list_reported(changes) != reported_before:
             # What was noticed later was noticed without regard to this change.
             waiting = _notice(history, term, watched, changes, reported, (alarm.position, end), rules)
     state = DetectorState(max(state.judged, end), term, changes, reported)
     return TermCheck(alarms, watched, state)
 
 
-def _list_told(changes: dict[int, Change]) -> set[int]:
-    return {change.subject for change in changes.values() if change.is_told}
+def _list_reported(changes: dict[int, Change]) -> set[int]:
+    return {change.subject for change in changes.values() if change.is_reported}
 
 
 def _notice(
@@ -124,7 +124,7 @@ def _notice(
         alarms += find_falls(history, watch, besides, begin=begin, end=end, fallen=fallen, rules=rules)
     known = {*reported, *(change.subject for change in changes.values() if change.rose)}
     alarms += find_growth(history, term, begin=begin, end=end, known=known, rules=rules)
-    return sorted(alarms, key=lambda alarm: order_of(history, alarm.as_change(is_told=True)))
+    return sorted(alarms, key=lambda alarm: order_of(history, alarm.as_change(is_reported=True)))
 
 
 def _end_term(history: History, check: TermCheck, term: Term, rules: DriftRules) -> tuple[Term, TermCheck]:

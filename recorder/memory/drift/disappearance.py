@@ -42,11 +42,11 @@ class Fall:
         """Its share of the window."""
         return self.seen / len(self.window)
 
-    def as_change(self, *, is_told: bool) -> Change:
+    def as_change(self, *, is_reported: bool) -> Change:
         """Return the change, for later alarms to be compared with."""
         since = int(self.window[0])
         most = most_left(self.seen, len(self.window))
-        return Change(self.subject, False, since, self.position, self.watch.frequency, most, is_told)
+        return Change(self.subject, False, since, self.position, self.watch.frequency, most, is_reported)
 
 
 def most_left(seen: int, sessions: int) -> float:
@@ -100,7 +100,7 @@ def find_falls(
         if not noticed:
             return falls
         falls.append(min(noticed, key=lambda fall: fall.position))
-        fallen = falls[-1].as_change(is_told=True)
+        fallen = falls[-1].as_change(is_reported=True)
 
 
 def _find_stop(history: History, views: list[View], first: int, begin: int, rules: DriftRules) -> Fall | None:

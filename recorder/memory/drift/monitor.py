@@ -24,12 +24,11 @@ from recorder.memory.drift.store import (
 )
 from recorder.memory.drift.thresholds import DriftRules
 from recorder.memory.drift.watches import Watch, watch_subjects
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import GraphColumns, read_columns
 from recorder.memory.storage.versions import read_head
 from recorder.models.workflow import WorkflowRow
 from recorder.storage.database import Database
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 from recorder.webhooks.outbox import add_event
 
 RULES = DriftRules()

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-from recorder.memory.graph.nodes import GraphScope, Node, NodeIndex, compared
+from recorder.memory.graph.nodes import Node, NodeIndex, compared
 from recorder.memory.graph.paths import NO_PATH, Path, PathIndex, Variant, variant_key
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.steps.targets import signed
+from recorder.tenant import GraphScope
 
 #: Of a longer session the graph takes the beginning: no single one may hold up the others.
 MAX_TRACE_STEPS = 10_000

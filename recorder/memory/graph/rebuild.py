@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from recorder.memory.graph.graph import Graph, MicroState, StateTrace, collapsed
-from recorder.memory.graph.nodes import GraphScope, Node, NodeIndex, Shown, free_id, live_number, merged_nodes
+from recorder.memory.graph.nodes import Node, NodeIndex, Shown, free_id, live_number, merged_nodes
 from recorder.memory.graph.paths import NO_PATH, Path, PathIndex, Variant, variant_key
 from recorder.memory.steps.session_steps import ALGO_VERSION
+from recorder.tenant import GraphScope
 
 
 @dataclass(frozen=True, slots=True)

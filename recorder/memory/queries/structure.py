@@ -16,7 +16,6 @@ from sqlmodel import col
 
 from recorder.memory.graph.graph import collapsed
 from recorder.memory.graph.inverted_index import Ints
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.storage.graph_store import read_rows
 from recorder.models.memory import (
@@ -26,6 +25,7 @@ from recorder.models.memory import (
     GraphTraceRow,
     GraphVariantRow,
 )
+from recorder.tenant import GraphScope
 
 #: Of each screen the smallest hashes count: with 8 the mean average precision is .892, with 5 it is .888.
 _SCREEN_PARTS = 5

@@ -14,12 +14,11 @@ from sqlmodel import Session as DbSession
 from sqlmodel import select
 
 from recorder.errors import NotFound
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import GraphColumns, Mask
 from recorder.memory.queries.paths import filter_rows, read_graph
 from recorder.models.memory import GraphPathRow
 from recorder.models.wire import ActorKind, Outcome
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 
 
 @dataclass(frozen=True, slots=True)

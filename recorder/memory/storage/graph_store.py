@@ -16,7 +16,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import SQLModel, col, insert, select, update
 
 from recorder.memory.graph.graph import Graph, GraphChange, MicroState, SessionTrace, StateTrace
-from recorder.memory.graph.nodes import GraphScope, Node, compared
+from recorder.memory.graph.nodes import Node, compared
 from recorder.memory.graph.paths import Path, Variant
 from recorder.memory.storage.versions import GraphHead, add_version, in_scope, place_of, read_head
 from recorder.models.memory import (
@@ -28,6 +28,7 @@ from recorder.models.memory import (
     SessionPathRow,
 )
 from recorder.models.session import SessionRow
+from recorder.tenant import GraphScope
 
 _IDS_AT_ONCE = 500
 

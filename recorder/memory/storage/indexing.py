@@ -12,11 +12,11 @@ from cachetools import LRUCache
 from sqlmodel import Session as DbSession
 
 from recorder.memory.graph.graph import Graph, GraphChange
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.storage.graph_store import known_sessions, load_graph, save_change, scope_of
 from recorder.memory.storage.versions import GraphHead, count_changes, read_head, writer_of
 from recorder.models.session import SessionRow
+from recorder.tenant import GraphScope
 
 _KEPT_GRAPHS = 64
 #: Sessions from which on a graph is rebuilt whenever they have doubled.

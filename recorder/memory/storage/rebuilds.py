@@ -14,7 +14,6 @@ from sqlmodel import Session as DbSession
 from sqlmodel import SQLModel, col, delete, select, update
 
 from recorder.memory.graph.graph import StateTrace
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.graph.rebuild import RebuildKind, Rebuilt, Recorded, rebuild
 from recorder.memory.storage.graph_store import (
     columns_of,
@@ -47,7 +46,7 @@ from recorder.models.memory import (
 )
 from recorder.models.workflow import WorkflowRow
 from recorder.storage.database import Database
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 
 _TRIES = 4
 #: A rebuild that takes longer is never computed under the lock: everybody who writes waits for it.

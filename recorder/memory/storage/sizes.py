@@ -12,11 +12,10 @@ from sqlalchemy import func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.storage.versions import PerDatabase, is_writing
 from recorder.models.memory import GraphTraceRow, GraphVariantRow, GraphVersionRow
 from recorder.models.workflow import WorkflowGraph
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 
 #: Graphs whose sizes a process keeps.
 _MAX_KEPT = 4_096

@@ -14,12 +14,13 @@ from sqlmodel import col, insert, select, update
 from recorder import clock
 from recorder.memory.graph.communities import PATH_COSINE
 from recorder.memory.graph.features import PRUNE_SESSIONS, PRUNE_SHARE
-from recorder.memory.graph.nodes import SCREEN_JACCARD, GraphScope
+from recorder.memory.graph.nodes import SCREEN_JACCARD
 from recorder.memory.steps.session_steps import ALGO_VERSION
 from recorder.models.memory import GraphPauseRow, GraphVersionRow, SessionPathRow, VersionKind
 from recorder.models.operations import SealBatchRow, SealCounterRow
 from recorder.models.workflow import WorkflowRow
 from recorder.storage.deployment import read_slots, slot_of
+from recorder.tenant import GraphScope
 
 _PARAMS = {
     "algo_version": ALGO_VERSION,
