@@ -264,18 +264,20 @@ def watch(database: Database, *, runs: int, seconds: float, busy_after_s: float 
     ]
 )
 def arrivals(recorder: RecorderResource) -> Iterator[dg.AssetCheckResult]:
-    """Count the rows of every lane."""
-    lanes = count_tenants(recorder.runtime)
+    """Count the rows of every workspace and mode."""
+    tenants = count_tenants(recorder.runtime)
     for rows, check in (("events", "all_events_arrived"), ("frames", "all_frames_arrived")):
-        differing = [lane for lane in lanes if getattr(lane, rows) != getattr(lane, f"expected_{rows}")]
+        differing = [
+            counts for counts in tenants if getattr(counts, rows) != getattr(counts, f"expected_{rows}")
+        ]
         yield dg.AssetCheckResult(
             asset_key=f"session_{rows}",
             check_name=check,
             passed=not differing,
             metadata={
-                "lanes": len(lanes),
-                rows: sum(getattr(lane, rows) for lane in lanes),
-                "differing": [f"{lane.workspace_id} {lane.mode}" for lane in differing],
+                "tenants": len(tenants),
+                rows: sum(getattr(counts, rows) for counts in tenants),
+                "differing": [f"{counts.tenant.workspace_id} {counts.tenant.mode}" for counts in differing],
             },
         )
 

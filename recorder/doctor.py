@@ -30,6 +30,7 @@ from recorder.sealing import lanes
 from recorder.service_state import list_warnings, read_state
 from recorder.settings import Settings, unknown_settings
 from recorder.storage.blobs import Blobs
+from recorder.storage.conditions import in_tenant
 from recorder.storage.database import Database, open_database
 from recorder.storage.deployment import check_region
 from recorder.storage.lake import Lake
@@ -288,8 +289,7 @@ def _compare_tenant(
 def _read_sealed(database: Database, tenant: Tenant) -> pl.DataFrame:
     columns = {"session_id": pl.String, "events": pl.Int64, "frames": pl.Int64}
     statement = select(SessionRow.id, SessionRow.event_count, SessionRow.frame_count).where(
-        SessionRow.workspace_id == tenant.workspace_id,
-        SessionRow.mode == tenant.mode,
+        *in_tenant(SessionRow, tenant),
         SessionRow.status == "sealed",
         col(SessionRow.deleted_at).is_(None),
     )

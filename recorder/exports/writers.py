@@ -37,8 +37,7 @@ class WrittenShard:
 class ShardTask:
     """Some shards and the sources of their rows; it can be sent to another process."""
 
-    workspace_id: str
-    mode: str
+    tenant: Tenant
     format: FormatName
     #: Shards of one kind and workflow, by bucket and split: they are read together.
     shards: list[PlannedShard]
@@ -52,11 +51,6 @@ class ShardTask:
     target: ExportLocation
     #: Whether files with the same paths and other bytes are replaced.
     replaces_files: bool = False
-
-    @property
-    def tenant(self) -> Tenant:
-        """Workspace and mode of the export."""
-        return Tenant(self.workspace_id, self.mode)
 
 
 #: Rows of one file, as tables: its events or frames, or its samples' frames and the events bound to them.
@@ -142,7 +136,7 @@ def _list_task_sessions(task: ShardTask) -> pl.DataFrame:
 
 def _sort_rows(rows: pl.LazyFrame, task: ShardTask) -> pl.DataFrame:
     """Return the rows in the order of the files, with the columns of their sessions in the plan."""
-    sessions = _list_task_sessions(task).with_columns(workspace=pl.lit(task.workspace_id))
+    sessions = _list_task_sessions(task).with_columns(workspace=pl.lit(task.tenant.workspace_id))
     collected = rows.collect()
     indexes = _index_sessions(collected["session_id"], sessions["session_id"])
     ordered = collected.drop("session_id").with_columns(indexes).sort(_ORDER)

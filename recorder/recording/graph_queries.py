@@ -23,6 +23,7 @@ from recorder.models.session import Session, SessionMetadataRow, SessionRow
 from recorder.models.wire import ActorKind, Outcome
 from recorder.recording.recovery_points import read_anchors
 from recorder.recording.sessions import find_session, to_wire
+from recorder.storage.conditions import in_tenant
 from recorder.storage.pages import FetchedPage, fetch_page
 from recorder.tenant import GraphScope, Tenant
 
@@ -130,8 +131,7 @@ def _read_sessions(db: DbSession, tenant: Tenant, session_ids: Iterable[str]) ->
         select(SessionRow, SessionMetadataRow)
         .join(SessionMetadataRow, col(SessionMetadataRow.session_id) == col(SessionRow.id))
         .where(
-            SessionRow.workspace_id == tenant.workspace_id,
-            SessionRow.mode == tenant.mode,
+            *in_tenant(SessionRow, tenant),
             col(SessionRow.deleted_at).is_(None),
             col(SessionRow.id).in_(list(session_ids)),
         )

@@ -20,6 +20,7 @@ from recorder.models.memory import RecoveryPoint
 from recorder.models.session import SessionRow, TagRow
 from recorder.models.workflow import WorkflowRow
 from recorder.recording.outcomes import OutcomeRules
+from recorder.storage.conditions import in_tenant
 from recorder.storage.lake import Lake
 from recorder.tenant import GraphScope, Tenant
 
@@ -159,8 +160,7 @@ def _tag_times(
 
 def _named(scope: GraphScope, names: frozenset[str]) -> Iterator[Any]:
     """Return the conditions of tags with one of these names."""
-    yield TagRow.workspace_id == scope.workspace_id
-    yield TagRow.mode == scope.mode
+    yield from in_tenant(TagRow, scope.tenant)
     yield col(TagRow.name).in_(sorted(names))
 
 

@@ -26,6 +26,7 @@ from recorder.models.workflow import (
 from recorder.models.workspace import Masking
 from recorder.recording.outcomes import OutcomeRules
 from recorder.recording.sessions import find_session
+from recorder.storage.conditions import in_tenant
 from recorder.storage.pages import FetchedPage, fetch_page
 from recorder.storage.upsert import insert_if_missing
 from recorder.tenant import GraphScope, Tenant
@@ -88,9 +89,7 @@ def list_workflows(
         limit: most items of the page.
     """
     created_at, name = col(WorkflowRow.created_at), col(WorkflowRow.workflow)
-    statement = select(WorkflowRow).where(
-        WorkflowRow.workspace_id == tenant.workspace_id, WorkflowRow.mode == tenant.mode
-    )
+    statement = select(WorkflowRow).where(*in_tenant(WorkflowRow, tenant))
     if before is not None:
         moment, last = clock.from_ms(before[0]), before[1]
         statement = statement.where(or_(created_at < moment, and_(created_at == moment, name < last)))

@@ -49,8 +49,7 @@ _MAX_PAUSED, _MAX_PAUSED_LARGE = 32, 4
 class SealedBatch:
     """Counts and times of one sealed batch."""
 
-    workspace_id: str
-    mode: str
+    tenant: Tenant
     workflows: list[str]
     sessions: int
     events: int
@@ -63,8 +62,7 @@ class SealedBatch:
     @property
     def scopes(self) -> list[GraphScope]:
         """Identities of the workflows' memory graphs."""
-        tenant = Tenant(self.workspace_id, self.mode)
-        return [GraphScope(tenant, workflow) for workflow in self.workflows]
+        return [GraphScope(self.tenant, workflow) for workflow in self.workflows]
 
 
 class Sealer:
@@ -256,8 +254,7 @@ class Sealer:
         for scope in self._indexer.take_grown():
             self._rebuild_graph(scope)
         return SealedBatch(
-            workspace_id=batch.workspace_id,
-            mode=batch.mode,
+            tenant=batch.tenant,
             workflows=sorted({session.row.workflow for session in preparation.sessions}),
             sessions=len(waiting),
             events=sum(session.event_count for session in preparation.sessions),

@@ -45,7 +45,44 @@ def move(source: str, target: str, owner: str, count: int, note: str | None) -> 
     assert dict(positional_strings(code)) == {"put": 2, "move": 3}
 
 
+def fields_of_tenants(code: str) -> Iterator[str]:
+    """Yield the values (dataclasses, tuples) with a workspace and a mode as two fields; tables are none."""
+    for node in ast.walk(ast.parse(code)):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        decorators = {ast.unparse(decorator).partition("(")[0] for decorator in node.decorator_list}
+        bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+        if decorators & {"dataclass", "dataclasses.dataclass"} or bases & {"NamedTuple", "Struct"}:
+            fields = {ast.unparse(field) for field in node.body if isinstance(field, ast.AnnAssign)}
+            if {"workspace_id: str", "mode: str"} <= fields:
+                yield node.name
+
+
 def test_workspace_and_mode_are_passed_as_one_value() -> None:
+    values = []
     for folder in ("recorder", "api", "pipelines"):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            assert "workspace_id: str, mode: str" not in path.read_text(), path
+            code = path.read_text()
+            assert "workspace_id: str, mode: str" not in code, path
+            values += fields_of_tenants(code)
+    assert values == ["Tenant"]
+
+
+def test_workspace_and_mode_as_two_fields_are_found() -> None:
+    code = """
+@dataclass(frozen=True)
+class Key:
+    workspace_id: str
+    mode: str
+class Pair(NamedTuple):
+    mode: str
+    workspace_id: str
+class Row(SQLModel, table=True):
+    workspace_id: str
+    mode: str
+@dataclass
+class Origin:
+    workspace_id: str
+    mode: str | None = None
+"""
+    assert list(fields_of_tenants(code)) == ["Key", "Pair"]

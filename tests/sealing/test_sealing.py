@@ -86,7 +86,7 @@ def test_sealing_says_what_it_did(runtime: Runtime, desk: Desk, sealer: Sealer) 
         assert has_work(db) and is_sealing(db)
     batches = sorted(seal_all(sealer), key=lambda batch: batch.workflows)
     assert [(batch.sessions, batch.events, batch.frames) for batch in batches] == [(1, 2, 1), (1, 2, 0)]
-    assert {(batch.workspace_id, batch.mode) for batch in batches} == {(WORKSPACE, "live")}
+    assert {batch.tenant for batch in batches} == {Tenant(WORKSPACE, "live")}
     assert [batch.workflows for batch in batches] == [["checkout"], ["ship"]]
     lags = [lag for batch in batches for lag in batch.lags_s]
     assert len(lags) == 2 and 0 <= min(lags) <= max(lags) < 60
@@ -179,7 +179,7 @@ def test_the_oldest_stop_is_sealed_first_and_lanes_number_apart(runtime: Runtime
         with open_desk(runtime, mode=mode) as desk:
             ids[mode].append(desk.record())
     batches = seal_all(sealer)
-    assert [(batch.mode, batch.sessions) for batch in batches] == [("live", 2), ("test", 1)]
+    assert [(batch.tenant.mode, batch.sessions) for batch in batches] == [("live", 2), ("test", 1)]
     assert [session_row(runtime, session_id).seal_seq for session_id in ids["live"]] == [1, 2]
     assert [session_row(runtime, session_id).seal_seq for session_id in ids["test"]] == [1]
     assert lake_rows(runtime, "sessions", ids["test"][0], "test")["session_id"].to_list() == ids["test"]

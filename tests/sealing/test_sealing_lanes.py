@@ -61,7 +61,7 @@ def record(
 def next_workspaces(runtime: Runtime, *, runs: int = 2) -> list[str]:
     """Return the workspaces of the lanes that a run may take now, in the order of its choice."""
     with runtime.database.transaction(write=False) as db:
-        return [lane.workspace_id for lane in free_lanes(db, "me", runs=runs)]
+        return [lane.tenant.workspace_id for lane in free_lanes(db, "me", runs=runs)]
 
 
 def hold_lane(runtime: Runtime, owner: str, *, runs: int = 2) -> Lane:
@@ -110,7 +110,7 @@ def test_a_lane_with_a_long_queue_comes_after_those_that_waited_while_it_was_ser
     ) as sealer:
         assert sealer is not None
         while (batch := sealer.seal_batch()) is not None:
-            served.append(batch.workspace_id)
+            served.append(batch.tenant.workspace_id)
     assert served == [WORKSPACE, OTHER, WORKSPACE, WORKSPACE]
 
 
@@ -133,7 +133,7 @@ def test_a_large_session_gives_its_lane_to_others_between_portions(runtime: Runt
     with open_sealer(runtime, "run", pace=SealingTimes(lane_seconds=0), portion_limits=small) as sealer:
         assert sealer is not None
         while (batch := sealer.seal_batch()) is not None:
-            sealed.append(batch.workspace_id)
+            sealed.append(batch.tenant.workspace_id)
     assert sealed == [OTHER, WORKSPACE]
     assert_sealed_exactly_once(runtime, [large, quiet])
 
@@ -151,7 +151,7 @@ def test_a_lane_is_given_to_others_while_its_pictures_are_digested(runtime: Runt
         until = time.monotonic() + 60
         while len(sealed) < 2 and time.monotonic() < until:
             if (batch := sealer.seal_batch()) is not None:
-                sealed.append(batch.workspace_id)
+                sealed.append(batch.tenant.workspace_id)
     assert sealed == [OTHER, WORKSPACE]
     assert_sealed_exactly_once(runtime, [pictured, quiet])
 

@@ -16,15 +16,21 @@ from recorder.datasets.formats import CARD, MANIFEST
 from recorder.datasets.manifest import format_manifest
 from recorder.datasets.schemas import fingerprint
 from recorder.exports.card import dataset_card, read_statistics
-from recorder.exports.destinations import Destination, open_destination, target_of
+from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.executor import open_executor
 from recorder.exports.manifest import ExportFacts, Lineage, build_manifest, read_own_manifest
 from recorder.exports.planning.plan import Plan, without_sessions
 from recorder.exports.planning.sharding import PlannedShard, plan_shards, read_together
 from recorder.exports.runner.lease import ExportClaim
 from recorder.exports.runner.session_index import forget_sessions, has_session
-from recorder.exports.runner.shard_store import as_written, plan_folder, put_plan, read_shards
-from recorder.exports.writers import ShardTask, WrittenShard
+from recorder.exports.runner.shard_store import (
+    as_written,
+    make_shard_task,
+    plan_folder,
+    put_plan,
+    read_shards,
+)
+from recorder.exports.writers import WrittenShard
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.runtime import Runtime
 
@@ -120,28 +126,16 @@ class _Rewriting:
         """Write the touched files that still have sessions; each replaces the old one when it is whole."""
         executor = open_executor(self._runtime.settings.export_executor)
         to_write = [shard for shard in files.planned if shard.path in files.rewritten]
-        tasks = [self._make_task(portion, plan) for portion in read_together(to_write)]
+        tasks = [
+            make_shard_task(self._runtime, self._row, plan, portion, replaces_files=True)
+            for portion in read_together(to_write)
+        ]
         written = {}
         self._claim.require_lease()
         for file in executor.run(tasks):
             self._claim.require_lease()
             written[file.path] = file
         return written
-
-    def _make_task(self, shards: list[PlannedShard], plan: Plan) -> ShardTask:
-        return ShardTask(
-            workspace_id=self._row.workspace_id,
-            mode=self._row.mode,
-            shards=shards,
-            format=plan.format,
-            versions=plan.versions,
-            sampling=plan.sampling,
-            lake_url=self._runtime.lake.url,
-            blob_url=self._runtime.blobs.url,
-            cold_url=self._runtime.settings.cold_url,
-            target=target_of(self._row, self._runtime.settings),
-            replaces_files=True,
-        )
 
     def _make_lineage(self, dropped: dict[str, str]) -> Lineage:
         """Return the lineage with more tombstones; sessions that the parent never had are no longer added."""

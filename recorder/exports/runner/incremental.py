@@ -19,6 +19,7 @@ from recorder.exports.runner.shard_store import as_written, read_shards, read_st
 from recorder.exports.writers import WrittenShard
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
+from recorder.storage.conditions import in_tenant
 from recorder.storage.leases import LeaseLost
 
 log = logging.getLogger("recorder.exports")
@@ -67,8 +68,7 @@ def find_parent(runtime: Runtime, row: ExportRow) -> Parent | None:
     statement = (
         select(ExportRow.id)
         .where(
-            ExportRow.workspace_id == row.workspace_id,
-            ExportRow.mode == row.mode,
+            *in_tenant(ExportRow, row.tenant),
             ExportRow.series_sha256 == series_of(row),
             ExportRow.status == "completed",
             col(ExportRow.expired_at).is_(None),

@@ -10,7 +10,7 @@ from functools import cached_property
 from recorder import clock
 from recorder.datasets.formats import MANIFEST
 from recorder.errors import NotFound, RecorderError, Unavailable
-from recorder.exports.destinations import Destination, open_destination, target_of
+from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.executor import ShardExecutor, open_executor
 from recorder.exports.planning.lake_stats import FactsMissing
 from recorder.exports.planning.plan import Plan, without_sessions
@@ -27,8 +27,7 @@ from recorder.exports.runner.lease import (
     is_over,
     lock_export,
 )
-from recorder.exports.runner.shard_store import Ledger
-from recorder.exports.writers import ShardTask
+from recorder.exports.runner.shard_store import Ledger, make_shard_task
 from recorder.models.export import ExportRow
 from recorder.models.export_request import SplitRule
 from recorder.runtime import Runtime
@@ -273,7 +272,9 @@ class _Run:
                 self._remove_file(path, destination)
         paths -= self._copy_from_parent([shard for shard in shards if shard.path in paths], destination)
         to_write = [shard for shard in shards if shard.path in paths]
-        tasks = [self._make_task(portion, plan) for portion in read_together(to_write)]
+        tasks = [
+            make_shard_task(self._runtime, self._export, plan, portion) for portion in read_together(to_write)
+        ]
         results = self._executor.run(tasks)
         try:
             for written in results:
@@ -290,20 +291,6 @@ class _Run:
                 self._ledger.note(file)
                 copied.add(shard.path)
         return copied
-
-    def _make_task(self, shards: list[PlannedShard], plan: Plan) -> ShardTask:
-        return ShardTask(
-            workspace_id=self._export.workspace_id,
-            mode=self._export.mode,
-            shards=shards,
-            format=plan.format,
-            versions=plan.versions,
-            sampling=plan.sampling,
-            lake_url=self._runtime.lake.url,
-            blob_url=self._runtime.blobs.url,
-            cold_url=self._runtime.settings.cold_url,
-            target=target_of(self._export, self._runtime.settings),
-        )
 
     def _find_gone(self, plan: Plan) -> DeletedSessions:
         export, sessions = self._export, plan.sessions["session_id"]

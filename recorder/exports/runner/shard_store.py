@@ -11,13 +11,15 @@ from sqlmodel import col, select
 from recorder.access.quota import reserve_rows, settle_rows
 from recorder.digest import sha256_of
 from recorder.errors import QuotaExceeded
+from recorder.exports.destinations import target_of
 from recorder.exports.manifest import Lineage
 from recorder.exports.planning.plan import Plan
 from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.runner.lease import ExportCancelled, ExportClaim
 from recorder.exports.runner.session_index import forget_sessions, index_sessions
-from recorder.exports.writers import WrittenShard
+from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.models.export import ExportRow, ExportShardRow
+from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
 
 
@@ -53,6 +55,32 @@ def put_plan(blobs: Blobs, plan: Plan, *, workspace_id: str, export_id: str) -> 
 def plan_folder(workspace_id: str, export_id: str) -> str:
     """Return the folder of an export's plans in the blob store."""
     return f"exports/{workspace_id}/{export_id}/"
+
+
+def make_shard_task(
+    runtime: Runtime, row: ExportRow, plan: Plan, shards: list[PlannedShard], *, replaces_files: bool = False
+) -> ShardTask:
+    """Return the task that writes some shards of an export's plan.
+
+    Args:
+        runtime: open stores of the rows and pictures.
+        row: the export.
+        plan: its stored plan.
+        shards: shards that are read together.
+        replaces_files: whether files with the same paths and other bytes are replaced.
+    """
+    return ShardTask(
+        tenant=row.tenant,
+        shards=shards,
+        format=plan.format,
+        versions=plan.versions,
+        sampling=plan.sampling,
+        lake_url=runtime.lake.url,
+        blob_url=runtime.blobs.url,
+        cold_url=runtime.settings.cold_url,
+        target=target_of(row, runtime.settings),
+        replaces_files=replaces_files,
+    )
 
 
 class PlanTooLarge(Exception):

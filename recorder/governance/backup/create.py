@@ -185,7 +185,7 @@ class _BackupRun:
 
     def _copy_snapshot(self, snapshot: Snapshot) -> _Contents:
         counters = {
-            Lane(workspace_id, mode, slot): number
+            Lane(Tenant(workspace_id, mode), slot): number
             for workspace_id, mode, slot, number in snapshot.read(
                 "SELECT workspace_id, mode, slot, batch_number FROM seal_counters"
             )

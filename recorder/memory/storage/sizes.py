@@ -15,6 +15,7 @@ from sqlmodel import col, select
 from recorder.memory.storage.versions import PerDatabase, is_writing
 from recorder.models.memory import GraphTraceRow, GraphVariantRow, GraphVersionRow
 from recorder.models.workflow import WorkflowGraph
+from recorder.storage.conditions import in_tenant
 from recorder.tenant import GraphScope, Tenant
 
 #: Graphs whose sizes a process keeps.
@@ -109,6 +110,5 @@ def _read_held(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> defau
 
 def _of(table: Any, tenant: Tenant, workflows: Sequence[str]) -> Iterator[Any]:
     """Return the conditions that choose the rows of some graphs."""
-    yield table.workspace_id == tenant.workspace_id
-    yield table.mode == tenant.mode
+    yield from in_tenant(table, tenant)
     yield col(table.workflow).in_(workflows)

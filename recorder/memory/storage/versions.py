@@ -19,6 +19,7 @@ from recorder.memory.steps.session_steps import ALGO_VERSION
 from recorder.models.memory import GraphPauseRow, GraphVersionRow, SessionPathRow, VersionKind
 from recorder.models.operations import SealBatchRow, SealCounterRow
 from recorder.models.workflow import WorkflowRow
+from recorder.storage.conditions import in_tenant
 from recorder.storage.deployment import read_slots, slot_of
 from recorder.tenant import GraphScope
 
@@ -146,8 +147,7 @@ def place_of(scope: GraphScope) -> dict[str, Any]:
 
 def in_scope(table: Any, scope: GraphScope) -> Iterator[Any]:
     """Return the conditions that choose the rows of one graph."""
-    yield col(table.workspace_id) == scope.workspace_id
-    yield col(table.mode) == scope.mode
+    yield from in_tenant(table, scope.tenant)
     yield col(table.workflow) == scope.workflow
 
 
@@ -177,8 +177,7 @@ def _last_sealed(db: DbSession, scope: GraphScope) -> int:
     last_seq = 0 if counter is None else counter.seal_seq
     batch = SealBatchRow
     is_open = (
-        batch.workspace_id == scope.workspace_id,
-        batch.mode == scope.mode,
+        *in_tenant(batch, scope.tenant),
         batch.slot == slot,
         batch.state != "done",
     )
