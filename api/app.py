@@ -49,9 +49,9 @@ from api.routes import (
 from recorder import __version__
 from recorder.access.ratelimit.stream_slots import open_stream_slots
 from recorder.logs import configure_logs, logged_start
-from recorder.net.guard import Guard
+from recorder.net.guard import AddressGuard
 from recorder.net.host_names import AllowedHosts
-from recorder.recording.streams import Pace
+from recorder.recording.streams import StreamTimes
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 
@@ -124,10 +124,10 @@ def _create_parts(app: FastAPI, runtime: Runtime) -> None:
     state.masking = BodyMasking(runtime)
     state.event_batches = EventBatches(state.masking, state.body_workers)
     state.rate_limiter = RateLimiter(settings)
-    state.guard = Guard.of(settings)
+    state.guard = AddressGuard.of(settings)
     state.body_memory = BodyMemory(settings.body_memory_mb * 1024 * 1024)
     state.stream_slots = open_stream_slots(settings)
-    state.stream_pace = Pace()
+    state.stream_pace = StreamTimes()
 
 
 def _extend_openapi(app: FastAPI) -> None:

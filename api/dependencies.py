@@ -187,7 +187,7 @@ async def get_time_range(since: _Time = None, until: _Time = None) -> TimeRange:
         InvalidTime: if a bound is no time.
         InvalidRange: if `since` is later than `until`.
     """
-    return _resolve_range("since", since, "until", until, now=clock.now())
+    return _resolve_range(low="since", since=since, high="until", until=until, now=clock.now())
 
 
 async def get_list_time_range(
@@ -199,7 +199,7 @@ async def get_list_time_range(
         InvalidTime: if a bound is no time.
         InvalidRange: if `since` is later than `until`.
     """
-    return _resolve_range("since", since, "until", until, now=pager.read_instant())
+    return _resolve_range(low="since", since=since, high="until", until=until, now=pager.read_instant())
 
 
 async def get_other_time_range(
@@ -211,10 +211,12 @@ async def get_other_time_range(
         InvalidTime: if a bound is no time.
         InvalidRange: if `against_since` is later than `against_until`.
     """
-    return _resolve_range("against_since", against_since, "against_until", against_until, now=clock.now())
+    return _resolve_range(
+        low="against_since", since=against_since, high="against_until", until=against_until, now=clock.now()
+    )
 
 
-def _resolve_range(low: str, since: str | None, high: str, until: str | None, *, now: datetime) -> TimeRange:
+def _resolve_range(*, low: str, since: str | None, high: str, until: str | None, now: datetime) -> TimeRange:
     first = None if since is None else clock.resolve_time(since, now=now, name=low)
     last = None if until is None else clock.resolve_time(until, now=now, name=high)
     if first is not None and last is not None and first > last:

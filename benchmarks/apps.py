@@ -4,7 +4,7 @@ from fastapi import FastAPI
 
 from api.app import create_app
 from recorder.recording import ingest
-from recorder.recording.ingest import Batch, IngestWriter
+from recorder.recording.ingest import IngestBatch, IngestWriter
 
 _ANSWER = (
     b'{"accepted":100,"duplicates":0,"first_id":"evt_01k00000000000000000000000",'
@@ -24,5 +24,5 @@ def commit_per_request() -> FastAPI:
     return create_app()
 
 
-async def _submit_nothing(writer: IngestWriter, batch: Batch) -> bytes:
+async def _submit_nothing(writer: IngestWriter, batch: IngestBatch) -> bytes:
     return _ANSWER

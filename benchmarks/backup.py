@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from benchmarks.figures import Figure, at_least
-from recorder.governance.backup.archive import Archive
+from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.create import create_backup
 from recorder.governance.backup.restore import restore_backup, stage_settings
 from recorder.runtime import Runtime
@@ -89,5 +89,5 @@ def _time_copy(source: Path, target: Path) -> float:
 def _time_restore(settings: Settings, to: Path, data: Path) -> float:
     wanted = Settings.from_env({"RECORDER_SECRET": settings.secret.decode()}, data_dir=data, create=False)
     began = time.perf_counter()
-    restore_backup(Archive(str(to)), wanted, stage_settings(wanted))
+    restore_backup(BackupStore(str(to)), wanted, stage_settings(wanted))
     return time.perf_counter() - began

@@ -16,9 +16,9 @@ from benchmarks.drift_streams import Sample, Stream, plant_sessions, read_log, r
 from benchmarks.figures import Figure, Skipped, at_least, at_most
 from recorder.memory.drift.detector import Alarm, DetectorState, TermCheck, check_terms
 from recorder.memory.drift.terms import Term
-from recorder.memory.drift.thresholds import Rules
+from recorder.memory.drift.thresholds import DriftRules
 
-_RULES = Rules()
+_RULES = DriftRules()
 _BASELINE = _RULES.baseline
 _LIVE = _RULES.term * _BASELINE
 _SESSIONS = _BASELINE + _LIVE

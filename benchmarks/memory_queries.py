@@ -21,7 +21,6 @@ from benchmarks.seeds import new_settings
 from benchmarks.servers import Server, serving
 from recorder import clock, ids
 from recorder.access.keys import create_workspace
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.paths import read_graph
 from recorder.memory.queries.similarity import similar_index
@@ -30,7 +29,7 @@ from recorder.models.session import SessionMetadataRow, SessionRow, TagRow
 from recorder.models.workflow import WorkflowRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 
 WORKFLOW = "planted"
 _SESSIONS, _QUICK_SESSIONS = 100_000, 20_000

@@ -2,7 +2,7 @@
 
 import random
 
-from recorder.importers.screen_drawing import Box, draw
+from recorder.importers.screen_drawing import ScreenBox, draw
 
 SIZE = (1280, 720)
 _INK = (32, 36, 44, 255)
@@ -29,28 +29,36 @@ def session_screens(count: int, *, seed: int) -> list[bytes]:
     return screens
 
 
-def _page(rng: random.Random) -> tuple[Box, ...]:
+def _page(rng: random.Random) -> tuple[ScreenBox, ...]:
     boxes = [
-        Box(0, 0, 1280, 56, fill=_BLUE, text="Accounts payable", ink=_WHITE, type_px=20),
-        Box(0, 56, 220, 664, fill=_WHITE, border=_LINE),
+        ScreenBox(0, 0, 1280, 56, fill=_BLUE, text="Accounts payable", ink=_WHITE, type_px=20),
+        ScreenBox(0, 56, 220, 664, fill=_WHITE, border=_LINE),
     ]
-    boxes += [Box(16, 76 + 40 * n, 188, 30, text=_phrase(rng, 2), type_px=14, ink=_INK) for n in range(12)]
-    boxes.append(Box(244, 72, 1012, 36, text=_phrase(rng, 4), type_px=22, ink=_INK))
+    boxes += [
+        ScreenBox(16, 76 + 40 * n, 188, 30, text=_phrase(rng, 2), type_px=14, ink=_INK) for n in range(12)
+    ]
+    boxes.append(ScreenBox(244, 72, 1012, 36, text=_phrase(rng, 4), type_px=22, ink=_INK))
     for row in range(13):
         for column in range(5):
             fill = _WHITE if row % 2 else _PALE
             text = _phrase(rng, 2) if column % 2 == 0 else f"{rng.randrange(10**6):,}"
             left, top = 244 + 136 * column, 124 + 44 * row
-            boxes.append(Box(left, top, 136, 44, fill=fill, border=_LINE, text=text, type_px=13, ink=_INK))
-    boxes += [Box(944, 124 + 72 * n, 312, 20, text=_phrase(rng, 1), type_px=13, ink=_INK) for n in range(6)]
-    boxes += [Box(944, 148 + 72 * n, 312, 34, fill=_WHITE, border=_LINE) for n in range(6)]
-    boxes.append(Box(944, 600, 150, 40, fill=_BLUE, text="Save", ink=_WHITE, is_centred=True, type_px=15))
+            boxes.append(
+                ScreenBox(left, top, 136, 44, fill=fill, border=_LINE, text=text, type_px=13, ink=_INK)
+            )
+    boxes += [
+        ScreenBox(944, 124 + 72 * n, 312, 20, text=_phrase(rng, 1), type_px=13, ink=_INK) for n in range(6)
+    ]
+    boxes += [ScreenBox(944, 148 + 72 * n, 312, 34, fill=_WHITE, border=_LINE) for n in range(6)]
+    boxes.append(
+        ScreenBox(944, 600, 150, 40, fill=_BLUE, text="Save", ink=_WHITE, is_centred=True, type_px=15)
+    )
     return tuple(boxes)
 
 
-def _filled(rng: random.Random, step: int) -> list[Box]:
+def _filled(rng: random.Random, step: int) -> list[ScreenBox]:
     return [
-        Box(952, 150 + 72 * n, 296, 30, fill=_WHITE, text=_phrase(rng, 3), type_px=14, ink=_INK)
+        ScreenBox(952, 150 + 72 * n, 296, 30, fill=_WHITE, text=_phrase(rng, 3), type_px=14, ink=_INK)
         for n in (2 * step, 2 * step + 1)
     ]
 

@@ -26,7 +26,7 @@ from recorder.ids import new_id
 from recorder.models.webhook import DeliveryRow, WebhookCreate
 from recorder.net.addresses import AllowList
 from recorder.net.client import OutboundClient
-from recorder.net.guard import Guard
+from recorder.net.guard import AddressGuard
 from recorder.settings import Settings
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
@@ -103,7 +103,7 @@ def deliveries_of(settings: Settings, url: str, *, count: int) -> Pace:
     box = SecretBox(settings.secret)
     try:
         webhook_id = _fill_outbox(database, box, url, count)
-        client = OutboundClient(Guard(AllowList.parse(("loopback",))))
+        client = OutboundClient(AddressGuard(AllowList.parse(("loopback",))))
         # A webhook may have a quarter of the slots.
         loop = DeliveryLoop(database, client, box, slots=4 * UNDER_WAY)
         with _timed(count) as pace:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from recorder.importers.screen_drawing import Box, Colour, draw, text_width
+from recorder.importers.screen_drawing import Colour, ScreenBox, draw, text_width
 
 SIZE = (640, 400)
 HOST = "https://ledgerly.example"
@@ -104,13 +104,19 @@ class Placed:
 @lru_cache(maxsize=4096)
 def picture(screen: Screen) -> bytes:
     """Return the screen as a WebP file; equal screens are drawn once."""
-    boxes = [Box(0, 0, SIZE[0], 40, fill=_NAVY), Box(16, 8, 200, 24, text="Ledgerly", ink=_WHITE, type_px=16)]
-    boxes.append(Box(400, 12, 224, 16, text=screen.title, ink=_LINE, type_px=12))
+    boxes = [
+        ScreenBox(0, 0, SIZE[0], 40, fill=_NAVY),
+        ScreenBox(16, 8, 200, 24, text="Ledgerly", ink=_WHITE, type_px=16),
+    ]
+    boxes.append(ScreenBox(400, 12, 224, 16, text=screen.title, ink=_LINE, type_px=12))
     boxes += [
         box for placed in layout(screen) if placed.widget not in screen.dialog for box in _boxes(placed)
     ]
     if screen.dialog:
-        boxes += [Box(0, 0, *SIZE, fill=_SHADE), Box(150, 110, 340, 190, fill=_WHITE, border=_LINE)]
+        boxes += [
+            ScreenBox(0, 0, *SIZE, fill=_SHADE),
+            ScreenBox(150, 110, 340, 190, fill=_WHITE, border=_LINE),
+        ]
         boxes += [
             box for placed in layout(screen) if placed.widget in screen.dialog for box in _boxes(placed)
         ]
@@ -192,28 +198,34 @@ def _node(widget: Widget) -> list[Any]:
     return ["input", {**attributes, "type": kind, "__v": shown}]
 
 
-def _boxes(placed: Placed) -> Iterator[Box]:
+def _boxes(placed: Placed) -> Iterator[ScreenBox]:
     widget = placed.widget
     rect = (placed.left, placed.top, placed.width, placed.height)
     if widget.kind == "heading":
-        yield Box(*rect, text=widget.name, ink=_INK, type_px=20)
+        yield ScreenBox(*rect, text=widget.name, ink=_INK, type_px=20)
     elif widget.kind == "text":
-        yield Box(*rect, text=widget.name, ink=_SOFT, type_px=13)
+        yield ScreenBox(*rect, text=widget.name, ink=_SOFT, type_px=13)
     elif widget.kind == "link":
-        yield Box(*rect, text=widget.name, ink=_BLUE, type_px=13)
+        yield ScreenBox(*rect, text=widget.name, ink=_BLUE, type_px=13)
     elif widget.kind == "alert":
-        yield Box(*rect, fill=_PINK, border=_RED, text=widget.name, ink=_RED, type_px=13)
+        yield ScreenBox(*rect, fill=_PINK, border=_RED, text=widget.name, ink=_RED, type_px=13)
     elif widget.kind == "button":
-        yield Box(*rect, fill=_BLUE, border=_NAVY, text=widget.name, ink=_WHITE, type_px=13, is_centred=True)
+        yield ScreenBox(
+            *rect, fill=_BLUE, border=_NAVY, text=widget.name, ink=_WHITE, type_px=13, is_centred=True
+        )
     elif widget.kind == "checkbox":
         square = (placed.left, placed.top + 2, 14, 14)
-        yield Box(*square, fill=_WHITE, border=_SOFT)
+        yield ScreenBox(*square, fill=_WHITE, border=_SOFT)
         if widget.is_checked:
-            yield Box(*square, border=_INK, shape="tick")
-        yield Box(placed.left + 22, placed.top, 260, 18, text=widget.name, ink=_INK, type_px=13)
+            yield ScreenBox(*square, border=_INK, shape="tick")
+        yield ScreenBox(placed.left + 22, placed.top, 260, 18, text=widget.name, ink=_INK, type_px=13)
     else:
         shown = "*" * len(widget.value) if widget.kind == "password" else widget.value
-        yield Box(placed.left, placed.top - 16, placed.width, 14, text=widget.name, ink=_SOFT, type_px=12)
-        yield Box(*rect, fill=_WHITE, border=_LINE, text=shown, ink=_INK, type_px=13)
+        yield ScreenBox(
+            placed.left, placed.top - 16, placed.width, 14, text=widget.name, ink=_SOFT, type_px=12
+        )
+        yield ScreenBox(*rect, fill=_WHITE, border=_LINE, text=shown, ink=_INK, type_px=13)
         if widget.kind == "select":
-            yield Box(placed.left + placed.width - 20, placed.top, 16, placed.height, text="v", ink=_SOFT)
+            yield ScreenBox(
+                placed.left + placed.width - 20, placed.top, 16, placed.height, text="v", ink=_SOFT
+            )

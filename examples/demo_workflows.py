@@ -13,7 +13,7 @@ from typing import NamedTuple
 from examples import approve_invoice, onboard_customer
 from examples.simulated_run import Run, Way, Worker
 from recorder import clock
-from recorder.importers.upload import Recording, Source
+from recorder.importers.upload import Recording, RecordingSource
 
 #: Default end of the last runs.
 ENDS_AT = datetime(2026, 5, 4, 17, 0, tzinfo=UTC)
@@ -59,10 +59,12 @@ def demo_recordings(count: int = 300, *, seed: int = 7, ends_at: datetime = ENDS
         yield run.recording(planned.workflow, started_at=started_at, metadata=metadata)
 
 
-def demo_sources(count: int = 300, *, seed: int = 7, ends_at: datetime = ENDS_AT) -> Iterator[Source]:
+def demo_sources(
+    count: int = 300, *, seed: int = 7, ends_at: datetime = ENDS_AT
+) -> Iterator[RecordingSource]:
     """Yield the same runs as sources of `recorder.importers.upload.upload_recordings`."""
     for n, recording in enumerate(demo_recordings(count, seed=seed, ends_at=ends_at)):
-        yield Source(f"{recording.workflow} {n}", partial(_return_recording, recording))
+        yield RecordingSource(f"{recording.workflow} {n}", partial(_return_recording, recording))
 
 
 def _return_recording(recording: Recording) -> Recording:

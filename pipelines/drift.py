@@ -15,7 +15,7 @@ from pipelines.workflow_partitions import ONE_RUN, WORKFLOWS, log_partition, sel
 from recorder import clock
 from recorder.memory.drift.monitor import DriftCheck, LastCheck, check_drift, due_graphs, read_last_check
 from recorder.memory.drift.store import PATH_DISAPPEARED
-from recorder.memory.graph.nodes import GraphScope
+from recorder.tenant import GraphScope
 
 _GROUP = "memory"
 _SUBJECTS_SHOWN = 100
@@ -102,7 +102,7 @@ def _make_metadata(checks: list[DriftCheck]) -> dict[str, dg.MetadataValue]:
         "alarms": dg.MetadataValue.int(len(alarms)),
         "looked_at": dg.MetadataValue.table([_make_record(look) for look in checks], schema=_GRAPHS),
         "watched": dg.MetadataValue.md(_format_watched(checks)),
-        "told": dg.MetadataValue.md(
+        "reported": dg.MetadataValue.md(
             "\n".join(
                 f"- **{look.scope.workflow}** ({look.scope.workspace_id} {look.scope.mode}) `{type}`: "
                 f"{data['window']['explanation']}"

@@ -22,7 +22,7 @@ from pipelines.dataset_checks import EXPORT_TAG, dataset_checks
 from pipelines.dataset_config import CONFIG_SCHEMA, EXAMPLE, from_row, to_body
 from pipelines.dataset_report import LoggedProgress, describe
 from pipelines.resources import RecorderResource
-from pipelines.runs import LANE_TAG, fail_lost, instance_of, is_coming_up, pause_after_failures
+from pipelines.runs import QUEUE_TAG, fail_lost, instance_of, is_coming_up, pause_after_failures
 from pipelines.small_export_run import write_small_exports
 from recorder import clock
 from recorder.access.workspaces import find_workspace, list_workspaces
@@ -165,7 +165,7 @@ export_datasets = dg.define_asset_job(
     selection=dg.AssetSelection.assets(datasets),
     description="Writes the dataset of one export.",
     executor_def=dg.in_process_executor,
-    tags={LANE_TAG: _GROUP},
+    tags={QUEUE_TAG: _GROUP},
 )
 
 

@@ -12,14 +12,14 @@ from pydantic import Field
 
 from pipelines.memory_picture import describe_graph
 from pipelines.resources import RecorderResource
-from pipelines.runs import LANE_TAG
+from pipelines.runs import QUEUE_TAG
 from pipelines.workflow_partitions import ONE_RUN, WORKFLOWS, log_partition, select_scopes
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.graph.rebuild import RebuildKind
 from recorder.memory.storage.consistency import GraphCheck, check_graph, index_missing
 from recorder.memory.storage.rebuilds import RebuildReport, indexed_scopes, rebuild_graph
 from recorder.memory.storage.versions import place_of
 from recorder.runtime import Runtime
+from recorder.tenant import GraphScope
 
 _GROUP = "memory"
 #: Wrong sessions, traces or paths that a check names.
@@ -117,7 +117,7 @@ rebuild_memory_graphs = dg.define_asset_job(
     selection=dg.AssetSelection.assets(rebuilt_memory_graphs),
     description="Computes the nodes and paths of memory graphs again; see the asset's configuration.",
     executor_def=dg.in_process_executor,
-    tags={LANE_TAG: _GROUP},
+    tags={QUEUE_TAG: _GROUP},
 )
 nightly_rebuild = dg.ScheduleDefinition(
     name="nightly_rebuild",

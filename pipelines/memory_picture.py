@@ -7,7 +7,6 @@ import dagster as dg
 from sqlmodel import Session as DbSession
 from sqlmodel import func, select
 
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.paths import list_paths
 from recorder.memory.storage.sizes import count_graphs
 from recorder.memory.storage.versions import in_scope
@@ -18,6 +17,7 @@ from recorder.memory.views.picture import draw_graph
 from recorder.models.memory import MemoryPath, SessionPathRow
 from recorder.recording.graph_queries import read_view
 from recorder.runtime import Runtime
+from recorder.tenant import GraphScope
 
 #: Rows of the table of paths, the most frequent first.
 _PATHS = 12
@@ -102,6 +102,6 @@ def _draw_bar(share: float) -> str:
 
 
 def _format_cell(text: str) -> str:
-    """Text of recorded pages in a cell: neither Markdown nor markup may come out of it."""
+    """Escape text of recorded pages for a cell: neither Markdown nor markup may come out of it."""
     safe = one_line(text, 400).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return "".join(f"\\{mark}" if mark in "\\`*_{}[]()#!|~" else mark for mark in safe)

@@ -8,7 +8,7 @@ import dagster as dg
 
 from pipelines.drain import deferred_interrupts
 from pipelines.resources import RecorderResource
-from pipelines.runs import LANE_TAG, instance_of, is_coming_up, pause_after_failures
+from pipelines.runs import QUEUE_TAG, instance_of, is_coming_up, pause_after_failures
 from recorder import clock
 from recorder.governance import erasures, purges, retention
 from recorder.runtime import Runtime
@@ -121,7 +121,7 @@ purge_sessions = dg.define_asset_job(
     selection=dg.AssetSelection.assets(purged_sessions),
     description="Removes hidden sessions from every store, step by step.",
     executor_def=dg.in_process_executor,
-    tags={LANE_TAG: "purges"},
+    tags={QUEUE_TAG: "purges"},
 )
 daily_retention = dg.ScheduleDefinition(
     name="daily_retention",

@@ -9,8 +9,8 @@ from dagster._core.instance.ref import InstanceRef
 
 from recorder import clock
 
-#: Tag whose values the run queue limits (`dagster_home/dagster.yaml`).
-LANE_TAG = "recorder/lane"
+#: Tag whose values the run queue limits; `dagster.yaml` of running deployments has its name, which stays.
+QUEUE_TAG = "recorder/lane"
 
 _UNFINISHED = [
     dg.DagsterRunStatus.NOT_STARTED,
@@ -55,7 +55,7 @@ def fail_lost(instance: dg.DagsterInstance, records: Sequence[dg.RunRecord]) -> 
 def pause_after_failures(
     instance: dg.DagsterInstance, job_name: str, *, longest_s: float = _LONGEST_PAUSE_S
 ) -> float:
-    """Seconds to wait before the next run, since the last ones failed one after the other; 0 if none did.
+    """Return the seconds to wait before the next run, given the last ones that failed in a row.
 
     Doubles with every failure, so that an error that stays does not fill the run list.
     """

@@ -16,14 +16,14 @@ from pipelines.drain import Drain, deferred_interrupts
 from pipelines.drain_report import progress, summary
 from pipelines.memory_picture import describe_graph
 from pipelines.resources import RecorderResource
-from pipelines.runs import LANE_TAG, instance_of, is_coming_up, pause_after_failures
+from pipelines.runs import QUEUE_TAG, instance_of, is_coming_up, pause_after_failures
 from pipelines.workflow_partitions import partition_key, register_scopes
-from recorder.memory.graph.nodes import GraphScope
 from recorder.runtime import Runtime
 from recorder.sealing import SealedBatch, has_work, list_runs, longest_wait_s, open_sealer
 from recorder.sealing.maintenance import count_tenants
 from recorder.storage.database import Database
 from recorder.storage.lake_schemas import LAYOUTS, Kind
+from recorder.tenant import GraphScope
 
 _GROUP = "sealing"
 # A tick watches this long before it ends without work. The daemon begins one every five seconds, so a session
@@ -188,7 +188,7 @@ seal_stopped_sessions = dg.define_asset_job(
     selection=dg.AssetSelection.assets(sealing).without_checks(),
     description="Seals sessions as they stop, until none has stopped for some minutes.",
     executor_def=dg.in_process_executor,
-    tags={LANE_TAG: _GROUP},
+    tags={QUEUE_TAG: _GROUP},
 )
 
 
@@ -264,18 +264,20 @@ def watch(database: Database, *, runs: int, seconds: float, busy_after_s: float 
     ]
 )
 def arrivals(recorder: RecorderResource) -> Iterator[dg.AssetCheckResult]:
-    """Count the rows of every lane."""
-    lanes = count_tenants(recorder.runtime)
+    """Count the rows of every workspace and mode."""
+    tenants = count_tenants(recorder.runtime)
     for rows, check in (("events", "all_events_arrived"), ("frames", "all_frames_arrived")):
-        differing = [lane for lane in lanes if getattr(lane, rows) != getattr(lane, f"expected_{rows}")]
+        differing = [
+            counts for counts in tenants if getattr(counts, rows) != getattr(counts, f"expected_{rows}")
+        ]
         yield dg.AssetCheckResult(
             asset_key=f"session_{rows}",
             check_name=check,
             passed=not differing,
             metadata={
-                "lanes": len(lanes),
-                rows: sum(getattr(lane, rows) for lane in lanes),
-                "differing": [f"{lane.workspace_id} {lane.mode}" for lane in differing],
+                "tenants": len(tenants),
+                rows: sum(getattr(counts, rows) for counts in tenants),
+                "differing": [f"{counts.tenant.workspace_id} {counts.tenant.mode}" for counts in differing],
             },
         )
 

@@ -21,10 +21,10 @@ from pipelines.dataset_checks import check_files, check_lake
 from pipelines.dataset_report import LoggedProgress, describe
 from pipelines.drain import deferred_interrupts
 from pipelines.resources import RecorderResource
-from pipelines.runs import LANE_TAG
+from pipelines.runs import QUEUE_TAG
 from recorder.errors import RecorderError, Unavailable
 from recorder.exports.executor import InProcess
-from recorder.exports.runner.lease import Claim
+from recorder.exports.runner.lease import ExportClaim
 from recorder.exports.runner.run import run_export
 from recorder.exports.runner.small_exports import (
     PLACE_MS,
@@ -69,7 +69,7 @@ class SmallExportsConfig(dg.Config):
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedExport:
     """An export that ended, with what Dagster's pages show of it."""
 
     row: ExportRow
@@ -77,7 +77,7 @@ class Finished:
     checks: tuple[dg.AssetCheckResult, ...] = ()
 
 
-class SmallExports:
+class SmallExportLoop:
     """Loop of one run: threads write exports, the caller's thread reports them."""
 
     def __init__(
@@ -100,7 +100,7 @@ class SmallExports:
         self._place: HeldLease | None = None
         self._at_work: dict[str, ExportRow] = {}
         #: Id of an export that left its thread, with what became of it; None if there is nothing to report.
-        self._ended: queue.SimpleQueue[tuple[str, Finished | None]] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[tuple[str, FinishedExport | None]] = queue.SimpleQueue()
         #: Number of the last claim of each workspace.
         self._served: dict[str, float] = {}
         self._claims = 0
@@ -120,7 +120,7 @@ class SmallExports:
         """End once the exports at work are written."""
         self._stopping.set()
 
-    def results(self, *, max_seconds: float, max_exports: int) -> Iterator[Finished]:
+    def results(self, *, max_seconds: float, max_exports: int) -> Iterator[FinishedExport]:
         """Write exports as they are queued, and yield each that ended."""
         began = time.monotonic()
         handed_over: float | None = None
@@ -179,7 +179,7 @@ class SmallExports:
         threading.Thread(target=self._work, args=(row, claim), name=row.id, daemon=True).start()
         return True
 
-    def _work(self, row: ExportRow, claim: Claim) -> None:
+    def _work(self, row: ExportRow, claim: ExportClaim) -> None:
         finished = None
         try:
             finished = self._write(row, claim)
@@ -191,7 +191,7 @@ class SmallExports:
         finally:
             self._ended.put((row.id, finished))
 
-    def _write(self, row: ExportRow, claim: Claim) -> Finished | None:
+    def _write(self, row: ExportRow, claim: ExportClaim) -> FinishedExport | None:
         if not is_small(self._runtime.database, row):
             leave_to_own_run(claim)
             self._run_log.info(f"{row.id}: large; it gets a run of its own.")
@@ -210,7 +210,7 @@ class SmallExports:
             lease_ms=self._lease_ms,
         )
         if ended.status == "failed":
-            return Finished(ended)
+            return FinishedExport(ended)
         # From here on the export is completed; what fails here must not hide it.
         metadata: dict[str, Any] = {"export_id": ended.id, "dagster/row_count": ended.rows}
         checks: tuple[dg.AssetCheckResult, ...] = ()
@@ -220,9 +220,9 @@ class SmallExports:
                 metadata = describe(ended, runtime.settings)
         except Exception:
             log.exception("export %s is completed, but cannot be described", row.id)
-        return Finished(ended, metadata, checks)
+        return FinishedExport(ended, metadata, checks)
 
-    def _take_ended(self, seconds: float) -> Iterator[Finished]:
+    def _take_ended(self, seconds: float) -> Iterator[FinishedExport]:
         """Wait for an export to end, and yield those that have."""
         timeout: float | None = seconds
         while True:
@@ -268,7 +268,7 @@ def small_exports(
     context: dg.OpExecutionContext, config: SmallExportsConfig, recorder: RecorderResource
 ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation]:
     """Write small exports until the run's time is up."""
-    loop = SmallExports(
+    loop = SmallExportLoop(
         recorder.runtime,
         owner=context.run.run_id,
         run_log=context.log,
@@ -291,7 +291,7 @@ def small_exports(
 
 
 def report(
-    finished: Finished,
+    finished: FinishedExport,
 ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation]:
     """Yield what Dagster's pages show of an export: a version of its dataset, or why there is none."""
     row = finished.row
@@ -331,8 +331,8 @@ def _is_cancelled(context: dg.OpExecutionContext) -> bool:
     executor_def=dg.in_process_executor,
     # Bound here: resources that Dagster binds later make it rebuild the sensor, with a warning of its own.
     resource_defs={"recorder": RecorderResource()},
-    tags={LANE_TAG: "small-exports"},
+    tags={QUEUE_TAG: "small-exports"},
 )
 def write_small_exports() -> None:
-    """One op, which stays."""
+    """Run one op, which stays."""
     small_exports()

@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pipelines.webserver_pages import Refusal, logged_in_page, logged_out_page, logout_page, refusal_page
+from pipelines.webserver_pages import GateRefusal, logged_in_page, logged_out_page, logout_page, refusal_page
 from recorder import clock
 from recorder.access.dagster_login import LINK_PATH, LOGIN_SECONDS, Login, LoginCookies, LoginLinks
 from recorder.net.addresses import parse_resolved
@@ -61,7 +61,7 @@ class DagsterGate:
         try:
             response = self._answer(scope, headers)
             login = None if response is not None else self._admit(scope, headers)
-        except Refusal as refusal:
+        except GateRefusal as refusal:
             response = refusal_page(refusal, wants_html="text/html" in headers.get("accept", ""))
         if response is not None:
             await _respond(response, scope, receive, send)
@@ -80,7 +80,7 @@ class DagsterGate:
         if is_http and path == HEALTH_PATH and scope["method"] in _READING:
             return Response('{"status": "ok"}', media_type="application/json")
         if not self._hosts.allows(scope["headers"]):
-            raise Refusal(
+            raise GateRefusal(
                 400, "This host name is not one of this server's; RECORDER_ALLOWED_HOSTS lists others."
             )
         _check_origin(scope, headers)
@@ -100,7 +100,7 @@ class DagsterGate:
         if not self._is_named_by_proxy(scope, headers):
             login = self._cookies.find_login(list(self._read_cookies(headers)))
             if login is None:
-                raise Refusal(401, "These pages need a login.")
+                raise GateRefusal(401, "These pages need a login.")
         if scope["type"] == "http" and scope["path"].rstrip("/") == _GRAPHQL_PATH:
             _check_graphql(scope, headers)
         return login
@@ -122,9 +122,9 @@ class DagsterGate:
         """Log a browser in. A prefetch or HEAD request does not use up the link."""
         is_prefetch = "sec-purpose" in headers or "purpose" in headers
         if scope["method"] != "GET" or is_prefetch:
-            raise Refusal(405, "Open the link in a browser.", allow="GET")
+            raise GateRefusal(405, "Open the link in a browser.", allow="GET")
         if not self._links.redeem(scope["path"].removeprefix(LINK_PATH)):
-            raise Refusal(401, "This link was used already, has expired, or is of another deployment.")
+            raise GateRefusal(401, "This link was used already, has expired, or is of another deployment.")
         log.info("login to Dagster's pages by a link")
         response = logged_in_page()
         self._set_cookie(response, self._cookies.make_cookie(), LOGIN_SECONDS, scope, headers)
@@ -135,7 +135,7 @@ class DagsterGate:
         if scope["method"] in _READING:
             return logout_page()
         if scope["method"] != "POST":
-            raise Refusal(405, "Send POST to log out.", allow="GET, HEAD, POST")
+            raise GateRefusal(405, "Send POST to log out.", allow="GET, HEAD, POST")
         if login is not None:
             self._cookies.end_login(login)
             for timeout in self._sockets.get(login.id, ()):
@@ -198,15 +198,15 @@ def _check_origin(scope: Scope, headers: Headers) -> None:
     if scope["type"] == "http" and scope["method"] in _READING:
         is_visit = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
         if site in ("cross-site", "same-site") and not is_visit:
-            raise Refusal(403, "Pages of other origins may link to these pages, but not load them.")
+            raise GateRefusal(403, "Pages of other origins may link to these pages, but not load them.")
         return
     host, origins = headers["host"].lower(), headers.getlist("origin")
     if len(origins) != 1 or origins[0].lower() not in (f"http://{host}", f"https://{host}"):
-        raise Refusal(
+        raise GateRefusal(
             403, "Send an Origin header that names this server: requests of other pages are refused."
         )
     if site not in (None, "same-origin"):
-        raise Refusal(403, "Requests of other pages are refused.")
+        raise GateRefusal(403, "Requests of other pages are refused.")
 
 
 def _check_graphql(scope: Scope, headers: Headers) -> None:
@@ -219,12 +219,12 @@ def _check_graphql(scope: Scope, headers: Headers) -> None:
     if shows_editor and not scope["query_string"]:
         return
     if scope["method"] != "POST":
-        raise Refusal(405, "Send GraphQL as POST with a body of application/json.", allow="POST")
+        raise GateRefusal(405, "Send GraphQL as POST with a body of application/json.", allow="POST")
     types = headers.getlist("content-type")
     kind, _, parameters = (types[0] if len(types) == 1 else "").partition(";")
     is_utf8 = parameters.replace(" ", "").lower() in ("", "charset=utf-8", 'charset="utf-8"')
     if kind.strip() != "application/json" or not is_utf8:
-        raise Refusal(415, "Send GraphQL as POST with a body of application/json.")
+        raise GateRefusal(415, "Send GraphQL as POST with a body of application/json.")
 
 
 def _with_security_headers(send: Send) -> Send:

@@ -48,7 +48,7 @@ _LOG_OUT = """<p>This ends the login of this browser.</p>
 """
 
 
-class Refusal(Exception):
+class GateRefusal(Exception):
     """A request that the gate refuses, with the status and the sentence of its answer."""
 
     def __init__(self, status: int, sentence: str, *, allow: str | None = None) -> None:
@@ -57,7 +57,7 @@ class Refusal(Exception):
         self.allow = allow
 
 
-def refusal_page(refusal: Refusal, *, wants_html: bool) -> Response:
+def refusal_page(refusal: GateRefusal, *, wants_html: bool) -> Response:
     """Return the answer to a refused request; plain text for programs."""
     headers = _HEADERS | ({"Allow": refusal.allow} if refusal.allow else {})
     if not wants_html:

@@ -6,9 +6,9 @@ from typing import Any
 
 import dagster as dg
 
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.storage.rebuilds import indexed_scopes
 from recorder.runtime import Runtime
+from recorder.tenant import GraphScope
 
 WORKFLOWS = dg.DynamicPartitionsDefinition(name="workflows")
 # Dagster calls this parameter of assets beta; its warning would be logged at each start.

@@ -30,6 +30,7 @@ from recorder.sealing import lanes
 from recorder.service_state import list_warnings, read_state
 from recorder.settings import Settings, unknown_settings
 from recorder.storage.blobs import Blobs
+from recorder.storage.conditions import in_tenant
 from recorder.storage.database import Database, open_database
 from recorder.storage.deployment import check_region
 from recorder.storage.lake import Lake
@@ -182,7 +183,7 @@ def _check_database(
     try:
         with database.transaction(write=False) as db:
             yield from check_clocks(db)
-            yield from check_leases(db)
+            yield from find_overdue_leases(db)
             yield from check_service(settings, db)
         yield from check_contents(database, blobs, lake, chance)
     except RecorderError as error:
@@ -214,7 +215,7 @@ _CLOCKS = {
 }
 
 
-def check_leases(db: DbSession) -> Iterator[Finding]:
+def find_overdue_leases(db: DbSession) -> Iterator[Finding]:
     """Yield a finding about leases whose process ended without releasing them while work waits."""
     now_ms = clock.now_ms()
     held = db.exec(select(func.count()).where(col(LeaseRow.expires_ms) > now_ms)).one()
@@ -288,8 +289,7 @@ def _compare_tenant(
 def _read_sealed(database: Database, tenant: Tenant) -> pl.DataFrame:
     columns = {"session_id": pl.String, "events": pl.Int64, "frames": pl.Int64}
     statement = select(SessionRow.id, SessionRow.event_count, SessionRow.frame_count).where(
-        SessionRow.workspace_id == tenant.workspace_id,
-        SessionRow.mode == tenant.mode,
+        *in_tenant(SessionRow, tenant),
         SessionRow.status == "sealed",
         col(SessionRow.deleted_at).is_(None),
     )

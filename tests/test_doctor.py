@@ -133,7 +133,7 @@ def test_times_in_the_future_are_reported(runtime: Runtime, ports: Ports) -> Non
 
 
 def test_a_lane_that_waits_for_an_ended_run_is_reported(runtime: Runtime, ports: Ports) -> None:
-    lane = Lane(WORKSPACE, "live", 0)
+    lane = Lane(Tenant(WORKSPACE, "live"), 0)
     with runtime.database.transaction(write=True) as db:
         row = db.exec(select(SessionRow)).first()
         assert row is not None

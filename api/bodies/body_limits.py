@@ -10,7 +10,7 @@ from recorder import limits
 from recorder.errors import Overloaded, PayloadTooLarge, RequestTimeout
 
 if TYPE_CHECKING:
-    from api.gate.rate_limits import Charge
+    from api.gate.rate_limits import TokenCharge
 
 #: Name that the server sets in the state of a request whose body is late.
 IS_LATE = "body_is_late"
@@ -84,7 +84,7 @@ class LargeBody(BoundedBody):
         self._memory = memory
         self._reserved = 0
         self._owner = ""
-        self._charge: Charge | None = None
+        self._charge: TokenCharge | None = None
         self.is_complete = False
 
     @property
@@ -94,7 +94,7 @@ class LargeBody(BoundedBody):
             return min(PORTION_BYTES, self._limit)
         return 0 if self._announced > self._limit else self._announced
 
-    def admit(self, owner: str, charge: "Charge | None") -> None:
+    def admit(self, owner: str, charge: "TokenCharge | None") -> None:
         """Allow the body to be read.
 
         Args:

@@ -135,7 +135,7 @@ class CallerPlan(_BucketPlan):
         self.of_workspace.count -= 1
 
 
-class Charge:
+class TokenCharge:
     """Charge for the bytes of a body of unknown length while it arrives."""
 
     __slots__ = ("_plan", "_rate_limiter", "_state")

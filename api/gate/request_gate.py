@@ -14,7 +14,7 @@ from api.bodies.body_limits import SMALL_BYTES, BodyMemory, BoundedBody, LargeBo
 from api.errors import make_internal_problem, make_problem
 from api.gate.authentication import CallerCache, DeniedAudit, KeyGuessThrottle
 from api.gate.endpoints import Endpoint, find_endpoint, is_address
-from api.gate.rate_limits import Admission, CallerPlan, Charge, Header, RateLimiter, show_refusing_limit
+from api.gate.rate_limits import Admission, CallerPlan, Header, RateLimiter, TokenCharge, show_refusing_limit
 from api.gate.responses import GateSend, client_address, common_headers, send_refusal
 from api.gate.versions import check_version
 from api.strict_routes import is_encoded
@@ -124,7 +124,7 @@ class RequestGate:
             body.admit("", None)
             return
         plan = self._rate_limiter.plan_of(caller, state["endpoint"])
-        body.admit(caller.workspace_id, Charge(self._rate_limiter, plan, state))
+        body.admit(caller.workspace_id, TokenCharge(self._rate_limiter, plan, state))
 
     def _admit_cached(
         self, state: dict[str, Any], headers: dict[bytes, bytes], endpoint: Endpoint | None, body_bytes: int

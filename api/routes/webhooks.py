@@ -17,7 +17,7 @@ from recorder.models.webhook import (
     WebhookUpdate,
 )
 from recorder.models.wire import Page
-from recorder.net.guard import Guard
+from recorder.net.guard import AddressGuard
 from recorder.webhooks import deliveries, endpoints
 from recorder.webhooks.endpoints import SecretBox
 
@@ -33,7 +33,7 @@ async def get_checked_webhook(body: WebhookCreate, request: Request) -> WebhookC
         ValidationFailed, InvalidUrl, UrlNotAllowed: as the body is wrong.
     """
     endpoints.check_events(body.events)
-    guard: Guard = request.app.state.guard
+    guard: AddressGuard = request.app.state.guard
     await guard.check(body.url)
     return body
 
@@ -47,7 +47,7 @@ async def get_checked_update(body: WebhookUpdate, request: Request) -> WebhookUp
     if body.events is not None:
         endpoints.check_events(body.events)
     if body.url is not None:
-        guard: Guard = request.app.state.guard
+        guard: AddressGuard = request.app.state.guard
         await guard.check(body.url)
     return body
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.graph.rebuild import RebuildKind, Recorded
 from recorder.memory.queries.columns import GraphColumns, read_columns
 from recorder.memory.steps.session_steps import Step
@@ -17,7 +16,7 @@ from recorder.memory.storage.versions import read_head
 from recorder.models.session import SessionRow
 from recorder.models.workflow import WorkflowRow
 from recorder.storage.database import Database
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 
 #: Sessions of one sealing batch.
 BATCH = 50

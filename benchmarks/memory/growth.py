@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from benchmarks.figures import Figure, at_most
 from benchmarks.memory.planted import plant
 from recorder.memory.graph.graph import Graph
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.graph.paths import PathIndex
 from recorder.memory.steps.session_steps import Step
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 
 _LARGE, _QUICK_LARGE = 100_000, 20_000
 _BATCH, _ROUNDS = 1_000, 5

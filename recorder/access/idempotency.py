@@ -21,6 +21,7 @@ from recorder.digest import canonical_json, keyed_digest, sha256_of
 from recorder.errors import IdempotencyInProgress, IdempotencyKeyReused
 from recorder.models.operations import IdempotencyRow
 from recorder.storage.upsert import insert_or_update
+from recorder.tenant import Tenant
 
 _ANSWERS = SQLModel.metadata.tables[str(IdempotencyRow.__tablename__)]
 _IDENTITY = tuple(_ANSWERS.primary_key.columns)
@@ -32,8 +33,7 @@ _PURGED_BY_EACH = 10
 class RequestKey:
     """Identity of a request: tenant, method, path and key, with a digest of its body."""
 
-    workspace_id: str
-    mode: str
+    tenant: Tenant
     method: str
     #: The address as the documentation writes it, with `{session_id}`.
     path: str
@@ -48,8 +48,7 @@ class RequestKey:
         """Return the key of a request; bodies are the same if their JSON values are."""
         at_address = canonical_json([concrete_path, key])
         return cls(
-            caller.workspace_id,
-            caller.mode,
+            caller.tenant,
             method,
             path,
             keyed_digest(secret, "idempotency-key", at_address).hex(),
@@ -59,7 +58,7 @@ class RequestKey:
     @property
     def identity(self) -> tuple[str, str, str, str, str]:
         """Primary key of the stored answer."""
-        return self.workspace_id, self.mode, self.method, self.path, self.key
+        return self.tenant.workspace_id, self.tenant.mode, self.method, self.path, self.key
 
     @property
     def lock_number(self) -> int:

@@ -68,13 +68,13 @@ def restore(
     as_json: AsJson = False,
 ) -> None:
     """Restore a backup into an empty folder, after every hash is checked."""
-    from recorder.governance.backup.archive import Archive
+    from recorder.governance.backup.backup_store import BackupStore
     from recorder.governance.backup.restore import restore_backup, stage_settings
 
     wanted, secret = _read_settings(data, secret_file)
     with _progress() as (on_step, on_bytes):
         report = restore_backup(
-            Archive(source),
+            BackupStore(source),
             wanted,
             stage_settings(wanted),
             backup_id=backup_id,

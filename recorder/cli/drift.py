@@ -9,8 +9,8 @@ from recorder.tenant import Tenant
 
 if TYPE_CHECKING:
     from recorder.memory.drift.backtest import Backtest
-    from recorder.memory.graph.nodes import GraphScope
     from recorder.runtime import Runtime
+    from recorder.tenant import GraphScope
 
 app = typer.Typer(
     no_args_is_help=True, help="Paths, nodes and edges of memory graphs that stop, drop, appear or grow."
@@ -35,10 +35,10 @@ def backtest(
     as_json: AsJson = False,
 ) -> None:
     """Replay a history by the starts of its sessions: list the alarms that it would give; send none."""
-    from recorder.memory.drift.thresholds import Rules
-    from recorder.memory.graph.nodes import GraphScope
+    from recorder.memory.drift.thresholds import DriftRules
+    from recorder.tenant import GraphScope
 
-    rules = Rules(baseline=baseline, least_baseline=min(baseline, Rules().least_baseline))
+    rules = DriftRules(baseline=baseline, least_baseline=min(baseline, DriftRules().least_baseline))
     with opened(data) as runtime:
         with runtime.database.transaction(write=False) as db:
             scope = GraphScope(Tenant(workspace_id_of(db, workspace), mode), workflow)

@@ -102,10 +102,24 @@ def list_quarantined(workspace: _Workspace = None, data: DataDir = None, as_json
         workspace_id = None if workspace is None else workspace_id_of(db, workspace)
         quarantined = list_set_aside(db, workspace_id)
     if as_json:
-        print_json([{**asdict(session), "at": clock.to_iso(session.at)} for session in quarantined])
+        print_json(
+            [
+                {
+                    "session_id": session.session_id,
+                    **asdict(session.tenant),
+                    "workflow": session.workflow,
+                    "code": session.code,
+                    "message": session.message,
+                    "at": clock.to_iso(session.at),
+                }
+                for session in quarantined
+            ]
+        )
         return
     for session in quarantined:
-        typer.echo(f"{session.session_id}  {session.workspace_id}  {session.mode}  {session.workflow}")
+        typer.echo(
+            f"{session.session_id}  {session.tenant.workspace_id}  {session.tenant.mode}  {session.workflow}"
+        )
         typer.echo(f"  {clock.to_iso(session.at)}  {session.code}: {session.message}")
     if not quarantined:
         typer.echo("No session is set aside.", err=True)

@@ -110,7 +110,7 @@ def _is_temporary(error: ClientError) -> bool:
     return isinstance(error, Unreachable)
 
 
-class Recording(Requests):
+class RecordingRequests(Requests):
     """Methods for sessions with their events, frames, tags and streams."""
 
     def create_session(

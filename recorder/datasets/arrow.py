@@ -11,7 +11,7 @@ from recorder.datasets.rows import (
     EVENTS_AT_ONCE,
     Output,
     count_split,
-    expand_batch,
+    expand_record_batch,
     fix_nulls,
     iterate_frame_tables,
 )
@@ -80,5 +80,5 @@ def read_batches(
                 part = batch.slice(first, rows_at_once)
                 kept = part.num_rows if split is None else count_split(part, split)
                 if start < kept:
-                    yield from expand_batch(part, start=start, split=split)
+                    yield from expand_record_batch(part, start=start, split=split)
                 start = max(0, start - kept)

@@ -16,7 +16,7 @@ from recorder.datasets.rows import (
     SPLIT,
     Output,
     count_split,
-    expand_batch,
+    expand_record_batch,
     fix_nulls,
     iterate_frame_tables,
 )
@@ -111,7 +111,7 @@ def read_batches(
                 for batch in file.iter_batches(rows_at_once, [number], leaves, use_threads=use_threads):
                     kept = batch.num_rows if split is None else count_split(batch, split)
                     if skip < kept:
-                        yield from expand_batch(batch, start=skip, split=split)
+                        yield from expand_record_batch(batch, start=skip, split=split)
                     skip = max(0, skip - kept)
             start = max(0, start - rows)
 

@@ -146,7 +146,7 @@ def unreadable_errors() -> Iterator[None]:
         raise Unreadable(f"cannot be read ({type(error).__name__})") from error
 
 
-def expand_batch(
+def expand_record_batch(
     batch: pa.RecordBatch, *, start: int = 0, split: str | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a batch without dictionaries, in slices that stay small.

@@ -29,7 +29,7 @@ _CHUNK_BYTES = 1024 * 1024
 _MORE_BYTES = 1
 
 
-class Source(Protocol):
+class DatasetSource(Protocol):
     """Reader of the manifest and the files of one dataset; it can be sent to another process."""
 
     @property
@@ -66,7 +66,7 @@ class Directory(Protocol):
 
 def open_source(
     address: str, *, key: str | None = None, storage_options: Mapping[str, Any] | None = None
-) -> Source:
+) -> DatasetSource:
     """Return the source that a path, an address of a store or an address of the service names.
 
     Args:
@@ -91,7 +91,7 @@ def open_source(
     return FolderSource(Path(path)) if "file" in protocols else StoreSource(files, path)
 
 
-def copy_file(source: Source, shard: Shard, folder: Path) -> Path:
+def copy_file(source: DatasetSource, shard: Shard, folder: Path) -> Path:
     """Return the file itself where it is on this machine, else a copy in `folder`.
 
     A copy has at most one byte more than the manifest lists.

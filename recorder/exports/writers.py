@@ -12,7 +12,7 @@ from recorder.datasets.formats import FileKind, FormatName
 from recorder.datasets.rows import Output
 from recorder.datasets.schemas import EVENTS, FRAMES
 from recorder.errors import RecorderError
-from recorder.exports.destinations import Target, open_target
+from recorder.exports.destinations import ExportLocation, open_location
 from recorder.exports.planning.plan import Sampling, select_frames
 from recorder.exports.planning.sharding import PlannedShard
 from recorder.storage.blobs import Blobs
@@ -37,8 +37,7 @@ class WrittenShard:
 class ShardTask:
     """Some shards and the sources of their rows; it can be sent to another process."""
 
-    workspace_id: str
-    mode: str
+    tenant: Tenant
     format: FormatName
     #: Shards of one kind and workflow, by bucket and split: they are read together.
     shards: list[PlannedShard]
@@ -49,14 +48,9 @@ class ShardTask:
     blob_url: str
     #: Address of archived frames.
     cold_url: str
-    target: Target
+    target: ExportLocation
     #: Whether files with the same paths and other bytes are replaced.
     replaces_files: bool = False
-
-    @property
-    def tenant(self) -> Tenant:
-        """Workspace and mode of the export."""
-        return Tenant(self.workspace_id, self.mode)
 
 
 #: Rows of one file, as tables: its events or frames, or its samples' frames and the events bound to them.
@@ -142,7 +136,7 @@ def _list_task_sessions(task: ShardTask) -> pl.DataFrame:
 
 def _sort_rows(rows: pl.LazyFrame, task: ShardTask) -> pl.DataFrame:
     """Return the rows in the order of the files, with the columns of their sessions in the plan."""
-    sessions = _list_task_sessions(task).with_columns(workspace=pl.lit(task.workspace_id))
+    sessions = _list_task_sessions(task).with_columns(workspace=pl.lit(task.tenant.workspace_id))
     collected = rows.collect()
     indexes = _index_sessions(collected["session_id"], sessions["session_id"])
     ordered = collected.drop("session_id").with_columns(indexes).sort(_ORDER)
@@ -209,7 +203,7 @@ def write_rows(task: ShardTask, rows: list[ShardRows]) -> Iterator[WrittenShard]
     Raises:
         RowsMissing: if the number of rows is not the planned one.
     """
-    destination = open_target(task.target)
+    destination = open_location(task.target)
     rows.reverse()
     for shard in task.shards:
         tables = rows.pop()

@@ -8,7 +8,6 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, delete, select
 
 from recorder.governance.holds import forget_holds
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.storage.purges import purge_sessions
 from recorder.models.event import BatchKeyRow, EventBatchRow, EventKeyRow
 from recorder.models.frame import FrameRow
@@ -19,6 +18,7 @@ from recorder.models.webhook import DeliveryRow
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
 from recorder.storage.database import note_change
+from recorder.tenant import GraphScope
 
 #: Opens a write transaction, under the lease of a run where there is one.
 OpenTransaction = Callable[[], AbstractContextManager[DbSession]]

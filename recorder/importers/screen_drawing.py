@@ -23,7 +23,7 @@ _PAD = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class ScreenBox:
     """A rectangle on a screen, in pixels; later boxes cover earlier ones."""
 
     left: float
@@ -40,7 +40,9 @@ class Box:
     shape: Shape = "box"
 
 
-def draw(boxes: tuple[Box, ...], size: tuple[int, int], background: Colour = (255, 255, 255, 255)) -> bytes:
+def draw(
+    boxes: tuple[ScreenBox, ...], size: tuple[int, int], background: Colour = (255, 255, 255, 255)
+) -> bytes:
     """Draw boxes as a WebP file of `size` (width, height); parts outside are cut off."""
     image = Image.new("RGB", size, background[:3])
     # Blending looks at every pixel; most fills are opaque and need none.
@@ -67,11 +69,11 @@ def colour_of(css: str | None) -> Colour:
 
 
 def text_width(text: str, type_px: int) -> float:
-    """Width of one line of text in pixels."""
+    """Return the width of one line of text in pixels."""
     return _load_font(type_px).getlength(text)
 
 
-def _draw_shape(pen: ImageDraw.ImageDraw, box: Box) -> None:
+def _draw_shape(pen: ImageDraw.ImageDraw, box: ScreenBox) -> None:
     fill = box.fill if box.fill[3] else None
     outline = box.border if box.border[3] else None
     if fill is None and outline is None:
@@ -92,7 +94,7 @@ def _draw_shape(pen: ImageDraw.ImageDraw, box: Box) -> None:
         pen.rectangle((left, top, right, bottom), fill=fill, outline=outline)
 
 
-def _draw_text(image: Image.Image, box: Box) -> None:
+def _draw_text(image: Image.Image, box: ScreenBox) -> None:
     lines = _break_lines(box.text, box.type_px, box.width, box.height)
     step = box.type_px * _LINE
     framed = box.border[3] > 0

@@ -44,7 +44,7 @@ class Recording:
 
 
 @dataclass(frozen=True)
-class Source:
+class RecordingSource:
     """Source of a recording, which is read when it is uploaded, not before."""
 
     #: What people call it (a file name); it stands in reports.
@@ -85,7 +85,7 @@ class Upload:
 
 def upload_recordings(
     client: Client,
-    sources: Iterable[Source],
+    sources: Iterable[RecordingSource],
     *,
     parallel: int,
     on_done: Callable[[Upload], None],
@@ -111,7 +111,7 @@ def upload_recordings(
         pending: set[Future[Upload]] = set()
         try:
             for number, source in enumerate(sources):
-                turn = _Turn(turns, number)
+                turn = _UploadTurn(turns, number)
                 pending.add(pool.submit(_upload_source, client, source, turn))
                 if len(pending) >= 2 * parallel:
                     done, pending = wait(pending, return_when=FIRST_COMPLETED)
@@ -166,7 +166,7 @@ class _Turns:
 
 
 @dataclass(frozen=True)
-class _Turn:
+class _UploadTurn:
     """Turn of one upload; without an order it comes at once."""
 
     turns: _Turns | None
@@ -183,14 +183,14 @@ class _Turn:
             self.turns.finish(self.number)
 
 
-def _upload_source(client: Client, source: Source, turn: _Turn) -> Upload:
+def _upload_source(client: Client, source: RecordingSource, turn: _UploadTurn) -> Upload:
     try:
         return _upload_recording(client, source, turn)
     finally:
         turn.finish()
 
 
-def _upload_recording(client: Client, source: Source, turn: _Turn) -> Upload:
+def _upload_recording(client: Client, source: RecordingSource, turn: _UploadTurn) -> Upload:
     try:
         recording = source.read()
     except UnreadableRecording as error:

@@ -28,7 +28,7 @@ from recorder import clock
 from recorder.client.client import Client
 from recorder.errors import ValidationFailed
 from recorder.importers.miniwob.demonstration import PARALLEL, shown_progress
-from recorder.importers.upload import ImportReport, Recording, Source, upload_recordings
+from recorder.importers.upload import ImportReport, Recording, RecordingSource, upload_recordings
 from recorder.interchange.event_logs import (
     ACTIVITY_TYPE,
     Attributes,
@@ -66,7 +66,7 @@ class OutcomeRule:
 
 
 def outcome_rules(success: Sequence[str], error: Sequence[str]) -> list[OutcomeRule]:
-    """Rules written as `attribute=value`.
+    """Parse rules that are written as `attribute=value`.
 
     Raises:
         ValueError: if one is not written so.
@@ -131,7 +131,7 @@ def _convert_event(event: LogEvent, t_ms: int, log: str) -> dict[str, Any]:
 
 
 def _select_fitting(attributes: Attributes, room: int) -> dict[str, Any]:
-    """`attributes` as JSON holds them, as many as fit into so many bytes; `left_out` counts the others."""
+    """Return as many attributes as fit into `room` bytes of JSON; `left_out` counts the others."""
     kept: Attributes = {}
     for key, value in attributes.items():
         plain = _convert_value(value)
@@ -221,10 +221,10 @@ class Spool:
         self._entries.append((recording.started_at, name, self._file.tell(), len(packed)))
         self._file.write(packed)
 
-    def sources(self) -> Iterator[Source]:
+    def sources(self) -> Iterator[RecordingSource]:
         """Yield the recordings as sources of an upload, the earliest first; equal ones in the log's order."""
         for _, name, offset, size in sorted(self._entries, key=itemgetter(0)):
-            yield Source(name, partial(self._read, offset, size))
+            yield RecordingSource(name, partial(self._read, offset, size))
 
     def _read(self, offset: int, size: int) -> Recording:
         with self._lock:

@@ -63,7 +63,7 @@ _UNKNOWN_TIME = clock.from_ms(0)
 
 
 def log_rows(traces: Iterable[LogTrace]) -> pl.DataFrame:
-    """case (string), activity (string), time (UTC, µs): the events, trace by trace, in order.
+    """Return the events, trace by trace, as case (string), activity (string) and time (UTC, µs).
 
     Traces of one name stay apart: the second `A` is `A (2)`.
     """
@@ -121,7 +121,7 @@ def write_dfg(path: Path, graph: DirectlyFollows) -> None:
 
 
 def _format_lines(graph: DirectlyFollows) -> Iterator[str]:
-    """Activities by number, then who starts, who ends, and who follows whom."""
+    """Yield activities by number, then first activities, last activities, and the pairs that follow."""
     follows = graph["dfg"]
     names = {name for source, target, _ in follows for name in (source, target)}
     labels = sorted(names | graph["start_activities"].keys() | graph["end_activities"].keys())

@@ -28,7 +28,7 @@ from recorder.memory.views.labels import one_line
 
 
 def session_trace(session: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> LogTrace:
-    """One session as a trace: its steps as the memory graph counts them, repeats included.
+    """Return one session as a trace: its steps as the memory graph counts them, repeats included.
 
     Args:
         session: the session as the interface shows it.

@@ -50,7 +50,7 @@ def parse_date(text: str) -> datetime:
 
 
 def format_value(value: Any) -> tuple[str, str]:
-    """Element name and text of a value; text that reads as an instant is one."""
+    """Return element name and text of a value; text that reads as an instant is one."""
     if isinstance(value, bool):
         return "boolean", "true" if value else "false"
     if isinstance(value, int):
@@ -155,7 +155,7 @@ _SCOPES = frozenset(["trace", "event"])
 
 
 def read_traces(path: Path, *, activity: Sequence[str] = (ACTIVITY,)) -> Iterator[LogTrace]:
-    """Every trace of a log, in the file's order; its events in order of time, then of the file.
+    """Yield the traces of a log in the file's order; their events in order of time, then of the file.
 
     What a log leaves out is taken from its `global` attributes. An event without an instant has that of the
     one before it.
@@ -167,7 +167,7 @@ def read_traces(path: Path, *, activity: Sequence[str] = (ACTIVITY,)) -> Iterato
     Raises:
         UnreadableLog: if this is no XES log, or exceeds a limit. Traces before that place were given out.
     """
-    reader = _Reader(path.name, tuple(activity))
+    reader = _TraceParser(path.name, tuple(activity))
     for piece in read_pieces(path):
         yield from reader.feed(piece)
     yield from reader.feed(b"", is_last=True)
@@ -184,7 +184,7 @@ class _Element:
     line: int = 0
 
 
-class _Reader:
+class _TraceParser:
     """Takes bytes, gives traces."""
 
     def __init__(self, name: str, activity: tuple[str, ...]) -> None:

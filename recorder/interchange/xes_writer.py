@@ -106,7 +106,7 @@ def _make_event_attributes(event: LogEvent) -> dict[str, Any]:
 
 
 def _select_other_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes but for those that a trace or an event has members for."""
+    """Return the attributes but for those that a trace or an event has members for."""
     return {key: value for key, value in attributes.items() if key not in (ACTIVITY, TIME)}
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from recorder.datasets.errors import FileDamaged
 from recorder.datasets.formats import CARD, MANIFEST
 from recorder.datasets.manifest import Shard, format_manifest
-from recorder.datasets.sources import Source, local_path
+from recorder.datasets.sources import DatasetSource, local_path
 
 
 class Cache:
@@ -26,7 +26,7 @@ class Cache:
         """Use `folder`, which is created with the first file; by default one in the user's own cache."""
         self.folder = Path(folder) if folder is not None else _find_default_folder()
 
-    def fetch(self, source: Source, shard: Shard) -> Path:
+    def fetch(self, source: DatasetSource, shard: Shard) -> Path:
         """Return the file itself where it is on this machine, else a checked copy.
 
         Raises:
@@ -81,7 +81,7 @@ class Cache:
 
 
 def download(
-    source: Source,
+    source: DatasetSource,
     document: dict[str, Any],
     shards: list[Shard],
     folder: Path,

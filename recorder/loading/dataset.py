@@ -11,7 +11,7 @@ from recorder.datasets import tables
 from recorder.datasets.errors import NotInDataset
 from recorder.datasets.formats import FORMATS, MANIFEST, SPLITS
 from recorder.datasets.manifest import Shard, format_manifest, parse_document
-from recorder.datasets.sources import Source, open_source
+from recorder.datasets.sources import DatasetSource, open_source
 from recorder.exports.verify import VerifyReport, verify_manifest
 from recorder.loading.cache import Cache, download
 from recorder.loading.rows import Row, RowFiles
@@ -45,7 +45,7 @@ def open_export(
 class Dataset:
     """An opened export. The argument `split` selects `train`, `validation` or `test`."""
 
-    def __init__(self, source: Source, cache: Cache) -> None:
+    def __init__(self, source: DatasetSource, cache: Cache) -> None:
         """Read the manifest of a source; use `open_export`."""
         self._source, self._cache = source, cache
         self.manifest, self._shards = parse_document(source.read_manifest())

@@ -12,7 +12,7 @@ from recorder.datasets import jsonl, parquet, webdataset
 from recorder.datasets.errors import FileDamaged, Unreadable
 from recorder.datasets.manifest import Shard
 from recorder.datasets.rows import EVENTS_AT_ONCE, SPLIT
-from recorder.datasets.sources import Source
+from recorder.datasets.sources import DatasetSource
 from recorder.datasets.tables import TABLE_FORMATS
 from recorder.digest import sha256_of
 from recorder.loading.cache import Cache
@@ -86,7 +86,7 @@ def _add_split(columns: list[str] | None, split: str | None) -> list[str] | None
 class RowFiles:
     """Files of one kind with their numbers of rows; they can be sent to another process."""
 
-    source: Source
+    source: DatasetSource
     cache: Cache
     kind: str
     shards: list[Shard]
@@ -96,7 +96,7 @@ class RowFiles:
 
     @classmethod
     def open(
-        cls, source: Source, cache: Cache, kind: str, shards: list[Shard], split: str | None
+        cls, source: DatasetSource, cache: Cache, kind: str, shards: list[Shard], split: str | None
     ) -> "RowFiles":
         """Return the files with their numbers of rows; files of several splits are fetched and counted."""
         rows = [

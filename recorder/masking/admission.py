@@ -28,7 +28,7 @@ _PATTERNS_TOGETHER = 8
 
 
 @dataclass(frozen=True)
-class Refusal:
+class PatternRefusal:
     """Reason why patterns are not saved."""
 
     #: Index of the pattern; None for all patterns together.
@@ -37,18 +37,18 @@ class Refusal:
     message: str
 
 
-def find_refusals(patterns: Sequence[Mapping[str, str]]) -> list[Refusal]:
+def find_refusals(patterns: Sequence[Mapping[str, str]]) -> list[PatternRefusal]:
     """Return the reasons why patterns may not be saved; empty if they may.
 
     Runs in a scan process, which is killed if patterns take too long; ordinary ones take milliseconds.
     """
     sizes: list[ExpressionSize] = []
-    refused: list[Refusal] = []
+    refused: list[PatternRefusal] = []
     for index, pattern in enumerate(patterns):
         try:
             sizes.append(measure_size(pattern["pattern"]))
         except ValueError as error:
-            refused.append(Refusal(index, "invalid_value", _describe_error(error)))
+            refused.append(PatternRefusal(index, "invalid_value", _describe_error(error)))
     if refused:
         return refused
     if sum(size.states for size in sizes) > limits.MASKING_STATES:
@@ -87,7 +87,7 @@ def measure_rules(rules: Any, texts: Sequence[Sequence[str]]) -> float:
     return max(median(_time_scan(rules, text) / len(text) for text in kind) for kind in kinds) * 1e3 * _MB
 
 
-def _find_slow(patterns: Sequence[Mapping[str, str]]) -> Iterator[Refusal]:
+def _find_slow(patterns: Sequence[Mapping[str, str]]) -> Iterator[PatternRefusal]:
     """Yield the patterns that are too slow, alone or all together, on short texts and then on longer ones."""
     for size, allowed in ((_FIRST_BYTES, _FIRST_FACTOR), (_BYTES, 1)):
         slow = False
@@ -95,14 +95,16 @@ def _find_slow(patterns: Sequence[Mapping[str, str]]) -> Iterator[Refusal]:
             needed = _measure_pattern(pattern["pattern"], size)
             if needed > limits.MASKING_MS_PER_MB * allowed:
                 slow = True
-                yield Refusal(index, "limit_reached", describe_slowness(needed, limits.MASKING_MS_PER_MB))
+                yield PatternRefusal(
+                    index, "limit_reached", describe_slowness(needed, limits.MASKING_MS_PER_MB)
+                )
         if slow:
             return
     if len(patterns) > 1:
         needed = measure_rules(compile_rules((_encode_policy(patterns),)), _build_texts(patterns, _BYTES))
         if needed > limits.MASKING_MS_PER_MB_TOGETHER:
             text = describe_slowness(needed, limits.MASKING_MS_PER_MB_TOGETHER)
-            yield Refusal(None, "limit_reached", text)
+            yield PatternRefusal(None, "limit_reached", text)
 
 
 # Cached, since a request that changes one pattern contains the others again.
@@ -145,8 +147,8 @@ def _encode_policy(patterns: Sequence[Mapping[str, str]]) -> str:
     return orjson.dumps({"builtins": [], "patterns": list(patterns)}).decode()
 
 
-def _refuse_together(text: str) -> Refusal:
-    return Refusal(None, "invalid_value", text[0].upper() + text[1:] + ".")
+def _refuse_together(text: str) -> PatternRefusal:
+    return PatternRefusal(None, "invalid_value", text[0].upper() + text[1:] + ".")
 
 
 def _describe_error(error: ValueError) -> str:

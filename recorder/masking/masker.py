@@ -30,7 +30,7 @@ _BUILTINS: dict[str, Rule] = {"email": EMAIL, "card": CARD, "token": ACCESS_TOKE
 
 
 @dataclass(frozen=True)
-class Rules:
+class CompiledRules:
     """Compiled rules, and one expression over all of them."""
 
     rules: tuple[Rule, ...]
@@ -42,7 +42,7 @@ class Rules:
 class Masker:
     """Replaces the values that its rules find by tokens."""
 
-    rules: Rules
+    rules: CompiledRules
     #: Key of the workspace's tokens.
     key: bytes
 
@@ -114,14 +114,14 @@ class Masker:
 
 
 @lru_cache(maxsize=16)
-def compile_rules(described: tuple[str, ...]) -> Rules:
+def compile_rules(described: tuple[str, ...]) -> CompiledRules:
     """Return the rules of one or more policies, each as JSON; patterns come before built-in kinds."""
     policies = [orjson.loads(text) for text in described]
     patterns = [Rule.of(pattern) for policy in policies for pattern in policy.get("patterns") or ()]
     named = {name for policy in policies for name in policy.get("builtins") or ()}
     rules = (*patterns, *(rule for name, rule in _BUILTINS.items() if name in named))
     hint = compile_expression("|".join(f"(?:{rule.hint})" for rule in rules), max_bytes=UNION_BYTES)
-    return Rules(rules, hint)
+    return CompiledRules(rules, hint)
 
 
 def _is_within(span: Span, others: Sequence[Span]) -> bool:

@@ -10,7 +10,7 @@ EventClass = Literal["user", "script", "agent", "raw", "system", "other"]
 
 
 @dataclass(frozen=True, slots=True)
-class EventType:
+class EventTypeTraits:
     """Class of the events of one type."""
 
     event_class: EventClass
@@ -28,29 +28,30 @@ _RAW = "pointer_move pointer_down pointer_up key_down key_up key_press"
 #: Type that a run of key strokes becomes in a path.
 TYPING = "type"
 
-EVENT_TYPES: dict[str, EventType] = {
-    **dict.fromkeys(_USER.split(), EventType("user", is_action=True, is_step=True)),
-    **dict.fromkeys(("wait", "assert", "extract"), EventType("script", is_action=False, is_step=True)),
-    "tool_call": EventType("agent", is_action=True, is_step=True),
-    **dict.fromkeys(("llm_call", "message"), EventType("agent", is_action=False, is_step=True)),
+EVENT_TYPES: dict[str, EventTypeTraits] = {
+    **dict.fromkeys(_USER.split(), EventTypeTraits("user", is_action=True, is_step=True)),
+    **dict.fromkeys(("wait", "assert", "extract"), EventTypeTraits("script", is_action=False, is_step=True)),
+    "tool_call": EventTypeTraits("agent", is_action=True, is_step=True),
+    **dict.fromkeys(("llm_call", "message"), EventTypeTraits("agent", is_action=False, is_step=True)),
     # What an agent thinks or gets back accompanies the call before or after it.
     **dict.fromkeys(
-        ("tool_result", "thought", "observation"), EventType("agent", is_action=False, is_step=False)
+        ("tool_result", "thought", "observation"), EventTypeTraits("agent", is_action=False, is_step=False)
     ),
-    **dict.fromkeys(_RAW.split(), EventType("raw", is_action=False, is_step=False)),
-    **dict.fromkeys(("error", "success", "custom"), EventType("system", is_action=False, is_step=True)),
+    **dict.fromkeys(_RAW.split(), EventTypeTraits("raw", is_action=False, is_step=False)),
+    **dict.fromkeys(("error", "success", "custom"), EventTypeTraits("system", is_action=False, is_step=True)),
     # A change of screen shows in the screen of the next step.
     **dict.fromkeys(
-        ("log", "console", "request", "screen_change"), EventType("system", is_action=False, is_step=False)
+        ("log", "console", "request", "screen_change"),
+        EventTypeTraits("system", is_action=False, is_step=False),
     ),
 }
-_UNKNOWN = EventType("other", is_action=False, is_step=True)
+_UNKNOWN = EventTypeTraits("other", is_action=False, is_step=True)
 
 _MODIFIER_KEYS = frozenset({"Alt", "AltGraph", "Control", "Meta", "Shift", "CapsLock"})
 _HOTKEY_MODIFIERS = 1 | 2 | 4  # Alt, Ctrl, Meta; Shift alone only makes capitals
 
 
-def event_type(name: str) -> EventType:
+def event_type(name: str) -> EventTypeTraits:
     """Return the class of the events of this type."""
     return EVENT_TYPES.get(name, _UNKNOWN)
 

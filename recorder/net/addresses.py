@@ -157,7 +157,7 @@ _LITERAL = "/?:@!$&'()*+,;=-._~%"
 
 
 @dataclass(frozen=True)
-class Target:
+class RequestTarget:
     """Target of a request."""
 
     scheme: str
@@ -176,7 +176,7 @@ class Target:
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
-def read_url(url: str) -> Target:
+def read_url(url: str) -> RequestTarget:
     """Return the target of a URL.
 
     Raises:
@@ -199,7 +199,7 @@ def read_url(url: str) -> Target:
     if not 0 < port < 65_536:
         raise InvalidUrl("The port of url takes a number from 1 to 65535.")
     host, address = _read_host(authority["host"])
-    return Target(scheme, host, port, _quote_path(parts["rest"]), address)
+    return RequestTarget(scheme, host, port, _quote_path(parts["rest"]), address)
 
 
 def _read_host(text: str) -> tuple[str, Address | None]:

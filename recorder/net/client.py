@@ -11,8 +11,8 @@ from typing import Literal, cast
 import httpcore
 
 from recorder.errors import InvalidUrl
-from recorder.net.addresses import Target, read_url
-from recorder.net.guard import BlockedAddress, Guard, GuardedBackend, UnresolvedName
+from recorder.net.addresses import RequestTarget, read_url
+from recorder.net.guard import AddressGuard, BlockedAddress, GuardedBackend, UnresolvedName
 
 Failure = Literal["timeout", "dns", "tls", "connection", "blocked_address", "redirect"]
 
@@ -49,7 +49,7 @@ class OutboundClient:
 
     def __init__(
         self,
-        guard: Guard,
+        guard: AddressGuard,
         *,
         total_s: float = TOTAL_S,
         ssl_context: ssl.SSLContext | None = None,
@@ -81,7 +81,7 @@ class OutboundClient:
         return exchange
 
     async def _send(
-        self, target: Target, headers: Mapping[str, str], body: bytes, exchange: Exchange
+        self, target: RequestTarget, headers: Mapping[str, str], body: bytes, exchange: Exchange
     ) -> None:
         backend = GuardedBackend(self._guard, target, self._dial)
         connection = httpcore.AsyncHTTPConnection(
@@ -104,7 +104,7 @@ class OutboundClient:
                     await connection.aclose()
 
 
-def _build_request(target: Target, headers: Mapping[str, str], body: bytes) -> httpcore.Request:
+def _build_request(target: RequestTarget, headers: Mapping[str, str], body: bytes) -> httpcore.Request:
     sent = {"Host": target.host_header, **headers, **_FIXED, "Content-Length": str(len(body))}
     url = httpcore.URL(
         scheme=target.scheme.encode(),

@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv6Address
 import httpcore
 
 from recorder.errors import UrlNotAllowed
-from recorder.net.addresses import Address, AllowList, Target, is_public, parse_resolved, read_url
+from recorder.net.addresses import Address, AllowList, RequestTarget, is_public, parse_resolved, read_url
 from recorder.net.own_addresses import OwnAddresses, Resolve, is_local
 from recorder.settings import Settings
 
@@ -33,7 +33,7 @@ class UnresolvedName(Exception):
     """The host has no address."""
 
 
-class Guard:
+class AddressGuard:
     """Check of targets, at registration and again right before each connection."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Guard:
         self._own_addresses = own_addresses or OwnAddresses(())
 
     @classmethod
-    def of(cls, settings: Settings) -> "Guard":
+    def of(cls, settings: Settings) -> "AddressGuard":
         """Return the guard of the deployment with these settings.
 
         Raises:
@@ -81,7 +81,7 @@ class Guard:
             if target.scheme == "http" and not self._allowed.lists_name(target.host, target.port):
                 raise UrlNotAllowed(_explain_refusal(target)) from error
 
-    async def addresses(self, target: Target) -> list[Address]:
+    async def addresses(self, target: RequestTarget) -> list[Address]:
         """Return the addresses to dial for a target; its name is resolved once.
 
         Raises:
@@ -100,7 +100,7 @@ class Guard:
             raise OwnAddress
         return addresses
 
-    def may_keep_answer(self, target: Target, address: Address) -> bool:
+    def may_keep_answer(self, target: RequestTarget, address: Address) -> bool:
         """Return whether a tenant may read the answer of this address.
 
         Services of this machine often trust every local caller, so the answers of its own addresses are
@@ -116,7 +116,7 @@ class Guard:
             return []
         return list(dict.fromkeys(map(parse_resolved, await self._resolve(host))))
 
-    def _may_call(self, target: Target, address: Address) -> bool:
+    def _may_call(self, target: RequestTarget, address: Address) -> bool:
         if self._allowed.lists(target.host, target.port, address):
             return True
         return target.scheme == "https" and is_public(address)
@@ -125,7 +125,9 @@ class Guard:
 class GuardedBackend(httpcore.AsyncNetworkBackend):
     """Network backend that dials only addresses that the guard allows; Host and SNI stay those of the URL."""
 
-    def __init__(self, guard: Guard, target: Target, dial: httpcore.AsyncNetworkBackend) -> None:
+    def __init__(
+        self, guard: AddressGuard, target: RequestTarget, dial: httpcore.AsyncNetworkBackend
+    ) -> None:
         self._guard = guard
         self._target = target
         self._dial = dial
@@ -201,7 +203,7 @@ _OWN_ADDRESS_REFUSED = (
 )
 
 
-def _explain_refusal(target: Target) -> str:
+def _explain_refusal(target: RequestTarget) -> str:
     if target.scheme == "http":
         return "url takes https; http is for addresses that the operator lists."
     return "url leads to an address that is not public; the operator may list it."

@@ -115,7 +115,7 @@ _CARRIERS: tuple[tuple[IPv6Network, int], ...] = (
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class HostPort:
     """One host and port of the deployment."""
 
     host: str
@@ -127,7 +127,7 @@ class OwnAddresses:
 
     def __init__(
         self,
-        endpoints: Iterable[Endpoint],
+        endpoints: Iterable[HostPort],
         *,
         find_ports: Callable[[], frozenset[int]] = frozenset,
         resolve: Resolve | None = None,
@@ -213,7 +213,7 @@ def is_local(address: Address) -> bool:
     return True
 
 
-def read_endpoints(settings: Settings) -> list[Endpoint]:
+def read_endpoints(settings: Settings) -> list[HostPort]:
     """Return every host and port that the settings and the stores' own variables name."""
     urls = [
         settings.public_url,
@@ -233,15 +233,15 @@ def read_endpoints(settings: Settings) -> list[Endpoint]:
     for word in settings.own_addresses:
         parts = _HOST_PORT.fullmatch(word)
         if parts is not None:
-            endpoints.append(Endpoint(_normalize_host(parts["v6"] or parts["host"]), int(parts["port"])))
+            endpoints.append(HostPort(_normalize_host(parts["v6"] or parts["host"]), int(parts["port"])))
     return endpoints
 
 
-def _read_url(url: str) -> list[Endpoint]:
+def _read_url(url: str) -> list[HostPort]:
     """Return the hosts and ports of one address; a database may have several."""
     if "://" not in url:  # a folder, or `host:port` as some stores' variables take it
         parts = _HOST_PORT.fullmatch(url)
-        return [Endpoint(_normalize_host(parts["v6"] or parts["host"]), int(parts["port"]))] if parts else []
+        return [HostPort(_normalize_host(parts["v6"] or parts["host"]), int(parts["port"]))] if parts else []
     scheme, _, rest = url.rpartition("://")
     scheme = scheme.rpartition("::")[2].partition("+")[0].lower()
     default = _DEFAULT_PORTS.get(scheme)
@@ -260,7 +260,7 @@ def _read_url(url: str) -> list[Endpoint]:
         # A server on a socket of this machine mostly listens on the same number of a port too.
         is_socket = not name or name.startswith("/") or "%2F" in name.upper()
         endpoints.append(
-            Endpoint(
+            HostPort(
                 "localhost" if is_socket else _normalize_host(name), int(parts["port"]) if parts else default
             )
         )

@@ -116,7 +116,7 @@ def _may_be_deep(item: EventItem) -> bool:
 
 
 def _check_items(items: list[EventItem], body: bytes) -> list[tuple[int, str]]:
-    """Sizes, types and ids; returns index and id of the items that name themselves."""
+    """Check sizes, types and ids; return index and id of the items that name themselves."""
     problems = []
     if limits.EVENT_BYTES < len(body) <= _LARGE_BYTES:
         problems = _large_items(_raw_decoder.decode(body).events)

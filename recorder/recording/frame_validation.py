@@ -146,7 +146,7 @@ def check_frames(items: list[FrameItem], parts: Mapping[str, bytes]) -> list[Che
 
 
 def item_digest(item: FrameItem, sha256: str) -> bytes:
-    """Digest of what a frame says, with its picture by hash: finds a resent or a conflicting one."""
+    """Hash the members of a frame, with its picture by hash: finds a resent or a conflicting one."""
     digested = {name: getattr(item, name) for name in item.__struct_fields__ if name not in ("data", "part")}
     members = {name: value for name, value in digested.items() if value not in (None, msgspec.UNSET)}
     return hashlib.blake2b(canonical_json({**members, "sha256": sha256}), digest_size=16).digest()

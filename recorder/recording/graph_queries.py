@@ -9,7 +9,6 @@ from sqlmodel import col, select
 
 from recorder.errors import InvalidCursor, SessionNotSealed
 from recorder.memory.drift.store import recent_nodes
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, lookup_of
 from recorder.memory.queries.comparison import Side, compare
@@ -24,8 +23,9 @@ from recorder.models.session import Session, SessionMetadataRow, SessionRow
 from recorder.models.wire import ActorKind, Outcome
 from recorder.recording.recovery_points import read_anchors
 from recorder.recording.sessions import find_session, to_wire
+from recorder.storage.conditions import in_tenant
 from recorder.storage.pages import FetchedPage, fetch_page
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 
 
 def list_outliers(
@@ -126,13 +126,12 @@ def list_similar(db: DbSession, *, tenant: Tenant, session_id: str, limit: int) 
 
 
 def _read_sessions(db: DbSession, tenant: Tenant, session_ids: Iterable[str]) -> dict[str, Session]:
-    """Sessions by id; those that were deleted are left out."""
+    """Read sessions by id; those that were deleted are left out."""
     statement = (
         select(SessionRow, SessionMetadataRow)
         .join(SessionMetadataRow, col(SessionMetadataRow.session_id) == col(SessionRow.id))
         .where(
-            SessionRow.workspace_id == tenant.workspace_id,
-            SessionRow.mode == tenant.mode,
+            *in_tenant(SessionRow, tenant),
             col(SessionRow.deleted_at).is_(None),
             col(SessionRow.id).in_(list(session_ids)),
         )

@@ -91,7 +91,7 @@ class DriverCursor:
 
 
 def is_transient(error: Exception) -> bool:
-    """Deadlock or serialization failure of PostgreSQL, or usage that moved: the group may be tried again."""
+    """Return whether a group may be tried again: PostgreSQL deadlock, serialization, moved usage."""
     return isinstance(error, UsageMoved) or getattr(error, "sqlstate", None) in ("40P01", "40001")
 
 
@@ -100,7 +100,7 @@ log = logging.getLogger("recorder.ingest")
 _MAX_GROUP = 256
 
 
-class Batch(Protocol):
+class IngestBatch(Protocol):
     """Batch that a request submits to the writer."""
 
     #: Orders a group, so that two processes lock sessions in the same order.
@@ -126,7 +126,7 @@ class IngestWriter:
     def __init__(
         self,
         database: Database,
-        on_commit: Callable[[list[Batch]], object] = lambda stored: None,
+        on_commit: Callable[[list[IngestBatch]], object] = lambda stored: None,
         *,
         session_size: SessionSize = SessionSize(),
     ) -> None:
@@ -147,7 +147,7 @@ class IngestWriter:
         self._thread = threading.Thread(target=self._run, name="ingest-writer", daemon=True)
         self._thread.start()
 
-    async def submit(self, batch: Batch) -> bytes:
+    async def submit(self, batch: IngestBatch) -> bytes:
         """Return the answer to a batch, once it is durable.
 
         Raises:
@@ -182,7 +182,7 @@ class IngestWriter:
                 return
 
     def _next_group(self) -> tuple[list["_Waiting"], bool]:
-        """All that waits now, at least one entry; True once `close` was called."""
+        """Return all waiting entries, at least one, and whether `close` was called."""
         entry = self._waiting.get()
         group: list[_Waiting] = []
         while entry is not None:
@@ -244,7 +244,7 @@ class IngestWriter:
         return call.result()
 
 
-_Waiting = tuple[Batch, "asyncio.Future[bytes]", asyncio.AbstractEventLoop]
+_Waiting = tuple[IngestBatch, "asyncio.Future[bytes]", asyncio.AbstractEventLoop]
 
 
 class _Call:
@@ -281,12 +281,12 @@ def _store_all(group: list[_Waiting], cursor: Cursor) -> list[bytes | RecorderEr
     return results
 
 
-def _stored(group: list[_Waiting], results: list[bytes | RecorderError]) -> list[Batch]:
+def _stored(group: list[_Waiting], results: list[bytes | RecorderError]) -> list[IngestBatch]:
     """Return the batches that were stored now: neither refused nor answered before."""
     return [batch for (batch, _, _), result in zip(group, results, strict=True) if type(result) is bytes]
 
 
-def _store_one(batch: Batch, cursor: Cursor) -> bytes | RecorderError:
+def _store_one(batch: IngestBatch, cursor: Cursor) -> bytes | RecorderError:
     try:
         return batch.store(cursor)
     except RecorderError as error:

@@ -1,7 +1,7 @@
 """Pages and single items of a session, the same from the hot rows and from the lake. Contract §2, §3."""
 
 from collections.abc import Generator, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 import polars as pl
@@ -63,14 +63,7 @@ def _find_frame_time(db: DbSession, lake: Lake, row: SessionRow, frame_id: str) 
 
 def _find_event_time(db: DbSession, lake: Lake, row: SessionRow, event_id: str) -> int | None:
     if not row.is_hot:
-        records = lake.read_session(
-            "events",
-            row.tenant,
-            workflow=row.workflow,
-            date=row.lake_date or "",
-            session_id=row.id,
-            only=pl.col("event_id") == event_id,
-        )
+        records = _read_sealed_item(lake, row, "events", item_id=event_id)
         return next(iter(records["t_ms"].to_list()), None)
     named = db.get(EventKeyRow, (row.id, event_id))
     if named is not None:
@@ -83,6 +76,20 @@ def _find_event_time(db: DbSession, lake: Lake, row: SessionRow, event_id: str) 
         return None
     heads = decode_heads(decompress(batch.payload), batch.first_id)
     return next((head.t_ms for head, found_id in heads if found_id == event_id), None)
+
+
+def _read_sealed_item(
+    lake: Lake, row: SessionRow, kind: Literal["events", "frames"], *, item_id: str
+) -> pl.DataFrame:
+    """Read the lake row of one event or frame; without rows if there is none."""
+    return lake.read_session(
+        kind,
+        row.tenant,
+        workflow=row.workflow,
+        date=row.lake_date or "",
+        session_id=row.id,
+        only=pl.col("event_id" if kind == "events" else "frame_id") == item_id,
+    )
 
 
 # Columns of the lake that make a frame object.
@@ -119,7 +126,7 @@ def list_frames(
 
 
 def get_frame(db: DbSession, lake: Lake, row: SessionRow, frame_id: str) -> Frame:
-    """One frame's metadata.
+    """Return one frame's metadata.
 
     Raises:
         NotFound: if the session has no such frame.
@@ -249,14 +256,7 @@ def _find_frame(db: DbSession, lake: Lake, row: SessionRow, frame_id: str) -> Fr
     if row.is_hot:
         stored = db.get(FrameRow, (row.id, frame_id))
     else:
-        records = lake.read_session(
-            "frames",
-            row.tenant,
-            workflow=row.workflow,
-            date=row.lake_date or "",
-            session_id=row.id,
-            only=pl.col("frame_id") == frame_id,
-        )
+        records = _read_sealed_item(lake, row, "frames", item_id=frame_id)
         stored = next((read_frame_row(frame) for frame in records.iter_rows(named=True)), None)
     if stored is None:
         raise NotFound("frame")

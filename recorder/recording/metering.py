@@ -31,7 +31,7 @@ _ADD = (
     "ON CONFLICT (workspace_id, period) DO UPDATE SET captured_ms = usage.captured_ms + excluded.captured_ms "
     "RETURNING captured_ms, exported_rows, captured_told"
 )
-_TOLD = "UPDATE usage SET captured_told = ? WHERE workspace_id = ? AND period = ?"
+_SET_NOTICE_LEVEL = "UPDATE usage SET captured_told = ? WHERE workspace_id = ? AND period = ?"
 
 
 class UsageMoved(Exception):
@@ -136,4 +136,4 @@ class Charges:
                         tenant=Tenant(workspace_id, "live"), type=type, subject_id=workspace_id, data=data
                     )
                 )
-            cursor.many(_TOLD, [(level, *period_key)])
+            cursor.many(_SET_NOTICE_LEVEL, [(level, *period_key)])

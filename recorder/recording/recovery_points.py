@@ -13,7 +13,6 @@ from sqlmodel import col, select
 from recorder import limits
 from recorder.digest import bucket_of
 from recorder.memory.graph.inverted_index import Ints
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, lookup_of
 from recorder.memory.queries.paths import filter_rows, read_graph
 from recorder.memory.queries.recovery import WITNESSES, Anchor, Witness, find_anchors
@@ -21,8 +20,9 @@ from recorder.models.memory import RecoveryPoint
 from recorder.models.session import SessionRow, TagRow
 from recorder.models.workflow import WorkflowRow
 from recorder.recording.outcomes import OutcomeRules
+from recorder.storage.conditions import in_tenant
 from recorder.storage.lake import Lake
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 
 _IDS_AT_ONCE = 500
 
@@ -160,8 +160,7 @@ def _tag_times(
 
 def _named(scope: GraphScope, names: frozenset[str]) -> Iterator[Any]:
     """Return the conditions of tags with one of these names."""
-    yield TagRow.workspace_id == scope.workspace_id
-    yield TagRow.mode == scope.mode
+    yield from in_tenant(TagRow, scope.tenant)
     yield col(TagRow.name).in_(sorted(names))
 
 

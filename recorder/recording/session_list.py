@@ -14,6 +14,7 @@ from recorder.memory.storage.session_paths import read_path_ids
 from recorder.models.session import Session, SessionMetadataRow, SessionRow, TagRow
 from recorder.models.wire import ActorKind, Outcome
 from recorder.recording.sessions import to_wire
+from recorder.storage.conditions import in_tenant
 from recorder.storage.pages import FetchedPage, fetch_page
 from recorder.tenant import Tenant
 
@@ -104,8 +105,7 @@ def _select_sessions(tenant: Tenant, filters: SessionFilter, *, before_id: str |
         select(SessionRow, SessionMetadataRow)
         .join(SessionMetadataRow, col(SessionMetadataRow.session_id) == col(SessionRow.id))
         .where(
-            SessionRow.workspace_id == tenant.workspace_id,
-            SessionRow.mode == tenant.mode,
+            *in_tenant(SessionRow, tenant),
             col(SessionRow.deleted_at).is_(None),
         )
     )
@@ -125,8 +125,6 @@ def _select_sessions(tenant: Tenant, filters: SessionFilter, *, before_id: str |
     if before_id is not None:
         statement = statement.where(col(SessionRow.id) < before_id)
     if filters.tag is not None:
-        tagged = select(TagRow.session_id).where(
-            TagRow.workspace_id == tenant.workspace_id, TagRow.mode == tenant.mode, TagRow.name == filters.tag
-        )
+        tagged = select(TagRow.session_id).where(*in_tenant(TagRow, tenant), TagRow.name == filters.tag)
         statement = statement.where(col(SessionRow.id).in_(tagged))
     return statement.order_by(col(SessionRow.id).desc())

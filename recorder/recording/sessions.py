@@ -32,6 +32,7 @@ from recorder.models.session import (
 )
 from recorder.models.workflow import WorkflowRow
 from recorder.recording.masking import mask_session
+from recorder.storage.conditions import in_tenant
 from recorder.storage.database import note_change
 from recorder.storage.upsert import insert_or_update
 from recorder.tenant import Tenant
@@ -154,8 +155,7 @@ def find_session(db: DbSession, tenant: Tenant, session_id: str, *, lock: bool =
         raise NotFound("session")
     statement = select(SessionRow).where(
         SessionRow.id == session_id,
-        SessionRow.workspace_id == tenant.workspace_id,
-        SessionRow.mode == tenant.mode,
+        *in_tenant(SessionRow, tenant),
         col(SessionRow.deleted_at).is_(None),
     )
     row = db.exec(statement.with_for_update() if lock else statement).one_or_none()

@@ -13,7 +13,6 @@ from recorder import clock, limits
 from recorder.access.keys import Caller
 from recorder.audit.log import Action, Origin, describe_changes, describe_masking, record
 from recorder.errors import NotFound, Problem, ValidationFailed
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.storage.sizes import count_graphs
 from recorder.memory.storage.versions import set_memory_graph
 from recorder.models.workflow import (
@@ -27,9 +26,10 @@ from recorder.models.workflow import (
 from recorder.models.workspace import Masking
 from recorder.recording.outcomes import OutcomeRules
 from recorder.recording.sessions import find_session
+from recorder.storage.conditions import in_tenant
 from recorder.storage.pages import FetchedPage, fetch_page
 from recorder.storage.upsert import insert_if_missing
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 
 
 class SessionWorkflows:
@@ -65,7 +65,7 @@ class SessionWorkflows:
 
 
 def get_workflow(db: DbSession, tenant: Tenant, workflow: str) -> Workflow:
-    """One workflow.
+    """Return one workflow.
 
     Raises:
         NotFound: if nothing was recorded or set under this name, or it is none.
@@ -89,9 +89,7 @@ def list_workflows(
         limit: most items of the page.
     """
     created_at, name = col(WorkflowRow.created_at), col(WorkflowRow.workflow)
-    statement = select(WorkflowRow).where(
-        WorkflowRow.workspace_id == tenant.workspace_id, WorkflowRow.mode == tenant.mode
-    )
+    statement = select(WorkflowRow).where(*in_tenant(WorkflowRow, tenant))
     if before is not None:
         moment, last = clock.from_ms(before[0]), before[1]
         statement = statement.where(or_(created_at < moment, and_(created_at == moment, name < last)))

@@ -13,12 +13,13 @@ from recorder import clock
 from recorder.models.operations import SealBatchRow, SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.sealing.lanes import Lane, open_batches
+from recorder.storage.conditions import in_tenant
 from recorder.storage.leases import HeldLease
 from recorder.tenant import Tenant
 
 
 @dataclass(frozen=True)
-class BatchLimits:
+class SealingBatchLimits:
     """Size at which a batch ends, so that memory and the time of one commit stay bounded."""
 
     sessions: int = 100
@@ -53,12 +54,12 @@ class ClaimedBatch:
     @property
     def workspace_id(self) -> str:
         """Workspace of its sessions."""
-        return self.lane.workspace_id
+        return self.lane.tenant.workspace_id
 
     @property
     def mode(self) -> str:
         """Mode of its sessions."""
-        return self.lane.mode
+        return self.lane.tenant.mode
 
     def seal_seq(self, session_id: str) -> int:
         """Return the session's number in the order in which its lane is sealed."""
@@ -70,7 +71,7 @@ def claim_batch(
     lane: Lane,
     lease: HeldLease,
     *,
-    limits: BatchLimits | None = None,
+    limits: SealingBatchLimits | None = None,
     is_resumed: bool = False,
 ) -> ClaimedBatch | None:
     """Claim the lane's next batch: the lowest open one, else a new one; return None if nothing waits.
@@ -88,7 +89,7 @@ def claim_batch(
     row = (
         open_rows[0]
         if open_rows
-        else _add_batch(db, lane, _choose_sessions(db, lane, limits or BatchLimits()))
+        else _add_batch(db, lane, _choose_sessions(db, lane, limits or SealingBatchLimits()))
     )
     if row is None:
         return None
@@ -137,7 +138,7 @@ def _add_batch(db: DbSession, lane: Lane, session_ids: list[str]) -> SealBatchRo
     """Add a batch with the lane's next number; return None without sessions."""
     if not session_ids:
         return None
-    key = (lane.workspace_id, lane.mode, lane.slot)
+    key = (lane.tenant.workspace_id, lane.tenant.mode, lane.slot)
     counter = db.get(SealCounterRow, key, with_for_update=True)
     if counter is None:
         counter = SealCounterRow(workspace_id=key[0], mode=key[1], slot=key[2])
@@ -157,12 +158,12 @@ def _add_batch(db: DbSession, lane: Lane, session_ids: list[str]) -> SealBatchRo
     return row
 
 
-def _choose_sessions(db: DbSession, lane: Lane, limits: BatchLimits) -> list[str]:
+def _choose_sessions(db: DbSession, lane: Lane, limits: SealingBatchLimits) -> list[str]:
     """Choose the sessions of a new batch: those that wait longest, within the bounds of a batch."""
     row = SessionRow
     statement = (
         select(row.id, row.event_count, row.frame_count, row.seal_failures)
-        .where(row.workspace_id == lane.workspace_id, row.mode == lane.mode, row.seal_slot == lane.slot)
+        .where(*in_tenant(row, lane.tenant), row.seal_slot == lane.slot)
         .where(col(row.waiting_since).is_not(None))
         .order_by(col(row.waiting_since), col(row.id))
         .limit(limits.sessions)

@@ -98,14 +98,14 @@ class SnapshotDigest(Struct, frozen=True, array_like=True, tag="snapshot"):
     is_over_budget: bool = False
 
 
-class Finished(Struct, frozen=True, array_like=True, tag="finished"):
+class ItemFinished(Struct, frozen=True, array_like=True, tag="finished"):
     """Last message of an item; a worker that has grown too large ends and is replaced."""
 
     is_ending: bool
 
 
 ToWorker = Setup | WorkItem | Wanted
-FromWorker = Fetched | FetchFailed | PictureDigest | SnapshotDigest | Finished
+FromWorker = Fetched | FetchFailed | PictureDigest | SnapshotDigest | ItemFinished
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_worker = msgspec.msgpack.Decoder(ToWorker).decode

@@ -10,7 +10,14 @@ from cachetools import LRUCache
 
 from recorder.errors import Unavailable
 from recorder.sealing.digest_jobs import OVER_BUDGET, Digest, DigestCache, Item, OverBudget, Submission, Task
-from recorder.sealing.digest_messages import Fetched, FetchFailed, Finished, FromWorker, PictureDigest, Setup
+from recorder.sealing.digest_messages import (
+    Fetched,
+    FetchFailed,
+    FromWorker,
+    ItemFinished,
+    PictureDigest,
+    Setup,
+)
 from recorder.sealing.digest_process import WorkerProcess
 from recorder.sealing.failures import ContentError
 
@@ -172,7 +179,7 @@ class DigestScheduler:
                 else Unavailable("The blob store")
             )
             self._fail_submission(worker.item.submission, worker.item.tasks, error)
-        elif isinstance(message, Finished):
+        elif isinstance(message, ItemFinished):
             worker.item = None
             if message.is_ending:
                 self.workers.remove(worker)

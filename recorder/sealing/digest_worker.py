@@ -20,8 +20,8 @@ from recorder.sealing.digest_messages import (
     DigestTask,
     Fetched,
     FetchFailed,
-    Finished,
     FromWorker,
+    ItemFinished,
     PictureDigest,
     Setup,
     SnapshotDigest,
@@ -30,7 +30,7 @@ from recorder.sealing.digest_messages import (
     decode_to_worker,
     encode,
 )
-from recorder.sealing.frame_digests import SnapshotOverBudget, read_cells, read_snapshot
+from recorder.sealing.frame_digests import SnapshotOverBudget, read_cells, read_dom_snapshot
 from recorder.storage.blobs import Blobs
 
 #: A worker that holds more memory than this ends after its item: a large picture needs the rest.
@@ -58,7 +58,7 @@ class DigestWorker:
             assert isinstance(item, WorkItem)
             self._compute_item(item)
             is_ending = self._has_grown()
-            self._send(Finished(is_ending))
+            self._send(ItemFinished(is_ending))
 
     def _compute_item(self, item: WorkItem) -> None:
         try:
@@ -118,7 +118,7 @@ def _compute_digest(task: DigestTask, content: bytes, budget: DigestBudget) -> P
         if task.kind == "picture":
             return PictureDigest(read_cells(content, max_pixels=budget.picture_pixels))
         try:
-            return SnapshotDigest(read_snapshot(content, budget))
+            return SnapshotDigest(read_dom_snapshot(content, budget))
         except SnapshotOverBudget:
             return SnapshotDigest(None, is_over_budget=True)
 

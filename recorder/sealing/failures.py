@@ -29,6 +29,7 @@ from recorder.sealing.scheduling import LaneScheduler, LaneWork
 from recorder.storage.blobs import Blobs
 from recorder.storage.deployment import STORE_MARK
 from recorder.storage.lake_schemas import LAYOUTS
+from recorder.tenant import Tenant
 
 log = logging.getLogger("recorder.sealing")
 
@@ -96,8 +97,7 @@ class SetAsideSession:
     """Session that was set aside, with the reason."""
 
     session_id: str
-    workspace_id: str
-    mode: str
+    tenant: Tenant
     workflow: str
     code: str
     message: str
@@ -166,8 +166,7 @@ def list_set_aside(db: DbSession, workspace_id: str | None = None) -> list[SetAs
     return [
         SetAsideSession(
             row.id,
-            row.workspace_id,
-            row.mode,
+            row.tenant,
             row.workflow,
             row.seal_error_code or "",
             row.seal_error_message or "",

@@ -133,7 +133,7 @@ def describe_frame(screen: Screen | None, url: str | None, cells: bytes | None) 
     return FrameDigest(screen, None if cells is None else dhash(cells))
 
 
-def read_snapshot(packed: bytes, budget: DigestBudget) -> Screen | None:
+def read_dom_snapshot(packed: bytes, budget: DigestBudget) -> Screen | None:
     """Return the screen of a packed DOM snapshot; None if it is damaged or has an unknown form.
 
     Raises:

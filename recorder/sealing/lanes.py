@@ -17,6 +17,7 @@ from recorder.errors import Conflict
 from recorder.models.operations import LeaseRow, SealBatchRow, SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import DeploymentRow
+from recorder.storage.conditions import in_tenant
 from recorder.storage.deployment import slot_of
 from recorder.storage.leases import HeldLease, hold_lease, take_lease
 from recorder.tenant import Tenant
@@ -34,30 +35,24 @@ _IS_OPEN = text("state <> 'done'")
 class Lane:
     """Workspace, mode and slot whose sessions are sealed in one order."""
 
-    workspace_id: str
-    mode: str
+    tenant: Tenant
     slot: int
-
-    @property
-    def tenant(self) -> Tenant:
-        """Workspace and mode of the lane."""
-        return Tenant(self.workspace_id, self.mode)
 
     @property
     def name(self) -> str:
         """Name of the lane's lease, and of its numbers in the lake."""
-        return f"{_LANE_PREFIX}{self.workspace_id}:{self.mode}:{self.slot}"
+        return f"{_LANE_PREFIX}{self.tenant.workspace_id}:{self.tenant.mode}:{self.slot}"
 
     @classmethod
     def of_batch(cls, batch: SealBatchRow) -> "Lane":
         """Return the lane of a batch."""
-        return cls(batch.workspace_id, batch.mode, batch.slot)
+        return cls(Tenant(batch.workspace_id, batch.mode), batch.slot)
 
     @classmethod
     def of_name(cls, name: str) -> "Lane":
         """Return the lane whose lease has this name."""
         workspace_id, mode, slot = name.removeprefix(_LANE_PREFIX).split(":")
-        return cls(workspace_id, mode, int(slot))
+        return cls(Tenant(workspace_id, mode), int(slot))
 
 
 def open_batches(db: DbSession, *, lane: Lane | None = None, limit: int | None = None) -> list[SealBatchRow]:
@@ -66,9 +61,7 @@ def open_batches(db: DbSession, *, lane: Lane | None = None, limit: int | None =
     order = (col(row.workspace_id), col(row.mode), col(row.slot), col(row.number))
     statement = select(row).where(_IS_OPEN).order_by(*order)
     if lane is not None:
-        statement = statement.where(
-            row.workspace_id == lane.workspace_id, row.mode == lane.mode, row.slot == lane.slot
-        )
+        statement = statement.where(*in_tenant(row, lane.tenant), row.slot == lane.slot)
     return list(db.exec(statement.limit(limit)))
 
 
@@ -107,7 +100,7 @@ def waiting_lanes(db: DbSession) -> Iterator[tuple[Lane, datetime]]:
     while first is not None:
         workspace_id, mode, slot, since = first
         assert slot is not None and since is not None
-        yield Lane(workspace_id, mode, slot), since
+        yield Lane(Tenant(workspace_id, mode), slot), since
         is_later = tuple_(row.workspace_id, row.mode, col(row.seal_slot)) > (workspace_id, mode, slot)
         first = db.exec(statement.where(is_later)).first()
 
@@ -183,7 +176,7 @@ def held_lanes(db: DbSession, *, except_owner: str | None = None) -> dict[Lane, 
 
 def store_served_time(db: DbSession, lane: Lane) -> None:
     """Store that a run releases the lane now."""
-    counter = db.get(SealCounterRow, (lane.workspace_id, lane.mode, lane.slot))
+    counter = db.get(SealCounterRow, (lane.tenant.workspace_id, lane.tenant.mode, lane.slot))
     if counter is not None:
         counter.served_at = clock.now()
         db.add(counter)
@@ -205,16 +198,16 @@ def _list_free_lanes(
     free = since.keys() - (paused - resumable) - except_for - held.keys()
     if not free:
         return []
-    served = _read_served_times(db, {lane.workspace_id for lane in free})
+    served = _read_served_times(db, {lane.tenant.workspace_id for lane in free})
     waits = {lane: max(since[lane], served.get(lane) or since[lane]) for lane in free}
     ordered = sorted(free, key=lambda lane: (waits[lane], lane))
     most = max(1, runs // 2)
-    holders = [lane.workspace_id for lane in held]
-    below = [lane for lane in ordered if holders.count(lane.workspace_id) < most]
-    if not below and len({lane.workspace_id for lane in ordered}) == 1:
+    holders = [lane.tenant.workspace_id for lane in held]
+    below = [lane for lane in ordered if holders.count(lane.tenant.workspace_id) < most]
+    if not below and len({lane.tenant.workspace_id for lane in ordered}) == 1:
         # No other workspace waits: this one may have more runs, but one stays free for others. A batch of
         # large pictures takes many seconds, which a session that stops meanwhile would wait.
-        below = [lane for lane in ordered if holders.count(lane.workspace_id) < max(1, runs - 1)]
+        below = [lane for lane in ordered if holders.count(lane.tenant.workspace_id) < max(1, runs - 1)]
     return [(lane, waits[lane]) for lane in below]
 
 
@@ -224,7 +217,7 @@ def _read_served_times(db: DbSession, workspace_ids: set[str]) -> dict[Lane, dat
         col(row.workspace_id).in_(sorted(workspace_ids)), col(row.served_at).is_not(None)
     )
     return {
-        Lane(counter.workspace_id, counter.mode, counter.slot): counter.served_at
+        Lane(Tenant(counter.workspace_id, counter.mode), counter.slot): counter.served_at
         for counter in db.exec(statement)
         if counter.served_at is not None
     }

@@ -227,8 +227,7 @@ _COUNT_PAUSE_S = 0.5
 class TenantCounts:
     """Rows of one workspace and mode: by the counts of its sealed sessions, and in the lake."""
 
-    workspace_id: str
-    mode: str
+    tenant: Tenant
     sessions: int
     expected_events: int
     events: int
@@ -273,8 +272,7 @@ def _count_rows(runtime: Runtime, tenant: Tenant) -> TenantCounts:
     )
     count, expected_events, expected_frames = sessions.row(0)
     return TenantCounts(
-        workspace_id=tenant.workspace_id,
-        mode=tenant.mode,
+        tenant=tenant,
         sessions=count,
         expected_events=expected_events,
         events=events.item(),

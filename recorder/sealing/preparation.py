@@ -13,7 +13,7 @@ from recorder.sealing.failures import ContentError
 from recorder.sealing.large_session import LargeSession
 from recorder.sealing.portions import PortionLimits, RequireLease, read_waiting
 from recorder.sealing.rows import PreparedSession, build_session
-from recorder.sealing.small_sessions import Batch, SmallSessions, TableRows, sort_key, write_tables
+from recorder.sealing.small_sessions import SealingBatch, SmallSessions, TableRows, sort_key, write_tables
 from recorder.storage.lake_files import LakeFile
 from recorder.storage.lake_schemas import LAYOUTS, Kind
 
@@ -32,7 +32,7 @@ class BatchPreparation:
         self,
         runtime: Runtime,
         pool: DigestPool,
-        batch: Batch,
+        batch: SealingBatch,
         *,
         require_lease: RequireLease,
         limits: PortionLimits | None = None,

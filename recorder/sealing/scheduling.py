@@ -22,7 +22,7 @@ from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost
 
 
 @dataclass(frozen=True)
-class Pace:
+class SealingTimes:
     """Times of a sealing run between lanes and between attempts."""
 
     #: A lane is released after so long while others wait.
@@ -61,10 +61,10 @@ class LaneScheduler:
         runtime: Runtime,
         owner: str,
         *,
-        pace: Pace | None = None,
-        batch_limits: batches.BatchLimits | None = None,
+        pace: SealingTimes | None = None,
+        batch_limits: batches.SealingBatchLimits | None = None,
     ) -> None:
-        self.pace = pace or Pace()
+        self.pace = pace or SealingTimes()
         self.current: LaneWork | None = None
         self.paused: frozenset[Lane] = frozenset()
         self.stopping = threading.Event()

@@ -21,7 +21,6 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import RecorderError, Unavailable
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.storage.indexing import GraphIndexer, Prepared
 from recorder.memory.storage.rebuilds import rebuild_graph
 from recorder.memory.storage.session_paths import read_path_ids
@@ -29,16 +28,16 @@ from recorder.models.session import SessionMetadataRow, SessionRow
 from recorder.recording.sessions import change_status, emit_session, to_wire
 from recorder.runtime import Runtime
 from recorder.sealing import batches, failures
-from recorder.sealing.batches import BatchLimits, ClaimedBatch
+from recorder.sealing.batches import ClaimedBatch, SealingBatchLimits
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.lanes import Lane
 from recorder.sealing.maintenance import Maintenance, maintain
 from recorder.sealing.portions import PortionLimits
 from recorder.sealing.preparation import BatchPreparation
-from recorder.sealing.scheduling import LaneScheduler, LaneWork, Pace
+from recorder.sealing.scheduling import LaneScheduler, LaneWork, SealingTimes
 from recorder.storage.lake_tables import LakeAhead
 from recorder.storage.leases import LeaseLost
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 
 log = logging.getLogger("recorder.sealing")
 
@@ -50,8 +49,7 @@ _MAX_PAUSED, _MAX_PAUSED_LARGE = 32, 4
 class SealedBatch:
     """Counts and times of one sealed batch."""
 
-    workspace_id: str
-    mode: str
+    tenant: Tenant
     workflows: list[str]
     sessions: int
     events: int
@@ -64,8 +62,7 @@ class SealedBatch:
     @property
     def scopes(self) -> list[GraphScope]:
         """Identities of the workflows' memory graphs."""
-        tenant = Tenant(self.workspace_id, self.mode)
-        return [GraphScope(tenant, workflow) for workflow in self.workflows]
+        return [GraphScope(self.tenant, workflow) for workflow in self.workflows]
 
 
 class Sealer:
@@ -76,8 +73,8 @@ class Sealer:
         runtime: Runtime,
         *,
         owner: str,
-        pace: Pace | None = None,
-        batch_limits: BatchLimits | None = None,
+        pace: SealingTimes | None = None,
+        batch_limits: SealingBatchLimits | None = None,
         portion_limits: PortionLimits | None = None,
     ) -> None:
         """Prepare a run; no lease is taken yet.
@@ -257,8 +254,7 @@ class Sealer:
         for scope in self._indexer.take_grown():
             self._rebuild_graph(scope)
         return SealedBatch(
-            workspace_id=batch.workspace_id,
-            mode=batch.mode,
+            tenant=batch.tenant,
             workflows=sorted({session.row.workflow for session in preparation.sessions}),
             sessions=len(waiting),
             events=sum(session.event_count for session in preparation.sessions),
@@ -308,8 +304,8 @@ def open_sealer(
     runtime: Runtime,
     owner: str,
     *,
-    pace: Pace | None = None,
-    batch_limits: BatchLimits | None = None,
+    pace: SealingTimes | None = None,
+    batch_limits: SealingBatchLimits | None = None,
     portion_limits: PortionLimits | None = None,
 ) -> Iterator[Sealer | None]:
     """Open a sealer that holds a permit; yield None if all permits are taken."""

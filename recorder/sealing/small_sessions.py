@@ -28,7 +28,7 @@ _WRITERS = 4
 TableRows = dict[tuple[Kind, str], list[pa.RecordBatch]]
 
 
-class Batch(Protocol):
+class SealingBatch(Protocol):
     """Claimed batch of one lane."""
 
     @property
@@ -56,7 +56,7 @@ class SmallSessions:
         self,
         runtime: Runtime,
         pool: DigestPool,
-        batch: Batch,
+        batch: SealingBatch,
         rows: Sequence[SessionRow],
         *,
         name: str,
@@ -178,7 +178,9 @@ def sort_key(row: SessionRow) -> tuple[int, str]:
     return (bucket_of(row.id), row.id)
 
 
-def write_tables(runtime: Runtime, batch: Batch, tables: TableRows, name: str) -> list[tuple[Kind, LakeFile]]:
+def write_tables(
+    runtime: Runtime, batch: SealingBatch, tables: TableRows, name: str
+) -> list[tuple[Kind, LakeFile]]:
     """Write one file for each kind and workflow, several in parallel, since each waits for the disk."""
 
     def write(key: tuple[Kind, str]) -> tuple[Kind, LakeFile]:

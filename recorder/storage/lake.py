@@ -22,7 +22,7 @@ from recorder.storage.lake_cleanup import clean_log, delete_dead_files
 from recorder.storage.lake_files import LakeFile, read_file
 from recorder.storage.lake_reads import SessionPlace, read_session_batches
 from recorder.storage.lake_rewrites import compact, count_session_rows, delete_sessions
-from recorder.storage.lake_schemas import LAYOUTS, PARTITIONS, Kind, Layout
+from recorder.storage.lake_schemas import LAYOUTS, PARTITIONS, Kind, TableLayout
 from recorder.storage.lake_tables import LakeTable, holds_number, retry_conflicts
 from recorder.tenant import Tenant
 
@@ -331,7 +331,7 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         # The mark is a table without rows, since the library opens every store that the lake supports.
-        layout = Layout(pa.schema([pa.field("region", pa.string())]), (), "region")
+        layout = TableLayout(pa.schema([pa.field("region", pa.string())]), (), "region")
         stored = LakeTable(self.url, f"{self.url}/{_MARK}", layout, partitions=[], description=region)
         with _convert_errors():
             table = stored.open_for_writing()

@@ -14,7 +14,7 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
 from recorder import clock
-from recorder.storage.lake_schemas import PARTITIONS, Layout
+from recorder.storage.lake_schemas import PARTITIONS, TableLayout
 
 #: Bytes of one row group before compression, which a writer holds in memory.
 ROW_GROUP_BYTES = 16 * 1024 * 1024
@@ -104,7 +104,7 @@ class DataFile:
 
 
 def write_file(
-    sink: Any, batches: Iterable[pa.RecordBatch], layout: Layout, partition: dict[str, str], path: str
+    sink: Any, batches: Iterable[pa.RecordBatch], layout: TableLayout, partition: dict[str, str], path: str
 ) -> LakeFile:
     """Write sorted batches to a sink as one Parquet file, a row group in memory at a time.
 

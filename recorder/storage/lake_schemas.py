@@ -108,7 +108,7 @@ STEPS = pa.schema(
 
 
 @dataclass(frozen=True)
-class Layout:
+class TableLayout:
     """Layout of a kind of table: sort order in every file, and columns with statistics."""
 
     schema: pa.Schema
@@ -118,15 +118,15 @@ class Layout:
     row_group_rows: int = 8_192
 
 
-LAYOUTS: dict[Kind, Layout] = {
-    "events": Layout(EVENTS, ("bucket", "session_id", "t_ms", "event_id"), "session_id,bucket,t_ms,ts"),
+LAYOUTS: dict[Kind, TableLayout] = {
+    "events": TableLayout(EVENTS, ("bucket", "session_id", "t_ms", "event_id"), "session_id,bucket,t_ms,ts"),
     # Frames are wide, and are read one by one.
-    "frames": Layout(
+    "frames": TableLayout(
         FRAMES,
         ("bucket", "session_id", "t_ms", "frame_id"),
         "session_id,bucket,t_ms,ts",
         row_group_rows=2_048,
     ),
-    "sessions": Layout(SESSIONS, ("bucket", "session_id"), "session_id,bucket"),
-    "steps": Layout(STEPS, ("bucket", "session_id", "pos"), "session_id,bucket"),
+    "sessions": TableLayout(SESSIONS, ("bucket", "session_id"), "session_id,bucket"),
+    "steps": TableLayout(STEPS, ("bucket", "session_id", "pos"), "session_id,bucket"),
 }

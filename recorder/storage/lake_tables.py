@@ -24,7 +24,7 @@ from recorder.retries import retry
 from recorder.storage.durable_files import make_folder, sync_path
 from recorder.storage.lake_files import DataFile, LakeFile, write_file
 from recorder.storage.lake_log import ACTIONS_MEMBER, LocalLog
-from recorder.storage.lake_schemas import PARTITIONS, Layout
+from recorder.storage.lake_schemas import PARTITIONS, TableLayout
 
 log = logging.getLogger("recorder.lake")
 
@@ -49,7 +49,7 @@ class LakeTable:
         self,
         root: str,
         path: str,
-        layout: Layout,
+        layout: TableLayout,
         *,
         partitions: Sequence[str] = PARTITIONS,
         description: str | None = None,

@@ -84,7 +84,7 @@ class Child:
         assert self._process is not None
         return self._process.pid
 
-    def start(self, guard: "Guard") -> None:
+    def start(self, guard: "GuardProcess") -> None:
         """Start the process as the leader of a new session, with signals as they are by default.
 
         It waits in its shell until the guard watches it, so that a kill of this process leaves no orphan.
@@ -187,7 +187,7 @@ def signal_group(group: int, number: signal.Signals) -> None:
         return
 
 
-class Guard:
+class GuardProcess:
     """Guard process that ends the children if this process is killed."""
 
     def __init__(

@@ -39,7 +39,7 @@ from recorder.supervisor.output import Terminal, WarningWatch, close_service_log
 from recorder.supervisor.processes import (
     Child,
     Command,
-    Guard,
+    GuardProcess,
     end_leftovers,
     reset_ignored_signals,
     stop_children,
@@ -128,7 +128,7 @@ class Service:
         settings = replace(settings, own_addresses=(*settings.own_addresses, *own_addresses))
         variables = environment(settings, checkout)
         self._settings = settings
-        self._guard: Guard | None = None
+        self._guard: GuardProcess | None = None
         self._log_handler: logging.Handler | None = None
         self._listing: Popen[bytes] | None = None
         self._api = self._make_child(api_command(settings, variables, checkout, host, port))
@@ -150,7 +150,7 @@ class Service:
             ChildFailed: if one ends or does not answer in time.
         """
         self._log_handler = open_service_log(self._settings.data_dir / "logs")
-        self._guard = Guard(
+        self._guard = GuardProcess(
             keep_open=[self._record.descriptor],
             on_change=lambda groups: self._record.update(groups=groups),
         )

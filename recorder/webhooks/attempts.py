@@ -22,7 +22,7 @@ from recorder.net.client import BODY_BYTES, Exchange
 from recorder.version import __version__
 from recorder.webhooks.endpoints import SecretBox, read_secrets
 from recorder.webhooks.outbox import new_attempt
-from recorder.webhooks.scheduling import Lane, Schedule
+from recorder.webhooks.scheduling import Schedule, WebhookQueue
 from recorder.webhooks.signing import signature_headers
 
 log = logging.getLogger("recorder.webhooks")
@@ -143,7 +143,7 @@ def update_attempts(db: DbSession, values: list[dict[str, Any]]) -> None:
 LEASE_MS = 30_000
 
 # A loose index scan: one step for each webhook that has attempts waiting, however many those are.
-_LANES = text(
+_DUE_QUEUES = text(
     """
     WITH RECURSIVE waiting(webhook_id) AS (
         SELECT min(webhook_id) FROM webhook_deliveries WHERE status = 'pending'
@@ -165,7 +165,7 @@ _LANES = text(
 
 
 @dataclass(frozen=True)
-class Claim:
+class AttemptClaim:
     """Attempt to make now: URL, headers and body."""
 
     id: str
@@ -181,16 +181,16 @@ class Claim:
 class Claimed:
     """Result of a claim over several webhooks."""
 
-    claims: list[Claim]
+    claims: list[AttemptClaim]
     #: Webhooks without an attempt to claim.
     empty: list[str]
     #: Whether attempts of dead workers or erased events were removed; later attempts may be due now.
     has_cleared: bool
 
 
-def due_lanes(db: DbSession, *, now_ms: int) -> list[Lane]:
+def due_queues(db: DbSession, *, now_ms: int) -> list[WebhookQueue]:
     """Return the webhooks of active workspaces with attempts that are due, or whose worker died."""
-    return [Lane(*row) for row in db.connection().execute(_LANES, {"now_ms": now_ms})]
+    return [WebhookQueue(*row) for row in db.connection().execute(_DUE_QUEUES, {"now_ms": now_ms})]
 
 
 def claim_attempts(
@@ -214,7 +214,7 @@ def claim_attempts(
     """
     keys = read_secrets(db, box, wanted, now=now)
     now_ms = clock.to_ms(now)
-    claims: list[Claim] = []
+    claims: list[AttemptClaim] = []
     empty: list[str] = []
     lost: list[tuple[AttemptRow, None]] = []
     erased: list[str] = []
@@ -256,7 +256,7 @@ def _select_due(db: DbSession, webhook_id: str, *, now_ms: int, limit: int) -> S
     return db.connection().execute(statement).all()
 
 
-def _make_claim(row: AttemptRow, keys: list[str], now_ms: int) -> Claim:
+def _make_claim(row: AttemptRow, keys: list[str], now_ms: int) -> AttemptClaim:
     headers = {
         "Content-Type": "application/json",
         "User-Agent": f"workflow-recorder/{__version__}",
@@ -265,10 +265,10 @@ def _make_claim(row: AttemptRow, keys: list[str], now_ms: int) -> Claim:
     }
     if row.request_id is not None:
         headers["X-Request-Id"] = row.request_id
-    return Claim(row.id, row.webhook_id, row.workspace_id, now_ms, row.url, headers, row.body)
+    return AttemptClaim(row.id, row.webhook_id, row.workspace_id, now_ms, row.url, headers, row.body)
 
 
-def _store_claims(db: DbSession, claims: Sequence[Claim], *, due_ms: int) -> None:
+def _store_claims(db: DbSession, claims: Sequence[AttemptClaim], *, due_ms: int) -> None:
     values = [
         {
             "delivery_id": claim.id,

@@ -20,15 +20,22 @@ from recorder import clock
 from recorder.errors import Unavailable
 from recorder.heartbeat import beat
 from recorder.net.client import Exchange, OutboundClient
-from recorder.net.guard import Guard
+from recorder.net.guard import AddressGuard
 from recorder.settings import Settings
 from recorder.storage.database import Database, open_database
 from recorder.storage.durable_files import keep_files_private
-from recorder.webhooks.attempts import LEASE_MS, Claim, Outcome, claim_attempts, due_lanes, settle_attempts
+from recorder.webhooks.attempts import (
+    LEASE_MS,
+    AttemptClaim,
+    Outcome,
+    claim_attempts,
+    due_queues,
+    settle_attempts,
+)
 from recorder.webhooks.deliveries import Sweep
 from recorder.webhooks.endpoints import SecretBox
 from recorder.webhooks.outbox import dispatch_events, has_events
-from recorder.webhooks.scheduling import Lanes, Schedule
+from recorder.webhooks.scheduling import DeliverySlots, Schedule
 
 log = logging.getLogger("recorder.webhooks")
 
@@ -42,7 +49,7 @@ _BATCH = 32
 # Time for which outcomes are gathered before one commit stores them: each commit costs a sync.
 _GATHER_S = 0.02
 # Pause of a webhook without an attempt to claim: another worker has it, or its secret cannot be read.
-_EMPTY_LANE_MS = 1_000
+_EMPTY_QUEUE_MS = 1_000
 # Pause after a failed query.
 _AWAY_S = 1.0
 # Time for attempts under way after the stop; then they are cut off and count as failed.
@@ -50,10 +57,10 @@ _GRACE_S = 5.0
 
 
 @dataclass(frozen=True)
-class _Turn:
+class _LoopTurn:
     """Result of one transaction of the loop."""
 
-    claims: list[Claim] = field(default_factory=list)
+    claims: list[AttemptClaim] = field(default_factory=list)
     #: Whether another transaction would find more at once.
     has_more: bool = False
 
@@ -85,12 +92,12 @@ class DeliveryLoop:
         self._client = client
         self._box = box
         self._schedule = schedule or Schedule()
-        self._lanes = Lanes(slots)
+        self._slots = DeliverySlots(slots)
         self._lease_ms = lease_ms
         self._sweep = Sweep(database)
         self._tasks: set[asyncio.Task[None]] = set()
         #: Attempts that ended since the last turn; it frees their slots.
-        self._ended: list[tuple[Claim, Exchange]] = []
+        self._ended: list[tuple[AttemptClaim, Exchange]] = []
         self._has_ended = asyncio.Event()
         #: Outcomes that are not stored yet.
         self._outcomes: list[Outcome] = []
@@ -116,50 +123,50 @@ class DeliveryLoop:
             stopping.cancel()
             await self._finish_attempts()
 
-    async def _run_turn(self, visit: Callable[[list[Outcome]], _Turn]) -> _Turn:
+    async def _run_turn(self, visit: Callable[[list[Outcome]], _LoopTurn]) -> _LoopTurn:
         """Store outcomes and claim attempts; keep the outcomes while the database does not answer."""
         ended, self._ended = self._ended, []
         for claim, exchange in ended:
-            self._lanes.end(claim, is_success=exchange.is_success, duration_ms=exchange.duration_ms)
+            self._slots.end(claim, is_success=exchange.is_success, duration_ms=exchange.duration_ms)
             self._outcomes.append(Outcome(claim.id, claim.begun_ms, exchange))
         try:
             turn = await anyio.to_thread.run_sync(visit, self._outcomes)
         except Unavailable:
             log.warning("the database does not answer; deliveries wait")
             await asyncio.sleep(_AWAY_S)
-            return _Turn()
+            return _LoopTurn()
         self._outcomes = []
         return turn
 
-    def _visit_database(self, outcomes: list[Outcome]) -> _Turn:
+    def _visit_database(self, outcomes: list[Outcome]) -> _LoopTurn:
         """Store outcomes, dispatch events and claim attempts in one transaction."""
         self._sweep.step()
         now = clock.now()
         if not outcomes and not self._has_work(now):
-            return _Turn()
+            return _LoopTurn()
         with self._database.transaction(write=True) as db:
             settle_attempts(db, self._schedule, outcomes, now=now)
             has_more = dispatch_events(db)
-            lanes = due_lanes(db, now_ms=clock.to_ms(now))
-            wanted = self._lanes.allot(lanes, most=_BATCH, now_ms=clock.to_ms(now))
+            queues = due_queues(db, now_ms=clock.to_ms(now))
+            wanted = self._slots.allot(queues, most=_BATCH, now_ms=clock.to_ms(now))
             claimed = claim_attempts(db, self._box, self._schedule, wanted, now=now, lease_ms=self._lease_ms)
         for webhook_id in claimed.empty:
-            self._lanes.rest(webhook_id, clock.to_ms(now) + _EMPTY_LANE_MS)
-        is_full = len(claimed.claims) == _BATCH < self._lanes.free
-        return _Turn(claimed.claims, has_more or is_full or claimed.has_cleared)
+            self._slots.rest(webhook_id, clock.to_ms(now) + _EMPTY_QUEUE_MS)
+        is_full = len(claimed.claims) == _BATCH < self._slots.free
+        return _LoopTurn(claimed.claims, has_more or is_full or claimed.has_cleared)
 
     def _has_work(self, now: datetime) -> bool:
         """Return whether a write transaction would find something to do."""
         with self._database.transaction(write=False) as db:
-            return has_events(db) or bool(self._lanes.free and due_lanes(db, now_ms=clock.to_ms(now)))
+            return has_events(db) or bool(self._slots.free and due_queues(db, now_ms=clock.to_ms(now)))
 
-    def _start_attempt(self, claim: Claim) -> None:
-        self._lanes.begin(claim)
+    def _start_attempt(self, claim: AttemptClaim) -> None:
+        self._slots.begin(claim)
         task = asyncio.create_task(self._attempt_delivery(claim))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _attempt_delivery(self, claim: Claim) -> None:
+    async def _attempt_delivery(self, claim: AttemptClaim) -> None:
         exchange = Exchange(error="connection")  # the outcome if this loop cuts it off
         try:
             exchange = await self._client.post(claim.url, claim.headers, claim.body)
@@ -184,10 +191,10 @@ class DeliveryLoop:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._run_turn(self._store_outcomes)
 
-    def _store_outcomes(self, outcomes: list[Outcome]) -> _Turn:
+    def _store_outcomes(self, outcomes: list[Outcome]) -> _LoopTurn:
         with self._database.transaction(write=True) as db:
             settle_attempts(db, self._schedule, outcomes, now=clock.now())
-        return _Turn()
+        return _LoopTurn()
 
 
 # A turn may wait thirty seconds for the database's lock without being stuck.
@@ -206,7 +213,7 @@ def deliver(settings: Settings, pulse: Path | None = None) -> None:
         NoDeployment: if the database is empty.
         InvalidAllowList: if the setting of addresses beyond the public ones cannot be read.
     """
-    client = OutboundClient(Guard.of(settings))
+    client = OutboundClient(AddressGuard.of(settings))
     keep_files_private()
     database = open_database(settings, create=False)
     try:

@@ -16,7 +16,7 @@ _CACHED = 10_000
 
 
 @dataclass(frozen=True)
-class Lane:
+class WebhookQueue:
     """A webhook with attempts that are due."""
 
     webhook_id: str
@@ -25,8 +25,8 @@ class Lane:
     due_ms: int
 
 
-class OfLane(Protocol):
-    """Attempt or lane of a webhook."""
+class OfWebhook(Protocol):
+    """Attempt or queue of a webhook."""
 
     @property
     def webhook_id(self) -> str: ...
@@ -35,7 +35,7 @@ class OfLane(Protocol):
     def workspace_id(self) -> str: ...
 
 
-class Lanes:
+class DeliverySlots:
     """Slots of a worker, shared among webhooks.
 
     A webhook's allowance grows by one with each quick success and halves with each failure, so one that
@@ -57,41 +57,41 @@ class Lanes:
         """Slots without an attempt."""
         return self._slots - self._of_webhook.total()
 
-    def allot(self, lanes: Sequence[Lane], *, most: int, now_ms: int) -> dict[str, int]:
+    def allot(self, queues: Sequence[WebhookQueue], *, most: int, now_ms: int) -> dict[str, int]:
         """Return the attempts that each webhook may begin now: one each in turn, the longest waiting first.
 
         Args:
-            lanes: webhooks with due attempts.
+            queues: webhooks with due attempts.
             most: attempts to begin in all; fewer where fewer slots are free.
             now_ms: the present instant.
         """
         left = min(most, self.free)
         given: Counter[str] = Counter()
         of_workspace = Counter(self._of_workspace)
-        awake = (lane for lane in lanes if self._resting.get(lane.webhook_id, 0) <= now_ms)
-        waiting = sorted(awake, key=lambda lane: lane.due_ms)
+        awake = (queue for queue in queues if self._resting.get(queue.webhook_id, 0) <= now_ms)
+        waiting = sorted(awake, key=lambda queue: queue.due_ms)
         while left and waiting:
             served = []
-            for lane in waiting:
-                if left and self._has_room(lane, given, of_workspace):
-                    given[lane.webhook_id] += 1
-                    of_workspace[lane.workspace_id] += 1
+            for queue in waiting:
+                if left and self._has_room(queue, given, of_workspace):
+                    given[queue.webhook_id] += 1
+                    of_workspace[queue.workspace_id] += 1
                     left -= 1
-                    served.append(lane)
+                    served.append(queue)
             waiting = served
         return dict(given)
 
     def rest(self, webhook_id: str, until_ms: int) -> None:
-        """Skip a lane until a time: it had no attempt to claim, and must not use the share of others."""
+        """Skip a queue until a time: it had no attempt to claim, and must not use the share of others."""
         _limit_size(self._resting)
         self._resting[webhook_id] = until_ms
 
-    def begin(self, attempt: OfLane) -> None:
+    def begin(self, attempt: OfWebhook) -> None:
         """Count an attempt that begins."""
         self._of_webhook[attempt.webhook_id] += 1
         self._of_workspace[attempt.workspace_id] += 1
 
-    def end(self, attempt: OfLane, *, is_success: bool, duration_ms: int) -> None:
+    def end(self, attempt: OfWebhook, *, is_success: bool, duration_ms: int) -> None:
         """Count an attempt that ended, and adapt the allowance of its webhook."""
         webhook_id = attempt.webhook_id
         for counts, name in ((self._of_webhook, webhook_id), (self._of_workspace, attempt.workspace_id)):
@@ -105,10 +105,10 @@ class Lanes:
         elif duration_ms <= QUICK_MS:
             self._allowed[webhook_id] = min(self._of_one_webhook, allowed + 1)
 
-    def _has_room(self, lane: Lane, given: Counter[str], of_workspace: Counter[str]) -> bool:
-        allowed = min(self._of_one_webhook, self._allowed.get(lane.webhook_id, _FIRST_ALLOWANCE))
-        busy = self._of_webhook[lane.webhook_id] + given[lane.webhook_id]
-        return busy < allowed and of_workspace[lane.workspace_id] < self._of_one_workspace
+    def _has_room(self, queue: WebhookQueue, given: Counter[str], of_workspace: Counter[str]) -> bool:
+        allowed = min(self._of_one_webhook, self._allowed.get(queue.webhook_id, _FIRST_ALLOWANCE))
+        busy = self._of_webhook[queue.webhook_id] + given[queue.webhook_id]
+        return busy < allowed and of_workspace[queue.workspace_id] < self._of_one_workspace
 
 
 def _limit_size(memory: dict[str, int]) -> None:

@@ -12,7 +12,7 @@ from recorder import clock, limits
 from recorder.ids import new_id
 from recorder.models.webhook import WebhookRow
 from recorder.net.addresses import AllowList
-from recorder.net.guard import Guard
+from recorder.net.guard import AddressGuard
 from tests.support.factories import Caller, Service
 from tests.support.hostile_cases import CANARY, Refused, case, judge, nothing_stored
 from tests.support.isolated_calls import PUBLIC, Resolver
@@ -27,7 +27,7 @@ NOT_ALLOWED = Refused(422, "url_not_allowed", pointer="/url")
 def resolver(service: Service) -> Iterator[Resolver]:
     """The operator lists nothing, and names resolve as a script says: no name server is asked."""
     guard, script = service.app.state.guard, Resolver([PUBLIC])
-    service.app.state.guard = Guard(AllowList.parse(()), script)
+    service.app.state.guard = AddressGuard(AllowList.parse(()), script)
     yield script
     service.app.state.guard = guard
 

@@ -11,6 +11,7 @@ from api.dependencies import get_db
 from api.strict_routes import BatchRoute, StrictRoute
 from recorder.access.idempotency import RequestKey, keep_answer
 from recorder.models.operations import IdempotencyRow, OutboxRow
+from recorder.tenant import Tenant
 from tests.support.factories import Caller, Service, assert_problem, event, frame, stored_rows
 from tests.support.recorded_sessions import execute, outbox_types
 from tests.support.repeated_requests import CHECKOUT, REPLAYED, SESSIONS, assert_replayed, sessions_of
@@ -222,7 +223,9 @@ def test_an_answer_that_holds_is_not_overwritten(caller: Caller) -> None:
     """Two processes may answer one key at once: the answer that was stored first remains."""
     first = caller.post(SESSIONS, CHECKOUT, key="k")
     (row,) = kept_answers(caller)
-    key = RequestKey(row.workspace_id, row.mode, row.method, row.path, row.key, bytes(row.body_digest))
+    key = RequestKey(
+        Tenant(row.workspace_id, row.mode), row.method, row.path, row.key, bytes(row.body_digest)
+    )
     with caller.service.runtime.database.transaction(write=True) as db:
         keep_answer(db, key, status=404, body=b"{}", session_id=None)
     (kept,) = kept_answers(caller)

@@ -1,8 +1,7 @@
 """`GET /v1/memory/outliers`: the least typical sessions, page by page. Spec §4.2."""
 
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.storage.versions import add_version, read_head
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 from tests.support.factories import Caller, assert_problem
 from tests.support.http_walks import SESSION_MEMBERS, ask, sealed_walks
 

@@ -12,7 +12,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from api.streams.websockets import WatchedSocket
-from recorder.recording.streams import Pace
+from recorder.recording.streams import StreamTimes
 from tests.support.factories import event
 from tests.support.stream_clients import Streamer, StreamService, listening, streaming_service, wait_for
 
@@ -31,7 +31,7 @@ class HastySocket(WatchedSocket):
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamService]:
     """A running service without patience."""
-    pace = Pace(keep_alive_s=0.2, slow_s=1.0, poll_s=0.2)
+    pace = StreamTimes(keep_alive_s=0.2, slow_s=1.0, poll_s=0.2)
     with streaming_service(tmp_path_factory.mktemp("service"), pace=pace, ws=HastySocket) as running:
         yield running
 

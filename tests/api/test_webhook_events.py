@@ -10,12 +10,11 @@ from jsonschema import Draft202012Validator
 
 from recorder.exports.runner.run import run_export
 from recorder.ids import new_id
-from recorder.memory.graph.nodes import GraphScope
 from recorder.models.session import SessionRow
 from recorder.models.webhook import Notification
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 from recorder.webhooks.catalogue import EVENT_TYPES
 from recorder.webhooks.endpoints import SecretBox
 from recorder.webhooks.signing import verify_signature

@@ -18,7 +18,7 @@ from recorder import clock
 from recorder.access.keys import create_workspace
 from recorder.cli import app as command_line
 from recorder.doctor import check_backups
-from recorder.governance.backup.archive import Archive
+from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.errors import BackupBusy, NoSecret
 from recorder.governance.backup.records import read_records
 from recorder.runtime import Runtime
@@ -105,14 +105,14 @@ def test_a_killed_backup_is_none_and_the_next_one_is_complete(
     time.sleep(wait_s)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    archive = Archive(to)
+    archive = BackupStore(to)
     for backup_id in archive.list_ids():
         for entry in archive.read_listing(archive.read_manifest(backup_id)):
             assert sum(map(len, archive.read_file(entry))) == entry.size
     with runtime.database.transaction(write=True) as db:
         db.connection().exec_driver_sql("UPDATE leases SET expires_ms = 0")
     made = make_backup(runtime, to)
-    assert Archive(to).list_ids()[0] == made["id"]
+    assert BackupStore(to).list_ids()[0] == made["id"]
     assert not list((runtime.settings.data_dir / "tmp").iterdir())
 
 

@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed
 
 from benchmarks.servers import serving
 from recorder.access.keys import NewKey, create_workspace
-from recorder.recording.streams import Pace
+from recorder.recording.streams import StreamTimes
 from recorder.runtime import Runtime
 from recorder.supervisor.commands import claim_port
 from tests.support.databases import create_database
@@ -30,12 +30,14 @@ from tests.support.stream_clients import (
     wait_for,
 )
 
-NEVER = Pace(poll_s=600)
-SOON = Pace(poll_s=0.2)
+NEVER = StreamTimes(poll_s=600)
+SOON = StreamTimes(poll_s=0.2)
 
 
 @contextmanager
-def two_services(folder: Path, pace: Pace, **chosen: str) -> Iterator[tuple[StreamService, StreamService]]:
+def two_services(
+    folder: Path, pace: StreamTimes, **chosen: str
+) -> Iterator[tuple[StreamService, StreamService]]:
     """Two services on one deployment."""
     with (
         streaming_service(folder, pace=pace, **chosen) as first,

@@ -11,7 +11,7 @@ import pytest
 from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.executor import InProcess
 from recorder.exports.runner import finalize, run
-from recorder.exports.runner.lease import Claim, claim_export, due_exports
+from recorder.exports.runner.lease import ExportClaim, claim_export, due_exports
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.models.export import ExportRow
@@ -46,7 +46,7 @@ def let_lease_run_out(runtime: Runtime, row: ExportRow) -> None:
         db.add(lease)
 
 
-def claim(runtime: Runtime, row: ExportRow, **chosen: Any) -> Claim:
+def claim(runtime: Runtime, row: ExportRow, **chosen: Any) -> ExportClaim:
     with runtime.database.transaction(write=True) as db:
         return claim_export(runtime.database, db, row.id, owner="test", **chosen)
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from recorder.importers.screen_drawing import CLEAR, Box, colour_of, draw
+from recorder.importers.screen_drawing import CLEAR, ScreenBox, colour_of, draw
 
 RED = (200, 0, 0, 255)
 
 
-def drawn(*boxes: Box) -> Image.Image:
+def drawn(*boxes: ScreenBox) -> Image.Image:
     """The picture of these boxes, read back."""
     return Image.open(io.BytesIO(draw(boxes, (160, 210)))).convert("RGB")
 
@@ -33,26 +33,26 @@ def test_computed_colours_are_read(css: str | None, colour: tuple[int, int, int,
 
 
 def test_a_box_fills_its_place_and_nothing_else() -> None:
-    image = drawn(Box(10, 20, 30, 40, fill=RED))
+    image = drawn(ScreenBox(10, 20, 30, 40, fill=RED))
     assert image.getpixel((10, 20)) == image.getpixel((39, 59)) == (200, 0, 0)
     assert image.getpixel((9, 20)) == image.getpixel((40, 59)) == (255, 255, 255)
 
 
 def test_later_boxes_lie_over_earlier_ones_and_shades_mix() -> None:
-    image = drawn(Box(0, 0, 50, 50, fill=RED), Box(0, 0, 50, 50, fill=(0, 0, 0, 128)))
+    image = drawn(ScreenBox(0, 0, 50, 50, fill=RED), ScreenBox(0, 0, 50, 50, fill=(0, 0, 0, 128)))
     red, green, blue = image.getpixel((25, 25))
     assert 90 <= red <= 110
     assert green == blue == 0
 
 
 def test_text_is_drawn_and_is_what_changes_the_picture() -> None:
-    box = Box(10, 20, 100, 14, text="Submit")
+    box = ScreenBox(10, 20, 100, 14, text="Submit")
     assert drawn(box).convert("L").getextrema()[0] < 60
     assert draw((box,), (160, 210)) != draw((replace(box, text="Cancel"),), (160, 210))
 
 
 def test_long_text_is_broken_into_the_lines_that_fit() -> None:
-    words = Box(0, 0, 60, 60, text="several words that do not fit into one line")
+    words = ScreenBox(0, 0, 60, 60, text="several words that do not fit into one line")
     rows = drawn(words).convert("L")
     inked = [y for y in range(210) if rows.crop((0, y, 160, y + 1)).getextrema()[0] < 128]
     assert max(inked) > 30
@@ -62,17 +62,17 @@ def test_long_text_is_broken_into_the_lines_that_fit() -> None:
     "bounds", [(-500, -500, 100, 100), (1e6, 1e6, 10, 10), (-1e6, 0, 2e6, 2e6), (5, 5, 0, 0)]
 )
 def test_boxes_outside_the_picture_do_no_harm(bounds: tuple[float, float, float, float]) -> None:
-    assert drawn(Box(*bounds, fill=RED, border=RED, text="x")).size == (160, 210)
+    assert drawn(ScreenBox(*bounds, fill=RED, border=RED, text="x")).size == (160, 210)
 
 
 def test_equal_boxes_give_equal_bytes() -> None:
-    boxes = (Box(1, 2, 30, 40, fill=RED, text="a"), Box(5, 5, 9, 9, border=RED, shape="ellipse"))
+    boxes = (ScreenBox(1, 2, 30, 40, fill=RED, text="a"), ScreenBox(5, 5, 9, 9, border=RED, shape="ellipse"))
     assert draw(boxes, (160, 210)) == draw(boxes, (160, 210))
 
 
 def test_drawing_is_fast_enough_for_imports() -> None:
-    boxes = tuple(Box(5, 12 * n, 120, 12, fill=RED, text=f"line {n}") for n in range(16))
+    boxes = tuple(ScreenBox(5, 12 * n, 120, 12, fill=RED, text=f"line {n}") for n in range(16))
     began = time.process_time()
     for n in range(60):
-        draw((*boxes, Box(n, n, 9, 9, fill=RED)), (160, 210))
+        draw((*boxes, ScreenBox(n, n, 9, 9, fill=RED)), (160, 210))
     assert 60 / (time.process_time() - began) > 150

@@ -98,7 +98,7 @@ def test_what_the_log_says_of_other_scopes_is_not_kept(tmp_path: Path) -> None:
         for scope in ("trace", "event", "", *(f"scope {number}" for number in range(100)))
     )
     path = write_log(tmp_path, log_text(trace_text("a", event_text(None)), head=head))
-    reader = xes_reader._Reader(path.name, (xes_reader.ACTIVITY,))
+    reader = xes_reader._TraceParser(path.name, (xes_reader.ACTIVITY,))
     (trace,) = reader.feed(path.read_bytes(), is_last=True)
     assert [event.activity for event in trace.events] == ["unknown"]
     assert set(reader._globals) == {"trace", "event"}

@@ -8,7 +8,13 @@ import orjson
 import pytest
 
 from recorder import limits
-from recorder.masking.admission import Refusal, find_refusals, list_characters, ordinary_texts, slow_texts
+from recorder.masking.admission import (
+    PatternRefusal,
+    find_refusals,
+    list_characters,
+    ordinary_texts,
+    slow_texts,
+)
 from recorder.masking.expressions import compile_expression
 from tests.support.masking import pattern
 
@@ -109,7 +115,7 @@ def test_patterns_that_are_slow_only_together_are_refused(monkeypatch: pytest.Mo
     monkeypatch.setattr(limits, "MASKING_MS_PER_MB_TOGETHER", 0)
     assert find_refusals([pattern("one", "x")]) == []
     (refusal,) = find_refusals([pattern("one", "x"), pattern("two", "y")])
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, PatternRefusal)
     assert (refusal.index, refusal.code) == (None, "limit_reached")
 
 

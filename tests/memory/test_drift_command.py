@@ -12,9 +12,8 @@ from recorder.access.keys import create_workspace
 from recorder.cli import app as command_line
 from recorder.errors import NotFound
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED
-from recorder.memory.graph.nodes import GraphScope
 from recorder.runtime import Runtime
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 from tests.support.drift_workflow import BASELINE, NEEDED, Story
 from tests.support.sealed_sessions import make_runtime
 

@@ -13,12 +13,12 @@ from recorder.memory.drift.disappearance import Fall
 from recorder.memory.drift.history import History
 from recorder.memory.drift.subjects import list_subjects
 from recorder.memory.drift.terms import Term, first_term, latest_term, next_term
-from recorder.memory.drift.thresholds import Rules
+from recorder.memory.drift.thresholds import DriftRules
 from recorder.memory.drift.watches import watch_subjects
 from recorder.memory.graph.paths import NO_PATH
 from tests.support.drift_histories import at_days, make_history, number_of
 
-RULES = Rules()
+RULES = DriftRules()
 #: Two paths in turn for a full baseline: after it 17 misses of one are an alarm.
 BASELINE = "ab" * 250
 TERM = Term(0, 500, 500, known=500)

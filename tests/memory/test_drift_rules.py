@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from recorder.memory.drift.thresholds import (
-    Rules,
+    DriftRules,
     misses_needed,
     most_expected,
     sightings_needed,
@@ -16,7 +16,7 @@ from recorder.memory.drift.thresholds import (
 from recorder.memory.drift.trail import FallEvidence, Trail
 from recorder.memory.drift.watches import Watch
 
-RULES = Rules()
+RULES = DriftRules()
 
 
 def at_least(k: int, n: int, p: float) -> float:

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries import columns as module
 from recorder.memory.queries.columns import ColumnsCache, GraphColumns, read_columns
 from recorder.memory.queries.paths import read_graph
 from recorder.memory.storage.graph_store import remove_session, replace_outcome
 from recorder.storage.database import Database
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 from tests.support.graph_columns import columns_of
 from tests.support.graph_sessions import database_with, index_words
 

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.storage.graph_store import remove_session
 from recorder.memory.storage.sizes import CountsCache, count_graphs
 from recorder.models.workflow import WorkflowGraph
 from recorder.storage.database import Database
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 from tests.support.graph_sessions import database_with, index_words
 
 SCOPE = GraphScope(Tenant("wsp_a", "live"), "checkout")

@@ -6,9 +6,9 @@ import re
 import pytest
 
 from recorder.memory.graph.graph import MAX_TRACE_STEPS, Graph, GraphChange
-from recorder.memory.graph.nodes import COMPARED_FEATURES, GraphScope
+from recorder.memory.graph.nodes import COMPARED_FEATURES
 from recorder.memory.steps.session_steps import Step
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 from tests.support.graph_sessions import make_step, make_steps
 
 SCOPE = GraphScope(Tenant("wsp_a", "live"), "checkout")

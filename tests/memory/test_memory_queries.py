@@ -10,7 +10,6 @@ import pytest
 from sqlmodel import Session as DbSession
 
 from recorder.errors import NotFound
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import GraphColumns, read_columns
 from recorder.memory.queries.paths import list_paths
 from recorder.memory.storage.graph_store import remove_session, replace_outcome
@@ -19,7 +18,7 @@ from recorder.memory.storage.versions import read_head
 from recorder.models.memory import MemoryPath
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 from tests.support.graph_sessions import START, database_with, make_row, make_steps
 
 SCOPE = GraphScope(Tenant("wsp_a", "live"), "checkout")

@@ -4,8 +4,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from benchmarks.memory.tasks import steps_of
 from recorder.memory.graph.graph import Graph
-from recorder.memory.graph.nodes import GraphScope
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 from tests.support.demonstrations import REAL, needs_real
 
 #: Sessions of one sealing batch.

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from recorder.memory.graph.graph import Graph, MicroState, Trace
-from recorder.memory.graph.nodes import GraphScope, live_number
+from recorder.memory.graph.graph import Graph, MicroState, StateTrace
+from recorder.memory.graph.nodes import live_number
 from recorder.memory.graph.rebuild import RebuildKind, Rebuilt, Recorded, match_ids, rebuild
 from recorder.memory.steps.session_steps import Step
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 from tests.support.graph_sessions import make_step, make_steps
 
 SCOPE = GraphScope(Tenant("wsp_a", "live"), "checkout")
@@ -24,7 +24,7 @@ def grown(sessions: Sessions, *, batch: int = 5) -> tuple[Recorded, dict[str, in
     """A graph that took sessions in batches, and the trace of each."""
     graph = Graph(SCOPE)
     states: list[MicroState] = []
-    traces: list[Trace] = []
+    traces: list[StateTrace] = []
     trace_of: dict[str, int] = {}
     for start in range(0, len(sessions), batch):
         change = graph.add_sessions(dict(sessions[start : start + batch]))
@@ -35,7 +35,7 @@ def grown(sessions: Sessions, *, batch: int = 5) -> tuple[Recorded, dict[str, in
 
 
 def recorded_of(
-    graph: Graph, states: Sequence[MicroState], traces: Sequence[Trace], sessions: Counter[int]
+    graph: Graph, states: Sequence[MicroState], traces: Sequence[StateTrace], sessions: Counter[int]
 ) -> Recorded:
     """A graph as a rebuild finds it."""
     variants = {key: (variant.nodes, variant.path) for key, variant in graph.path_index.variants.items()}

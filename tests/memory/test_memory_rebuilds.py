@@ -7,7 +7,6 @@ import pytest
 from sqlmodel import Session as DbSession
 
 from recorder.errors import Unavailable
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.graph.rebuild import RebuildKind
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.paths import describe_paths, read_graph
@@ -19,7 +18,7 @@ from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.rebuilds import indexed_scopes, rebuild_graph
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 from tests.support.graph_sessions import make_row, make_scope, make_step, make_steps
 
 KINDS: tuple[RebuildKind, ...] = ("anchored", "fresh")
@@ -174,7 +173,7 @@ def test_a_rebuild_that_fails_leaves_the_graph_as_it_was(
     def fail(self: object, *_: object) -> None:
         raise Unavailable("The database")
 
-    monkeypatch.setattr(rebuilds._Rows, "_execute", fail)
+    monkeypatch.setattr(rebuilds._TableRows, "_execute", fail)
     with pytest.raises(Unavailable):
         rebuild_graph(database, scope, "anchored")
     monkeypatch.undo()

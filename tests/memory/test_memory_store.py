@@ -9,7 +9,6 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, func, select, update
 
 from recorder import clock
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.storage.graph_store import load_graph, packed, read_rows, remove_session, replace_outcome
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.versions import in_scope, set_memory_graph
@@ -25,6 +24,7 @@ from recorder.models.operations import SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database
 from recorder.storage.deployment import read_slots, slot_of
+from recorder.tenant import GraphScope
 from tests.support.graph_sessions import make_row, make_scope, make_steps
 
 USUAL, RETRIED, OTHER = "1a 2b 3c 4d", "1a 2b 3c 2b 3c 4d", "5e 6f"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from recorder.errors import InvalidUrl, UrlNotAllowed
 from recorder.net.addresses import AllowList, InvalidAllowList, is_public, read_address, read_url
-from recorder.net.guard import Guard
+from recorder.net.guard import AddressGuard
 
 WORDS = ("loopback", "10.1.0.0/16", "192.168.7.9", "fd00:12::/32", "Hooks.Internal.")
 
@@ -112,7 +112,7 @@ def test_names_of_this_machine_are_not_asked_of_a_name_server() -> None:
         requests.append(host)
         return ["93.184.216.34"]
 
-    guard = Guard(AllowList.parse(()), resolve)
+    guard = AddressGuard(AllowList.parse(()), resolve)
     for url in ("https://localhost/", "https://api.localhost/"):
         with pytest.raises(UrlNotAllowed):
             asyncio.run(guard.check(url))

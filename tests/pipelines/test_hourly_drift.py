@@ -12,9 +12,8 @@ from pipelines.resources import RecorderResource
 from pipelines.workflow_partitions import partition_key
 from recorder.memory.drift.monitor import DriftCheck, check_drift
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED
-from recorder.memory.graph.nodes import GraphScope
 from recorder.storage.database import Database
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 from tests.support.dagster_deployment import split_by_partition
 from tests.support.drift_workflow import BASELINE, NEEDED, Story
 
@@ -60,8 +59,8 @@ def test_a_run_looks_at_every_graph_and_shows_what_it_found(
     counted = ("sessions", "baseline", "watched", "fell", "grew")
     assert [data["checkout"][name] for name in counted] == [100 + 2 * NEEDED, 100, 14, 1, 1]
     assert [data["refunds"][name] for name in counted] == [2, 0, 0, 0, 0]
-    assert f"`{PATH_DISAPPEARED}`: 0 of the last {NEEDED} sessions" in shown["told"]
-    assert f"`{NEW_NODE}`: 11 of the last" in shown["told"]
+    assert f"`{PATH_DISAPPEARED}`: 0 of the last {NEEDED} sessions" in shown["reported"]
+    assert f"`{NEW_NODE}`: 11 of the last" in shown["reported"]
     gone, *_ = [row for row in shown["watched"].splitlines() if row.startswith("| checkout")]
     assert gone.endswith(f"| 50.0% | {2 * NEEDED} | {NEEDED} |")
 
@@ -89,7 +88,9 @@ def test_a_run_of_one_partition_without_new_sessions_shows_the_last_figures(
     shown = {name: value.value for name, value in event.metadata.items()}
     assert shown["state"].startswith("No new sessions since 20")
     assert (shown["alarms"], shown["sessions"], len(shown["looked_at"].records)) == (0, 0, 1)
-    assert f"0 of the last {NEEDED} sessions" in shown["told"] and "| checkout | path |" in shown["watched"]
+    assert (
+        f"0 of the last {NEEDED} sessions" in shown["reported"] and "| checkout | path |" in shown["watched"]
+    )
 
 
 def test_every_alarm_stands_in_the_log_of_the_run(

@@ -8,7 +8,6 @@ import pytest
 from pipelines.memory import graph_checks, rebuilt_memory_graphs
 from pipelines.resources import RecorderResource
 from recorder.errors import Unavailable
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.paths import read_graph
 from recorder.memory.storage.consistency import find_missing
 from recorder.memory.storage.indexing import GraphIndexer
@@ -16,7 +15,7 @@ from recorder.memory.storage.versions import set_memory_graph
 from recorder.models.workflow import WorkflowRow
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 from tests.support.dagster_deployment import split_by_partition
 from tests.support.recorded_sessions import WORKSPACE, Desk, execute, open_desk, session_row
 

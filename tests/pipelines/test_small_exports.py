@@ -11,7 +11,13 @@ import dagster as dg
 import pytest
 
 from pipelines.exports import PARTITIONS, take_up_exports
-from pipelines.small_export_run import Finished, SmallExports, report, small_exports, write_small_exports
+from pipelines.small_export_run import (
+    FinishedExport,
+    SmallExportLoop,
+    report,
+    small_exports,
+    write_small_exports,
+)
 from recorder import clock
 from recorder.access.keys import create_workspace
 from recorder.exports.runner import small_exports as small_export_claims
@@ -113,7 +119,7 @@ def test_a_failed_export_shows_as_an_observation() -> None:
         error={"code": "disk_full", "message": "No room."},
         created_at=clock.now(),
     )
-    (event,) = report(Finished(row))
+    (event,) = report(FinishedExport(row))
     assert isinstance(event, dg.AssetObservation) and event.partition == "set"
     assert event.metadata["error_code"].value == "disk_full"
 
@@ -217,7 +223,7 @@ def test_only_one_run_writes_small_exports(
 def test_a_run_that_is_told_to_end_finishes_what_it_began(deployment: Deployment) -> None:
     row = deployment.queue()
     log = logging.getLogger("tests")
-    loop = SmallExports(deployment.runtime, owner=OWNER, run_log=log, lease_ms=60_000, handover_s=1)
+    loop = SmallExportLoop(deployment.runtime, owner=OWNER, run_log=log, lease_ms=60_000, handover_s=1)
     assert loop.take()
     threading.Timer(0.4, loop.stop).start()
     finished = list(loop.results(max_seconds=60, max_exports=9))

@@ -20,6 +20,33 @@ SUFFIXES = {".py", ".md", ".ipynb"}
 # A docstring opens with a verb (functions) or a noun (classes, modules), never with one of these.
 OPENINGS = ("What", "Who", "Whose", "Whether", "How", "Where", "Which", "That", "When")
 
+# The first words of docstrings of the product's functions: ruff's D401 lets a noun or "For each" pass.
+VERBS = frozenset(
+    re.findall(
+        r"\w+",
+        """
+    Abort Accept Add Adjust Admit Allow Answer Append Apply Archive Ask Assert Assign Attach Back Beat
+    Begin Bind Bound Break Bring Build Calculate Call Cancel Change Charge Check Choose Claim Clean
+    Clear Close Collect Combine Commit Compare Compile Complete Compute Configure Confirm Connect
+    Consume Continue Convert Copy Count Create Credit Cut Decide Decode Decrypt Delete Deliver Derive
+    Describe Detect Disable Discard Dispatch Divide Do Download Drain Draw Drop Emit Empty Enable
+    Encrypt End Ensure Enter Erase Escape Estimate Exclude Execute Expand Extract Fail Fetch Fill Filter
+    Find Finish Fix Flush Follow Forget Format Generate Get Give Grant Group Handle Hash Have Hide Hold
+    Identify Ignore Import Index Initialize Insert Install Invalidate Iterate Join Judge Keep Kill Let
+    List Listen Load Lock Log Lower Make Mark Mask Match Measure Merge Migrate Move Name Normalize Note
+    Notify Open Override Pack Pair Parse Pass Pause Pick Pickle Plan Poll Prefer Preload Prepare Print
+    Probe Provide Prune Publish Purge Push Put Queue Raise Rank Read Rearrange Rebuild Receive Recompute
+    Record Recount Refuse Register Reject Release Remember Remove Rename Renew Repeat Replace Replay
+    Report Request Reserve Reset Resolve Restart Restore Restrict Resume Retry Return Reuse Revoke
+    Rewrite Run Save Scan Schedule Seal Search Select Send Serve Set Show Shrink Simulate Skip Sort
+    Split Start Stop Store Stream Submit Subscribe Subtract Sum Summarize Sweep Switch Tag Take
+    Translate Trim Truncate Turn Undo Unlock Update Upload Use Validate Verify Visit Wait Wake Walk
+    Watch Weigh Work Wrap Write Yield
+        """,
+    )
+)
+VERB_FOLDERS = {"api", "pipelines", "recorder"}
+
 # Word → the expression that matches its forms. Spaces match line ends too.
 WORDS = {
     "tell": r"tell|tells|telling|told",
@@ -53,12 +80,19 @@ _OPENING = re.compile(rf"\W*({'|'.join(OPENINGS)})\b")
 
 DULL_NAMES = {"found", "place", "told", "asked", "own", "one"}
 
+# A part of a name of the product between underscores.
+DULL_PARTS = {"told"}
+
 # Text of calls, assignments and dictionaries under these names is shown to users.
 SHOWN = {"title", "detail", "message", "description", "help"}
 
 # A line (without its indentation) → the reason why its hits are allowed.
-EXCEPTIONS: dict[str, str] = {}
+EXCEPTIONS: dict[str, str] = {
+    "captured_told: int = Field(default=0, sa_column_kwargs=_ZERO)": "a column of the database",
+    "exported_told: int = Field(default=0, sa_column_kwargs=_ZERO)": "a column of the database",
+}
 
+_PROPERTIES = {"property", "cached_property", "setter"}
 _CODE = re.compile(r"```.*?```|``[^`]*``|`[^`]*`|https?://\S+|\]\([^)\s]*\)", re.DOTALL)
 _BUILTIN_ERRORS = {
     "Exception",
@@ -130,6 +164,8 @@ def find_hits(root: Path, below: Iterable[Path] = ()) -> list[Hit]:
         if path.suffix == ".py":
             texts = list(_read_docstrings(trees[path])) + list(_read_error_texts(trees[path], errors))
             file_hits = [*_check_names(name, trees[path]), *_check_module_name(name)]
+            if name.partition("/")[0] in VERB_FOLDERS:
+                file_hits += [*_check_verbs(name, trees[path]), *_check_name_parts(name, trees[path])]
         else:
             texts = list(_read_notebook(path)) if path.suffix == ".ipynb" else [Text(path.read_text(), 1)]
             file_hits = []
@@ -229,6 +265,19 @@ def _check_text(path: str, text: Text) -> Iterator[Hit]:
         yield Hit(path, line, word, f"{shown!r}: use a standard verb or word")
 
 
+def _check_verbs(path: str, nodes: list[ast.AST]) -> Iterator[Hit]:
+    """Yield the functions, but for properties, whose docstring opens with no verb of the list."""
+    for node in nodes:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if any(_last_name(decorator) in _PROPERTIES for decorator in node.decorator_list):
+            continue
+        word = next(iter((ast.get_docstring(node) or "").split()), "Return").strip(",.")
+        if word not in VERBS and word not in OPENINGS:
+            message = f"docstring opens with {word!r}: begin with a verb (a new verb is added to VERBS)"
+            yield Hit(path, node.body[0].lineno, "verb", message)
+
+
 def _check_names(path: str, nodes: list[ast.AST]) -> Iterator[Hit]:
     for node in nodes:
         match node:
@@ -241,6 +290,19 @@ def _check_names(path: str, nodes: list[ast.AST]) -> Iterator[Hit]:
                     yield _dull(path, node.lineno, name)
             case ast.alias(asname=name) if name in DULL_NAMES:
                 yield _dull(path, node.lineno, str(name))
+
+
+def _check_name_parts(path: str, nodes: list[ast.AST]) -> Iterator[Hit]:
+    for node in nodes:
+        match node:
+            case (
+                ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.Name(id=name, ctx=ast.Store())
+                | ast.Attribute(attr=name, ctx=ast.Store())
+                | ast.arg(arg=name)
+            ) if name not in DULL_NAMES and DULL_PARTS.intersection(name.lower().split("_")):
+                yield _dull(path, node.lineno, name)
 
 
 def _dull(path: str, line: int, name: str) -> Hit:
@@ -277,6 +339,24 @@ def test_matcher_flags_each_rule_and_leaves_code_and_look_up_alone(tmp_path: Pat
         *[("recorder/sample.py", 10, "name")] * 3,
     ]
     assert find_hits(tmp_path, [Path("README.md")]) == hits[:1]
+
+
+def test_functions_of_the_product_open_with_a_verb_and_names_have_no_dull_part(tmp_path: Path) -> None:
+    for folder in ("recorder", "tests"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "sample.py").write_text(
+            'def size() -> int:\n    """Number of rows."""\n'
+            'def has() -> bool:\n    """For each row, return whether it is set."""\n'
+            'def stop() -> None:\n    """Stop, and wait."""\n'
+            'class Rows:\n    """Rows."""\n    @property\n    def size(self) -> int:\n        """Number."""\n'
+            "    def bare(self) -> None: ...\n"
+            "def list_told(is_told: bool) -> None: ...\n"
+        )
+    assert [(hit.path, hit.line, hit.rule) for hit in find_hits(tmp_path)] == [
+        ("recorder/sample.py", 2, "verb"),
+        ("recorder/sample.py", 4, "verb"),
+        *[("recorder/sample.py", 13, "name")] * 2,
+    ]
 
 
 def test_docstrings_docs_errors_and_names_follow_the_wording_rules() -> None:

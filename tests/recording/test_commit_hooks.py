@@ -10,7 +10,7 @@ from recorder.audit.log import Origin
 from recorder.errors import RecorderError
 from recorder.models.session import SessionCreate, SessionRow, TagCreate
 from recorder.recording.events import read_event_batch
-from recorder.recording.ingest import Batch, IngestWriter
+from recorder.recording.ingest import IngestBatch, IngestWriter
 from recorder.recording.sessions import create_session, delete_session
 from recorder.recording.stops import stop_session
 from recorder.recording.tags import add_tag
@@ -62,7 +62,7 @@ def test_the_writer_reports_the_batches_that_it_stored_and_no_others(runtime: Ru
     session_id = make_session(runtime)
     reported: list[Any] = []
 
-    def report(stored: list[Batch]) -> None:
+    def report(stored: list[IngestBatch]) -> None:
         # The rows are committed: another transaction reads them.
         with runtime.database.transaction(write=False) as db:
             last = db.get_one(SessionRow, session_id).last_position

@@ -16,7 +16,7 @@ from recorder.recording.sessions import to_wire
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer, has_work, open_sealer
 from recorder.sealing.failures import list_set_aside, reseal
-from recorder.sealing.scheduling import Pace
+from recorder.sealing.scheduling import SealingTimes
 from recorder.tenant import Tenant
 from tests.support.databases import create_database
 from tests.support.factories import picture
@@ -34,7 +34,7 @@ from tests.support.recorded_sessions import (
 from tests.support.sealed_sessions import make_settings
 
 #: A run that repeats a failed batch at once.
-NO_WAIT = Pace(store_retry_after=timedelta(0), batch_retry_after=timedelta(0))
+NO_WAIT = SealingTimes(store_retry_after=timedelta(0), batch_retry_after=timedelta(0))
 
 Kill = type("Kill", (BaseException,), {"__doc__": "Stands for the end of the process."})
 

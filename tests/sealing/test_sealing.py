@@ -17,7 +17,7 @@ from recorder.recording.stops import stop_session
 from recorder.rowset import EventKey, events_digest
 from recorder.runtime import Runtime
 from recorder.sealing import SealedBatch, Sealer, has_work, is_sealing, open_sealer
-from recorder.sealing.batches import BatchLimits
+from recorder.sealing.batches import SealingBatchLimits
 from recorder.tenant import Tenant
 from tests.support.factories import picture
 from tests.support.recorded_sessions import (
@@ -86,7 +86,7 @@ def test_sealing_says_what_it_did(runtime: Runtime, desk: Desk, sealer: Sealer) 
         assert has_work(db) and is_sealing(db)
     batches = sorted(seal_all(sealer), key=lambda batch: batch.workflows)
     assert [(batch.sessions, batch.events, batch.frames) for batch in batches] == [(1, 2, 1), (1, 2, 0)]
-    assert {(batch.workspace_id, batch.mode) for batch in batches} == {(WORKSPACE, "live")}
+    assert {batch.tenant for batch in batches} == {Tenant(WORKSPACE, "live")}
     assert [batch.workflows for batch in batches] == [["checkout"], ["ship"]]
     lags = [lag for batch in batches for lag in batch.lags_s]
     assert len(lags) == 2 and 0 <= min(lags) <= max(lags) < 60
@@ -179,16 +179,20 @@ def test_the_oldest_stop_is_sealed_first_and_lanes_number_apart(runtime: Runtime
         with open_desk(runtime, mode=mode) as desk:
             ids[mode].append(desk.record())
     batches = seal_all(sealer)
-    assert [(batch.mode, batch.sessions) for batch in batches] == [("live", 2), ("test", 1)]
+    assert [(batch.tenant.mode, batch.sessions) for batch in batches] == [("live", 2), ("test", 1)]
     assert [session_row(runtime, session_id).seal_seq for session_id in ids["live"]] == [1, 2]
     assert [session_row(runtime, session_id).seal_seq for session_id in ids["test"]] == [1]
     assert lake_rows(runtime, "sessions", ids["test"][0], "test")["session_id"].to_list() == ids["test"]
 
 
 @pytest.mark.parametrize(
-    "limits", [BatchLimits(sessions=2), BatchLimits(events=4), BatchLimits(frames=2)], ids=repr
+    "limits",
+    [SealingBatchLimits(sessions=2), SealingBatchLimits(events=4), SealingBatchLimits(frames=2)],
+    ids=repr,
 )
-def test_batches_stay_small_and_numbers_rise(runtime: Runtime, desk: Desk, limits: BatchLimits) -> None:
+def test_batches_stay_small_and_numbers_rise(
+    runtime: Runtime, desk: Desk, limits: SealingBatchLimits
+) -> None:
     ids = [desk.record(frames=[png_item(0, picture(n))]) for n in range(5)]
     with open_sealer(runtime, "run", batch_limits=limits) as sealer:
         assert sealer is not None
@@ -204,7 +208,7 @@ def test_batches_stay_small_and_numbers_rise(runtime: Runtime, desk: Desk, limit
 
 def test_one_session_over_every_cap_is_sealed_alone(runtime: Runtime, desk: Desk) -> None:
     ids = [desk.record(), desk.record()]
-    with open_sealer(runtime, "run", batch_limits=BatchLimits(events=1)) as sealer:
+    with open_sealer(runtime, "run", batch_limits=SealingBatchLimits(events=1)) as sealer:
         assert sealer is not None
         assert [batch.sessions for batch in seal_all(sealer)] == [1, 1]
     assert_sealed_exactly_once(runtime, ids)

@@ -20,7 +20,7 @@ from recorder.models.session import TagCreate
 from recorder.recording.tags import add_tag
 from recorder.runtime import Runtime
 from recorder.sealing import SealedBatch, Sealer
-from recorder.sealing.scheduling import Pace
+from recorder.sealing.scheduling import SealingTimes
 from recorder.storage.lake import Lake, LakeFile
 from recorder.storage.lake_schemas import Kind
 from recorder.storage.leases import LeaseLost
@@ -107,7 +107,7 @@ def hooked(runtime: Runtime, kind: Kind, act: Act, *, is_after: bool) -> Runtime
 @contextmanager
 def sealing(runtime: Runtime, owner: str) -> Iterator[Sealer]:
     """A run that holds the lease; it gives nothing back if it is killed."""
-    sealer = Sealer(runtime, owner=owner, pace=Pace(store_retry_after=timedelta(0)))
+    sealer = Sealer(runtime, owner=owner, pace=SealingTimes(store_retry_after=timedelta(0)))
     assert sealer.take()
     try:
         yield sealer

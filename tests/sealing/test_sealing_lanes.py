@@ -15,10 +15,10 @@ from recorder.models.memory import GraphVersionRow
 from recorder.models.operations import SealCounterRow
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer, longest_wait_s, open_sealer
-from recorder.sealing.batches import BatchLimits
+from recorder.sealing.batches import SealingBatchLimits
 from recorder.sealing.lanes import Lane, LanesOpen, change_slots, free_lanes, take_lane, waiting_lanes
 from recorder.sealing.portions import PortionLimits
-from recorder.sealing.scheduling import Pace
+from recorder.sealing.scheduling import SealingTimes
 from recorder.storage.deployment import SlotsDiffer, slot_of
 from tests.support.databases import create_database
 from tests.support.factories import picture
@@ -61,7 +61,7 @@ def record(
 def next_workspaces(runtime: Runtime, *, runs: int = 2) -> list[str]:
     """Return the workspaces of the lanes that a run may take now, in the order of its choice."""
     with runtime.database.transaction(write=False) as db:
-        return [lane.workspace_id for lane in free_lanes(db, "me", runs=runs)]
+        return [lane.tenant.workspace_id for lane in free_lanes(db, "me", runs=runs)]
 
 
 def hold_lane(runtime: Runtime, owner: str, *, runs: int = 2) -> Lane:
@@ -106,11 +106,11 @@ def test_a_lane_with_a_long_queue_comes_after_those_that_waited_while_it_was_ser
     record(runtime, OTHER, waited_s=1)
     served = []
     with open_sealer(
-        runtime, "run", batch_limits=BatchLimits(sessions=1), pace=Pace(lane_seconds=0)
+        runtime, "run", batch_limits=SealingBatchLimits(sessions=1), pace=SealingTimes(lane_seconds=0)
     ) as sealer:
         assert sealer is not None
         while (batch := sealer.seal_batch()) is not None:
-            served.append(batch.workspace_id)
+            served.append(batch.tenant.workspace_id)
     assert served == [WORKSPACE, OTHER, WORKSPACE, WORKSPACE]
 
 
@@ -118,7 +118,7 @@ def test_a_lane_is_kept_while_no_other_waits(runtime: Runtime) -> None:
     for _ in range(2):
         record(runtime)
     with open_sealer(
-        runtime, "run", batch_limits=BatchLimits(sessions=1), pace=Pace(lane_seconds=0)
+        runtime, "run", batch_limits=SealingBatchLimits(sessions=1), pace=SealingTimes(lane_seconds=0)
     ) as sealer:
         assert sealer is not None and sealer.seal_batch() is not None
         assert sealer._scheduler.current is not None
@@ -130,10 +130,10 @@ def test_a_large_session_gives_its_lane_to_others_between_portions(runtime: Runt
         large = desk.record(events=[{"t_ms": n, "type": "click"} for n in range(20)])
     quiet = record(runtime, OTHER)
     sealed: list[str] = []
-    with open_sealer(runtime, "run", pace=Pace(lane_seconds=0), portion_limits=small) as sealer:
+    with open_sealer(runtime, "run", pace=SealingTimes(lane_seconds=0), portion_limits=small) as sealer:
         assert sealer is not None
         while (batch := sealer.seal_batch()) is not None:
-            sealed.append(batch.workspace_id)
+            sealed.append(batch.tenant.workspace_id)
     assert sealed == [OTHER, WORKSPACE]
     assert_sealed_exactly_once(runtime, [large, quiet])
 
@@ -144,14 +144,14 @@ def test_a_lane_is_given_to_others_while_its_pictures_are_digested(runtime: Runt
     quiet = record(runtime, OTHER)
     sealed: list[str] = []
     with open_sealer(
-        runtime, "run", pace=Pace(lane_seconds=0), portion_limits=PortionLimits(digest_wait_s=0)
+        runtime, "run", pace=SealingTimes(lane_seconds=0), portion_limits=PortionLimits(digest_wait_s=0)
     ) as sealer:
         assert sealer is not None
         # The first worker process takes longer to start than the other lane takes to be sealed.
         until = time.monotonic() + 60
         while len(sealed) < 2 and time.monotonic() < until:
             if (batch := sealer.seal_batch()) is not None:
-                sealed.append(batch.workspace_id)
+                sealed.append(batch.tenant.workspace_id)
     assert sealed == [OTHER, WORKSPACE]
     assert_sealed_exactly_once(runtime, [pictured, quiet])
 
@@ -176,7 +176,7 @@ def test_another_run_goes_on_with_a_large_session_that_was_left(
         assert not preparation.advance() and not preparation.advance()
         first._pause_batch(work, preparation)
         assert second._scheduler.take_lane() is None  # reserved for the first run
-        clock_ahead = Pace().reserved_for
+        clock_ahead = SealingTimes().reserved_for
         assert second._scheduler.take_lane() is not None
         second._scheduler.pause()
         assert second.seal_batch() is not None
@@ -235,7 +235,10 @@ def test_racing_runs_seal_everything_once_and_number_each_workflow_upwards(runti
     def run(name: str) -> None:
         try:
             with open_sealer(
-                runtime, name, batch_limits=BatchLimits(sessions=3), pace=Pace(lane_seconds=0.05)
+                runtime,
+                name,
+                batch_limits=SealingBatchLimits(sessions=3),
+                pace=SealingTimes(lane_seconds=0.05),
             ) as sealer:
                 assert sealer is not None
                 while any(session_row(runtime, session_id).status != "sealed" for session_id in everything):

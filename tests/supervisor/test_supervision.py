@@ -14,7 +14,7 @@ from recorder.heartbeat import PulseReader, beat
 from recorder.supervisor import output
 from recorder.supervisor.liveness import Liveness, RestartPauses
 from recorder.supervisor.output import OLD_LOGS, WarningWatch, rotate_log
-from recorder.supervisor.processes import Child, ChildFailed, Command, Guard, end_leftovers
+from recorder.supervisor.processes import Child, ChildFailed, Command, GuardProcess, end_leftovers
 from recorder.supervisor.run_records import SERVICE, AlreadyRunning, RunRecord
 from tests.support.deployment_processes import ROOT
 
@@ -119,7 +119,7 @@ def make_child(folder: Path, clock: Clock, *, answers: Callable[[], bool] = lamb
 def test_a_process_that_ends_again_and_again_is_started_after_growing_pauses(
     tmp_path: Path, clock: Clock
 ) -> None:
-    child, guard = make_child(tmp_path, clock), Guard()
+    child, guard = make_child(tmp_path, clock), GuardProcess()
     try:
         for pause in (1, 2, 4, 8, 16, 32, 60, 60):
             child.start(guard)
@@ -158,7 +158,7 @@ def test_a_stopped_process_is_killed_at_once_and_another_has_five_seconds(
         is_ready=lambda: True,
         answers=lambda: True,
     )
-    guard = Guard()
+    guard = GuardProcess()
     child = Child(command, silence_s=30, now=clock)
     try:
         child.start(guard)
@@ -275,7 +275,7 @@ def test_leftovers_are_ended_and_other_processes_are_not(tmp_path: Path) -> None
 
 def test_a_guard_that_was_killed_has_a_successor(tmp_path: Path, clock: Clock) -> None:
     changes: list[list[int]] = []
-    guard, child = Guard(on_change=changes.append), make_child(tmp_path, clock)
+    guard, child = GuardProcess(on_change=changes.append), make_child(tmp_path, clock)
     child.start(guard)
     assert not guard.restart_if_ended() and changes == [[child.pid]]
     guard._process.kill()

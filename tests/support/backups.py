@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from api.app import create_app
 from recorder.doctor import examine
-from recorder.governance.backup.archive import Archive
+from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.create import BackupReport, create_backup
 from recorder.governance.backup.restore import RestoreReport, restore_backup, stage_settings
 from recorder.settings import Settings
@@ -54,7 +54,9 @@ class Deployments:
     def restore(self, name: str = "restored", *, settings: Settings | None = None, **options: Any) -> Any:
         """Restore the newest backup; return settings of the new deployment, and the report."""
         wanted = settings or self.settings(name)
-        report: RestoreReport = restore_backup(Archive(self.to), wanted, stage_settings(wanted), **options)
+        report: RestoreReport = restore_backup(
+            BackupStore(self.to), wanted, stage_settings(wanted), **options
+        )
         return wanted, report
 
     @contextmanager

@@ -16,7 +16,7 @@ from recorder.ids import new_id
 from recorder.models.webhook import DeliveryRow, WebhookCreate, WebhookCreated
 from recorder.net.addresses import AllowList
 from recorder.net.client import OutboundClient
-from recorder.net.guard import Guard
+from recorder.net.guard import AddressGuard
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
 from recorder.webhooks.delivery_loop import DeliveryLoop
@@ -40,7 +40,7 @@ def workspace_id(database: Database) -> str:
 
 def local_client(*listed: str, **options: Any) -> OutboundClient:
     """A client that calls this machine alone, and may keep the answers of what is listed."""
-    return OutboundClient(Guard(AllowList.parse(("loopback", *listed))), **options)
+    return OutboundClient(AddressGuard(AllowList.parse(("loopback", *listed))), **options)
 
 
 @contextmanager

@@ -7,13 +7,13 @@ from sqlmodel import col, select, update
 
 from recorder.memory.drift.monitor import DriftCheck, check_drift
 from recorder.memory.drift.store import read_alarms
-from recorder.memory.drift.thresholds import Rules, misses_needed
-from recorder.memory.graph.nodes import GraphScope
+from recorder.memory.drift.thresholds import DriftRules, misses_needed
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.models.operations import OutboxRow, SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database
 from recorder.storage.deployment import read_slots, slot_of
+from recorder.tenant import GraphScope
 from tests.support.graph_sessions import START, add_workflow, make_row, make_scope, make_steps
 
 #: The steps of a session by its letter; `n` is `a` with a node of its own at the end.
@@ -21,7 +21,7 @@ WORDS = {"a": "1a 2b 3c 4d", "b": "5e 6f 7g", "c": "1h 2i 3j 4k", "n": "1a 2b 3c
 #: Two paths in turn: enough for a first baseline.
 BASELINE = "ab" * 50
 #: After so many misses behind it a path is gone: 50 of 100 took it, and two are watched.
-NEEDED = max(10, misses_needed(50, 100, watched=2, run_length=Rules().run_length))
+NEEDED = max(10, misses_needed(50, 100, watched=2, run_length=DriftRules().run_length))
 
 
 class Story:

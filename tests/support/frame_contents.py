@@ -8,7 +8,7 @@ from PIL import Image
 
 from recorder.models.frame import FrameRow
 from recorder.sealing.digest_messages import DigestBudget
-from recorder.sealing.frame_digests import FrameDigest, describe_frame, read_cells, read_snapshot
+from recorder.sealing.frame_digests import FrameDigest, describe_frame, read_cells, read_dom_snapshot
 from recorder.storage.blobs import Blobs
 
 
@@ -59,7 +59,7 @@ def _digest_one(blobs: Blobs, frame: FrameRow) -> FrameDigest:
     if frame.dom_object is not None:
         assert frame.dom_offset is not None
         packed = blobs.get(frame.dom_object, frame.dom_offset, frame.dom_length)
-        screen = read_snapshot(packed, DigestBudget())
+        screen = read_dom_snapshot(packed, DigestBudget())
     return describe_frame(screen, frame.url, cells)
 
 

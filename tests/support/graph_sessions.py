@@ -7,14 +7,13 @@ from pathlib import Path
 from sqlmodel import Session as DbSession
 
 from recorder.ids import new_id
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.steps.targets import key_of
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.models.session import SessionRow
 from recorder.models.workflow import WorkflowRow
 from recorder.storage.database import Database
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 from tests.support.databases import create_file
 
 START = datetime(2026, 5, 1, 8, tzinfo=UTC)

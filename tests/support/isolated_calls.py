@@ -9,7 +9,7 @@ import httpcore
 
 from recorder.net.addresses import AllowList
 from recorder.net.client import Exchange, OutboundClient
-from recorder.net.guard import Guard
+from recorder.net.guard import AddressGuard
 
 PUBLIC = "93.184.216.34"
 # Reading all authorities takes 30 ms, and hundreds of calls are made.
@@ -41,7 +41,7 @@ class Dialer(httpcore.AsyncNetworkBackend):
 
 def call(url: str, *, allowed: tuple[str, ...] = (), resolve: Any = None, **options: Any) -> Exchange:
     """Post to a URL, and wait for what comes of it."""
-    guard = Guard(AllowList.parse(allowed), resolve or Resolver([PUBLIC]))
+    guard = AddressGuard(AllowList.parse(allowed), resolve or Resolver([PUBLIC]))
     client = OutboundClient(guard, **{"ssl_context": TRUST, **options})
     return asyncio.run(client.post(url, {"Content-Type": "application/json"}, b"{}"))
 
@@ -84,7 +84,7 @@ def call_server(serve: Serve, *, scheme: str = "http", total_s: float = 5.0, **o
     async def run() -> Exchange:
         async with serving(serve, **options) as port:
             allowed = AllowList.parse(("loopback", f"hooks.example:{port}"))
-            guard = Guard(allowed, Resolver(["127.0.0.1"]))
+            guard = AddressGuard(allowed, Resolver(["127.0.0.1"]))
             client = OutboundClient(guard, total_s=total_s, ssl_context=ssl_context)
             return await client.post(f"{scheme}://hooks.example:{port}/in?a=1", {"X-Mine": "1"}, b"{}")
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from recorder.recording.streams import Pace
+from recorder.recording.streams import StreamTimes
 from tests.support.factories import Caller, Service, running_app
 from tests.support.stream_clients import Streamer, StreamService, streaming_service
 
@@ -27,7 +27,7 @@ def stream_service(database_url: str, tmp_path_factory: pytest.TempPathFactory) 
     """A running service on either engine, which reads keys again more often than by default."""
     folder = tmp_path_factory.mktemp("service")
     with streaming_service(
-        folder, pace=Pace(key_check_s=0.1, poll_s=0.2), database_url=database_url
+        folder, pace=StreamTimes(key_check_s=0.1, poll_s=0.2), database_url=database_url
     ) as running:
         yield running
 

@@ -20,7 +20,7 @@ from api.streams.websockets import WatchedSocket
 from recorder.access.keys import NewKey, create_key, create_workspace
 from recorder.ids import new_id
 from recorder.models.wire import Mode
-from recorder.recording.streams import Pace
+from recorder.recording.streams import StreamTimes
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
 from tests.support.http_service import serving
@@ -146,13 +146,13 @@ class Heard:
 def streaming_service(
     folder: Path,
     *,
-    pace: Pace | None = None,
+    pace: StreamTimes | None = None,
     ws: type[WebSocketsSansIOProtocol] = WatchedSocket,
     **chosen: Any,
 ) -> Iterator[StreamService]:
     """A service on a folder; `chosen` are settings, such as its database."""
     app = create_app(make_settings(folder, **chosen))
-    app.state.stream_pace = pace or Pace()
+    app.state.stream_pace = pace or StreamTimes()
     with serving(app, ws=ws) as port:
         yield StreamService(f"http://127.0.0.1:{port}", app, app.state.runtime)
 

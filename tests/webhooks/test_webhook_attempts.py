@@ -17,7 +17,14 @@ from recorder.models.workspace import WorkspaceRow
 from recorder.net.client import Exchange
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
-from recorder.webhooks.attempts import LEASE_MS, Claim, Outcome, claim_attempts, due_lanes, settle_attempts
+from recorder.webhooks.attempts import (
+    LEASE_MS,
+    AttemptClaim,
+    Outcome,
+    claim_attempts,
+    due_queues,
+    settle_attempts,
+)
 from recorder.webhooks.deliveries import find_delivery, redeliver
 from recorder.webhooks.endpoints import SecretBox, delete_webhook, rotate_secret
 from recorder.webhooks.outbox import dispatch_events
@@ -49,14 +56,14 @@ class Desk:
         self.now = max(self.now, clock.now())
         return ids
 
-    def claim(self, count: int = 10, *, box: SecretBox = BOX) -> list[Claim]:
+    def claim(self, count: int = 10, *, box: SecretBox = BOX) -> list[AttemptClaim]:
         """Return the attempts of this webhook that a worker claims now."""
         with self.database.transaction(write=True) as db:
-            lanes = due_lanes(db, now_ms=clock.to_ms(self.now))
-            wanted = {lane.webhook_id: count for lane in lanes if lane.webhook_id == self.webhook_id}
+            queues = due_queues(db, now_ms=clock.to_ms(self.now))
+            wanted = {queue.webhook_id: count for queue in queues if queue.webhook_id == self.webhook_id}
             return claim_attempts(db, box, Schedule(), wanted, now=self.now).claims
 
-    def settle(self, claims: Sequence[Claim], exchange: Exchange) -> None:
+    def settle(self, claims: Sequence[AttemptClaim], exchange: Exchange) -> None:
         """Write down the same result for all of them."""
         outcomes = [Outcome(claim.id, claim.begun_ms, exchange) for claim in claims]
         with self.database.transaction(write=True) as db:

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from recorder.errors import InvalidDestination, Unavailable
-from recorder.exports.destinations.base import Patience, Target
+from recorder.exports.destinations.base import ExportLocation, Patience
 from recorder.ids import new_id
 
 log = logging.getLogger("recorder.exports")
@@ -21,7 +21,7 @@ _POINTER = "/destination/role_arn"
 _REFUSAL = "AccessDenied"
 
 
-def open_client(service: str, target: Target, patience: Patience) -> Any:
+def open_client(service: str, target: ExportLocation, patience: Patience) -> Any:
     """Return a botocore client with the rights of the target, which are renewed before they expire."""
     session_name = f"recorder-{target.export_id}" if target.role_arn else ""
     workspace_id = target.workspace_id if target.role_arn else ""
@@ -36,7 +36,7 @@ def open_client(service: str, target: Target, patience: Patience) -> Any:
     )
 
 
-def require_external_id(target: Target, patience: Patience) -> None:
+def require_external_id(target: ExportLocation, patience: Patience) -> None:
     """Check that the role can be assumed with the workspace's id, and not with another.
 
     Raises:
@@ -53,7 +53,7 @@ def require_external_id(target: Target, patience: Patience) -> None:
         raise InvalidDestination(text, _POINTER)
 
 
-def _assume_role(target: Target, external_id: str, patience: Patience) -> bool:
+def _assume_role(target: ExportLocation, external_id: str, patience: Patience) -> bool:
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:

@@ -8,8 +8,15 @@ from functools import lru_cache
 from typing import Any
 
 from recorder.errors import InvalidDestination, Unavailable
-from recorder.exports.destinations.base import PART_BYTES, AlreadyThere, Damaged, Patience, Staged, Target
-from recorder.exports.destinations.object_store import require_claim
+from recorder.exports.destinations.base import (
+    PART_BYTES,
+    AlreadyThere,
+    Damaged,
+    ExportLocation,
+    Patience,
+    Staged,
+)
+from recorder.exports.destinations.object_store import require_bucket_owner
 from recorder.settings import azure_account_key
 
 log = logging.getLogger("recorder.exports")
@@ -22,7 +29,7 @@ _BLOCKS_AT_ONCE = 4
 class AzureStore:
     """One container, opened with the service's own identity."""
 
-    def __init__(self, target: Target, patience: Patience) -> None:
+    def __init__(self, target: ExportLocation, patience: Patience) -> None:
         self._target = target
         with _translate_errors(""):
             service = open_service(target.account, target.endpoint, patience)
@@ -31,7 +38,7 @@ class AzureStore:
     def require_owner(self) -> None:
         """Check that the container takes files of this workspace."""
         if not self._target.is_trusted:
-            require_claim(self, self._target.workspace_id)
+            require_bucket_owner(self, self._target.workspace_id)
 
     def put(self, staged: Staged, key: str, *, replace: bool) -> None:
         """Upload a file, in blocks where it is large, and compare what the store then holds."""

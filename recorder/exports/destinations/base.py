@@ -134,7 +134,7 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class ExportLocation:
     """Location of an export's directory, without secrets: it may be pickled, shown and logged."""
 
     kind: Literal["local", "s3", "gcs", "azure_blob", "address"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from recorder.errors import DestinationNotAllowed, InvalidDestination
-from recorder.exports.destinations.base import WORKING, Destination, Patience, Store, Target
+from recorder.exports.destinations.base import WORKING, Destination, ExportLocation, Patience, Store
 from recorder.exports.destinations.local import Folder
 from recorder.settings import Settings
 
@@ -19,7 +19,7 @@ class ExportDestination(Protocol):
     destination: dict[str, Any]
 
 
-def target_of(row: ExportDestination, settings: Settings) -> Target:
+def target_of(row: ExportDestination, settings: Settings) -> ExportLocation:
     """Return the directory of an export: hosted by the service, or in the client's store.
 
     Raises:
@@ -32,12 +32,12 @@ def target_of(row: ExportDestination, settings: Settings) -> Target:
             return hosted_target(url, workspace_id=row.workspace_id, export_id=row.id, settings=settings)
         case "local":
             folder = _resolve_allowed_folder(requested["path"], settings.local_export_root)
-            return Target(
+            return ExportLocation(
                 kind="local", root=str(folder / row.id), workspace_id=row.workspace_id, export_id=row.id
             )
     kind, bucket = requested["kind"], requested.get("bucket") or requested["container"]
     account = requested.get("account", "")
-    return Target(
+    return ExportLocation(
         kind=kind,
         workspace_id=row.workspace_id,
         export_id=row.id,
@@ -52,7 +52,7 @@ def target_of(row: ExportDestination, settings: Settings) -> Target:
     )
 
 
-def open_target(target: Target, patience: Patience = WORKING) -> Destination:
+def open_location(target: ExportLocation, patience: Patience = WORKING) -> Destination:
     """Open the directory of an export with its own rights; the store is asked when it is used."""
     if target.kind == "local":
         return Folder(target.root)
@@ -62,7 +62,7 @@ def open_target(target: Target, patience: Patience = WORKING) -> Destination:
     return ObjectStore(partial(_open_store, target), target.root, bucket, patience)
 
 
-def _open_store(target: Target, patience: Patience) -> Store:
+def _open_store(target: ExportLocation, patience: Patience) -> Store:
     # Client libraries are slow to load: a service that writes only to S3 loads one.
     match target.kind:
         case "s3":
@@ -93,7 +93,7 @@ def open_destination(row: ExportDestination, settings: Settings, patience: Patie
     Raises:
         DestinationNotAllowed: if a local path leads out of the export root, also over a link.
     """
-    return open_target(target_of(row, settings), patience)
+    return open_location(target_of(row, settings), patience)
 
 
 def open_url(url: str) -> Destination:
@@ -101,10 +101,12 @@ def open_url(url: str) -> Destination:
     path = url.rstrip("/").removeprefix("file://")
     if "://" not in path and "::" not in path:
         return Folder(path)
-    return open_target(Target(kind="address", root=path, workspace_id="", export_id="", is_trusted=True))
+    return open_location(
+        ExportLocation(kind="address", root=path, workspace_id="", export_id="", is_trusted=True)
+    )
 
 
-def hosted_target(url: str, *, workspace_id: str, export_id: str, settings: Settings) -> Target:
+def hosted_target(url: str, *, workspace_id: str, export_id: str, settings: Settings) -> ExportLocation:
     """Return a directory in the operator's own store, as `RECORDER_EXPORT_URL` names it."""
     path = url.removeprefix("file://")
     protocol, _, location = path.partition("://")
@@ -112,16 +114,18 @@ def hosted_target(url: str, *, workspace_id: str, export_id: str, settings: Sett
     owner: dict[str, Any] = {"workspace_id": workspace_id, "export_id": export_id, "is_trusted": True}
     match protocol:
         case "s3" | "s3a":
-            return Target(kind="s3", bucket=bucket, root=root, endpoint=settings.s3_endpoint, **owner)
+            return ExportLocation(kind="s3", bucket=bucket, root=root, endpoint=settings.s3_endpoint, **owner)
         case "gs" | "gcs":
-            return Target(kind="gcs", bucket=bucket, root=root, endpoint=settings.gcs_endpoint, **owner)
+            return ExportLocation(
+                kind="gcs", bucket=bucket, root=root, endpoint=settings.gcs_endpoint, **owner
+            )
         case "abfs" | "abfss" if "@" in bucket:
             container, _, host = bucket.partition("@")
             account, endpoint = host.partition(".")[0], settings.azure_endpoint
-            return Target(
+            return ExportLocation(
                 kind="azure_blob", account=account, bucket=container, root=root, endpoint=endpoint, **owner
             )
-    return Target(kind="address" if location or "::" in path else "local", root=path, **owner)
+    return ExportLocation(kind="address" if location or "::" in path else "local", root=path, **owner)
 
 
 def _find_endpoint(kind: str, settings: Settings) -> str | None:

@@ -9,7 +9,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from recorder.errors import InvalidDestination, Unavailable
-from recorder.exports.destinations.base import PART_BYTES, AlreadyThere, Damaged, Staged, Target
+from recorder.exports.destinations.base import PART_BYTES, AlreadyThere, Damaged, ExportLocation, Staged
 from recorder.storage.durable_files import make_folder, sync_path
 
 _NAME = "The export store"
@@ -18,7 +18,7 @@ _NAME = "The export store"
 class FsspecStore:
     """Objects at an fsspec address; keys are whole addresses."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ExportLocation) -> None:
         self._fs, _ = fsspec.core.url_to_fs(target.root)
         self._is_local = isinstance(self._fs, LocalFileSystem)
 

@@ -8,8 +8,15 @@ from functools import lru_cache
 from typing import Any
 
 from recorder.errors import InvalidDestination, Unavailable
-from recorder.exports.destinations.base import PART_BYTES, AlreadyThere, Damaged, Patience, Staged, Target
-from recorder.exports.destinations.object_store import require_claim
+from recorder.exports.destinations.base import (
+    PART_BYTES,
+    AlreadyThere,
+    Damaged,
+    ExportLocation,
+    Patience,
+    Staged,
+)
+from recorder.exports.destinations.object_store import require_bucket_owner
 
 log = logging.getLogger("recorder.exports")
 
@@ -24,7 +31,7 @@ _TAKEN = 412
 class GcsStore:
     """One bucket, opened as the target's service account, or as the service's own."""
 
-    def __init__(self, target: Target, patience: Patience) -> None:
+    def __init__(self, target: ExportLocation, patience: Patience) -> None:
         self._target = target
         self._timeout = (patience.connect_s, patience.read_s)
         self._retry = _retry(patience)
@@ -36,7 +43,7 @@ class GcsStore:
     def require_owner(self) -> None:
         """Check that the bucket takes files of this workspace."""
         if not self._target.is_trusted:
-            require_claim(self, self._target.workspace_id)
+            require_bucket_owner(self, self._target.workspace_id)
 
     def put(self, staged: Staged, key: str, *, replace: bool) -> None:
         """Upload a file, in parts where it is large, and compare what the store then holds."""

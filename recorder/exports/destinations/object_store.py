@@ -34,7 +34,7 @@ from recorder.ids import new_id
 CLAIMS = "recorder-workspaces"
 
 
-def require_claim(store: Store, workspace_id: str) -> None:
+def require_bucket_owner(store: Store, workspace_id: str) -> None:
     """Check that a bucket or container takes files of a workspace.
 
     Raises:
@@ -124,7 +124,7 @@ class ObjectStore(Destination):
 
     def open(self, path: str) -> BinaryIO:
         """Return a reader that requests the bytes that are read, and a little ahead."""
-        return io.BufferedReader(_Reader(self, path, self.size(path)), _READ_AHEAD_BYTES)
+        return io.BufferedReader(_ObjectReader(self, path, self.size(path)), _READ_AHEAD_BYTES)
 
     def fetch(self, path: str, folder: Path) -> Path:
         """Return the path of a copy in `folder`."""
@@ -198,7 +198,7 @@ class ObjectStore(Destination):
             raise FileConflict(path)
 
 
-class _Reader(io.RawIOBase):
+class _ObjectReader(io.RawIOBase):
     """A file in the store as a raw stream."""
 
     def __init__(self, destination: ObjectStore, path: str, size_bytes: int) -> None:

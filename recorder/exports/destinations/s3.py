@@ -17,12 +17,12 @@ from recorder.exports.destinations.base import (
     PART_BYTES,
     AlreadyThere,
     Damaged,
+    ExportLocation,
     Patience,
     Staged,
-    Target,
     part_bytes,
 )
-from recorder.exports.destinations.object_store import require_claim
+from recorder.exports.destinations.object_store import require_bucket_owner
 
 log = logging.getLogger("recorder.exports")
 
@@ -36,7 +36,7 @@ _AWAY = ("SlowDown", "RequestTimeout", "ConditionalRequestConflict", "OperationA
 
 
 @dataclass(frozen=True)
-class _Part:
+class _UploadPart:
     number: int
     etag: str
     sha256: bytes
@@ -46,7 +46,7 @@ class _Part:
 class S3Store:
     """One bucket, opened with the role of the target, or with the service's own rights."""
 
-    def __init__(self, target: Target, patience: Patience) -> None:
+    def __init__(self, target: ExportLocation, patience: Patience) -> None:
         self._target = target
         self._patience = patience
         with _translate_errors(""):
@@ -57,7 +57,7 @@ class S3Store:
         if self._target.is_trusted:
             return
         if self._target.role_arn is None:
-            require_claim(self, self._target.workspace_id)
+            require_bucket_owner(self, self._target.workspace_id)
         else:
             require_external_id(self._target, self._patience)
 
@@ -169,7 +169,7 @@ class S3Store:
         whole_sha256 = hashlib.sha256(b"".join(part.sha256 for part in parts)).digest()
         return f"{whole_md5}-{len(parts)}", f"{_encode_digest(whole_sha256)}-{len(parts)}"
 
-    def _send_parts(self, staged: Staged, key: str, upload_id: str) -> list[_Part]:
+    def _send_parts(self, staged: Staged, key: str, upload_id: str) -> list[_UploadPart]:
         """Send the parts, a few at once; no more are in memory."""
         size = part_bytes(staged.size_bytes, _MAX_PARTS)
         starts = range(0, staged.size_bytes, size)
@@ -182,7 +182,7 @@ class S3Store:
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
 
-    def _send_part(self, staged: Staged, key: str, upload_id: str, start: int, size: int) -> _Part:
+    def _send_part(self, staged: Staged, key: str, upload_id: str, start: int, size: int) -> _UploadPart:
         data = os.pread(staged.file.fileno(), size, start)
         sha256, number = hashlib.sha256(data).digest(), start // size + 1
         answer = self._client.upload_part(
@@ -193,7 +193,7 @@ class S3Store:
             Body=data,
             ChecksumSHA256=_encode_digest(sha256),
         )
-        return _Part(number, answer["ETag"], sha256, hashlib.md5(data, usedforsecurity=False).digest())
+        return _UploadPart(number, answer["ETag"], sha256, hashlib.md5(data, usedforsecurity=False).digest())
 
     def _abort_upload(self, key: str, upload_id: str) -> None:
         with suppress(Exception):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from recorder.errors import RecorderError, Unavailable
-from recorder.exports.destinations import open_target
+from recorder.exports.destinations import open_location
 from recorder.exports.executor.base import WorkerLost, divide_tasks
 from recorder.exports.planning.plan import writer_versions
 from recorder.exports.writers import ShardTask, WrittenShard
@@ -142,7 +142,7 @@ def _await_result(
 
 def _check_files(results: list[WrittenShard], task: ShardTask) -> Iterator[WrittenShard]:
     """Yield the shards once this process has found each at the destination."""
-    destination = open_target(task.target)
+    destination = open_location(task.target)
     for written in results:
         try:
             is_here = destination.size(written.path) == written.size_bytes

@@ -20,6 +20,7 @@ from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportFormat, SplitRule
 from recorder.models.governance import PurgeRow
 from recorder.models.session import SessionRow, TagRow
+from recorder.storage.conditions import in_tenant
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
 from recorder.storage.lake_schemas import Kind
@@ -165,7 +166,7 @@ def _with_split(chosen: pl.DataFrame, spec: dict[str, Any]) -> pl.DataFrame:
 
 
 @dataclass(frozen=True)
-class Gone:
+class DeletedSessions:
     """Planned sessions that were deleted since."""
 
     #: Deleted by a user, purged or not yet.
@@ -181,7 +182,7 @@ class Gone:
         return self.deleted + self.erased + self.expired
 
 
-def find_gone(db: DbSession, tenant: Tenant, workflows: list[str], sessions: pl.Series) -> Gone:
+def find_gone(db: DbSession, tenant: Tenant, workflows: list[str], sessions: pl.Series) -> DeletedSessions:
     """Return the sessions that were deleted.
 
     Args:
@@ -191,8 +192,7 @@ def find_gone(db: DbSession, tenant: Tenant, workflows: list[str], sessions: pl.
         sessions: ids of sessions that were sealed once.
     """
     of_workflows = select(SessionRow.id).where(
-        SessionRow.workspace_id == tenant.workspace_id,
-        SessionRow.mode == tenant.mode,
+        *in_tenant(SessionRow, tenant),
         SessionRow.status == "sealed",
         col(SessionRow.workflow).in_(workflows),
     )
@@ -201,18 +201,17 @@ def find_gone(db: DbSession, tenant: Tenant, workflows: list[str], sessions: pl.
     )
     missing = sessions.filter(~sessions.is_in(present.implode()))
     if missing.is_empty():
-        return Gone([], [])
+        return DeletedSessions([], [])
     hidden = pl.Series(
         db.exec(of_workflows.where(col(SessionRow.deleted_at).is_not(None))).all(), dtype=pl.String
     )
     causes = dict.fromkeys(missing.filter(missing.is_in(hidden.implode())), "deletion")
     purges = select(PurgeRow.session_id, PurgeRow.cause).where(
-        PurgeRow.workspace_id == tenant.workspace_id,
-        PurgeRow.mode == tenant.mode,
+        *in_tenant(PurgeRow, tenant),
         col(PurgeRow.workflow).in_(workflows),
     )
     causes.update(db.exec(purges).all())
-    gone = Gone([], [])
+    gone = DeletedSessions([], [])
     for session_id in missing:
         match causes.get(session_id):
             case "deletion" | "hard_delete":
@@ -225,8 +224,7 @@ def find_gone(db: DbSession, tenant: Tenant, workflows: list[str], sessions: pl.
 
 
 def _make_conditions(tenant: Tenant, spec: dict[str, Any]) -> Iterator[ColumnElement[bool]]:
-    yield col(SessionRow.workspace_id) == tenant.workspace_id
-    yield col(SessionRow.mode) == tenant.mode
+    yield from in_tenant(SessionRow, tenant)
     yield col(SessionRow.status) == "sealed"
     yield col(SessionRow.deleted_at).is_(None)
     yield col(SessionRow.workflow).in_(spec["workflow"])
@@ -249,8 +247,7 @@ def _make_conditions(tenant: Tenant, spec: dict[str, Any]) -> Iterator[ColumnEle
         yield col(SessionRow.duration_ms) <= filters["max_duration_ms"]
     if "tag" in filters:
         tagged = select(TagRow.session_id).where(
-            TagRow.workspace_id == tenant.workspace_id,
-            TagRow.mode == tenant.mode,
+            *in_tenant(TagRow, tenant),
             TagRow.name == filters["tag"],
         )
         yield col(SessionRow.id).in_(tagged)

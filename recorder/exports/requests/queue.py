@@ -25,6 +25,7 @@ from recorder.models.export_request import ExportCreate
 from recorder.models.workflow import WorkflowRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings
+from recorder.storage.conditions import in_tenant
 from recorder.storage.pages import FetchedPage, fetch_page
 from recorder.tenant import Tenant
 
@@ -144,13 +145,10 @@ def list_exports(
         before_id: the last id of the page before.
         limit: most exports of a page.
     """
-    statement = select(ExportRow).where(
-        ExportRow.workspace_id == tenant.workspace_id, ExportRow.mode == tenant.mode
-    )
+    statement = select(ExportRow).where(*in_tenant(ExportRow, tenant))
     if workflows:
         of_workflows = select(ExportWorkflowRow.export_id).where(
-            ExportWorkflowRow.workspace_id == tenant.workspace_id,
-            ExportWorkflowRow.mode == tenant.mode,
+            *in_tenant(ExportWorkflowRow, tenant),
             col(ExportWorkflowRow.workflow).in_(workflows),
         )
         statement = statement.where(col(ExportRow.id).in_(of_workflows))
@@ -168,8 +166,7 @@ def list_exports(
 
 def _require_workflows(db: DbSession, tenant: Tenant, workflows: list[str]) -> None:
     statement = select(func.count()).where(
-        WorkflowRow.workspace_id == tenant.workspace_id,
-        WorkflowRow.mode == tenant.mode,
+        *in_tenant(WorkflowRow, tenant),
         col(WorkflowRow.workflow).in_(workflows),
     )
     if db.exec(statement).one() != len(workflows):

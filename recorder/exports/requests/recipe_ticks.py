@@ -26,6 +26,7 @@ from recorder.exports.requests.recipes import (
 from recorder.models.export import RecipeRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.runtime import Runtime
+from recorder.storage.conditions import in_tenant
 
 log = logging.getLogger("recorder.exports")
 
@@ -76,8 +77,7 @@ def _make_due_export(runtime: Runtime, recipe: RecipeRow, now: datetime) -> List
 def _claim_tick(db: DbSession, recipe: RecipeRow, now: datetime) -> RecipeRow | None:
     """Return the row with its tick claimed and the next one set; None if it changed since it was read."""
     same = select(RecipeRow).where(
-        RecipeRow.workspace_id == recipe.workspace_id,
-        RecipeRow.mode == recipe.mode,
+        *in_tenant(RecipeRow, recipe.tenant),
         RecipeRow.name == recipe.name,
         RecipeRow.next_at == recipe.next_at,
     )

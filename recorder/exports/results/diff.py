@@ -20,6 +20,7 @@ from recorder.models.export import ChangeCause, DifferenceCounts, ExportRow, Exp
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
+from recorder.storage.conditions import in_tenant
 from recorder.storage.pages import FetchedPage, fetch_page
 
 #: Largest compressed plan that the API's process reads, about 300,000 sessions.
@@ -226,7 +227,7 @@ def _read_sessions(
         SessionRow.id,
         col(SessionRow.deleted_at).is_(None),
         case((came_later, True), else_=False),
-    ).where(SessionRow.workspace_id == row.workspace_id, SessionRow.mode == row.mode)
+    ).where(*in_tenant(SessionRow, row.tenant))
     known = [pl.DataFrame(schema=_KNOWN)]
     for some in session_ids.to_frame().iter_slices(_IDS_AT_ONCE):
         with runtime.database.transaction(write=False) as db:

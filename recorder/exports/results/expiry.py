@@ -9,7 +9,7 @@ from sqlmodel import col, or_, select
 from recorder import limits
 from recorder.datasets.formats import CARD, MANIFEST
 from recorder.exports.destinations import open_destination
-from recorder.exports.runner.lease import Claim, ExportBusy, claim_export
+from recorder.exports.runner.lease import ExportBusy, ExportClaim, claim_export
 from recorder.exports.runner.session_index import forget_export
 from recorder.exports.runner.shard_store import plan_folder, read_shards
 from recorder.models.export import ExportRow
@@ -68,7 +68,7 @@ def delete_files(runtime: Runtime, held: HeldLease, export_id: str, *, at: datet
     return True
 
 
-def delete_claimed(runtime: Runtime, claim: Claim, *, at: datetime) -> None:
+def delete_claimed(runtime: Runtime, claim: ExportClaim, *, at: datetime) -> None:
     """Delete the files and the plan of a hosted export that the caller has claimed.
 
     Raises:

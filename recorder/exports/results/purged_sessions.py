@@ -16,7 +16,7 @@ from recorder.errors import DestinationNotAllowed, InvalidDestination, NotFound,
 from recorder.exports.planning.plan import Plan
 from recorder.exports.results import expiry
 from recorder.exports.results.rewriting import rewrite_export
-from recorder.exports.runner.lease import Claim, ExportBusy, claim_export, lock_export
+from recorder.exports.runner.lease import ExportBusy, ExportClaim, claim_export, lock_export
 from recorder.exports.runner.session_index import (
     find_purged,
     forget_export,
@@ -144,7 +144,7 @@ def _rewrite(runtime: Runtime, held: HeldLease, row: ExportRow) -> _Result:
         claim.give_back()
 
 
-def _rewrite_claimed(runtime: Runtime, claim: Claim, row: ExportRow) -> _Result:
+def _rewrite_claimed(runtime: Runtime, claim: ExportClaim, row: ExportRow) -> _Result:
     is_hosted = row.destination["kind"] == "signed_url"
     for attempt in range(1, _TRIES + 1):
         with claim.ending_transaction() as (db, current):

@@ -16,15 +16,21 @@ from recorder.datasets.formats import CARD, MANIFEST
 from recorder.datasets.manifest import format_manifest
 from recorder.datasets.schemas import fingerprint
 from recorder.exports.card import dataset_card, read_statistics
-from recorder.exports.destinations import Destination, open_destination, target_of
+from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.executor import open_executor
 from recorder.exports.manifest import ExportFacts, Lineage, build_manifest, read_own_manifest
 from recorder.exports.planning.plan import Plan, without_sessions
 from recorder.exports.planning.sharding import PlannedShard, plan_shards, read_together
-from recorder.exports.runner.lease import Claim
+from recorder.exports.runner.lease import ExportClaim
 from recorder.exports.runner.session_index import forget_sessions, has_session
-from recorder.exports.runner.shard_store import as_written, plan_folder, put_plan, read_shards
-from recorder.exports.writers import ShardTask, WrittenShard
+from recorder.exports.runner.shard_store import (
+    as_written,
+    make_shard_task,
+    plan_folder,
+    put_plan,
+    read_shards,
+)
+from recorder.exports.writers import WrittenShard
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.runtime import Runtime
 
@@ -49,7 +55,7 @@ class _Files:
     removed: set[str]
 
 
-def rewrite_export(runtime: Runtime, claim: Claim, plan: Plan, purged: dict[str, str]) -> None:
+def rewrite_export(runtime: Runtime, claim: ExportClaim, plan: Plan, purged: dict[str, str]) -> None:
     """Write the files of a completed export that have purged sessions again, without these.
 
     Args:
@@ -73,7 +79,7 @@ def rewrite_export(runtime: Runtime, claim: Claim, plan: Plan, purged: dict[str,
         forget_sessions(db, row.id, sorted(purged))
 
 
-def _remove_old_plans(runtime: Runtime, claim: Claim) -> None:
+def _remove_old_plans(runtime: Runtime, claim: ExportClaim) -> None:
     """Remove all plans of an export but the present one: they name the sessions that were dropped."""
     with claim.ending_transaction() as (_, row):
         pass
@@ -85,7 +91,7 @@ def _remove_old_plans(runtime: Runtime, claim: Claim) -> None:
 class _Rewriting:
     """The work of one rewriting, under a claim of the export."""
 
-    def __init__(self, runtime: Runtime, claim: Claim, row: ExportRow) -> None:
+    def __init__(self, runtime: Runtime, claim: ExportClaim, row: ExportRow) -> None:
         self._runtime = runtime
         self._claim = claim
         self._row = row
@@ -120,28 +126,16 @@ class _Rewriting:
         """Write the touched files that still have sessions; each replaces the old one when it is whole."""
         executor = open_executor(self._runtime.settings.export_executor)
         to_write = [shard for shard in files.planned if shard.path in files.rewritten]
-        tasks = [self._make_task(portion, plan) for portion in read_together(to_write)]
+        tasks = [
+            make_shard_task(self._runtime, self._row, plan, portion, replaces_files=True)
+            for portion in read_together(to_write)
+        ]
         written = {}
         self._claim.require_lease()
         for file in executor.run(tasks):
             self._claim.require_lease()
             written[file.path] = file
         return written
-
-    def _make_task(self, shards: list[PlannedShard], plan: Plan) -> ShardTask:
-        return ShardTask(
-            workspace_id=self._row.workspace_id,
-            mode=self._row.mode,
-            shards=shards,
-            format=plan.format,
-            versions=plan.versions,
-            sampling=plan.sampling,
-            lake_url=self._runtime.lake.url,
-            blob_url=self._runtime.blobs.url,
-            cold_url=self._runtime.settings.cold_url,
-            target=target_of(self._row, self._runtime.settings),
-            replaces_files=True,
-        )
 
     def _make_lineage(self, dropped: dict[str, str]) -> Lineage:
         """Return the lineage with more tombstones; sessions that the parent never had are no longer added."""

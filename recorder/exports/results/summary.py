@@ -42,7 +42,7 @@ class DatasetSummary:
     preview: pl.DataFrame
 
 
-class _Part(NamedTuple):
+class _PartSummary(NamedTuple):
     """Summary of some events."""
 
     #: session_id, outcome, split, t_ms of the last event
@@ -82,7 +82,7 @@ def summarize(
 
 def _summarize_files(
     destination: Destination, paths: list[str], format: FormatName, rows: int
-) -> Iterator[_Part]:
+) -> Iterator[_PartSummary]:
     with tempfile.TemporaryDirectory(prefix="recorder-summary-") as folder:
         for path in paths:
             if format == "webdataset":
@@ -92,12 +92,12 @@ def _summarize_files(
                 yield _summarize_part(scan([destination.fetch(path, Path(folder))], format, _FIELDS), rows)
 
 
-def _summarize_part(events: pl.LazyFrame, rows: int) -> _Part:
+def _summarize_part(events: pl.LazyFrame, rows: int) -> _PartSummary:
     sessions = events.group_by("session_id").agg(pl.col("outcome", "split").first(), pl.col("t_ms").max())
     types = events.group_by("type").len("events")
     first_rows = events.select(PREVIEW_COLUMNS).head(rows)
     ended, counted, first = pl.collect_all([sessions, types, first_rows], engine="streaming")
-    return _Part(ended, counted.cast({"events": pl.Int64}), first)
+    return _PartSummary(ended, counted.cast({"events": pl.Int64}), first)
 
 
 def _read_bound_events(destination: Destination, path: str) -> Iterator[pl.DataFrame]:

@@ -22,7 +22,7 @@ from recorder.exports.planning.selection import find_gone
 from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.requests.queue import create_export
 from recorder.exports.requests.wire_objects import emit
-from recorder.exports.runner.lease import Claim, ExportCancelled, claim_export, is_over, lock_export
+from recorder.exports.runner.lease import ExportCancelled, ExportClaim, claim_export, is_over, lock_export
 from recorder.exports.runner.session_index import forget_export
 from recorder.exports.runner.shard_store import Ledger, read_shards, settle
 from recorder.models.export import ExportRow
@@ -67,7 +67,9 @@ def end_as_failed(db: DbSession, row: ExportRow, settings: Settings, code: str, 
     emit(db, row, settings, "export.failed")
 
 
-def remove_files(runtime: Runtime, claim: Claim, row: ExportRow, *, is_last_try: bool = False) -> ExportRow:
+def remove_files(
+    runtime: Runtime, claim: ExportClaim, row: ExportRow, *, is_last_try: bool = False
+) -> ExportRow:
     """Remove the files and the stored plan of a failed export, and release the lease.
 
     If the destination refuses, the next run tries again; files without a manifest are no dataset.
@@ -124,7 +126,7 @@ def missing_files(shards: list[PlannedShard], destination: Destination) -> set[s
 def publish(
     runtime: Runtime,
     export: ExportRow,
-    claim: Claim,
+    claim: ExportClaim,
     ledger: Ledger,
     plan: Plan,
     shards: list[PlannedShard],
@@ -179,7 +181,7 @@ def publish(
     return None
 
 
-def _write_file(claim: Claim, destination: Destination, path: str, data: bytes) -> str:
+def _write_file(claim: ExportClaim, destination: Destination, path: str, data: bytes) -> str:
     """Write a file about the whole dataset and return its SHA-256.
 
     The lease is checked first: a run that was suspended must not overwrite the files of its successor.

@@ -11,14 +11,15 @@ from recorder.errors import RecorderError
 from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.manifest import Lineage, read_own_manifest
 from recorder.exports.planning.plan import Plan
-from recorder.exports.planning.selection import Gone, find_gone
+from recorder.exports.planning.selection import DeletedSessions, find_gone
 from recorder.exports.planning.sharding import PlannedShard
 from recorder.exports.requests.validation import series_of
-from recorder.exports.runner.lease import Claim, ExportCancelled
+from recorder.exports.runner.lease import ExportCancelled, ExportClaim
 from recorder.exports.runner.shard_store import as_written, read_shards, read_stored_plan
 from recorder.exports.writers import WrittenShard
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
+from recorder.storage.conditions import in_tenant
 from recorder.storage.leases import LeaseLost
 
 log = logging.getLogger("recorder.exports")
@@ -38,7 +39,7 @@ class Parent:
     #: Its files by path and `content_key`.
     files: dict[tuple[str, str], WrittenShard]
 
-    def copy(self, shard: PlannedShard, destination: Destination, claim: Claim) -> WrittenShard | None:
+    def copy(self, shard: PlannedShard, destination: Destination, claim: ExportClaim) -> WrittenShard | None:
         """Copy the file of a shard; return None if the parent has none, or it was changed.
 
         Raises:
@@ -67,8 +68,7 @@ def find_parent(runtime: Runtime, row: ExportRow) -> Parent | None:
     statement = (
         select(ExportRow.id)
         .where(
-            ExportRow.workspace_id == row.workspace_id,
-            ExportRow.mode == row.mode,
+            *in_tenant(ExportRow, row.tenant),
             ExportRow.series_sha256 == series_of(row),
             ExportRow.status == "completed",
             col(ExportRow.expired_at).is_(None),
@@ -121,7 +121,7 @@ def lineage_of(db: DbSession, row: ExportRow, plan: Plan, parent: Parent | None)
     )
 
 
-def add_deletions(lineage: Lineage, gone: Gone, parent: Parent | None) -> Lineage:
+def add_deletions(lineage: Lineage, gone: DeletedSessions, parent: Parent | None) -> Lineage:
     """Return the changes after sessions of the plan were deleted."""
     inherited = 0
     if parent is not None:

@@ -91,7 +91,7 @@ def lock_export(db: DbSession, export_id: str) -> ExportRow | None:
 
 
 @dataclass
-class Claim:
+class ExportClaim:
     """The right to work on an export, and the only way to change it."""
 
     database: Database
@@ -159,7 +159,7 @@ class Claim:
 
 def claim_export(
     database: Database, db: DbSession, export_id: str, *, owner: str, lease_ms: int = LEASE_MS
-) -> Claim:
+) -> ExportClaim:
     """Claim an export for a run; needs a write transaction.
 
     Args:
@@ -175,4 +175,4 @@ def claim_export(
     lease = hold_lease(db, _PREFIX + export_id, owner, ttl_ms=lease_ms)
     if lease is None:
         raise ExportBusy
-    return Claim(database, export_id, lease)
+    return ExportClaim(database, export_id, lease)

@@ -10,18 +10,24 @@ from functools import cached_property
 from recorder import clock
 from recorder.datasets.formats import MANIFEST
 from recorder.errors import NotFound, RecorderError, Unavailable
-from recorder.exports.destinations import Destination, open_destination, target_of
+from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.executor import ShardExecutor, open_executor
 from recorder.exports.planning.lake_stats import FactsMissing
 from recorder.exports.planning.plan import Plan, without_sessions
-from recorder.exports.planning.selection import Gone, find_gone, read_plan
+from recorder.exports.planning.selection import DeletedSessions, find_gone, read_plan
 from recorder.exports.planning.sharding import PlannedShard, plan_shards, read_together
 from recorder.exports.requests.validation import series_of
 from recorder.exports.runner.finalize import end_as_failed, missing_files, publish, remove_files
 from recorder.exports.runner.incremental import Parent, add_deletions, find_parent, lineage_of, open_parent
-from recorder.exports.runner.lease import LEASE_MS, Claim, ExportCancelled, claim_export, is_over, lock_export
-from recorder.exports.runner.shard_store import Ledger
-from recorder.exports.writers import ShardTask
+from recorder.exports.runner.lease import (
+    LEASE_MS,
+    ExportCancelled,
+    ExportClaim,
+    claim_export,
+    is_over,
+    lock_export,
+)
+from recorder.exports.runner.shard_store import Ledger, make_shard_task
 from recorder.models.export import ExportRow
 from recorder.models.export_request import SplitRule
 from recorder.runtime import Runtime
@@ -121,7 +127,7 @@ def run_export(
 class _Run:
     """The work of one run, under its claim."""
 
-    def __init__(self, runtime: Runtime, row: ExportRow, claim: Claim, executor: ShardExecutor) -> None:
+    def __init__(self, runtime: Runtime, row: ExportRow, claim: ExportClaim, executor: ShardExecutor) -> None:
         self._runtime = runtime
         #: Row as it was claimed; changes are read and written through the claim.
         self._export = row
@@ -266,7 +272,9 @@ class _Run:
                 self._remove_file(path, destination)
         paths -= self._copy_from_parent([shard for shard in shards if shard.path in paths], destination)
         to_write = [shard for shard in shards if shard.path in paths]
-        tasks = [self._make_task(portion, plan) for portion in read_together(to_write)]
+        tasks = [
+            make_shard_task(self._runtime, self._export, plan, portion) for portion in read_together(to_write)
+        ]
         results = self._executor.run(tasks)
         try:
             for written in results:
@@ -284,21 +292,7 @@ class _Run:
                 copied.add(shard.path)
         return copied
 
-    def _make_task(self, shards: list[PlannedShard], plan: Plan) -> ShardTask:
-        return ShardTask(
-            workspace_id=self._export.workspace_id,
-            mode=self._export.mode,
-            shards=shards,
-            format=plan.format,
-            versions=plan.versions,
-            sampling=plan.sampling,
-            lake_url=self._runtime.lake.url,
-            blob_url=self._runtime.blobs.url,
-            cold_url=self._runtime.settings.cold_url,
-            target=target_of(self._export, self._runtime.settings),
-        )
-
-    def _find_gone(self, plan: Plan) -> Gone:
+    def _find_gone(self, plan: Plan) -> DeletedSessions:
         export, sessions = self._export, plan.sessions["session_id"]
         with self._runtime.database.transaction(write=False) as db:
             return find_gone(db, export.tenant, plan.spec["workflow"], sessions)

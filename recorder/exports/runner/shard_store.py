@@ -11,13 +11,15 @@ from sqlmodel import col, select
 from recorder.access.quota import reserve_rows, settle_rows
 from recorder.digest import sha256_of
 from recorder.errors import QuotaExceeded
+from recorder.exports.destinations import target_of
 from recorder.exports.manifest import Lineage
 from recorder.exports.planning.plan import Plan
 from recorder.exports.planning.sharding import PlannedShard
-from recorder.exports.runner.lease import Claim, ExportCancelled
+from recorder.exports.runner.lease import ExportCancelled, ExportClaim
 from recorder.exports.runner.session_index import forget_sessions, index_sessions
-from recorder.exports.writers import WrittenShard
+from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.models.export import ExportRow, ExportShardRow
+from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
 
 
@@ -55,6 +57,32 @@ def plan_folder(workspace_id: str, export_id: str) -> str:
     return f"exports/{workspace_id}/{export_id}/"
 
 
+def make_shard_task(
+    runtime: Runtime, row: ExportRow, plan: Plan, shards: list[PlannedShard], *, replaces_files: bool = False
+) -> ShardTask:
+    """Return the task that writes some shards of an export's plan.
+
+    Args:
+        runtime: open stores of the rows and pictures.
+        row: the export.
+        plan: its stored plan.
+        shards: shards that are read together.
+        replaces_files: whether files with the same paths and other bytes are replaced.
+    """
+    return ShardTask(
+        tenant=row.tenant,
+        shards=shards,
+        format=plan.format,
+        versions=plan.versions,
+        sampling=plan.sampling,
+        lake_url=runtime.lake.url,
+        blob_url=runtime.blobs.url,
+        cold_url=runtime.settings.cold_url,
+        target=target_of(row, runtime.settings),
+        replaces_files=replaces_files,
+    )
+
+
 class PlanTooLarge(Exception):
     """A stored plan is larger than its reader allows."""
 
@@ -87,7 +115,7 @@ def read_shards(db: DbSession, export_id: str) -> list[ExportShardRow]:
 class Ledger:
     """Stored progress of one export, from which the next run continues."""
 
-    def __init__(self, claim: Claim, blobs: Blobs, *, workspace_id: str) -> None:
+    def __init__(self, claim: ExportClaim, blobs: Blobs, *, workspace_id: str) -> None:
         self._claim = claim
         self._workspace_id = workspace_id
         self._blobs = blobs
@@ -164,7 +192,7 @@ class Ledger:
             raise
 
     def open_paths(self) -> set[str]:
-        """Paths of the shards that are still to be written."""
+        """Return the paths of the shards that are still to be written."""
         with self._claim.transaction() as (db, row):
             return {shard.path for shard in read_shards(db, row.id) if not shard.is_done}
 

@@ -12,7 +12,14 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.exports.planning.selection import measure_selection
-from recorder.exports.runner.lease import LEASE_MS, Claim, ExportBusy, claim_export, is_free, lock_export
+from recorder.exports.runner.lease import (
+    LEASE_MS,
+    ExportBusy,
+    ExportClaim,
+    claim_export,
+    is_free,
+    lock_export,
+)
 from recorder.models.export import ExportRow
 from recorder.models.operations import LeaseRow
 from recorder.storage.database import Database
@@ -70,7 +77,7 @@ def claim_next(
     served: Mapping[str, float],
     *,
     lease_ms: int = LEASE_MS,
-) -> tuple[ExportRow, Claim] | None:
+) -> tuple[ExportRow, ExportClaim] | None:
     """Claim the next queued export that no run has tried; return None if none may be claimed.
 
     The workspace that was served longest ago comes first, and in it the oldest export.
@@ -126,7 +133,7 @@ def is_small(database: Database, row: ExportRow) -> bool:
     )
 
 
-def leave_to_own_run(claim: Claim) -> None:
+def leave_to_own_run(claim: ExportClaim) -> None:
     """Give a claimed export back, for a run of its own.
 
     Raises:

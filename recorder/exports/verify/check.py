@@ -16,14 +16,14 @@ from recorder.datasets.formats import FormatName
 from recorder.datasets.manifest import Manifest, Shard, parse_manifest
 from recorder.datasets.sources import (
     FILE_ERRORS,
+    DatasetSource,
     DestinationSource,
     Directory,
-    Source,
     copy_file,
     open_source,
 )
 from recorder.datasets.webdataset import Sample, read_samples
-from recorder.exports.verify.rows import Event, Frame, read_events, read_frames
+from recorder.exports.verify.rows import VerifiedEvent, VerifiedFrame, read_events, read_frames
 from recorder.rowset import (
     SessionRows,
     events_digest,
@@ -38,10 +38,10 @@ ANOTHER_MANIFEST = "The manifest is not the one that the export wrote; no file w
 #: Most problems that are listed: a dataset that is wholly wrong needs no line for each of its pictures.
 _MOST_PROBLEMS = 200
 _PIECE_BYTES = 4 * 1024 * 1024
-_Pictured = TypeVar("_Pictured", Frame, Sample)
+_Pictured = TypeVar("_Pictured", VerifiedFrame, Sample)
 
 
-def open_dataset(source: str | Path | Directory) -> Source:
+def open_dataset(source: str | Path | Directory) -> DatasetSource:
     """Return the source of a dataset: a path, an address, or an opened destination.
 
     Raises:
@@ -211,7 +211,7 @@ class _Check:
                     bound = [sample[1:4] for sample in self._check_images(samples, shard)]
                     yield SessionRows("samples", session_id, len(bound), samples_digest(bound))
 
-    def _check_bindings(self, events: Iterable[Event], shard: Shard) -> Iterator[Event]:
+    def _check_bindings(self, events: Iterable[VerifiedEvent], shard: Shard) -> Iterator[VerifiedEvent]:
         """Yield the same events; count actions, and check that each names its frame wholly or not at all."""
         for event in events:
             self._actions += event.is_action
@@ -231,7 +231,7 @@ class _Check:
             yield row
 
 
-def _get_session_id(row: Event | Frame | Sample) -> str:
+def _get_session_id(row: VerifiedEvent | VerifiedFrame | Sample) -> str:
     return row.session_id
 
 

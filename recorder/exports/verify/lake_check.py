@@ -31,6 +31,7 @@ from recorder.models.export import ExportRow
 from recorder.models.session import SessionRow, TagRow
 from recorder.rowset import EventKey, events_digest, frames_digest, samples_digest
 from recorder.runtime import Runtime
+from recorder.storage.conditions import in_tenant
 from recorder.storage.lake_schemas import Kind
 
 _KEY = ("event_id", "t_ms", "ts", "type", "frame_id", "payload")
@@ -140,8 +141,7 @@ def choose_sessions(
     filters = spec["filter"]
     with runtime.database.transaction(write=False) as db:
         sealed = select(SessionRow).where(
-            SessionRow.workspace_id == row.workspace_id,
-            SessionRow.mode == row.mode,
+            *in_tenant(SessionRow, row.tenant),
             SessionRow.status == "sealed",
             col(SessionRow.workflow).in_(spec["workflow"]),
             or_(col(SessionRow.deleted_at).is_(None), col(SessionRow.deleted_at) >= row.created_at),
@@ -150,8 +150,7 @@ def choose_sessions(
         allowed = in_lake - set(filters.get("exclude_session_ids", []))
         if "tag" in filters:
             tagged = select(TagRow.session_id).where(
-                TagRow.workspace_id == row.workspace_id,
-                TagRow.mode == row.mode,
+                *in_tenant(TagRow, row.tenant),
                 TagRow.name == filters["tag"],
             )
             allowed &= set(db.exec(tagged).all())

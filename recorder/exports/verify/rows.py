@@ -42,7 +42,7 @@ _EVENT = pa.schema(
 _FRAME = pa.schema({"session_id": _TEXT, "frame_id": _TEXT, "sha256": _TEXT})
 
 
-class Event(NamedTuple):
+class VerifiedEvent(NamedTuple):
     """Members of an event row that are checked."""
 
     session_id: str
@@ -62,7 +62,7 @@ class Event(NamedTuple):
         return EventKey(*self[1:7])
 
 
-class Frame(NamedTuple):
+class VerifiedFrame(NamedTuple):
     """Members of a frame that the row set covers, and the digest of its picture."""
 
     session_id: str
@@ -90,7 +90,7 @@ class _FrameLine(msgspec.Struct):
     sha256: str
 
 
-def read_events(path: Path, format: FormatName) -> Iterator[Event]:
+def read_events(path: Path, format: FormatName) -> Iterator[VerifiedEvent]:
     """Yield the events of a file, in its order.
 
     Raises:
@@ -102,14 +102,14 @@ def read_events(path: Path, format: FormatName) -> Iterator[Event]:
                 ts_us = (line.ts - _EPOCH) // _MICROSECOND
                 key = (line.event_id, line.t_ms, ts_us, line.type, line.frame_id, line.payload)
                 bound = (line.bound_frame_id, line.frame_seq, line.is_action)
-                yield Event(line.session_id, *key, *bound)
+                yield VerifiedEvent(line.session_id, *key, *bound)
             return
         for batch in _read_batches(path, format, _EVENT.names, _ROWS_AT_ONCE):
             rows = pl.DataFrame(_cast_batch(batch, _EVENT)).with_columns(pl.col("ts").dt.epoch("us"))
-            yield from map(Event._make, rows.iter_rows())
+            yield from map(VerifiedEvent._make, rows.iter_rows())
 
 
-def read_frames(path: Path, format: FormatName) -> Iterator[Frame]:
+def read_frames(path: Path, format: FormatName) -> Iterator[VerifiedFrame]:
     """Yield the frames of a file, in its order, with the digest of each picture; JSONL has no pictures.
 
     Raises:
@@ -118,12 +118,12 @@ def read_frames(path: Path, format: FormatName) -> Iterator[Frame]:
     with unreadable_errors():
         if format == "jsonl":
             for line in _decode_lines(path, _FrameLine):
-                yield Frame(line.session_id, line.frame_id, line.sha256, None)
+                yield VerifiedFrame(line.session_id, line.frame_id, line.sha256, None)
             return
         for batch in _read_batches(path, format, [*_FRAME.names, "image"], _IMAGES_AT_ONCE):
             rows = pl.DataFrame(_cast_batch(batch, _FRAME)).iter_rows()
             for row, image_sha256 in zip(rows, _hash_images(batch.column("image")), strict=True):
-                yield Frame._make((*row, image_sha256))
+                yield VerifiedFrame._make((*row, image_sha256))
 
 
 def _decode_lines(path: Path, kind: type[Any]) -> Iterator[Any]:

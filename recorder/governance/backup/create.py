@@ -17,14 +17,14 @@ from sqlmodel import select
 
 from recorder import clock
 from recorder.errors import Unavailable
-from recorder.governance.backup.archive import Archive
+from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.errors import BackupBusy, DamagedBackup
 from recorder.governance.backup.lake_moment import FilesChanged, read_tables
 from recorder.governance.backup.manifest import (
     VERSION,
+    BackupManifest,
     FileEntry,
     LakeVersion,
-    Manifest,
     Store,
     deployment_digest,
 )
@@ -118,7 +118,7 @@ class _BackupRun:
         self, runtime: Runtime, to: str, on_progress: OnProgress, on_step: Callable[[str], object]
     ) -> None:
         self._runtime = runtime
-        self._archive = Archive(to)
+        self._archive = BackupStore(to)
         self._on_progress, self._on_step = on_progress, on_step
         self._known: dict[tuple[str, str], FileEntry] = {}
         self._lake_files = Blobs(runtime.lake.url)
@@ -185,7 +185,7 @@ class _BackupRun:
 
     def _copy_snapshot(self, snapshot: Snapshot) -> _Contents:
         counters = {
-            Lane(workspace_id, mode, slot): number
+            Lane(Tenant(workspace_id, mode), slot): number
             for workspace_id, mode, slot, number in snapshot.read(
                 "SELECT workspace_id, mode, slot, batch_number FROM seal_counters"
             )
@@ -262,11 +262,11 @@ class _BackupRun:
         parts, size = self._archive.put_stream([data])
         return FileEntry("changes", GONE, size, "", parts)
 
-    def _write_manifest(self, contents: _Contents) -> Manifest:
+    def _write_manifest(self, contents: _Contents) -> BackupManifest:
         settings = self._runtime.settings
         listing, listing_bytes = self._archive.put_stream(entry.to_line() for entry in contents.entries)
         backup_id, _ = new_timed_id("bak")
-        manifest = Manifest(
+        manifest = BackupManifest(
             manifest_version=VERSION,
             id=backup_id,
             release=__version__,

@@ -57,7 +57,7 @@ def read_tables(
     for tenant in tenants:
         numbers = None
         if counters is not None:
-            lanes = [Lane(tenant.workspace_id, tenant.mode, slot) for slot in range(slots)]
+            lanes = [Lane(tenant, slot) for slot in range(slots)]
             numbers = {lane.name: counters.get(lane, 0) for lane in lanes}
         for kind in LAYOUTS:
             try:

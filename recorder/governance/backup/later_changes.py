@@ -17,7 +17,7 @@ from sqlmodel import col, select, update
 from recorder import clock
 from recorder.audit.log import Origin, entry_of, first_hash, hash_entry, record
 from recorder.governance.backup.errors import AuditDoesNotFit
-from recorder.governance.backup.manifest import Manifest
+from recorder.governance.backup.manifest import BackupManifest
 from recorder.governance.erasures import repeat_erasures, run_erasures
 from recorder.governance.purges import request_purge, run_purges
 from recorder.models.governance import HoldRow, PurgeCause, PurgeRow
@@ -138,7 +138,7 @@ def _require_next(
 
 
 def apply_changes(
-    runtime: Runtime, manifest: Manifest, changes: LaterChanges, gone: Mapping[str, str]
+    runtime: Runtime, manifest: BackupManifest, changes: LaterChanges, gone: Mapping[str, str]
 ) -> AppliedChanges:
     """Apply what came after the backup, and purge to the end; nothing else works on the deployment.
 
@@ -236,7 +236,9 @@ def _hide_sessions(runtime: Runtime, gone: Mapping[str, str]) -> None:
             request_purge(db, row, causes[cause], at=now)
 
 
-def _record_restore(runtime: Runtime, workspace_id: str, manifest: Manifest, applied: AppliedChanges) -> None:
+def _record_restore(
+    runtime: Runtime, workspace_id: str, manifest: BackupManifest, applied: AppliedChanges
+) -> None:
     details = {"backup": manifest.id, "moment": clock.to_iso(manifest.moment), "entries": applied.entries}
     with runtime.database.transaction(write=True) as db:
         record(

@@ -45,7 +45,7 @@ class LakeVersion(BaseModel):
     version: int
 
 
-class Manifest(BaseModel):
+class BackupManifest(BaseModel):
     """A complete backup."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -74,7 +74,7 @@ class Manifest(BaseModel):
     #: Keyed digest of all other members.
     seal: str = ""
 
-    def sealed(self, secret: bytes) -> "Manifest":
+    def sealed(self, secret: bytes) -> "BackupManifest":
         """Return the manifest with its seal."""
         return self.model_copy(update={"seal": self._make_seal(secret)})
 
@@ -95,14 +95,14 @@ class Manifest(BaseModel):
         return keyed_digest(secret, "backup-manifest", canonical_json(content)).hex()
 
 
-def parse_manifest(data: bytes, backup_id: str) -> Manifest:
+def parse_manifest(data: bytes, backup_id: str) -> BackupManifest:
     """Return the manifest of a backup.
 
     Raises:
         DamagedBackup: if it cannot be read.
     """
     try:
-        manifest = Manifest.model_validate_json(data)
+        manifest = BackupManifest.model_validate_json(data)
     except ValidationError as error:
         raise DamagedBackup(f"the manifest of {backup_id} cannot be read") from error
     if manifest.id != backup_id or manifest.manifest_version != VERSION:

@@ -11,9 +11,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from recorder import clock
 from recorder.errors import RecorderError
-from recorder.governance.backup.archive import Archive
+from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.errors import NoBackup
-from recorder.governance.backup.manifest import Manifest
+from recorder.governance.backup.manifest import BackupManifest
 from recorder.storage.durable_files import sync_path
 
 #: Days that a backup may be kept.
@@ -33,11 +33,11 @@ class BackupRecord(BaseModel):
 _RECORDS = TypeAdapter(list[BackupRecord])
 
 
-def note_backup(data: Path, to: str, manifest: Manifest) -> None:
+def note_backup(data: Path, to: str, manifest: BackupManifest) -> None:
     """Add a backup to the record; drop those that were deleted."""
     address = to if "://" in to else str(Path(to).resolve())
     kept = [record for record in read_records(data) if record.to != address]
-    archive = Archive(to)
+    archive = BackupStore(to)
     for backup_id in archive.list_ids():
         moment = manifest.moment if backup_id == manifest.id else archive.read_manifest(backup_id).moment
         kept.append(BackupRecord(id=backup_id, to=address, moment=moment))
@@ -65,7 +65,7 @@ def find_old_backups(data: Path) -> list[BackupRecord]:
 
 def _may_exist(record: BackupRecord) -> bool:
     try:
-        Archive(record.to).read_manifest(record.id)
+        BackupStore(record.to).read_manifest(record.id)
     except NoBackup:
         return False
     except (RecorderError, OSError):

@@ -18,11 +18,11 @@ from pathlib import Path
 from sqlalchemy import update
 from sqlmodel import delete
 
-from recorder.governance.backup.archive import Archive
+from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.create import GONE
 from recorder.governance.backup.errors import DamagedBackup, NotEmpty, OtherEngine
 from recorder.governance.backup.later_changes import AppliedChanges, LaterChanges, apply_changes
-from recorder.governance.backup.manifest import FileEntry, Manifest, Store
+from recorder.governance.backup.manifest import BackupManifest, FileEntry, Store
 from recorder.governance.backup.snapshot import FILE, make_copy
 from recorder.ids import new_id
 from recorder.models.operations import LeaseRow, SealPortionRow
@@ -76,7 +76,7 @@ class _Target:
 
 
 def restore_backup(
-    archive: Archive,
+    archive: BackupStore,
     wanted: Settings,
     staged: Settings,
     *,
@@ -142,7 +142,7 @@ def restore_backup(
     )
 
 
-def _require_empty(target: _Target, manifest: Manifest) -> None:
+def _require_empty(target: _Target, manifest: BackupManifest) -> None:
     """Check that nothing is overwritten, and that the database takes the backup.
 
     Raises:
@@ -185,7 +185,7 @@ def _work_on_files(entries: Iterable[FileEntry], work: Callable[[FileEntry], obj
     return count
 
 
-def _check_file(archive: Archive, on_bytes: OnBytes, entry: FileEntry) -> None:
+def _check_file(archive: BackupStore, on_bytes: OnBytes, entry: FileEntry) -> None:
     """Check that a file stays in its store, and that its parts are what was written.
 
     Raises:
@@ -225,7 +225,9 @@ def _staging(target: _Target) -> Iterator[None]:
         raise
 
 
-def _write_files(archive: Archive, manifest: Manifest, target: _Target, on_bytes: OnBytes) -> dict[str, str]:
+def _write_files(
+    archive: BackupStore, manifest: BackupManifest, target: _Target, on_bytes: OnBytes
+) -> dict[str, str]:
     """Write the files of a backup, the database last; return the sessions that were purged during it."""
     database: list[FileEntry] = []
     gone: dict[str, str] = {}
@@ -255,7 +257,7 @@ def _write_files(archive: Archive, manifest: Manifest, target: _Target, on_bytes
     return gone
 
 
-def _write_sqlite(archive: Archive, entries: list[FileEntry], target: _Target, on_bytes: OnBytes) -> None:
+def _write_sqlite(archive: BackupStore, entries: list[FileEntry], target: _Target, on_bytes: OnBytes) -> None:
     path = Path(target.staged.database_url.removeprefix("sqlite:///"))
     make_folder(path.parent)
     for entry in entries:
@@ -270,7 +272,11 @@ def _write_sqlite(archive: Archive, entries: list[FileEntry], target: _Target, o
 
 
 def _write_postgres(
-    archive: Archive, manifest: Manifest, entries: list[FileEntry], target: _Target, on_bytes: OnBytes
+    archive: BackupStore,
+    manifest: BackupManifest,
+    entries: list[FileEntry],
+    target: _Target,
+    on_bytes: OnBytes,
 ) -> None:
     """Create the schema that the rows had, and copy all tables in one transaction."""
     database = Database(target.staged.database_url)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from recorder.governance.backup.archive import PART_BYTES, Archive
+from recorder.governance.backup.backup_store import PART_BYTES, BackupStore
 from recorder.governance.backup.manifest import FileEntry, Store
 from recorder.storage.blobs import Blobs, StoredObject
 
@@ -17,7 +17,7 @@ OnProgress = Callable[[int, int], object]
 
 
 def copy_objects(
-    archive: Archive,
+    archive: BackupStore,
     blobs: Blobs,
     store: Store,
     objects: Iterable[StoredObject],
@@ -50,7 +50,7 @@ def copy_objects(
 
 
 def _copy_object(
-    archive: Archive,
+    archive: BackupStore,
     blobs: Blobs,
     store: Store,
     stored: StoredObject,

@@ -28,17 +28,17 @@ from recorder.importers.miniwob.elements import boxes, canvas_size, event_target
 from recorder.importers.miniwob.format import (
     SUFFIXES,
     Demonstration,
-    Node,
+    PageElement,
     event_members,
     read_file,
     whole_actions,
 )
-from recorder.importers.screen_drawing import Box, draw
+from recorder.importers.screen_drawing import ScreenBox, draw
 from recorder.importers.upload import (
     ImportReport,
     NothingToImport,
     Recording,
-    Source,
+    RecordingSource,
     UnreadableRecording,
     Upload,
     upload_recordings,
@@ -126,17 +126,17 @@ class _Screens:
     def __init__(self, prefix: str) -> None:
         self.frames: list[CapturedFrame] = []
         self._prefix = prefix
-        self._page: Node | None = None
-        self._pictures: dict[tuple[tuple[Box, ...], tuple[int, int]], bytes] = {}
+        self._page: PageElement | None = None
+        self._pictures: dict[tuple[tuple[ScreenBox, ...], tuple[int, int]], bytes] = {}
 
-    def show(self, page: Node, t_ms: int) -> str:
+    def show(self, page: PageElement, t_ms: int) -> str:
         """Return the id of the frame that shows this page."""
         if page != self._page:
             self._page = page
             self.frames.append(self._draw_frame(page, t_ms))
         return str(self.frames[-1].item["id"])
 
-    def _draw_frame(self, page: Node, t_ms: int) -> CapturedFrame:
+    def _draw_frame(self, page: PageElement, t_ms: int) -> CapturedFrame:
         drawn = boxes(page), canvas_size(page)
         if drawn not in self._pictures:
             self._pictures[drawn] = draw(*drawn)
@@ -218,7 +218,7 @@ def demonstration_files(path: Path) -> list[Path]:
 
 def demonstration_sources(
     files: list[Path], *, workflow: str | None = None, workflow_prefix: str = ""
-) -> Iterator[Source]:
+) -> Iterator[RecordingSource]:
     """Yield each file as a source; the sessions of neighbours begin one minute apart."""
     for n, file in enumerate(files):
         read = partial(
@@ -228,7 +228,7 @@ def demonstration_sources(
             workflow=workflow,
             workflow_prefix=workflow_prefix,
         )
-        yield Source(f"{file.resolve().parent.name}/{file.name}", read)
+        yield RecordingSource(f"{file.resolve().parent.name}/{file.name}", read)
 
 
 def _compute_start(n: int) -> datetime:

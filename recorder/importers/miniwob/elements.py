@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from recorder.importers.miniwob.format import Node
-from recorder.importers.screen_drawing import BLACK, CLEAR, Box, Colour, colour_of
+from recorder.importers.miniwob.format import PageElement
+from recorder.importers.screen_drawing import BLACK, CLEAR, Colour, ScreenBox, colour_of
 
 #: The task's own area; pages without the task frame are drawn whole, up to a limit.
 AREA = (160, 210)
@@ -31,7 +31,7 @@ _PLAIN_ID = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
 _QUOTES = str.maketrans('"', "'")
 
 
-def target_path(dom: Node) -> list[Node]:
+def target_path(dom: PageElement) -> list[PageElement]:
     """Return the elements from the root to the one acted on; empty without one.
 
     The mark is taken off, so that pages which differ in it alone are equal.
@@ -46,13 +46,13 @@ def target_path(dom: Node) -> list[Node]:
     return []
 
 
-def snapshot(dom: Node) -> dict[str, Any]:
+def snapshot(dom: PageElement) -> dict[str, Any]:
     """Return the page as a DOM snapshot: nested `[tag, {attributes}, …children]`, without boxes."""
     return {"v": 1, "format": "nodes", "html": _make_snapshot(dom)}
 
 
-def canvas_size(dom: Node) -> tuple[int, int]:
-    """Width and height of the picture: the task's area, or the whole page where there is no task frame."""
+def canvas_size(dom: PageElement) -> tuple[int, int]:
+    """Return width and height of the picture: the task's area, or the whole page without a task frame."""
     if any(node.id == "wrap" for node, _ in _walk_elements(dom)):
         return AREA
     width, height = (
@@ -61,12 +61,12 @@ def canvas_size(dom: Node) -> tuple[int, int]:
     return max(width, AREA[0]), max(height, AREA[1])
 
 
-def boxes(dom: Node) -> tuple[Box, ...]:
+def boxes(dom: PageElement) -> tuple[ScreenBox, ...]:
     """Return the boxes to draw, in the order of the document."""
     return tuple(box for node, ink in _walk_elements(dom) for box in _make_boxes(node, ink))
 
 
-def event_target(path: list[Node]) -> dict[str, Any]:
+def event_target(path: list[PageElement]) -> dict[str, Any]:
     """Return the last element of `path` as the target of an event, with selectors, the best first."""
     node = path[-1]
     kind, _, sort = node.tag.partition("_")
@@ -88,7 +88,7 @@ def event_target(path: list[Node]) -> dict[str, Any]:
     }
 
 
-def _make_snapshot(node: Node) -> list[Any]:
+def _make_snapshot(node: PageElement) -> list[Any]:
     kind, _, sort = node.tag.partition("_")
     attributes: dict[str, Any] = {
         key: value
@@ -109,8 +109,8 @@ def _make_snapshot(node: Node) -> list[Any]:
     return [kind.lower(), attributes, *inner]
 
 
-def _walk_elements(root: Node) -> Iterator[tuple[Node, Colour]]:
-    """Every element with the colour its text has; text nodes take that of the element around them."""
+def _walk_elements(root: PageElement) -> Iterator[tuple[PageElement, Colour]]:
+    """Yield every element with the colour its text has; text nodes take that of the element around them."""
     stack = [(root, BLACK)]
     while stack:
         node, ink = stack.pop()
@@ -119,21 +119,21 @@ def _walk_elements(root: Node) -> Iterator[tuple[Node, Colour]]:
         stack += [(child, colour) for child in reversed(node.children or ())]
 
 
-def _make_boxes(node: Node, ink: Colour) -> Iterator[Box]:
+def _make_boxes(node: PageElement, ink: Colour) -> Iterator[ScreenBox]:
     if node.width <= 0 or node.height <= 0:
         return
     bounds = (node.left, node.top, node.width, node.height)
-    yield Box(
+    yield ScreenBox(
         *bounds, colour_of(node.bg), _choose_border(node), _read_shown_text(node), ink,
         _estimate_type_px(node), is_centred=node.tag in _BUTTONS, shape=_choose_shape(node.tag),
     )  # fmt: skip
     if node.value is True:
-        yield Box(*bounds, border=BLACK, shape="dot" if node.tag == "INPUT_radio" else "tick")
+        yield ScreenBox(*bounds, border=BLACK, shape="dot" if node.tag == "INPUT_radio" else "tick")
     if node.focused and node.tag != "BODY":
-        yield Box(node.left - 1, node.top - 1, node.width + 2, node.height + 2, border=_FOCUS)
+        yield ScreenBox(node.left - 1, node.top - 1, node.width + 2, node.height + 2, border=_FOCUS)
 
 
-def _choose_border(node: Node) -> Colour:
+def _choose_border(node: PageElement) -> Colour:
     if node.tag in _FIELDS or node.tag in _BUTTONS or node.tag in ("INPUT_checkbox", "INPUT_radio"):
         return _GREY
     if node.tag in ("circle", "polygon", "ellipse"):
@@ -147,7 +147,7 @@ def _choose_shape(tag: str) -> Any:
     )
 
 
-def _read_shown_text(node: Node) -> str:
+def _read_shown_text(node: PageElement) -> str:
     if node.tag == "INPUT_password":
         return "*" * len(str(node.value or ""))  # the built-in type has no bullet
     if node.tag.startswith(("INPUT_", "TEXTAREA")) and isinstance(node.value, str):
@@ -155,7 +155,7 @@ def _read_shown_text(node: Node) -> str:
     return node.text or ""
 
 
-def _estimate_type_px(node: Node) -> int:
+def _estimate_type_px(node: PageElement) -> int:
     """Estimate the type's height from the box: headings are larger, a line of text fills its box."""
     if node.tag in ("H1", "H2"):
         return 14
@@ -166,14 +166,14 @@ def _clean_word(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _read_own_text(node: Node) -> str:
+def _read_own_text(node: PageElement) -> str:
     """Return the element's text, its text nodes and inline labels included; spaces made single."""
     text = node.text or (node.value if node.tag in _BUTTONS and isinstance(node.value, str) else "")
     parts = [text, *(child.text or "" for child in node.children or ())]
     return " ".join(" ".join(parts).split())
 
 
-def _find_accessible_name(path: list[Node]) -> str:
+def _find_accessible_name(path: list[PageElement]) -> str:
     """Return the accessible name that the file has: an enclosing label, else the element's text."""
     node = path[-1]
     if node.tag.startswith(("INPUT_", "SELECT", "TEXTAREA")) and node.tag not in _BUTTONS:
@@ -182,8 +182,8 @@ def _find_accessible_name(path: list[Node]) -> str:
     return _read_own_text(node)
 
 
-def _make_selectors(path: list[Node], name: str, text: str) -> list[str]:
-    """Selectors in the syntax of the Chrome Recorder: by role and name, by id, by text, by place."""
+def _make_selectors(path: list[PageElement], name: str, text: str) -> list[str]:
+    """Return selectors in the syntax of the Chrome Recorder: by role and name, id, text and place."""
     node, selectors = path[-1], []
     role = _ROLES.get(node.tag)
     if role and name:
@@ -196,7 +196,7 @@ def _make_selectors(path: list[Node], name: str, text: str) -> list[str]:
     return [*selectors, f"xpath//{_make_xpath(path)}"]
 
 
-def _make_xpath(path: list[Node]) -> str:
+def _make_xpath(path: list[PageElement]) -> str:
     steps = [f"/{_make_xpath_step(path[0])}"]
     for parent, node in pairwise(path):
         alike = [
@@ -207,5 +207,5 @@ def _make_xpath(path: list[Node]) -> str:
     return "/".join(steps)
 
 
-def _make_xpath_step(node: Node) -> str:
+def _make_xpath_step(node: PageElement) -> str:
     return node.tag.partition("_")[0].lower()

@@ -21,7 +21,7 @@ Pixels = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
 Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 
-class Node(msgspec.Struct):
+class PageElement(msgspec.Struct):
     """An element of a page: its box, its colours, its text and its children.
 
     `classes` and `id` of SVG elements come as objects; `tag` names the kind of an input (`INPUT_text`), and
@@ -41,7 +41,7 @@ class Node(msgspec.Struct):
     fg: str | None = msgspec.field(name="fgColor", default=None)
     focused: bool = False
     is_target: bool = msgspec.field(name="recordingTarget", default=False)
-    children: list["Node"] | None = None
+    children: list["PageElement"] | None = None
 
 
 class Action(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class State(msgspec.Struct):
     """The page at one moment, and the action seen at it."""
 
     time: Milliseconds
-    dom: Node
+    dom: PageElement
     action: Action | None = None
 
 
@@ -143,7 +143,7 @@ class Seen:
 
 
 def whole_actions(states: list[State]) -> list[Seen]:
-    """Every action once: a timing-3 half joins its timing-1 half; a half without the other counts by itself.
+    """Return every action once: a timing-3 half joins its timing-1 half; a lone half counts by itself.
 
     Halves of nested actions (a click that causes a click) may follow each other as 1 1 3 3.
     """
@@ -166,7 +166,7 @@ def whole_actions(states: list[State]) -> list[Seen]:
 
 
 def event_members(seen: list[Seen]) -> Iterator[dict[str, Any]]:
-    """For each action the members `type` and `input` of its event; the keys held down are followed along."""
+    """Yield the members `type` and `input` of each action's event; keys that are held down are tracked."""
     held = 0
     for n, first in enumerate(seen):
         action = first.action

@@ -10,7 +10,7 @@ from recorder.memory.drift.changes import Change
 from recorder.memory.drift.history import History
 from recorder.memory.drift.subjects import EDGE, KINDS, NODE, Subject
 from recorder.memory.drift.terms import Term
-from recorder.memory.drift.thresholds import Rules, sightings_needed, unseen_subjects
+from recorder.memory.drift.thresholds import DriftRules, sightings_needed, unseen_subjects
 from recorder.memory.graph.inverted_index import Ints
 
 #: Logarithm of the odds from which on a node that is led around counts as unchanged.
@@ -37,15 +37,15 @@ class Growth:
     #: Nodes that its sessions leave out, between nodes that the baseline joined by them.
     leads_around: tuple[int, ...]
 
-    def as_change(self, *, is_told: bool) -> Change:
+    def as_change(self, *, is_reported: bool) -> Change:
         """Return the change, for later alarms to be compared with."""
         before = self.baseline_seen / self.baseline
         after = len(self.sightings) / (int(self.sightings[-1]) + 1 - self.window_start)
-        return Change(self.subject, True, int(self.sightings[0]), self.position, before, after, is_told)
+        return Change(self.subject, True, int(self.sightings[0]), self.position, before, after, is_reported)
 
 
 def find_growth(
-    history: History, term: Term, *, begin: int, end: int, known: set[int], rules: Rules
+    history: History, term: Term, *, begin: int, end: int, known: set[int], rules: DriftRules
 ) -> list[Growth]:
     """Return the subjects that grew, noticed from position `begin` to before `end`; each once.
 
@@ -93,7 +93,7 @@ def find_growth(
 
 
 def _find(
-    history: History, subject: int, term: Term, judged: tuple[int, int], needed: int, rules: Rules
+    history: History, subject: int, term: Term, judged: tuple[int, int], needed: int, rules: DriftRules
 ) -> tuple[Ints, int, tuple[int, ...]] | None:
     """Return the first window with enough sightings: these, position of the alarm, and what is left out.
 
@@ -119,7 +119,7 @@ def _find(
 
 
 def _wait_for(
-    history: History, around: tuple[int, ...], term: Term, sightings: Ints, end: int, rules: Rules
+    history: History, around: tuple[int, ...], term: Term, sightings: Ints, end: int, rules: DriftRules
 ) -> int | None:
     """Return the position at which the nodes that a subject leads around are known to be unchanged.
 

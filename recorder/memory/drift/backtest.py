@@ -11,11 +11,11 @@ from recorder.errors import NotFound
 from recorder.memory.drift.detector import DetectorState, check_terms
 from recorder.memory.drift.payloads import describe
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, read_history
-from recorder.memory.drift.thresholds import Rules
-from recorder.memory.graph.nodes import GraphScope
+from recorder.memory.drift.thresholds import DriftRules
 from recorder.memory.queries.columns import read_columns
 from recorder.memory.storage.versions import read_head
 from recorder.storage.database import Database
+from recorder.tenant import GraphScope
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Backtest:
 def replay_history(
     database: Database,
     scope: GraphScope,
-    rules: Rules,
+    rules: DriftRules,
     *,
     progress: Callable[[int, int], object] = lambda done, sessions: None,
 ) -> Backtest:

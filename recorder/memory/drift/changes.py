@@ -20,7 +20,7 @@ class Change:
     before: float
     most_after: float
     #: Whether it was reported; else it is a consequence of one that was.
-    is_told: bool
+    is_reported: bool
 
 
 _ORDER_OF_FALLS = {PATH: 0, NODE: 1, EDGE: 2}

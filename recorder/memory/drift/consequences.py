@@ -11,7 +11,7 @@ from recorder.memory.drift.changes import Change
 from recorder.memory.drift.disappearance import Fall, evidence_at
 from recorder.memory.drift.history import History
 from recorder.memory.drift.subjects import NODE
-from recorder.memory.drift.thresholds import Rules
+from recorder.memory.drift.thresholds import DriftRules
 from recorder.memory.drift.watches import Watch, leave_out
 
 #: Share of the sessions of the rarer of two subjects from which on they change together.
@@ -20,7 +20,7 @@ _SHARED = 0.5
 _SUSPICION = 0.4
 
 
-def explain_fall(history: History, fall: Fall, changes: Collection[Change], rules: Rules) -> bool:
+def explain_fall(history: History, fall: Fall, changes: Collection[Change], rules: DriftRules) -> bool:
     """Return whether a change that was noticed before explains why a subject fell."""
     watch, since = fall.watch, int(fall.window[0])
     # Where it returned and fell again, what explained the first fall does not explain the second.
@@ -28,7 +28,7 @@ def explain_fall(history: History, fall: Fall, changes: Collection[Change], rule
     for other in changes:
         if other.subject == fall.subject or (earlier and other.position <= earlier[0]):
             continue
-        if other.rose and other.is_told and _replaces(history, fall.subject, other.subject):
+        if other.rose and other.is_reported and _replaces(history, fall.subject, other.subject):
             return True
         is_together = not other.rose and since <= other.position + rules.window
         if is_together and _share(history, fall.subject, other.subject, watch.start, watch.end) >= _SHARED:
@@ -37,7 +37,9 @@ def explain_fall(history: History, fall: Fall, changes: Collection[Change], rule
     return bool(besides.left_out) and besides.seen < rules.least_seen
 
 
-def leave_out_reported(history: History, watch: Watch, changes: Collection[Change], rules: Rules) -> Watch:
+def leave_out_reported(
+    history: History, watch: Watch, changes: Collection[Change], rules: DriftRules
+) -> Watch:
     """Return a watch among the sessions that no reported change of another subject is about.
 
     What most sessions have now is not left out: it is no addition to the other work, but takes its place.
@@ -45,7 +47,7 @@ def leave_out_reported(history: History, watch: Watch, changes: Collection[Chang
     reported = {
         change.subject
         for change in changes
-        if change.is_told
+        if change.is_reported
         and change.subject != watch.subject
         and not (change.rose and change.most_after > 0.5)
     }
@@ -53,7 +55,7 @@ def leave_out_reported(history: History, watch: Watch, changes: Collection[Chang
 
 
 def explain_growth(
-    history: History, growth: Growth, changes: Collection[Change], watches: list[Watch], rules: Rules
+    history: History, growth: Growth, changes: Collection[Change], watches: list[Watch], rules: DriftRules
 ) -> bool:
     """Return whether a change, noticed before or under way, explains why a subject grew."""
     others = [change for change in changes if change.subject != growth.subject]
@@ -61,9 +63,9 @@ def explain_growth(
     for other in others:
         if other.rose and _share(history, growth.subject, other.subject, start, end) >= _SHARED:
             return True
-        if not other.rose and other.is_told and _replaces(history, growth.subject, other.subject):
+        if not other.rose and other.is_reported and _replaces(history, growth.subject, other.subject):
             return True
-    fallen = [other.subject for other in others if other.is_told and not other.rose]
+    fallen = [other.subject for other in others if other.is_reported and not other.rose]
     if fallen and growth.baseline_seen:
         # What is left is as much more frequent as there are fewer sessions besides it.
         gone = history.has_any(fallen, growth.baseline_start, growth.baseline_start + growth.baseline)

@@ -13,7 +13,7 @@ from recorder.memory.drift.consequences import explain_fall, explain_growth, lea
 from recorder.memory.drift.disappearance import Fall, evidence_at, find_falls
 from recorder.memory.drift.history import History
 from recorder.memory.drift.terms import Term, latest_term, next_term
-from recorder.memory.drift.thresholds import Rules
+from recorder.memory.drift.thresholds import DriftRules
 from recorder.memory.drift.watches import Watch, inherit_watches, watch_subjects
 
 Alarm = Fall | Growth
@@ -43,7 +43,7 @@ class TermCheck:
 
 
 def check_terms(
-    history: History, state: DetectorState, rules: Rules, *, from_the_start: bool = False
+    history: History, state: DetectorState, rules: DriftRules, *, from_the_start: bool = False
 ) -> Iterator[TermCheck]:
     """Judge all sessions that were not judged yet, one term after the other.
 
@@ -75,7 +75,7 @@ def check_terms(
         state = check.state
 
 
-def _check_term(history: History, state: DetectorState, term: Term, rules: Rules) -> TermCheck:
+def _check_term(history: History, state: DetectorState, term: Term, rules: DriftRules) -> TermCheck:
     """Judge one term, the earliest change first: what it explains is not reported."""
     begin, end = max(state.judged, term.end), min(len(history), term.over_at(rules))
     changes, reported, alarms = dict(state.changes), state.reported, []
@@ -88,21 +88,21 @@ def _check_term(history: History, state: DetectorState, term: Term, rules: Rules
             if isinstance(alarm, Fall)
             else explain_growth(history, alarm, changes.values(), watched, rules)
         )
-        reported_before = _list_told(changes)
-        changes[alarm.subject] = alarm.as_change(is_told=not is_explained)
+        reported_before = _list_reported(changes)
+        changes[alarm.subject] = alarm.as_change(is_reported=not is_explained)
         if not is_explained:
             alarms.append(alarm)
         if alarm.kind == "new" and not is_explained:
             reported |= {alarm.subject}
-        if _list_told(changes) != reported_before:
+        if _list_reported(changes) != reported_before:
             # What was noticed later was noticed without regard to this change.
             waiting = _notice(history, term, watched, changes, reported, (alarm.position, end), rules)
     state = DetectorState(max(state.judged, end), term, changes, reported)
     return TermCheck(alarms, watched, state)
 
 
-def _list_told(changes: dict[int, Change]) -> set[int]:
-    return {change.subject for change in changes.values() if change.is_told}
+def _list_reported(changes: dict[int, Change]) -> set[int]:
+    return {change.subject for change in changes.values() if change.is_reported}
 
 
 def _notice(
@@ -112,7 +112,7 @@ def _notice(
     changes: dict[int, Change],
     reported: frozenset[int],
     judged: tuple[int, int],
-    rules: Rules,
+    rules: DriftRules,
 ) -> list[Alarm]:
     """Return all alarms of some sessions, those that another one explains too, in their order."""
     begin, end = judged
@@ -124,10 +124,10 @@ def _notice(
         alarms += find_falls(history, watch, besides, begin=begin, end=end, fallen=fallen, rules=rules)
     known = {*reported, *(change.subject for change in changes.values() if change.rose)}
     alarms += find_growth(history, term, begin=begin, end=end, known=known, rules=rules)
-    return sorted(alarms, key=lambda alarm: order_of(history, alarm.as_change(is_told=True)))
+    return sorted(alarms, key=lambda alarm: order_of(history, alarm.as_change(is_reported=True)))
 
 
-def _end_term(history: History, check: TermCheck, term: Term, rules: Rules) -> tuple[Term, TermCheck]:
+def _end_term(history: History, check: TermCheck, term: Term, rules: DriftRules) -> tuple[Term, TermCheck]:
     """Return the next term, and the check with the state that the next term begins with."""
     end, changes = term.over_at(rules), check.state.changes
     suspects = {

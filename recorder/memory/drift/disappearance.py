@@ -8,7 +8,7 @@ import numpy as np
 
 from recorder.memory.drift.changes import Change
 from recorder.memory.drift.history import History
-from recorder.memory.drift.thresholds import Rules
+from recorder.memory.drift.thresholds import DriftRules
 from recorder.memory.drift.trail import FallEvidence, Trail, find_return
 from recorder.memory.drift.watches import Watch
 from recorder.memory.graph.inverted_index import Ints
@@ -42,11 +42,11 @@ class Fall:
         """Its share of the window."""
         return self.seen / len(self.window)
 
-    def as_change(self, *, is_told: bool) -> Change:
+    def as_change(self, *, is_reported: bool) -> Change:
         """Return the change, for later alarms to be compared with."""
         since = int(self.window[0])
         most = most_left(self.seen, len(self.window))
-        return Change(self.subject, False, since, self.position, self.watch.frequency, most, is_told)
+        return Change(self.subject, False, since, self.position, self.watch.frequency, most, is_reported)
 
 
 def most_left(seen: int, sessions: int) -> float:
@@ -64,7 +64,7 @@ def find_falls(
     begin: int,
     end: int,
     fallen: Change | None,
-    rules: Rules,
+    rules: DriftRules,
 ) -> list[Fall]:
     """Return the falls of one subject that are noticed from position `begin` to before `end`.
 
@@ -100,10 +100,10 @@ def find_falls(
         if not noticed:
             return falls
         falls.append(min(noticed, key=lambda fall: fall.position))
-        fallen = falls[-1].as_change(is_told=True)
+        fallen = falls[-1].as_change(is_reported=True)
 
 
-def _find_stop(history: History, views: list[View], first: int, begin: int, rules: Rules) -> Fall | None:
+def _find_stop(history: History, views: list[View], first: int, begin: int, rules: DriftRules) -> Fall | None:
     watch, trail = views[0]
     runs, misses = trail.runs(first), np.flatnonzero(trail.is_miss)
     is_long = np.logical_and.reduce([view.runs(first) >= each.needed for each, view in views])
@@ -116,7 +116,7 @@ def _find_stop(history: History, views: list[View], first: int, begin: int, rule
     return None
 
 
-def _find_drop(history: History, views: list[View], first: int, begin: int, rules: Rules) -> Fall | None:
+def _find_drop(history: History, views: list[View], first: int, begin: int, rules: DriftRules) -> Fall | None:
     watch, trail = views[0]
     if not watch.seen:
         return None
@@ -139,12 +139,12 @@ def _find_drop(history: History, views: list[View], first: int, begin: int, rule
 
 
 def misses_so_far(history: History, watch: Watch, end: int) -> int:
-    """In how many sessions before position `end` a subject was missed since it was last seen."""
+    """Count the sessions before position `end` that missed a subject since it was last seen."""
     runs = Trail.read(history, watch, end).runs(watch.watched_from - watch.start)
     return int(runs[-1]) if len(runs) else 0
 
 
-def evidence_at(history: History, watch: Watch, end: int, rules: Rules) -> float:
+def evidence_at(history: History, watch: Watch, end: int, rules: DriftRules) -> float:
     """Return the evidence at position `end` that a subject fell; 1 is an alarm (ratio of logarithms)."""
     trail, first = Trail.read(history, watch, end), watch.watched_from - watch.start
     if not watch.seen or first >= len(trail.is_miss):

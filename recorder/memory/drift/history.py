@@ -42,17 +42,17 @@ class History:
         return int(np.searchsorted(self.seal_seq, seal_seq, side="left"))
 
     def counts(self, start: int, end: int) -> Ints:
-        """For each subject how many of the sessions from position `start` to before `end` have it."""
+        """Count, for each subject, the sessions from position `start` to before `end` that have it."""
         return self.subjects.count(
             np.bincount(self.variant[start:end], minlength=self.subjects.variant_count)
         )
 
     def has(self, subject: int, start: int, end: int) -> npt.NDArray[np.bool_]:
-        """For each session from position `start` to before `end`, return whether it has a subject."""
+        """Return for each session from position `start` to before `end` whether it has a subject."""
         return self.subjects.variants_with(subject)[self.variant[start:end]]
 
     def has_any(self, subjects: Iterable[int], start: int, end: int) -> npt.NDArray[np.bool_]:
-        """For each session from `start` to before `end`, return whether it has one of the subjects."""
+        """Return for each session from `start` to before `end` whether it has one of the subjects."""
         variants = np.zeros(self.subjects.variant_count, dtype=np.bool_)
         for subject in subjects:
             variants |= self.subjects.variants_with(subject)

@@ -22,17 +22,16 @@ from recorder.memory.drift.store import (
     store_state,
     subject_id_of,
 )
-from recorder.memory.drift.thresholds import Rules
+from recorder.memory.drift.thresholds import DriftRules
 from recorder.memory.drift.watches import Watch, watch_subjects
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import GraphColumns, read_columns
 from recorder.memory.storage.versions import read_head
 from recorder.models.workflow import WorkflowRow
 from recorder.storage.database import Database
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 from recorder.webhooks.outbox import add_event
 
-RULES = Rules()
+RULES = DriftRules()
 _SHOWN_ALARMS = 20
 
 
@@ -64,7 +63,7 @@ class DriftCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _GraphReading:
     """A graph as it was read: up to which session, and what was known then."""
 
     columns: GraphColumns
@@ -84,7 +83,7 @@ def due_graphs(db: DbSession) -> Iterator[GraphScope]:
             yield scope
 
 
-def check_drift(database: Database, scope: GraphScope, *, rules: Rules = RULES) -> DriftCheck | None:
+def check_drift(database: Database, scope: GraphScope, *, rules: DriftRules = RULES) -> DriftCheck | None:
     """Judge the sessions that a graph has received since the last check.
 
     Returns:
@@ -106,7 +105,7 @@ def check_drift(database: Database, scope: GraphScope, *, rules: Rules = RULES) 
     return _summarize_check(scope, reading, checks, alarms)
 
 
-def _read_graph(db: DbSession, scope: GraphScope) -> _Reading | None:
+def _read_graph(db: DbSession, scope: GraphScope) -> _GraphReading | None:
     head, row = read_head(db, scope), read_state(db, scope)
     looked_seq = 0 if row is None else row.looked_seq
     if head is None or head.up_to_seal_seq <= looked_seq:
@@ -114,11 +113,11 @@ def _read_graph(db: DbSession, scope: GraphScope) -> _Reading | None:
     columns = read_columns(db, scope, head.version)
     history = read_history(db, scope, columns)
     state = restore_state(row, read_alarms(db, scope), history, columns)
-    return _Reading(columns, history, state, head.up_to_seal_seq, looked_seq)
+    return _GraphReading(columns, history, state, head.up_to_seal_seq, looked_seq)
 
 
 def _queue_alarms(
-    db: DbSession, scope: GraphScope, check: TermCheck, reading: _Reading
+    db: DbSession, scope: GraphScope, check: TermCheck, reading: _GraphReading
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     for alarm in check.alarms:
         type, subject_id, data = describe(alarm, reading.history, reading.columns, workflow=scope.workflow)
@@ -134,7 +133,10 @@ def _queue_alarms(
 
 
 def _summarize_check(
-    scope: GraphScope, reading: _Reading, checks: list[TermCheck], alarms: list[tuple[str, dict[str, Any]]]
+    scope: GraphScope,
+    reading: _GraphReading,
+    checks: list[TermCheck],
+    alarms: list[tuple[str, dict[str, Any]]],
 ) -> DriftCheck:
     sessions = len(reading.history) - reading.state.judged
     if not checks:
@@ -144,7 +146,7 @@ def _summarize_check(
     return DriftCheck(scope, sessions, term.end - term.start if term else 0, watched, alarms)
 
 
-def _list_watched(reading: _Reading, watches: list[Watch]) -> list[WatchedSubject]:
+def _list_watched(reading: _GraphReading, watches: list[Watch]) -> list[WatchedSubject]:
     history = reading.history
     subjects = [history.subjects.describe(watch.subject) for watch in watches]
     return [
@@ -167,7 +169,7 @@ class LastCheck:
     check: DriftCheck
 
 
-def read_last_check(database: Database, scope: GraphScope, *, rules: Rules = RULES) -> LastCheck | None:
+def read_last_check(database: Database, scope: GraphScope, *, rules: DriftRules = RULES) -> LastCheck | None:
     """Return the figures of a graph as the last check left them; None before the first one."""
     with database.transaction(write=False) as db:
         head, row = read_head(db, scope), read_state(db, scope)
@@ -177,7 +179,7 @@ def read_last_check(database: Database, scope: GraphScope, *, rules: Rules = RUL
         history = read_history(db, scope, columns)
         stored = read_alarms(db, scope)
         state = restore_state(row, stored, history, columns)
-    reading = _Reading(columns, history, state, head.up_to_seal_seq, row.looked_seq)
+    reading = _GraphReading(columns, history, state, head.up_to_seal_seq, row.looked_seq)
     term = state.term
     watches = watch_subjects(history, term, rules) if term and term.end <= len(history) else []
     alarms = [(alarm.type, alarm.data) for alarm in stored[-_SHOWN_ALARMS:]]

@@ -17,13 +17,13 @@ from recorder.memory.drift.history import NO_ACTOR, History
 from recorder.memory.drift.subjects import Subject, list_subjects
 from recorder.memory.drift.terms import Inherited, Term
 from recorder.memory.graph.inverted_index import Ints
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.storage.versions import in_scope, place_of
 from recorder.models.drift import DriftAlarmRow, DriftStateRow
 from recorder.models.operations import OutboxRow
 from recorder.models.session import SessionRow
 from recorder.storage.upsert import insert_if_missing
+from recorder.tenant import GraphScope
 
 NEW_NODE, PATH_DISAPPEARED = "memory.drift.new_node", "memory.drift.path_disappeared"
 
@@ -48,7 +48,7 @@ def lock_state(db: DbSession, scope: GraphScope) -> DriftStateRow:
 
 
 def read_alarms(db: DbSession, scope: GraphScope) -> Sequence[DriftAlarmRow]:
-    """All alarms of a graph, the oldest first."""
+    """Return all alarms of a graph, the oldest first."""
     alarms = select(DriftAlarmRow).where(*in_scope(DriftAlarmRow, scope))
     return db.exec(alarms.order_by(col(DriftAlarmRow.seal_seq), col(DriftAlarmRow.subject_id))).all()
 
@@ -141,11 +141,11 @@ def _changes(
             if alarm.type == PATH_DISAPPEARED and alarm.seal_seq >= (row.baseline_from_seq or 0)
         ]
     changes = {}
-    for subject_id, rose, since_seq, seal_seq, before, most_after, is_told in entries:
+    for subject_id, rose, since_seq, seal_seq, before, most_after, is_reported in entries:
         number = numbers.find(subject_id)
         if number is not None:
             since, position = history.at(since_seq), history.after(seal_seq) - 1
-            changes[number] = Change(number, rose, since, position, before, most_after, is_told)
+            changes[number] = Change(number, rose, since, position, before, most_after, is_reported)
     return changes
 
 
@@ -167,7 +167,7 @@ def store_state(
             int(seqs[change.position]),
             change.before,
             change.most_after,
-            change.is_told,
+            change.is_reported,
         ]
         for change in state.changes.values()
     ]

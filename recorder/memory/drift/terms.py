@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from recorder.memory.drift.thresholds import Rules
+from recorder.memory.drift.thresholds import DriftRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +28,18 @@ class Term:
     known: int
     inherited: tuple[Inherited, ...] = ()
 
-    def over_at(self, rules: Rules) -> int:
+    def over_at(self, rules: DriftRules) -> int:
         """Return the position of the first session that the next baseline judges."""
         return self.end + rules.term * self.sessions
 
 
-def first_term(rules: Rules) -> Term:
+def first_term(rules: DriftRules) -> Term:
     """Return the term that a workflow begins with, once it has so many sessions."""
     sessions = min(rules.least_baseline, rules.baseline)
     return Term(0, sessions, sessions, known=sessions)
 
 
-def next_term(term: Term, rules: Rules, inherited: tuple[Inherited, ...] = ()) -> Term:
+def next_term(term: Term, rules: DriftRules, inherited: tuple[Inherited, ...] = ()) -> Term:
     """Return the term that follows.
 
     Nodes first seen within a window before its beginning are still new: no alarm could name them yet.
@@ -49,7 +49,7 @@ def next_term(term: Term, rules: Rules, inherited: tuple[Inherited, ...] = ()) -
     return Term(start, end, end - start, max(0, end - rules.window), inherited)
 
 
-def latest_term(sessions: int, rules: Rules) -> Term:
+def latest_term(sessions: int, rules: DriftRules) -> Term:
     """Return the term that the last of so many sessions belongs to."""
     term = first_term(rules)
     while term.over_at(rules) <= sessions:

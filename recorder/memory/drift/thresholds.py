@@ -10,7 +10,7 @@ from recorder.memory.graph.inverted_index import Ints
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class DriftRules:
     """The numbers of all rules; the defaults are those that were measured (`benchmarks/drift.py`)."""
 
     #: Sessions of a baseline, and how many there must be before there is a first, smaller one.
@@ -40,7 +40,7 @@ class Rules:
 
 @lru_cache(maxsize=4096)
 def misses_needed(seen: int, sessions: int, *, watched: int, run_length: float) -> int:
-    """After how many misses in a row a subject has stopped (zero-run rule).
+    """Return the number of misses in a row after which a subject has stopped (zero-run rule).
 
     So many that chance brings such a run of any of the `watched` subjects about once in `run_length`
     sessions. A run of n follows a sighting (rate p) with odds p · (1 - p)^n. The baseline leaves p
@@ -80,14 +80,14 @@ def unseen_subjects(counts: Ints) -> float:
 
 
 def most_expected(seen: int, sessions: int, window: int) -> float:
-    """In how many sessions of a window a subject may be expected at most, given its baseline (95 %)."""
+    """Return the most sessions of a window that may have a subject, given its baseline (95 %)."""
     from scipy.special import betaincinv
 
     return window * float(betaincinv(seen + 1, max(1, sessions - seen), 0.95))
 
 
 @lru_cache(maxsize=4096)
-def sightings_needed(seen: int, sessions: int, subjects: float, rules: Rules) -> int:
+def sightings_needed(seen: int, sessions: int, subjects: float, rules: DriftRules) -> int:
     """Return the number of sessions of a window that must have a subject before it has grown, at least 2.
 
     So many that a subject of whatever rate p, which the baseline showed as rarely by chance, hardly comes

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recorder.memory.drift.history import DAY_MS, History
-from recorder.memory.drift.thresholds import Rules
+from recorder.memory.drift.thresholds import DriftRules
 from recorder.memory.drift.watches import Watch
 from recorder.memory.graph.inverted_index import Ints
 
@@ -63,7 +63,7 @@ class FallEvidence:
     sums: Reals
 
     @classmethod
-    def weigh(cls, trail: Trail, watch: Watch, first: int, rules: Rules) -> "FallEvidence":
+    def weigh(cls, trail: Trail, watch: Watch, first: int, rules: DriftRules) -> "FallEvidence":
         """Weigh the sessions from `first` on."""
         sighting, miss = trail.is_sighting[first:], trail.is_miss[first:]
         seen = watch.seen + np.cumsum(sighting) - sighting
@@ -91,7 +91,7 @@ class FallEvidence:
         return self.first + int((best >= best.max() - 2.0).argmax())
 
 
-def find_return(trail: Trail, fell_at: int, *, before: float, after: float, rules: Rules) -> int | None:
+def find_return(trail: Trail, fell_at: int, *, before: float, after: float, rules: DriftRules) -> int | None:
     """Return the session with which a subject that fell has returned; None if it has not.
 
     It has returned when the odds of its former rate against the present one reach a limit, counted from the

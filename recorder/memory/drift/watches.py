@@ -7,7 +7,7 @@ import numpy as np
 from recorder.memory.drift.changes import Change
 from recorder.memory.drift.history import History
 from recorder.memory.drift.terms import Inherited, Term
-from recorder.memory.drift.thresholds import Rules, misses_needed
+from recorder.memory.drift.thresholds import DriftRules, misses_needed
 from recorder.memory.graph.inverted_index import Ints
 
 
@@ -39,7 +39,7 @@ class Watch:
         return self.seen / self.sessions if self.sessions else 0.0
 
 
-def watch_subjects(history: History, term: Term, rules: Rules) -> list[Watch]:
+def watch_subjects(history: History, term: Term, rules: DriftRules) -> list[Watch]:
     """Return the subjects that a term watches, the most common first; then those of the term before."""
     counts = history.counts(term.start, term.end)
     sessions = term.end - term.start
@@ -62,7 +62,9 @@ def _count_distinct(history: History, numbers: Ints, term: Term) -> int:
     return len({history.subjects.variants_with(number)[variants].tobytes() for number in numbers.tolist()})
 
 
-def _watch(history: History, entry: Inherited, watched: int, rules: Rules, *, is_inherited: bool) -> Watch:
+def _watch(
+    history: History, entry: Inherited, watched: int, rules: DriftRules, *, is_inherited: bool
+) -> Watch:
     watch = Watch(
         subject=entry.subject,
         start=entry.start,
@@ -77,7 +79,7 @@ def _watch(history: History, entry: Inherited, watched: int, rules: Rules, *, is
     return leave_out(history, watch, (), rules)
 
 
-def leave_out(history: History, watch: Watch, subjects: tuple[int, ...], rules: Rules) -> Watch:
+def leave_out(history: History, watch: Watch, subjects: tuple[int, ...], rules: DriftRules) -> Watch:
     """Return the same watch among the sessions that have none of some subjects."""
     is_left = ~history.has_any(subjects, watch.start, watch.end)
     sessions = int(is_left.sum())

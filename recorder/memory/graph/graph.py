@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-from recorder.memory.graph.nodes import GraphScope, Node, NodeIndex, compared
+from recorder.memory.graph.nodes import Node, NodeIndex, compared
 from recorder.memory.graph.paths import NO_PATH, Path, PathIndex, Variant, variant_key
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.steps.targets import signed
+from recorder.tenant import GraphScope
 
 #: Of a longer session the graph takes the beginning: no single one may hold up the others.
 MAX_TRACE_STEPS = 10_000
@@ -30,7 +31,7 @@ class MicroState:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class StateTrace:
     """An exact sequence of micro-states, and the variant it is."""
 
     trace_key: int
@@ -54,14 +55,14 @@ class GraphChange:
 
     nodes: list[Node] = field(default_factory=list)
     micro_states: list[MicroState] = field(default_factory=list)
-    traces: list[Trace] = field(default_factory=list)
+    traces: list[StateTrace] = field(default_factory=list)
     variants: list[Variant] = field(default_factory=list)
     paths: list[Path] = field(default_factory=list)
     sessions: list[SessionTrace] = field(default_factory=list)
 
 
 def trace_key(steps: Iterable[int]) -> int:
-    """Content key of a sequence of micro-states: the same in every graph and after every rebuild."""
+    """Hash a sequence of micro-states: the key is the same in every graph and after every rebuild."""
     return signed(xxhash.xxh64_intdigest(array("q", steps).tobytes()))
 
 
@@ -128,7 +129,7 @@ class Graph:
         sequences = {key: self._sequence(steps) for key, steps in unseen.items()}
         self.variant_of.update({key: self._variant_key(nodes) for key, nodes in sequences.items()})
         variants, paths = self.path_index.add(self._counted(taken, sequences), self.nodes)
-        traces = [Trace(key, steps, self.variant_of[key]) for key, steps in unseen.items()]
+        traces = [StateTrace(key, steps, self.variant_of[key]) for key, steps in unseen.items()]
         return GraphChange(nodes, micro_states, traces, variants, paths, taken)
 
     def _assign(self, sessions: Mapping[str, Sequence[Step]]) -> tuple[list[Node], list[MicroState]]:
@@ -159,7 +160,7 @@ class Graph:
     def _counted(
         self, taken: Iterable[SessionTrace], sequences: Mapping[int, tuple[int, ...]]
     ) -> dict[int, tuple[tuple[int, ...], int]]:
-        """Nodes and number of sessions of each variant that they took."""
+        """Return nodes and number of sessions of each variant that the sessions took."""
         counts = Counter(self.variant_of[trace.trace_key] for trace in taken)
         made = {self.variant_of[key]: sequence for key, sequence in sequences.items()}
         known = self.path_index.variants

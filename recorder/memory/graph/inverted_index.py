@@ -33,7 +33,7 @@ class InvertedIndex:
         self._sizes.append(len(features))
 
     def overlaps(self, features: Sequence[int], weights: Floats | None = None) -> Floats:
-        """For every set the summed weight (default: the number) of the features it shares with this one.
+        """Return, for every set, the summed weight (default: the number) of the features it shares.
 
         Args:
             features: the features of a set.
@@ -52,7 +52,7 @@ class InvertedIndex:
         return np.bincount(numbers, weights=repeated, minlength=len(self)).astype(np.float64)
 
     def totals(self, weight_of: Floats | None = None) -> Floats:
-        """For every set the summed weight (default: the number) of its own features.
+        """Return, for every set, the summed weight (default: the number) of its own features.
 
         Args:
             weight_of: weight by feature; features are then small numbers from 0.

@@ -18,30 +18,12 @@ from recorder.digest import canonical_json
 from recorder.memory.graph.inverted_index import Floats, InvertedIndex
 from recorder.memory.steps.session_steps import ALGO_VERSION, Step
 from recorder.memory.steps.targets import key_of
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope
 
 #: Jaccard similarity of two screens from which on they are one (the knee of the measurements: .907 NMI).
 SCREEN_JACCARD = 0.60
 #: Of a larger screen the smallest hashes are compared: a sample, equal on all screens that share them.
 COMPARED_FEATURES = 256
-
-
-@dataclass(frozen=True, slots=True)
-class GraphScope:
-    """Identity of a memory graph: there is one for each workspace, mode and workflow."""
-
-    tenant: Tenant
-    workflow: str
-
-    @property
-    def workspace_id(self) -> str:
-        """Workspace of the graph."""
-        return self.tenant.workspace_id
-
-    @property
-    def mode(self) -> str:
-        """Mode of the graph."""
-        return self.tenant.mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +198,7 @@ def merged_nodes(shown: Iterable[Shown]) -> dict[int, int]:
 
 
 def _similarity(nodes: Sequence[int], states: Iterable[Shown]) -> tuple[Floats, Floats]:
-    """Mean Jaccard similarity between the screens of any two nodes, and how many screens each has."""
+    """Return the mean Jaccard similarity of the screens of any two nodes, and each one's screen count."""
     share = max(1, _MAX_SCREENS // len(nodes))
     chosen: list[Shown] = []
     held: defaultdict[int, int] = defaultdict(int)

@@ -14,9 +14,10 @@ import xxhash
 from recorder.memory.graph.communities import PATH_COSINE, find_nearest, group_variants
 from recorder.memory.graph.features import FeatureCounts
 from recorder.memory.graph.inverted_index import Ints
-from recorder.memory.graph.nodes import GraphScope, Node, free_id
+from recorder.memory.graph.nodes import Node, free_id
 from recorder.memory.graph.shown_way import Ways, choose_way
 from recorder.memory.steps.targets import signed
+from recorder.tenant import GraphScope
 
 #: Path of the sessions without any step: none.
 NO_PATH = -1
@@ -51,7 +52,7 @@ class Path:
 
 
 def variant_key(node_ids: Iterable[str]) -> int:
-    """Content key of a sequence of nodes, the same in whatever order they were made."""
+    """Hash a sequence of nodes: the key is the same in whatever order they were made."""
     return signed(xxhash.xxh64_intdigest("\n".join(node_ids).encode()))
 
 

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from recorder.memory.graph.graph import Graph, MicroState, Trace, collapsed
-from recorder.memory.graph.nodes import GraphScope, Node, NodeIndex, Shown, free_id, live_number, merged_nodes
+from recorder.memory.graph.graph import Graph, MicroState, StateTrace, collapsed
+from recorder.memory.graph.nodes import Node, NodeIndex, Shown, free_id, live_number, merged_nodes
 from recorder.memory.graph.paths import NO_PATH, Path, PathIndex, Variant, variant_key
 from recorder.memory.steps.session_steps import ALGO_VERSION
+from recorder.tenant import GraphScope
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class Recorded:
     nodes: Sequence[Node]
     paths: Sequence[Path]
     micro_states: Sequence[MicroState]
-    traces: Sequence[Trace]
+    traces: Sequence[StateTrace]
     #: Sessions of each trace, by key.
     sessions: Mapping[int, int]
     #: Nodes and path of each variant, by key.
@@ -91,7 +92,7 @@ class Rebuilt:
 
     graph: Graph
     micro_states: list[MicroState]
-    traces: list[Trace]
+    traces: list[StateTrace]
 
 
 def rebuild(recorded: Recorded, kind: RebuildKind) -> Rebuilt:
@@ -151,7 +152,7 @@ def _merged_nodes(recorded: Recorded, states: Sequence[MicroState]) -> NodeIndex
 
 
 def _fresh_nodes(recorded: Recorded, states: Sequence[MicroState]) -> NodeIndex:
-    """Nodes made of the micro-states of most sessions first, each under the number of what it was mostly."""
+    """Make nodes, starting with the most frequent micro-states, each numbered as most of it was."""
     weights = _sessions_through(recorded)
     scratch = _led_nodes(recorded, states, weights)
     old_of = {state.micro_key: live_number(recorded.nodes, state.node) for state in states}
@@ -180,7 +181,7 @@ def _fresh_nodes(recorded: Recorded, states: Sequence[MicroState]) -> NodeIndex:
 
 
 def _led_nodes(recorded: Recorded, states: Sequence[MicroState], weights: Mapping[int, int]) -> NodeIndex:
-    """Micro-states led by the most frequent, and merged, without regard to what there was."""
+    """Group micro-states under the most frequent, and merge them, without regard to the old nodes."""
     index = NodeIndex(recorded.scope)
     ordered = sorted(states, key=lambda state: (-weights[state.micro_key], state.micro_key))
     for state in ordered:

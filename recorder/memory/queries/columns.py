@@ -20,11 +20,11 @@ from sqlmodel import col
 
 from recorder import clock
 from recorder.memory.graph.inverted_index import Ints
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.structure import Structure, no_rows, read_structure
 from recorder.memory.storage.graph_store import read_rows
 from recorder.memory.storage.versions import PerDatabase, is_writing, was_rebuilt
 from recorder.models.memory import SessionPathRow
+from recorder.tenant import GraphScope
 
 OUTCOMES = ("success", "error", "abandoned")
 #: Empty for sessions without an actor.

@@ -9,14 +9,13 @@ from sqlmodel import Session as DbSession
 from recorder import clock, limits
 from recorder.errors import NotFound
 from recorder.memory.graph.inverted_index import Ints
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import ACTOR_KINDS, OUTCOMES, GraphColumns, Mask, read_columns
 from recorder.memory.queries.shown_ways import count_variants, shown_ways
 from recorder.memory.storage.versions import read_head
 from recorder.models.memory import MemoryPath, PathOutcomes
 from recorder.models.wire import ActorKind, Outcome
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 
 
 def read_graph(db: DbSession, scope: GraphScope) -> GraphColumns:

@@ -167,7 +167,7 @@ def _anchors(
     read_successes: ReadSuccesses,
     limit: int,
 ) -> list[Anchor]:
-    """One anchor for each node that was witnessed.
+    """Return one anchor for each node that was witnessed.
 
     Args:
         columns: the graph's columns.
@@ -195,7 +195,7 @@ def _anchors(
 
 
 def _nearest(distance: Ints, columns: GraphColumns, rows: Ints, limit: int) -> Ints:
-    """Places of the rows with the least distance, then the newest, then by id."""
+    """Return positions of the rows with the least distance, then the newest, then by id."""
     if not limit:
         return np.zeros(0, dtype=np.int64)
     last = min(limit, len(distance)) - 1
@@ -208,7 +208,7 @@ def _nearest(distance: Ints, columns: GraphColumns, rows: Ints, limit: int) -> I
 
 
 def _recovery_ms(columns: GraphColumns, visits: _Visits, successes: Mapping[int, Sequence[int]]) -> Ints:
-    """Time from each visit to the first success tag at or after it, else to the stop."""
+    """Return the time from each visit to the first success tag at or after it, else to the stop."""
     ends = columns.duration_ms[visits.row]
     if successes:
         entered = zip(visits.row.tolist(), visits.entered_ms.tolist(), ends.tolist(), strict=True)
@@ -225,7 +225,7 @@ def _recovery_ms(columns: GraphColumns, visits: _Visits, successes: Mapping[int,
 
 
 def _twice_median(times: Ints) -> int:
-    """Twice the median: a whole number also where it is the mean of two."""
+    """Return twice the median: a whole number also where it is the mean of two."""
     ordered = np.sort(times)
     middle = len(ordered) // 2
     return int(ordered[middle] + ordered[len(ordered) - 1 - middle])

@@ -80,7 +80,7 @@ class SimilarIndex:
         return similarity
 
     def _candidates(self, similarity: Floats, row: int, limit: int) -> tuple[Ints, Floats]:
-        """Rows among which the nearest are, with their similarities: of each variant so many."""
+        """Return rows among which the nearest are, with their similarities: of each variant so many."""
         # Each has a session, so so many of them suffice; and those that are as similar as the last.
         taken = similarity[self._taken]
         wanted = min(limit + 1, len(taken))

@@ -16,7 +16,6 @@ from sqlmodel import col
 
 from recorder.memory.graph.graph import collapsed
 from recorder.memory.graph.inverted_index import Ints
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.storage.graph_store import read_rows
 from recorder.models.memory import (
@@ -26,6 +25,7 @@ from recorder.models.memory import (
     GraphTraceRow,
     GraphVariantRow,
 )
+from recorder.tenant import GraphScope
 
 #: Of each screen the smallest hashes count: with 8 the mean average precision is .892, with 5 it is .888.
 _SCREEN_PARTS = 5
@@ -222,5 +222,5 @@ def _joined(kept: Ints, more: Sequence[int] | Ints) -> Ints:
 
 
 def _continued(offsets: Ints, sizes: Sequence[int] | Ints) -> Ints:
-    """Offsets that go on with parts of these sizes."""
+    """Return the offsets, continued by parts of these sizes."""
     return np.concatenate([offsets, offsets[-1] + np.cumsum(np.asarray(sizes, dtype=np.int64))])

@@ -14,12 +14,11 @@ from sqlmodel import Session as DbSession
 from sqlmodel import select
 
 from recorder.errors import NotFound
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.queries.columns import GraphColumns, Mask
 from recorder.memory.queries.paths import filter_rows, read_graph
 from recorder.models.memory import GraphPathRow
 from recorder.models.wire import ActorKind, Outcome
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,7 @@ def _find(db: DbSession, tenant: Tenant, path_id: str) -> tuple[str, int]:
 
 
 def containing(columns: GraphColumns, nodes: Sequence[int]) -> Mask:
-    """For each variant whether it holds these nodes, one directly after the other.
+    """Return for each variant whether it holds these nodes, one directly after the other.
 
     No nodes are held by the variants that have none: a session without steps is a way of its own.
     """

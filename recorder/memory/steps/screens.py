@@ -168,12 +168,12 @@ def _picture_feature(is_below: int, index: int, is_rise: bool) -> int:
 
 
 @dataclass(slots=True)
-class _Reading:
+class _DomReading:
     pairs: set[int]
     tokens: tuple[str, ...]
 
 
-def _read_dom(dom: Mapping[str, Any] | None) -> _Reading | None:
+def _read_dom(dom: Mapping[str, Any] | None) -> _DomReading | None:
     """Walk a snapshot once, with a stack of its own: depth is the sender's choice."""
     if not isinstance(dom, Mapping) or dom.get("format") != "nodes":
         return None
@@ -202,7 +202,7 @@ def _read_dom(dom: Mapping[str, Any] | None) -> _Reading | None:
         if role:
             named.append((role, attrs, node))
         stack.extend([(token, child) for child in node[:0:-1] if type(child) is list])
-    return _Reading(pairs, _screen_tokens(named))
+    return _DomReading(pairs, _screen_tokens(named))
 
 
 _NO_ATTRS: dict[str, Any] = {}
@@ -225,7 +225,7 @@ def _pair(parent: str, child: str) -> int:
 
 
 def _screen_tokens(named: list[tuple[str, Mapping[str, Any], list[Any]]]) -> tuple[str, ...]:
-    """`role name` of the elements that make up what the screen says."""
+    """Return `role name` of the elements that make up the text of the screen."""
     labels = {
         attrs["for"]: _text_below(node)
         for role, attrs, node in named

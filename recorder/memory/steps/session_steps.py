@@ -184,7 +184,7 @@ def _frame_order(frame: FrameScreen) -> tuple[int, str]:
 
 
 def _announced(event: Mapping[str, Any]) -> frozenset[str]:
-    """Addresses that the browser goes to because of this event: arriving there is no step of its own."""
+    """Return the addresses that an event makes the browser open: arriving there is not a step."""
     signals = event.get("signals") or ()
     urls = (signal.get("url") for signal in signals if signal.get("type") in ("navigation", "popup"))
     return frozenset(url for url in urls if isinstance(url, str))

@@ -58,7 +58,7 @@ def _normal_name(text: str) -> str:
 
 
 def url_template(url: str) -> str:
-    """Host and path without what varies, the names of the query's parameters, and a hash route.
+    """Return host and path without what varies, the names of the query's parameters, and a hash route.
 
     Credentials, parameter values and other fragments are left out; of `data:` and its like only the scheme
     stays.
@@ -186,7 +186,7 @@ def action_token(step_type: str, given: Mapping[str, Any]) -> str:
 
 
 def target_token(action: str, event: Mapping[str, Any]) -> tuple[str, str]:
-    """Token and label of what an event acted on.
+    """Return token and label of the element that an event acted on.
 
     Args:
         action: as `action_token` gives it.
@@ -245,7 +245,7 @@ def _identity(attrs: Mapping[str, Any]) -> str:
 
 
 def _last_resort(target: Mapping[str, Any], attrs: Mapping[str, Any]) -> str:
-    """Classes, else the best selector that does not go by text."""
+    """Return the classes, else the best selector that does not match by text."""
     if attrs.get("class"):
         return "class=" + ".".join(sorted({template_of(readable(word)) for word in attrs["class"].split()}))
     for selector in target.get("selectors") or ():

@@ -12,7 +12,6 @@ import polars as pl
 from sqlmodel import Session as DbSession
 from sqlmodel import col, exists, select
 
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.paths import describe_paths
@@ -23,12 +22,13 @@ from recorder.memory.storage.versions import in_scope, read_head
 from recorder.models.memory import GraphPathRow, GraphPauseRow, GraphTraceRow, GraphVariantRow, SessionPathRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
+from recorder.tenant import GraphScope
 
 _AT_ONCE = 500
 
 
 def find_missing(db: DbSession, scope: GraphScope) -> list[SessionRow]:
-    """Sealed sessions without a path, but for deleted ones, replays, and those sealed in a pause."""
+    """Return sealed sessions without a path, but for deleted ones, replays, and those sealed in a pause."""
     pause = GraphPauseRow
     paused = (
         *in_scope(pause, scope),

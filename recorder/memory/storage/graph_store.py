@@ -15,8 +15,8 @@ from sqlalchemy import bindparam
 from sqlmodel import Session as DbSession
 from sqlmodel import SQLModel, col, insert, select, update
 
-from recorder.memory.graph.graph import Graph, GraphChange, MicroState, SessionTrace, Trace
-from recorder.memory.graph.nodes import GraphScope, Node, compared
+from recorder.memory.graph.graph import Graph, GraphChange, MicroState, SessionTrace, StateTrace
+from recorder.memory.graph.nodes import Node, compared
 from recorder.memory.graph.paths import Path, Variant
 from recorder.memory.storage.versions import GraphHead, add_version, in_scope, place_of, read_head
 from recorder.models.memory import (
@@ -28,6 +28,7 @@ from recorder.models.memory import (
     SessionPathRow,
 )
 from recorder.models.session import SessionRow
+from recorder.tenant import GraphScope
 
 _IDS_AT_ONCE = 500
 
@@ -149,7 +150,7 @@ def in_parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def read_rows(db: DbSession, scope: GraphScope, *columns: Any, where: Iterable[Any] = ()) -> Sequence[Any]:
-    """Columns of the rows of one graph as plain tuples: building objects would be most of the time."""
+    """Read columns of one graph's rows as plain tuples: building objects would be most of the time."""
     table = columns[0].class_
     return db.connection().execute(select(*columns).where(*in_scope(table, scope), *where)).all()
 
@@ -207,7 +208,7 @@ def _end_path(db: DbSession, current: SessionPathRow, version: int) -> None:
 
 
 def columns_of(table: type[SQLModel]) -> list[Any]:
-    """All columns but those that say whose graph it is."""
+    """Return all columns but those that identify the graph."""
     keys = ("workspace_id", "mode", "workflow")
     return [getattr(table, name) for name in table.model_fields if name not in keys]
 
@@ -218,7 +219,7 @@ def _number(row: Any) -> int:
 
 
 def packed(numbers: Iterable[int]) -> bytes:
-    """Numbers as little-endian int64."""
+    """Pack numbers as little-endian int64."""
     return np.fromiter(numbers, dtype="<i8").tobytes()
 
 
@@ -270,7 +271,7 @@ def micro_state_values(state: MicroState) -> dict[str, Any]:
     return {"micro_key": state.micro_key, "node": state.node, "features": features}
 
 
-def trace_values(trace: Trace) -> dict[str, Any]:
+def trace_values(trace: StateTrace) -> dict[str, Any]:
     """Return the columns of a trace, but for its count."""
     return {
         "trace_key": trace.trace_key,

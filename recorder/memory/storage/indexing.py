@@ -12,11 +12,11 @@ from cachetools import LRUCache
 from sqlmodel import Session as DbSession
 
 from recorder.memory.graph.graph import Graph, GraphChange
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.storage.graph_store import known_sessions, load_graph, save_change, scope_of
 from recorder.memory.storage.versions import GraphHead, count_changes, read_head, writer_of
 from recorder.models.session import SessionRow
+from recorder.tenant import GraphScope
 
 _KEPT_GRAPHS = 64
 #: Sessions from which on a graph is rebuilt whenever they have doubled.
@@ -27,7 +27,7 @@ _LARGEST_REBUILD, _MAX_MICRO_STATES = 25_600, 4_000
 
 
 @dataclass(slots=True)
-class _Held:
+class _HeldGraph:
     """A graph in memory, its version, and the change that made it."""
 
     graph: Graph
@@ -36,12 +36,12 @@ class _Held:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _WorkflowPart:
     """The sessions of one workflow, and what they change if the graph was on when they were prepared."""
 
     scope: GraphScope
     steps: Mapping[str, Sequence[Step]]
-    held: _Held | None
+    held: _HeldGraph | None
     change: GraphChange | None
 
 
@@ -49,14 +49,14 @@ class _Part:
 class Prepared:
     """A batch that is computed but not written."""
 
-    parts: tuple[_Part, ...]
+    parts: tuple[_WorkflowPart, ...]
 
 
 class GraphIndexer:
     """Takes batches of sealed sessions into their graphs; a sealing run keeps one."""
 
     def __init__(self) -> None:
-        self._held: LRUCache[GraphScope, _Held] = LRUCache(_KEPT_GRAPHS)
+        self._held: LRUCache[GraphScope, _HeldGraph] = LRUCache(_KEPT_GRAPHS)
         self._name = secrets.token_hex(8)
         self._commits = 0
         self._grown: set[GraphScope] = set()
@@ -113,33 +113,33 @@ class GraphIndexer:
         self._grown.clear()
         return grown
 
-    def _part(self, db: DbSession, scope: GraphScope, steps: Mapping[str, Sequence[Step]]) -> _Part:
+    def _part(self, db: DbSession, scope: GraphScope, steps: Mapping[str, Sequence[Step]]) -> _WorkflowPart:
         head = read_head(db, scope)
         known = known_sessions(db, steps)
         if head is None or not head.memory_graph or len(known) == len(steps):
-            return _Part(scope, steps, None, None)
+            return _WorkflowPart(scope, steps, None, None)
         held = self._take(db, scope, head)
-        return _Part(scope, steps, held, held.graph.add_sessions(steps, known=known))
+        return _WorkflowPart(scope, steps, held, held.graph.add_sessions(steps, known=known))
 
-    def _take(self, db: DbSession, scope: GraphScope, head: GraphHead) -> _Held:
+    def _take(self, db: DbSession, scope: GraphScope, head: GraphHead) -> _HeldGraph:
         """Return the graph at `head`, out of the cache: what is added to it now may never be committed."""
         held = self._held.pop(scope, None)
         if held is None or not _catch_up(db, scope, held, head):
-            held = _Held(load_graph(db, scope), head.version, head.writer)
+            held = _HeldGraph(load_graph(db, scope), head.version, head.writer)
         return held
 
-    def _write(self, db: DbSession, part: _Part, rows: Sequence[SessionRow], head: GraphHead) -> int:
+    def _write(self, db: DbSession, part: _WorkflowPart, rows: Sequence[SessionRow], head: GraphHead) -> int:
         held, change = part.held, part.change
         prepared_ids = {taken.session_id for taken in change.sessions} if change else set()
         is_usable = held is not None and prepared_ids == {row.id for row in rows}
         if held is None or change is None or not is_usable or not _catch_up(db, part.scope, held, head):
             # Rare: a session was deleted, or the graph resumed, since `prepare`. Begin again.
-            held = _Held(load_graph(db, part.scope), head.version, head.writer)
+            held = _HeldGraph(load_graph(db, part.scope), head.version, head.writer)
             change = held.graph.add_sessions({row.id: part.steps[row.id] for row in rows})
         self._commits += 1
         writer = f"{self._name}:{self._commits}"
         version = save_change(db, part.scope, change, rows, head=head, writer=writer)
-        self._held[part.scope] = _Held(held.graph, version, writer)
+        self._held[part.scope] = _HeldGraph(held.graph, version, writer)
         sessions = held.graph.path_index.sessions
         if len(held.graph.node_index.number_of) > _MAX_MICRO_STATES:
             return version
@@ -153,7 +153,7 @@ def _doublings(sessions: int) -> int:
     return min(sessions // _FIRST_REBUILD, _LARGEST_REBUILD // _FIRST_REBUILD).bit_length()
 
 
-def _catch_up(db: DbSession, scope: GraphScope, held: _Held, head: GraphHead) -> bool:
+def _catch_up(db: DbSession, scope: GraphScope, held: _HeldGraph, head: GraphHead) -> bool:
     """Bring a graph to `head` if only counters moved since; False if it must be loaded again.
 
     Its version must still be the one it was written as: a transaction that was rolled back

@@ -12,12 +12,13 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, delete, select, update
 
 from recorder.ids import new_id
-from recorder.memory.graph.nodes import GraphScope, live_number
+from recorder.memory.graph.nodes import live_number
 from recorder.memory.storage.graph_store import columns_of, node_of, read_rows
 from recorder.memory.storage.versions import add_version, in_scope, read_head
 from recorder.models.memory import GraphMicroStateRow, GraphNodeRow, SessionPathRow
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
+from recorder.tenant import GraphScope
 
 
 def purge_sessions(db: DbSession, scope: GraphScope, session_ids: Collection[str]) -> int | None:

@@ -13,8 +13,7 @@ from sqlalchemy import bindparam
 from sqlmodel import Session as DbSession
 from sqlmodel import SQLModel, col, delete, select, update
 
-from recorder.memory.graph.graph import Trace
-from recorder.memory.graph.nodes import GraphScope
+from recorder.memory.graph.graph import StateTrace
 from recorder.memory.graph.rebuild import RebuildKind, Rebuilt, Recorded, rebuild
 from recorder.memory.storage.graph_store import (
     columns_of,
@@ -47,7 +46,7 @@ from recorder.models.memory import (
 )
 from recorder.models.workflow import WorkflowRow
 from recorder.storage.database import Database
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 
 _TRIES = 4
 #: A rebuild that takes longer is never computed under the lock: everybody who writes waits for it.
@@ -120,7 +119,7 @@ def read_recorded(db: DbSession, scope: GraphScope) -> Recorded:
         nodes=sorted(map(node_of, _read(db, scope, GraphNodeRow)), key=lambda node: node.number),
         paths=sorted(map(path_of, _read(db, scope, GraphPathRow)), key=lambda path: path.number),
         micro_states=[micro_state_of(row) for row in _read(db, scope, GraphMicroStateRow)],
-        traces=[Trace(row.trace_key, unpacked(row.steps), row.variant_key) for row in traces],
+        traces=[StateTrace(row.trace_key, unpacked(row.steps), row.variant_key) for row in traces],
         sessions={row.trace_key: row.n for row in traces},
         variants={row.variant_key: (tuple(row.nodes), row.path) for row in _read(db, scope, GraphVariantRow)},
     )
@@ -139,16 +138,16 @@ def _save(
         {"variant_key": key, "nodes": nodes, "path": path} for key, (nodes, path) in recorded.variants.items()
     ]
     plan = [
-        _Rows(GraphNodeRow, "number", nodes, [node_values(node) for node in recorded.nodes]),
-        _Rows(GraphPathRow, "number", paths, [path_values(path) for path in recorded.paths]),
-        _Rows(
+        _TableRows(GraphNodeRow, "number", nodes, [node_values(node) for node in recorded.nodes]),
+        _TableRows(GraphPathRow, "number", paths, [path_values(path) for path in recorded.paths]),
+        _TableRows(
             GraphMicroStateRow,
             "micro_key",
             states,
             [micro_state_values(state) for state in recorded.micro_states],
         ),
-        _Rows(GraphTraceRow, "trace_key", traces, [trace_values(trace) for trace in recorded.traces]),
-        _Rows(GraphVariantRow, "variant_key", variants, stored_variants),
+        _TableRows(GraphTraceRow, "trace_key", traces, [trace_values(trace) for trace in recorded.traces]),
+        _TableRows(GraphVariantRow, "variant_key", variants, stored_variants),
     ]
     changed = sum(rows.changed for rows in plan)
     version = head.version
@@ -170,7 +169,7 @@ def _save(
     )
 
 
-class _Rows:
+class _TableRows:
     """The rows of one table as they should be, against those that are there."""
 
     def __init__(

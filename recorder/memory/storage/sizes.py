@@ -12,18 +12,18 @@ from sqlalchemy import func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
-from recorder.memory.graph.nodes import GraphScope
 from recorder.memory.storage.versions import PerDatabase, is_writing
 from recorder.models.memory import GraphTraceRow, GraphVariantRow, GraphVersionRow
 from recorder.models.workflow import WorkflowGraph
-from recorder.tenant import Tenant
+from recorder.storage.conditions import in_tenant
+from recorder.tenant import GraphScope, Tenant
 
 #: Graphs whose sizes a process keeps.
 _MAX_KEPT = 4_096
 
 
 @dataclass(slots=True)
-class _Held:
+class _LiveParts:
     """The parts of one graph that have sessions."""
 
     nodes: set[int] = field(default_factory=set)
@@ -56,7 +56,7 @@ _caches = PerDatabase(CountsCache)
 
 
 def count_graphs(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> dict[str, WorkflowGraph]:
-    """Version, nodes, edges and paths of each workflow's graph.
+    """Return version, nodes, edges and paths of each workflow's graph.
 
     Nodes, edges and paths whose sessions were all deleted are not counted, nor are the edges that lead into
     a session and out of it. A graph is counted once for each version: that reads all its variants.
@@ -88,9 +88,9 @@ def count_graphs(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> dic
     return counted
 
 
-def _read_held(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> defaultdict[str, _Held]:
+def _read_held(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> defaultdict[str, _LiveParts]:
     """Return the present parts of each graph; none for a graph without sessions."""
-    held: defaultdict[str, _Held] = defaultdict(_Held)
+    held: defaultdict[str, _LiveParts] = defaultdict(_LiveParts)
     if not workflows:
         return held
     trace, variant = GraphTraceRow, GraphVariantRow
@@ -110,6 +110,5 @@ def _read_held(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> defau
 
 def _of(table: Any, tenant: Tenant, workflows: Sequence[str]) -> Iterator[Any]:
     """Return the conditions that choose the rows of some graphs."""
-    yield table.workspace_id == tenant.workspace_id
-    yield table.mode == tenant.mode
+    yield from in_tenant(table, tenant)
     yield col(table.workflow).in_(workflows)

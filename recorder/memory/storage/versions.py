@@ -14,12 +14,14 @@ from sqlmodel import col, insert, select, update
 from recorder import clock
 from recorder.memory.graph.communities import PATH_COSINE
 from recorder.memory.graph.features import PRUNE_SESSIONS, PRUNE_SHARE
-from recorder.memory.graph.nodes import SCREEN_JACCARD, GraphScope
+from recorder.memory.graph.nodes import SCREEN_JACCARD
 from recorder.memory.steps.session_steps import ALGO_VERSION
 from recorder.models.memory import GraphPauseRow, GraphVersionRow, SessionPathRow, VersionKind
 from recorder.models.operations import SealBatchRow, SealCounterRow
 from recorder.models.workflow import WorkflowRow
+from recorder.storage.conditions import in_tenant
 from recorder.storage.deployment import read_slots, slot_of
+from recorder.tenant import GraphScope
 
 _PARAMS = {
     "algo_version": ALGO_VERSION,
@@ -116,7 +118,7 @@ def was_rebuilt(db: DbSession, scope: GraphScope, since_version: int) -> bool:
 
 
 def count_changes(db: DbSession, scope: GraphScope, since_version: int) -> dict[int, int] | None:
-    """By how much traces were counted up or down after a version, if only counters moved.
+    """Return the changes of trace counts after a version, if only counters moved.
 
     Returns:
         Changes by trace key; None if structure was added or rebuilt, or rows were purged, in between.
@@ -145,8 +147,7 @@ def place_of(scope: GraphScope) -> dict[str, Any]:
 
 def in_scope(table: Any, scope: GraphScope) -> Iterator[Any]:
     """Return the conditions that choose the rows of one graph."""
-    yield col(table.workspace_id) == scope.workspace_id
-    yield col(table.mode) == scope.mode
+    yield from in_tenant(table, scope.tenant)
     yield col(table.workflow) == scope.workflow
 
 
@@ -176,8 +177,7 @@ def _last_sealed(db: DbSession, scope: GraphScope) -> int:
     last_seq = 0 if counter is None else counter.seal_seq
     batch = SealBatchRow
     is_open = (
-        batch.workspace_id == scope.workspace_id,
-        batch.mode == scope.mode,
+        *in_tenant(batch, scope.tenant),
         batch.slot == slot,
         batch.state != "done",
     )

@@ -116,7 +116,7 @@ def _forth(source: Spot, target: Spot) -> Curve:
 
 
 def _upright(source: Spot, target: Spot) -> Curve:
-    """Between rows: away from the line on the right, towards it on the left."""
+    """Draw a curve between rows: away from the line on the right, towards it on the left."""
     down = 1 if target.y > source.y else -1
     side = 1 if abs(target.y) > abs(source.y) else -1
     start, end = _rim(source, 0.55 * side, 0.84 * down), _rim(target, 0.55 * side, -0.84 * down)
@@ -154,7 +154,7 @@ def _is_free_between(layout: Layout, source: Spot, target: Spot) -> bool:
 
 
 #: Edges beside the common path that fewer sessions took carry no figure.
-_TOLD_SHARE = 0.03
+_LABELLED_SHARE = 0.03
 #: Where along an edge its figure may stand, the best place first.
 _PLACES = (0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74)
 Steps = frozenset[tuple[str | None, str | None]]
@@ -175,7 +175,7 @@ def draw_edge(layout: Layout, edge: ViewEdge, curve: Curve, steps: Steps) -> str
     path = "M{} C{} {} {}".format(*(f"{number(x)} {number(y)}" for x, y in curve.points))
     arrow = _arrow(curve, colour, width) if curve.goes_back else ""
     return (
-        f"<g>{tooltip(_edge_told(layout, edge))}"
+        f"<g>{tooltip(_edge_tooltip(layout, edge))}"
         f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="{number(width)}"/>{arrow}</g>'
     )
 
@@ -189,7 +189,7 @@ def _edge_colour(edge: ViewEdge, is_step: bool) -> str:
     return AMBER if 2 * abandoned > edge.sessions else GREY_LINE
 
 
-def _edge_told(layout: Layout, edge: ViewEdge) -> str:
+def _edge_tooltip(layout: Layout, edge: ViewEdge) -> str:
     names = [
         "" if end is None else one_line(layout.spots[end].node.label, 60)
         for end in (edge.source, edge.target)
@@ -222,7 +222,7 @@ def draw_figure(
     """Draw the share of an edge where it hides nothing; nothing where there is no such position."""
     share = layout.view.share(edge.sessions)
     is_step = (edge.source, edge.target) in steps
-    if share < _TOLD_SHARE and not is_step:
+    if share < _LABELLED_SHARE and not is_step:
         return ""
     share_text = percent_text(share)
     half = text_width(share_text, FIGURE_SIZE) / 2

@@ -40,7 +40,7 @@ def render(view: GraphView, format: GraphFormat) -> tuple[bytes, str]:
 
 
 def to_json(view: GraphView) -> bytes:
-    """Node-link JSON with every figure; `networkx.node_link_graph` reads it.
+    """Return node-link JSON with every figure; `networkx.node_link_graph` reads it.
 
     `{workflow, graph_version, sessions, sessions_without_steps, outcomes, spine, hidden_nodes, loops,
     required_nodes, likeliest_path, directed, multigraph, nodes, edges}`, the structure of what is shown.
@@ -112,7 +112,7 @@ def to_json(view: GraphView) -> bytes:
 
 
 def to_graphml(view: GraphView) -> bytes:
-    """GraphML of `network.to_networkx`: plain attributes, `start` and `end` as nodes."""
+    """Return GraphML of `network.to_networkx`: plain attributes, `start` and `end` as nodes."""
     import networkx as nx
 
     graph = to_networkx(view)
@@ -202,7 +202,7 @@ def _mermaid_styles(view: GraphView, names: dict[str, str]) -> list[tuple[str, l
 
 
 def _style(view: GraphView, node: ViewNode) -> str | None:
-    """On the common path, or mostly of sessions that ended badly; None for others."""
+    """Return the style of the common path or of mostly bad endings; None for other nodes."""
     if node.node_id in view.spine:
         return "spine"
     bad = zip(OUTCOMES[1:], node.outcomes[1:], strict=True)

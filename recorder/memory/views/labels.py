@@ -34,7 +34,7 @@ def one_line(label: str, length: int = LABEL_LENGTH) -> str:
 
 
 def text_width(text: str, size: float) -> float:
-    """About how wide a text is drawn, rather too wide than too narrow.
+    """Estimate the width of a drawn text, rather too wide than too narrow.
 
     Args:
         text: the text.
@@ -84,7 +84,7 @@ _NAME_LENGTH = 40
 
 
 @dataclass(frozen=True, slots=True)
-class PathChange:
+class PathDeviation:
     """One place where a path leaves the common one: nodes of it that are missing, and others instead."""
 
     removed: tuple[str, ...]
@@ -93,7 +93,7 @@ class PathChange:
     after: str | None
 
 
-def path_changes(common: Sequence[str], other: Sequence[str]) -> list[PathChange]:
+def path_changes(common: Sequence[str], other: Sequence[str]) -> list[PathDeviation]:
     """Return the differences of a sequence of nodes from the common one, from the beginning to the end.
 
     Examples:
@@ -102,7 +102,7 @@ def path_changes(common: Sequence[str], other: Sequence[str]) -> list[PathChange
     """
     matcher = SequenceMatcher(None, common, other, autojunk=False)
     return [
-        PathChange(
+        PathDeviation(
             tuple(common[start:end]), tuple(other[first:last]), common[start - 1] if start > 0 else None
         )
         for kind, start, end, first, last in matcher.get_opcodes()
@@ -134,7 +134,7 @@ def _common(nodes: Sequence[str], names: Mapping[str, str]) -> str:
     return f"the common path: {len(nodes)} {'step' if len(nodes) == 1 else 'steps'}, {ends}"
 
 
-def _sentence(change: PathChange, names: Mapping[str, str]) -> str:
+def _sentence(change: PathDeviation, names: Mapping[str, str]) -> str:
     parts = []
     if change.removed:
         parts.append(f"− {_row(change.removed, names)}")

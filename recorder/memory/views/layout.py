@@ -52,7 +52,7 @@ def place(view: GraphView) -> Layout:
 def _spot(view: GraphView, node: ViewNode, column_of: Mapping[str, int], *, last: int) -> Spot:
     column = column_of.get(node.node_id)
     starts = sum(edge.sessions for edge in view.edges if edge.source is None and edge.target == node.node_id)
-    is_told = starts >= _ENTRY_SHARE * node.sessions and column != 0
+    has_entries = starts >= _ENTRY_SHARE * node.sessions and column != 0
     return Spot(
         node=node,
         x=0.0,
@@ -60,7 +60,7 @@ def _spot(view: GraphView, node: ViewNode, column_of: Mapping[str, int], *, last
         radius=_SMALLEST + (_LARGEST - _SMALLEST) * sqrt(view.share(node.sessions)),
         lines=in_lines(node.label, _LABEL_WIDTH, LABEL_SIZE),
         column=column,
-        entries=starts if is_told else 0,
+        entries=starts if has_entries else 0,
         is_recovery=node.node_id in view.recovery,
         is_new=node.node_id in view.new,
         has_loop=any(edge.source == edge.target == node.node_id for edge in view.edges),
@@ -220,7 +220,7 @@ class _Rows:
         return best[1]
 
     def _side(self, spot: Spot) -> int:
-        """Above (-1) for detours that come back further on, below (1) for what leads back or ends."""
+        """Return -1 (above) for detours that return further on, 1 (below) for those that lead back or end."""
         return -1 if spot.node.node_id in self._detours else 1
 
     def _rows_of_neighbours(self, spot: Spot) -> set[int]:

@@ -45,7 +45,7 @@ def draw_node(layout: Layout, spot: Spot) -> str:
     centre = f'cx="{number(spot.x)}" cy="{number(spot.y)}"'
     colour = _node_colour(layout, spot)
     marks = [
-        tooltip(_node_told(layout.view, spot.node)),
+        tooltip(_node_tooltip(layout.view, spot.node)),
         f'<circle {centre} r="{number(spot.radius)}" fill="{colour}" stroke="{PAPER}" stroke-width="2"/>',
     ]
     if spot.is_recovery:
@@ -74,7 +74,7 @@ def _node_colour(layout: Layout, spot: Spot) -> str:
     return AMBER_INK if 2 * abandoned > node.sessions else GREY
 
 
-def _node_told(view: GraphView, node: ViewNode) -> str:
+def _node_tooltip(view: GraphView, node: ViewNode) -> str:
     success, error, abandoned = node.outcomes
     marks = [
         mark for mark, ids in (("recovery point", view.recovery), ("new", view.new)) if node.node_id in ids
@@ -114,7 +114,7 @@ def _words(spot: Spot) -> str:
 
 
 def _stubs(spot: Spot) -> str:
-    """Dashed arrows of those that ended here without success, and of those that began here."""
+    """Draw dashed arrows for sessions that ended here without success, and for those that began here."""
     made = ""
     node, reach = spot.node, spot.radius + 4
     if node.left and not spot.is_left_below:

@@ -2,7 +2,7 @@
 
 from recorder.recording.streams.hub import Hub
 from recorder.recording.streams.messages import Segment
-from recorder.recording.streams.readers import Ending, Pace, Reader
+from recorder.recording.streams.readers import Ending, Reader, StreamTimes
 from recorder.recording.streams.resume import Start, read_position
 
-__all__ = ["Ending", "Hub", "Pace", "Reader", "Segment", "Start", "read_position"]
+__all__ = ["Ending", "Hub", "Reader", "Segment", "Start", "StreamTimes", "read_position"]

@@ -19,10 +19,10 @@ from recorder.access.keys import Caller
 from recorder.errors import RecorderError, Unavailable
 from recorder.models.session import SessionRow
 from recorder.recording.events import EventBatch
-from recorder.recording.ingest import Batch
+from recorder.recording.ingest import IngestBatch
 from recorder.recording.streams.messages import cut, event_messages
 from recorder.recording.streams.poll import Advance, read_advances
-from recorder.recording.streams.readers import Ending, Feed, Pace, Reader, find_refused
+from recorder.recording.streams.readers import Ending, Feed, Reader, StreamTimes, find_refused
 from recorder.recording.streams.redis_pubsub import RedisWakeups
 from recorder.recording.streams.resume import Start, SweptReplay, open_session
 from recorder.recording.whole_reads import WholeReads
@@ -43,7 +43,7 @@ _LAST_WRITE_S = 0.5
 class Hub:
     """All open streams of a process; created, started and closed in its event loop."""
 
-    def __init__(self, runtime: Runtime, pace: Pace, whole_reads: WholeReads) -> None:
+    def __init__(self, runtime: Runtime, pace: StreamTimes, whole_reads: WholeReads) -> None:
         self._runtime = runtime
         self._whole_reads = whole_reads
         self.pace = pace
@@ -88,7 +88,7 @@ class Hub:
         for threads in (self._poll_thread, self._threads):
             threads.shutdown(wait=False, cancel_futures=True)
 
-    def take(self, batches: Collection[Batch]) -> None:
+    def take(self, batches: Collection[IngestBatch]) -> None:
         """Pass on batches that the ingest writer committed; called from its thread.
 
         Events go to their readers as they are: at the rate of a busy ingest, to read back what was just
@@ -154,19 +154,19 @@ class Hub:
         if not feed.readers and self._feeds.get(feed.session_id) is feed:
             del self._feeds[feed.session_id]
 
-    def _schedule(self, session_ids: set[str], batches: Collection[Batch] = ()) -> None:
+    def _schedule(self, session_ids: set[str], batches: Collection[IngestBatch] = ()) -> None:
         if self._is_closed:
             return
         with suppress(RuntimeError):  # the loop has closed, so no reader is left
             self._loop.call_soon_threadsafe(self._deliver_batches, session_ids, batches)
 
-    def _deliver_batches(self, session_ids: set[str], batches: Collection[Batch] = ()) -> None:
+    def _deliver_batches(self, session_ids: set[str], batches: Collection[IngestBatch] = ()) -> None:
         delivered = {batch.session_id for batch in batches if self._deliver_batch(batch)}
         self._wake_feeds(session_ids - delivered)
         if self._others is not None:
             self._others.touch(session_ids)
 
-    def _deliver_batch(self, batch: Batch) -> bool:
+    def _deliver_batch(self, batch: IngestBatch) -> bool:
         """Add a batch to the feed of its session; return False if its rows must be read instead."""
         feed = self._feeds.get(batch.session_id)
         if feed is None or not isinstance(batch, EventBatch) or batch.first_position != feed.position + 1:

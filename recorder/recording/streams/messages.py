@@ -98,19 +98,19 @@ def event_messages(first_position: int, first_id: str, payload: bytes) -> list[M
 
 
 def gap(session_id: str, first: int, last: int) -> Segment:
-    """Says that these positions are no longer at hand; the reads of the session have them."""
+    """Return the message that these positions have expired; the reads of the session have them."""
     data = _dumps({"session_id": session_id, "from": first, "to": last})
     return Segment(first, [message(last, b"stream.gap", data)], last=last)
 
 
 def end(session_id: str, position: int) -> Segment:
-    """Says that a sealed session's stream is over."""
+    """Return the message that a sealed session's stream is over."""
     data = _dumps({"session_id": session_id, "status": "sealed"})
     return Segment(position, [message(position, b"stream.end", data)])
 
 
 def cut(messages: Sequence[Message]) -> Iterator[Segment]:
-    """Messages that follow each other, as segments of a bounded size."""
+    """Yield messages that follow each other as segments of a bounded size."""
     begin = size = 0
     for n, (_, _, body) in enumerate(messages):
         if size and size + len(body) > SEGMENT_BYTES:

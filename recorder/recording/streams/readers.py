@@ -18,7 +18,7 @@ from recorder.recording.streams.poll import Advance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class StreamTimes:
     """Intervals and time limits of a hub, in seconds."""
 
     #: A silent stream carries a comment after this.

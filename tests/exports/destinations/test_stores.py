@@ -11,10 +11,10 @@ import pytest
 from recorder.errors import InvalidDestination, Unavailable
 from recorder.exports.destinations import (
     Destination,
+    ExportLocation,
     FileConflict,
-    Target,
     open_destination,
-    open_target,
+    open_location,
     target_of,
 )
 from recorder.exports.results.hosted_files import open_file, read_manifest, require_file
@@ -34,7 +34,7 @@ _MIB = 2**20
 
 def target_in(
     store: EmulatedStore, folder: Path, *, prefix: str, url: str | None = None, is_listed: bool = True
-) -> Target:
+) -> ExportLocation:
     """Return the path of an export of our workspace with this prefix."""
     settings = make_settings(folder, **store.chosen(url, is_listed=is_listed))
     row = ExportRow(
@@ -57,17 +57,17 @@ def prefix() -> str:
 
 
 @pytest.fixture
-def target(store: EmulatedStore, tmp_path: Path, prefix: str) -> Target:
+def target(store: EmulatedStore, tmp_path: Path, prefix: str) -> ExportLocation:
     return target_in(store, tmp_path, prefix=prefix)
 
 
-def test_a_probe_leaves_nothing(store: EmulatedStore, target: Target, prefix: str) -> None:
-    open_target(target).probe()
+def test_a_probe_leaves_nothing(store: EmulatedStore, target: ExportLocation, prefix: str) -> None:
+    open_location(target).probe()
     assert store.objects(prefix) == {}
 
 
-def test_a_file_reads_back_whole_and_in_parts(target: Target, tmp_path: Path) -> None:
-    destination = open_target(target)
+def test_a_file_reads_back_whole_and_in_parts(target: ExportLocation, tmp_path: Path) -> None:
+    destination = open_location(target)
     write(destination, "data/a=1/x", b"0123456789")
     assert (destination.size("data/a=1/x"), destination.read("data/a=1/x")) == (10, b"0123456789")
     assert b"".join(destination.read_range("data/a=1/x", 3, 6)) == b"345"
@@ -77,15 +77,15 @@ def test_a_file_reads_back_whole_and_in_parts(target: Target, tmp_path: Path) ->
     assert list(destination.files()) == ["data/a=1/x"]
 
 
-def test_an_empty_file_is_a_file(store: EmulatedStore, target: Target) -> None:
-    destination = open_target(target)
+def test_an_empty_file_is_a_file(store: EmulatedStore, target: ExportLocation) -> None:
+    destination = open_location(target)
     write(destination, "data/empty", b"")
     assert destination.read("data/empty") == b""
     assert store.objects(target.root) == {f"{target.root}/data/empty": b""}
 
 
-def test_a_file_that_is_gone_is_a_missing_key(target: Target) -> None:
-    destination = open_target(target)
+def test_a_file_that_is_gone_is_a_missing_key(target: ExportLocation) -> None:
+    destination = open_location(target)
     write(destination, "data/a", b"1")
     for _ in range(2):
         destination.remove("data/a")
@@ -94,8 +94,8 @@ def test_a_file_that_is_gone_is_a_missing_key(target: Target) -> None:
             read("data/a")
 
 
-def test_the_same_bytes_stay_and_others_are_a_conflict(store: EmulatedStore, target: Target) -> None:
-    destination = open_target(target)
+def test_the_same_bytes_stay_and_others_are_a_conflict(store: EmulatedStore, target: ExportLocation) -> None:
+    destination = open_location(target)
     for _ in range(2):
         write(destination, "data/a", b"bytes")
     with pytest.raises(FileConflict):
@@ -105,22 +105,22 @@ def test_the_same_bytes_stay_and_others_are_a_conflict(store: EmulatedStore, tar
     assert destination.read("data/a") == b"anew"
 
 
-def test_a_block_that_fails_publishes_nothing(store: EmulatedStore, target: Target) -> None:
-    with pytest.raises(ZeroDivisionError), open_target(target).create("data/a") as file:
+def test_a_block_that_fails_publishes_nothing(store: EmulatedStore, target: ExportLocation) -> None:
+    with pytest.raises(ZeroDivisionError), open_location(target).create("data/a") as file:
         file.write(b"half")
         raise ZeroDivisionError
     assert store.objects(target.root) == {}
 
 
-def test_a_large_file_travels_in_parts(store: EmulatedStore, target: Target) -> None:
+def test_a_large_file_travels_in_parts(store: EmulatedStore, target: ExportLocation) -> None:
     data = os.urandom(17 * _MIB)
-    write(open_target(target), "data/large", data)
+    write(open_location(target), "data/large", data)
     assert store.objects(target.root) == {f"{target.root}/data/large": data}
     assert store.uploads() == []
 
 
-def test_a_file_of_another_export_is_taken_over_if_its_bytes_are_right(target: Target) -> None:
-    older, newer = open_target(target), open_target(replace(target, root=f"{target.root}-newer"))
+def test_a_file_of_another_export_is_taken_over_if_its_bytes_are_right(target: ExportLocation) -> None:
+    older, newer = open_location(target), open_location(replace(target, root=f"{target.root}-newer"))
     write(older, "data/a", b"bytes")
     newer.copy("data/a", older, sha256=hashlib.sha256(b"bytes").hexdigest())
     assert newer.read("data/a") == b"bytes"
@@ -132,9 +132,9 @@ def test_a_file_of_another_export_is_taken_over_if_its_bytes_are_right(target: T
     assert list(newer.files()) == ["data/a"]
 
 
-def test_a_bucket_that_does_not_exist_is_refused(target: Target) -> None:
+def test_a_bucket_that_does_not_exist_is_refused(target: ExportLocation) -> None:
     with pytest.raises(InvalidDestination):
-        open_target(replace(target, bucket="nowhere-at-all")).probe()
+        open_location(replace(target, bucket="nowhere-at-all")).probe()
 
 
 def test_a_bucket_that_says_nothing_of_the_workspace_is_refused(
@@ -145,9 +145,9 @@ def test_a_bucket_that_says_nothing_of_the_workspace_is_refused(
     stranger = replace(target, workspace_id=new_id("wsp"))
     store.put(f"recorder-workspaces/{stranger.workspace_id}", b"")
     with pytest.raises(InvalidDestination, match=f"recorder-workspaces/{WORKSPACE}"):
-        open_target(target).probe()
+        open_location(target).probe()
     assert store.objects(prefix) == {}
-    open_target(stranger).probe()
+    open_location(stranger).probe()
 
 
 def test_a_claim_that_was_taken_back_fails_the_export_before_a_file_is_written(
@@ -158,7 +158,7 @@ def test_a_claim_that_was_taken_back_fails_the_export_before_a_file_is_written(
     claim = f"recorder-workspaces/{WORKSPACE}"
     store.put(claim, b"")
     row = ask(runtime, destination=store.destination(prefix))
-    open_target(replace(target_in(store, tmp_path, prefix=prefix), root="recorder-workspaces")).remove(
+    open_location(replace(target_in(store, tmp_path, prefix=prefix), root="recorder-workspaces")).remove(
         WORKSPACE
     )
     ended = run_export(runtime, row.id, owner="test")
@@ -167,7 +167,7 @@ def test_a_claim_that_was_taken_back_fails_the_export_before_a_file_is_written(
 
 
 def test_what_an_object_says_of_its_bytes_is_not_believed(s3: EmulatedS3, tmp_path: Path) -> None:
-    older, newer = (open_target(target_in(s3, tmp_path, prefix=name)) for name in ("older", "newer"))
+    older, newer = (open_location(target_in(s3, tmp_path, prefix=name)) for name in ("older", "newer"))
     write(older, "data/a", b"bytes")
     (key,) = s3.objects("older")
     right, wrong = hashlib.sha256(b"bytes").hexdigest(), b"other"
@@ -177,9 +177,9 @@ def test_what_an_object_says_of_its_bytes_is_not_believed(s3: EmulatedS3, tmp_pa
     assert s3.objects("newer") == {}
 
 
-def test_a_store_that_is_away_is_told_from_one_that_refuses(target: Target) -> None:
+def test_a_store_that_is_away_is_told_from_one_that_refuses(target: ExportLocation) -> None:
     with pytest.raises(Unavailable):
-        open_target(replace(target, endpoint="http://127.0.0.1:9")).probe()
+        open_location(replace(target, endpoint="http://127.0.0.1:9")).probe()
 
 
 def test_an_export_lies_in_the_bucket_as_its_manifest_says(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recorder.governance.backup.archive import Archive
+from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.errors import DamagedBackup, NoBackup
 from recorder.sealing import Sealer
 from tests.support.backups import Deployments, answers, files_below, problems, with_service
@@ -112,7 +112,7 @@ def test_unchanged_files_are_not_copied_again(deployments: Deployments, caller: 
     second = deployments.back_up()
     assert second.copied_bytes < first.copied_bytes or second.copied_bytes < second.bytes
     assert len(parts & set(files_below(Path(deployments.to, "parts")))) > len(parts) // 2
-    archive = Archive(deployments.to)
+    archive = BackupStore(deployments.to)
     assert archive.list_ids() == [second.id, first.id]
     listed = {entry.key for entry in archive.read_listing(archive.read_manifest(second.id))}
     assert {entry.key for entry in archive.read_listing(archive.read_manifest(first.id))} - listed == set()
@@ -124,7 +124,7 @@ def test_a_backup_holds_no_secret_and_keeps_the_region(deployments: Deployments,
     secret = caller.service.runtime.settings.secret
     for path in Path(deployments.to).rglob("*"):
         assert not (path.is_file() and secret in path.read_bytes())
-    assert Archive(deployments.to).read_manifest().region == "us"
+    assert BackupStore(deployments.to).read_manifest().region == "us"
 
 
 def test_parts_of_removed_sessions_leave_with_the_last_backup_of_them(
@@ -137,7 +137,7 @@ def test_parts_of_removed_sessions_leave_with_the_last_backup_of_them(
     assert caller.delete(f"/v1/sessions/{session_id}?hard=true").status_code == 204
     time.sleep(0.01)
     report = deployments.back_up()
-    listed = Archive(deployments.to)
+    listed = BackupStore(deployments.to)
     keys = [entry.key for entry in listed.read_listing(listed.read_manifest(report.id))]
     assert picture and not [key for key in keys if session_id in key]
 

@@ -10,7 +10,7 @@ import pytest
 from recorder.access.keys import create_key
 from recorder.audit.log import Origin, export_entries
 from recorder.audit.verify import verify_audit
-from recorder.governance.backup.archive import Archive
+from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.errors import (
     AuditDoesNotFit,
     DamagedBackup,
@@ -171,7 +171,7 @@ def test_a_changed_manifest_is_refused(deployments: Deployments, caller: Caller)
 
 def test_backups_of_two_deployments_do_not_mix(deployments: Deployments, caller: Caller) -> None:
     deployments.back_up()
-    archive, secret = Archive(deployments.to), caller.service.runtime.settings.secret
+    archive, secret = BackupStore(deployments.to), caller.service.runtime.settings.secret
     archive.require_owner(secret)
     with pytest.raises(OtherDeployment):
         archive.require_owner(b"another")

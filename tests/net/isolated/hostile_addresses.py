@@ -7,7 +7,7 @@ import pytest
 from recorder.errors import InvalidUrl, UrlNotAllowed
 from recorder.net.addresses import AllowList
 from recorder.net.client import OutboundClient
-from recorder.net.guard import Guard
+from recorder.net.guard import AddressGuard
 from tests.support.isolated_calls import PUBLIC, Dialer, Resolver, call
 
 PUBLIC_6 = "2606:2800:220:1::1"
@@ -119,7 +119,7 @@ def test_a_hostile_host_is_refused_at_registration_and_never_dialled(
     resolve, dialer = Resolver(["169.254.169.254"]), Dialer()
     for scheme in ("https", "http"):
         with pytest.raises(refusal):
-            asyncio.run(Guard(AllowList.parse(()), resolve).check(f"{scheme}://{host}/hooks"))
+            asyncio.run(AddressGuard(AllowList.parse(()), resolve).check(f"{scheme}://{host}/hooks"))
         exchange = call(f"{scheme}://{host}/hooks", resolve=resolve, dial=dialer)
         assert (exchange.error, exchange.status) == ("blocked_address", None)
     assert dialer.dialled == []
@@ -132,14 +132,14 @@ def test_the_corpus_is_no_smaller_than_it_was() -> None:
 @pytest.mark.parametrize("host", [PUBLIC, f"[{PUBLIC_6}]", "hooks.example"])
 def test_a_public_host_is_dialled_at_the_address_that_was_checked(host: str) -> None:
     dialer = Dialer()
-    asyncio.run(Guard(AllowList.parse(()), Resolver([PUBLIC])).check(f"https://{host}:8443/"))
+    asyncio.run(AddressGuard(AllowList.parse(()), Resolver([PUBLIC])).check(f"https://{host}:8443/"))
     assert call(f"https://{host}:8443/", dial=dialer).error == "connection"
     assert dialer.dialled == [(PUBLIC_6 if ":" in host else PUBLIC, 8443)]
 
 
 def test_a_name_that_turns_to_a_private_address_is_blocked_at_the_call() -> None:
     resolve, dialer = Resolver([PUBLIC], ["127.0.0.1"]), Dialer()
-    asyncio.run(Guard(AllowList.parse(()), resolve).check("https://rebinding.example/"))
+    asyncio.run(AddressGuard(AllowList.parse(()), resolve).check("https://rebinding.example/"))
     assert call("https://rebinding.example/", resolve=resolve, dial=dialer).error == "blocked_address"
     assert dialer.dialled == []
 
@@ -172,5 +172,5 @@ def test_a_name_that_does_not_resolve_is_told() -> None:
 
 
 def test_the_resolver_of_this_machine_knows_loopback_and_nothing_else_here() -> None:
-    client = OutboundClient(Guard(AllowList.parse(("loopback",))))
+    client = OutboundClient(AddressGuard(AllowList.parse(("loopback",))))
     assert asyncio.run(client.post("https://hooks.example/", {}, b"")).error == "dns"

@@ -14,7 +14,7 @@ import pytest
 from recorder.errors import UrlNotAllowed
 from recorder.net.addresses import AllowList
 from recorder.net.client import Exchange, OutboundClient
-from recorder.net.guard import Guard
+from recorder.net.guard import AddressGuard
 from recorder.net.own_addresses import OwnAddresses, listening_ports, read_endpoints
 from recorder.settings import Settings
 from tests.support.isolated_calls import TRUST, Dialer, Resolver, answering, serving
@@ -68,19 +68,21 @@ def listener(host: str, dagster_dir: Path | None) -> Iterator[int]:
             process.kill()
 
 
-def guard_of(folder: Path, resolved: str = "127.0.0.1", **settings: Any) -> Guard:
+def guard_of(folder: Path, resolved: str = "127.0.0.1", **settings: Any) -> AddressGuard:
     """The guard of a deployment whose operator lists everything."""
     resolve = Resolver([resolved])
     deployed = Settings.from_env({"RECORDER_PUBLIC_URL": "http://api.example:1", **settings}, data_dir=folder)
-    return Guard(AllowList.parse(EVERYTHING), resolve, own_addresses=OwnAddresses.of(deployed, resolve))
+    return AddressGuard(
+        AllowList.parse(EVERYTHING), resolve, own_addresses=OwnAddresses.of(deployed, resolve)
+    )
 
 
-def post(guard: Guard, url: str, dialer: Dialer) -> Exchange:
+def post(guard: AddressGuard, url: str, dialer: Dialer) -> Exchange:
     """Return the result of a call."""
     return asyncio.run(OutboundClient(guard, ssl_context=TRUST, dial=dialer).post(url, {}, b"{}"))
 
 
-def assert_refused(guard: Guard, url: str) -> None:
+def assert_refused(guard: AddressGuard, url: str) -> None:
     """Assert that a URL is refused at registration and at the call, and that nothing is dialled."""
     dialer = Dialer()
     with pytest.raises(UrlNotAllowed, match="uses itself"):
@@ -89,7 +91,7 @@ def assert_refused(guard: Guard, url: str) -> None:
     assert dialer.dialled == []
 
 
-def assert_passes(guard: Guard, url: str) -> None:
+def assert_passes(guard: AddressGuard, url: str) -> None:
     """Assert that a URL is accepted and dialled."""
     dialer = Dialer()
     asyncio.run(guard.check(url))
@@ -118,7 +120,9 @@ def test_ports_of_others_may_be_called(tmp_path: Path) -> None:
 def test_a_name_that_turns_to_our_port_is_blocked_at_the_call(tmp_path: Path) -> None:
     resolve, dialer = Resolver(["93.184.216.34"], ["127.0.0.1"]), Dialer()
     settings = Settings.from_env({}, data_dir=tmp_path)
-    guard = Guard(AllowList.parse(EVERYTHING), resolve, own_addresses=OwnAddresses.of(settings, resolve))
+    guard = AddressGuard(
+        AllowList.parse(EVERYTHING), resolve, own_addresses=OwnAddresses.of(settings, resolve)
+    )
     with listener("127.0.0.1", tmp_path / "dagster") as port:
         url = f"https://rebinding.example:{port}/"
         asyncio.run(guard.check(url))
@@ -202,7 +206,9 @@ def test_a_database_on_a_socket_of_this_machine_keeps_its_port_too(tmp_path: Pat
 def test_a_name_of_ours_that_cannot_be_looked_up_is_refused_by_name(tmp_path: Path) -> None:
     resolve = Resolver([])
     settings = Settings.from_env({"RECORDER_REDIS_URL": "redis://cache.internal"}, data_dir=tmp_path)
-    guard = Guard(AllowList.parse(EVERYTHING), resolve, own_addresses=OwnAddresses.of(settings, resolve))
+    guard = AddressGuard(
+        AllowList.parse(EVERYTHING), resolve, own_addresses=OwnAddresses.of(settings, resolve)
+    )
     assert_refused(guard, "https://cache.internal:6379/")
 
 
@@ -235,7 +241,7 @@ def test_answers_of_this_machine_are_kept_for_a_listed_place_alone(
     async def run() -> Exchange:
         async with serving(answering(said), host="0.0.0.0") as port:
             allowed = AllowList.parse(tuple(word.format(port=port) for word in listed))
-            client = OutboundClient(Guard(allowed, Resolver(["127.0.0.1"])))
+            client = OutboundClient(AddressGuard(allowed, Resolver(["127.0.0.1"])))
             return await client.post(f"http://{host}:{port}/", {}, b"{}")
 
     exchange = asyncio.run(run())
@@ -247,7 +253,7 @@ def test_answers_of_this_machine_are_kept_for_a_listed_place_alone(
 def test_a_redirect_of_this_machine_does_not_say_where_to() -> None:
     async def run() -> Exchange:
         async with serving(answering(b"HTTP/1.1 302 Found\r\nLocation: /admin\r\n\r\n")) as port:
-            client = OutboundClient(Guard(AllowList.parse(("loopback",))))
+            client = OutboundClient(AddressGuard(AllowList.parse(("loopback",))))
             return await client.post(f"http://127.0.0.1:{port}/", {}, b"{}")
 
     exchange = asyncio.run(run())
@@ -256,7 +262,7 @@ def test_a_redirect_of_this_machine_does_not_say_where_to() -> None:
 
 def test_a_listed_place_opens_its_port_alone() -> None:
     dialer = Dialer()
-    guard = Guard(
+    guard = AddressGuard(
         AllowList.parse(("127.0.0.1:9000", "[::1]:9001", "hooks.example:9002")), Resolver(["10.0.0.1"])
     )
     for url in ("http://127.0.0.1:9000/", "http://[::1]:9001/", "http://hooks.example:9002/"):

@@ -9,7 +9,7 @@ import pytest
 
 from recorder.net.addresses import AllowList
 from recorder.net.client import BODY_BYTES, TOTAL_S, Exchange, OutboundClient
-from recorder.net.guard import Guard
+from recorder.net.guard import AddressGuard
 from tests.support.certificates import server_context, trusting_context
 from tests.support.isolated_calls import (
     HEADS,
@@ -82,7 +82,7 @@ def test_a_server_without_tls_is_told_as_such() -> None:
         server = await asyncio.start_server(greet, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         async with server:
-            client = OutboundClient(Guard(AllowList.parse(("loopback",))), total_s=5)
+            client = OutboundClient(AddressGuard(AllowList.parse(("loopback",))), total_s=5)
             return await client.post(f"https://127.0.0.1:{port}/", {}, b"{}")
 
     assert asyncio.run(run()).error == "tls"
@@ -93,7 +93,7 @@ def test_no_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -
         async with serving(answering(OK + b"\r\n")) as proxy:
             for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
                 monkeypatch.setenv(name, f"http://127.0.0.1:{proxy}")
-            client = OutboundClient(Guard(AllowList.parse(()), Resolver([PUBLIC])), dial=Dialer())
+            client = OutboundClient(AddressGuard(AllowList.parse(()), Resolver([PUBLIC])), dial=Dialer())
             return await client.post("https://hooks.example/", {}, b"{}"), HEADS[proxy]
 
     exchange, heads = asyncio.run(run())
@@ -106,7 +106,7 @@ def test_a_redirect_is_a_failure_and_is_not_followed(status: int) -> None:
         async with serving(answering(OK + b"\r\n")) as elsewhere:
             head = f"HTTP/1.1 {status} Moved\r\nLocation: http://127.0.0.1:{elsewhere}/\r\n\r\n"
             async with serving(answering(head.encode())) as port:
-                client = OutboundClient(Guard(AllowList.parse(("loopback",))))
+                client = OutboundClient(AddressGuard(AllowList.parse(("loopback",))))
                 return await client.post(f"http://127.0.0.1:{port}/", {}, b"{}"), HEADS[elsewhere]
 
     exchange, heads = asyncio.run(run())
@@ -183,7 +183,7 @@ def test_a_port_that_nobody_listens_on_is_a_broken_connection() -> None:
 def test_of_several_addresses_the_first_that_answers_is_taken() -> None:
     async def run() -> Exchange:
         async with serving(answering(OK + b"\r\n")) as port:
-            guard = Guard(AllowList.parse(("loopback",)), Resolver(["::1", "127.0.0.2", "127.0.0.1"]))
+            guard = AddressGuard(AllowList.parse(("loopback",)), Resolver(["::1", "127.0.0.2", "127.0.0.1"]))
             return await OutboundClient(guard).post(f"http://hooks.example:{port}/", {}, b"{}")
 
     assert asyncio.run(run()).status == 200
@@ -197,7 +197,7 @@ def test_headers_are_kept_printable_and_bounded() -> None:
 
 
 def test_trust_is_by_default_what_browsers_trust() -> None:
-    client = OutboundClient(Guard(AllowList.parse(())))
+    client = OutboundClient(AddressGuard(AllowList.parse(())))
     context: ssl.SSLContext = client._ssl
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
     assert context.cert_store_stats()["x509_ca"] > 50

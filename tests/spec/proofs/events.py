@@ -6,9 +6,8 @@ import re
 from typing import Any
 
 from recorder.exports.runner.finalize import cancel_export
-from recorder.memory.graph.nodes import GraphScope
 from recorder.net.client import OutboundClient
-from recorder.tenant import Tenant
+from recorder.tenant import GraphScope, Tenant
 from tests.support.completed_work import (
     LONG_AGO,
     make_webhook,

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 
 from recorder.governance.backup.errors import DamagedBackup, NoBackup, OtherDeployment
 from recorder.governance.backup.manifest import (
+    BackupManifest,
     FileEntry,
-    Manifest,
     deployment_digest,
     parse_listing,
     parse_manifest,
@@ -26,7 +26,7 @@ _BACKUPS = "backups/"
 _SHA = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
-class Archive:
+class BackupStore:
     """Backups of one deployment in a folder or store."""
 
     def __init__(self, url: str) -> None:
@@ -43,7 +43,7 @@ class Archive:
         ids = [key.removeprefix(_BACKUPS).removesuffix(".json") for key in keys if key.endswith(".json")]
         return sorted((backup_id for backup_id in ids if is_id(backup_id, "bak")), reverse=True)
 
-    def read_manifest(self, backup_id: str | None = None) -> Manifest:
+    def read_manifest(self, backup_id: str | None = None) -> BackupManifest:
         """Return the manifest of a backup, the newest one by default.
 
         Raises:
@@ -59,7 +59,7 @@ class Archive:
         except KeyError as error:
             raise NoBackup(self.url) from error
 
-    def write_manifest(self, manifest: Manifest) -> None:
+    def write_manifest(self, manifest: BackupManifest) -> None:
         """Store the manifest: from now on the backup exists."""
         self._store.put(_manifest_key(manifest.id), manifest.model_dump_json(indent=1).encode())
 
@@ -131,7 +131,7 @@ class Archive:
         if size != entry.size:
             raise DamagedBackup(f"the file {entry.key} has another size than was written")
 
-    def read_listing(self, manifest: Manifest) -> Iterator[FileEntry]:
+    def read_listing(self, manifest: BackupManifest) -> Iterator[FileEntry]:
         """Yield the files of a backup.
 
         Raises:
