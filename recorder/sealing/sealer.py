@@ -98,6 +98,8 @@ class Sealer:
         #: Paused preparations with the fence of the lease under which they were paused.
         self._paused: dict[tuple[Lane, int], tuple[int, BatchPreparation]] = {}
         self._touched: set[Tenant] = set()
+        #: Seconds that the last `seal_batch` searched for a lane; 0 if it worked on one or raised.
+        self.search_s = 0.0
         self._writers = ThreadPoolExecutor(4, thread_name_prefix="lake")
 
     @property
@@ -129,10 +131,14 @@ class Sealer:
             LeaseLost: if another run took the lane; no session of the batch was marked.
             Unavailable: if a store or the database does not answer; the batch stays open.
         """
+        self.search_s, has_worked = 0.0, False
         while not self.stopping.is_set():
+            began = time.monotonic()
             work = self._scheduler.current or self._scheduler.take_lane()
             if work is None:
+                self.search_s = 0.0 if has_worked else time.monotonic() - began
                 return None
+            has_worked = True
             try:
                 sealed = self._advance_batch(work)
             except LeaseLost:
