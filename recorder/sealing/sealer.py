@@ -129,7 +129,7 @@ class Sealer:
 
         Raises:
             LeaseLost: if another run took the lane; no session of the batch was marked.
-            Unavailable: if a store or the database does not answer; the batch stays open.
+            Unavailable: if a store or the database does not answer; the batch stays open, and its lane waits.
         """
         self.search_s, has_worked = 0.0, False
         while not self.stopping.is_set():
@@ -150,6 +150,15 @@ class Sealer:
             if sealed is not None:
                 return sealed
         return None
+
+    def has_stores(self) -> bool:
+        """Return whether database, frames and lake answer now."""
+        try:
+            self._runtime.database.ping()
+            failures.require_stores(self._runtime)
+        except Unavailable:
+            return False
+        return True
 
     def maintain(self) -> Maintenance:
         """Sweep hot rows, delete old keys, and compact the tables that this run wrote to."""
@@ -194,7 +203,7 @@ class Sealer:
             rows = [session.row for session in preparation.sessions]
             steps = {session.row.id: session.steps for session in preparation.sessions}
             prepared = self._indexer.prepare(db, rows, steps)
-        if any(failure.code.startswith("content_") for failure in preparation.failures):
+        if preparation.failures:
             failures.require_stores(self._runtime)
         self._commit_lake(work.batch, preparation)
         return self._mark_batch(work, preparation, prepared, began)
