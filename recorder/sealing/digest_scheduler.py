@@ -279,7 +279,7 @@ def _describe_unreadable(item: Item) -> ContentError:
         f"The stored object with frame {item.tasks[0].frame_id} cannot be read, and the blob store answers; "
         "repair or restore the object, then seal the session again, or delete it."
     )
-    return ContentError(item.submission.session_id, "content_unreadable", text)
+    return ContentError(item.submission.session_id, "content_unreadable", text, fault="unreadable object")
 
 
 def _describe_fetch_deaths(item: Item) -> ContentError:
@@ -287,7 +287,7 @@ def _describe_fetch_deaths(item: Item) -> ContentError:
         f"Reading the stored object with frame {item.tasks[0].frame_id} ended {item.fetch_deaths} worker "
         "processes; check the machine's memory, then seal the session again, or delete it."
     )
-    return ContentError(item.submission.session_id, "worker_killed", text)
+    return ContentError(item.submission.session_id, "worker_killed", text, fault="killed worker")
 
 
 def _describe_over_budget(task: Task) -> ContentError:

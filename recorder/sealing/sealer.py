@@ -28,7 +28,7 @@ from recorder.memory.storage.session_paths import read_path_ids
 from recorder.models.session import SessionMetadataRow, SessionRow
 from recorder.recording.sessions import change_status, emit_session, to_wire
 from recorder.runtime import Runtime
-from recorder.sealing import batches, failures
+from recorder.sealing import batches, breaker, failures
 from recorder.sealing.batches import BatchLimits, ClaimedBatch
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.lanes import Lane
@@ -262,6 +262,8 @@ class Sealer:
             for row in fresh:
                 session = to_wire(row, metadata.get(row.id, {}), path_id=path_ids.get(row.id))
                 emit_session(db, row, "session.sealed", session)
+            if waiting:
+                breaker.note_sealed(db)
             for failure in preparation.failures:
                 set_aside += failures.count_session_failure(db, failure)
             self._scheduler.continue_or_release(db, work)
