@@ -21,8 +21,9 @@ Ending = Literal["idle", "time is up", "interrupted", "place taken"]
 _POLL_S = 0.025
 # A run without work for some time looks less often: 0.5 % of a core instead of 8 %.
 _IDLE_POLL_S, _IDLE_AFTER_S = 0.5, 10.0
-# A look for work that takes long (many lanes wait) is repeated less often.
-_POLL_PER_LOOK = 10
+# A search for work that takes long (many lanes wait) is repeated less often: 10 % of a core, up to a pause
+# that no waiting session notices.
+_POLL_PER_SEARCH, _LONGEST_SEARCH_PAUSE_S = 10, 0.5
 _TIDY_EVERY_S = 30.0
 _TIDY_UNDER_LOAD_EVERY_S = 300.0
 _TIDY_AFTER_IDLE_S = 1.0
@@ -57,7 +58,6 @@ class Drain:
         tidying: Future[None] | None = None
         with ThreadPoolExecutor(1, thread_name_prefix="maintenance") as maintenance:
             while not self._is_over(began, worked):
-                look = time.monotonic()
                 batch = self._seal()
                 now = time.monotonic()
                 if batch is not None:
@@ -72,8 +72,7 @@ class Drain:
                     tidying = maintenance.submit(self._maintain)
                     tidied = time.monotonic()
                 if batch is None:
-                    poll_s = _IDLE_POLL_S if now - worked >= _IDLE_AFTER_S else _POLL_S
-                    self._sealer.stopping.wait(max(poll_s, _POLL_PER_LOOK * (now - look)))
+                    self._sealer.stopping.wait(choose_pause(self._sealer.search_s, idle_s=now - worked))
         if batches:
             yield batches
 
@@ -85,7 +84,11 @@ class Drain:
             log.warning("%s", error)
             return None
         except Unavailable as error:
-            # The cause tells a deadlock, which passes, from a database that is gone.
+            if self._sealer.has_stores():
+                # A table, or a deadlock that has passed: other lanes need not wait for this one.
+                log.warning("%s The lane waits, other lanes go on. Cause: %s", error, error.__cause__)
+                return None
+            # The cause tells which part is gone.
             log.warning("%s Sealing waits %.0f s. Cause: %s", error, self._store_pause_s, error.__cause__)
             self._sealer.stopping.wait(self._store_pause_s)
             self._store_pause_s = min(_LONGEST_STORE_PAUSE_S, 2 * self._store_pause_s)
@@ -108,6 +111,17 @@ class Drain:
         elif now - worked < self._idle_seconds:
             return False
         return True
+
+
+def choose_pause(search_s: float, *, idle_s: float) -> float:
+    """Return the seconds until the next search for work.
+
+    Args:
+        search_s: seconds that the last search took; 0 if there was work, or an error.
+        idle_s: seconds since the run last sealed a batch.
+    """
+    poll_s = _IDLE_POLL_S if search_s and idle_s >= _IDLE_AFTER_S else _POLL_S
+    return max(poll_s, min(_LONGEST_SEARCH_PAUSE_S, _POLL_PER_SEARCH * search_s))
 
 
 @contextmanager

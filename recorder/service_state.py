@@ -17,6 +17,7 @@ from recorder.ids import first_id_at
 from recorder.models.export import ExportRow
 from recorder.models.operations import Kind, OrchestrationStatusRow, OutboxRow
 from recorder.models.webhook import DeliveryRow, DeliveryStatus
+from recorder.sealing.breaker import OpenBreaker, read_open_breaker
 from recorder.sealing.failures import SealingBacklog, read_sealing_backlog
 from recorder.storage.database import Database
 
@@ -134,6 +135,7 @@ class ServiceState:
 
     backlog: SealingBacklog
     statuses: list[Status]
+    breaker: OpenBreaker | None = None
 
     @property
     def switched_off(self) -> list[Status]:
@@ -143,7 +145,7 @@ class ServiceState:
 
 def read_state(db: DbSession) -> ServiceState:
     """Return the state of sealing and of Dagster, as the database holds it."""
-    return ServiceState(read_sealing_backlog(db), read_statuses(db))
+    return ServiceState(read_sealing_backlog(db), read_statuses(db), read_open_breaker(db))
 
 
 def list_warnings(state: ServiceState, now: datetime | None = None) -> list[ServiceWarning]:
@@ -159,6 +161,7 @@ def list_warnings(state: ServiceState, now: datetime | None = None) -> list[Serv
             )
             for status in state.switched_off
         ),
+        *_warn_of_breaker(state.breaker),
         *_warn_of_sealing(state.backlog),
     ]
 
@@ -192,6 +195,19 @@ def _warn_of_dagster(statuses: list[Status], now: datetime) -> list[ServiceWarni
         )
         for status in statuses
         if status.kind == "daemon" and now - status.seen_at >= _DAEMON_LATE
+    ]
+
+
+def _warn_of_breaker(breaker: OpenBreaker | None) -> list[ServiceWarning]:
+    if breaker is None:
+        return []
+    return [
+        ServiceWarning(
+            "sealing_fails",
+            f"Nothing can be sealed: session after session fails ({breaker.error}). They wait and are "
+            "tried again, one at a time. Read the log of the runs of `seal_stopped_sessions` and remove the "
+            "cause. `recorder sessions reseal --all` seals those that were set aside before.",
+        )
     ]
 
 

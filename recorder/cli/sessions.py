@@ -127,14 +127,20 @@ def list_quarantined(workspace: _Workspace = None, data: DataDir = None, as_json
 
 @app.command("reseal")
 def reseal_sessions(
-    session_ids: Annotated[list[str], typer.Argument(help="Ids as `quarantined` lists them.")],
+    session_ids: Annotated[
+        list[str] | None, typer.Argument(help="Ids as `quarantined` lists them.", show_default=False)
+    ] = None,
+    is_all: Annotated[bool, typer.Option("--all", help="Every session that was set aside.")] = False,
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Let sessions that were set aside wait to be sealed again."""
-    from recorder.sealing.failures import reseal
+    from recorder.sealing.failures import list_set_aside, reseal
 
+    if bool(session_ids) == is_all:
+        raise typer.BadParameter("takes ids of sessions, or --all", param_hint="ID")
     with opened(data) as runtime, runtime.database.transaction(write=True) as db:
+        session_ids = session_ids or [session.session_id for session in list_set_aside(db)]
         for session_id in session_ids:
             reseal(db, session_id)
     if as_json:

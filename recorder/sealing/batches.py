@@ -12,6 +12,7 @@ from sqlmodel import col, select
 from recorder import clock
 from recorder.models.operations import SealBatchRow, SealCounterRow
 from recorder.models.session import SessionRow
+from recorder.sealing import breaker
 from recorder.sealing.lanes import Lane, open_batches
 from recorder.storage.conditions import in_tenant
 from recorder.storage.leases import HeldLease
@@ -161,16 +162,18 @@ def _add_batch(db: DbSession, lane: Lane, session_ids: list[str]) -> SealBatchRo
 def _choose_sessions(db: DbSession, lane: Lane, limits: SealingBatchLimits) -> list[str]:
     """Choose the sessions of a new batch: those that wait longest, within the bounds of a batch."""
     row = SessionRow
-    statement = (
+    waiting = (
         select(row.id, row.event_count, row.frame_count, row.seal_failures)
         .where(*in_tenant(row, lane.tenant), row.seal_slot == lane.slot)
         .where(col(row.waiting_since).is_not(None))
-        .order_by(col(row.waiting_since), col(row.id))
-        .limit(limits.sessions)
     )
+    is_open = breaker.read_open_breaker(db) is not None
+    if is_open:
+        waiting = waiting.where(row.seal_failures < breaker.MAX_SESSION_FAILURES)
     chosen: list[str] = []
     events = frames = 0
-    for session_id, event_count, frame_count, failures in db.exec(statement):
+    oldest = waiting.order_by(col(row.waiting_since), col(row.id)).limit(limits.sessions)
+    for session_id, event_count, frame_count, failures in db.exec(oldest):
         events, frames = events + event_count, frames + frame_count
         # A session that failed before is sealed alone, so that it delays no other.
         if chosen and (failures or events > limits.events or frames > limits.frames):
@@ -178,4 +181,18 @@ def _choose_sessions(db: DbSession, lane: Lane, limits: SealingBatchLimits) -> l
         chosen.append(session_id)
         if failures:
             break
-    return chosen
+    return chosen if chosen or not is_open else _choose_deferred(db, lane)
+
+
+def _choose_deferred(db: DbSession, lane: Lane) -> list[str]:
+    """Choose the deferred session that was tried least often, if one may be tried now."""
+    row = SessionRow
+    statement = (
+        select(row.id)
+        .where(row.workspace_id == lane.workspace_id, row.mode == lane.mode, row.seal_slot == lane.slot)
+        .where(col(row.waiting_since).is_not(None))
+        .order_by(col(row.seal_failures), col(row.waiting_since), col(row.id))
+        .limit(1)
+    )
+    deferred = db.exec(statement).first()
+    return [deferred] if deferred is not None and breaker.take_retry(db) else []

@@ -41,8 +41,9 @@ class DigestPool:
     def submit(self, session_id: str, frames: Sequence["FrameRow"]) -> "Future[list[FrameDigest]]":
         """Queue frames of one session; the future has their digests, in their order.
 
-        The future raises `ContentError` if the session's content cannot be digested, and `Unavailable` if
-        the blob store does not answer. Cancelling it drops the items that have not begun.
+        The future raises `ContentError` if the session's content cannot be read or digested, also while the
+        blob store does not answer: the caller checks the store before it counts the error. It raises
+        `Unavailable` if no worker can be started. Cancelling it drops the items that have not begun.
 
         Args:
             session_id: the session that is named in a `ContentError`.
@@ -67,8 +68,9 @@ class DigestPool:
         """Return the digests of frames of one session, in their order.
 
         Raises:
-            ContentError: if an object is missing, a snapshot is over its budget, or workers die of it.
-            Unavailable: if the blob store does not answer.
+            ContentError: if an object is missing or cannot be read, a snapshot is over its budget, or workers
+                die of it.
+            Unavailable: if no worker can be started.
         """
         return self.submit(session_id, frames).result()
 

@@ -173,12 +173,8 @@ class DigestScheduler:
             self._answer_fetched_item(worker, worker.item, message)
         elif isinstance(message, FetchFailed):
             worker.todo = deque()
-            error = (
-                _describe_missing(worker.item)
-                if message.reason == "missing"
-                else Unavailable("The blob store")
-            )
-            self._fail_submission(worker.item.submission, worker.item.tasks, error)
+            describe = _describe_missing if message.reason == "missing" else _describe_unreadable
+            self._fail_submission(worker.item.submission, worker.item.tasks, describe(worker.item))
         elif isinstance(message, ItemFinished):
             worker.item = None
             if message.is_ending:
@@ -210,10 +206,10 @@ class DigestScheduler:
         if item is None:
             return
         if worker.todo is None:
-            # The content was not read yet: the machine or the store caused the death.
+            # The content was not read yet: the machine, the store or the object's size caused the death.
             item.fetch_deaths += 1
             if item.fetch_deaths >= MAX_DEATHS:
-                self._fail_submission(item.submission, item.tasks, Unavailable("The digest worker"))
+                self._fail_submission(item.submission, item.tasks, _describe_fetch_deaths(item))
             else:
                 self._requeue_task(item)
             return
@@ -283,6 +279,22 @@ def _describe_missing(item: Item) -> ContentError:
         "store, then seal the session again, or delete it."
     )
     return ContentError(item.submission.session_id, "content_missing", text)
+
+
+def _describe_unreadable(item: Item) -> ContentError:
+    text = (
+        f"The stored object with frame {item.tasks[0].frame_id} cannot be read, and the blob store answers; "
+        "repair or restore the object, then seal the session again, or delete it."
+    )
+    return ContentError(item.submission.session_id, "content_unreadable", text, fault="unreadable object")
+
+
+def _describe_fetch_deaths(item: Item) -> ContentError:
+    text = (
+        f"Reading the stored object with frame {item.tasks[0].frame_id} ended {item.fetch_deaths} worker "
+        "processes; check the machine's memory, then seal the session again, or delete it."
+    )
+    return ContentError(item.submission.session_id, "worker_killed", text, fault="killed worker")
 
 
 def _describe_over_budget(task: Task) -> ContentError:

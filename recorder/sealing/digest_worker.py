@@ -10,6 +10,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
@@ -35,6 +36,7 @@ from recorder.storage.blobs import Blobs
 
 #: A worker that holds more memory than this ends after its item: a large picture needs the rest.
 _KEPT_BYTES = 48 * 1024 * 1024
+_RETRY_S = 0.2
 
 
 class DigestWorker:
@@ -67,7 +69,7 @@ class DigestWorker:
             self._send(FetchFailed("missing"))
             return
         except Exception:
-            # Credentials, addresses, libraries of stores: the cause is not the session's content.
+            # Credentials, addresses, libraries of stores, or one damaged object: the sealer checks the store.
             self._send(FetchFailed("unavailable"))
             return
         if self._start_bytes is None:
@@ -101,7 +103,9 @@ def _fetch_contents(blobs: Blobs, item: WorkItem) -> list[bytes]:
     except KeyError:
         raise
     except Exception:
-        # Some stores answer a range beyond an object's end with an error: read the whole object instead.
+        # Some stores answer a range beyond an object's end with an error: read the whole object instead. The
+        # pause lets a short failure of the store pass.
+        time.sleep(_RETRY_S)
         data = blobs.get(item.object_key)[start:end]
     if len(data) < end - start:
         raise KeyError(item.object_key)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+import msgspec
+import zstandard
 from sqlalchemy import func
 from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import Session as DbSession
@@ -23,8 +25,9 @@ from recorder.models.session import SessionRow
 from recorder.recording.sessions import emit
 from recorder.recording.stops import queue_for_sealing
 from recorder.runtime import Runtime
-from recorder.sealing import batches
+from recorder.sealing import batches, breaker
 from recorder.sealing.batches import ClaimedBatch
+from recorder.sealing.breaker import MAX_SESSION_FAILURES
 from recorder.sealing.scheduling import LaneScheduler, LaneWork
 from recorder.storage.blobs import Blobs
 from recorder.storage.deployment import STORE_MARK
@@ -33,8 +36,6 @@ from recorder.tenant import Tenant
 
 log = logging.getLogger("recorder.sealing")
 
-#: A session is set aside after so many failures.
-_MAX_SESSION_FAILURES = 3
 #: A batch is divided after so many failures, or after so many runs were killed while they worked on it.
 _MAX_BATCH_FAILURES = 3
 #: A single session is set aside after so many kills of the run that worked on it. The number is higher than
@@ -47,6 +48,10 @@ SealErrorCode = Literal[
 ]
 
 
+#: Errors of decoders: the stored bytes are damaged.
+_DAMAGE = (zstandard.ZstdError, msgspec.MsgspecError)
+
+
 class ContentError(Exception):
     """A session cannot be sealed because of its content.
 
@@ -56,17 +61,19 @@ class ContentError(Exception):
         session_id: the session that holds the content.
         code: the kind of failure, as clients and operators see it.
         message: one sentence with the problem and what to do; never the content itself.
+        fault: kind of the error if a defect or a failing part may be the cause; None if the content is.
     """
 
-    def __init__(self, session_id: str, code: SealErrorCode, message: str) -> None:
+    def __init__(self, session_id: str, code: SealErrorCode, message: str, fault: str | None = None) -> None:
         super().__init__(f"{session_id}: {code}: {message}")
         self.session_id = session_id
         self.code = code
         self.message = message
+        self.fault = fault
 
-    def __reduce__(self) -> tuple[type["ContentError"], tuple[str, SealErrorCode, str]]:
+    def __reduce__(self) -> tuple[type["ContentError"], tuple[str, SealErrorCode, str, str | None]]:
         """Pickle the error by its arguments: worker processes raise it."""
-        return (ContentError, (self.session_id, self.code, self.message))
+        return (ContentError, (self.session_id, self.code, self.message, self.fault))
 
 
 @contextmanager
@@ -89,6 +96,7 @@ def report_content_errors(session_id: str) -> Iterator[None]:
             "content_unreadable",
             f"The stored content of the session cannot be read ({type(error).__name__}). "
             "Restore the session's rows from a backup and seal it again.",
+            fault=None if isinstance(error, _DAMAGE) else type(error).__name__,
         ) from error
 
 
@@ -107,16 +115,21 @@ class SetAsideSession:
 def count_session_failure(db: DbSession, error: ContentError) -> bool:
     """Count a failed attempt to seal a session, and set it aside after the third.
 
+    It is deferred instead if the error may be the service's and nothing can be sealed (`breaker`).
+
     Returns:
         Whether the session was set aside.
     """
     row = _lock_session(db, error.session_id)
     if row is None or row.waiting_since is None:
         return False
+    log.warning("session %s cannot be sealed (%s), attempt %d", row.id, error.code, row.seal_failures + 1)
+    if error.fault is not None and _count_fault(db, error.fault, row.workspace_id, row.id):
+        _defer_session(row)
+        return False
     row.seal_failures += 1
     db.add(row)
-    log.warning("session %s cannot be sealed (%s), attempt %d", row.id, error.code, row.seal_failures)
-    if row.seal_failures < _MAX_SESSION_FAILURES:
+    if row.seal_failures < MAX_SESSION_FAILURES:
         return False
     _mark_set_aside(db, row, error.code, error.message)
     return True
@@ -143,9 +156,7 @@ def reseal(db: DbSession, session_id: str) -> SessionRow:
         raise NotFound("session")
     if row.seal_error_code is None:
         raise InvalidState(row.status, needed="session must have been set aside")
-    row.seal_error_code = row.seal_error_message = row.seal_error_at = None
-    row.seal_failures = 0
-    queue_for_sealing(db, row, clock.now())
+    _clear_error(db, row)
     record(
         db,
         Origin.operator(row.workspace_id),
@@ -154,6 +165,12 @@ def reseal(db: DbSession, session_id: str) -> SessionRow:
         resource_id=row.id,
     )
     return row
+
+
+def _clear_error(db: DbSession, row: SessionRow, *, seal_failures: int = 0) -> None:
+    row.seal_error_code = row.seal_error_message = row.seal_error_at = None
+    row.seal_failures = seal_failures
+    queue_for_sealing(db, row, clock.now())
 
 
 def list_set_aside(db: DbSession, workspace_id: str | None = None) -> list[SetAsideSession]:
@@ -199,6 +216,35 @@ def require_stores(runtime: Runtime) -> None:
 def _lock_session(db: DbSession, session_id: str) -> SessionRow | None:
     statement = select(SessionRow).where(SessionRow.id == session_id).with_for_update()
     return db.exec(statement.execution_options(populate_existing=True)).one_or_none()
+
+
+def _count_fault(db: DbSession, fault: str, workspace_id: str, session_id: str | None) -> bool:
+    """Count an error that may be the service's; return whether the breaker is open.
+
+    When it opens, the sessions that were set aside for the same error wait again.
+    """
+    counted = breaker.count_failure(db, fault, workspace_id=workspace_id, session_id=session_id)
+    if not counted.is_open:
+        return False
+    for failed_id in counted.sessions:
+        row = _lock_session(db, failed_id)
+        if row is None or row.deleted_at is not None or row.seal_error_code is None:
+            continue
+        _clear_error(db, row, seal_failures=MAX_SESSION_FAILURES)
+        record(
+            db,
+            Origin.system(row.workspace_id, "sealing"),
+            "session.reseal",
+            resource_type="session",
+            resource_id=row.id,
+            details={"error": fault},
+        )
+    return True
+
+
+def _defer_session(row: SessionRow) -> None:
+    """Let a session wait until another is sealed, or until its turn among the deferred ones."""
+    row.seal_failures = max(MAX_SESSION_FAILURES, row.seal_failures + 1)
 
 
 def _mark_set_aside(db: DbSession, row: SessionRow, code: SealErrorCode, message: str) -> None:
@@ -257,7 +303,10 @@ def count_batch_failure(runtime: Runtime, scheduler: LaneScheduler, work: LaneWo
         row = batches.read_batch(db, work.batch)
         row.failures, row.ended = row.failures + 1, row.begun
         row.not_before = clock.now() + scheduler.pace.batch_retry_after
-        if row.failures >= _MAX_BATCH_FAILURES:
+        single = work.batch.session_ids[0] if len(work.batch.session_ids) == 1 else None
+        is_open = _count_fault(db, type(error).__name__, work.batch.workspace_id, single)
+        # While nothing can be sealed, repeating the batch does not help, but its halves may be sealed.
+        if is_open or row.failures >= _MAX_BATCH_FAILURES:
             row.state = "undoing"
             row.last_error = type(error).__name__
         db.add(row)
@@ -265,7 +314,7 @@ def count_batch_failure(runtime: Runtime, scheduler: LaneScheduler, work: LaneWo
 
 
 def divide_batch(runtime: Runtime, scheduler: LaneScheduler, work: LaneWork) -> None:
-    """Delete the rows that a batch wrote, then divide it; set a single session aside."""
+    """Delete the rows that a batch wrote, then divide it; set a single session aside, or defer it."""
     batch = work.batch
     if batch.state != "undoing":
         # Stored first: a run that is killed while it deletes rows must not seal the rest of them.
@@ -283,7 +332,12 @@ def divide_batch(runtime: Runtime, scheduler: LaneScheduler, work: LaneWork) -> 
         else:
             row.state, row.ended = "done", row.begun
             db.add(row)
-            set_aside(db, batch.session_ids[0], *_describe_cause(row.last_error))
+            is_open = row.last_error != _KILLED and breaker.read_open_breaker(db) is not None
+            session = _lock_session(db, batch.session_ids[0]) if is_open else None
+            if session is None:
+                set_aside(db, batch.session_ids[0], *_describe_cause(row.last_error))
+            elif session.waiting_since is not None:
+                _defer_session(session)
         scheduler.continue_or_release(db, work)
 
 

@@ -17,6 +17,7 @@ from recorder.errors import Conflict
 from recorder.models.operations import LeaseRow, SealBatchRow, SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import DeploymentRow
+from recorder.sealing import breaker
 from recorder.storage.conditions import in_tenant
 from recorder.storage.deployment import slot_of
 from recorder.storage.leases import HeldLease, hold_lease, take_lease
@@ -91,11 +92,15 @@ def is_sealing(db: DbSession) -> bool:
 def waiting_lanes(db: DbSession) -> Iterator[tuple[Lane, datetime]]:
     """Yield each lane with waiting sessions, and when its first session began to wait.
 
-    The cost is one index look-up per lane, however many sessions wait.
+    The cost is one index look-up per lane, however many sessions wait. Deferred sessions count from the time at
+    which one of them may be tried.
     """
     row = SessionRow
     columns = (row.workspace_id, row.mode, col(row.seal_slot), col(row.waiting_since))
     statement = select(*columns).where(col(row.waiting_since).is_not(None)).order_by(*columns).limit(1)
+    opened = breaker.read_open_breaker(db)
+    if opened is not None and opened.retry_ms > clock.now_ms():
+        statement = statement.where(row.seal_failures < breaker.MAX_SESSION_FAILURES)
     first = db.exec(statement).first()
     while first is not None:
         workspace_id, mode, slot, since = first

@@ -171,7 +171,7 @@ class LaneScheduler:
         with suppress(LeaseLost, Unavailable), self._runtime.database.transaction(write=True) as db:
             work.lease.require(db)
             _end_attempt(db, work).not_before = clock.now() + self.pace.store_retry_after
-            work.lease.release(db)
+            self.release_lane(db, work)
 
     def _is_time_up(self, work: LaneWork) -> bool:
         return time.monotonic() - work.began >= self.pace.lane_seconds

@@ -27,7 +27,7 @@ from recorder.memory.storage.session_paths import read_path_ids
 from recorder.models.session import SessionMetadataRow, SessionRow
 from recorder.recording.sessions import change_status, emit_session, to_wire
 from recorder.runtime import Runtime
-from recorder.sealing import batches, failures
+from recorder.sealing import batches, breaker, failures
 from recorder.sealing.batches import ClaimedBatch, SealingBatchLimits
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.lanes import Lane
@@ -95,6 +95,8 @@ class Sealer:
         #: Paused preparations with the fence of the lease under which they were paused.
         self._paused: dict[tuple[Lane, int], tuple[int, BatchPreparation]] = {}
         self._touched: set[Tenant] = set()
+        #: Seconds that the last `seal_batch` searched for a lane; 0 if it worked on one or raised.
+        self.search_s = 0.0
         self._writers = ThreadPoolExecutor(4, thread_name_prefix="lake")
 
     @property
@@ -124,12 +126,16 @@ class Sealer:
 
         Raises:
             LeaseLost: if another run took the lane; no session of the batch was marked.
-            Unavailable: if a store or the database does not answer; the batch stays open.
+            Unavailable: if a store or the database does not answer; the batch stays open, and its lane waits.
         """
+        self.search_s, has_worked = 0.0, False
         while not self.stopping.is_set():
+            began = time.monotonic()
             work = self._scheduler.current or self._scheduler.take_lane()
             if work is None:
+                self.search_s = 0.0 if has_worked else time.monotonic() - began
                 return None
+            has_worked = True
             try:
                 sealed = self._advance_batch(work)
             except LeaseLost:
@@ -141,6 +147,15 @@ class Sealer:
             if sealed is not None:
                 return sealed
         return None
+
+    def has_stores(self) -> bool:
+        """Return whether database, frames and lake answer now."""
+        try:
+            self._runtime.database.ping()
+            failures.require_stores(self._runtime)
+        except Unavailable:
+            return False
+        return True
 
     def maintain(self) -> Maintenance:
         """Sweep hot rows, delete old keys, and compact the tables that this run wrote to."""
@@ -185,7 +200,7 @@ class Sealer:
             rows = [session.row for session in preparation.sessions]
             steps = {session.row.id: session.steps for session in preparation.sessions}
             prepared = self._indexer.prepare(db, rows, steps)
-        if any(failure.code.startswith("content_") for failure in preparation.failures):
+        if preparation.failures:
             failures.require_stores(self._runtime)
         self._commit_lake(work.batch, preparation)
         return self._mark_batch(work, preparation, prepared, began)
@@ -244,6 +259,8 @@ class Sealer:
             for row in fresh:
                 session = to_wire(row, metadata.get(row.id, {}), path_id=path_ids.get(row.id))
                 emit_session(db, row, "session.sealed", session)
+            if waiting:
+                breaker.note_sealed(db)
             for failure in preparation.failures:
                 set_aside += failures.count_session_failure(db, failure)
             self._scheduler.continue_or_release(db, work)

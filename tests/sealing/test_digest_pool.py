@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from recorder.errors import Unavailable
 from recorder.memory.steps.screens import NO_SCREEN, Screen
 from recorder.models.frame import FrameRow
 from recorder.sealing.digest_jobs import DigestCache
@@ -190,13 +189,14 @@ def test_an_object_that_is_missing_or_short_fails_its_session_alone(blobs: Blobs
         assert futures[1].result(PATIENCE_S) == digest_alone(blobs, good)
 
 
-def test_a_store_that_does_not_answer_is_never_the_sessions_fault(blobs: Blobs, pool: DigestPool) -> None:
+def test_an_object_that_cannot_be_read_fails_its_session_alone(blobs: Blobs, pool: DigestPool) -> None:
     frames = store_frames(blobs, "ses_a", pictures(3))
     path = Path(blobs.url, frames[0].object)
     path.unlink()
     path.mkdir()  # reading it raises IsADirectoryError
-    with pytest.raises(Unavailable):
+    with pytest.raises(ContentError) as raised:
         pool.digest("ses_a", frames)
+    assert (raised.value.session_id, raised.value.code) == ("ses_a", "content_unreadable")
     path.rmdir()
     assert pool.digest("ses_a", store_frames(blobs, "ses_a", pictures(3)))[0].dhash is not None
 

@@ -33,6 +33,7 @@ from tests.support.recorded_sessions import (
 )
 from tests.support.sealed_sessions import make_settings
 
+OTHER = "wsp_01k0000000000000000000000b"
 #: A run that repeats a failed batch at once.
 NO_WAIT = SealingTimes(store_retry_after=timedelta(0), batch_retry_after=timedelta(0))
 
@@ -83,6 +84,15 @@ def remove_pictures(runtime: Runtime, session_id: str) -> None:
             runtime.blobs.delete(key)
 
 
+def block_pictures(runtime: Runtime, session_id: str) -> None:
+    """Put folders in the place of the frame objects of a session: reading one is an error of the store."""
+    for key in list(runtime.blobs.keys("frames")):
+        if session_id in key:
+            path = Path(runtime.blobs.url, key)
+            path.unlink()
+            path.mkdir()
+
+
 @contextmanager
 def failing_index(monkeypatch: pytest.MonkeyPatch, session_id: str, error: BaseException) -> Iterator[None]:
     """Let the graph's index fail on every batch with this session, as a defect of ours would."""
@@ -105,7 +115,12 @@ def set_aside_codes(runtime: Runtime) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("damage", "code"), [(damage_events, "content_unreadable"), (remove_pictures, "content_missing")]
+    ("damage", "code"),
+    [
+        (damage_events, "content_unreadable"),
+        (remove_pictures, "content_missing"),
+        (block_pictures, "content_unreadable"),
+    ],
 )
 def test_the_session_that_cannot_be_read_is_set_aside_and_the_others_are_sealed(
     runtime: Runtime, damage: Callable[[Runtime, str], None], code: str
@@ -247,6 +262,31 @@ def test_nothing_is_counted_while_the_store_of_frames_is_away(runtime: Runtime, 
     assert set_aside_codes(runtime) == {}
     assert_sealed_exactly_once(runtime, ids)
     assert {session_row(runtime, session_id).seal_failures for session_id in ids} == {0}
+
+
+def test_a_lane_whose_store_failed_comes_after_the_lanes_that_waited(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first,) = record(runtime)
+    with open_desk(runtime, workspace_id=OTHER) as desk:
+        second = desk.record()
+    commit = runtime.lake.commit
+
+    def fail(kind: Any, tenant: Any, *args: Any, **kwargs: Any) -> Any:
+        if tenant.workspace_id == WORKSPACE:
+            raise Unavailable("The lake")
+        return commit(kind, tenant, *args, **kwargs)
+
+    with monkeypatch.context() as patch, open_sealer(runtime, "run", pace=NO_WAIT) as sealer:
+        assert sealer is not None and sealer.has_stores()
+        patch.setattr(runtime.lake, "commit", fail)
+        with pytest.raises(Unavailable):
+            sealer.seal_batch()
+        batch = sealer.seal_batch()
+        assert batch is not None and batch.workspace_id == OTHER
+    seal_all(runtime)
+    assert_sealed_exactly_once(runtime, [first])
+    assert session_row(runtime, second).status == "sealed"
 
 
 def test_a_store_that_fails_in_the_middle_counts_as_no_failure(

@@ -1,0 +1,140 @@
+"""The loop of a drain run: pauses, and a lane that fails beside others. Design §3 (sealing)."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.drain import Drain, choose_pause
+from recorder.errors import Unavailable
+from recorder.runtime import Runtime
+from recorder.sealing import open_sealer
+from tests.support.databases import create_database
+from tests.support.factories import picture
+from tests.support.recorded_sessions import open_desk, png_item, session_row
+from tests.support.sealed_sessions import make_settings
+
+QUIET = [f"wsp_01k000000000000000000000{letter}0" for letter in "abcdefgh"]
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runtime]:
+    """A deployment of its own, on either engine."""
+    chosen = {}
+    if request.param == "postgresql":
+        chosen["database_url"] = create_database(request.getfixturevalue("postgres"))
+    opened = Runtime.open(make_settings(tmp_path, **chosen))
+    yield opened
+    opened.close()
+
+
+class Pauses(threading.Event):
+    """Event that counts the seconds of its waits instead of waiting them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.seconds.append(timeout or 0.0)
+        return super().wait(0.002)
+
+
+@contextmanager
+def drain_run(runtime: Runtime) -> Iterator[Pauses]:
+    """Seal in a thread until the block ends; yield the pauses of the run."""
+    pauses = Pauses()
+    with open_sealer(runtime, "run") as sealer:
+        assert sealer is not None
+        sealer._scheduler.stopping = pauses
+        drain = Drain(sealer, idle_seconds=3_600, max_seconds=PATIENCE_S)
+
+        def run() -> None:
+            for _ in drain.reports():
+                pass
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield pauses
+        finally:
+            drain.stop()
+            thread.join()
+
+
+def record(runtime: Runtime, workspace_id: str, **members: Any) -> str:
+    """Record a stopped session in a workspace."""
+    with open_desk(runtime, workspace_id=workspace_id) as desk:
+        return desk.record(**members)
+
+
+def wait_until_sealed(runtime: Runtime, session_ids: list[str]) -> None:
+    """Wait until all sessions are sealed."""
+    never = threading.Event()
+    for _ in range(int(PATIENCE_S / 0.02)):
+        if {session_row(runtime, session_id).status for session_id in session_ids} == {"sealed"}:
+            return
+        never.wait(0.02)
+    raise AssertionError("not sealed in time")
+
+
+def test_a_search_that_takes_long_is_repeated_less_often_up_to_a_bound() -> None:
+    assert choose_pause(0.001, idle_s=0) == 0.025
+    assert choose_pause(0.02, idle_s=0) == 0.2
+    assert choose_pause(30.0, idle_s=0) == 0.5
+
+
+def test_a_run_that_had_work_searches_again_at_once_also_after_a_long_time_without_a_sealed_batch() -> None:
+    assert choose_pause(0.0, idle_s=3_600) == 0.025
+    assert choose_pause(0.001, idle_s=3_600) == 0.5
+
+
+def test_a_pass_that_worked_without_sealing_counts_as_no_search(runtime: Runtime) -> None:
+    session_id = record(runtime, QUIET[0], frames=[png_item(1, picture(1))])
+    with open_sealer(runtime, "run") as sealer:
+        assert sealer is not None
+        for key in list(runtime.blobs.keys("frames")):
+            runtime.blobs.delete(key)
+        assert sealer.seal_batch() is not None  # a batch of no session
+        assert sealer.search_s == 0
+        while sealer.seal_batch() is not None:
+            pass
+        assert sealer.search_s > 0
+    assert session_row(runtime, session_id).seal_error_code == "content_missing"
+
+
+def test_one_unreadable_object_costs_its_session_alone(runtime: Runtime) -> None:
+    bad = record(runtime, QUIET[0], frames=[png_item(1, picture(1))])
+    for key in list(runtime.blobs.keys("frames")):
+        path = Path(runtime.blobs.url, key)
+        path.unlink()
+        path.mkdir()
+    same_lane = record(runtime, QUIET[0])
+    with drain_run(runtime) as pauses:
+        wait_until_sealed(runtime, [same_lane])
+        for workspace_id in QUIET[1:]:
+            wait_until_sealed(runtime, [record(runtime, workspace_id)])
+    assert session_row(runtime, bad).seal_error_code == "content_unreadable"
+    assert max(pauses.seconds) <= 0.5
+
+
+def test_quiet_workspaces_are_sealed_beside_a_lane_whose_store_fails(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = runtime.lake.commit
+
+    def fail_for_one(kind: Any, tenant: Any, *args: Any, **kwargs: Any) -> Any:
+        if tenant.workspace_id == QUIET[0]:
+            raise Unavailable("The lake")
+        return commit(kind, tenant, *args, **kwargs)
+
+    monkeypatch.setattr(runtime.lake, "commit", fail_for_one)
+    record(runtime, QUIET[0])
+    with drain_run(runtime) as pauses:
+        for workspace_id in QUIET[1:]:
+            wait_until_sealed(runtime, [record(runtime, workspace_id)])
+    assert max(pauses.seconds) <= 0.5
