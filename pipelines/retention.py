@@ -4,6 +4,10 @@ Hard deletes and erasures start a run within seconds, by a sensor. A run that wa
 another one once its lease is over.
 """
 
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import dagster as dg
 
 from pipelines.drain import deferred_interrupts
@@ -11,6 +15,8 @@ from pipelines.resources import RecorderResource
 from pipelines.runs import QUEUE_TAG, instance_of, is_coming_up, pause_after_failures
 from recorder import clock
 from recorder.governance import erasures, purges, retention
+from recorder.governance.purge_steps import PurgeReport
+from recorder.governance.removals import run_removals
 from recorder.runtime import Runtime
 from recorder.storage.leases import is_lease_held
 
@@ -37,23 +43,27 @@ def expired_records(
     if report is None:
         context.log.info("Another run is at work; nothing to do.")
         return dg.MaterializeResult(metadata={"rows": 0})
+    for failure in report.failures:
+        context.log.error(str(failure))
     rows = report.list_rows()
     return dg.MaterializeResult(
         metadata={
             "rows": len(rows),
             "bytes": sum(report.sizes.values()),
+            "failures": len(report.failures),
             **{kind: _sum_kind(report, kind) for kind in retention.KINDS},
-            "by_workspace": dg.MetadataValue.table([dg.TableRecord(row) for row in rows], schema=_COLUMNS),
+            "by_workspace": _make_table(rows),
+            "failed": dg.MetadataValue.md("\n".join(f"- {failure}" for failure in report.failures)),
         }
     )
 
 
-_COLUMNS = dg.TableSchema(
-    columns=[
-        *(dg.TableColumn(name) for name in ("workspace_id", "kind")),
-        *(dg.TableColumn(name, "int") for name in ("count", "bytes")),
-    ]
-)
+def _make_table(rows: Sequence[Mapping[str, str | int]]) -> dg.TableMetadataValue:
+    """Return counts and bytes by workspace and kind as a table of the UI."""
+    columns = [dg.TableColumn(name) for name in ("workspace_id", "kind")]
+    columns += [dg.TableColumn(name, "int") for name in ("count", "bytes")]
+    records = [dg.TableRecord(dict(row)) for row in rows]
+    return dg.MetadataValue.table(records, schema=dg.TableSchema(columns=columns))
 
 
 def _sum_kind(report: retention.RetentionReport, kind: str) -> int:
@@ -73,41 +83,30 @@ def purged_sessions(
     context: dg.AssetExecutionContext, recorder: RecorderResource
 ) -> dg.MaterializeResult[None]:
     """Work on open purges until the next step is minutes away."""
-    is_interrupted = False
-
-    def stop() -> None:
-        nonlocal is_interrupted
-        is_interrupted = True
-
-    erasures.run_erasures(recorder.runtime, context.run.run_id)
-    with deferred_interrupts(stop):
-        report = purges.run_purges(
-            recorder.runtime,
-            context.run.run_id,
-            patience_s=_PATIENCE_S,
-            is_stopping=lambda: is_interrupted,
+    is_interrupted = threading.Event()
+    with deferred_interrupts(is_interrupted.set):
+        removals = run_removals(
+            recorder.runtime, context.run.run_id, patience_s=_PATIENCE_S, is_stopping=is_interrupted.is_set
         )
-    ended = erasures.run_erasures(recorder.runtime, context.run.run_id)
-    if report is None:
-        context.log.info("Another run is at work; nothing to do.")
-        return dg.MaterializeResult(metadata={"sessions": 0, "erasures": ended or 0})
-    rows = [
-        dg.TableRecord(
-            {"workspace_id": owner, "kind": cause, "count": count, "bytes": report.sizes[owner, cause]}
-        )
-        for (owner, cause), count in sorted(report.causes.items())
-    ]
-    return dg.MaterializeResult(
-        metadata={
-            "sessions": report.sessions,
-            "erasures": ended or 0,
-            "events": report.events,
-            "frames": report.frames,
-            "bytes": report.event_bytes + report.frame_bytes,
-            "failed_steps": report.failed_steps,
-            "by_workspace": dg.MetadataValue.table(rows, schema=_COLUMNS),
-        }
-    )
+    if removals.purges is None:
+        context.log.info("Another run works on the purges.")
+    metadata = {"erasures": removals.erasures, **_describe_purges(removals.purges or PurgeReport())}
+    if removals.error is not None:
+        # A failed run is followed by longer and longer pauses.
+        raise dg.Failure("An erasure failed and is tried again; see the log.", metadata) from removals.error
+    return dg.MaterializeResult(metadata=metadata)
+
+
+def _describe_purges(report: PurgeReport) -> dict[str, Any]:
+    """Return what the UI shows of finished purges."""
+    return {
+        "sessions": report.sessions,
+        "events": report.events,
+        "frames": report.frames,
+        "bytes": report.event_bytes + report.frame_bytes,
+        "failed_steps": report.failed_steps,
+        "by_workspace": _make_table(report.list_rows()),
+    }
 
 
 remove_expired = dg.define_asset_job(

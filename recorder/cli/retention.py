@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+    from recorder.governance.removals import Removals
     from recorder.governance.retention import RetentionReport
     from recorder.runtime import Runtime
 
@@ -42,22 +44,39 @@ def run_retention(
     workspace: _Workspace = None, at: _At = None, data: DataDir = None, as_json: AsJson = False
 ) -> None:
     """Remove what is due now, then work on all purges whose next step is due; `--at` moves the due dates."""
-    from recorder.governance import erasures, purges, retention
+    from recorder.governance import retention
+    from recorder.governance.removals import run_removals
     from recorder.ids import new_id
 
     instant, owner = _parse_instant(at), new_id("req")
     with _open_for(data, workspace) as (runtime, workspace_id):
         print_folder(runtime)
         report = retention.run_retention(runtime, owner, at=instant, workspace_id=workspace_id)
-        erasures.run_erasures(runtime, owner)
-        purged = purges.run_purges(runtime, owner)
-        erasures.run_erasures(runtime, owner)
+        removals = run_removals(runtime, owner)
     if report is None:
         typer.echo("Another run of retention is at work; nothing was done.", err=True)
         raise typer.Exit(1)
-    if purged is None:
+    _print_report(report, 0 if removals.purges is None else removals.purges.sessions, as_json=as_json)
+    if removals.purges is None:
         typer.echo("Another run works on the purges.", err=True)
-    _print_report(report, 0 if purged is None else purged.sessions, as_json=as_json)
+    failures = _list_failures(report, removals)
+    for failure in failures:
+        typer.echo(failure, err=True)
+    if failures:
+        raise typer.Exit(1)
+
+
+def _list_failures(report: "RetentionReport", removals: "Removals") -> list[str]:
+    """Return a sentence for each piece of work that the next run has to try again."""
+    sentences = [str(failure) for failure in report.failures]
+    if removals.error is not None:
+        sentences.append(f"An erasure is left to the next run: {removals.error!r}")
+    if removals.purges is not None and removals.purges.failed_steps:
+        sentences.append(
+            f"{removals.purges.failed_steps} step(s) of purges failed and are left to a later run; the log "
+            "names the workspaces and the errors."
+        )
+    return sentences
 
 
 @contextmanager
@@ -96,7 +115,9 @@ def _print_report(report: "RetentionReport", purged: int | None, *, as_json: boo
     rows = report.list_rows()
     if as_json:
         shown: dict[str, Any] = {"at": clock.to_iso(report.at), "data": rows}
-        print_json(shown if purged is None else shown | {"purged_sessions": purged})
+        if purged is not None:
+            shown |= {"purged_sessions": purged, "failures": [asdict(each) for each in report.failures]}
+        print_json(shown)
         return
     for row in rows:
         typer.echo(f"{row['workspace_id']}  {row['kind']}  {row['count']}  {row['bytes']} bytes")

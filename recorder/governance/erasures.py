@@ -4,6 +4,7 @@ The open request keeps the subject encrypted. Sessions are found in ranges of id
 its own, and purged by the same routine as all others. At the end the row is deleted: the audit log keeps it.
 """
 
+import logging
 import re
 import secrets
 from collections import Counter
@@ -32,7 +33,9 @@ from recorder.models.session import SessionMetadataRow, SessionRow
 from recorder.models.webhook import DeliveryRow
 from recorder.recording.sessions import hide_session
 from recorder.runtime import Runtime
-from recorder.storage.leases import HeldLease, LeaseKeeper, lease_for_block
+from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, lease_for_block
+
+log = logging.getLogger("recorder.erasures")
 
 LEASE = "erasures"
 _LEASE_MS = 60_000
@@ -118,6 +121,8 @@ def has_open_erasures(db: DbSession) -> bool:
 def run_erasures(runtime: Runtime, owner: str, *, lease_ms: int = _LEASE_MS) -> int | None:
     """Search the sessions of open erasures, and end those whose purges have ended.
 
+    An erasure that fails, whatever its error, stops no other one: the first error is raised at the end.
+
     Args:
         runtime: the deployment.
         owner: name of the run.
@@ -137,10 +142,20 @@ def run_erasures(runtime: Runtime, owner: str, *, lease_ms: int = _LEASE_MS) -> 
         with LeaseKeeper(runtime.database, lambda: [held], every_s=every_s):
             with runtime.database.transaction(write=False) as db:
                 rows = list(db.exec(select(ErasureRow).order_by(col(ErasureRow.id))))
+            ended, errors = 0, []
             for row in rows:
-                if not row.is_searched:
-                    _search_sessions(runtime, held, row)
-            return sum(_end_erasure(runtime, held, row.id) for row in rows)
+                try:
+                    if not row.is_searched:
+                        _search_sessions(runtime, held, row)
+                    ended += _end_erasure(runtime, held, row.id)
+                except LeaseLost:
+                    raise
+                except Exception as error:
+                    log.warning("erasure %s failed and is tried again: %r", row.id, error)
+                    errors.append(error)
+            if errors:
+                raise errors[0]
+            return ended
 
 
 def _search_sessions(runtime: Runtime, held: HeldLease, row: ErasureRow) -> None:

@@ -1,6 +1,7 @@
 """Sealing batches that name sessions which are purged: their rows may reach the lake after the deletion."""
 
 from collections import defaultdict
+from collections.abc import Collection
 from datetime import timedelta
 
 from sqlmodel import Session as DbSession
@@ -42,10 +43,13 @@ class NamingBatches:
         """Return whether a batch that is not done yet names the session."""
         return purge.session_id in self._open
 
-    def forget_sessions(self, db: DbSession) -> None:
-        """Remove the ids from done batches, whose numbers lead from them to anonymous rows of graphs."""
+    def forget_sessions(self, db: DbSession, session_ids: Collection[str]) -> None:
+        """Remove ids from done batches, whose numbers lead from them to anonymous rows of graphs.
+
+        The ids of others stay: a purge that has not come so far yet finds its partitions by them.
+        """
         for key in self._done:
             row = db.get(SealBatchRow, key, with_for_update=True, populate_existing=True)
             if row is not None and row.state == "done":
-                row.session_ids = []
+                row.session_ids = [each for each in row.session_ids if each not in session_ids]
                 db.add(row)

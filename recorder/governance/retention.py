@@ -1,11 +1,14 @@
 """Retention: removal of sessions, audit entries, answers, hosted exports; archive of frames. Spec §8.3.
 
 A run is a sequence of short transactions under a lease: a killed one is continued by the next. Settings are
-read at its start, so a changed one holds at the next run. Contract §7.
+read at its start, so a changed one holds at the next run. Work that fails in one workspace is reported, and
+all other work goes on. Contract §7.
 """
 
+import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -17,6 +20,7 @@ from sqlmodel import col, delete, select
 from recorder import clock, limits
 from recorder.access import idempotency
 from recorder.audit import pruning
+from recorder.errors import RecorderError
 from recorder.exports.results import expiry
 from recorder.governance import archive
 from recorder.governance.due_sessions import begin_purges, find_due, split_due
@@ -25,8 +29,10 @@ from recorder.models.governance import PurgeRow
 from recorder.models.webhook import DeliveryRow, WebhookRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.runtime import Runtime
-from recorder.storage.leases import HeldLease, LeaseKeeper, lease_for_block
+from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, lease_for_block
 from recorder.webhooks.deliveries import remove_old
+
+log = logging.getLogger("recorder.retention")
 
 LEASE = "retention"
 _LEASE_MS = 60_000
@@ -53,13 +59,30 @@ KINDS = (
 )
 
 
+@dataclass(frozen=True)
+class RetentionFailure:
+    """Work of a run that failed, which the next run tries again."""
+
+    #: None for delivery records, which are removed for all workspaces at once.
+    workspace_id: str | None
+    #: What was not removed or archived, such as `frames to archive`.
+    subject: str
+    error: str
+
+    def __str__(self) -> str:
+        """Return the failure as a sentence."""
+        where = "" if self.workspace_id is None else f" of workspace {self.workspace_id}"
+        return f"The {self.subject}{where} are left to the next run: {self.error}"
+
+
 @dataclass
 class RetentionReport:
-    """Numbers and bytes of what is due, or was removed, by workspace and kind."""
+    """Numbers and bytes of what is due, or was removed, by workspace and kind; work that failed."""
 
     at: datetime
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     sizes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    failures: list[RetentionFailure] = field(default_factory=list)
 
     def add(self, workspace_id: str, kind: str, count: int, size_bytes: int = 0) -> None:
         """Count things of a kind."""
@@ -115,6 +138,9 @@ def run_retention(
 ) -> RetentionReport | None:
     """Remove what is due; sessions are hidden here, and purged by the next run of purges.
 
+    Sessions of all workspaces are hidden before anything else, and frames are archived last: a store that
+    does not answer delays neither.
+
     Args:
         runtime: the deployment.
         owner: name of the run.
@@ -123,11 +149,11 @@ def run_retention(
         lease_ms: duration of the lease.
 
     Returns:
-        What was removed; None if another run is at work.
+        What was removed, and what failed; None if another run is at work.
 
     Raises:
         LeaseLost: if another run took over.
-        Unavailable: if a store or the database does not answer; the next run goes on.
+        Unavailable: if the database does not answer at the start or the end; the next run goes on.
     """
     with lease_for_block(runtime.database, LEASE, owner, ttl_ms=lease_ms) as held:
         if held is None:
@@ -135,14 +161,35 @@ def run_retention(
         every_s = lease_ms / 1000 / _BEATS_PER_LEASE
         with LeaseKeeper(runtime.database, lambda: [held], every_s=every_s):
             report = RetentionReport(at or clock.now())
-            for workspace in _list_workspaces(runtime, workspace_id):
-                _expire_sessions(runtime, held, workspace, report)
-                _remove_records(runtime, held, workspace, report)
-                _remove_exports(runtime, held, workspace, report)
-                for session in archive.archive_frames(runtime, held, workspace, at=report.at):
-                    report.add(workspace.id, ARCHIVED, 1, session.frame_bytes)
-            _repeat(runtime, held, lambda db: _ROWS if remove_old(db, now=report.at) else 0)
+            workspaces = _list_workspaces(runtime, workspace_id)
+            for subject, work in _WORK.items():
+                for workspace in workspaces:
+                    with _reported(report, held, workspace.id, subject):
+                        work(runtime, held, workspace, report)
+            with _reported(report, held, None, "delivery records"):
+                _repeat(runtime, held, lambda db: _ROWS if remove_old(db, now=report.at) else 0)
             return report
+
+
+@contextmanager
+def _reported(
+    report: RetentionReport, held: HeldLease, workspace_id: str | None, subject: str
+) -> Iterator[None]:
+    """Report the failure of the block, whatever its error, instead of raising it.
+
+    Raises:
+        LeaseLost: if another run took over.
+    """
+    held.require_time()
+    try:
+        yield
+    except LeaseLost:
+        raise
+    except Exception as error:
+        # Messages of other errors may quote rows.
+        text = str(error) if isinstance(error, RecorderError) else f"{type(error).__name__}; see the log."
+        report.failures.append(RetentionFailure(workspace_id, subject, text))
+        log.warning("%s", report.failures[-1], exc_info=error)
 
 
 def _list_workspaces(runtime: Runtime, workspace_id: str | None) -> list[WorkspaceRow]:
@@ -206,6 +253,22 @@ def _remove_exports(
     for export_id, size_bytes in sizes.items():
         expiry.delete_files(runtime, held, export_id, at=report.at)
         report.add(workspace.id, "hosted_exports", 1, size_bytes)
+
+
+def _archive_frames(
+    runtime: Runtime, held: HeldLease, workspace: WorkspaceRow, report: RetentionReport
+) -> None:
+    for session in archive.archive_frames(runtime, held, workspace, at=report.at):
+        report.add(workspace.id, ARCHIVED, 1, session.frame_bytes)
+
+
+#: Work of a run in its order, by what it removes or moves.
+_WORK = {
+    "expired sessions": _expire_sessions,
+    "expired records": _remove_records,
+    "hosted exports": _remove_exports,
+    "frames to archive": _archive_frames,
+}
 
 
 def _repeat(runtime: Runtime, held: HeldLease, step: Callable[[DbSession], int]) -> int:

@@ -15,13 +15,23 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from recorder.exports.executor import InProcess
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
+from recorder.governance.removals import run_removals
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
+from tests.support.executors import Watched
 from tests.support.export_runs import folder_of, manifest_of
 from tests.support.factories import Caller
-from tests.support.purges import Canary, count_hits, finish_purges, recorded_canary
+from tests.support.purges import (
+    Canary,
+    count_hits,
+    finish_purges,
+    make_due,
+    open_purges,
+    recorded_canary,
+)
 
 FORMATS = ("parquet", "arrow", "jsonl", "webdataset")
 
@@ -141,3 +151,32 @@ def test_an_export_of_one_purged_session_is_an_empty_dataset(caller: Caller, for
     assert verify_manifest(folder).is_valid
     assert caller.get(f"/v1/exports/{row.id}").json()["rows"] == 0
     assert pl.Series([count_hits(runtime, gone.word)]).sum() == 0
+
+
+@pytest.mark.parametrize("kind", ["hard delete", "erasure"])
+def test_a_session_that_is_removed_while_its_export_runs_is_in_no_file(caller: Caller, kind: str) -> None:
+    """Case 86: its rows leave the lake after the first shard is written."""
+    runtime = caller.service.runtime
+    gone, *others = [recorded_canary(caller) for _ in range(4)]
+    request = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
+    created = caller.post("/v1/exports", request).json()
+    steps = []
+
+    def remove() -> None:
+        if kind == "erasure":
+            answer = caller.post("/v1/privacy/erasure", {"subject": gone.word, "scope": "all"})
+        else:
+            answer = caller.delete(f"/v1/sessions/{gone.session_id}?hard=true")
+        assert answer.status_code in (202, 204)
+        for _ in range(3):
+            run_removals(runtime, "tests")
+            make_due(runtime)
+        steps.extend(open_purges(runtime))
+
+    row = run_export(runtime, created["id"], owner="tests", executor=Watched(InProcess(), remove))
+    assert (row.status, steps) == ("completed", [(gone.session_id, "exports")])
+    finish_purges(runtime)
+    folder = folder_of(runtime, row)
+    assert hits(folder, gone.word) == 0 and all(hits(folder, other.word) for other in others)
+    assert verify_manifest(folder).is_valid
+    assert run_removals(runtime, "tests").error is None and count_hits(runtime, gone.word) == 0

@@ -1,5 +1,8 @@
 """Hard delete: what is gone at once, what soon, and to the last byte. Spec §4.1; contract §2 (Delete)."""
 
+import os
+from pathlib import Path
+
 import pytest
 from sqlmodel import select
 
@@ -7,9 +10,13 @@ from recorder.audit.log import Origin
 from recorder.governance.holds import add_hold, remove_hold
 from recorder.governance.purges import run_purges
 from recorder.models.memory import GraphVersionRow, SessionPathRow
+from recorder.models.operations import SealBatchRow
 from recorder.sealing import Sealer
+from recorder.sealing.lanes import Lane
+from recorder.storage.lake import Lake
+from recorder.storage.lake_schemas import LAYOUTS
+from recorder.storage.lake_tables import LakeAhead
 from recorder.tenant import Tenant
-from tests.support.completed_work import seal_all
 from tests.support.factories import Caller, assert_problem, stored_rows
 from tests.support.purges import (
     count_hits,
@@ -151,12 +158,29 @@ def test_rows_of_a_batch_that_lands_after_the_delete_are_deleted_too(caller: Cal
 
 
 def test_a_repeated_batch_number_is_refused_after_the_log_was_cleaned(caller: Caller) -> None:
-    runtime = caller.service.runtime
-    recorded_canary(caller)
-    gone = recorded_canary(caller)
+    runtime, tenant = caller.service.runtime, Tenant(caller.key.workspace_id, "live")
+    first, gone = recorded_canary(caller), recorded_canary(caller)
     caller.delete(f"/v1/sessions/{gone.session_id}?hard=true")
+    with runtime.database.transaction(write=False) as db:
+        batch = db.exec(select(SealBatchRow).where(SealBatchRow.workspace_id == tenant.workspace_id)).all()[
+            -1
+        ]
+    lane = Lane.of_batch(batch).name
+    for kind in LAYOUTS:
+        log = Path(runtime.lake.url, tenant.workspace_id, tenant.mode, kind, "_delta_log")
+        for entry in log.iterdir():
+            os.utime(entry, (0, 0))  # readers may open younger entries
     finish_purges(runtime)
-    third = recorded_canary(caller, is_sealed=False)
-    seal_all(caller)
-    rows = runtime.lake.scan("sessions", Tenant(caller.key.workspace_id, "live")).collect()
-    assert rows.height == 2 and third.session_id in rows["session_id"].to_list()
+    # A process that knows nothing of what was committed.
+    lake = Lake(runtime.lake.url)
+    for kind in LAYOUTS:
+        log = Path(runtime.lake.url, tenant.workspace_id, tenant.mode, kind, "_delta_log")
+        assert [*log.glob("*.checkpoint.parquet")] and not (log / f"{0:020}.json").exists()
+        rows = lake.scan(kind, tenant).collect().to_arrow().cast(LAYOUTS[kind].schema)
+        assert set(rows["session_id"].to_pylist()) == {first.session_id}
+        assert not lake.append(kind, tenant, rows, lane=lane, number=batch.number)
+        with pytest.raises(LakeAhead):
+            lake.append(kind, tenant, rows, lane=lane, number=batch.number - 1)
+        assert lake.scan(kind, tenant).collect().height == rows.num_rows
+        assert lake.append(kind, tenant, rows, lane=lane, number=batch.number + 1)
+        assert lake.scan(kind, tenant).collect().height == 2 * rows.num_rows

@@ -7,7 +7,8 @@ import pytest
 from recorder import clock
 from recorder.errors import Unavailable
 from recorder.governance import session_content
-from recorder.governance.purges import FILES_GRACE, LEASE, next_due, run_purges
+from recorder.governance.purge_steps import FILES_GRACE
+from recorder.governance.purges import LEASE, next_due, run_purges
 from recorder.storage.lake import Lake
 from recorder.storage.leases import LeaseLost, hold_lease
 from tests.support.factories import Caller, assert_problem

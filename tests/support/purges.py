@@ -11,7 +11,8 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from sqlmodel import select
 
-from recorder.governance.purges import PurgeReport, run_purges
+from recorder.governance.purge_steps import PurgeReport
+from recorder.governance.purges import run_purges
 from recorder.models.governance import PurgeRow
 from recorder.runtime import Runtime
 from tests.support.completed_work import seal_all

@@ -6,7 +6,7 @@ running export drops the sessions by itself, and the purge waits for that.
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -44,34 +44,46 @@ _Result = Literal["removed", "waits", "out_of_reach"]
 class Removal:
     """Sessions that are not removed from all exports."""
 
-    #: Sessions that are still in an export: it runs, or its store does not answer.
+    #: Sessions that are still in an export that runs, or whose store does not answer.
     waiting: set[str] = field(default_factory=set)
+    #: Sessions that are still in an export because of an error.
+    errors: dict[str, Exception] = field(default_factory=dict)
     #: Exports whose files the service cannot rewrite, by session.
     out_of_reach: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
 
-def remove_from_exports(runtime: Runtime, held: HeldLease, causes: Mapping[str, str]) -> Removal:
+def remove_from_exports(
+    runtime: Runtime, held: HeldLease, workspace_id: str, *, session_ids: Collection[str]
+) -> Removal:
     """Remove sessions from the exports that have them; it may be called again.
 
     Args:
         runtime: the deployment.
         held: lease of the caller's run.
-        causes: sessions whose purge has begun, with its cause.
+        workspace_id: workspace of the sessions.
+        session_ids: sessions whose purge has begun.
 
     Raises:
         LeaseLost: if another run took the lease.
         Unavailable: if the database or the store of plans does not answer.
     """
     removal = Removal()
-    _index_earlier_exports(runtime, held)
-    ids = sorted(causes)
+    _index_earlier_exports(runtime, held, workspace_id)
+    ids = sorted(session_ids)
     with runtime.database.transaction(write=False) as db:
         exports = list_exports_of(db, ids)
     for export_id in exports:
         with runtime.database.transaction(write=False) as db:
             present = [session_id for session_id in ids if has_session(db, export_id, session_id)]
         held.require_time()
-        match _remove_from_export(runtime, held, export_id, present):
+        try:
+            result = _remove_from_export(runtime, held, export_id, present)
+        except LeaseLost:
+            raise
+        except Exception as error:  # one damaged export must not keep sessions in the others
+            removal.errors |= dict.fromkeys(present, error)
+            continue
+        match result:
             case "waits":
                 removal.waiting.update(present)
             case "out_of_reach":
@@ -80,11 +92,11 @@ def remove_from_exports(runtime: Runtime, held: HeldLease, causes: Mapping[str, 
     return removal
 
 
-def _index_earlier_exports(runtime: Runtime, held: HeldLease) -> None:
+def _index_earlier_exports(runtime: Runtime, held: HeldLease, workspace_id: str) -> None:
     """Store the sessions of exports whose plans were made by an earlier release."""
     open_transaction = partial(held.transaction, runtime.database)
     with runtime.database.transaction(write=False) as db:
-        rows = list(list_not_indexed(db))
+        rows = list(list_not_indexed(db, workspace_id))
     for row in rows:
         plan = _read_plan(runtime, row)
         if plan is not None:

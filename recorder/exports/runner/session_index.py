@@ -73,7 +73,11 @@ def has_session(db: DbSession, export_id: str, session_id: str) -> bool:
     return db.get(ExportSessionRow, (session_id, export_id)) is not None
 
 
-def list_not_indexed(db: DbSession) -> Iterator[ExportRow]:
-    """Yield the exports with a plan of an earlier release, whose sessions are not stored."""
-    statement = select(ExportRow).where(~col(ExportRow.is_indexed), col(ExportRow.plan_key).is_not(None))
+def list_not_indexed(db: DbSession, workspace_id: str) -> Iterator[ExportRow]:
+    """Yield the exports of a workspace with a plan of an earlier release, whose sessions are not stored."""
+    statement = select(ExportRow).where(
+        ExportRow.workspace_id == workspace_id,
+        ~col(ExportRow.is_indexed),
+        col(ExportRow.plan_key).is_not(None),
+    )
     yield from db.exec(statement.order_by(col(ExportRow.id)))

@@ -1,0 +1,344 @@
+"""Steps of purges: work on all that are due, in which a failure stops no other workspace. Contract §2, §7.
+
+Every step may be repeated. Purges that share a table of the lake are worked on together, and each such
+group, session or workspace fails and waits for itself.
+"""
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Literal
+
+from polars.exceptions import PanicException
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select
+
+from recorder import clock
+from recorder.audit.log import Origin, record
+from recorder.errors import RecorderError
+from recorder.exports.results.purged_sessions import remove_from_exports
+from recorder.governance.naming_batches import NamingBatches
+from recorder.governance.session_content import remove_content
+from recorder.memory.graph.nodes import GraphScope
+from recorder.memory.storage.purges import replace_labels
+from recorder.models.governance import ErasureRow, PurgeRow, PurgeStep
+from recorder.runtime import Runtime
+from recorder.storage.lake_schemas import LAYOUTS
+from recorder.storage.leases import HeldLease, LeaseLost
+from recorder.tenant import Tenant
+
+log = logging.getLogger("recorder.purges")
+
+#: Sessions of one round: their lake rows are deleted together.
+_AT_ONCE = 100
+#: A reader that listed the lake's files before the deletion may open them for so long.
+FILES_GRACE = timedelta(seconds=20)
+#: A request that found the session before it was hidden has ended after so long: sending a body takes up to
+#: 30 seconds, and storing it somewhat more.
+LONGEST_REQUEST = timedelta(seconds=120)
+_BATCH_PAUSE = timedelta(seconds=5)
+_EXPORT_PAUSE = timedelta(seconds=10)
+#: A step that failed waits for a quarter of the age of its purge, within these bounds.
+_FAILURE_PAUSE = timedelta(seconds=30)
+_LONGEST_FAILURE_PAUSE = timedelta(minutes=10)
+_LOG_PAUSE = timedelta(seconds=10)
+
+
+@dataclass
+class PurgeReport:
+    """Counts of the purges that a run finished."""
+
+    sessions: int = 0
+    events: int = 0
+    frames: int = 0
+    event_bytes: int = 0
+    frame_bytes: int = 0
+    #: Finished purges by workspace and cause.
+    causes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    #: Bytes by workspace and cause.
+    sizes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    #: Steps that failed and are tried again by a later run.
+    failed_steps: int = 0
+
+    def count(self, purge: PurgeRow) -> None:
+        """Count a finished purge."""
+        self.sessions += 1
+        self.events += purge.events
+        self.frames += purge.frames
+        self.event_bytes += purge.event_bytes
+        self.frame_bytes += purge.frame_bytes
+        self.causes[purge.workspace_id, purge.cause] += 1
+        self.sizes[purge.workspace_id, purge.cause] += purge.event_bytes + purge.frame_bytes
+
+    def list_rows(self) -> list[dict[str, str | int]]:
+        """Return one row for each workspace and cause."""
+        return [
+            {"workspace_id": owner, "kind": cause, "count": count, "bytes": self.sizes[owner, cause]}
+            for (owner, cause), count in sorted(self.causes.items())
+        ]
+
+
+class PurgeRun:
+    """The work of one run, under its lease."""
+
+    def __init__(self, runtime: Runtime, held: HeldLease) -> None:
+        self._runtime = runtime
+        self._held = held
+        self._open_transaction = partial(held.transaction, runtime.database)
+        self.report = PurgeReport()
+
+    def work(self) -> bool:
+        """Work on some steps that are due; return False if there are none."""
+        steps: dict[str, list[PurgeRow]] = defaultdict(list)
+        with self._runtime.database.transaction(write=False) as db:
+            is_due = (PurgeRow.step != "done", col(PurgeRow.due_at) <= clock.now())
+            due = select(PurgeRow).where(*is_due).order_by(col(PurgeRow.due_at), col(PurgeRow.session_id))
+            for purge in db.exec(due.limit(_AT_ONCE)):
+                steps[purge.step].append(purge)
+        for step, work in (
+            ("content", self._remove_contents),
+            ("lake", self._delete_lake_rows),
+            ("files", self._delete_files),
+            ("exports", self._remove_from_exports),
+            ("final_pass", self._end_purges),
+        ):
+            self._try_groups(steps[step], lambda purge: purge.step, work)
+        return any(steps.values())
+
+    def _try_groups(
+        self,
+        purges: list[PurgeRow],
+        key_of: Callable[[PurgeRow], Hashable],
+        work: Callable[[list[PurgeRow]], None],
+    ) -> list[PurgeRow]:
+        """Work on purges, grouped by a key; those of a group that fails wait, and the others go on.
+
+        Any error counts: a damaged table of one workspace must not stop the purges of the others. polars
+        panics, which is no `Exception`, where a Parquet file is cut off.
+
+        Returns:
+            The purges of the groups that did not fail.
+        """
+        groups: dict[Hashable, list[PurgeRow]] = defaultdict(list)
+        for purge in purges:
+            groups[key_of(purge)].append(purge)
+        passed: list[PurgeRow] = []
+        for group in groups.values():
+            self._held.require_time()
+            try:
+                work(group)
+            except LeaseLost:
+                raise
+            except (Exception, PanicException) as error:
+                self._postpone_failed(group, error)
+            else:
+                passed += group
+        return passed
+
+    def _postpone_failed(self, purges: list[PurgeRow], error: BaseException) -> None:
+        """Log why a step failed, and let its purges wait for a quarter of their age."""
+        first, now = purges[0], clock.now()
+        # The trace of a store that does not answer shows nothing.
+        trace = None if isinstance(error, RecorderError) else error
+        log.warning(
+            "the step %r of %d purge(s) of workspace %s (%s) failed and is tried again: %r",
+            *(first.step, len(purges), first.workspace_id, first.mode, error.__cause__ or error),
+            exc_info=trace,
+        )
+        self.report.failed_steps += 1
+        with self._open_transaction() as db:
+            for row in _lock_purges(db, _ids_of(purges)):
+                if row.step == first.step:
+                    pause = max(_FAILURE_PAUSE, (now - row.requested_at) / 4)
+                    row.due_at = now + min(pause, _LONGEST_FAILURE_PAUSE)
+                    db.add(row)
+
+    def _postpone(self, purges: Sequence[PurgeRow], pause: timedelta) -> None:
+        due_at = clock.now() + pause
+        with self._open_transaction() as db:
+            for row in _lock_purges(db, _ids_of(purges)):
+                row.due_at = due_at
+                db.add(row)
+
+    def _remove_contents(self, purges: list[PurgeRow]) -> None:
+        self._try_groups(purges, lambda purge: purge.session_id, self._remove_content)
+        self._runtime.database.truncate_log()
+
+    def _remove_content(self, purges: list[PurgeRow]) -> None:
+        """Remove rows and objects of sessions; a purge in its first step moves to the second."""
+        for purge in purges:
+            end = partial(advance, session_ids=[purge.session_id], from_step="content", to_step="lake")
+            remove_content(self._runtime, purge, open_transaction=self._open_transaction, on_removed=end)
+
+    def _delete_lake_rows(self, purges: list[PurgeRow]) -> None:
+        """Delete the rows of sessions that no open batch names; the others wait."""
+        batches = self._find_batches(purges)
+        batch_due_at = clock.now() + _BATCH_PAUSE
+        with self._open_transaction() as db:
+            rows = _lock_purges(db, _ids_of(purges))
+            for row in rows:
+                # Stored before the deletion, which may fail until long after the batch is forgotten.
+                row.dates = sorted({*row.dates, *batches.dates[row.session_id]})
+                row.due_at = batch_due_at if batches.is_open(row) else row.due_at
+                db.add(row)
+        ready = [row for row in rows if not batches.is_open(row)]
+        self._try_groups(ready, _table_of, partial(self._delete_workflow_rows, batches))
+
+    def _delete_workflow_rows(self, batches: NamingBatches, purges: list[PurgeRow]) -> None:
+        """Delete the lake rows of sessions of one workflow."""
+        for (tenant, workflow, date), ids in _group_by_partition(purges).items():
+            for kind in LAYOUTS:
+                self._held.require_time()
+                self._runtime.lake.delete_sessions(
+                    kind, tenant, workflow=workflow, date=date, session_ids=ids
+                )
+        first = purges[0]
+        if first.dates:
+            scope = GraphScope(first.tenant, first.workflow)
+            replace_labels(self._runtime.database, self._runtime.lake, scope)
+        with self._open_transaction() as db:
+            batches.forget_sessions(db, _ids_of(purges))
+            advance(db, _ids_of(purges), from_step="lake", to_step="files", after=FILES_GRACE)
+
+    def _delete_files(self, purges: list[PurgeRow]) -> None:
+        self._try_groups(purges, _table_of, self._delete_workflow_files)
+        self._runtime.database.truncate_log()
+
+    def _delete_workflow_files(self, purges: list[PurgeRow]) -> None:
+        self._delete_dead_files(purges)
+        with self._open_transaction() as db:
+            advance(db, _ids_of(purges), from_step="files", to_step="exports")
+
+    def _remove_from_exports(self, purges: list[PurgeRow]) -> None:
+        self._try_groups(purges, lambda purge: purge.workspace_id, self._remove_from_workspace_exports)
+
+    def _remove_from_workspace_exports(self, purges: list[PurgeRow]) -> None:
+        """Rewrite the exports that have the sessions; a session waits while a running export has it."""
+        removal = remove_from_exports(
+            self._runtime, self._held, purges[0].workspace_id, session_ids=_ids_of(purges)
+        )
+        self._postpone([purge for purge in purges if purge.session_id in removal.waiting], _EXPORT_PAUSE)
+        with self._open_transaction() as db:
+            for row in _lock_purges(db, _ids_of(purges)):
+                if row.erasure_id is not None:
+                    _note_exports(db, row.erasure_id, removal.out_of_reach.get(row.session_id, set()))
+                if row.step == "exports" and row.session_id not in {*removal.waiting, *removal.errors}:
+                    row.step, row.due_at = "final_pass", row.requested_at + LONGEST_REQUEST
+                    db.add(row)
+        for purge in purges:
+            if purge.session_id in removal.errors:
+                self._postpone_failed([purge], removal.errors[purge.session_id])
+
+    def _end_purges(self, purges: list[PurgeRow]) -> None:
+        """Remove what requests under way stored since, clean the lake's logs, and end the purges."""
+        batches = self._find_batches(purges)
+        late = [purge for purge in purges if batches.dates[purge.session_id]]
+        ending = [purge for purge in purges if not batches.dates[purge.session_id]]
+        if late:
+            # A batch was claimed in the moment in which the session was hidden.
+            with self._open_transaction() as db:
+                advance(db, _ids_of(late), from_step="final_pass", to_step="lake")
+        ending = self._try_groups(ending, lambda purge: purge.session_id, self._remove_content)
+        ending = self._try_groups(ending, _table_of, self._delete_dead_files)
+        ending = self._try_groups(ending, lambda purge: (purge.tenant, bool(purge.dates)), self._clean_logs)
+        if not self._runtime.database.truncate_log():
+            self._postpone(ending, _LOG_PAUSE)
+            return
+        self._end(ending)
+
+    def _clean_logs(self, purges: list[PurgeRow]) -> None:
+        """Clean the logs of the tables of one tenant, unless its purged sessions had no rows in the lake."""
+        first = purges[0]
+        for kind in LAYOUTS if first.dates else ():
+            self._held.require_time()
+            self._runtime.lake.clean_log(kind, first.tenant)
+
+    def _end(self, purges: list[PurgeRow]) -> None:
+        """Mark purges as done, of which the audit log gets one entry for each workspace."""
+        ended = PurgeReport()
+        with self._open_transaction() as db:
+            for row in _lock_purges(db, _ids_of(purges)):
+                if row.step != "final_pass":
+                    continue
+                ended.count(row)
+                self.report.count(row)
+                if row.cause == "erasure":
+                    db.delete(row)
+                    continue
+                row.step, row.done_at = "done", clock.now()
+                db.add(row)
+            for workspace_id in sorted({workspace_id for workspace_id, _ in ended.causes}):
+                causes = {
+                    cause: count for (owner, cause), count in ended.causes.items() if owner == workspace_id
+                }
+                record(
+                    db,
+                    Origin.system(workspace_id, "retention"),
+                    "session.purge",
+                    resource_type="workspace",
+                    resource_id=workspace_id,
+                    details={"sessions": sum(causes.values()), "causes": causes},
+                )
+
+    def _delete_dead_files(self, purges: list[PurgeRow]) -> None:
+        for (tenant, workflow, date), ids in _group_by_partition(purges).items():
+            for kind in LAYOUTS:
+                self._held.require_time()
+                self._runtime.lake.delete_dead_files(
+                    kind, tenant, workflow=workflow, date=date, session_ids=ids
+                )
+
+    def _find_batches(self, purges: list[PurgeRow]) -> NamingBatches:
+        with self._runtime.database.transaction(write=False) as db:
+            return NamingBatches(db, purges)
+
+
+def _ids_of(purges: Sequence[PurgeRow]) -> list[str]:
+    return [purge.session_id for purge in purges]
+
+
+def _table_of(purge: PurgeRow) -> Hashable:
+    """Return the part of the lake that a purge needs; sessions without rows in the lake are apart."""
+    return purge.tenant, purge.workflow, bool(purge.dates)
+
+
+def _group_by_partition(purges: list[PurgeRow]) -> dict[tuple[Tenant, str, str], list[str]]:
+    """Return the session ids of each lake partition."""
+    groups: dict[tuple[Tenant, str, str], list[str]] = defaultdict(list)
+    for purge in purges:
+        for date in purge.dates:
+            groups[purge.tenant, purge.workflow, date].append(purge.session_id)
+    return groups
+
+
+def _lock_purges(db: DbSession, session_ids: Sequence[str]) -> list[PurgeRow]:
+    statement = select(PurgeRow).where(col(PurgeRow.session_id).in_(session_ids))
+    ordered = statement.order_by(col(PurgeRow.session_id)).with_for_update()
+    return list(db.exec(ordered.execution_options(populate_existing=True)))
+
+
+def _note_exports(db: DbSession, erasure_id: str, export_ids: set[str]) -> None:
+    """Store the exports that an erasure cannot reach."""
+    erasure = db.get(ErasureRow, erasure_id, with_for_update=True, populate_existing=True)
+    if erasure is not None and not export_ids <= set(erasure.exports):
+        erasure.exports = sorted({*erasure.exports, *export_ids})
+        db.add(erasure)
+
+
+def advance(
+    db: DbSession,
+    session_ids: Sequence[str],
+    *,
+    from_step: PurgeStep,
+    to_step: Literal["lake", "files", "exports"],
+    after: timedelta = timedelta(0),
+) -> None:
+    """Move purges to their next step; those that another process moved stay where they are."""
+    due_at = clock.now() + after
+    for row in _lock_purges(db, session_ids):
+        if row.step == from_step:
+            row.step, row.due_at = to_step, due_at
+            db.add(row)

@@ -1,0 +1,61 @@
+"""Removal of what was requested: the search of erasures, all due steps of purges, the end of erasures. §7."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from recorder.governance.erasures import run_erasures
+from recorder.governance.purge_steps import PurgeReport
+from recorder.governance.purges import run_purges
+from recorder.runtime import Runtime
+from recorder.storage.leases import LeaseLost
+
+log = logging.getLogger("recorder.erasures")
+
+
+@dataclass(frozen=True)
+class Removals:
+    """Purges and erasures that ended, and whether an erasure failed."""
+
+    #: None if another run works on the purges.
+    purges: PurgeReport | None
+    erasures: int
+    #: The first error of an erasure; the next run tries it again.
+    error: Exception | None
+
+
+def run_removals(
+    runtime: Runtime,
+    owner: str,
+    *,
+    patience_s: float = 0.0,
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> Removals:
+    """Begin the purges of open erasures, work on all purges, and end erasures.
+
+    An erasure that fails does not stop the purges.
+
+    Args:
+        runtime: the deployment.
+        owner: name of the run.
+        patience_s: seconds to wait for the next step of a purge.
+        is_stopping: whether to end before the next round of purges.
+
+    Raises:
+        LeaseLost: if another run took over.
+    """
+    begun, first_error = _try_erasures(runtime, owner)
+    purges = run_purges(runtime, owner, patience_s=patience_s, is_stopping=is_stopping)
+    ended, error = _try_erasures(runtime, owner)
+    return Removals(purges, begun + ended, error or first_error)
+
+
+def _try_erasures(runtime: Runtime, owner: str) -> tuple[int, Exception | None]:
+    """Return how many erasures ended, and the error of one that failed."""
+    try:
+        return run_erasures(runtime, owner) or 0, None
+    except LeaseLost:
+        raise
+    except Exception as error:
+        log.warning("an erasure failed; the purges go on", exc_info=error)
+        return 0, error

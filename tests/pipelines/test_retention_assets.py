@@ -1,0 +1,137 @@
+"""Retention and purges through Dagster: real SQLite, a real lake, a real instance. Spec §8.3."""
+
+import shutil
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from pipelines import retention as pipeline
+from recorder import clock
+from recorder.access.keys import Caller
+from recorder.audit.log import Origin
+from recorder.governance import purges
+from recorder.governance.erasures import request_erasure
+from recorder.ids import first_id_at
+from recorder.models.governance import ErasureCreate, ErasureRow
+from recorder.storage.leases import hold_lease
+from recorder.tenant import Tenant
+from tests.support.dagster_deployment import Deployment
+from tests.support.purges import make_due, purge_row
+from tests.support.rewritten_exports import hide_for_purge
+from tests.support.sealed_sessions import Recording, seal
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that do not wait two minutes for the next step."""
+    monkeypatch.setattr(pipeline, "_PATIENCE_S", 0.0)
+
+
+def materialize(deployment: Deployment, asset: dg.AssetsDefinition) -> dict[str, Any]:
+    """Materialize one asset; return its metadata as plain values."""
+    done = dg.materialize([asset], instance=deployment.instance, resources={"recorder": deployment.recorder})
+    (event,) = done.asset_materializations_for_node(asset.op.name)
+    return {name: value.value for name, value in event.metadata.items()}
+
+
+def add_old_session(deployment: Deployment, *, days: int, frames: int = 0) -> str:
+    """Add a session that was sealed some days ago."""
+    sealed_at = clock.now() - timedelta(days=days)
+    recording = Recording(
+        started_at=sealed_at,
+        sealed_at=sealed_at,
+        frames=list(range(frames)),
+        session_id=first_id_at("ses", sealed_at),
+    )
+    return seal(deployment.runtime, [recording], workspace_id=deployment.workspace_id)[0]
+
+
+def test_expired_sessions_are_hidden_and_then_purged(deployment: Deployment) -> None:
+    session_id = add_old_session(deployment, days=600)
+    shown = materialize(deployment, pipeline.expired_records)
+    assert (shown["expired_sessions"], shown["failures"], shown["failed"]) == (1, 0, "")
+    kinds = {record.data["kind"]: record.data["count"] for record in shown["by_workspace"].records}
+    assert kinds["expired_sessions"] == 1 and shown["rows"] == len(kinds)
+    assert purge_row(deployment.runtime, session_id).step == "content"
+    ended = 0
+    for _ in range(6):
+        make_due(deployment.runtime)
+        shown = materialize(deployment, pipeline.purged_sessions)
+        ended += shown["sessions"]
+    assert ended == 1 and purge_row(deployment.runtime, session_id).step == "done"
+
+
+def test_a_materialization_of_purges_shows_counts_by_cause(deployment: Deployment) -> None:
+    session_id = add_old_session(deployment, days=1, frames=2)
+    hide_for_purge(deployment.runtime, session_id)
+    while purge_row(deployment.runtime, session_id).step != "done":
+        make_due(deployment.runtime)
+        shown = materialize(deployment, pipeline.purged_sessions)
+    assert (shown["sessions"], shown["events"], shown["frames"], shown["failed_steps"]) == (1, 3, 2, 0)
+    (record,) = shown["by_workspace"].records
+    assert record.data == {
+        "workspace_id": deployment.workspace_id,
+        "kind": "hard_delete",
+        "count": 1,
+        "bytes": shown["bytes"],
+    }
+
+
+def test_a_run_beside_another_one_shows_nothing(deployment: Deployment) -> None:
+    for lease, asset, name in (
+        ("retention", pipeline.expired_records, "rows"),
+        ("purges", pipeline.purged_sessions, "sessions"),
+    ):
+        with deployment.runtime.database.transaction(write=True) as db:
+            assert hold_lease(db, lease, "other", ttl_ms=60_000) is not None
+        assert materialize(deployment, asset)[name] == 0
+
+
+def test_a_failure_is_shown_with_its_workspace(deployment: Deployment, tmp_path: Path) -> None:
+    add_old_session(deployment, days=100, frames=1)
+    expired = add_old_session(deployment, days=600)
+    shutil.rmtree(tmp_path / "cold")
+    (tmp_path / "cold").write_text("a file, where a folder should be")
+    shown = materialize(deployment, pipeline.expired_records)
+    assert (shown["failures"], shown["archived_sessions"], shown["expired_sessions"]) == (1, 0, 1)
+    assert f"frames to archive of workspace {deployment.workspace_id}" in shown["failed"]
+    assert purge_row(deployment.runtime, expired) is not None
+
+
+def test_an_erasure_that_fails_fails_the_run_after_the_purges(deployment: Deployment) -> None:
+    runtime, tenant = deployment.runtime, Tenant(deployment.workspace_id, "live")
+    with runtime.database.transaction(write=True) as db:
+        request = ErasureCreate(subject="ada", scope="all")
+        erasure = request_erasure(
+            db,
+            runtime.settings.secret,
+            Caller(tenant, "key_x"),
+            Origin.operator(tenant.workspace_id),
+            request,
+        )
+    with runtime.database.transaction(write=True) as db:
+        row = db.get_one(ErasureRow, erasure.id)
+        row.subject = bytes(len(row.subject))
+        db.add(row)
+    session_id = add_old_session(deployment, days=1)
+    hide_for_purge(runtime, session_id)
+    done = dg.materialize(
+        [pipeline.purged_sessions],
+        instance=deployment.instance,
+        resources={"recorder": deployment.recorder},
+        raise_on_error=False,
+    )
+    assert not done.success
+    assert purge_row(runtime, session_id).step == "files"
+
+
+def test_the_sensor_starts_a_run_while_a_step_is_due(deployment: Deployment) -> None:
+    assert pipeline.read_state(deployment.runtime) == "no step is due"
+    hide_for_purge(deployment.runtime, add_old_session(deployment, days=1))
+    assert pipeline.read_state(deployment.runtime) == "a step is due"
+    with deployment.runtime.database.transaction(write=True) as db:
+        assert hold_lease(db, purges.LEASE, "other", ttl_ms=60_000) is not None
+    assert pipeline.read_state(deployment.runtime) == "a run is at work"
