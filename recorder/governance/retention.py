@@ -18,7 +18,7 @@ from recorder import clock, limits
 from recorder.access import idempotency
 from recorder.audit import pruning
 from recorder.exports.results import expiry
-from recorder.governance import archive
+from recorder.governance import archive, orphans
 from recorder.governance.due_sessions import begin_purges, find_due, split_due
 from recorder.ids import first_id_at
 from recorder.models.governance import PurgeRow
@@ -41,6 +41,7 @@ SESSION_KINDS = {
 }
 HELD = "held_sessions"
 ARCHIVED = "archived_sessions"
+ORPHANED = "orphaned_objects"
 KINDS = (
     *SESSION_KINDS.values(),
     ARCHIVED,
@@ -50,6 +51,7 @@ KINDS = (
     "deliveries",
     "hosted_exports",
     "tombstones",
+    ORPHANED,
 )
 
 
@@ -102,6 +104,8 @@ def preview_retention(
             _count_records(db, report, workspace)
         for row in archive.find_due(runtime.database, workspace, at=report.at):
             report.add(workspace.id, ARCHIVED, 1, row.frame_bytes)
+        for found in orphans.find_orphans(runtime, workspace, at=report.at):
+            report.add(workspace.id, ORPHANED, len(found), sum(orphan.size for orphan in found))
     return report
 
 
@@ -141,6 +145,8 @@ def run_retention(
                 _remove_exports(runtime, held, workspace, report)
                 for session in archive.archive_frames(runtime, held, workspace, at=report.at):
                     report.add(workspace.id, ARCHIVED, 1, session.frame_bytes)
+                for removed in orphans.remove_orphans(runtime, held, workspace, at=report.at):
+                    report.add(workspace.id, ORPHANED, len(removed), sum(orphan.size for orphan in removed))
             _repeat(runtime, held, lambda db: _ROWS if remove_old(db, now=report.at) else 0)
             return report
 

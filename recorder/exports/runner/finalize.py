@@ -57,7 +57,7 @@ def cancel(db: DbSession, settings: Settings, tenant: Tenant, export_id: str, *,
 
 
 def end_as_failed(db: DbSession, row: ExportRow, settings: Settings, code: str, message: str) -> None:
-    """End an export as failed: charge what its client holds, give back the rest of its quota, emit its event."""
+    """End an export as failed: charge what its client holds, release its quota, emit its event."""
     row.status, row.completed_at = "failed", clock.now()
     row.error = {"code": code, "message": message}
     # Files are written only after the plan is stored.
