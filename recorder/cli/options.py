@@ -87,13 +87,15 @@ def opened(data: Path | None, *, create: bool = False, is_reslotting: bool = Fal
     """
     from recorder.runtime import Runtime
     from recorder.settings import Settings
+    from recorder.storage.temporary_files import private_temporary_files
 
     settings = Settings.from_env(data_dir=data, create=create)
     if is_reslotting:
         settings = replace(settings, seal_slots=None)
     runtime = Runtime.open(settings, create=create)
     try:
-        yield runtime
+        with private_temporary_files(settings.data_dir):
+            yield runtime
     finally:
         runtime.close()
 

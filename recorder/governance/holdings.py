@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Remover = Literal[
-    "content", "lake", "graph", "exports", "retention", "webhooks", "erasure", "operator", "kept"
+    "content", "lake", "graph", "exports", "retention", "webhooks", "erasure", "start", "operator", "kept"
 ]
 
 
@@ -20,7 +20,8 @@ class Holding:
     name: str
     #: Columns with content that a client recorded or a person wrote; empty for a place as a whole.
     columns: tuple[str, ...]
-    #: Part that removes the content of a purged session; `operator` and `kept` are out of its reach.
+    #: Part that removes the content of a purged session: `start` at the next start of the service; `operator`
+    #: and `kept` are out of its reach.
     remover: Remover
     note: str = ""
 
@@ -87,7 +88,7 @@ LAKE = (
 )
 #: Prefixes of objects in the blob store.
 OBJECTS = (
-    Holding("frames/", (), "content", "pictures and snapshots; with objects without rows, and temporaries"),
+    Holding("frames/", (), "content", "pictures and snapshots; orphans and temporaries after a day"),
     Holding("sealing/", (), "content", "progress of large sessions"),
     Holding("exports/", (), "exports", "plans: ids, outcomes and digests of sessions"),
     Holding("health/", (), "kept", "probes without content"),
@@ -103,7 +104,7 @@ PLACES = (
     Holding("PostgreSQL's dead rows, WAL and replicas", (), "operator", "VACUUM (FULL), rotation"),
     Holding("Dagster's records", (), "kept", "pictures and tables of graphs quote labels"),
     Holding("service logs", (), "operator", "ids and codes, never recorded content"),
-    Holding("temporary files", (), "operator", "of a process that was killed"),
+    Holding("temporary files", (), "start", "in tmp; of killed processes, until the service starts again"),
     Holding("caches of graphs in processes", (), "graph", "loaded again after a version of the kind purge"),
     Holding("backups", (), "operator", "to be deleted within 30 days"),
 )

@@ -22,7 +22,7 @@ from recorder.access import idempotency
 from recorder.audit import pruning
 from recorder.errors import RecorderError
 from recorder.exports.results import expiry
-from recorder.governance import archive
+from recorder.governance import archive, orphans
 from recorder.governance.due_sessions import begin_purges, find_due, split_due
 from recorder.ids import first_id_at
 from recorder.models.governance import PurgeRow
@@ -47,6 +47,7 @@ SESSION_KINDS = {
 }
 HELD = "held_sessions"
 ARCHIVED = "archived_sessions"
+ORPHANED = "orphaned_objects"
 KINDS = (
     *SESSION_KINDS.values(),
     ARCHIVED,
@@ -56,6 +57,7 @@ KINDS = (
     "deliveries",
     "hosted_exports",
     "tombstones",
+    ORPHANED,
 )
 
 
@@ -125,6 +127,8 @@ def preview_retention(
             _count_records(db, report, workspace)
         for row in archive.find_due(runtime.database, workspace, at=report.at):
             report.add(workspace.id, ARCHIVED, 1, row.frame_bytes)
+        for found in orphans.find_orphans(runtime, workspace, at=report.at):
+            report.add(workspace.id, ORPHANED, len(found), sum(orphan.size for orphan in found))
     return report
 
 
@@ -262,12 +266,20 @@ def _archive_frames(
         report.add(workspace.id, ARCHIVED, 1, session.frame_bytes)
 
 
+def _remove_orphans(
+    runtime: Runtime, held: HeldLease, workspace: WorkspaceRow, report: RetentionReport
+) -> None:
+    for removed in orphans.remove_orphans(runtime, held, workspace, at=report.at):
+        report.add(workspace.id, ORPHANED, len(removed), sum(orphan.size for orphan in removed))
+
+
 #: Work of a run in its order, by what it removes or moves.
 _WORK = {
     "expired sessions": _expire_sessions,
     "expired records": _remove_records,
     "hosted exports": _remove_exports,
     "frames to archive": _archive_frames,
+    "objects of uploads that never committed": _remove_orphans,
 }
 
 

@@ -148,7 +148,7 @@ def store_objects(
 
 
 def discard_object(blobs: Blobs, batch: FrameBatch) -> None:
-    """Remove the object of a batch that was refused; a sweep finds what this misses."""
+    """Remove the object of a batch that was refused; retention removes what this misses."""
     try:
         blobs.delete(batch.object_key)
     except RecorderError:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -151,6 +152,43 @@ class Blobs:
         ]
         return sorted(objects)
 
+    def list_folders(self, prefix: str) -> list[str]:
+        """Return the names of the folders that are directly below a folder.
+
+        Raises:
+            Unavailable: if the store does not answer.
+        """
+        try:
+            self._fs.invalidate_cache()
+            infos = self._fs.ls(self._make_path(prefix).rstrip("/"), detail=True)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise Unavailable("The blob store") from error
+        names = [info["name"].rstrip("/") for info in infos if info["type"] == "directory"]
+        return [name.rpartition("/")[2] for name in names]
+
+    def list_unchanged(self, prefix: str, *, since: datetime) -> list[tuple[str, int]]:
+        """Return key and size of objects below a folder that the store last changed before an instant.
+
+        Temporary files of writers are among them. An object without a time is left out.
+
+        Raises:
+            Unavailable: if the store does not answer.
+        """
+        root = self._make_path("").rstrip("/") + "/"
+        try:
+            infos = self._fs.find(self._make_path(prefix).rstrip("/"), detail=True)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise Unavailable("The blob store") from error
+        return [
+            (path.removeprefix(root), int(info["size"] or 0))
+            for path, info in infos.items()
+            if (changed_at := _read_change_time(info)) is not None and changed_at < since
+        ]
+
     def ping(self) -> None:
         """Write and remove one object."""
         key = f"health/{new_id('req')}"
@@ -165,6 +203,19 @@ def _read_version(info: dict[str, Any]) -> str:
     """Return what changes when an object is replaced: its tag, else the time of its last change."""
     names = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "mtime")
     return str(next((info[name] for name in names if info.get(name)), ""))
+
+
+def _read_change_time(info: dict[str, Any]) -> datetime | None:
+    """Return when an object was last changed, as its store lists it; None if it lists no time."""
+    names = ("LastModified", "last_modified", "mtime", "updated")
+    value = next((info[name] for name in names if info.get(name)), None)
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    elif isinstance(value, int | float):
+        value = datetime.fromtimestamp(value, UTC)
+    if not isinstance(value, datetime):
+        return None
+    return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
 
 
 def _list_protocols(fs: Any) -> tuple[str, ...]:

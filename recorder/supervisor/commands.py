@@ -14,6 +14,7 @@ from recorder.errors import Conflict, Invalid
 from recorder.heartbeat import PulseReader
 from recorder.net.host_names import with_listening_host
 from recorder.settings import Settings, child_environment
+from recorder.storage.temporary_files import service_folder
 from recorder.supervisor.liveness import accepts_connections, answers_http, has_status_200, serves_grpc
 from recorder.supervisor.processes import Command
 
@@ -90,6 +91,7 @@ def environment(settings: Settings, checkout: Path) -> dict[str, str]:
         "DO_NOT_TRACK": "1",
         # Log files hold no colours, whatever the operator's terminal shows.
         "NO_COLOR": "1",
+        "TMPDIR": str(service_folder(settings.data_dir)),
         "MPLCONFIGDIR": str(settings.data_dir / "dagster" / "matplotlib"),
         "PYTHONUNBUFFERED": "1",
         # Without it Python would import a folder `api` of the current directory.

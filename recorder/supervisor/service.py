@@ -23,6 +23,7 @@ from recorder.errors import RecorderError
 from recorder.invocation import command_line, short_path
 from recorder.settings import Settings, data_folder, unknown_settings
 from recorder.storage.durable_files import keep_files_private
+from recorder.storage.temporary_files import empty_folders
 from recorder.supervisor.commands import (
     NoCheckout,
     api_command,
@@ -126,6 +127,8 @@ class Service:
             f"[{name}]:{number}" if ":" in name else f"{name}:{number}" for name, number in listening
         )
         settings = replace(settings, own_addresses=(*settings.own_addresses, *own_addresses))
+        # Processes that a killed service left have ended by now.
+        empty_folders(settings.data_dir)
         variables = environment(settings, checkout)
         self._settings = settings
         self._guard: GuardProcess | None = None

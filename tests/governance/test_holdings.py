@@ -66,5 +66,6 @@ def test_a_used_data_folder_has_only_listed_parts(caller: Caller) -> None:
     recorded_canary(caller)
     folder = caller.service.runtime.settings.data_dir
     parts = {path.name.partition(".")[0] for path in folder.iterdir()}
-    assert parts <= {"blobs", "cold", "lake", "exports", "local", "secret", "recorder", "logs", "dagster", ""}
+    known = {"blobs", "cold", "lake", "exports", "local", "secret", "recorder", "logs", "dagster", "tmp", ""}
+    assert parts <= known
     assert SessionRow.__tablename__ in {holding.name for holding in holdings.TABLES}

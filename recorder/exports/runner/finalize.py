@@ -24,7 +24,7 @@ from recorder.exports.requests.queue import create_export
 from recorder.exports.requests.wire_objects import emit
 from recorder.exports.runner.lease import ExportCancelled, ExportClaim, claim_export, is_over, lock_export
 from recorder.exports.runner.session_index import forget_export
-from recorder.exports.runner.shard_store import Ledger, read_shards, settle
+from recorder.exports.runner.shard_store import Ledger, count_delivered_rows, read_shards, settle
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportCreate
 from recorder.runtime import Runtime
@@ -57,12 +57,12 @@ def cancel(db: DbSession, settings: Settings, tenant: Tenant, export_id: str, *,
 
 
 def end_as_failed(db: DbSession, row: ExportRow, settings: Settings, code: str, message: str) -> None:
-    """End an export as failed: give back its quota and emit its event."""
+    """End an export as failed: charge what its client holds, release its quota, emit its event."""
     row.status, row.completed_at = "failed", clock.now()
     row.error = {"code": code, "message": message}
     # Files are written only after the plan is stored.
     row.files_left = row.plan_key is not None
-    settle(db, row, exported=0)
+    settle(db, row, exported=count_delivered_rows(db, row))
     db.add(row)
     emit(db, row, settings, "export.failed")
 

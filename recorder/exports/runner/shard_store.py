@@ -9,6 +9,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.access.quota import reserve_rows, settle_rows
+from recorder.datasets.formats import FORMATS
 from recorder.digest import sha256_of
 from recorder.errors import QuotaExceeded
 from recorder.exports.destinations import target_of
@@ -21,6 +22,9 @@ from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
+
+#: Kinds of destinations in a place of the client; finished shards there are charged.
+CLIENT_DESTINATIONS = frozenset({"s3", "gcs", "azure_blob"})
 
 
 def hold_rows(db: DbSession, row: ExportRow, rows: int) -> None:
@@ -37,10 +41,22 @@ def hold_rows(db: DbSession, row: ExportRow, rows: int) -> None:
 
 
 def settle(db: DbSession, row: ExportRow, *, exported: int) -> None:
-    """Count the rows of a finished export, 0 if it failed, and end its reservation."""
+    """Count the rows of an export that ended, and end its reservation; a second call changes nothing."""
     if row.reserved_period is not None and row.reserved_rows is not None:
         settle_rows(db, row.workspace_id, row.reserved_period, reserved=row.reserved_rows, exported=exported)
     row.reserved_rows = row.reserved_period = None
+
+
+def count_delivered_rows(db: DbSession, row: ExportRow) -> int:
+    """Return the rows in finished shards of an export whose destination is the client's own; else 0.
+
+    The client may have read those files before they are removed. Hosted and `local` files are the service's
+    and the operator's.
+    """
+    if row.destination["kind"] not in CLIENT_DESTINATIONS:
+        return 0
+    counted = FORMATS[row.format].kinds[0]
+    return sum(shard.rows for shard in read_shards(db, row.id) if shard.is_done and shard.kind == counted)
 
 
 def put_plan(blobs: Blobs, plan: Plan, *, workspace_id: str, export_id: str) -> tuple[str, str]:

@@ -1,0 +1,64 @@
+"""Temporary files in the data folder: where processes create them, and when they are removed."""
+
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from recorder.cli.options import opened
+from recorder.storage.temporary_files import CannotRemove, empty_folders, service_folder
+from recorder.supervisor.commands import environment
+from recorder.supervisor.service import running
+from tests.support.deployment_processes import ROOT
+from tests.support.sealed_sessions import make_runtime, make_settings
+
+
+def test_a_start_removes_what_killed_processes_left(tmp_path: Path) -> None:
+    service, commands = service_folder(tmp_path), tmp_path / "tmp" / "commands"
+    for folder in (service, commands / "old", commands / "young"):
+        folder.mkdir(parents=True)
+        (folder / "page.html").write_text("recorded")
+    os.utime(commands / "old", (time.time() - 90_000,) * 2)
+    empty_folders(tmp_path)
+    assert list(service.iterdir()) == [] and stat.S_IMODE(service.stat().st_mode) == 0o700
+    assert [path.name for path in commands.iterdir()] == ["young"]
+
+
+def test_files_that_cannot_be_removed_end_the_start_with_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "tmp").write_text("a file, where a folder should be")
+    with pytest.raises(CannotRemove, match="Cannot remove the temporary files"):
+        empty_folders(tmp_path)
+
+
+def test_a_command_that_opens_the_deployment_uses_its_folder(tmp_path: Path) -> None:
+    make_runtime(tmp_path).close()
+    before = tempfile.gettempdir()
+    with opened(tmp_path), tempfile.NamedTemporaryFile() as file:
+        assert Path(file.name).parent == tmp_path / "tmp" / "commands"
+        assert stat.S_IMODE(Path(file.name).parent.stat().st_mode) == 0o700
+    assert tempfile.gettempdir() == before
+
+
+def test_processes_of_a_service_use_the_data_folder_however_long_its_path(tmp_path: Path) -> None:
+    """Sockets take paths of 107 bytes; none is in the folder of temporary files."""
+    settings = make_settings(tmp_path / "long" / ("a" * 120))
+    left = service_folder(settings.data_dir) / "recorder-summary-1" / "page.html"
+    left.parent.mkdir(parents=True)
+    left.write_text("recorded")
+    with running(settings) as service:
+        assert not left.exists()
+        folders = {child.command.environment["TMPDIR"] for child in service.children}
+        assert folders == {str(service_folder(settings.data_dir))}
+    shown = subprocess.run(
+        [sys.executable, "-c", "import tempfile; print(tempfile.gettempdir())"],
+        env=environment(settings, ROOT),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stdout.strip() == str(service_folder(settings.data_dir))
