@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+    from recorder.governance.lake_maintenance import LakeReport
     from recorder.governance.retention import RetentionReport
     from recorder.runtime import Runtime
 
@@ -41,8 +42,9 @@ def preview_retention(
 def run_retention(
     workspace: _Workspace = None, at: _At = None, data: DataDir = None, as_json: AsJson = False
 ) -> None:
-    """Remove what is due now, then work on all purges whose next step is due; `--at` moves the due dates."""
+    """Remove what is due, work on purges whose next step is due, maintain the lake; `--at` moves due dates."""
     from recorder.governance import erasures, purges, retention
+    from recorder.governance.lake_maintenance import maintain_lake
     from recorder.ids import new_id
 
     instant, owner = _parse_instant(at), new_id("req")
@@ -52,12 +54,15 @@ def run_retention(
         erasures.run_erasures(runtime, owner)
         purged = purges.run_purges(runtime, owner)
         erasures.run_erasures(runtime, owner)
+        lake = None if report is None else maintain_lake(runtime, owner, workspace_id=workspace_id)
     if report is None:
         typer.echo("Another run of retention is at work; nothing was done.", err=True)
         raise typer.Exit(1)
     if purged is None:
         typer.echo("Another run works on the purges.", err=True)
-    _print_report(report, 0 if purged is None else purged.sessions, as_json=as_json)
+    _print_report(report, 0 if purged is None else purged.sessions, lake, as_json=as_json)
+    if lake is not None and lake.failures:
+        raise typer.Exit(1)
 
 
 @contextmanager
@@ -90,13 +95,19 @@ def _parse_instant(text: str | None) -> "datetime | None":
         raise typer.BadParameter(str(error), param_hint="--at") from error
 
 
-def _print_report(report: "RetentionReport", purged: int | None, *, as_json: bool) -> None:
+def _print_report(
+    report: "RetentionReport", purged: int | None, lake: "LakeReport | None" = None, *, as_json: bool
+) -> None:
     from recorder import clock
 
     rows = report.list_rows()
     if as_json:
         shown: dict[str, Any] = {"at": clock.to_iso(report.at), "data": rows}
-        print_json(shown if purged is None else shown | {"purged_sessions": purged})
+        if purged is not None:
+            shown["purged_sessions"] = purged
+        if lake is not None:
+            shown["lake"] = lake.list_rows()
+        print_json(shown)
         return
     for row in rows:
         typer.echo(f"{row['workspace_id']}  {row['kind']}  {row['count']}  {row['bytes']} bytes")
@@ -104,3 +115,7 @@ def _print_report(report: "RetentionReport", purged: int | None, *, as_json: boo
         typer.echo("Nothing is due.", err=True)
     if purged is not None:
         typer.echo(f"{purged} sessions were purged to the end.", err=True)
+    if lake is not None:
+        typer.echo(f"{lake.deleted_bytes} bytes of unused lake files were deleted.", err=True)
+        for (tenant, kind), error in sorted(lake.failures.items()):
+            typer.echo(f"The lake's {kind} of {tenant.workspace_id} ({tenant.mode}): {error}", err=True)
